@@ -1,0 +1,6 @@
+//! The device: objects and progress.
+// SKELETON
+
+/// A resolved datagram destination.
+#[derive(Debug)]
+pub struct AddressHandle;

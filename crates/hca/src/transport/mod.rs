@@ -1,0 +1,119 @@
+//! The transport: requester and responder of one QP, without I/O and without a clock (D2).
+//!
+//! Packets, work requests and instants go in; packets, completions, events and a next deadline come out.
+//! A [`Transport`] belongs to its QP's lock; everything it needs for one call comes in a [`Cx`].
+// SKELETON: the transport's owner fills this room.
+
+use crate::key::KeyTable;
+use crate::types::*;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use umem::AccessError;
+use wire::Headers;
+
+/// Where a packet goes.
+#[derive(Clone, Copy)]
+pub enum To<'a> {
+    /// The connected peer of the QP.
+    Peer,
+    /// A datagram's destination.
+    Ah(&'a Arc<crate::device::AddressHandle>),
+}
+
+/// Takes packets towards the wire. The sink owns the buffer, so payload is copied once, straight from registered
+/// memory into the train; it appends padding and ICRC and groups equal packets into GSO trains.
+pub trait Tx {
+    /// Emits one packet: `headers` (with `pad` set), then `payload_len` bytes that `fill` writes.
+    /// When `fill` fails nothing is sent and its error is returned.
+    fn packet(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError>;
+}
+
+/// A packet from the wire: ICRC checked and removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Rx<'a> {
+    /// Parsed headers.
+    pub headers: &'a Headers,
+    /// Payload without padding.
+    pub payload: &'a [u8],
+    /// IP source.
+    pub src: IpAddr,
+    /// IP destination.
+    pub dst: IpAddr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Time to live.
+    pub hop_limit: u8,
+}
+
+/// Takes what a QP has to tell its owner.
+pub trait Sink {
+    /// A completion of the send queue.
+    fn sent(&mut self, completion: Completion);
+    /// A completion of the receive queue.
+    fn received(&mut self, completion: Completion);
+    /// An asynchronous event of this QP.
+    fn event(&mut self, event: EventType);
+}
+
+/// Counters that the transport moves; names follow the `hw_counters` of Linux where one exists.
+pub trait Count {
+    /// Adds `by` to a counter.
+    fn count(&self, what: Counter, by: u64);
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+#[allow(missing_docs, reason = "the names are the hw_counters names")]
+pub enum Counter {
+    SentPackets,
+    RcvdPackets,
+    SentBytes,
+    RcvdBytes,
+    /// Responder saw a PSN beyond the expected one.
+    OutOfSequence,
+    DuplicateRequest,
+    PacketSeqErr,
+    RnrNakRetryErr,
+    LocalAckTimeoutErr,
+    RetryExceededErr,
+    /// Retransmitted packets.
+    Retransmits,
+    RespLocalLengthError,
+    RespCqeError,
+    ReqCqeError,
+    ReqRemoteInvalidRequest,
+    ReqRemoteAccessErrors,
+    RespRemoteAccessErrors,
+    CqeFlushErr,
+    ImpliedNakSeqErr,
+    RxWriteRequests,
+    RxReadRequests,
+    RxAtomicRequests,
+    RxIcrcEncapsulated,
+    RxMalformed,
+    /// Wrong QP, state, P_Key, Q_Key or service.
+    RxDropped,
+    OutOfBuffer,
+}
+
+/// What a call may use besides the QP itself.
+pub struct Cx<'a> {
+    /// The present.
+    pub now: Instant,
+    /// Way out for packets.
+    pub tx: &'a mut dyn Tx,
+    /// Keys of the device.
+    pub keys: &'a KeyTable,
+    /// Way out for completions and events.
+    pub sink: &'a mut dyn Sink,
+    /// Counters.
+    pub counters: &'a dyn Count,
+}
