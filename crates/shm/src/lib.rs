@@ -1,0 +1,125 @@
+//! Shared memory that several processes read and write: atomic words in a sealed memfd.
+//!
+//! The only view is a bounds-checked [`AtomicU64`], so no reference to changing plain memory exists. The memfd is
+//! sealed against shrinking before it is mapped, so a touch of the mapping cannot fault whatever another process
+//! does with the descriptor; [`Shm::open`] refuses one that is not.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::{Errno, Result};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// A mapped region of shared atomic words.
+#[derive(Debug)]
+pub struct Shm {
+    fd: OwnedFd,
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping is owned by the value, lives until drop, and is reachable only as atomics.
+unsafe impl Send for Shm {}
+// SAFETY: as above.
+unsafe impl Sync for Shm {}
+
+impl Shm {
+    /// A new region of `bytes` (rounded up to whole words), zeroed. Untouched pages take no memory.
+    pub fn create(name: &str, bytes: usize) -> Result<Shm> {
+        let fd =
+            rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let len = bytes.checked_next_multiple_of(8).ok_or(Errno::INVAL)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        Shm::map(fd, len)
+    }
+
+    /// Maps another process's region.
+    ///
+    /// # Errors
+    /// `PERM` when the descriptor is not sealed against shrinking, `INVAL` when it is empty, else what `mmap` says.
+    pub fn open(fd: OwnedFd) -> Result<Shm> {
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::PERM);
+        }
+        let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
+        Shm::map(fd, len)
+    }
+
+    fn map(fd: OwnedFd, len: usize) -> Result<Shm> {
+        use rustix::mm::{MapFlags, ProtFlags};
+        if len < 8 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Shm { fd, base, words: len / 8 })
+    }
+
+    /// The word at byte offset `at`.
+    ///
+    /// # Panics
+    /// When `at` is not a multiple of 8 or lies outside: a mistake of the caller, never of another process, whose
+    /// values must be checked before they are used as offsets.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at % 8 == 0 && at / 8 < self.words, "word {at} outside the shared region");
+        // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed atomically.
+        unsafe { self.base.add(at / 8).as_ref() }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.words * 8
+    }
+}
+
+impl AsFd for Shm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; no reference outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * 8) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn two_mappings_share_words() {
+        let one = Shm::create("peerdma-test", 4096).unwrap();
+        let two = Shm::open(one.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        one.word(4088).store(7, Relaxed);
+        assert_eq!(two.word(4088).load(Relaxed), 7);
+        assert_eq!(two.bytes(), 4096);
+    }
+
+    #[test]
+    fn refuses_a_descriptor_that_may_shrink() {
+        let fd = rustix::fs::memfd_create("loose", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        assert_eq!(Shm::open(fd).unwrap_err(), Errno::PERM);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside")]
+    fn out_of_bounds_is_a_callers_mistake() {
+        Shm::create("peerdma-test", 64).unwrap().word(64);
+    }
+}
