@@ -1,4 +1,5 @@
 //! The transport headers of a packet as one value: BTH and the extension headers its opcode calls for.
+//! How they look on the wire is told in `codec.rs`.
 
 use crate::{Opcode, Psn};
 
@@ -121,19 +122,6 @@ pub struct Headers {
     pub invalidate: Option<u32>,
 }
 
-/// Why bytes are not a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ParseError {
-    /// Fewer bytes than the opcode's headers and padding need.
-    Truncated,
-    /// The opcode is reserved or of a service we do not carry.
-    Opcode(u8),
-    /// Transport header version is not 0.
-    Version(u8),
-    /// AETH syndrome is reserved.
-    Syndrome(u8),
-}
-
 impl Headers {
     /// Headers with every extension absent.
     pub const fn new(bth: Bth) -> Headers {
@@ -148,27 +136,5 @@ impl Headers {
             imm: None,
             invalidate: None,
         }
-    }
-
-    /// Length in bytes that [`Headers::emit`] writes.
-    pub fn len(&self) -> usize {
-        todo!()
-    }
-
-    /// Writes the headers to the front of `out` and returns their length.
-    ///
-    /// # Panics
-    /// When `out` is shorter than [`Headers::len`], or an extension that the opcode calls for is
-    /// absent: both are mistakes of the caller, not of a peer.
-    pub fn emit(&self, out: &mut [u8]) -> usize {
-        let _ = out;
-        todo!()
-    }
-
-    /// Parses `packet`, which begins at the BTH and ends before the ICRC, into headers and payload
-    /// (padding removed).
-    pub fn parse(packet: &[u8]) -> Result<(Headers, &[u8]), ParseError> {
-        let _ = packet;
-        todo!()
     }
 }

@@ -5,15 +5,16 @@
 //! the InfiniBand Architecture Specification, Volume 1 (IBA).
 #![forbid(unsafe_code)]
 
+mod codec;
+mod crc_field;
 mod headers;
 pub mod icrc;
 mod opcode;
 mod psn;
 
-pub use headers::{
-    Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS_LEN, NakCode, ParseError, Reth, Syndrome,
-};
-pub use opcode::{Opcode, Operation, Position, Service};
+pub use codec::{BTH_LEN, ParseError};
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome};
+pub use opcode::{CNP_OPCODE, Opcode, Operation, Position, Service};
 pub use psn::Psn;
 
 /// UDP destination port of RoCEv2 (IBA Annex A17).

@@ -72,3 +72,212 @@ pub struct Opcode {
     /// Carries an invalidate key (IETH).
     pub invalidate: bool,
 }
+
+/// Opcode byte of a congestion notification packet (IBA A17.9.3), which is no request of any service.
+pub const CNP_OPCODE: u8 = 0x81;
+
+/// Opcode of every byte; built once at compile time, since it is consulted for every packet.
+static DECODE: [Option<Opcode>; 256] = {
+    let mut table = [None; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = Opcode::decode(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// Marks a combination that no opcode byte stands for; no opcode is 0xff (it is of a manufacturer's service).
+const UNDEFINED: u8 = 0xff;
+
+/// Opcode byte of every [`Opcode::index`].
+static ENCODE: [u8; 512] = {
+    let mut table = [UNDEFINED; 512];
+    let mut byte = 0;
+    while byte < 256 {
+        if let Some(opcode) = Opcode::decode(byte as u8) {
+            table[opcode.index()] = byte as u8;
+        }
+        byte += 1;
+    }
+    table
+};
+
+impl Opcode {
+    /// The opcode with these parts, or `None` when the specification defines no such packet.
+    pub const fn new(
+        service: Service,
+        operation: Operation,
+        position: Position,
+        imm: bool,
+        invalidate: bool,
+    ) -> Option<Opcode> {
+        let opcode = Opcode { service, operation, position, imm, invalidate };
+        if ENCODE[opcode.index()] == UNDEFINED { None } else { Some(opcode) }
+    }
+
+    /// The opcode that `byte` stands for, or `None` when it is reserved, [`CNP_OPCODE`], or of a service not
+    /// carried here (reliable datagram).
+    #[inline]
+    pub const fn from_byte(byte: u8) -> Option<Opcode> {
+        DECODE[byte as usize]
+    }
+
+    /// The byte on the wire.
+    ///
+    /// # Panics
+    /// When the fields form no opcode of the specification; [`Opcode::new`] never gives such a value.
+    #[inline]
+    pub const fn to_byte(self) -> u8 {
+        let byte = ENCODE[self.index()];
+        assert!(byte != UNDEFINED, "the specification defines no such opcode");
+        byte
+    }
+
+    /// Carries a DETH: every datagram.
+    #[inline]
+    pub const fn has_deth(self) -> bool {
+        matches!(self.service, Service::Ud)
+    }
+
+    /// Carries an XRCETH: every XRC request packet (IBA A14).
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        matches!(self.service, Service::Xrc) && self.is_request()
+    }
+
+    /// Carries a RETH: the first or only packet of an RDMA WRITE, and a READ request.
+    #[inline]
+    pub const fn has_reth(self) -> bool {
+        match self.operation {
+            Operation::Write => self.position.starts(),
+            Operation::ReadRequest => true,
+            _ => false,
+        }
+    }
+
+    /// Carries an AtomicETH: the atomic requests.
+    #[inline]
+    pub const fn has_atomic(self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
+    /// Carries an AETH: acknowledges, and READ responses but for the middle ones.
+    #[inline]
+    pub const fn has_aeth(self) -> bool {
+        match self.operation {
+            Operation::Acknowledge | Operation::AtomicAcknowledge => true,
+            Operation::ReadResponse => !matches!(self.position, Position::Middle),
+            _ => false,
+        }
+    }
+
+    /// Carries an AtomicAckETH.
+    #[inline]
+    pub const fn has_atomic_ack(self) -> bool {
+        matches!(self.operation, Operation::AtomicAcknowledge)
+    }
+
+    /// Carries immediate data.
+    #[inline]
+    pub const fn has_imm(self) -> bool {
+        self.imm
+    }
+
+    /// Carries an IETH.
+    #[inline]
+    pub const fn has_invalidate(self) -> bool {
+        self.invalidate
+    }
+
+    /// May carry payload. The others end with their headers.
+    #[inline]
+    pub const fn has_payload(self) -> bool {
+        matches!(self.operation, Operation::Send | Operation::Write | Operation::ReadResponse)
+    }
+
+    /// Travels from requester to responder.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        !self.is_response()
+    }
+
+    /// Travels from responder to requester.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self.operation,
+            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
+        )
+    }
+
+    /// Length of all transport headers in bytes, BTH included.
+    #[inline]
+    pub const fn headers_len(self) -> usize {
+        12 + 8 * self.has_deth() as usize
+            + 4 * self.has_xrceth() as usize
+            + 16 * self.has_reth() as usize
+            + 28 * self.has_atomic() as usize
+            + 4 * self.has_aeth() as usize
+            + 8 * self.has_atomic_ack() as usize
+            + 4 * self.imm as usize
+            + 4 * self.invalidate as usize
+    }
+
+    /// A number below 512 that no other combination of the fields has.
+    #[inline]
+    const fn index(self) -> usize {
+        self.operation as usize
+            | (self.position as usize) << 3
+            | (self.service as usize) << 5
+            | (self.imm as usize) << 7
+            | (self.invalidate as usize) << 8
+    }
+
+    const fn decode(byte: u8) -> Option<Opcode> {
+        use Operation::*;
+        use Position::*;
+        let service = match byte >> 5 {
+            0b000 => Service::Rc,
+            0b001 => Service::Uc,
+            0b011 => Service::Ud,
+            0b101 => Service::Xrc,
+            _ => return None,
+        };
+        let (operation, position, imm, invalidate) = match byte & 0x1f {
+            0x00 => (Send, First, false, false),
+            0x01 => (Send, Middle, false, false),
+            0x02 => (Send, Last, false, false),
+            0x03 => (Send, Last, true, false),
+            0x04 => (Send, Only, false, false),
+            0x05 => (Send, Only, true, false),
+            0x06 => (Write, First, false, false),
+            0x07 => (Write, Middle, false, false),
+            0x08 => (Write, Last, false, false),
+            0x09 => (Write, Last, true, false),
+            0x0a => (Write, Only, false, false),
+            0x0b => (Write, Only, true, false),
+            0x0c => (ReadRequest, Only, false, false),
+            0x0d => (ReadResponse, First, false, false),
+            0x0e => (ReadResponse, Middle, false, false),
+            0x0f => (ReadResponse, Last, false, false),
+            0x10 => (ReadResponse, Only, false, false),
+            0x11 => (Acknowledge, Only, false, false),
+            0x12 => (AtomicAcknowledge, Only, false, false),
+            0x13 => (CompareSwap, Only, false, false),
+            0x14 => (FetchAdd, Only, false, false),
+            0x16 => (Send, Last, false, true),
+            0x17 => (Send, Only, false, true),
+            _ => return None,
+        };
+        let defined = match service {
+            Service::Rc | Service::Xrc => true,
+            Service::Uc => matches!(operation, Send | Write) && !invalidate,
+            Service::Ud => matches!(operation, Send) && matches!(position, Only) && !invalidate,
+        };
+        if !defined {
+            return None;
+        }
+        Some(Opcode { service, operation, position, imm, invalidate })
+    }
+}
