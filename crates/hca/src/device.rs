@@ -1,6 +1,488 @@
-//! The device: objects and progress.
-// SKELETON
+//! The device: tables of objects, the link to the wire and the shared directory; where every object is made.
 
-/// A resolved datagram destination.
-#[derive(Debug)]
-pub struct AddressHandle;
+use crate::caps::{DeviceAttr, GidEntry, PortAttr};
+use crate::cq::Cq;
+use crate::directory::{Directory, MAX_QPS};
+use crate::error::{Error, Result};
+use crate::event::{AsyncEvent, CqNotify, EventSink};
+use crate::key::{KeyTable, PdId};
+use crate::mr::Mr;
+use crate::pd::Pd;
+use crate::progress::{self, Receiving, Thread};
+use crate::qp::{Qp, QpInit, ip_of};
+use crate::srq::{Srq, SrqAttr};
+use crate::timers::Timers;
+use crate::types::{Access, AhAttr};
+use link::gids::GidTable;
+use link::{Batch, Endpoint, Flow, Path};
+use registry::{Client, Identity};
+use rustix::fd::AsFd;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::Instant;
+use umem::Umem;
+
+pub use crate::ah::AddressHandle;
+
+/// The default partition, the only one on RoCE: full membership.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+/// Length of a port's GID table.
+pub const GID_TABLE_LEN: u32 = 256;
+const PROGRESS_STACK_BYTES: usize = 256 << 10;
+
+/// What a device is opened from.
+pub struct DeviceConfig {
+    /// Identity and limits.
+    pub attr: DeviceAttr,
+    /// Command name of the process, for `peerdma ps`.
+    pub comm: String,
+    /// Registry of this user and network namespace.
+    pub registry: Arc<Client>,
+    /// Fixed active MTU in bytes (256 to 4096) instead of what the interfaces carry.
+    pub mtu_bytes: Option<u32>,
+    /// Packet trace.
+    pub trace: Option<Arc<link::trace::Trace>>,
+}
+
+struct QpTable {
+    places: Vec<Option<Arc<Qp>>>,
+    /// Where the search for a free place goes on, so that numbers are reused late.
+    next: usize,
+    used: u32,
+}
+
+/// One virtual HCA with its link.
+///
+/// Locks, in the order they may be taken: `receiving`, a QP's core, an SRQ's queue; the tables and a CQ's ring are
+/// innermost and never held while program memory is touched.
+pub struct Device {
+    attr: DeviceAttr,
+    mtu_bytes: Option<u32>,
+    registry: Arc<Client>,
+    endpoint: Endpoint,
+    directory: Directory,
+    slot: u16,
+    keys: KeyTable,
+    qps: RwLock<QpTable>,
+    gids: Mutex<GidTable>,
+    next_pd: AtomicU32,
+    events: OnceLock<Arc<dyn EventSink>>,
+    batches: Mutex<Vec<Batch>>,
+    epoch: Instant,
+    lost: AtomicBool,
+    pub(crate) receiving: Mutex<Receiving>,
+    pub(crate) timers: Timers,
+    pub(crate) thread: Thread,
+    this: Weak<Device>,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device {{ {}, slot: {} }}", self.attr.name, self.slot)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    /// Takes a slot from the registry, opens the link and starts the progress thread.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the errno of what the system refused; [`Error::Busy`] when UDP port 4791 is held by
+    /// somebody else or no slot is free.
+    pub fn open(config: DeviceConfig) -> Result<Arc<Device>> {
+        let attr = config.attr;
+        let directory = Directory::create(&attr.name, attr.node_guid)
+            .map_err(|errno| Error::System(errno.raw_os_error(), "no shared directory"))?;
+        let who = Identity {
+            device: attr.name.clone(),
+            guid: attr.node_guid,
+            comm: config.comm,
+        };
+        let grant = config.registry.join(&who, directory.as_fd()).map_err(joined_not)?;
+        directory.set_slot(grant.slot);
+        let endpoint = Endpoint::new(grant.v4, grant.v6, wire::ROCE_PORT)
+            .map_err(|error| Error::System(error.raw_os_error().unwrap_or(0), "no UDP link"))?;
+        endpoint.set_trace(config.trace);
+        let thread = Thread::new()
+            .map_err(|errno| Error::System(errno.raw_os_error(), "no event descriptor"))?;
+        let epoch = Instant::now();
+        let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
+        let device = Arc::new_cyclic(|this| Device {
+            attr,
+            mtu_bytes: config.mtu_bytes,
+            registry: config.registry,
+            endpoint,
+            directory,
+            slot: grant.slot,
+            keys: KeyTable::new(),
+            qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
+            gids: Mutex::new(GidTable::new()),
+            next_pd: AtomicU32::new(1),
+            events: OnceLock::new(),
+            batches: Mutex::default(),
+            epoch,
+            lost: AtomicBool::new(false),
+            receiving: Mutex::new(Receiving::new()),
+            timers: Timers::new(epoch),
+            thread,
+            this: this.clone(),
+        });
+        device.start_thread()?;
+        Ok(device)
+    }
+
+    fn start_thread(&self) -> Result<()> {
+        let device = self.this.clone();
+        guest_thread::spawn("peerdma", PROGRESS_STACK_BYTES, move || progress::run(device))
+            .map_err(|error| Error::System(error.raw_os_error().unwrap_or(0), "no thread"))?;
+        Ok(())
+    }
+
+    /// Leaves the registry and stops the progress thread. Calls on the device's objects fail from now on.
+    pub fn close(&self) {
+        if !self.lost.swap(true, SeqCst) {
+            self.thread.stop();
+            self.registry.leave(self.slot);
+        }
+    }
+
+    /// In a forked child: the device stays the parent's; every call here fails with [`Error::Lost`].
+    pub fn lose(&self) {
+        self.lost.store(true, SeqCst);
+    }
+
+    /// Before a fork whose child shall keep the device (`daemon(3)`): the progress thread stands still.
+    pub fn pause(&self) {
+        self.thread.pause();
+    }
+
+    /// In the parent after [`Device::pause`].
+    pub fn resume(&self) {
+        self.thread.resume();
+    }
+
+    /// In a child that keeps the device: starts a progress thread there.
+    ///
+    /// # Errors
+    /// [`Error::System`] when no thread can be had.
+    pub fn adopt(&self) -> Result<()> {
+        self.thread.resume();
+        self.start_thread()
+    }
+
+    pub(crate) fn alive(&self) -> Result<()> {
+        if self.lost.load(Relaxed) {
+            return Err(Error::Lost("the device was closed or belongs to the parent process"));
+        }
+        Ok(())
+    }
+
+    /// Limits and identity.
+    pub fn attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
+    /// Slot of this device among those that share UDP port 4791, 1 to 1023.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// Nanoseconds since the device was opened: the clock of completion timestamps.
+    pub fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Where asynchronous events go. The first call decides.
+    pub fn set_event_sink(&self, sink: Arc<dyn EventSink>) {
+        let _ = self.events.set(sink);
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        if let Some(sink) = self.events.get() {
+            sink.event(event);
+        }
+    }
+
+    /// Port attributes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a port that does not exist.
+    pub fn port(&self, port: u32) -> Result<PortAttr> {
+        self.check_port(port)?;
+        let mut gids = lock(&self.gids);
+        gids.refresh();
+        let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| gids.active_mtu());
+        Ok(PortAttr {
+            active: gids.iter().next().is_some(),
+            max_mtu: wire::mtu::code(4096),
+            active_mtu: wire::mtu::code(mtu_bytes),
+            gid_tbl_len: GID_TABLE_LEN,
+            pkey_tbl_len: 1,
+            max_msg_sz: 1 << 31,
+        })
+    }
+
+    fn check_port(&self, port: u32) -> Result<()> {
+        if port == 0 || port > self.attr.phys_port_cnt {
+            return Err(Error::Invalid("no such port"));
+        }
+        Ok(())
+    }
+
+    /// All entries of a port's GID table.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a port that does not exist.
+    pub fn gids(&self, port: u32) -> Result<Vec<GidEntry>> {
+        self.check_port(port)?;
+        let mut gids = lock(&self.gids);
+        gids.refresh();
+        Ok(gids.iter().map(gid_entry).collect())
+    }
+
+    /// One entry of a port's GID table; `None` for an empty place.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a port or index that does not exist.
+    pub fn gid(&self, port: u32, index: u32) -> Result<Option<GidEntry>> {
+        self.check_port(port)?;
+        if index >= GID_TABLE_LEN {
+            return Err(Error::Invalid("GID index outside the table"));
+        }
+        let mut gids = lock(&self.gids);
+        gids.refresh();
+        Ok(gids.get(index).map(gid_entry))
+    }
+
+    /// A port's P_Key.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a port or index that does not exist.
+    pub fn pkey(&self, port: u32, index: u32) -> Result<u16> {
+        self.check_port(port)?;
+        if index >= self.attr.max_pkeys {
+            return Err(Error::Invalid("P_Key index outside the table"));
+        }
+        Ok(DEFAULT_PKEY)
+    }
+
+    /// The path that an address vector names.
+    pub(crate) fn path(&self, attr: &AhAttr) -> Result<Path> {
+        self.check_port(u32::from(attr.port_num))?;
+        if !attr.is_global {
+            return Err(Error::Invalid("RoCE needs a GRH in the address vector"));
+        }
+        let source = self
+            .gid(u32::from(attr.port_num), u32::from(attr.sgid_index))?
+            .ok_or(Error::Invalid("the source GID index is empty"))?;
+        let dst = ip_of(&attr.dgid);
+        if dst.is_unspecified() || source.ip.is_ipv4() != dst.is_ipv4() {
+            return Err(Error::Invalid("source and destination GID are of different families"));
+        }
+        let link_local = matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        Ok(Path {
+            src: source.ip,
+            dst,
+            scope_id: if link_local { source.ifindex } else { 0 },
+            traffic_class: attr.traffic_class,
+            hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
+            flow_label: attr.flow_label,
+        })
+    }
+
+    pub(crate) fn flow(&self, path: Path, dest_qpn: u32) -> Result<Flow> {
+        self.endpoint.flow(path, dest_qpn).map_err(|error| {
+            Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
+        })
+    }
+
+    /// The link.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Keys of the device.
+    pub fn keys(&self) -> &KeyTable {
+        &self.keys
+    }
+
+    /// What other processes see.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Bytes that may be under way to one peer: what a socket buffer like ours takes.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.endpoint.receive_buffer_bytes() as u64
+    }
+
+    pub(crate) fn take_batch(&self) -> Batch {
+        lock(&self.batches).pop().unwrap_or_else(Batch::new)
+    }
+
+    pub(crate) fn return_batch(&self, batch: Batch) {
+        lock(&self.batches).push(batch);
+    }
+
+    pub(crate) fn set_timer(&self, at: Instant, qpn: u32) {
+        if self.timers.set(at, qpn) {
+            self.thread.expect(at.saturating_duration_since(self.epoch).as_nanos() as u64);
+        }
+    }
+
+    fn qp_table(&self) -> RwLockReadGuard<'_, QpTable> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The QP of a number, if it is ours and alive.
+    pub(crate) fn qp(&self, number: u32) -> Option<Arc<Qp>> {
+        if number >> 14 != u32::from(self.slot) {
+            return None;
+        }
+        self.qp_table().places.get(number as usize % MAX_QPS)?.clone()
+    }
+
+    pub(crate) fn remove_qp(&self, number: u32) {
+        let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = table.places[number as usize % MAX_QPS].take();
+        table.used -= u32::from(removed.is_some());
+        drop(table);
+        self.directory.remove_qp(number);
+    }
+
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the device is gone.
+    pub fn alloc_pd(&self) -> Result<Arc<Pd>> {
+        self.alive()?;
+        Ok(Arc::new(Pd::new(PdId(self.next_pd.fetch_add(1, Relaxed)))))
+    }
+
+    /// A memory region over a registration.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when no key is left.
+    pub fn reg_mr(
+        &self,
+        pd: &Arc<Pd>,
+        umem: Arc<Umem>,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>> {
+        self.alive()?;
+        Mr::new(&self.arc()?, pd, umem, iova, access)
+    }
+
+    /// A completion queue of at least `cqe` entries.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `cqe` is 0 or above the limit.
+    pub fn create_cq(&self, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Result<Arc<Cq>> {
+        self.alive()?;
+        if cqe == 0 || cqe > self.attr.max_cqe {
+            return Err(Error::Invalid("completion queue size out of range"));
+        }
+        Ok(Cq::new(&self.arc()?, cqe, notify))
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a size is out of the device's limits.
+    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Srq>> {
+        self.alive()?;
+        if attr.max_wr == 0 || attr.max_wr > self.attr.max_srq_wr {
+            return Err(Error::Invalid("size of the shared receive queue out of range"));
+        }
+        if attr.max_sge > self.attr.max_srq_sge {
+            return Err(Error::Invalid("too many scatter entries"));
+        }
+        let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
+        Ok(Srq::new(&self.arc()?, pd, attr))
+    }
+
+    /// A queue pair in the RESET state.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a size is out of limits or an object belongs to another domain,
+    /// [`Error::NoMemory`] when no number is free.
+    pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>> {
+        self.alive()?;
+        let cap = init.cap;
+        if cap.max_send_wr > self.attr.max_qp_wr
+            || cap.max_recv_wr > self.attr.max_qp_wr
+            || cap.max_send_sge > self.attr.max_sge
+            || cap.max_recv_sge > self.attr.max_sge
+            || cap.max_inline_data > self.attr.max_inline_data
+        {
+            return Err(Error::Invalid("a queue size is above the device's limit"));
+        }
+        let device = self.arc()?;
+        let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
+        let number = u32::from(self.slot) << 14 | index as u32;
+        let qp = Qp::new(&device, number, pd, init);
+        table.places[index] = Some(qp.clone());
+        table.used += 1;
+        Ok(qp)
+    }
+
+    /// An address handle.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a wrong port, GID index or missing GRH.
+    pub fn create_ah(&self, pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
+        self.alive()?;
+        AddressHandle::new(self, pd, *attr)
+    }
+
+    fn arc(&self) -> Result<Arc<Device>> {
+        self.this.upgrade().ok_or(Error::Lost("the device is being closed"))
+    }
+}
+
+impl QpTable {
+    fn free_place(&mut self) -> Option<usize> {
+        let found = (0..MAX_QPS)
+            .map(|step| (self.next + step) % MAX_QPS)
+            .find(|&index| self.places[index].is_none())?;
+        self.next = (found + 1) % MAX_QPS;
+        Some(found)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn gid_entry(entry: &link::gids::Entry) -> GidEntry {
+    GidEntry {
+        index: entry.index,
+        gid: entry.gid,
+        ip: entry.ip,
+        ifindex: entry.ifindex,
+        ifname: entry.ifname.clone(),
+    }
+}
+
+fn joined_not(error: registry::Error) -> Error {
+    match error {
+        registry::Error::PortTaken { .. } => {
+            Error::Busy("UDP port 4791 is held by another user or by the kernel's RoCE driver")
+        }
+        _ => Error::System(libc_eio(), "the registry gave no slot"),
+    }
+}
+
+fn libc_eio() -> i32 {
+    rustix::io::Errno::IO.raw_os_error()
+}
+

@@ -99,6 +99,8 @@ pub enum Counter {
     RxAtomicRequests,
     RxIcrcEncapsulated,
     RxMalformed,
+    /// No source port could be had for a datagram.
+    TxNoFlow,
     /// Wrong QP, state, P_Key, Q_Key or service.
     RxDropped,
     OutOfBuffer,

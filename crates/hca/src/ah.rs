@@ -1,0 +1,78 @@
+//! Address handles: a datagram destination, resolved once.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::pd::Pd;
+use crate::types::AhAttr;
+use link::{Flow, Path};
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A resolved datagram destination.
+pub struct AddressHandle {
+    pd: Option<Arc<Pd>>,
+    attr: AhAttr,
+    path: Path,
+    /// One flow for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
+    flows: Mutex<SmallVec<[(u32, Flow); 1]>>,
+}
+
+impl std::fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AddressHandle {{ {} -> {} }}", self.path.src, self.path.dst)
+    }
+}
+
+impl AddressHandle {
+    pub(crate) fn new(device: &Device, pd: &Arc<Pd>, attr: AhAttr) -> Result<Arc<AddressHandle>> {
+        let path = device.path(&attr)?;
+        pd.add_user();
+        Ok(Arc::new(AddressHandle {
+            pd: Some(pd.clone()),
+            attr,
+            path,
+            flows: Mutex::default(),
+        }))
+    }
+
+    /// A handle of no device, for tests of the transport.
+    #[doc(hidden)]
+    pub fn unrouted(attr: AhAttr) -> Arc<AddressHandle> {
+        let any = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        let path = Path {
+            src: any,
+            dst: any,
+            scope_id: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+        };
+        Arc::new(AddressHandle { pd: None, attr, path, flows: Mutex::default() })
+    }
+
+    /// The attributes it was made from.
+    pub fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+
+    pub(crate) fn flow(&self, device: &Device, dest_qpn: u32) -> Result<Flow> {
+        let slot = dest_qpn >> 14;
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, flow)) = flows.iter().find(|(known, _)| *known == slot) {
+            return Ok(flow.clone());
+        }
+        let flow = device.endpoint().flow(self.path.clone(), dest_qpn).map_err(|error| {
+            Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
+        })?;
+        flows.push((slot, flow.clone()));
+        Ok(flow)
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        if let Some(pd) = &self.pd {
+            pd.drop_user();
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Completion queues (IBA 11.2.8): a bounded ring of values, armed for one event at a time.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::{AsyncEvent, CqNotify, EventSource};
+use crate::types::{Completion, EventType};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+struct Ring {
+    completions: VecDeque<Completion>,
+    capacity: usize,
+    armed: Armed,
+    overrun: bool,
+}
+
+/// A completion queue. `ring` is the innermost lock of the device: nothing else is taken under it.
+pub struct Cq {
+    device: Weak<Device>,
+    notify: Option<Arc<dyn CqNotify>>,
+    ring: Mutex<Ring>,
+    users: AtomicU32,
+    this: Weak<Cq>,
+}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cq").field("capacity", &self.ring().capacity).finish_non_exhaustive()
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(device: &Arc<Device>, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Arc<Cq> {
+        Arc::new_cyclic(|this| Cq {
+            device: Arc::downgrade(device),
+            notify,
+            ring: Mutex::new(Ring {
+                completions: VecDeque::with_capacity((cqe as usize).min(4096)),
+                capacity: cqe as usize,
+                armed: Armed::No,
+                overrun: false,
+            }),
+            users: AtomicU32::new(0),
+            this: this.clone(),
+        })
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Entries the queue can hold.
+    pub fn capacity(&self) -> u32 {
+        self.ring().capacity as u32
+    }
+
+    /// Takes up to `max` completions. When the ring is empty the caller's thread makes the device's progress first, so a
+    /// polling program needs no other thread (D1).
+    ///
+    /// # Errors
+    /// [`Error::Lost`] once the queue overran.
+    pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+        let taken = self.take(max, take)?;
+        if taken > 0 || max == 0 {
+            return Ok(taken);
+        }
+        if let Some(device) = self.device.upgrade() {
+            device.progress();
+        }
+        self.take(max, take)
+    }
+
+    fn take(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+        let mut ring = self.ring();
+        if ring.overrun {
+            return Err(Error::Lost("the completion queue overran: create it larger"));
+        }
+        let count = max.min(ring.completions.len());
+        ring.completions.drain(..count).for_each(take);
+        Ok(count)
+    }
+
+    /// Asks for one event at the next completion, or at the next solicited one. The stronger of two requests holds
+    /// (IBA 11.4.2.2).
+    pub fn arm(&self, solicited_only: bool) {
+        let mut ring = self.ring();
+        ring.armed = match (ring.armed, solicited_only) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            _ => Armed::Solicited,
+        };
+    }
+
+    /// Changes the capacity.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when more completions wait than would fit, or out of the device's limits.
+    pub fn resize(&self, cqe: u32) -> Result<()> {
+        let max = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_cqe);
+        let mut ring = self.ring();
+        if cqe == 0 || cqe > max {
+            return Err(Error::Invalid("completion queue size out of range"));
+        }
+        if ring.completions.len() > cqe as usize {
+            return Err(Error::Invalid("more completions wait than the new size holds"));
+        }
+        ring.capacity = cqe as usize;
+        Ok(())
+    }
+
+    /// Ends the queue's life.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a QP or SRQ uses it.
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Relaxed) > 0 {
+            return Err(Error::Busy("queue pairs still use the completion queue"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn drop_user(&self) {
+        self.users.fetch_sub(1, Relaxed);
+    }
+
+    /// Forgets completions of a destroyed QP, as a driver cleans its CQ.
+    pub(crate) fn forget(&self, qp_num: u32) {
+        self.ring().completions.retain(|c| c.qp_num != qp_num);
+    }
+
+    pub(crate) fn push(&self, completion: Completion) {
+        let mut ring = self.ring();
+        if ring.overrun {
+            return;
+        }
+        if ring.completions.len() >= ring.capacity {
+            ring.overrun = true;
+            drop(ring);
+            self.raise(EventType::CqErr);
+            return;
+        }
+        let wanted = match ring.armed {
+            Armed::No => false,
+            Armed::Solicited => completion.solicited,
+            Armed::Any => true,
+        };
+        ring.completions.push_back(completion);
+        if wanted {
+            ring.armed = Armed::No;
+            drop(ring);
+            if let Some(notify) = &self.notify {
+                notify.notify();
+            }
+        }
+    }
+
+    fn raise(&self, event: EventType) {
+        if let Some(device) = self.device.upgrade() {
+            device.raise(AsyncEvent { event, source: EventSource::Cq(self.this.clone()) });
+        }
+    }
+}

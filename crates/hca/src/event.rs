@@ -1,0 +1,43 @@
+//! Events as values: what a device tells its front end outside of completions.
+
+use crate::cq::Cq;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::types::EventType;
+use std::sync::Weak;
+
+/// The object an asynchronous event is about.
+#[derive(Clone, Debug)]
+pub enum EventSource {
+    /// A completion queue.
+    Cq(Weak<Cq>),
+    /// A queue pair.
+    Qp(Weak<Qp>),
+    /// A shared receive queue.
+    Srq(Weak<Srq>),
+    /// A port, from 1.
+    Port(u32),
+    /// The device itself.
+    Device,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Debug)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub event: EventType,
+    /// To which object.
+    pub source: EventSource,
+}
+
+/// Takes asynchronous events. Called with locks of the device held: it must only queue and wake.
+pub trait EventSink: Send + Sync {
+    /// One event.
+    fn event(&self, event: AsyncEvent);
+}
+
+/// Takes completion events of armed CQs. Called with locks of the device held: it must only queue and wake.
+pub trait CqNotify: Send + Sync {
+    /// The CQ has a completion that was asked for.
+    fn notify(&self);
+}

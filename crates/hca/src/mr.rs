@@ -1,0 +1,93 @@
+//! Memory regions: a registration under a key of one protection domain.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::key::Mkey;
+use crate::pd::Pd;
+use crate::types::Access;
+use std::sync::{Arc, Mutex, PoisonError};
+use umem::Umem;
+
+/// A memory region. Dropping it deregisters it.
+pub struct Mr {
+    device: Arc<Device>,
+    key: u32,
+    /// The present domain; re-registration may change it.
+    pd: Mutex<Arc<Pd>>,
+}
+
+impl std::fmt::Debug for Mr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mr {{ key: {:#x} }}", self.key)
+    }
+}
+
+impl Mr {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        pd: &Arc<Pd>,
+        umem: Arc<Umem>,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>> {
+        let mkey = Mkey { pd: pd.id(), iova, access, umem };
+        let key = device.keys().insert(mkey.pd, mkey.umem.clone(), iova, access)?;
+        device.directory().publish_key(key, &mkey);
+        pd.add_user();
+        Ok(Arc::new(Mr { device: device.clone(), key, pd: Mutex::new(pd.clone()) }))
+    }
+
+    /// lkey and rkey.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Changes domain, memory or rights in place; the key stays. `None` keeps what is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the key is gone.
+    pub fn rereg(
+        &self,
+        pd: Option<&Arc<Pd>>,
+        translation: Option<(Arc<Umem>, u64)>,
+        access: Option<Access>,
+    ) -> Result<()> {
+        let mut holder = self.pd.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mkey = self.device.keys().get(self.key).ok_or(Error::Invalid("no such key"))?;
+        if let Some(pd) = pd {
+            mkey.pd = pd.id();
+        }
+        if let Some(access) = access {
+            mkey.access = access;
+        }
+        let moved = translation.is_some();
+        if let Some((umem, iova)) = translation {
+            mkey.umem = umem;
+            mkey.iova = iova;
+        }
+        let old = self.device.keys().replace(self.key, mkey.clone())?;
+        if moved {
+            old.umem.revoke();
+        }
+        self.device.directory().publish_key(self.key, &mkey);
+        if let Some(pd) = pd {
+            pd.add_user();
+            std::mem::replace(&mut *holder, pd.clone()).drop_user();
+        }
+        Ok(())
+    }
+
+    /// The memory behind the key.
+    pub fn umem(&self) -> Option<Arc<Umem>> {
+        self.device.keys().get(self.key).map(|mkey| mkey.umem)
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        self.device.directory().remove_key(self.key);
+        // The key was inserted by `new` and only we remove it.
+        let _ = self.device.keys().remove(self.key);
+        self.pd.lock().unwrap_or_else(PoisonError::into_inner).drop_user();
+    }
+}

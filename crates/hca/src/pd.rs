@@ -1,0 +1,42 @@
+//! Protection domains (IBA 10.2.3): the identity that keys, QPs, SRQs and address handles share.
+
+use crate::error::{Error, Result};
+use crate::key::PdId;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    id: PdId,
+    users: AtomicU32,
+}
+
+impl Pd {
+    pub(crate) fn new(id: PdId) -> Pd {
+        Pd { id, users: AtomicU32::new(0) }
+    }
+
+    /// Identity within the device.
+    pub fn id(&self) -> PdId {
+        self.id
+    }
+
+    /// Ends the domain's life.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an object belongs to it.
+    pub fn dealloc(&self) -> Result<()> {
+        if self.users.load(Relaxed) > 0 {
+            return Err(Error::Busy("objects still belong to the protection domain"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn drop_user(&self) {
+        self.users.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,250 @@
+//! Who moves packets when: the program's own threads while they poll, one sleeping thread otherwise (D1).
+//!
+//! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire what is due. The
+//! progress thread sleeps in `poll(2)` on the link's sockets. When it sees the program polling busily it stops watching
+//! the sockets and looks again after [`RELIEF`]; so a polling program is not disturbed by a second thread, and
+//! one-sided traffic to a program that does not poll is served at once.
+
+use crate::device::Device;
+use crate::qp::Qp;
+use crate::transport::{Count, Counter, Rx};
+use link::{Batch, Datagram, Receiver};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the thread leaves the sockets to a program that polls.
+const RELIEF: Duration = Duration::from_millis(1);
+/// A program polls busily when its polls come closer together than this on average.
+const BUSY_POLL_GAP: Duration = Duration::from_micros(8);
+/// Trains taken from the sockets in one turn, so that a poll returns soon.
+const TRAINS_A_TURN: usize = 8;
+
+/// Receive side of a device, used by one thread at a time.
+pub(crate) struct Receiving {
+    receiver: Receiver,
+    batch: Batch,
+    /// QPs that packets of this turn touched.
+    touched: Vec<Arc<Qp>>,
+}
+
+impl Receiving {
+    pub(crate) fn new() -> Receiving {
+        Receiving { receiver: Receiver::new(), batch: Batch::new(), touched: Vec::new() }
+    }
+}
+
+impl Device {
+    /// One turn of progress in the caller's thread, unless another thread is at it. Called by a program that polls.
+    pub fn progress(&self) {
+        if self.alive().is_err() {
+            return;
+        }
+        self.thread.polls.fetch_add(1, Relaxed);
+        let mut receiving = match self.receiving.try_lock() {
+            Ok(receiving) => receiving,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.turn(&mut receiving);
+    }
+
+    /// A turn that waits for its place.
+    fn progress_waiting(&self) {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.turn(&mut receiving);
+    }
+
+    fn turn(&self, receiving: &mut Receiving) {
+        let Receiving { receiver, batch, touched } = receiving;
+        // One reading of the clock serves the turn, taken only once something happened.
+        let mut now = None;
+        receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
+            let now = *now.get_or_insert_with(Instant::now);
+            self.dispatch(&datagram, now, batch, touched);
+        });
+        let now = now.unwrap_or_else(Instant::now);
+        for qp in touched.drain(..) {
+            qp.end_of_batch(self, now, batch);
+        }
+        if self.timers.due(now) {
+            while let Some(qpn) = self.timers.pop_due(now) {
+                if let Some(qp) = self.qp(qpn) {
+                    qp.timer(self, now, batch);
+                }
+            }
+        }
+        batch.flush(self.endpoint());
+    }
+
+    fn dispatch(
+        &self,
+        datagram: &Datagram<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+    ) {
+        let counters = self.directory();
+        counters.count(Counter::RcvdPackets, 1);
+        counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
+        let qpn = datagram.headers.bth.dest_qp;
+        // A train is of one QP, so the last one touched is nearly always the one.
+        let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
+            Some(index) => index,
+            None => match self.qp(qpn) {
+                Some(qp) => {
+                    touched.push(qp);
+                    touched.len() - 1
+                }
+                None => return counters.count(Counter::RxDropped, 1),
+            },
+        };
+        let rx = Rx {
+            headers: &datagram.headers,
+            payload: datagram.payload,
+            src: datagram.src,
+            dst: datagram.dst,
+            traffic_class: datagram.traffic_class,
+            hop_limit: datagram.hop_limit,
+        };
+        touched[index].receive(self, &rx, now, batch);
+    }
+}
+
+/// What the progress thread and its device share.
+pub(crate) struct Thread {
+    /// Written to wake the thread.
+    kick: OwnedFd,
+    /// Turns that the program's threads made.
+    polls: AtomicU64,
+    stop: AtomicBool,
+    /// Whether the thread shall stand still (around a fork), and whether it does.
+    pause: Mutex<Pause>,
+    changed: Condvar,
+    /// Until when the thread sleeps, nanoseconds after the device's epoch; an earlier deadline must kick it.
+    wakes_at_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct Pause {
+    wanted: bool,
+    standing: bool,
+}
+
+impl Thread {
+    pub(crate) fn new() -> rustix::io::Result<Thread> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Thread {
+            kick: link::high_fd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            polls: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            pause: Mutex::default(),
+            changed: Condvar::new(),
+            wakes_at_ns: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn kick(&self) {
+        // Full counter means a wake is pending already.
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, SeqCst);
+        self.kick();
+    }
+
+    pub(crate) fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.kick.as_fd()
+    }
+
+    /// Wakes the thread if it would sleep past `deadline_ns`.
+    pub(crate) fn expect(&self, deadline_ns: u64) {
+        // Pairs with the fence in `sleep`: either we see the announced sleep, or it sees our appointment.
+        fence(SeqCst);
+        if deadline_ns < self.wakes_at_ns.load(Relaxed) {
+            self.kick();
+        }
+    }
+
+    /// Stops the thread at a point where it holds no lock; returns when it stands.
+    pub(crate) fn pause(&self) {
+        let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.wanted = true;
+        self.kick();
+        while !pause.standing && !self.stop.load(SeqCst) {
+            pause = self.changed.wait(pause).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        *pause = Pause::default();
+        self.changed.notify_all();
+    }
+
+    fn stand_if_asked(&self) {
+        let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        while pause.wanted {
+            pause.standing = true;
+            self.changed.notify_all();
+            pause = self.changed.wait(pause).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Body of the progress thread; ends with the device.
+pub(crate) fn run(device: Weak<Device>) {
+    let mut watch = true;
+    let mut polls_seen = 0;
+    let mut looked_at = Instant::now();
+    while let Some(device) = device.upgrade() {
+        let thread = &device.thread;
+        thread.stand_if_asked();
+        if thread.stop.load(SeqCst) {
+            return;
+        }
+        sleep(&device, watch);
+        let now = Instant::now();
+        let polls = thread.polls.load(Relaxed);
+        let busy = polls_busily(polls - polls_seen, now.duration_since(looked_at));
+        polls_seen = polls;
+        looked_at = now;
+        watch = !busy;
+        if !busy {
+            device.progress_waiting();
+        }
+    }
+}
+
+fn polls_busily(polls: u64, elapsed: Duration) -> bool {
+    polls > 8 && elapsed < BUSY_POLL_GAP.saturating_mul(polls.min(u64::from(u32::MAX)) as u32)
+}
+
+/// Sleeps until a packet arrives (if `watch`), a timer is due, or a kick.
+fn sleep(device: &Device, watch: bool) {
+    let limit = device.timers.until_next(Instant::now());
+    let limit = if watch { limit } else { Some(limit.map_or(RELIEF, |t| t.min(RELIEF))) };
+    let wakes_at = limit.map_or(u64::MAX, |t| device.now_ns() + t.as_nanos() as u64);
+    device.thread.wakes_at_ns.store(wakes_at, Relaxed);
+    fence(SeqCst);
+    // A deadline set between reading the heap and announcing the sleep would be missed without a second look.
+    let limit = match (limit, device.timers.until_next(Instant::now())) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    let timeout = limit.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+    let mut fds: smallvec::SmallVec<[PollFd<'_>; 3]> = smallvec::SmallVec::new();
+    fds.push(PollFd::from_borrowed_fd(device.thread.fd(), PollFlags::IN));
+    if watch {
+        for fd in device.endpoint().receive_fds() {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+    }
+    // Interrupted or not, the caller looks at everything afterwards.
+    let _ = poll(&mut fds, timeout.as_ref());
+    let _ = rustix::io::read(&device.thread.kick, &mut [0u8; 8]);
+    device.thread.wakes_at_ns.store(0, Relaxed);
+}

@@ -1,0 +1,404 @@
+//! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the directory.
+
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::{AsyncEvent, EventSource};
+use crate::pd::Pd;
+use crate::srq::Srq;
+use crate::transport::{Counter, Count, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use crate::types::*;
+use link::{Batch, Flow};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+use umem::AccessError;
+use wire::Headers;
+
+/// What a QP is created from.
+#[derive(Clone)]
+pub struct QpInit {
+    /// Transport type.
+    pub qp_type: QpType,
+    /// Completions of sends.
+    pub send_cq: Arc<Cq>,
+    /// Completions of receives.
+    pub recv_cq: Arc<Cq>,
+    /// Receives come from here instead of an own queue.
+    pub srq: Option<Arc<Srq>>,
+    /// Queue sizes wanted.
+    pub cap: QpCap,
+    /// Every send raises a completion.
+    pub sq_sig_all: bool,
+}
+
+/// What one QP's lock guards.
+struct Core {
+    transport: Transport,
+    /// Towards the connected peer; set with the address vector.
+    flow: Option<Flow>,
+    peer: Option<IpAddr>,
+    /// When the device will look at this QP next.
+    armed: Option<Instant>,
+    destroyed: bool,
+}
+
+/// A queue pair. Lock order: `core`, then an SRQ's queue, then a CQ's ring.
+pub struct Qp {
+    device: Weak<Device>,
+    number: u32,
+    init: QpInit,
+    pd: Arc<Pd>,
+    core: Mutex<Core>,
+    this: Weak<Qp>,
+}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Qp {{ number: {:#x} }}", self.number)
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(device: &Arc<Device>, number: u32, pd: &Arc<Pd>, init: QpInit) -> Arc<Qp> {
+        let srq = init.srq.clone().map(|srq| srq as Arc<dyn SharedReceive>);
+        let transport = Transport::new(Init {
+            qp_type: init.qp_type,
+            qpn: number,
+            pd: pd.id(),
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all,
+            srq,
+            window_bytes: device.window_bytes(),
+            max_rd_atomic: device.attr().max_qp_rd_atom as u8,
+        });
+        pd.add_user();
+        init.send_cq.add_user();
+        init.recv_cq.add_user();
+        if let Some(srq) = &init.srq {
+            srq.add_user();
+        }
+        let qp = Arc::new_cyclic(|this| Qp {
+            device: Arc::downgrade(device),
+            number,
+            pd: pd.clone(),
+            core: Mutex::new(Core {
+                transport,
+                flow: None,
+                peer: None,
+                armed: None,
+                destroyed: false,
+            }),
+            init,
+            this: this.clone(),
+        });
+        device.directory().publish_qp(number, qp.init.qp_type, QpState::Reset, pd.id().0, 0);
+        qp
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn device(&self) -> Result<Arc<Device>> {
+        let device = self.device.upgrade().ok_or(Error::Lost("the device is closed"))?;
+        device.alive()?;
+        Ok(device)
+    }
+
+    /// QP number, 24 bits.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it was created from.
+    pub fn init(&self) -> &QpInit {
+        &self.init
+    }
+
+    /// Protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Current attributes.
+    pub fn query(&self) -> QpAttr {
+        self.core().transport.query()
+    }
+
+    /// Current state.
+    pub fn state(&self) -> QpState {
+        self.core().transport.state()
+    }
+
+    /// Changes attributes and state (IBA 11.2.5.2).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an illegal transition, mask or value; [`Error::Unreachable`] when the address has no
+    /// route.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let device = self.device()?;
+        let connected = self.init.qp_type != QpType::Ud;
+        if mask.contains(AttrMask::PORT) {
+            device.port(u32::from(attr.port_num))?;
+        }
+        if mask.contains(AttrMask::PKEY_INDEX) {
+            device.pkey(1, u32::from(attr.pkey_index))?;
+        }
+        let mut core = self.core();
+        let route = if mask.contains(AttrMask::AV) && connected {
+            let path = device.path(&attr.ah)?;
+            let dest = if mask.contains(AttrMask::DEST_QPN) {
+                attr.dest_qp_num
+            } else {
+                core.transport.query().dest_qp_num
+            };
+            Some((device.flow(path, dest)?, ip_of(&attr.ah.dgid)))
+        } else {
+            None
+        };
+        let before = core.transport.state();
+        self.with_cx(&device, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
+        if let Some((flow, peer)) = route {
+            core.flow = Some(flow);
+            core.peer = Some(peer);
+        }
+        let after = core.transport.state();
+        if after == QpState::Reset {
+            core.flow = None;
+            core.peer = None;
+            if before != QpState::Reset {
+                self.init.send_cq.forget(self.number);
+                self.init.recv_cq.forget(self.number);
+            }
+        }
+        if matches!(after, QpState::Rts | QpState::Sqd) {
+            self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        }
+        let dest = core.transport.query().dest_qp_num;
+        device.directory().publish_qp(self.number, self.init.qp_type, after, self.pd.id().0, dest);
+        Ok(())
+    }
+
+    /// Posts send requests in order and emits as much as window and peer allow, in the caller's thread.
+    ///
+    /// # Errors
+    /// The index of the first request refused, and why; those before it are posted.
+    pub fn post_send(
+        &self,
+        requests: &mut dyn Iterator<Item = Result<SendWr>>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        let device = self.device().map_err(|error| (0, error))?;
+        let mut core = self.core();
+        let mut outcome = Ok(());
+        for (index, request) in requests.enumerate() {
+            let posted = request.and_then(|request| core.transport.post_send(request));
+            if let Err(error) = posted {
+                outcome = Err((index, error));
+                break;
+            }
+        }
+        self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        outcome
+    }
+
+    /// Posts receive requests in order.
+    ///
+    /// # Errors
+    /// The index of the first request refused, and why.
+    pub fn post_recv(
+        &self,
+        requests: &mut dyn Iterator<Item = Result<RecvWr>>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        let device = self.device().map_err(|error| (0, error))?;
+        let mut core = self.core();
+        let mut outcome = Ok(());
+        for (index, request) in requests.enumerate() {
+            let posted = request.and_then(|request| core.transport.post_recv(request));
+            if let Err(error) = posted {
+                outcome = Err((index, error));
+                break;
+            }
+        }
+        if core.transport.state() == QpState::Err {
+            // Posting in the error state flushes at once.
+            self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        }
+        outcome
+    }
+
+    /// Ends the QP's life: no packet, completion or event of it comes afterwards.
+    pub fn destroy(&self) {
+        let mut core = self.core();
+        if std::mem::replace(&mut core.destroyed, true) {
+            return;
+        }
+        core.flow = None;
+        drop(core);
+        if let Some(device) = self.device.upgrade() {
+            device.remove_qp(self.number);
+        }
+        self.init.send_cq.forget(self.number);
+        self.init.recv_cq.forget(self.number);
+        self.pd.drop_user();
+        self.init.send_cq.drop_user();
+        self.init.recv_cq.drop_user();
+        if let Some(srq) = &self.init.srq {
+            srq.drop_user();
+        }
+    }
+
+    /// One packet from the wire. `batch` collects what it makes the QP send.
+    pub(crate) fn receive(&self, device: &Device, rx: &Rx<'_>, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        let foreign = self.init.qp_type != QpType::Ud && core.peer != Some(rx.src);
+        if core.destroyed || foreign {
+            device.directory().count(Counter::RxDropped, 1);
+            return;
+        }
+        device.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
+        self.run(device, &mut core, now, batch, |transport, cx| transport.receive(rx, cx));
+    }
+
+    /// The end of a burst of packets: acknowledges go out, and what the window now allows.
+    pub(crate) fn end_of_batch(&self, device: &Device, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        self.run(device, &mut core, now, batch, |transport, cx| {
+            transport.end_of_batch(cx);
+            transport.transmit(cx);
+        });
+        self.arm(device, &mut core);
+    }
+
+    /// A timer set for this QP came due.
+    pub(crate) fn timer(&self, device: &Device, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        core.armed = None;
+        if core.destroyed {
+            return;
+        }
+        if core.transport.deadline().is_some_and(|deadline| deadline <= now) {
+            self.run(device, &mut core, now, batch, |transport, cx| {
+                transport.timer(cx);
+                transport.transmit(cx);
+            });
+        }
+        self.arm(device, &mut core);
+    }
+
+    fn arm(&self, device: &Device, core: &mut Core) {
+        let Some(deadline) = core.transport.deadline() else { return };
+        // An earlier appointment stands: it will find the new deadline when it comes due.
+        if core.armed.is_none_or(|armed| deadline < armed) {
+            core.armed = Some(deadline);
+            device.set_timer(deadline, self.number);
+        }
+    }
+
+    fn with_cx<R>(
+        &self,
+        device: &Device,
+        core: &mut Core,
+        call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
+    ) -> R {
+        let mut batch = device.take_batch();
+        let result = self.run(device, core, Instant::now(), &mut batch, call);
+        batch.flush(device.endpoint());
+        device.return_batch(batch);
+        self.arm(device, core);
+        result
+    }
+
+    fn run<R>(
+        &self,
+        device: &Device,
+        core: &mut Core,
+        now: Instant,
+        batch: &mut Batch,
+        call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
+    ) -> R {
+        let mut tx = Out { device, batch, flow: core.flow.as_ref(), number: self.number };
+        let mut sink = Told { qp: self, device };
+        let mut cx = Cx {
+            now,
+            tx: &mut tx,
+            keys: device.keys(),
+            sink: &mut sink,
+            counters: device.directory(),
+        };
+        call(&mut core.transport, &mut cx)
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+/// The IP address that a RoCEv2 GID stands for.
+pub(crate) fn ip_of(gid: &Gid) -> IpAddr {
+    std::net::Ipv6Addr::from(*gid).to_canonical()
+}
+
+/// Packets of one QP on their way to the link.
+struct Out<'a> {
+    device: &'a Device,
+    batch: &'a mut Batch,
+    flow: Option<&'a Flow>,
+    number: u32,
+}
+
+impl Tx for Out<'_> {
+    fn packet(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> std::result::Result<(), AccessError>,
+    ) -> std::result::Result<(), AccessError> {
+        let endpoint = self.device.endpoint();
+        match to {
+            To::Peer => {
+                let Some(flow) = self.flow else { return Ok(()) };
+                self.batch.packet(endpoint, flow, headers, payload_len, fill)?;
+            }
+            To::Ah(ah) => {
+                let Ok(flow) = ah.flow(self.device, headers.bth.dest_qp) else {
+                    self.device.directory().count(Counter::TxNoFlow, 1);
+                    return Ok(());
+                };
+                self.batch.packet(endpoint, &flow, headers, payload_len, fill)?;
+            }
+        }
+        self.device.directory().add_traffic(self.number, payload_len as u64, 0);
+        Ok(())
+    }
+}
+
+/// Completions and events of one QP on their way to their queues.
+struct Told<'a> {
+    qp: &'a Qp,
+    device: &'a Device,
+}
+
+impl Sink for Told<'_> {
+    fn sent(&mut self, completion: Completion) {
+        self.qp.init.send_cq.push(self.stamp(completion));
+    }
+
+    fn received(&mut self, completion: Completion) {
+        self.qp.init.recv_cq.push(self.stamp(completion));
+    }
+
+    fn event(&mut self, event: EventType) {
+        let source = EventSource::Qp(self.qp.this.clone());
+        self.device.raise(AsyncEvent { event, source });
+    }
+}
+
+impl Told<'_> {
+    fn stamp(&self, completion: Completion) -> Completion {
+        Completion { timestamp_ns: self.device.now_ns(), ..completion }
+    }
+}

@@ -1,0 +1,160 @@
+//! Shared receive queues (IBA 10.2.9): receive requests that several QPs take from in order of arrival.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::{AsyncEvent, EventSource};
+use crate::pd::Pd;
+use crate::transport::SharedReceive;
+use crate::types::{EventType, RecvWr};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Size and limit of a shared receive queue (`struct ibv_srq_attr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqAttr {
+    /// Outstanding requests.
+    pub max_wr: u32,
+    /// Scatter entries of a request.
+    pub max_sge: u32,
+    /// An event is raised once fewer requests than this wait; 0 = unarmed.
+    pub limit: u32,
+}
+
+struct Queue {
+    requests: VecDeque<RecvWr>,
+    attr: SrqAttr,
+}
+
+/// A shared receive queue. `queue` is taken under a QP's lock, never the other way.
+pub struct Srq {
+    device: Weak<Device>,
+    pd: Arc<Pd>,
+    queue: Mutex<Queue>,
+    users: AtomicU32,
+    this: Weak<Srq>,
+}
+
+impl std::fmt::Debug for Srq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Srq").field("attr", &self.queue().attr).finish_non_exhaustive()
+    }
+}
+
+impl Srq {
+    pub(crate) fn new(device: &Arc<Device>, pd: &Arc<Pd>, attr: SrqAttr) -> Arc<Srq> {
+        pd.add_user();
+        Arc::new_cyclic(|this| Srq {
+            device: Arc::downgrade(device),
+            pd: pd.clone(),
+            queue: Mutex::new(Queue { requests: VecDeque::new(), attr }),
+            users: AtomicU32::new(0),
+            this: this.clone(),
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Appends a receive request.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when full, [`Error::Invalid`] with too many entries.
+    pub fn post(&self, request: RecvWr) -> Result<()> {
+        let mut queue = self.queue();
+        if request.scatter.len() > queue.attr.max_sge as usize {
+            return Err(Error::Invalid("more scatter entries than the queue allows"));
+        }
+        if queue.requests.len() >= queue.attr.max_wr as usize {
+            return Err(Error::NoMemory("the shared receive queue is full"));
+        }
+        queue.requests.push_back(request);
+        Ok(())
+    }
+
+    /// Size and limit.
+    pub fn query(&self) -> SrqAttr {
+        self.queue().attr
+    }
+
+    /// Sets the limit; an armed limit that is already undercut raises its event at the next request taken.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit exceeds the size.
+    pub fn set_limit(&self, limit: u32) -> Result<()> {
+        let mut queue = self.queue();
+        if limit > queue.attr.max_wr {
+            return Err(Error::Invalid("limit above the size of the shared receive queue"));
+        }
+        queue.attr.limit = limit;
+        Ok(())
+    }
+
+    /// Changes the size.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is 0, beyond the device's limit, below the armed limit or below what waits.
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        let most = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_srq_wr);
+        let mut queue = self.queue();
+        if max_wr == 0
+            || max_wr > most
+            || max_wr < queue.attr.limit
+            || queue.requests.len() > max_wr as usize
+        {
+            return Err(Error::Invalid("size of the shared receive queue out of range"));
+        }
+        queue.attr.max_wr = max_wr;
+        Ok(())
+    }
+
+    /// Ends the queue's life.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a QP uses it.
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Relaxed) > 0 {
+            return Err(Error::Busy("queue pairs still use the shared receive queue"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn drop_user(&self) {
+        self.users.fetch_sub(1, Relaxed);
+    }
+}
+
+impl SharedReceive for Srq {
+    fn take(&self) -> Option<RecvWr> {
+        let mut queue = self.queue();
+        let request = queue.requests.pop_front()?;
+        let reached = queue.requests.len() < queue.attr.limit as usize;
+        if reached {
+            queue.attr.limit = 0;
+        }
+        drop(queue);
+        if reached && let Some(device) = self.device.upgrade() {
+            device.raise(AsyncEvent {
+                event: EventType::SrqLimitReached,
+                source: EventSource::Srq(self.this.clone()),
+            });
+        }
+        Some(request)
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        self.pd.drop_user();
+    }
+}
