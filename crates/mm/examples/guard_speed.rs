@@ -1,0 +1,42 @@
+//! Speed of the guarded copies next to the C library's memcpy: `cargo run --release -p mm --example guard_speed`.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Best of five runs, in GB/s.
+fn rate(len: usize, mut copy: impl FnMut()) -> f64 {
+    let turns = (512 << 20) / len.max(512);
+    (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..turns {
+                copy();
+            }
+            (turns * len) as f64 / start.elapsed().as_nanos() as f64
+        })
+        .fold(0.0, f64::max)
+}
+
+fn main() {
+    mm::guard::install();
+    println!("{:>9} {:>10} {:>10} {:>10}   GB/s", "bytes", "copy_to", "copy_from", "memcpy");
+    for len in [8, 64, 256, 1024, 2048, 4096, 16384, 65536, 1 << 20, 16 << 20] {
+        let src = vec![1u8; len + 64];
+        let mut dst = vec![0u8; len + 64];
+        let shift =
+            std::env::args().nth(1).map_or(0, |s| s.parse().expect("a byte offset below 64"));
+        let addr = dst.as_mut_ptr() as u64;
+        let to = rate(len, || {
+            mm::guard::copy_to(black_box(addr), black_box(&src[shift..][..len])).expect("mapped")
+        });
+        let addr = src.as_ptr() as u64;
+        let from = rate(len, || {
+            mm::guard::copy_from(black_box(addr), black_box(&mut dst[shift..][..len]))
+                .expect("mapped")
+        });
+        let plain = rate(len, || {
+            black_box(&mut dst[..len]).copy_from_slice(black_box(&src[shift..][..len]))
+        });
+        println!("{len:>9} {to:>10.1} {from:>10.1} {plain:>10.1}");
+    }
+}
