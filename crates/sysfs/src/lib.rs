@@ -1,1 +1,41 @@
-//! sysfs
+//! The sysfs face of a software HCA: what Linux shows under `/sys/class/infiniband`.
+//!
+//! A pure generator. Given a [`DeviceDescription`] it says which directories, files and links the kernel would
+//! show ([`entries`]), writes them as a tree below a folder ([`write_tree`]), and answers the content of one
+//! attribute again whenever it is read ([`content`]), so that GIDs and counters can change while a program runs.
+//! Names and formats are those of `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and
+//! `drivers/pci/pci-sysfs.c`.
+//!
+//! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from `class/…` and
+//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node: a program
+//! that only asks whether the node is a character device it may open gets the answer it would get from the
+//! kernel, without privilege.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod description;
+mod pci;
+mod tree;
+
+pub use attributes::content;
+pub use description::{
+    Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PhysState, Port, PortState, Rate,
+    STANDARD_COUNTERS,
+};
+pub use pci::PciFunction;
+pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};
+
+/// The environment variable that names the tree's root for the interposition layer.
+pub const ROOT_VARIABLE: &str = "PEERDMA_SYSFS";
+
+/// Version of the uverbs command ABI as `class/infiniband_verbs/abi_version` shows it.
+pub const UVERBS_ABI_VERSION: u32 = 6;
+
+/// Version of the umad ABI; `ibstat` refuses to list devices without it.
+pub const UMAD_ABI_VERSION: u32 = 5;
+
+/// Major device number of uverbs nodes.
+pub const UVERBS_MAJOR: u32 = 231;
+
+/// Minor device number of `uverbs0`.
+pub const UVERBS_BASE_MINOR: u32 = 192;
