@@ -284,3 +284,118 @@ impl Writer<'_> {
         self.0 = rest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RDMA WRITE only with immediate, laid out by hand from IBA 9.2, 9.3.3 and 9.3.6.
+    const WRITE_ONLY_IMM: [u8; 36] = [
+        0x0b, 0xb0, 0xff, 0xff, 0x80, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef, // BTH
+        0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12, 0x13, 0x14, 0, 0, 0,
+        1, // RETH
+        0xca, 0xfe, 0xf0, 0x0d, // ImmDt
+        0x77, 0, 0, 0, // payload of one byte, three of padding
+    ];
+
+    #[test]
+    fn every_field_is_where_the_specification_puts_it() {
+        let (headers, payload) = Headers::parse(&WRITE_ONLY_IMM).unwrap();
+        let mut expected = Headers::new(Bth {
+            opcode: Opcode::from_byte(0x0b).unwrap(),
+            solicited: true,
+            migrated: false,
+            pad: 3,
+            pkey: 0xffff,
+            fecn: true,
+            becn: false,
+            dest_qp: 0x12_3456,
+            ack_req: true,
+            psn: Psn::new(0xab_cdef),
+        });
+        expected.reth = Some(Reth { va: 0x0102_0304_0506_0708, rkey: 0x1112_1314, len: 1 });
+        expected.imm = Some(0xcafe_f00d);
+        assert_eq!(headers, expected);
+        assert_eq!(payload, [0x77]);
+        let mut out = [0xee; 40];
+        assert_eq!(headers.emit(&mut out), 32);
+        assert_eq!(out[..32], WRITE_ONLY_IMM[..32]);
+        assert_eq!(out[32..], [0xee; 8], "nothing beyond the headers is touched");
+    }
+
+    #[test]
+    fn every_shorter_packet_is_truncated() {
+        for byte in 0..=u8::MAX {
+            let Some(opcode) = Opcode::from_byte(byte) else { continue };
+            let mut packet = [0; crate::MAX_HEADERS_LEN];
+            packet[0] = byte;
+            let len = opcode.headers_len();
+            for short in 0..len {
+                assert_eq!(Headers::parse(&packet[..short]), Err(ParseError::Truncated));
+            }
+            assert_eq!(Headers::parse(&packet[..len]).unwrap().1, []);
+        }
+    }
+
+    #[test]
+    fn padding_longer_than_the_payload_is_truncated() {
+        let mut packet = [0; 14];
+        packet[0] = 0x04;
+        packet[1] = 0x20;
+        assert_eq!(Headers::parse(&packet).unwrap().1.len(), 0);
+        packet[1] = 0x30;
+        assert_eq!(Headers::parse(&packet), Err(ParseError::Truncated));
+    }
+
+    #[test]
+    fn versions_and_reserved_opcodes_are_refused() {
+        let mut packet = [0; 40];
+        for version in 1..16 {
+            packet[1] = version;
+            assert_eq!(Headers::parse(&packet), Err(ParseError::Version(version)));
+        }
+        packet[1] = 0;
+        for reserved in [0x15, 0x18, 0x1f, 0x2c, 0x36, 0x40, 0x60, 0x66, 0x80, 0xb5, 0xc0, 0xff] {
+            packet[0] = reserved;
+            assert_eq!(Headers::parse(&packet), Err(ParseError::Opcode(reserved)));
+        }
+    }
+
+    #[test]
+    fn congestion_notifications_are_told_apart() {
+        let mut packet = [0; 28];
+        packet[0] = CNP_OPCODE;
+        packet[4..8].copy_from_slice(&[0x40, 0, 0x12, 0x34]);
+        assert_eq!(Headers::parse(&packet), Err(ParseError::Cnp(0x1234)));
+    }
+
+    #[test]
+    fn syndromes_and_bytes_are_inverse() {
+        let mut reserved = 0;
+        let mut ack = [0; 16];
+        ack[0] = 0x11;
+        for byte in 0..=u8::MAX {
+            ack[12] = byte;
+            match Syndrome::from_byte(byte) {
+                Some(syndrome) => {
+                    assert_eq!(syndrome.to_byte(), byte);
+                    let aeth = Headers::parse(&ack).unwrap().0.aeth.unwrap();
+                    assert_eq!(aeth, Aeth { syndrome, msn: 0 });
+                }
+                None => {
+                    reserved += 1;
+                    assert_eq!(Headers::parse(&ack), Err(ParseError::Syndrome(byte)));
+                }
+            }
+        }
+        assert_eq!(reserved, 256 - 32 - 32 - 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "RETH")]
+    fn emission_without_a_needed_extension_is_a_mistake() {
+        let (mut headers, _) = Headers::parse(&WRITE_ONLY_IMM).unwrap();
+        headers.reth = None;
+        headers.emit(&mut [0; 64]);
+    }
+}

@@ -7,10 +7,13 @@
 
 mod codec;
 mod crc_field;
+pub mod grh;
 mod headers;
 pub mod icrc;
+pub mod mtu;
 mod opcode;
 mod psn;
+pub mod timer;
 
 pub use codec::{BTH_LEN, ParseError};
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome};

@@ -281,3 +281,70 @@ impl Opcode {
         Some(Opcode { service, operation, position, imm, invalidate })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_opcodes_are_inverse() {
+        let mut defined = 0;
+        for byte in 0..=u8::MAX {
+            let Some(opcode) = Opcode::from_byte(byte) else { continue };
+            defined += 1;
+            assert_eq!(opcode.to_byte(), byte);
+            let Opcode { service, operation, position, imm, invalidate } = opcode;
+            assert_eq!(Opcode::new(service, operation, position, imm, invalidate), Some(opcode));
+            assert!(opcode.headers_len() <= crate::MAX_HEADERS_LEN);
+        }
+        // 23 of RC and of XRC, 12 of UC, 2 of UD.
+        assert_eq!(defined, 23 + 23 + 12 + 2);
+    }
+
+    #[test]
+    fn the_congestion_notification_is_no_opcode() {
+        assert_eq!(Opcode::from_byte(CNP_OPCODE), None);
+    }
+
+    #[test]
+    fn combinations_that_are_not_defined_are_refused() {
+        use {Operation::*, Position::*, Service::*};
+        for (service, operation, position, imm, invalidate) in [
+            (Rc, Send, First, true, false),
+            (Rc, Send, Only, true, true),
+            (Rc, Write, Only, false, true),
+            (Rc, ReadRequest, First, false, false),
+            (Uc, Send, Only, false, true),
+            (Uc, ReadRequest, Only, false, false),
+            (Ud, Send, First, false, false),
+            (Ud, Write, Only, false, false),
+        ] {
+            assert_eq!(Opcode::new(service, operation, position, imm, invalidate), None);
+        }
+    }
+
+    #[test]
+    fn headers_are_as_long_as_the_specification_says() {
+        for (byte, len) in [
+            (0x00, 12), // RC SEND first
+            (0x05, 16), // RC SEND only with immediate
+            (0x0b, 32), // RC WRITE only with immediate
+            (0x0c, 28), // RC READ request
+            (0x0d, 16), // RC READ response first
+            (0x0e, 12), // RC READ response middle
+            (0x11, 16), // RC acknowledge
+            (0x12, 24), // RC atomic acknowledge
+            (0x13, 40), // RC compare and swap
+            (0x17, 16), // RC SEND only with invalidate
+            (0x64, 20), // UD SEND only
+            (0x65, 24), // UD SEND only with immediate
+            (0xa1, 16), // XRC SEND middle
+            (0xab, 36), // XRC WRITE only with immediate
+            (0xb1, 16), // XRC acknowledge
+            (0xb4, 44), // XRC fetch and add
+        ] {
+            let opcode = Opcode::from_byte(byte).unwrap();
+            assert_eq!(opcode.headers_len(), len, "opcode {byte:#x}");
+        }
+    }
+}

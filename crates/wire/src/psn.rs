@@ -33,3 +33,26 @@ impl Psn {
         ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_wrap_at_24_bits() {
+        assert_eq!(Psn::new(Psn::SPAN).get(), 0);
+        assert_eq!(Psn::new(0xff_ffff).plus(1), Psn::new(0));
+        assert_eq!(Psn::new(0).minus(1), Psn::new(0xff_ffff));
+        assert_eq!(Psn::new(5).plus(u32::MAX).get(), 4);
+    }
+
+    #[test]
+    fn distance_is_signed_and_crosses_the_wrap() {
+        let base = Psn::new(0xff_fff0);
+        for distance in [0, 1, 15, 16, 17, 1 << 22, (1 << 23) - 1] {
+            assert_eq!(base.plus(distance).after(base), distance as i32);
+            assert_eq!(base.minus(distance).after(base), -(distance as i32));
+        }
+        assert_eq!(base.plus(1 << 23).after(base), -(1 << 23));
+    }
+}
