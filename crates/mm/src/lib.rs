@@ -2,5 +2,10 @@
 #![cfg(target_os = "linux")]
 
 pub mod guard;
+mod interval;
+mod map;
+mod space;
 
 pub use guard::{AtomicOp, Fault};
+pub use map::{Mapping, populate};
+pub use space::{AddressSpace, Invalidate, PinError, Pinned, Registration, invalidate, page_size};

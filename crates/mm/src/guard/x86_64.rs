@@ -9,7 +9,7 @@ use core::arch::global_asm;
 
 /// Copies of at least this many bytes move their body by `rep movsb`. Fixed by measurement: below it the start-up cost of
 /// the microcode exceeds what it saves.
-pub(super) const REP_FROM: usize = 4096;
+pub(super) const REP_FROM: usize = 2048;
 
 macro_rules! copy_routine {
     ($name:literal, $aligned:literal) => {
