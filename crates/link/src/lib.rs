@@ -1,1 +1,25 @@
-//! link
+//! The RoCE link: RoCEv2 packets over UDP sockets, in GSO and GRO trains.
+//!
+//! An [`Endpoint`] holds a device's sockets. A [`Batch`] takes packets, writes them with padding and
+//! ICRC into a staging buffer and sends them; a [`Receiver`] takes what arrives, checks it and hands
+//! it out. Nothing here knows queue pairs or retries: what the kernel refuses to send is counted and
+//! otherwise lost, as on a wire.
+
+mod batch;
+mod cmsg;
+mod endpoint;
+pub mod fds;
+mod flow;
+mod name;
+mod ports;
+mod receiver;
+mod stats;
+mod trace;
+mod udp;
+
+pub use batch::Batch;
+pub use endpoint::{DEFAULT_RECEIVE_BUFFER_BYTES, Endpoint};
+pub use flow::{Flow, Path};
+pub use receiver::{Datagram, Receiver};
+pub use stats::Stats;
+pub use trace::Trace;

@@ -1,0 +1,243 @@
+//! Outgoing packets: staged one after another, and sent as GSO trains.
+//!
+//! A train is a run of packets of one flow and one length, of which only the last may be shorter;
+//! the kernel takes it in one piece and cuts it into datagrams as late as it can. The kernel accepts
+//! unequal runs too and silently cuts them elsewhere, so equality is kept by construction here: a
+//! packet that does not fit the open train begins another. A FIRST with its extra header so travels
+//! alone, in the same `sendmmsg` as the train behind it.
+//!
+//! On IPv4 the ICRC covers the identification. The kernel numbers the datagrams of a train from an
+//! unconnected socket with IP_PMTUDISC_DO 0, 1, 2, …, so a packet's ICRC is made with its place in
+//! its train.
+
+use crate::Endpoint;
+use crate::cmsg::Control;
+use crate::flow::{Flow, FlowState};
+use crate::stats::add;
+use crate::trace::{Trace, Traced};
+use crate::udp::{self, Outgoing};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use wire::{Headers, ICRC_LEN};
+
+/// Bytes staged before they are sent: a few full trains, and little enough to stay in the cache.
+const CAPACITY: usize = 128 << 10;
+/// Longest UDP payload over IPv4, and so longest train; IPv6 would take 20 bytes more.
+const MAX_TRAIN_BYTES: usize = 65507;
+/// Most datagrams in a train: UDP_MAX_SEGMENTS of kernels before 6.9.
+const MAX_SEGMENTS: usize = 64;
+
+/// A staging buffer for outgoing packets, used by one caller at a time. What was not flushed when it
+/// is dropped is not sent.
+pub struct Batch {
+    bytes: Box<[u8]>,
+    used: usize,
+    trains: Vec<Train>,
+    controls: Box<[Control]>,
+}
+
+/// A run of equal packets in the staging buffer.
+struct Train {
+    flow: Arc<FlowState>,
+    start: usize,
+    len: usize,
+    segment: usize,
+    count: usize,
+    /// The kernel takes trains of this flow, and the last packet was not shorter than the others.
+    open: bool,
+}
+
+impl Train {
+    fn takes(&self, flow: &Flow, len: usize) -> bool {
+        self.open
+            && len <= self.segment
+            && self.count < MAX_SEGMENTS
+            && self.len + len <= MAX_TRAIN_BYTES
+            && Arc::ptr_eq(&self.flow, &flow.0)
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch::new()
+    }
+}
+
+impl Batch {
+    /// An empty buffer.
+    pub fn new() -> Batch {
+        Batch {
+            bytes: vec![0; CAPACITY].into(),
+            used: 0,
+            trains: Vec::with_capacity(udp::MAX_SEND),
+            controls: vec![Control::new(); udp::MAX_SEND].into(),
+        }
+    }
+
+    /// Appends a packet: `headers`, `payload_len` bytes that `fill` writes, as many bytes of padding
+    /// as the headers say, the ICRC. Sends what was staged before when the buffer is full. A packet
+    /// longer than any datagram counts as lost.
+    ///
+    /// # Errors
+    /// Those of `fill`; the packet is then not sent.
+    ///
+    /// # Panics
+    /// When `headers` lack an extension that their opcode calls for (see [`Headers::emit`]).
+    pub fn packet<E>(
+        &mut self,
+        ep: &Endpoint,
+        flow: &Flow,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let headers_len = headers.len();
+        let overhead = headers_len + usize::from(headers.bth.pad) + ICRC_LEN;
+        if payload_len > MAX_TRAIN_BYTES - overhead {
+            ep.stats().lost(&io::Error::from_raw_os_error(libc::EMSGSIZE), 1);
+            return Ok(());
+        }
+        let len = overhead + payload_len;
+        let mut joins = self.trains.last().is_some_and(|train| train.takes(flow, len));
+        if self.used + len > CAPACITY || (!joins && self.trains.len() == udp::MAX_SEND) {
+            self.flush(ep);
+            joins = false;
+        }
+
+        let start = self.used;
+        let out = &mut self.bytes[start..start + len];
+        let (transport, icrc) = out.split_at_mut(len - ICRC_LEN);
+        headers.emit(transport);
+        fill(&mut transport[headers_len..headers_len + payload_len])?;
+        transport[headers_len + payload_len..].fill(0);
+        let identification = match self.trains.last_mut() {
+            Some(train) if joins => {
+                train.count += 1;
+                train.len += len;
+                train.open = len == train.segment;
+                train.count - 1
+            }
+            _ => {
+                let open = flow.0.socket.gso.load(Relaxed);
+                let flow = flow.0.clone();
+                self.trains.push(Train { flow, start, len, segment: len, count: 1, open });
+                0
+            }
+        };
+        let value = flow.0.crc.icrc(identification as u16, transport);
+        icrc.copy_from_slice(&value.to_le_bytes());
+        self.used += len;
+        Ok(())
+    }
+
+    /// Sends everything staged. What the kernel refuses is counted and otherwise as good as lost on
+    /// the wire.
+    pub fn flush(&mut self, ep: &Endpoint) {
+        let trace = ep.trace();
+        for (train, control) in self.trains.iter().zip(&mut self.controls) {
+            if train.count > 1 {
+                *control = train.flow.control;
+                let segment = train.segment as u16;
+                control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+            }
+        }
+        let mut at = 0;
+        while let Some(first) = self.trains.get(at) {
+            let socket = &first.flow.socket;
+            let same = self.trains[at..].iter().zip(&self.controls[at..]);
+            let messages = same
+                .take_while(|(train, _)| Arc::ptr_eq(&train.flow.socket, socket))
+                .map(|(train, control)| Outgoing {
+                    to: &train.flow.to,
+                    control: if train.count > 1 { control } else { &train.flow.control },
+                    bytes: &self.bytes[train.range()],
+                });
+            match udp::send(socket.fd(), messages) {
+                Ok(sent) => {
+                    for train in &self.trains[at..at + sent] {
+                        account(ep, train, &self.bytes[train.range()], trace.as_deref());
+                    }
+                    at += sent;
+                }
+                Err(error) => {
+                    let bytes = &mut self.bytes[first.range()];
+                    refused(ep, first, bytes, &error, trace.as_deref());
+                    at += 1;
+                }
+            }
+        }
+        self.trains.clear();
+        self.used = 0;
+    }
+}
+
+fn account(ep: &Endpoint, train: &Train, bytes: &[u8], trace: Option<&Trace>) {
+    let stats = ep.stats();
+    add(&stats.tx_trains, 1);
+    add(&stats.tx_datagrams, train.count as u64);
+    add(&stats.tx_bytes, train.len as u64);
+    let Some(trace) = trace else { return };
+    for (index, datagram) in bytes.chunks(train.segment).enumerate() {
+        trace.record(&Traced {
+            src: train.flow.path.src,
+            dst: train.flow.path.dst,
+            udp_src: train.flow.socket.port,
+            traffic_class: train.flow.path.traffic_class,
+            hop_limit: match train.flow.path.hop_limit {
+                0 => 64,
+                limit => limit,
+            },
+            identification: index as u16,
+            datagram,
+        });
+    }
+}
+
+/// Deals with a train that the kernel would not take. Where it takes its datagrams one by one, it was
+/// the segmentation that it refused (no checksum offload: EIO; segment over the path's MTU or an old
+/// kernel's limits: EINVAL), and the socket sends no more trains.
+fn refused(
+    ep: &Endpoint,
+    train: &Train,
+    bytes: &mut [u8],
+    error: &io::Error,
+    trace: Option<&Trace>,
+) {
+    let segmentation = matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL));
+    if train.count == 1 || !segmentation {
+        ep.stats().lost(error, train.count as u64);
+        return;
+    }
+    let mut taken = false;
+    for datagram in bytes.chunks_mut(train.segment) {
+        // A lone datagram carries identification 0.
+        let (transport, icrc) = datagram.split_at_mut(datagram.len() - ICRC_LEN);
+        icrc.copy_from_slice(&train.flow.crc.icrc(0, transport).to_le_bytes());
+        let lone = Train {
+            flow: train.flow.clone(),
+            start: 0,
+            len: datagram.len(),
+            segment: datagram.len(),
+            count: 1,
+            open: false,
+        };
+        let message = Outgoing { to: &lone.flow.to, control: &lone.flow.control, bytes: datagram };
+        match udp::send(lone.flow.socket.fd(), std::iter::once(message)) {
+            Ok(_) => {
+                taken = true;
+                account(ep, &lone, datagram, trace);
+            }
+            Err(error) => ep.stats().lost(&error, 1),
+        }
+    }
+    if taken {
+        train.flow.socket.gso.store(false, Relaxed);
+        add(&ep.stats().gso_refusals, 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! An endpoint: the sockets that a device receives on, and the pool of those it sends from.
+
+use crate::flow::{Flow, Path};
+use crate::ports::{self, Ports};
+use crate::stats::Stats;
+use crate::trace::Trace;
+use crate::{fds, udp};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What [`Endpoint::new`] asks for as receive buffer, before the kernel doubles it.
+pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
+
+/// Not in libc: include/uapi/asm-generic/socket.h.
+const SO_MEMINFO: i32 = 55;
+/// Place of the dropped datagrams among the words of SO_MEMINFO (linux/sock_diag.h).
+const SK_MEMINFO_DROPS: usize = 8;
+
+/// The sockets of one device. All methods may be called from any thread.
+pub struct Endpoint {
+    v4: Option<OwnedFd>,
+    v6: Option<OwnedFd>,
+    port: u16,
+    ports: Ports,
+    stats: Stats,
+    tracing: AtomicBool,
+    trace: Mutex<Option<Arc<Trace>>>,
+    receive_buffer_bytes: usize,
+}
+
+impl Endpoint {
+    /// Takes over the bound receive sockets, an IPv4 one, an IPv6 one (IPV6_V6ONLY), or both. `port`
+    /// is the UDP port that peers listen on, 4791 outside tests.
+    ///
+    /// # Errors
+    /// Those of `setsockopt` for the options without which nothing works (packet information).
+    pub fn new(v4: Option<OwnedFd>, v6: Option<OwnedFd>, port: u16) -> io::Result<Endpoint> {
+        Endpoint::with_receive_buffer(v4, v6, port, DEFAULT_RECEIVE_BUFFER_BYTES)
+    }
+
+    /// The same, asking the kernel for `bytes` of receive buffer per socket. It doubles the figure;
+    /// without CAP_NET_ADMIN it first cuts it to `net.core.rmem_max`.
+    ///
+    /// # Errors
+    /// As [`Endpoint::new`].
+    pub fn with_receive_buffer(
+        v4: Option<OwnedFd>,
+        v6: Option<OwnedFd>,
+        port: u16,
+        bytes: usize,
+    ) -> io::Result<Endpoint> {
+        let v4 = v4.map(fds::raise);
+        let v6 = v6.map(fds::raise);
+        if let Some(fd) = &v4 {
+            for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
+                udp::set_option(fd.as_fd(), libc::IPPROTO_IP, option, 1)?;
+            }
+        }
+        if let Some(fd) = &v6 {
+            for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
+                udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, option, 1)?;
+            }
+        }
+        let mut granted = usize::MAX;
+        for fd in [&v4, &v6].into_iter().flatten() {
+            // Kernels before 5.0 lack it; datagrams then arrive one by one.
+            let _ = udp::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
+            ports::set_buffer(fd.as_fd(), libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
+            let [size] = udp::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+            granted = granted.min(size as usize);
+        }
+        Ok(Endpoint {
+            receive_buffer_bytes: if granted == usize::MAX { 0 } else { granted },
+            v4,
+            v6,
+            port,
+            ports: Ports::default(),
+            stats: Stats::default(),
+            tracing: AtomicBool::new(false),
+            trace: Mutex::new(None),
+        })
+    }
+
+    /// A flow along `path` towards the process that owns `dest_qpn`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the addresses are of different families; else those of making a socket.
+    pub fn flow(&self, path: Path, dest_qpn: u32) -> io::Result<Flow> {
+        Flow::new(&self.ports, path, dest_qpn, self.port)
+    }
+
+    /// The sockets to wait on for readability.
+    pub fn receive_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.v4, &self.v6].into_iter().flatten().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn receive_fd(&self, v6: bool) -> Option<BorrowedFd<'_>> {
+        if v6 { &self.v6 } else { &self.v4 }.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What the kernel granted as receive buffer, the lesser of both sockets, as SO_RCVBUF says it.
+    /// The kernel charges its own bookkeeping to it, so less payload fits: about half is safe.
+    pub fn receive_buffer_bytes(&self) -> usize {
+        self.receive_buffer_bytes
+    }
+
+    /// Datagrams or trains that the kernel dropped for want of receive buffer, since the sockets were
+    /// made. Zero where the kernel does not tell (before 4.12).
+    pub fn receive_overflows(&self) -> u64 {
+        let drops = |fd: BorrowedFd<'_>| {
+            let words: [u32; SK_MEMINFO_DROPS + 1] =
+                udp::option(fd, libc::SOL_SOCKET, SO_MEMINFO).unwrap_or_default();
+            u64::from(words[SK_MEMINFO_DROPS])
+        };
+        self.receive_fds().map(drops).sum()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Starts or ends the recording of every packet sent and received from now on.
+    pub fn set_trace(&self, trace: Option<Arc<Trace>>) {
+        let on = trace.is_some();
+        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
+        self.tracing.store(on, Relaxed);
+    }
+
+    pub(crate) fn trace(&self) -> Option<Arc<Trace>> {
+        if !self.tracing.load(Relaxed) {
+            return None;
+        }
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

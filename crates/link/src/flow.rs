@@ -1,0 +1,163 @@
+//! Where packets go: a path through the IP network and the source port that a queue pair's packets
+//! leave from.
+
+use crate::cmsg::Control;
+use crate::name::Name;
+use crate::ports::{Destination, PortSocket, Ports};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use wire::icrc::{Addresses, FlowCrc};
+
+/// Bits of a queue pair number below the slot of the process that owns it (design D6).
+const QPN_BITS: u32 = 14;
+
+/// A path between two addresses, with what the IP header says besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Source, an address of this host. IPv4-mapped addresses, as GIDs have them, count as IPv4.
+    pub src: IpAddr,
+    /// Destination, of the same family.
+    pub dst: IpAddr,
+    /// Interface index for link-local IPv6 addresses, otherwise 0.
+    pub scope_id: u32,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 leaves it to the kernel.
+    pub hop_limit: u8,
+    /// IPv6 flow label (20 bits), which also chooses the source port as Linux does it; 0 leaves both
+    /// to the endpoint.
+    pub flow_label: u32,
+}
+
+/// A path together with the socket whose source port its packets carry. Clones share both. The
+/// source port goes back when the last clone is dropped.
+#[derive(Clone)]
+pub struct Flow(pub(crate) Arc<FlowState>);
+
+pub(crate) struct FlowState {
+    pub(crate) path: Path,
+    pub(crate) crc: FlowCrc,
+    pub(crate) socket: Arc<PortSocket>,
+    pub(crate) to: Name,
+    /// Control messages of a lone datagram.
+    pub(crate) control: Control,
+    slot: u32,
+}
+
+impl Flow {
+    pub(crate) fn new(ports: &Ports, path: Path, dest_qpn: u32, port: u16) -> io::Result<Flow> {
+        let path = Path { src: path.src.to_canonical(), dst: path.dst.to_canonical(), ..path };
+        let addresses = Addresses::new(path.src, path.dst).ok_or_else(|| {
+            let message = format!(
+                "source {} and destination {} are of different IP families; choose a source GID \
+                 of the destination's family",
+                path.src, path.dst
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        })?;
+        let slot = dest_qpn >> QPN_BITS;
+        let destination = Destination { ip: path.dst, scope_id: path.scope_id, slot };
+        let label = path.flow_label & 0xf_ffff;
+        let preferred = (label != 0).then(|| source_port(label));
+        let socket = ports.get(destination, preferred)?;
+        let crc = FlowCrc::new(addresses, socket.port);
+        let to = Name::new(path.dst, port, path.scope_id);
+        Ok(Flow(Arc::new(FlowState { path, crc, socket, to, control: control(&path), slot })))
+    }
+
+    /// The path, its addresses in canonical form.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// UDP source port of this flow's packets.
+    pub fn source_port(&self) -> u16 {
+        self.0.socket.port
+    }
+
+    /// Whether packets to this queue pair number may use this flow: those to another slot (the bits
+    /// from 14 up) may not, else a receiver's kernel could give them to the wrong process. Who sends
+    /// datagrams to many queue pairs asks this.
+    pub fn serves(&self, dest_qpn: u32) -> bool {
+        dest_qpn >> QPN_BITS == self.0.slot
+    }
+}
+
+/// Source port for a flow label, as `rdma_flow_label_to_udp_sport` of Linux makes it.
+fn source_port(label: u32) -> u16 {
+    ((label & 0x3fff) ^ (label >> 14)) as u16 | 0xC000
+}
+
+fn control(path: &Path) -> Control {
+    let mut control = Control::new();
+    let traffic_class = i32::from(path.traffic_class).to_ne_bytes();
+    let hop_limit = i32::from(path.hop_limit).to_ne_bytes();
+    match path.src {
+        IpAddr::V4(src) => {
+            // in_pktinfo: interface index, source address, destination (not used on sending).
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&src.octets());
+            control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            control.push(libc::IPPROTO_IP, libc::IP_TOS, &traffic_class);
+            if path.hop_limit != 0 {
+                control.push(libc::IPPROTO_IP, libc::IP_TTL, &hop_limit);
+            }
+        }
+        IpAddr::V6(src) => {
+            // in6_pktinfo: source address, interface index.
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&src.octets());
+            info[16..].copy_from_slice(&path.scope_id.to_ne_bytes());
+            control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            control.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &traffic_class);
+            if path.hop_limit != 0 {
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &hop_limit);
+            }
+            if path.flow_label != 0 {
+                let label = (path.flow_label & 0xf_ffff).to_be_bytes();
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &label);
+            }
+        }
+    }
+    control
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(src: &str, dst: &str) -> Path {
+        Path {
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            scope_id: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    #[test]
+    fn flow_labels_choose_the_port_that_linux_would() {
+        assert_eq!(source_port(0x1), 0xC001);
+        assert_eq!(source_port(0xf_ffff), 0xC000 | (0x3fff ^ 0x3f));
+    }
+
+    #[test]
+    fn mapped_addresses_count_as_ipv4() {
+        let ports = Ports::default();
+        let flow = Flow::new(&ports, path("::ffff:127.0.0.1", "127.0.0.1"), 5 << 14, 4791).unwrap();
+        assert!(flow.path().src.is_ipv4());
+        assert!(flow.serves(5 << 14 | 77));
+        assert!(!flow.serves(6 << 14));
+    }
+
+    #[test]
+    fn mixed_families_are_refused() {
+        let Err(error) = Flow::new(&Ports::default(), path("127.0.0.1", "::1"), 2, 4791) else {
+            panic!("accepted");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

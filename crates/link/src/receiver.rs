@@ -1,0 +1,222 @@
+//! Incoming packets: GRO trains taken in a few system calls, cut, checked and handed out.
+//!
+//! Whatever a stranger sends ends in a counter or in a [`Datagram`], never in a panic. On IPv4 the
+//! identification that the ICRC covers is not shown to a UDP socket; the place in the train is the
+//! first guess, else it is solved for (design D6).
+
+use crate::Endpoint;
+use crate::cmsg::int;
+use crate::stats::add;
+use crate::trace::{Trace, Traced};
+use crate::udp::{Incoming, MAX_RECEIVE, Slots};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::icrc::{Addresses, Checker};
+use wire::{Headers, ICRC_LEN};
+
+/// Calls for which a busy address family may keep the other waiting.
+const PATIENCE: u32 = 8;
+
+/// A packet from the wire: ICRC checked and removed, padding removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// IP source.
+    pub src: IpAddr,
+    /// IP destination: an address of this host.
+    pub dst: IpAddr,
+    /// UDP source port.
+    pub udp_src: u16,
+    /// Index of the interface it came in by.
+    pub ifindex: u32,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// Transport headers.
+    pub headers: Headers,
+    /// Payload without padding.
+    pub payload: &'a [u8],
+}
+
+/// Receive buffers, used by one thread at a time.
+pub struct Receiver {
+    slots: Slots,
+    checker: Checker,
+    /// The address family that delivered last is asked first.
+    v6_first: bool,
+    /// Calls since the other family was last asked.
+    skipped: u32,
+}
+
+impl Default for Receiver {
+    fn default() -> Receiver {
+        Receiver::new()
+    }
+}
+
+impl Receiver {
+    /// Buffers for a megabyte of messages, of which only as much is touched as arrives at once.
+    pub fn new() -> Receiver {
+        Receiver { slots: Slots::new(), checker: Checker::new(), v6_first: false, skipped: 0 }
+    }
+
+    /// Hands every packet of up to `max_trains` waiting messages to `f`, in order of arrival per
+    /// address family, and answers how many messages there were: 0 only when none waits (or
+    /// `max_trains` is 0). Never waits.
+    pub fn receive(
+        &mut self,
+        ep: &Endpoint,
+        max_trains: usize,
+        f: &mut dyn FnMut(Datagram<'_>),
+    ) -> usize {
+        if max_trains == 0 {
+            return 0;
+        }
+        let trace = ep.trace();
+        let patience_ends = self.skipped >= PATIENCE;
+        let first = self.v6_first != patience_ends;
+        let trains = self.receive_family(ep, first, max_trains, f, trace.as_deref());
+        if trains > 0 {
+            self.skipped = if patience_ends { 0 } else { self.skipped + 1 };
+            return trains;
+        }
+        self.skipped = 0;
+        let trains = self.receive_family(ep, !first, max_trains, f, trace.as_deref());
+        if trains > 0 {
+            self.v6_first = !first;
+        }
+        trains
+    }
+
+    fn receive_family(
+        &mut self,
+        ep: &Endpoint,
+        v6: bool,
+        max_trains: usize,
+        f: &mut dyn FnMut(Datagram<'_>),
+        trace: Option<&Trace>,
+    ) -> usize {
+        let Some(fd) = ep.receive_fd(v6) else { return 0 };
+        let mut trains = 0;
+        while trains < max_trains {
+            let limit = (max_trains - trains).min(MAX_RECEIVE);
+            // A socket error means that nothing could be taken; the datagrams count as lost.
+            let received = self.slots.receive(fd, limit).unwrap_or(0);
+            for index in 0..received {
+                hand_out(&mut self.checker, ep, &self.slots.get(index), f, trace);
+            }
+            trains += received;
+            if received < limit {
+                break;
+            }
+        }
+        trains
+    }
+}
+
+/// What the IP and UDP headers of a train said.
+struct Envelope {
+    src: IpAddr,
+    dst: IpAddr,
+    udp_src: u16,
+    ifindex: u32,
+    traffic_class: u8,
+    hop_limit: u8,
+    /// Length of all datagrams but the last.
+    segment: usize,
+}
+
+impl Envelope {
+    fn of(message: &Incoming<'_>) -> Option<Envelope> {
+        let (src, udp_src) = message.from.decode()?;
+        let mut dst = None;
+        let (mut traffic_class, mut hop_limit, mut ifindex) = (0, 0, 0);
+        let mut segment = message.bytes.len();
+        for (level, kind, data) in message.control.iter() {
+            match (level, kind) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                    ifindex = int(data)?;
+                    let octets: [u8; 4] = data.get(8..12)?.try_into().ok()?;
+                    dst = Some(IpAddr::from(Ipv4Addr::from(octets)));
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    ifindex = int(data.get(16..)?)?;
+                    let octets: [u8; 16] = data.get(..16)?.try_into().ok()?;
+                    dst = Some(Ipv6Addr::from(octets).to_canonical());
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => traffic_class = *data.first()?,
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => traffic_class = int(data)? as u8,
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    hop_limit = int(data)? as u8
+                }
+                (libc::SOL_UDP, libc::UDP_GRO) => segment = usize::try_from(int(data)?).ok()?,
+                _ => {}
+            }
+        }
+        let ifindex = ifindex as u32;
+        let segment = segment.max(1);
+        Some(Envelope { src, dst: dst?, udp_src, ifindex, traffic_class, hop_limit, segment })
+    }
+}
+
+fn hand_out(
+    checker: &mut Checker,
+    ep: &Endpoint,
+    message: &Incoming<'_>,
+    f: &mut dyn FnMut(Datagram<'_>),
+    trace: Option<&Trace>,
+) {
+    let stats = ep.stats();
+    add(&stats.rx_trains, 1);
+    add(&stats.rx_bytes, message.bytes.len() as u64);
+    let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
+    let Some(envelope) = envelope else { return add(&stats.rx_malformed, 1) };
+    let Some(addresses) = Addresses::new(envelope.src, envelope.dst) else {
+        return add(&stats.rx_malformed, 1);
+    };
+
+    let (mut good, mut corrupt, mut malformed) = (0, 0, 0);
+    for (index, datagram) in message.bytes.chunks(envelope.segment).enumerate() {
+        let Some((transport, icrc)) = datagram.split_last_chunk::<ICRC_LEN>() else {
+            malformed += 1;
+            continue;
+        };
+        let hint = index as u16;
+        let icrc = u32::from_le_bytes(*icrc);
+        let identification = checker.check(addresses, envelope.udp_src, hint, transport, icrc);
+        if let Some(trace) = trace {
+            trace.record(&Traced {
+                src: envelope.src,
+                dst: envelope.dst,
+                udp_src: envelope.udp_src,
+                traffic_class: envelope.traffic_class,
+                hop_limit: envelope.hop_limit,
+                identification: identification.unwrap_or(hint),
+                datagram,
+            });
+        }
+        if identification.is_none() {
+            corrupt += 1;
+            continue;
+        }
+        let Ok((headers, payload)) = Headers::parse(transport) else {
+            malformed += 1;
+            continue;
+        };
+        good += 1;
+        f(Datagram {
+            src: envelope.src,
+            dst: envelope.dst,
+            udp_src: envelope.udp_src,
+            ifindex: envelope.ifindex,
+            traffic_class: envelope.traffic_class,
+            hop_limit: envelope.hop_limit,
+            headers,
+            payload,
+        });
+    }
+    add(&stats.rx_datagrams, good);
+    if corrupt + malformed > 0 {
+        add(&stats.rx_icrc_errors, corrupt);
+        add(&stats.rx_malformed, malformed);
+    }
+}
