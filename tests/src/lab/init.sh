@@ -1,0 +1,23 @@
+#!/bin/busybox sh
+# First process of the lab's guest: brings up the kernel's RoCE driver, then runs scripts sent to TCP port 2323.
+/bin/busybox --install -s /bin
+export PATH=/usr/bin:/usr/sbin:/bin:/sbin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm
+mount -t tmpfs tmp /dev/shm
+mount -t tmpfs tmp /tmp
+ulimit -l unlimited
+for module in $(cat /lib/modules/order); do
+    insmod /lib/modules/$module.ko || echo "insmod $module failed"
+done
+IP=$(ls /usr/bin/ip /bin/ip /sbin/ip /usr/sbin/ip 2>/dev/null | head -1)
+$IP link set lo up
+NIC=$(ls /sys/class/net | grep -v '^lo$' | head -1)
+$IP addr add 198.18.7.2/24 dev $NIC
+$IP -6 addr add fd07::2/64 dev $NIC nodad
+$IP link set $NIC up
+rdma link add rxe0 type rxe netdev $NIC
+echo LAB READY
+exec nc -ll -p 2323 -e /bin/sh

@@ -1,0 +1,145 @@
+//! The lab: a distribution kernel in QEMU with the kernel's own RoCE driver, joined to a namespace by a tap interface.
+//!
+//! Software emulation, so it needs no hardware virtualisation; the guest's user space is up in seconds. Addresses are
+//! real on both sides: translation between them would break the ICRC. The guest runs shell scripts sent to it over
+//! TCP.
+
+mod image;
+
+use crate::Namespace;
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub use image::{PACKAGES, prepare};
+
+/// IPv4 address of the guest.
+pub const GUEST_V4: &str = "198.18.7.2";
+/// IPv6 address of the guest.
+pub const GUEST_V6: &str = "fd07::2";
+/// IPv4 address of the host's end.
+pub const HOST_V4: &str = "198.18.7.1";
+/// IPv6 address of the host's end.
+pub const HOST_V6: &str = "fd07::1";
+
+const SHELL_PORT: u16 = 2323;
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// A running guest and the namespace on the other end of its wire. Both end with the value.
+pub struct Guest {
+    qemu: Child,
+    folder: TempDir,
+    namespace: Namespace,
+}
+
+impl Guest {
+    /// Boots a guest whose RoCE device is `rxe0`.
+    ///
+    /// # Errors
+    /// When the lab cannot run here, with what is missing.
+    pub fn boot() -> Result<Guest> {
+        let image = prepare()?;
+        if !crate::is_root() {
+            bail!("the lab's tap interface needs root");
+        }
+        let namespace = Namespace::new("lab");
+        namespace.output(&format!(
+            "ip tuntap add tap0 mode tap && ip addr add {HOST_V4}/24 dev tap0 && \
+             ip -6 addr add {HOST_V6}/64 dev tap0 nodad && ip link set tap0 up"
+        ));
+        let folder = tempfile::tempdir()?;
+        let console = File::create(folder.path().join("console"))?;
+        let qemu = Command::new("ip")
+            .args(["netns", "exec", namespace.name(), "qemu-system-x86_64"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
+            .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(&image.kernel)
+            .arg("-initrd")
+            .arg(&image.initrd)
+            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args(["-netdev", "tap,id=n,ifname=tap0,script=no,downscript=no"])
+            .args(["-device", "virtio-net-pci,netdev=n"])
+            .stdin(Stdio::null())
+            .stdout(console.try_clone()?)
+            .stderr(console)
+            .spawn()
+            .context("qemu-system-x86_64")?;
+        let mut guest = Guest { qemu, folder, namespace };
+        guest.await_boot()?;
+        Ok(guest)
+    }
+
+    fn await_boot(&mut self) -> Result<()> {
+        let deadline = Instant::now() + BOOT_LIMIT;
+        while !self.console().contains("LAB READY") {
+            if let Some(status) = self.qemu.try_wait()? {
+                bail!("QEMU ended with {status}:\n{}", self.console());
+            }
+            if Instant::now() > deadline {
+                bail!("the guest did not come up in time:\n{}", self.console());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// What the guest's console says so far.
+    pub fn console(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The namespace on the host's end.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Runs a shell script in the guest and gives what it printed and its exit status.
+    ///
+    /// # Errors
+    /// When the guest does not answer within `limit`.
+    pub fn script(&self, script: &str, limit: Duration) -> Result<(i32, String)> {
+        // The status comes back as the last line; `timeout` bounds what the guest does.
+        let whole = format!("( {script} ) 2>&1; echo status=$?; exit\n");
+        let mut client = Command::new("ip")
+            .args(["netns", "exec", self.namespace.name(), "timeout"])
+            .arg(limit.as_secs().to_string())
+            .args(["busybox", "nc", GUEST_V4, &SHELL_PORT.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        use std::io::Write;
+        client.stdin.take().context("no pipe")?.write_all(whole.as_bytes())?;
+        let output = client.wait_with_output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let Some((said, status)) = text.rsplit_once("status=") else {
+            bail!("no answer from the guest to `{script}`: {text}");
+        };
+        Ok((status.trim().parse().unwrap_or(-1), said.to_owned()))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// A bootable guest.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Kernel.
+    pub kernel: PathBuf,
+    /// Initial RAM disk with everything in it.
+    pub initrd: PathBuf,
+}
+
+/// Where images are kept between runs.
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab")
+}

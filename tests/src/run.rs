@@ -1,0 +1,338 @@
+//! Programs under test: started with their output in files, ended by their own exit or by a time limit.
+
+use crate::Namespace;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Who runs a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum User {
+    /// Whoever runs the tests.
+    #[default]
+    Same,
+    /// An account without any privilege (65534); needs root to switch to.
+    Nobody,
+}
+
+/// A program to run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(String, OsString)>,
+    options: Vec<OsString>,
+    on_hca: bool,
+    namespace: Option<String>,
+    user: User,
+    limit: Duration,
+}
+
+impl Run {
+    /// `line`, split at white space, on the software HCA.
+    pub fn hca(line: &str) -> Run {
+        Run { on_hca: true, ..Run::plain(line) }
+    }
+
+    /// `line`, split at white space, as it is.
+    pub fn plain(line: &str) -> Run {
+        let mut words = line.split_whitespace().map(OsString::from);
+        Run {
+            program: words.next().unwrap_or_default(),
+            args: words.collect(),
+            env: Vec::new(),
+            options: Vec::new(),
+            on_hca: false,
+            namespace: None,
+            user: User::Same,
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    /// One more argument, taken whole.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Run {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// An option of `peerdma run`.
+    pub fn option(mut self, option: impl Into<OsString>) -> Run {
+        self.options.push(option.into());
+        self
+    }
+
+    /// An environment variable.
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Run {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Inside a network namespace.
+    pub fn within(mut self, namespace: &Namespace) -> Run {
+        self.namespace = Some(namespace.name().to_owned());
+        self
+    }
+
+    /// As another user.
+    pub fn user(mut self, user: User) -> Run {
+        self.user = user;
+        self
+    }
+
+    /// Time limit instead of 60 seconds.
+    pub fn limit(mut self, limit: Duration) -> Run {
+        self.limit = limit;
+        self
+    }
+
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(namespace) = &self.namespace {
+            words.extend(["ip", "netns", "exec", namespace].map(OsString::from));
+        }
+        if self.user == User::Nobody {
+            let switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+            words.extend(switch.map(OsString::from));
+        }
+        if self.on_hca {
+            words.push(peerdma().into());
+            words.push("run".into());
+            words.extend(self.options.iter().cloned());
+            words.push("--".into());
+        }
+        words.push(self.program.clone());
+        words.extend(self.args.iter().cloned());
+        words
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started: that is a failed test.
+    pub fn start(self) -> Running {
+        let words = self.words();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str| File::create(folder.path().join(name)).expect("an output file");
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .process_group(0);
+        if self.user == User::Nobody {
+            // A home it cannot write to is the ordinary case in containers.
+            command.env("HOME", "/nonexistent").env_remove("XDG_CACHE_HOME");
+        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let line = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        Running { child, folder, line, deadline: Instant::now() + self.limit }
+    }
+
+    /// Runs it to its end.
+    pub fn finish(self) -> Finished {
+        self.start().finish()
+    }
+}
+
+/// A program that runs. Dropped, it is killed with everything it started.
+pub struct Running {
+    child: Child,
+    folder: TempDir,
+    line: String,
+    deadline: Instant,
+}
+
+/// A program that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// What was run.
+    pub line: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it said.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+    /// The time limit ended it.
+    pub timed_out: bool,
+}
+
+impl Running {
+    /// Process id of the program (of `peerdma run` for a program on the HCA).
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed so far.
+    pub fn stdout(&self) -> String {
+        read(&self.folder.path().join("stdout"))
+    }
+
+    /// Sends a signal to it and everything it started.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end or the time limit.
+    pub fn finish(mut self) -> Finished {
+        let mut timed_out = false;
+        let status = loop {
+            match self.child.try_wait().expect("waiting for a child") {
+                Some(status) => break status,
+                None if Instant::now() > self.deadline => {
+                    timed_out = true;
+                    self.signal(rustix::process::Signal::KILL);
+                    break self.child.wait().expect("waiting for a child");
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        Finished {
+            line: self.line.clone(),
+            status,
+            stdout: read(&self.folder.path().join("stdout")),
+            stderr: read(&self.folder.path().join("stderr")),
+            timed_out,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+impl Finished {
+    /// Whether it ended with 0 in time.
+    pub fn succeeded(&self) -> bool {
+        self.status.success() && !self.timed_out
+    }
+
+    /// Fails the test unless it ended with 0 in time; shows everything it said.
+    #[track_caller]
+    pub fn ok(self) -> Finished {
+        assert!(self.succeeded(), "{self}");
+        self
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "$ {}", self.line)?;
+        match (self.timed_out, self.status.code(), self.status.signal()) {
+            (true, ..) => writeln!(f, "ran past its time limit")?,
+            (_, Some(code), _) => writeln!(f, "exit status {code}")?,
+            (_, _, signal) => writeln!(f, "ended by signal {signal:?}")?,
+        }
+        write!(f, "--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// A TCP port that no other test of this run uses.
+pub fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Below the ephemeral range, apart for test binaries that run at the same time.
+    let base = 10_000 + (std::process::id() % 200) as u16 * 100;
+    base + NEXT.fetch_add(1, Relaxed) % 100
+}
+
+/// Waits until somebody in `namespace` (or here) listens on a TCP port, for at most 20 seconds.
+///
+/// # Panics
+/// When nobody does, or `server` ends first.
+pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running) {
+    let wanted = format!(":{port:04X}");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        let tables = match namespace {
+            None => read(Path::new("/proc/net/tcp")) + &read(Path::new("/proc/net/tcp6")),
+            Some(namespace) => namespace.output("cat /proc/net/tcp /proc/net/tcp6"),
+        };
+        let listens = tables.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
+        });
+        if listens {
+            return;
+        }
+        assert!(server.alive(), "the server ended early:\n{}\n{}", server.line, server.stdout());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.stdout());
+}
+
+/// Runs a server and, once it listens on `port`, its client; both must end with 0.
+#[track_caller]
+pub fn pair(
+    server: Run,
+    server_at: Option<&Namespace>,
+    client: Run,
+    port: u16,
+) -> (Finished, Finished) {
+    let mut server = server.start();
+    listening(port, server_at, &mut server);
+    let client = client.finish();
+    if !client.succeeded() {
+        // The server may hang then; what it said helps.
+        server.deadline = Instant::now() + Duration::from_secs(1);
+        let server = server.finish();
+        panic!("{client}\n{server}");
+    }
+    (server.finish().ok(), client)
+}
+
+/// The `peerdma` program under test, in a place that every user can read.
+///
+/// # Panics
+/// When it was not built.
+pub fn peerdma() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let built = match std::env::var_os("PEERDMA_BIN") {
+            Some(path) => PathBuf::from(path),
+            None => root.join("target/release/peerdma"),
+        };
+        assert!(
+            built.is_file(),
+            "{} is missing: `cargo build --release` first, or `cargo xtask test`",
+            built.display()
+        );
+        let copy = shared_dir().join("peerdma");
+        let half = shared_dir().join(format!("peerdma.{}", std::process::id()));
+        std::fs::copy(&built, &half).expect("a copy of the program");
+        std::fs::rename(&half, &copy).expect("a copy of the program");
+        copy
+    })
+}
+
+/// A folder that every user can read and that all test programs of one run share.
+pub fn shared_dir() -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = std::env::temp_dir()
+        .join(format!("peerdma-system-tests-{}", rustix::process::geteuid().as_raw()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755));
+    folder
+}
