@@ -1,2 +1,72 @@
-//! xtask
-fn main() {}
+//! Chores of the project: `cargo xtask test` is what the README and CI call.
+#![forbid(unsafe_code)]
+
+mod packages;
+mod rules;
+mod suite;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the project", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Install what the tests need where it is missing, run every suite, print one closing line of totals
+    #[command(
+        after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --only system\n  cargo xtask test --no-install"
+    )]
+    Test {
+        /// Run only the suites whose name contains this
+        #[arg(long)]
+        only: Option<String>,
+        /// Never install packages; name what is missing and skip what needs it
+        #[arg(long)]
+        no_install: bool,
+    },
+    /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it
+    #[command(after_help = "Example:\n  cargo xtask lab -- ibv_devinfo")]
+    Lab {
+        /// What to run; without it the guest's devices are shown
+        #[arg(last = true)]
+        script: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<bool> {
+    match cli.command {
+        Chore::Test { only, no_install } => {
+            packages::ensure(!no_install)?;
+            suite::run_all(only.as_deref())
+        }
+        Chore::Lab { script } => {
+            packages::ensure(true)?;
+            lab(&script)
+        }
+    }
+}
+
+fn lab(script: &[String]) -> Result<bool> {
+    let guest = system::lab::Guest::boot()?;
+    let script = if script.is_empty() { "ibv_devinfo; rdma link".into() } else { script.join(" ") };
+    let (status, said) = guest.script(&script, std::time::Duration::from_secs(600))?;
+    print!("{said}");
+    Ok(status == 0)
+}
