@@ -1,0 +1,28 @@
+//! Fuzz targets: every parser of bytes that come from outside, as plain functions.
+//!
+//! A target takes any bytes and panics when a promise of the parser is broken. The same functions are run two ways:
+//! - briefly and everywhere, by the test `bounded` (`cargo test --manifest-path fuzz/Cargo.toml`);
+//! - at length and guided by coverage (`cargo +nightly fuzz run --features libfuzzer TARGET`).
+//!
+//! To add one: a module here per crate, a function in it, a line in [`TARGETS`], and a program of three lines in
+//! `fuzz_targets/` with its `[[bin]]` in `Cargo.toml`. Seeds are inputs that reach deep; mutation starts from them.
+#![forbid(unsafe_code)]
+
+pub mod wire;
+
+/// One parser under test.
+pub struct Target {
+    /// The name of its program in `fuzz_targets/`.
+    pub name: &'static str,
+    /// Runs it once.
+    pub run: fn(&[u8]),
+    /// Inputs to start from.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target { name: "headers_parse", run: wire::headers_parse, seeds: wire::header_seeds },
+    Target { name: "icrc_check", run: wire::icrc_check, seeds: wire::icrc_seeds },
+    Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
+];
