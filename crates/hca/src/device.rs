@@ -4,16 +4,16 @@ use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
-use crate::event::{AsyncEvent, CqNotify, EventSink};
+use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
 use crate::key::{KeyTable, PdId};
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::progress::{self, Receiving, Thread};
-use crate::qp::{Qp, QpInit, ip_of};
+use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
-use crate::types::{Access, AhAttr};
-use link::gids::GidTable;
+use crate::types::{Access, AhAttr, EventType};
+use link::gids::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use link::{Batch, Endpoint, Flow, Path};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
@@ -28,8 +28,6 @@ pub use crate::ah::AddressHandle;
 
 /// The default partition, the only one on RoCE: full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
-/// Length of a port's GID table.
-pub const GID_TABLE_LEN: u32 = 256;
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
 
 /// What a device is opened from.
@@ -110,6 +108,9 @@ impl Device {
         endpoint.set_trace(config.trace);
         let thread = Thread::new()
             .map_err(|errno| Error::System(errno.raw_os_error(), "no event descriptor"))?;
+        let gids = GidTable::new().map_err(|error| {
+            Error::System(error.raw_os_error().unwrap_or(0), "the interfaces cannot be listed")
+        })?;
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let device = Arc::new_cyclic(|this| Device {
@@ -121,7 +122,7 @@ impl Device {
             slot: grant.slot,
             keys: KeyTable::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
-            gids: Mutex::new(GidTable::new()),
+            gids: Mutex::new(gids),
             next_pd: AtomicU32::new(1),
             events: OnceLock::new(),
             batches: Mutex::default(),
@@ -214,14 +215,13 @@ impl Device {
     /// [`Error::Invalid`] for a port that does not exist.
     pub fn port(&self, port: u32) -> Result<PortAttr> {
         self.check_port(port)?;
-        let mut gids = lock(&self.gids);
-        gids.refresh();
+        let gids = self.fresh_gids();
         let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| gids.active_mtu());
         Ok(PortAttr {
-            active: gids.iter().next().is_some(),
+            active: gids.iter().any(|(_, entry)| entry.up),
             max_mtu: wire::mtu::code(4096),
             active_mtu: wire::mtu::code(mtu_bytes),
-            gid_tbl_len: GID_TABLE_LEN,
+            gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
         })
@@ -240,9 +240,7 @@ impl Device {
     /// [`Error::Invalid`] for a port that does not exist.
     pub fn gids(&self, port: u32) -> Result<Vec<GidEntry>> {
         self.check_port(port)?;
-        let mut gids = lock(&self.gids);
-        gids.refresh();
-        Ok(gids.iter().map(gid_entry).collect())
+        Ok(self.fresh_gids().iter().map(gid_entry).collect())
     }
 
     /// One entry of a port's GID table; `None` for an empty place.
@@ -251,12 +249,20 @@ impl Device {
     /// [`Error::Invalid`] for a port or index that does not exist.
     pub fn gid(&self, port: u32, index: u32) -> Result<Option<GidEntry>> {
         self.check_port(port)?;
-        if index >= GID_TABLE_LEN {
+        if index >= GID_TABLE_LEN as u32 {
             return Err(Error::Invalid("GID index outside the table"));
         }
+        let entry = self.fresh_gids().get(index as usize).map(|entry| gid_entry((index as usize, entry)));
+        Ok(entry)
+    }
+
+    /// The GID table as the interfaces are now. When the system cannot tell, the last known table stands.
+    fn fresh_gids(&self) -> MutexGuard<'_, GidTable> {
         let mut gids = lock(&self.gids);
-        gids.refresh();
-        Ok(gids.get(index).map(gid_entry))
+        if gids.refresh().is_ok_and(|changes| !changes.is_empty()) {
+            self.raise(AsyncEvent { event: EventType::GidChange, source: EventSource::Port(1) });
+        }
+        gids
     }
 
     /// A port's P_Key.
@@ -280,7 +286,7 @@ impl Device {
         let source = self
             .gid(u32::from(attr.port_num), u32::from(attr.sgid_index))?
             .ok_or(Error::Invalid("the source GID index is empty"))?;
-        let dst = ip_of(&attr.dgid);
+        let dst = ip_of_gid(attr.dgid);
         if dst.is_unspecified() || source.ip.is_ipv4() != dst.is_ipv4() {
             return Err(Error::Invalid("source and destination GID are of different families"));
         }
@@ -463,9 +469,9 @@ impl Drop for Device {
     }
 }
 
-fn gid_entry(entry: &link::gids::Entry) -> GidEntry {
+fn gid_entry((index, entry): (usize, &link::gids::GidEntry)) -> GidEntry {
     GidEntry {
-        index: entry.index,
+        index: index as u32,
         gid: entry.gid,
         ip: entry.ip,
         ifindex: entry.ifindex,

@@ -8,6 +8,7 @@ use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::transport::{Counter, Count, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
+use link::gids::ip_of_gid;
 use link::{Batch, Flow};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -153,7 +154,7 @@ impl Qp {
             } else {
                 core.transport.query().dest_qp_num
             };
-            Some((device.flow(path, dest)?, ip_of(&attr.ah.dgid)))
+            Some((device.flow(path, dest)?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
         };
@@ -334,11 +335,6 @@ impl Drop for Qp {
     fn drop(&mut self) {
         self.destroy();
     }
-}
-
-/// The IP address that a RoCEv2 GID stands for.
-pub(crate) fn ip_of(gid: &Gid) -> IpAddr {
-    std::net::Ipv6Addr::from(*gid).to_canonical()
 }
 
 /// Packets of one QP on their way to the link.
