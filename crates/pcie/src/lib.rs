@@ -1,7 +1,20 @@
 //! PCIe: who can reach whom, by which path, at what cost.
+//!
+//! A [`Machine`] is a tree of host bridges, ports and functions. [`verdict`] is Linux's P2PDMA decision about a pair of
+//! functions; a [`Platform`] is a machine that software devices live in, and hands out the [`Route`]s they take, which
+//! count their bytes. What is not known is said to be unknown, never taken for off.
 #![forbid(unsafe_code)]
-// SKELETON: the memory room's owner builds this out.
 
-/// How one PCIe function reaches a target; counts the bytes that take it.
-#[derive(Debug)]
-pub struct Route;
+mod address;
+mod link;
+mod machine;
+mod platform;
+mod route;
+mod verdict;
+
+pub use address::{Address, BadAddress};
+pub use link::{Link, LinkId};
+pub use machine::{Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError};
+pub use platform::{Platform, PlatformError};
+pub use route::{Route, Target, Unreachable};
+pub use verdict::{MapType, Verdict, verdict};

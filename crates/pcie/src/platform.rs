@@ -1,0 +1,408 @@
+//! A platform: the machine that software devices live in, read from a small TOML file (`default.toml` shows the form).
+
+use crate::machine::{
+    Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError,
+};
+use crate::route::{Route, Target, Unreachable, find};
+use crate::{Address, Link, LinkId};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a platform file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PlatformError {
+    /// The file could not be read.
+    #[error("platform file: {0}")]
+    Read(#[from] std::io::Error),
+    /// It is not TOML of the documented form; says where.
+    #[error("platform file: {0}")]
+    Form(#[from] toml::de::Error),
+    /// Its functions do not form a tree.
+    #[error("platform file: {0}")]
+    Tree(#[from] TreeError),
+    /// A value is wrong.
+    #[error("platform file: {0}")]
+    Value(String),
+}
+
+/// The machine and the routes taken in it so far. Share it by `Arc`: its routes carry the byte counters.
+#[derive(Debug)]
+pub struct Platform {
+    machine: Machine,
+    routes: Mutex<HashMap<(Address, Target), Arc<Route>>>,
+}
+
+impl Default for Platform {
+    /// The embedded platform: `peerdma0` with its Data Direct function, `gpu0` behind the same switch, `gpu1` on the
+    /// other socket.
+    fn default() -> Platform {
+        Platform::from_toml(include_str!("default.toml")).expect("the embedded file is tested")
+    }
+}
+
+impl Platform {
+    /// A platform around a machine.
+    pub fn new(machine: Machine) -> Platform {
+        Platform { machine, routes: Mutex::default() }
+    }
+
+    /// Reads a platform file's text.
+    pub fn from_toml(text: &str) -> Result<Platform, PlatformError> {
+        toml::from_str::<File>(text)?.machine().map(Platform::new)
+    }
+
+    /// Reads a platform file.
+    pub fn from_file(path: &Path) -> Result<Platform, PlatformError> {
+        Platform::from_toml(&std::fs::read_to_string(path)?)
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Functions of a role, in order of their address.
+    pub fn with_role(&self, role: Role) -> impl Iterator<Item = &Function> {
+        self.machine.functions().filter(move |f| f.role == role)
+    }
+
+    /// The function of a name.
+    pub fn named(&self, name: &str) -> Option<&Function> {
+        self.machine.functions().find(|f| f.name == name)
+    }
+
+    /// The Data Direct function of an HCA.
+    pub fn data_direct_of(&self, hca: &Function) -> Option<&Function> {
+        self.with_role(Role::DataDirect).find(|f| f.of.as_deref() == Some(&hca.name))
+    }
+
+    /// How `function` reaches `target`. The same pair always gets the same route, which counts its bytes.
+    pub fn route(&self, function: &Function, target: Target) -> Result<Arc<Route>, Unreachable> {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(route) = routes.get(&(function.address, target)) {
+            return Ok(route.clone());
+        }
+        let route = Arc::new(find(&self.machine, function, target)?);
+        routes.insert((function.address, target), route.clone());
+        Ok(route)
+    }
+
+    /// All routes handed out so far.
+    pub fn routes(&self) -> Vec<Arc<Route>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Bytes that crossed each link, in both directions. A route that crosses a link twice counts twice.
+    pub fn link_bytes(&self) -> Vec<(LinkId, u64)> {
+        let mut bytes = std::collections::BTreeMap::new();
+        for route in self.routes() {
+            for link in route.links() {
+                *bytes.entry(*link).or_insert(0u64) += route.read_bytes() + route.written_bytes();
+            }
+        }
+        bytes.into_iter().collect()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cpu: Option<Cpu>,
+    host_bridge: Vec<HostEntry>,
+    #[serde(default)]
+    port: Vec<PortEntry>,
+    #[serde(default)]
+    function: Vec<FunctionEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    numa_node: Option<u32>,
+    root_device: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortEntry {
+    address: Address,
+    kind: Kind,
+    below: String,
+    id: Option<String>,
+    link: Option<Link>,
+    acs: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FunctionEntry {
+    name: String,
+    role: Role,
+    of: Option<String>,
+    address: Address,
+    below: String,
+    id: String,
+    class: u32,
+    acs: Option<Vec<String>>,
+    ats: Option<bool>,
+    memory_bytes: Option<u64>,
+    bar_bytes: Option<u64>,
+}
+
+impl File {
+    fn machine(self) -> Result<Machine, PlatformError> {
+        let mut hosts = Vec::new();
+        for host in self.host_bridge {
+            if hosts.iter().any(|h: &HostBridge| h.name == host.name) {
+                return Err(PlatformError::Value(format!(
+                    "host bridge {:?} appears twice",
+                    host.name
+                )));
+            }
+            let root_device = host.root_device.as_deref().map(id).transpose()?;
+            hosts.push(HostBridge { name: host.name, numa_node: host.numa_node, root_device });
+        }
+        let below = |text: &str| match hosts.iter().position(|h| h.name == text) {
+            Some(host) => Ok(Below::Host(host)),
+            None => text.parse().map(Below::Port).map_err(|_| {
+                PlatformError::Value(format!(
+                    "below = {text:?} is neither a host bridge nor a PCI address"
+                ))
+            }),
+        };
+        let mut functions = Vec::new();
+        for port in self.port {
+            if port.kind == Kind::Endpoint {
+                return Err(PlatformError::Value(format!(
+                    "port {} cannot be an endpoint",
+                    port.address
+                )));
+            }
+            if let Some(link) = port.link
+                && !(link.speed_gts > 0.0
+                    && link.speed_gts <= 256.0
+                    && (1..=32).contains(&link.width))
+            {
+                return Err(PlatformError::Value(format!(
+                    "port {}: no such link as {link}",
+                    port.address
+                )));
+            }
+            let (vendor, device) = id(port.id.as_deref().unwrap_or("f0f0:0010"))?;
+            functions.push(Function {
+                address: port.address,
+                name: String::new(),
+                role: Role::Other,
+                of: None,
+                kind: port.kind,
+                vendor,
+                device,
+                class: 0x06_04_00,
+                below: below(&port.below)?,
+                link: port.link,
+                acs: acs(port.acs)?,
+                ats: None,
+                memory_bytes: None,
+                bar_bytes: None,
+            });
+        }
+        for entry in self.function {
+            if functions.iter().any(|f| f.name == entry.name) {
+                return Err(PlatformError::Value(format!(
+                    "function {:?} appears twice",
+                    entry.name
+                )));
+            }
+            let (vendor, device) = id(&entry.id)?;
+            functions.push(Function {
+                address: entry.address,
+                name: entry.name,
+                role: entry.role,
+                of: entry.of,
+                kind: Kind::Endpoint,
+                vendor,
+                device,
+                class: entry.class,
+                below: below(&entry.below)?,
+                link: None,
+                acs: acs(entry.acs)?,
+                ats: entry.ats,
+                memory_bytes: entry.memory_bytes,
+                bar_bytes: entry.bar_bytes,
+            });
+        }
+        for function in functions.iter().filter(|f| f.role == Role::DataDirect) {
+            let hca = functions
+                .iter()
+                .any(|f| f.role == Role::Hca && Some(&f.name) == function.of.as_ref());
+            if !hca {
+                let name = &function.name;
+                return Err(PlatformError::Value(format!(
+                    "data-direct function {name:?} needs of = an HCA's name"
+                )));
+            }
+        }
+        Ok(Machine::new(self.cpu, hosts, functions)?)
+    }
+}
+
+fn id(text: &str) -> Result<(u16, u16), PlatformError> {
+    let parse = || {
+        let (vendor, device) = text.split_once(':')?;
+        Some((u16::from_str_radix(vendor, 16).ok()?, u16::from_str_radix(device, 16).ok()?))
+    };
+    parse().ok_or_else(|| PlatformError::Value(format!("{text:?} is not an id such as 8086:09a2")))
+}
+
+fn acs(bits: Option<Vec<String>>) -> Result<Acs, PlatformError> {
+    let Some(names) = bits else { return Ok(Acs::Absent) };
+    names
+        .iter()
+        .try_fold(AcsBits::empty(), |all, name| {
+            let bit = AcsBits::from_name(name);
+            bit.map(|b| all | b).ok_or_else(|| {
+                PlatformError::Value(format!("{name:?} is not an ACS bit (SV TB RR CR UF EC DT)"))
+            })
+        })
+        .map(Acs::Enabled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MapType;
+
+    fn route(platform: &Platform, from: &str, to: &str) -> Result<Arc<Route>, Unreachable> {
+        let target = platform.named(to).expect("a function of the default platform").address;
+        platform.route(platform.named(from).unwrap(), Target::Function(target))
+    }
+
+    fn text(route: &Route) -> Vec<String> {
+        route.links().iter().map(LinkId::to_string).collect()
+    }
+
+    #[test]
+    fn the_near_gpu_is_reached_through_the_switch() {
+        let platform = Platform::default();
+        let near = route(&platform, "peerdma0", "gpu0").unwrap();
+        assert_eq!((near.map_type(), near.distance()), (MapType::BusAddr, 4));
+        assert_eq!(text(&near), ["link below 0000:17:00.0", "link below 0000:17:02.0"]);
+        assert_eq!(near.bytes_per_second(), Some(63_015_384_615));
+    }
+
+    #[test]
+    fn the_far_gpu_is_reached_through_both_root_complexes() {
+        let platform = Platform::default();
+        let far = route(&platform, "peerdma0", "gpu1").unwrap();
+        assert_eq!(far.map_type(), MapType::ThruHostBridge);
+        assert_eq!(
+            text(&far),
+            [
+                "link below 0000:17:00.0",
+                "link below 0000:15:01.0",
+                "root complex 0",
+                "interconnect node 0 - node 1",
+                "root complex 1",
+                "link below 0000:97:01.0"
+            ]
+        );
+    }
+
+    #[test]
+    fn host_memory_is_ordinary_dma() {
+        let platform = Platform::default();
+        let hca = platform.named("peerdma0").unwrap();
+        let host = platform.route(hca, Target::HOST).unwrap();
+        assert_eq!(host.map_type(), MapType::None);
+        assert_eq!(
+            text(&host),
+            ["link below 0000:17:00.0", "link below 0000:15:01.0", "root complex 0"]
+        );
+        let other = platform.route(hca, Target::Host { numa_node: Some(1) }).unwrap();
+        assert_eq!(text(&other).last().unwrap(), "interconnect node 0 - node 1");
+    }
+
+    #[test]
+    fn acs_redirect_in_the_file_changes_the_route() {
+        let before = include_str!("default.toml");
+        let at = before.find("0000:17:00.0").unwrap();
+        let text_with = format!(
+            "{}{}",
+            &before[..at],
+            before[at..].replacen("acs = []", "acs = [\"SV\", \"RR\"]", 1)
+        );
+        let platform = Platform::from_toml(&text_with).unwrap();
+        let near = route(&platform, "peerdma0", "gpu0").unwrap();
+        assert_eq!(near.map_type(), MapType::ThruHostBridge);
+        assert_eq!(
+            text(&near),
+            [
+                "link below 0000:17:00.0",
+                "link below 0000:15:01.0",
+                "root complex 0",
+                "link below 0000:15:01.0",
+                "link below 0000:17:02.0"
+            ]
+        );
+        // and with a host bridge that is not listed there is no way at all
+        let unlisted = Platform::from_toml(&text_with.replace("8086:09a2", "8086:1234")).unwrap();
+        let error = route(&unlisted, "peerdma0", "gpu0").unwrap_err().to_string();
+        assert!(error.contains("NOT_SUPPORTED") && error.contains("8086:1234"), "{error}");
+        assert!(error.contains("pci=disable_acs_redir=0000:17:00.0"), "{error}");
+    }
+
+    #[test]
+    fn bytes_are_counted_per_route_and_link() {
+        let platform = Platform::default();
+        let (near, far) = (
+            route(&platform, "peerdma0", "gpu0").unwrap(),
+            route(&platform, "peerdma0", "gpu1").unwrap(),
+        );
+        near.count_read(100);
+        route(&platform, "peerdma0", "gpu0").unwrap().count_written(20);
+        far.count_written(3);
+        assert_eq!((near.read_bytes(), near.written_bytes()), (100, 20));
+        let bytes: HashMap<LinkId, u64> = platform.link_bytes().into_iter().collect();
+        assert_eq!(bytes[&LinkId::Below("0000:17:00.0".parse().unwrap())], 123);
+        assert_eq!(bytes[&LinkId::Below("0000:17:02.0".parse().unwrap())], 120);
+        assert_eq!(bytes[&LinkId::RootComplex(0)], 3);
+    }
+
+    #[test]
+    fn roles_and_names() {
+        let platform = Platform::default();
+        let hca = platform.with_role(Role::Hca).next().unwrap();
+        assert_eq!(hca.name, "peerdma0");
+        assert_eq!(platform.data_direct_of(hca).unwrap().name, "peerdma0_dma");
+        assert_eq!(platform.with_role(Role::Gpu).count(), 2);
+    }
+
+    #[test]
+    fn bad_files_are_refused_with_the_reason() {
+        let good = include_str!("default.toml");
+        for (from, to, reason) in [
+            ("\"socket0\"\nlink", "\"socket9\"\nlink", "neither a host bridge"),
+            ("below = \"0000:16:00.0\"", "below = \"0000:77:00.0\"", "does not exist"),
+            ("below = \"0000:16:00.0\"", "below = \"0000:17:00.0\"", "itself"),
+            ("below = \"0000:17:02.0\"", "below = \"0000:18:00.0\"", "endpoint"),
+            ("acs = []", "acs = [\"XX\"]", "ACS bit"),
+            ("8086:09a2", "8086", "not an id"),
+            ("width = 16", "width = 0", "no such link"),
+            ("address = \"0000:17:01.0\"", "address = \"0000:17:00.0\"", "twice"),
+            ("address = \"0000:17:01.0\"", "address = \"17\"", "not a PCI address"),
+            ("of = \"peerdma0\"", "of = \"mlx5_0\"", "HCA"),
+            ("ats = true", "atz = true", "unknown field"),
+            ("name = \"gpu1\"", "name = \"gpu0\"", "twice"),
+            ("name = \"socket1\"", "name = \"socket0\"", "twice"),
+            ("kind = \"switch-upstream\"", "kind = \"endpoint\"", "endpoint"),
+        ] {
+            let text = good.replacen(from, to, 1);
+            assert_ne!(text, good, "{from} does not occur");
+            let error = Platform::from_toml(&text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{from} -> {to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Routes: the way of the bytes between a function and a target, counted.
+
+use crate::machine::{Function, Machine};
+use crate::verdict::{MapType, Verdict, verdict};
+use crate::{Address, LinkId};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Where a function's DMA goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// Host memory, on a NUMA node if known.
+    Host {
+        /// The node.
+        numa_node: Option<u32>,
+    },
+    /// The memory of a function, through its BAR.
+    Function(Address),
+}
+
+impl Target {
+    /// Host memory wherever it lies.
+    pub const HOST: Target = Target::Host { numa_node: None };
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Host { numa_node: None } => write!(f, "host memory"),
+            Target::Host { numa_node: Some(node) } => write!(f, "host memory of node {node}"),
+            Target::Function(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Why there is no route, in words.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{function} cannot reach {target} ({map_type}): {reason}")]
+pub struct Unreachable {
+    /// The function that wanted to.
+    pub function: Address,
+    /// What it wanted to reach.
+    pub target: Target,
+    /// `NotSupported` or `Unknown`.
+    pub map_type: MapType,
+    /// Cause and remedy.
+    pub reason: String,
+}
+
+/// How one PCIe function reaches a target; counts the bytes that take it.
+#[derive(Debug)]
+pub struct Route {
+    function: Option<Address>,
+    target: Target,
+    map_type: MapType,
+    distance: u32,
+    links: Vec<LinkId>,
+    bytes_per_second: Option<u64>,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Route {
+    /// A route within one piece of memory, over no link: for tests and for memory that no function stands before.
+    pub fn local() -> Route {
+        Route {
+            function: None,
+            target: Target::HOST,
+            map_type: MapType::None,
+            distance: 0,
+            links: Vec::new(),
+            bytes_per_second: None,
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The function that issues the DMA; `None` for [`Route::local`].
+    pub fn function(&self) -> Option<Address> {
+        self.function
+    }
+    /// Where it goes.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+    /// How the target is mapped; `None` for host memory.
+    pub fn map_type(&self) -> MapType {
+        self.map_type
+    }
+    /// P2PDMA distance; 0 for host memory.
+    pub fn distance(&self) -> u32 {
+        self.distance
+    }
+    /// The hops, from the function to the target.
+    pub fn links(&self) -> &[LinkId] {
+        &self.links
+    }
+    /// Rate of the narrowest link in bytes per second, if any is known.
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        self.bytes_per_second
+    }
+    /// Counts bytes that the function read from the target.
+    #[inline]
+    pub fn count_read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Relaxed);
+    }
+    /// Counts bytes that the function wrote to the target.
+    #[inline]
+    pub fn count_written(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Relaxed);
+    }
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Relaxed)
+    }
+    /// Bytes written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.function {
+            Some(function) => write!(f, "{function} to {}", self.target)?,
+            None => write!(f, "local")?,
+        }
+        if self.map_type != MapType::None {
+            write!(f, ", {}", self.map_type)?;
+        }
+        for (i, link) in self.links.iter().enumerate() {
+            write!(f, "{} {link}", if i == 0 { " via" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Finds the route by the machine's rules.
+pub(crate) fn find(
+    machine: &Machine,
+    function: &Function,
+    target: Target,
+) -> Result<Route, Unreachable> {
+    let refuse = |map_type, reason: String| Unreachable {
+        function: function.address,
+        target,
+        map_type,
+        reason,
+    };
+    let (map_type, distance, links) = match target {
+        Target::Host { numa_node } => {
+            let mut links: Vec<LinkId> = ports_above(machine, function, None).collect();
+            if let Some(host) = machine.host_of(function) {
+                links.push(LinkId::RootComplex(host));
+                links.extend(between_nodes(machine.hosts()[host].numa_node, numa_node));
+            }
+            (MapType::None, 0, links)
+        }
+        Target::Function(address) => {
+            let provider = machine.function(address).ok_or_else(|| {
+                refuse(MapType::NotSupported, "no such function on this platform".into())
+            })?;
+            let verdict = verdict(machine, provider, function);
+            if matches!(verdict.map_type, MapType::NotSupported | MapType::Unknown) {
+                return Err(refuse(verdict.map_type, verdict.reason));
+            }
+            (verdict.map_type, verdict.distance, peer_links(machine, function, provider, &verdict))
+        }
+    };
+    let rate = |link: &LinkId| match link {
+        LinkId::Below(port) => machine.function(*port)?.link.map(|l| l.bytes_per_second()),
+        _ => None,
+    };
+    let bytes_per_second = links.iter().filter_map(rate).min();
+    Ok(Route {
+        function: Some(function.address),
+        target,
+        map_type,
+        distance,
+        links,
+        bytes_per_second,
+        ..Route::local()
+    })
+}
+
+/// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream link.
+fn ports_above<'a>(
+    machine: &'a Machine,
+    function: &'a Function,
+    until: Option<Address>,
+) -> impl Iterator<Item = LinkId> + 'a {
+    // a port above the function carries the link below it, also when the paths turn round at that very port
+    let mut done = until == Some(function.address);
+    machine
+        .upwards(function)
+        .skip(1)
+        .take_while(move |port| {
+            let take = !done;
+            done |= until == Some(port.address);
+            take
+        })
+        .filter(|port| port.is_downstream_port())
+        .map(|port| LinkId::Below(port.address))
+}
+
+fn peer_links(
+    machine: &Machine,
+    client: &Function,
+    provider: &Function,
+    verdict: &Verdict,
+) -> Vec<LinkId> {
+    let through = verdict.map_type == MapType::ThruHostBridge;
+    let until = if through { None } else { verdict.common };
+    let mut links: Vec<LinkId> = ports_above(machine, client, until).collect();
+    if through {
+        let (a, b) = (machine.host_of(client), machine.host_of(provider));
+        links.extend(a.map(LinkId::RootComplex));
+        if a != b {
+            let node = |host: Option<usize>| host.and_then(|h| machine.hosts()[h].numa_node);
+            links.extend(between_nodes(node(a), node(b)));
+            links.extend(b.map(LinkId::RootComplex));
+        }
+    }
+    let down: Vec<LinkId> = ports_above(machine, provider, until).collect();
+    for link in down.into_iter().rev() {
+        // two functions of one device turn round at the port above them: one link, not two
+        if through || links.last() != Some(&link) {
+            links.push(link);
+        }
+    }
+    links
+}
+
+fn between_nodes(a: Option<u32>, b: Option<u32>) -> Option<LinkId> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => Some(LinkId::Sockets(a.min(b), a.max(b))),
+        _ => None,
+    }
+}
