@@ -204,6 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn ipv4_options_never_stand_in_an_ambiguous_header() {
+        // An IPv6 header whose last 20 bytes sum up like an IPv4 header, but for the header length.
+        let mut bytes = v6().emit();
+        bytes[20] = 0x46;
+        bytes[30..32].fill(0);
+        let sum = !ones_sum(&bytes[20..]);
+        bytes[30..32].copy_from_slice(&sum.to_be_bytes());
+        assert!(matches!(Grh::parse(&bytes).unwrap().addresses, Addresses::V6(..)));
+        bytes[20] = 0x45;
+        bytes[30..32].fill(0);
+        let sum = !ones_sum(&bytes[20..]);
+        bytes[30..32].copy_from_slice(&sum.to_be_bytes());
+        assert!(matches!(Grh::parse(&bytes).unwrap().addresses, Addresses::V4(..)));
+    }
+
+    #[test]
     fn other_bytes_are_refused() {
         assert_eq!(Grh::parse(&[0; GRH_LEN]), Err(GrhError::Version));
         let mut bytes = v6().emit();
