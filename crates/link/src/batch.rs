@@ -3,8 +3,8 @@
 //! A train is a run of packets of one flow and one length, of which only the last may be shorter;
 //! the kernel takes it in one piece and cuts it into datagrams as late as it can. The kernel accepts
 //! unequal runs too and silently cuts them elsewhere, so equality is kept by construction here: a
-//! packet that does not fit the open train begins another. A FIRST with its extra header so travels
-//! alone, in the same `sendmmsg` as the train behind it.
+//! packet that does not fit the open train begins another. A FIRST with its extra header so takes one
+//! packet along as its shorter last, in the same `sendmmsg` as the train behind it.
 //!
 //! On IPv4 the ICRC covers the identification. The kernel numbers the datagrams of a train from an
 //! unconnected socket with IP_PMTUDISC_DO 0, 1, 2, …, so a packet's ICRC is made with its place in
@@ -239,5 +239,73 @@ fn refused(
     if taken {
         train.flow.socket.gso.store(false, Relaxed);
         add(&ep.stats().gso_refusals, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Path;
+    use std::convert::Infallible;
+    use std::net::{Ipv4Addr, UdpSocket};
+    use wire::icrc::{Addresses, compute};
+    use wire::{Bth, Opcode, Operation, Position, Psn, Service};
+
+    #[test]
+    fn refused_trains_go_as_single_datagrams_with_their_own_icrc() {
+        let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let ep = Endpoint::new(None, None, peer.local_addr().unwrap().port()).unwrap();
+        let ip = Ipv4Addr::LOCALHOST;
+        let path = Path {
+            src: ip.into(),
+            dst: ip.into(),
+            scope_id: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let flow = ep.flow(path, 2).unwrap();
+        // Without checksums there is no segmentation: EINVAL.
+        udp::set_option(flow.0.socket.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let headers = Headers::new(Bth {
+            opcode: Opcode {
+                service: Service::Uc,
+                operation: Operation::Send,
+                position: Position::Middle,
+                imm: false,
+                invalidate: false,
+            },
+            solicited: false,
+            migrated: false,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: 2,
+            ack_req: false,
+            psn: Psn::new(0),
+        });
+        let mut batch = Batch::new();
+        for refusals_and_trains in [(1, 5), (1, 10)] {
+            for fill in 0..5u8 {
+                let mut write = |out: &mut [u8]| {
+                    out.fill(fill);
+                    Ok::<_, Infallible>(())
+                };
+                let Ok(()) = batch.packet(&ep, &flow, &headers, 256, &mut write);
+            }
+            batch.flush(&ep);
+            let stats = ep.stats();
+            let counted = (stats.gso_refusals.load(Relaxed), stats.tx_trains.load(Relaxed));
+            assert_eq!(counted, refusals_and_trains, "refused once, then not tried again");
+            for fill in 0..5u8 {
+                let mut bytes = [0; 2048];
+                let (len, from) = peer.recv_from(&mut bytes).unwrap();
+                let (transport, icrc) = bytes[..len].split_last_chunk::<ICRC_LEN>().unwrap();
+                assert_eq!(transport[12..], [fill; 256]);
+                let right = compute(Addresses::V4(ip, ip), from.port(), 0, transport);
+                assert_eq!(u32::from_le_bytes(*icrc), right, "packet {fill}");
+            }
+        }
     }
 }

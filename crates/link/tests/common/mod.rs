@@ -1,6 +1,8 @@
 //! Endpoints, packets and a collector for the tests of this crate.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod lab;
+
 use link::{Batch, Datagram, Endpoint, Flow, Path, Receiver};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
