@@ -2,9 +2,27 @@
 //!
 //! Packets, work requests and instants go in; packets, completions, events and a next deadline come out.
 //! A [`Transport`] belongs to its QP's lock; everything it needs for one call comes in a [`Cx`].
-// SKELETON: the transport's owner fills this room.
+//!
+//! [`qp`] is the whole of one QP, [`state`](self) its state machine, the requester side is in `requester`, `completer`
+//! and `send`, the responder side in `responder`, `response`, `uc` and `ud`; [`executor`] holds the checks and effects of
+//! incoming operations and knows no packets (D3).
 
-use crate::key::KeyTable;
+mod completer;
+pub mod executor;
+mod qp;
+mod requester;
+mod responder;
+mod response;
+mod send;
+mod state;
+pub mod timing;
+mod uc;
+mod ud;
+mod window;
+
+pub use qp::{Init, Transport};
+
+use crate::key::{KeyTable, PdId};
 use crate::types::*;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -60,6 +78,16 @@ pub trait Sink {
     fn received(&mut self, completion: Completion);
     /// An asynchronous event of this QP.
     fn event(&mut self, event: EventType);
+}
+
+/// A receive queue that several QPs share (SRQ).
+pub trait SharedReceive: Send + Sync {
+    /// Takes the oldest request. Called under a QP's lock.
+    fn take(&self) -> Option<RecvWr>;
+    /// Protection domain that the requests' keys belong to; `None` means that of the QP.
+    fn pd_id(&self) -> Option<PdId> {
+        None
+    }
 }
 
 /// Counters that the transport moves; names follow the `hw_counters` of Linux where one exists.

@@ -1,0 +1,76 @@
+//! Deliberate defects, to prove that the tests would notice them.
+//!
+//! Without the feature `sabotage` every question here is answered "no" at compile time and nothing is left in the
+//! program. With it, a test switches one defect on for its own thread and asserts that the named check then fails.
+
+/// A rule that can be broken on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum Sabotage {
+    /// A key is found by its index alone, whatever its tag.
+    SkipRkeyCheck,
+    /// A key of another protection domain is good.
+    SkipPdCheck,
+    /// A range may leave its registration.
+    SkipRangeCheck,
+    /// A key's rights are not looked at.
+    SkipKeyAccess,
+    /// A QP's rights are not looked at.
+    SkipAccessFlags,
+    /// The responder takes any PSN for the expected one.
+    SkipPsnCheck,
+    /// A repeated atomic is executed again instead of answered from the saved result.
+    ReexecuteAtomics,
+    /// A missing receive request drops the message instead of asking the peer to wait.
+    IgnoreRnr,
+    /// Completions of one acknowledge come out last first.
+    LoseCompletionOrder,
+    /// A datagram's Q_Key is not looked at.
+    SkipQkey,
+    /// A packet's P_Key is not looked at.
+    SkipPkey,
+    /// An acknowledge goes out although the payload was not placed.
+    AckBeforePlace,
+    /// A length that differs from the announced one is good.
+    SkipLengthCheck,
+    /// A fenced request does not wait.
+    IgnoreFence,
+}
+
+/// Whether `what` is switched on in this thread.
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+pub(crate) const fn on(_what: Sabotage) -> bool {
+    false
+}
+
+#[cfg(feature = "sabotage")]
+mod switched {
+    use super::Sabotage;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ACTIVE: Cell<Option<Sabotage>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn on(what: Sabotage) -> bool {
+        ACTIVE.get() == Some(what)
+    }
+
+    /// Runs `f` with one defect switched on in this thread; switches it off also when `f` panics.
+    pub fn with<R>(what: Sabotage, f: impl FnOnce() -> R) -> R {
+        struct Off(Option<Sabotage>);
+        impl Drop for Off {
+            fn drop(&mut self) {
+                ACTIVE.set(self.0);
+            }
+        }
+        let _off = Off(ACTIVE.replace(Some(what)));
+        f()
+    }
+}
+
+#[cfg(feature = "sabotage")]
+pub(crate) use switched::on;
+#[cfg(feature = "sabotage")]
+pub use switched::with;

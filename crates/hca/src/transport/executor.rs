@@ -1,0 +1,275 @@
+//! The executor: every check and every effect of an incoming operation, in one place (D3).
+//!
+//! It knows no packets. The packet responder calls it, the same-host path calls it, a PCI front end may. What it refuses
+//! it refuses with a typed [`Refusal`]; the caller turns that into a NAK, a completion or silence.
+
+use super::SharedReceive;
+use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::sabotage::{self, Sabotage};
+use crate::types::{Access, RecvWr, Remote, SgList};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use umem::{AccessError, AtomicOp};
+
+/// Longest message (IBA 9.4.1): 2^31 bytes.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Why an incoming operation is not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The request breaks a rule of the protocol, or the QP does not offer the operation (NAK invalid request).
+    #[error("invalid request: {0}")]
+    InvalidRequest(&'static str),
+    /// The key does not give the access (NAK remote access error).
+    #[error("remote access: {0}")]
+    RemoteAccess(KeyError),
+    /// The memory behind a valid key failed (NAK remote operational error).
+    #[error("memory failed: {0}")]
+    RemoteOperational(AccessError),
+    /// No receive request waits (RNR NAK, or the message is dropped).
+    #[error("receiver not ready")]
+    NotReady,
+    /// The message is longer than the receive request (local length error).
+    #[error("the receive request is too short")]
+    ReceiveTooShort,
+    /// A receive request's own key does not give the access (local protection error).
+    #[error("the receive request's memory is not accessible")]
+    ReceiveProtection,
+}
+
+fn memory(error: AccessError) -> Refusal {
+    match error {
+        AccessError::Revoked => Refusal::RemoteAccess(KeyError::Unknown),
+        AccessError::OutOfRange => Refusal::RemoteAccess(KeyError::Range),
+        AccessError::Fault | AccessError::Unreachable => Refusal::RemoteOperational(error),
+    }
+}
+
+/// The rights under which incoming operations of one QP run.
+#[derive(Clone, Copy)]
+pub struct Executor<'a> {
+    /// Keys of the device.
+    pub keys: &'a KeyTable,
+    /// Protection domain of the QP.
+    pub pd: PdId,
+    /// What the QP lets its peer do.
+    pub access: Access,
+}
+
+impl Executor<'_> {
+    fn enabled(&self, right: Access, why: &'static str) -> Result<(), Refusal> {
+        if self.access.contains(right) || sabotage::on(Sabotage::SkipAccessFlags) {
+            Ok(())
+        } else {
+            Err(Refusal::InvalidRequest(why))
+        }
+    }
+
+    fn target(&self, remote: Remote, len: u32, right: Access) -> Result<Target, Refusal> {
+        if len > MAX_MESSAGE {
+            return Err(Refusal::InvalidRequest("longer than 2^31 bytes"));
+        }
+        if len == 0 {
+            return Ok(Target(None));
+        }
+        self.keys
+            .resolve(self.pd, remote.rkey, remote.addr, u64::from(len), right)
+            .map(|memory| Target(Some(memory)))
+            .map_err(Refusal::RemoteAccess)
+    }
+
+    /// Memory that an RDMA WRITE of `len` bytes may fill. A length of 0 names no memory (IBA 9.7.4.1.6).
+    pub fn write(&self, remote: Remote, len: u32) -> Result<Target, Refusal> {
+        self.enabled(Access::REMOTE_WRITE, "RDMA WRITE is not enabled on the QP")?;
+        self.target(remote, len, Access::REMOTE_WRITE)
+    }
+
+    /// Memory that an RDMA READ of `len` bytes may fetch.
+    pub fn read(&self, remote: Remote, len: u32) -> Result<Target, Refusal> {
+        self.enabled(Access::REMOTE_READ, "RDMA READ is not enabled on the QP")?;
+        self.target(remote, len, Access::REMOTE_READ)
+    }
+
+    /// Does one atomic and returns the word's old value.
+    pub fn atomic(&self, remote: Remote, op: AtomicOp) -> Result<u64, Refusal> {
+        self.enabled(Access::REMOTE_ATOMIC, "atomics are not enabled on the QP")?;
+        if !remote.addr.is_multiple_of(8) {
+            return Err(Refusal::InvalidRequest("atomic on a misaligned address"));
+        }
+        match self.target(remote, 8, Access::REMOTE_ATOMIC)?.0 {
+            Some(word) => word.atomic(op).map_err(memory),
+            None => Err(Refusal::InvalidRequest("atomic on nothing")),
+        }
+    }
+
+    /// Invalidates a key on the peer's behalf.
+    pub fn invalidate(&self, key: u32) -> Result<(), Refusal> {
+        self.keys.invalidate(self.pd, key).map_err(Refusal::RemoteAccess)
+    }
+}
+
+/// Memory that a peer's operation was granted.
+#[derive(Clone)]
+pub struct Target(Option<MemRef>);
+
+impl Target {
+    /// Places bytes of an RDMA WRITE, `at` counted from its start.
+    pub fn place(&self, at: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        match &self.0 {
+            Some(memory_ref) if !bytes.is_empty() => memory_ref.write(at, bytes).map_err(memory),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches bytes for an RDMA READ, `at` counted from its start. The error is that of the memory.
+    pub fn fetch(&self, at: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
+        match &self.0 {
+            Some(memory_ref) if !bytes.is_empty() => memory_ref.read(at, bytes),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A memory failure while fetching, as a refusal.
+pub(super) fn fetch_failed(error: AccessError) -> Refusal {
+    memory(error)
+}
+
+/// The receive requests that a QP may consume: its own queue or a shared one.
+#[derive(Default)]
+pub struct Inbox {
+    own: VecDeque<RecvWr>,
+    shared: Option<Arc<dyn SharedReceive>>,
+    /// Taken for a message that then was dropped whole; the next message gets it.
+    held: Option<RecvWr>,
+}
+
+impl Inbox {
+    /// An inbox over an own queue, or over a shared one.
+    pub fn new(shared: Option<Arc<dyn SharedReceive>>) -> Inbox {
+        Inbox { shared, ..Inbox::default() }
+    }
+
+    /// Whether receives come from a shared queue.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Requests waiting in the own queue.
+    pub fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether no request waits in the own queue.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// Appends to the own queue.
+    pub fn post(&mut self, request: RecvWr) {
+        self.own.push_back(request);
+    }
+
+    /// Takes the next request.
+    pub fn take(&mut self, pd: PdId) -> Result<Landing, Refusal> {
+        let shared_pd = self.shared.as_ref().and_then(|shared| shared.pd_id());
+        let request = self.held.take().or_else(|| match &self.shared {
+            Some(shared) => shared.take(),
+            None => self.own.pop_front(),
+        });
+        Ok(Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd)))
+    }
+
+    /// Gives back a request whose message was dropped whole.
+    pub fn put_back(&mut self, landing: Landing) {
+        self.held = Some(landing.request);
+    }
+
+    /// Takes what the QP itself still holds, for the flush: never the shared queue's.
+    pub fn drain(&mut self) -> Option<RecvWr> {
+        self.held.take().or_else(|| self.own.pop_front())
+    }
+
+    /// Forgets everything (RESET).
+    pub fn clear(&mut self) {
+        self.held = None;
+        self.own.clear();
+    }
+}
+
+/// A consumed receive request that a message is filling from its start.
+pub struct Landing {
+    request: RecvWr,
+    pd: PdId,
+    capacity: u64,
+    filled: u64,
+    /// The entry being filled, and how far.
+    entry: usize,
+    within: u32,
+    resolved: Option<MemRef>,
+}
+
+impl Landing {
+    fn new(request: RecvWr, pd: PdId) -> Landing {
+        let capacity = total_length(&request.scatter);
+        Landing { request, pd, capacity, filled: 0, entry: 0, within: 0, resolved: None }
+    }
+
+    /// The program's identifier.
+    pub fn wr_id(&self) -> u64 {
+        self.request.wr_id
+    }
+
+    /// Bytes placed.
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// Bytes that still fit.
+    pub fn room(&self) -> u64 {
+        self.capacity - self.filled
+    }
+
+    /// Places the next bytes of the message. An entry's key is looked up once, when the first byte goes there, so an entry
+    /// that no byte reaches may be bad.
+    pub fn append(&mut self, keys: &KeyTable, mut bytes: &[u8]) -> Result<(), Refusal> {
+        if bytes.len() as u64 > self.room() {
+            return Err(Refusal::ReceiveTooShort);
+        }
+        while !bytes.is_empty() {
+            let Some(sge) = self.request.scatter.get(self.entry) else {
+                return Err(Refusal::ReceiveTooShort);
+            };
+            let here = bytes.len().min((sge.length - self.within) as usize);
+            if here > 0 {
+                let memory = match &self.resolved {
+                    Some(memory) => memory,
+                    None => {
+                        let len = u64::from(sge.length);
+                        let memory = keys
+                            .resolve(self.pd, sge.lkey, sge.addr, len, Access::LOCAL_WRITE)
+                            .map_err(|_| Refusal::ReceiveProtection)?;
+                        self.resolved.insert(memory)
+                    }
+                };
+                memory
+                    .write(u64::from(self.within), &bytes[..here])
+                    .map_err(|_| Refusal::ReceiveProtection)?;
+            }
+            bytes = &bytes[here..];
+            self.within += here as u32;
+            self.filled += here as u64;
+            if self.within == sge.length {
+                self.entry += 1;
+                self.within = 0;
+                self.resolved = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sum of the lengths of a list, in bytes.
+pub(super) fn total_length(list: &SgList) -> u64 {
+    list.iter().map(|sge| u64::from(sge.length)).sum()
+}

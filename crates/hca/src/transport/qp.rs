@@ -1,0 +1,315 @@
+//! One QP's transport as a whole: posting, packets in, packets out, time, and the end of everything in the error state.
+
+use super::executor::{Inbox, MAX_MESSAGE, total_length};
+use super::requester::{PKEY, Requester, service};
+use super::responder::{Responder, abandon, blank};
+use super::send::{Wqe, vendor};
+use super::state::reset_attr;
+use super::timing::ack_timeout;
+use super::{Counter, Cx, Rx, SharedReceive};
+use crate::error::{Error, Result};
+use crate::key::PdId;
+use crate::sabotage::{self, Sabotage};
+use crate::types::*;
+use std::sync::Arc;
+use std::time::Instant;
+use wire::{Operation, Psn};
+
+/// What a transport is created from.
+pub struct Init {
+    /// Service.
+    pub qp_type: QpType,
+    /// Own QP number.
+    pub qpn: u32,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Queue sizes, which are also the limits.
+    pub cap: QpCap,
+    /// Every send raises a completion.
+    pub sq_sig_all: bool,
+    /// Receives come from here instead of an own queue.
+    pub srq: Option<Arc<dyn SharedReceive>>,
+    /// What the link's buffers bear in flight, in bytes.
+    pub window_bytes: u64,
+    /// Limit of `max_rd_atomic` and `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+}
+
+/// Everything of one QP that its lock guards.
+///
+/// After any `post_*`, call [`Transport::transmit`]; after a burst of [`Transport::receive`],
+/// [`Transport::end_of_batch`] and `transmit`; when [`Transport::deadline`] passes, [`Transport::timer`].
+pub struct Transport {
+    pub(super) kind: QpType,
+    pub(super) qpn: u32,
+    pub(super) pd: PdId,
+    pub(super) cap: QpCap,
+    sq_sig_all: bool,
+    pub(super) window_bytes: u64,
+    pub(super) max_rd_atomic: u8,
+    pub(super) state: QpState,
+    pub(super) attr: QpAttr,
+    /// Path MTU in bytes.
+    pub(super) mtu: u32,
+    pub(super) req: Requester,
+    pub(super) resp: Responder,
+    pub(super) inbox: Inbox,
+    /// The latest present known.
+    pub(super) now: Option<Instant>,
+    /// A call ended because its budget did.
+    pub(super) more: bool,
+    /// Not yet counted.
+    pub(super) sent_packets: u64,
+    pub(super) sent_bytes: u64,
+}
+
+impl Transport {
+    /// A QP in RESET.
+    pub fn new(init: Init) -> Transport {
+        let attr = reset_attr(init.cap);
+        let mtu = 128 << attr.path_mtu;
+        Transport {
+            kind: init.qp_type,
+            qpn: init.qpn,
+            pd: init.pd,
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all,
+            window_bytes: init.window_bytes,
+            max_rd_atomic: init.max_rd_atomic,
+            state: QpState::Reset,
+            attr,
+            mtu,
+            req: Requester::new(Psn::default(), init.window_bytes, mtu),
+            resp: Responder::default(),
+            inbox: Inbox::new(init.srq),
+            now: None,
+            more: false,
+            sent_packets: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Present state.
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Present attributes; PSNs are the next ones.
+    pub fn query(&self) -> QpAttr {
+        QpAttr {
+            qp_state: self.state,
+            cur_qp_state: self.state,
+            sq_psn: self.req.next_psn.get(),
+            rq_psn: self.resp.expected.get(),
+            ..self.attr
+        }
+    }
+
+    /// Appends a send request. In the error states it will be flushed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in a state before RTS or for a request that breaks a limit; [`Error::NoMemory`] when the queue
+    /// is full.
+    pub fn post_send(&mut self, wr: SendWr) -> Result<()> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(Error::Invalid("the QP is not ready to send"));
+        }
+        if self.req.queue.len() >= self.cap.max_send_wr as usize {
+            return Err(Error::NoMemory("the send queue is full"));
+        }
+        self.check_send(&wr)?;
+        self.req.queue.push_back(Wqe::new(wr, self.sq_sig_all));
+        Ok(())
+    }
+
+    fn check_send(&self, wr: &SendWr) -> Result<()> {
+        let offered = match (self.kind, &wr.op) {
+            (QpType::Rc, _) => true,
+            (QpType::Uc, op) => matches!(
+                op,
+                SendOp::Send
+                    | SendOp::SendImm(_)
+                    | SendOp::Write(_)
+                    | SendOp::WriteImm(..)
+                    | SendOp::LocalInvalidate(_)
+            ),
+            (QpType::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+        };
+        if !offered {
+            return Err(Error::Invalid("the service does not offer the operation"));
+        }
+        if wr.flags.contains(SendFlags::IP_CSUM) || !SendFlags::all().contains(wr.flags) {
+            return Err(Error::Invalid("a send flag that the QP does not offer"));
+        }
+        let length = match &wr.payload {
+            Payload::Inline(bytes) => {
+                if matches!(
+                    wr.op,
+                    SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+                ) {
+                    return Err(Error::Invalid("READs and atomics cannot be inline"));
+                }
+                if bytes.len() > self.cap.max_inline_data as usize {
+                    return Err(Error::Invalid("more inline data than the QP allows"));
+                }
+                bytes.len() as u64
+            }
+            Payload::Gather(list) => {
+                if list.len() > self.cap.max_send_sge as usize {
+                    return Err(Error::Invalid("more scatter/gather entries than the QP allows"));
+                }
+                total_length(list)
+            }
+        };
+        if length > MAX_MESSAGE.into() {
+            return Err(Error::Invalid("a message is longer than 2^31 bytes"));
+        }
+        match (self.kind, &wr.datagram) {
+            (QpType::Ud, None) => Err(Error::Invalid("a datagram needs a destination")),
+            (QpType::Ud, Some(_)) if length > self.mtu.into() => {
+                Err(Error::Invalid("a datagram is longer than the MTU"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Appends a receive request. In the error state it will be flushed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in RESET, on a QP with a shared queue, or with too many entries; [`Error::NoMemory`] when
+    /// the queue is full.
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        if self.state == QpState::Reset {
+            return Err(Error::Invalid("the QP is in RESET"));
+        }
+        if self.inbox.is_shared() {
+            return Err(Error::Invalid("the QP receives from a shared queue"));
+        }
+        if wr.scatter.len() > self.cap.max_recv_sge as usize {
+            return Err(Error::Invalid("more scatter entries than the QP allows"));
+        }
+        if self.inbox.len() >= self.cap.max_recv_wr as usize {
+            return Err(Error::NoMemory("the receive queue is full"));
+        }
+        self.inbox.post(wr);
+        Ok(())
+    }
+
+    /// Emits what is owed to the peer and as many requests as window and peer allow.
+    pub fn transmit(&mut self, cx: &mut Cx<'_>) {
+        self.now = Some(cx.now);
+        self.more = false;
+        self.respond(cx);
+        match (self.state, self.kind) {
+            (QpState::Rts | QpState::Sqd, QpType::Rc) => self.request(cx),
+            (QpState::Rts | QpState::Sqd, _) => self.send_unacknowledged(cx),
+            (QpState::Sqe, _) => self.flush_sends(cx),
+            (QpState::Err, _) => self.flush(cx),
+            _ => {}
+        }
+        self.check_drained(cx);
+        self.tally(cx);
+    }
+
+    /// One packet. Acknowledges wait for [`Transport::end_of_batch`], requests for [`Transport::transmit`].
+    pub fn receive(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        self.now = Some(cx.now);
+        let bth = &rx.headers.bth;
+        let listening =
+            matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        // Membership differs in the high bit; being full members ourselves we may talk to either kind (IBA 10.9.3).
+        let partition = (bth.pkey ^ PKEY) & 0x7fff == 0 || sabotage::on(Sabotage::SkipPkey);
+        if !listening || !partition || bth.opcode.service != service(self.kind) {
+            return cx.counters.count(Counter::RxDropped, 1);
+        }
+        match (self.kind, bth.opcode.operation) {
+            (
+                QpType::Rc,
+                Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse,
+            ) => self.answer(rx, cx),
+            (QpType::Rc, _) => self.serve(rx, cx),
+            (QpType::Uc, _) => self.serve_unreliable(rx, cx),
+            (QpType::Ud, _) => self.receive_datagram(rx, cx),
+        }
+    }
+
+    /// Ends a burst of received packets: emits acknowledges and responses.
+    pub fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
+        self.now = Some(cx.now);
+        self.respond(cx);
+        self.check_drained(cx);
+        self.tally(cx);
+    }
+
+    /// Whether [`Transport::end_of_batch`] has something to emit.
+    pub fn has_ack_pending(&self) -> bool {
+        !self.resp.responses.is_empty()
+    }
+
+    /// Time has passed.
+    pub fn timer(&mut self, cx: &mut Cx<'_>) {
+        if self.kind == QpType::Rc && matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.request_timers(cx);
+        }
+        self.transmit(cx);
+    }
+
+    /// When to call [`Transport::timer`]; an instant already past when work is left over.
+    pub fn deadline(&self) -> Option<Instant> {
+        let unflushed = match self.state {
+            QpState::Err => !self.req.queue.is_empty() || !self.inbox.is_empty(),
+            QpState::Sqe => !self.req.queue.is_empty(),
+            _ => false,
+        };
+        if self.more || unflushed {
+            return self.now;
+        }
+        let timers = self.req.timers.deadline(ack_timeout(self.attr.timeout));
+        [timers, self.req.rnr_until].into_iter().flatten().min()
+    }
+
+    fn tally(&mut self, cx: &mut Cx<'_>) {
+        if self.sent_packets > 0 {
+            cx.counters.count(Counter::SentPackets, std::mem::take(&mut self.sent_packets));
+            cx.counters.count(Counter::SentBytes, std::mem::take(&mut self.sent_bytes));
+        }
+    }
+
+    /// Enters the error state: nothing more is said to the peer, all requests are flushed (IBA 10.3.1.7).
+    pub(super) fn enter_error(&mut self, cx: &mut Cx<'_>) {
+        self.resp.responses.clear();
+        self.enter_error_answering(cx);
+    }
+
+    /// The same, but what is owed to the peer, a NAK last, still goes out.
+    pub(super) fn enter_error_answering(&mut self, cx: &mut Cx<'_>) {
+        self.state = QpState::Err;
+        self.attr.sq_draining = false;
+        self.req.timers.stop();
+        self.req.rnr_until = None;
+        self.flush(cx);
+        if self.inbox.is_shared() {
+            cx.sink.event(EventType::QpLastWqeReached);
+        }
+    }
+
+    pub(super) fn flush_sends(&mut self, cx: &mut Cx<'_>) {
+        self.req.timers.stop();
+        while let Some(wqe) = self.req.pop() {
+            cx.counters.count(Counter::CqeFlushErr, 1);
+            cx.sink.sent(wqe.completion(self.qpn, WcStatus::WrFlushErr, vendor::NONE));
+        }
+    }
+
+    fn flush(&mut self, cx: &mut Cx<'_>) {
+        self.flush_sends(cx);
+        abandon(&mut self.resp.message, &mut self.inbox);
+        while let Some(request) = self.inbox.drain() {
+            cx.counters.count(Counter::CqeFlushErr, 1);
+            cx.sink.received(Completion {
+                solicited: true,
+                ..blank(request.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn)
+            });
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The requester: turns send requests into packets, as far as window, peer and rules of order allow.
+//!
+//! A reliable connection keeps its requests until the peer answers; `completer` moves them on. A READ larger than a
+//! share of the window is asked for in several request packets with consecutive PSN ranges, so that the requester governs
+//! the flow of responses too; the responder cannot tell that from several READs. The borders of these ranges are
+//! fixed when the READ begins, so a repeated request ends where the first one did.
+
+use super::qp::Transport;
+use super::send::{Phase, Wqe, vendor};
+use super::timing::{AckTimers, RoundTrip};
+use super::window::Window;
+use super::{Counter, Cx, To};
+use crate::sabotage::{self, Sabotage};
+use crate::types::*;
+use std::collections::VecDeque;
+use std::time::Instant;
+use umem::AccessError;
+use wire::{AtomicEth, Bth, Deth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
+
+/// The only partition of RoCE: default, full membership.
+pub(super) const PKEY: u16 = 0xffff;
+/// PSNs that may be unanswered (IBA 9.7.2): half the circle.
+const MAX_OUTSTANDING: u32 = 1 << 23;
+/// Packets that one call emits before others get their turn.
+const PACKETS_A_CALL: u32 = 512;
+/// READ requests that share the window.
+const READS_A_WINDOW: u64 = 4;
+
+/// The next packet to emit.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cursor {
+    /// Request, counted from the oldest.
+    pub(super) wqe: usize,
+    /// PSN within it.
+    pub(super) packet: u32,
+}
+
+/// State of the send side.
+pub(super) struct Requester {
+    /// Requests not completed, oldest first.
+    pub(super) queue: VecDeque<Wqe>,
+    pub(super) cursor: Cursor,
+    /// PSN of the next request that begins.
+    pub(super) next_psn: Psn,
+    /// The PSN after the highest one ever asked for.
+    pub(super) high: Psn,
+    /// End of the axis of costs.
+    next_base: u64,
+    pub(super) window: Window,
+    pub(super) rtt: RoundTrip,
+    pub(super) timers: AckTimers,
+    /// READ and atomic packets that the peer has not finished answering.
+    pub(super) reads: u32,
+    /// READ and atomic requests begun and not complete.
+    pub(super) answers_due: u32,
+    since_ack_req: u64,
+    pub(super) retry_left: u8,
+    pub(super) rnr_left: u8,
+    /// The peer asked us to wait.
+    pub(super) rnr_until: Option<Instant>,
+    /// The oldest PSN at the last go-back: one loss is reported by many packets and repaired once.
+    pub(super) recovering: Option<Psn>,
+    /// The PSN after the last probe.
+    pub(super) probe_end: Option<Psn>,
+    /// One packet whose round trip is being measured.
+    pub(super) sample: Option<(Psn, Instant)>,
+}
+
+impl Requester {
+    pub(super) fn new(first: Psn, window_bytes: u64, mtu: u32) -> Requester {
+        Requester {
+            queue: VecDeque::new(),
+            cursor: Cursor::default(),
+            next_psn: first,
+            high: first,
+            next_base: 0,
+            window: Window::new(window_bytes, mtu),
+            rtt: RoundTrip::default(),
+            timers: AckTimers::default(),
+            reads: 0,
+            answers_due: 0,
+            since_ack_req: 0,
+            retry_left: 0,
+            rnr_left: 0,
+            rnr_until: None,
+            recovering: None,
+            probe_end: None,
+            sample: None,
+        }
+    }
+
+    /// The oldest unanswered PSN.
+    pub(super) fn una(&self) -> Psn {
+        match self.queue.front() {
+            Some(wqe) if wqe.phase != Phase::Posted => wqe.first.plus(wqe.acked),
+            _ => self.next_psn,
+        }
+    }
+
+    /// The PSN of the next packet to emit.
+    pub(super) fn cursor_psn(&self) -> Psn {
+        match self.queue.get(self.cursor.wqe) {
+            Some(wqe) if wqe.phase != Phase::Posted => wqe.first.plus(self.cursor.packet),
+            _ => self.next_psn,
+        }
+    }
+
+    /// What is in flight, in bytes of cost.
+    fn flight(&self, mtu: u32) -> u64 {
+        let at = |index: usize, packet: u32| match self.queue.get(index) {
+            Some(wqe) if wqe.phase != Phase::Posted => wqe.position(packet, mtu),
+            _ => self.next_base,
+        };
+        let oldest = self.queue.front().map_or(0, |wqe| wqe.acked);
+        at(self.cursor.wqe, self.cursor.packet).saturating_sub(at(0, oldest))
+    }
+
+    /// Everything from the oldest unanswered PSN on will be emitted again.
+    pub(super) fn go_back(&mut self) {
+        let packet = self.queue.front().map_or(0, |wqe| wqe.acked);
+        self.cursor = Cursor { wqe: 0, packet };
+        self.reads = 0;
+        self.since_ack_req = 0;
+        self.sample = None;
+        self.probe_end = None;
+        self.timers.stop();
+    }
+
+    /// Takes the oldest request out; the cursor stays on its packet.
+    pub(super) fn pop(&mut self) -> Option<Wqe> {
+        let wqe = self.queue.pop_front()?;
+        match self.cursor.wqe {
+            0 => self.cursor.packet = 0,
+            _ => self.cursor.wqe -= 1,
+        }
+        if wqe.is_answered() && wqe.phase != Phase::Posted && wqe.packets > 0 {
+            self.answers_due = self.answers_due.saturating_sub(1);
+        }
+        Some(wqe)
+    }
+}
+
+/// What one step of emission came to.
+enum Step {
+    /// A packet went out.
+    Sent,
+    /// Something changed; look again.
+    Moved,
+    /// Nothing more can be done now.
+    Wait,
+}
+
+impl Transport {
+    /// Emits requests of a reliable connection.
+    pub(super) fn request(&mut self, cx: &mut Cx<'_>) {
+        if self.req.rnr_until.is_some() {
+            return;
+        }
+        let mut budget = PACKETS_A_CALL;
+        while budget > 0 {
+            match self.request_step(cx) {
+                Step::Sent => budget -= 1,
+                Step::Moved => {}
+                Step::Wait => return,
+            }
+        }
+        self.more = true;
+    }
+
+    fn request_step(&mut self, cx: &mut Cx<'_>) -> Step {
+        let Cursor { wqe: index, packet } = self.req.cursor;
+        let Some(wqe) = self.req.queue.get(index) else { return Step::Wait };
+        match wqe.phase {
+            Phase::Failed(..) => return Step::Wait,
+            Phase::Posted => return self.begin(index, cx),
+            Phase::Started => {}
+        }
+        if packet == wqe.packets {
+            self.req.cursor = Cursor { wqe: index + 1, packet: 0 };
+            return Step::Moved;
+        }
+        let steps = if wqe.is_read() { wqe.covers(packet) } else { 1 };
+        let cost = wqe.position(packet + steps, self.mtu) - wqe.position(packet, self.mtu);
+        let flight = self.req.flight(self.mtu);
+        if flight > 0 && flight + cost > self.req.window.size() {
+            return Step::Wait;
+        }
+        let psn = wqe.first.plus(packet);
+        if psn.after(self.req.una()) as u32 + steps > MAX_OUTSTANDING - 1 {
+            return Step::Wait;
+        }
+        let answered = wqe.is_answered();
+        if answered && self.req.reads >= u32::from(self.attr.max_rd_atomic) {
+            return Step::Wait;
+        }
+        self.req.since_ack_req += cost;
+        let ack_req = packet + steps == wqe.packets
+            || answered
+            || self.req.since_ack_req >= self.req.window.size() / 4;
+        if let Err(error) = self.emit(index, packet, ack_req, cx) {
+            self.req.queue[index].phase = Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
+            self.fail_if_oldest(cx);
+            return Step::Wait;
+        }
+        let end = psn.plus(steps);
+        let req = &mut self.req;
+        if end.after(req.high) > 0 {
+            req.high = end;
+            if ack_req && req.sample.is_none() {
+                req.sample = Some((psn, cx.now));
+            }
+        } else {
+            cx.counters.count(Counter::Retransmits, 1);
+        }
+        if ack_req {
+            req.since_ack_req = 0;
+        }
+        req.reads += u32::from(answered);
+        req.cursor.packet += steps;
+        req.timers.ensure(cx.now, &req.rtt);
+        Step::Sent
+    }
+
+    /// Begins the request at the cursor: order, local checks, PSNs.
+    fn begin(&mut self, index: usize, cx: &mut Cx<'_>) -> Step {
+        if self.state != QpState::Rts {
+            return Step::Wait;
+        }
+        let wqe = &self.req.queue[index];
+        if let SendOp::LocalInvalidate(key) = wqe.wr.op {
+            return self.local_invalidate(index, key, cx);
+        }
+        let fenced = wqe.wr.flags.contains(SendFlags::FENCE) && !sabotage::on(Sabotage::IgnoreFence);
+        if fenced && self.req.answers_due > 0 {
+            return Step::Wait;
+        }
+        let max_rd_atomic = u64::from(self.attr.max_rd_atomic);
+        let (mtu, pd) = (self.mtu, self.pd);
+        let req = &mut self.req;
+        let wqe = &mut req.queue[index];
+        let outcome = if wqe.is_answered() && max_rd_atomic == 0 {
+            Err((WcStatus::LocQpOpErr, vendor::NO_READ_RESOURCES))
+        } else {
+            wqe.resolve(cx.keys, pd)
+        };
+        if let Err((status, vendor_err)) = outcome {
+            wqe.phase = Phase::Failed(status, vendor_err);
+            self.fail_if_oldest(cx);
+            return Step::Wait;
+        }
+        wqe.start(req.next_psn, mtu, req.next_base);
+        if wqe.is_read() {
+            let share = req.window.size() / READS_A_WINDOW.min(max_rd_atomic);
+            let packet = wqe.position(1, mtu.max(1)) - wqe.base;
+            wqe.chunk = u32::try_from(share / packet.max(1)).unwrap_or(u32::MAX).clamp(1, wqe.packets);
+        }
+        req.next_psn = wqe.end();
+        req.next_base = wqe.position(wqe.packets, mtu);
+        req.answers_due += u32::from(wqe.is_answered());
+        Step::Moved
+    }
+
+    /// A local invalidate takes effect when everything before it is complete: a retransmission may still need the key.
+    fn local_invalidate(&mut self, index: usize, key: u32, cx: &mut Cx<'_>) -> Step {
+        if index != 0 {
+            return Step::Wait;
+        }
+        match cx.keys.invalidate(self.pd, key) {
+            Ok(()) => {
+                self.complete_oldest(cx);
+                Step::Moved
+            }
+            Err(error) => {
+                self.req.queue[0].phase = Phase::Failed(WcStatus::MwBindErr, vendor::key(error));
+                self.fail_if_oldest(cx);
+                Step::Wait
+            }
+        }
+    }
+
+    /// Emits the request packet at `packet` of request `index`; moves nothing.
+    pub(super) fn emit(
+        &mut self,
+        index: usize,
+        packet: u32,
+        ack_req: bool,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AccessError> {
+        let mtu = self.mtu;
+        let service = service(self.kind);
+        let wqe = &mut self.req.queue[index];
+        let at = u64::from(packet) * u64::from(mtu);
+        let last = packet + 1 == wqe.packets;
+        let position = match (packet == 0, last) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, false) => Position::Middle,
+            (false, true) => Position::Last,
+        };
+        let (operation, remote) = match wqe.wr.op {
+            SendOp::Write(remote) | SendOp::WriteImm(remote, _) => (Operation::Write, Some(remote)),
+            SendOp::Read(remote) => (Operation::ReadRequest, Some(remote)),
+            SendOp::CompareSwap { remote, .. } => (Operation::CompareSwap, Some(remote)),
+            SendOp::FetchAdd { remote, .. } => (Operation::FetchAdd, Some(remote)),
+            _ => (Operation::Send, None),
+        };
+        let imm = match wqe.wr.op {
+            SendOp::SendImm(imm) | SendOp::WriteImm(_, imm) if last => Some(imm),
+            _ => None,
+        };
+        let invalidate = match wqe.wr.op {
+            SendOp::SendInvalidate(key) if last => Some(key),
+            _ => None,
+        };
+        let answered = wqe.is_answered();
+        let len = if answered { 0 } else { wqe.payload_at(packet, mtu) };
+        let (dest_qp, to, deth) = match &wqe.wr.datagram {
+            Some(datagram) => {
+                // Bit 31 of the work request's Q_Key asks for the QP's own (IBA 10.2.5).
+                let own = datagram.remote_qkey & 1 << 31 != 0;
+                let qkey = if own { self.attr.qkey } else { datagram.remote_qkey };
+                (datagram.remote_qpn, Some(datagram.ah.clone()), Some(Deth { qkey, src_qp: self.qpn }))
+            }
+            None => (self.attr.dest_qp_num, None, None),
+        };
+        // A solicited event is raised by what consumes a receive request (IBA 9.2.3).
+        let may_solicit = operation == Operation::Send || imm.is_some();
+        let mut headers = Headers::new(Bth {
+            opcode: Opcode {
+                service,
+                operation,
+                position: if answered { Position::Only } else { position },
+                imm: imm.is_some(),
+                invalidate: invalidate.is_some(),
+            },
+            solicited: last && may_solicit && wqe.wr.flags.contains(SendFlags::SOLICITED),
+            migrated: true,
+            pad: (len.wrapping_neg() & 3) as u8,
+            pkey: PKEY,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req,
+            psn: wqe.first.plus(packet),
+        });
+        headers.deth = deth;
+        headers.imm = imm;
+        headers.invalidate = invalidate;
+        match (wqe.wr.op, remote) {
+            (SendOp::Read(_), Some(remote)) => {
+                let span = u64::from(wqe.covers(packet)) * u64::from(mtu);
+                headers.reth = Some(Reth {
+                    va: remote.addr.wrapping_add(at),
+                    rkey: remote.rkey,
+                    len: u64::from(wqe.length).saturating_sub(at).min(span) as u32,
+                });
+            }
+            (SendOp::CompareSwap { compare, swap, .. }, Some(Remote { addr: va, rkey })) => {
+                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: swap, compare });
+            }
+            (SendOp::FetchAdd { add, .. }, Some(Remote { addr: va, rkey })) => {
+                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
+            }
+            (_, Some(remote)) if position.starts() => {
+                headers.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, len: wqe.length });
+            }
+            _ => {}
+        }
+        let to = to.as_ref().map_or(To::Peer, To::Ah);
+        cx.tx.packet(to, &headers, len, &mut |dst| wqe.fill(at, dst))?;
+        self.sent_packets += 1;
+        self.sent_bytes += len as u64;
+        Ok(())
+    }
+
+    /// Emits requests of an unreliable service: each is complete once its last packet is out.
+    pub(super) fn send_unacknowledged(&mut self, cx: &mut Cx<'_>) {
+        let mut budget = PACKETS_A_CALL;
+        while let Some(wqe) = self.req.queue.front_mut() {
+            if wqe.phase == Phase::Posted {
+                if self.state != QpState::Rts {
+                    return;
+                }
+                let outcome = match wqe.wr.op {
+                    SendOp::LocalInvalidate(key) => cx
+                        .keys
+                        .invalidate(self.pd, key)
+                        .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
+                    _ => wqe.resolve(cx.keys, self.pd),
+                };
+                if let Err((status, vendor_err)) = outcome {
+                    wqe.phase = Phase::Failed(status, vendor_err);
+                    return self.fail_if_oldest(cx);
+                }
+                if matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) {
+                    self.complete_oldest(cx);
+                    continue;
+                }
+                wqe.start(self.req.next_psn, self.mtu, 0);
+                self.req.next_psn = wqe.end();
+                self.req.cursor = Cursor::default();
+            }
+            let (packet, packets) = (self.req.cursor.packet, wqe.packets);
+            if budget == 0 {
+                self.more = true;
+                return;
+            }
+            budget -= 1;
+            if let Err(error) = self.emit(0, packet, false, cx) {
+                self.req.queue[0].phase = Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
+                return self.fail_if_oldest(cx);
+            }
+            self.req.cursor.packet += 1;
+            if packet + 1 == packets {
+                self.complete_oldest(cx);
+            }
+        }
+    }
+}
+
+/// The wire's name of a QP type.
+pub(super) fn service(kind: QpType) -> Service {
+    match kind {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud => Service::Ud,
+    }
+}

@@ -1,0 +1,473 @@
+//! The responder of a reliable connection: PSN and opcode order, then the executor, then what to answer.
+
+use super::executor::{Executor, Inbox, Landing, MAX_MESSAGE, Refusal, Target};
+use super::qp::Transport;
+use super::response::{Answer, ReadAnswer, Response};
+use super::{Counter, Cx, Rx};
+use crate::key::KeyTable;
+use crate::sabotage::{self, Sabotage};
+use crate::types::*;
+use std::collections::VecDeque;
+use umem::AtomicOp;
+use wire::{AtomicEth, NakCode, Opcode, Operation, Position, Psn, Reth, Syndrome};
+
+/// A message of several packets that has begun.
+pub(super) enum Incoming {
+    Send(Landing),
+    Write(Write),
+}
+
+/// An RDMA WRITE in progress.
+pub(super) struct Write {
+    pub(super) target: Target,
+    pub(super) len: u32,
+    pub(super) done: u32,
+}
+
+/// State of the receive side.
+#[derive(Default)]
+pub(super) struct Responder {
+    /// The PSN that comes next.
+    pub(super) expected: Psn,
+    /// Messages completed, 24 bits.
+    pub(super) msn: u32,
+    /// A NAK or RNR NAK went out and the expected packet has not come since: no second one.
+    pub(super) nak_sent: bool,
+    pub(super) message: Option<Incoming>,
+    pub(super) responses: VecDeque<Response>,
+    /// Results of the latest atomics, for their repetition.
+    saved: VecDeque<(Psn, u64)>,
+    /// PSN of the latest READ or atomic.
+    last_answered: Option<Psn>,
+    /// The communication-established event was raised.
+    pub(super) established: bool,
+}
+
+impl Responder {
+    pub(super) fn new(expected: Psn) -> Responder {
+        Responder { expected, ..Responder::default() }
+    }
+}
+
+/// Checks what each position of a message allows (IBA 9.7.4.1.2, 9.7.4.1.3).
+pub(super) fn check_packet(opcode: Opcode, payload: usize, mtu: u32) -> Result<(), Refusal> {
+    let mtu = mtu as usize;
+    let fits = match opcode.operation {
+        Operation::Send | Operation::Write => match opcode.position {
+            Position::First | Position::Middle => payload == mtu,
+            Position::Last => (1..=mtu).contains(&payload),
+            Position::Only => payload <= mtu,
+        },
+        _ => payload == 0,
+    };
+    if fits || sabotage::on(Sabotage::SkipLengthCheck) {
+        Ok(())
+    } else {
+        Err(Refusal::InvalidRequest("payload does not fit the packet's place in its message"))
+    }
+}
+
+/// Checks that `opcode` may follow what has begun (IBA 9.7.4.1.1).
+pub(super) fn check_order(message: Option<&Incoming>, opcode: Opcode) -> Result<(), Refusal> {
+    let continues = match (message, opcode.operation) {
+        (None, _) => None,
+        (Some(Incoming::Send(_)), Operation::Send) => Some(true),
+        (Some(Incoming::Write(_)), Operation::Write) => Some(true),
+        (Some(_), _) => Some(false),
+    };
+    match (continues, opcode.position.starts()) {
+        (None, true) | (Some(true), false) => Ok(()),
+        _ => Err(Refusal::InvalidRequest("packet out of order within its message")),
+    }
+}
+
+impl Write {
+    /// Begins with the packet that carries the RETH.
+    pub(super) fn begin(
+        executor: Executor<'_>,
+        reth: Option<Reth>,
+        position: Position,
+        mtu: u32,
+    ) -> Result<Write, Refusal> {
+        let Some(Reth { va, rkey, len }) = reth else {
+            return Err(Refusal::InvalidRequest("RDMA WRITE without RETH"));
+        };
+        if position == Position::First && len <= mtu && !sabotage::on(Sabotage::SkipLengthCheck) {
+            return Err(Refusal::InvalidRequest("RDMA WRITE shorter than its first packet says"));
+        }
+        let target = executor.write(Remote { addr: va, rkey }, len)?;
+        Ok(Write { target, len, done: 0 })
+    }
+
+    /// Checks the lengths of the next packet.
+    pub(super) fn check(&self, payload: usize, ends: bool) -> Result<(), Refusal> {
+        let end = u64::from(self.done) + payload as u64;
+        let fits = if ends { end == self.len.into() } else { end < self.len.into() };
+        if fits || sabotage::on(Sabotage::SkipLengthCheck) {
+            Ok(())
+        } else {
+            Err(Refusal::InvalidRequest("RDMA WRITE differs from its announced length"))
+        }
+    }
+
+    /// Places the next packet.
+    pub(super) fn place(&mut self, payload: &[u8]) -> Result<(), Refusal> {
+        match self.target.place(self.done.into(), payload) {
+            Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
+            other => other?,
+        }
+        self.done = self.done.saturating_add(payload.len() as u32);
+        Ok(())
+    }
+}
+
+impl Transport {
+    pub(super) fn executor<'k>(&self, keys: &'k KeyTable) -> Executor<'k> {
+        Executor { keys, pd: self.pd, access: self.attr.access }
+    }
+
+    /// A request packet of a reliable connection.
+    pub(super) fn serve(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        self.note_established(cx);
+        let psn = rx.headers.bth.psn;
+        let ahead = psn.after(self.resp.expected);
+        if sabotage::on(Sabotage::SkipPsnCheck) {
+            self.resp.expected = psn;
+        } else if ahead < 0 {
+            return self.repeat(rx, cx);
+        } else if ahead > 0 {
+            cx.counters.count(Counter::OutOfSequence, 1);
+            if !self.resp.nak_sent {
+                self.resp.nak_sent = true;
+                let expected = self.resp.expected;
+                self.owe(expected, Answer::Nak(Syndrome::Nak(NakCode::Sequence)), false);
+            }
+            return;
+        }
+        self.resp.nak_sent = false;
+        match self.execute(rx, cx) {
+            Ok(()) => {}
+            Err(refusal) => self.refuse(refusal, psn, cx),
+        }
+    }
+
+    /// The first packet in RTR tells the program that its peer is there (IBA 11.6.3.2).
+    pub(super) fn note_established(&mut self, cx: &mut Cx<'_>) {
+        if self.state == QpState::Rtr && !self.resp.established {
+            self.resp.established = true;
+            cx.sink.event(EventType::CommEst);
+        }
+    }
+
+    fn execute(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let opcode = rx.headers.bth.opcode;
+        check_order(self.resp.message.as_ref(), opcode)?;
+        check_packet(opcode, rx.payload.len(), self.mtu)?;
+        match opcode.operation {
+            Operation::Send => self.serve_send(rx, cx)?,
+            Operation::Write => self.serve_write(rx, cx)?,
+            Operation::ReadRequest => return self.serve_read(rx.headers.reth, cx),
+            Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(rx, cx),
+            _ => return Err(Refusal::InvalidRequest("not a request")),
+        }
+        let psn = self.resp.expected;
+        self.resp.expected = psn.plus(1);
+        if rx.headers.bth.ack_req || opcode.position.ends() {
+            self.owe_ack(psn);
+        }
+        Ok(())
+    }
+
+    fn message_done(&mut self) {
+        self.resp.msn = (self.resp.msn + 1) & 0x00ff_ffff;
+    }
+
+    fn take_receive(&mut self, cx: &mut Cx<'_>) -> Result<Option<Landing>, Refusal> {
+        match self.inbox.take(self.pd) {
+            Ok(landing) => Ok(Some(landing)),
+            Err(Refusal::NotReady) if sabotage::on(Sabotage::IgnoreRnr) => Ok(None),
+            Err(refusal) => {
+                cx.counters.count(Counter::OutOfBuffer, 1);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn serve_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let bth = &rx.headers.bth;
+        let mut landing = match self.resp.message.take() {
+            Some(Incoming::Send(landing)) => landing,
+            _ => match self.take_receive(cx)? {
+                Some(landing) => landing,
+                None => return Ok(()),
+            },
+        };
+        let mut outcome = landing.append(cx.keys, rx.payload);
+        let ends = bth.opcode.position.ends();
+        if let (Ok(()), true, Some(key)) = (outcome, ends, rx.headers.invalidate) {
+            outcome = self.executor(cx.keys).invalidate(key);
+        }
+        if outcome.is_err() || !ends {
+            self.resp.message = Some(Incoming::Send(landing));
+            return outcome;
+        }
+        let byte_len = landing.filled() as u32;
+        let done = self.received(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, byte_len, rx);
+        cx.sink.received(done);
+        self.message_done();
+        Ok(())
+    }
+
+    fn serve_write(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let position = rx.headers.bth.opcode.position;
+        let ends = position.ends();
+        let mut write = match self.resp.message.take() {
+            Some(Incoming::Write(write)) => write,
+            _ => {
+                cx.counters.count(Counter::RxWriteRequests, 1);
+                Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.mtu)?
+            }
+        };
+        let outcome = self.write_packet(&mut write, rx, cx);
+        if !ends || (outcome.is_err() && !position.starts()) {
+            self.resp.message = Some(Incoming::Write(write));
+        }
+        outcome
+    }
+
+    fn write_packet(&mut self, write: &mut Write, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let ends = rx.headers.bth.opcode.position.ends();
+        write.check(rx.payload.len(), ends)?;
+        // The receive request comes first: without one nothing of this packet may take effect.
+        let landing = match rx.headers.imm {
+            Some(_) => self.take_receive(cx)?,
+            None => None,
+        };
+        if let Err(refusal) = write.place(rx.payload) {
+            if let Some(landing) = landing {
+                self.inbox.put_back(landing);
+            }
+            return Err(refusal);
+        }
+        if let Some(landing) = landing {
+            let opcode = WcOpcode::RecvRdmaWithImm;
+            let done = self.received(landing.wr_id(), WcStatus::Success, opcode, write.len, rx);
+            cx.sink.received(done);
+        }
+        if ends {
+            self.message_done();
+        }
+        Ok(())
+    }
+
+    /// A responder resource for one more READ or atomic, if the peer keeps to what was agreed.
+    fn check_resources(&self) -> Result<(), Refusal> {
+        let used = self.resp.responses.iter().filter(|r| r.fresh && r.is_answer()).count();
+        if used < usize::from(self.attr.max_dest_rd_atomic) {
+            Ok(())
+        } else {
+            Err(Refusal::InvalidRequest("more READs and atomics than the responder has resources for"))
+        }
+    }
+
+    fn serve_read(&mut self, reth: Option<Reth>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let Some(Reth { va, rkey, len }) = reth else {
+            return Err(Refusal::InvalidRequest("RDMA READ without RETH"));
+        };
+        cx.counters.count(Counter::RxReadRequests, 1);
+        let target = self.executor(cx.keys).read(Remote { addr: va, rkey }, len)?;
+        self.check_resources()?;
+        let psn = self.resp.expected;
+        let packets = len.div_ceil(self.mtu).max(1);
+        self.message_done();
+        self.resp.expected = psn.plus(packets);
+        self.resp.last_answered = Some(psn);
+        self.owe(psn, Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }), true);
+        Ok(())
+    }
+
+    fn serve_atomic(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let psn = self.resp.expected;
+        cx.counters.count(Counter::RxAtomicRequests, 1);
+        self.check_resources()?;
+        let old = self.atomic(rx, cx)?;
+        self.message_done();
+        self.resp.expected = psn.plus(1);
+        self.resp.last_answered = Some(psn);
+        if self.resp.saved.len() >= usize::from(self.attr.max_dest_rd_atomic) {
+            self.resp.saved.pop_front();
+        }
+        self.resp.saved.push_back((psn, old));
+        self.owe(psn, Answer::Atomic(old), true);
+        Ok(())
+    }
+
+    fn atomic(&self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<u64, Refusal> {
+        let Some(AtomicEth { va, rkey, swap_or_add, compare }) = rx.headers.atomic else {
+            return Err(Refusal::InvalidRequest("atomic without AtomicETH"));
+        };
+        let op = match rx.headers.bth.opcode.operation {
+            Operation::CompareSwap => AtomicOp::CompareSwap { compare, swap: swap_or_add },
+            _ => AtomicOp::FetchAdd { add: swap_or_add },
+        };
+        self.executor(cx.keys).atomic(Remote { addr: va, rkey }, op)
+    }
+
+    /// A request seen before (IBA 9.7.5.1.4): nothing takes effect twice.
+    fn repeat(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        cx.counters.count(Counter::DuplicateRequest, 1);
+        let psn = rx.headers.bth.psn;
+        match rx.headers.bth.opcode.operation {
+            Operation::Send | Operation::Write => {
+                // An acknowledge beyond a READ whose responses were lost would read as an implied NAK.
+                let ack = match self.resp.last_answered {
+                    Some(answered) if answered.after(psn) > 0 => psn,
+                    _ => self.resp.expected.minus(1),
+                };
+                self.owe_ack(ack);
+            }
+            Operation::ReadRequest => self.repeat_read(psn, rx.headers.reth, cx),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                if self.crowded() {
+                    return;
+                }
+                let saved = self.resp.saved.iter().find(|(of, _)| *of == psn).map(|(_, old)| *old);
+                let old = if sabotage::on(Sabotage::ReexecuteAtomics) {
+                    self.atomic(rx, cx).ok()
+                } else {
+                    saved
+                };
+                if let Some(old) = old {
+                    self.owe(psn, Answer::Atomic(old), false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the peer repeats itself faster than the answers leave.
+    fn crowded(&self) -> bool {
+        self.resp.responses.len() > 2 * usize::from(self.attr.max_dest_rd_atomic) + 8
+    }
+
+    /// A READ, or the rest of one, asked for again is executed again from the address it names. When that fails it stays
+    /// unanswered: a late duplicate must not break the connection after the program took the memory away.
+    fn repeat_read(&mut self, psn: Psn, reth: Option<Reth>, cx: &mut Cx<'_>) {
+        let Some(Reth { va, rkey, len }) = reth else { return };
+        if len > MAX_MESSAGE || self.crowded() {
+            return;
+        }
+        let packets = len.div_ceil(self.mtu).max(1);
+        if packets >= 1 << 23 || psn.plus(packets).after(self.resp.expected) > 0 {
+            return;
+        }
+        let coming = self.resp.responses.iter().any(|response| match &response.answer {
+            Answer::Read(read) => {
+                psn.after(read.psn.plus(read.done)) >= 0
+                    && psn.plus(packets).after(read.psn.plus(read.packets)) <= 0
+            }
+            _ => false,
+        });
+        if coming {
+            return;
+        }
+        if let Ok(target) = self.executor(cx.keys).read(Remote { addr: va, rkey }, len) {
+            self.owe(psn, Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }), false);
+        }
+    }
+
+    /// Tells the peer no and draws the consequences (IBA 9.9.3): all but "not ready" end the connection.
+    pub(super) fn refuse(&mut self, refusal: Refusal, psn: Psn, cx: &mut Cx<'_>) {
+        let (code, landing_status, event) = match refusal {
+            Refusal::NotReady => {
+                self.resp.nak_sent = true;
+                let timer = self.attr.min_rnr_timer;
+                return self.owe(psn, Answer::Nak(Syndrome::RnrNak(timer)), false);
+            }
+            Refusal::InvalidRequest(_) => {
+                (NakCode::InvalidRequest, WcStatus::WrFlushErr, Some(EventType::QpReqErr))
+            }
+            Refusal::RemoteAccess(_) => {
+                cx.counters.count(Counter::RespRemoteAccessErrors, 1);
+                (NakCode::RemoteAccess, WcStatus::WrFlushErr, Some(EventType::QpAccessErr))
+            }
+            Refusal::RemoteOperational(_) => {
+                (NakCode::RemoteOperational, WcStatus::WrFlushErr, Some(EventType::QpFatal))
+            }
+            Refusal::ReceiveTooShort => {
+                cx.counters.count(Counter::RespLocalLengthError, 1);
+                (NakCode::InvalidRequest, WcStatus::LocLenErr, None)
+            }
+            Refusal::ReceiveProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
+        };
+        self.owe(psn, Answer::Nak(Syndrome::Nak(code)), false);
+        if landing_status != WcStatus::WrFlushErr
+            && let Some(Incoming::Send(landing)) = self.resp.message.take()
+        {
+            self.fail_receive(landing, landing_status, cx);
+        }
+        if let Some(event) = event {
+            cx.sink.event(event);
+        }
+        self.enter_error_answering(cx);
+    }
+
+    /// Completes a receive request with an error of its own.
+    pub(super) fn fail_receive(&mut self, landing: Landing, status: WcStatus, cx: &mut Cx<'_>) {
+        cx.counters.count(Counter::RespCqeError, 1);
+        cx.sink.received(Completion {
+            solicited: true,
+            ..blank(landing.wr_id(), status, WcOpcode::Recv, self.qpn)
+        });
+    }
+
+    /// A completion for a receive request.
+    pub(super) fn received(
+        &self,
+        wr_id: u64,
+        status: WcStatus,
+        opcode: WcOpcode,
+        byte_len: u32,
+        rx: &Rx<'_>,
+    ) -> Completion {
+        let (imm_or_key, flags) = match (rx.headers.imm, rx.headers.invalidate) {
+            (Some(imm), _) => (imm, WcFlags::WITH_IMM),
+            (None, Some(key)) => (key, WcFlags::WITH_INV),
+            (None, None) => (0, WcFlags::empty()),
+        };
+        Completion {
+            byte_len,
+            imm_or_key,
+            flags,
+            // RC and UC report the connected peer.
+            src_qp: self.attr.dest_qp_num,
+            solicited: rx.headers.bth.solicited,
+            ..blank(wr_id, status, opcode, self.qpn)
+        }
+    }
+}
+
+/// A completion with nothing but who and what.
+pub(super) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Completion {
+    Completion {
+        wr_id,
+        status,
+        opcode,
+        vendor_err: 0,
+        byte_len: 0,
+        imm_or_key: 0,
+        qp_num,
+        src_qp: 0,
+        flags: WcFlags::empty(),
+        sl: 0,
+        timestamp_ns: 0,
+        solicited: false,
+    }
+}
+
+/// Takes what an aborted message had consumed, for the next message or the flush.
+pub(super) fn abandon(message: &mut Option<Incoming>, inbox: &mut Inbox) {
+    if let Some(Incoming::Send(landing)) = message.take() {
+        inbox.put_back(landing);
+    }
+}

@@ -1,0 +1,167 @@
+//! What the responder still has to say, in order.
+//!
+//! READ responses, atomic acknowledges, acknowledges and NAKs leave in the order of the requests they answer, so an
+//! acknowledge waits behind a long READ. Consecutive acknowledges become one. One call emits a bounded number of
+//! packets; a long READ goes on in the next.
+
+use super::executor::{Target, fetch_failed};
+use super::qp::Transport;
+use super::requester::PKEY;
+use super::{Cx, To};
+use wire::{Aeth, Bth, Headers, Opcode, Operation, Position, Psn, Service, Syndrome};
+
+/// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by RNR NAK.
+const NO_CREDITS: u8 = 31;
+/// Packets that one call emits before others get their turn.
+const PACKETS_A_CALL: u32 = 256;
+
+/// READ responses in progress.
+pub(super) struct ReadAnswer {
+    pub(super) psn: Psn,
+    pub(super) packets: u32,
+    pub(super) done: u32,
+    pub(super) len: u32,
+    pub(super) target: Target,
+}
+
+pub(super) enum Answer {
+    Ack,
+    Nak(Syndrome),
+    Atomic(u64),
+    Read(ReadAnswer),
+}
+
+/// One thing to say.
+pub(super) struct Response {
+    pub(super) psn: Psn,
+    pub(super) msn: u32,
+    pub(super) answer: Answer,
+    /// Not a repetition: it occupies a responder resource.
+    pub(super) fresh: bool,
+}
+
+impl Response {
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self.answer, Answer::Atomic(_) | Answer::Read(_))
+    }
+}
+
+impl Transport {
+    /// Owes an acknowledge up to `psn`.
+    pub(super) fn owe_ack(&mut self, psn: Psn) {
+        let msn = self.resp.msn;
+        if let Some(Response { psn: owed, msn: owed_msn, answer: Answer::Ack, .. }) =
+            self.resp.responses.back_mut()
+        {
+            if psn.after(*owed) >= 0 {
+                *owed = psn;
+            }
+            *owed_msn = msn;
+            return;
+        }
+        self.owe(psn, Answer::Ack, false);
+    }
+
+    pub(super) fn owe(&mut self, psn: Psn, answer: Answer, fresh: bool) {
+        let msn = self.resp.msn;
+        self.resp.responses.push_back(Response { psn, msn, answer, fresh });
+    }
+
+    /// Emits what is owed.
+    pub(super) fn respond(&mut self, cx: &mut Cx<'_>) {
+        let mut budget = PACKETS_A_CALL;
+        while !self.resp.responses.is_empty() {
+            if budget == 0 {
+                self.more = true;
+                return;
+            }
+            budget -= 1;
+            self.respond_step(cx);
+        }
+    }
+
+    fn respond_step(&mut self, cx: &mut Cx<'_>) {
+        let mtu = self.mtu;
+        let dest_qp = self.attr.dest_qp_num;
+        let Some(response) = self.resp.responses.front_mut() else { return };
+        let (operation, position, psn, syndrome) = match &response.answer {
+            Answer::Ack => {
+                (Operation::Acknowledge, Position::Only, response.psn, Some(Syndrome::Ack(NO_CREDITS)))
+            }
+            Answer::Nak(syndrome) => {
+                (Operation::Acknowledge, Position::Only, response.psn, Some(*syndrome))
+            }
+            Answer::Atomic(_) => {
+                let syndrome = Some(Syndrome::Ack(NO_CREDITS));
+                (Operation::AtomicAcknowledge, Position::Only, response.psn, syndrome)
+            }
+            Answer::Read(read) => {
+                let position = match (read.done == 0, read.done + 1 == read.packets) {
+                    (true, true) => Position::Only,
+                    (true, false) => Position::First,
+                    (false, false) => Position::Middle,
+                    (false, true) => Position::Last,
+                };
+                let syndrome = (position != Position::Middle).then_some(Syndrome::Ack(NO_CREDITS));
+                (Operation::ReadResponse, position, read.psn.plus(read.done), syndrome)
+            }
+        };
+        let at = match &response.answer {
+            Answer::Read(read) => u64::from(read.done) * u64::from(mtu),
+            _ => 0,
+        };
+        let len = match &response.answer {
+            Answer::Read(read) => u64::from(read.len).saturating_sub(at).min(mtu.into()) as usize,
+            _ => 0,
+        };
+        let mut headers = Headers::new(Bth {
+            opcode: Opcode {
+                service: Service::Rc,
+                operation,
+                position,
+                imm: false,
+                invalidate: false,
+            },
+            solicited: false,
+            migrated: true,
+            pad: (len.wrapping_neg() & 3) as u8,
+            pkey: PKEY,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+        });
+        headers.aeth = syndrome.map(|syndrome| Aeth { syndrome, msn: response.msn });
+        if let Answer::Atomic(old) = response.answer {
+            headers.atomic_ack = Some(old);
+        }
+        let sent = match &response.answer {
+            Answer::Read(read) => {
+                cx.tx.packet(To::Peer, &headers, len, &mut |dst| read.target.fetch(at, dst))
+            }
+            _ => cx.tx.packet(To::Peer, &headers, 0, &mut |_| Ok(())),
+        };
+        match sent {
+            Ok(()) => {
+                self.sent_packets += 1;
+                self.sent_bytes += len as u64;
+                let finished = match &mut response.answer {
+                    Answer::Read(read) => {
+                        read.done += 1;
+                        read.done == read.packets
+                    }
+                    _ => true,
+                };
+                if finished {
+                    self.resp.responses.pop_front();
+                }
+            }
+            Err(error) => {
+                // What follows in the queue may no longer be said: the requester learns the fate from this NAK.
+                self.resp.responses.clear();
+                self.refuse(fetch_failed(error), psn, cx);
+            }
+        }
+    }
+}

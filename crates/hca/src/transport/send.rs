@@ -1,0 +1,240 @@
+//! One send request on its way: where its bytes are, which PSNs it takes, how far it is.
+
+use super::executor::total_length;
+use super::window::PACKET_COST;
+use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::types::*;
+use smallvec::SmallVec;
+use umem::AccessError;
+use wire::Psn;
+
+/// Vendor error codes of completions: which check failed.
+pub(super) mod vendor {
+    use crate::key::KeyError;
+    use umem::AccessError;
+
+    pub(in super::super) const NONE: u32 = 0;
+    pub(in super::super) const TOO_SHORT: u32 = 0x20;
+    pub(in super::super) const NO_READ_RESOURCES: u32 = 0x21;
+    pub(in super::super) const BAD_RESPONSE: u32 = 0x22;
+
+    pub(in super::super) fn key(error: KeyError) -> u32 {
+        match error {
+            KeyError::Unknown => 1,
+            KeyError::ForeignPd => 2,
+            KeyError::Denied => 3,
+            KeyError::Range => 4,
+        }
+    }
+
+    pub(in super::super) fn memory(error: AccessError) -> u32 {
+        match error {
+            AccessError::Revoked => 0x11,
+            AccessError::OutOfRange => 0x12,
+            AccessError::Fault => 0x13,
+            AccessError::Unreachable => 0x14,
+        }
+    }
+}
+
+/// A resolved scatter/gather list, read or written mostly in order.
+#[derive(Default)]
+pub(super) struct SgMemory {
+    entries: SmallVec<[MemRef; 2]>,
+    /// Entry of the last access and the offset at which it begins.
+    entry: usize,
+    begin: u64,
+}
+
+impl SgMemory {
+    /// Checks every entry once; entries of length 0 name no memory.
+    pub(super) fn resolve(keys: &KeyTable, pd: PdId, list: &SgList, access: Access) -> Result<SgMemory, KeyError> {
+        let mut memory = SgMemory::default();
+        for sge in list.iter().filter(|sge| sge.length > 0) {
+            memory.entries.push(keys.resolve(pd, sge.lkey, sge.addr, sge.length.into(), access)?);
+        }
+        Ok(memory)
+    }
+
+    fn for_each_part(
+        &mut self,
+        at: u64,
+        len: usize,
+        mut part: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        if at < self.begin {
+            self.entry = 0;
+            self.begin = 0;
+        }
+        let mut done = 0;
+        while done < len {
+            let Some(memory) = self.entries.get(self.entry) else {
+                return Err(AccessError::OutOfRange);
+            };
+            let within = at + done as u64 - self.begin;
+            if within >= memory.len() {
+                self.begin += memory.len();
+                self.entry += 1;
+                continue;
+            }
+            let here = usize::try_from(memory.len() - within).unwrap_or(usize::MAX).min(len - done);
+            part(memory, within, done..done + here)?;
+            done += here;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.for_each_part(at, dst.len(), |memory, within, range| memory.read(within, &mut dst[range]))
+    }
+
+    pub(super) fn write(&mut self, at: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.for_each_part(at, src.len(), |memory, within, range| memory.write(within, &src[range]))
+    }
+}
+
+/// How far a send request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Not begun; has no PSN.
+    Posted,
+    /// Has its PSNs; packets are on their way.
+    Started,
+    /// Failed here, before or amid its packets; completes when it is the oldest.
+    Failed(WcStatus, u32),
+}
+
+/// A send request in the queue.
+pub(super) struct Wqe {
+    pub(super) wr: SendWr,
+    /// Payload, or bytes a READ or atomic brings.
+    pub(super) length: u32,
+    pub(super) signaled: bool,
+    pub(super) memory: SgMemory,
+    pub(super) phase: Phase,
+    pub(super) first: Psn,
+    /// PSNs it takes.
+    pub(super) packets: u32,
+    /// PSNs of it that the peer has answered.
+    pub(super) acked: u32,
+    /// READ: PSNs that one request packet covers.
+    pub(super) chunk: u32,
+    /// Cost of everything before it since the QP began to send.
+    pub(super) base: u64,
+}
+
+impl Wqe {
+    pub(super) fn new(wr: SendWr, sq_sig_all: bool) -> Wqe {
+        let length = match (&wr.op, &wr.payload) {
+            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, _) => 8,
+            (_, Payload::Inline(bytes)) => bytes.len() as u32,
+            // `post_send` has refused anything longer than 2^31.
+            (_, Payload::Gather(list)) => total_length(list) as u32,
+        };
+        Wqe {
+            signaled: sq_sig_all || wr.flags.contains(SendFlags::SIGNALED),
+            wr,
+            length,
+            memory: SgMemory::default(),
+            phase: Phase::Posted,
+            first: Psn::default(),
+            packets: 0,
+            acked: 0,
+            chunk: 1,
+            base: 0,
+        }
+    }
+
+    /// Whether the peer answers it with data: a READ or an atomic.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_read() || self.is_atomic()
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.wr.op, SendOp::Read(_))
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// Takes PSNs from `first` on.
+    pub(super) fn start(&mut self, first: Psn, mtu: u32, base: u64) {
+        self.phase = Phase::Started;
+        self.first = first;
+        self.packets = if self.is_atomic() { 1 } else { self.length.div_ceil(mtu).max(1) };
+        self.base = base;
+    }
+
+    /// The PSN after its last.
+    pub(super) fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    /// Where on the axis of costs its PSN number `packet` begins.
+    pub(super) fn position(&self, packet: u32, mtu: u32) -> u64 {
+        let payload = (u64::from(packet) * u64::from(mtu)).min(self.length.into());
+        self.base + payload + u64::from(packet) * PACKET_COST
+    }
+
+    /// PSNs that the request packet at `packet` covers.
+    pub(super) fn covers(&self, packet: u32) -> u32 {
+        (self.chunk - packet % self.chunk).min(self.packets - packet)
+    }
+
+    /// Bytes of payload at PSN number `packet`.
+    pub(super) fn payload_at(&self, packet: u32, mtu: u32) -> usize {
+        let at = u64::from(packet) * u64::from(mtu);
+        u64::from(self.length).saturating_sub(at).min(mtu.into()) as usize
+    }
+
+    /// Copies payload out, for a packet.
+    pub(super) fn fill(&mut self, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        match &self.wr.payload {
+            Payload::Inline(bytes) => {
+                let at = at as usize;
+                dst.copy_from_slice(bytes.get(at..at + dst.len()).ok_or(AccessError::OutOfRange)?);
+                Ok(())
+            }
+            Payload::Gather(_) => self.memory.read(at, dst),
+        }
+    }
+
+    /// Its completion.
+    pub(super) fn completion(&self, qp_num: u32, status: WcStatus, vendor_err: u32) -> Completion {
+        let opcode = match self.wr.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
+            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::RdmaWrite,
+            SendOp::Read(_) => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::LocalInvalidate(_) => WcOpcode::LocalInv,
+        };
+        Completion {
+            wr_id: self.wr.wr_id,
+            status,
+            opcode,
+            vendor_err,
+            byte_len: if status == WcStatus::Success { self.length } else { 0 },
+            imm_or_key: 0,
+            qp_num,
+            src_qp: 0,
+            flags: WcFlags::empty(),
+            sl: 0,
+            timestamp_ns: 0,
+            solicited: status != WcStatus::Success,
+        }
+    }
+
+    /// Resolves what it reads or writes here. `Err` is the status it fails with.
+    pub(super) fn resolve(&mut self, keys: &KeyTable, pd: PdId) -> Result<(), (WcStatus, u32)> {
+        let access = if self.is_answered() { Access::LOCAL_WRITE } else { Access::empty() };
+        let Payload::Gather(list) = &self.wr.payload else { return Ok(()) };
+        if self.is_atomic() && total_length(list) < 8 {
+            return Err((WcStatus::LocLenErr, vendor::TOO_SHORT));
+        }
+        self.memory = SgMemory::resolve(keys, pd, list, access)
+            .map_err(|error| (WcStatus::LocProtErr, vendor::key(error)))?;
+        Ok(())
+    }
+}

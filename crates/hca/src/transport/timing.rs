@@ -1,0 +1,146 @@
+//! Times that the specification encodes in a few bits, and the requester's own estimate of the round trip.
+
+use std::time::{Duration, Instant};
+
+/// RNR NAK timer codes (IBA table 45), in units of 10 µs.
+const RNR_TIMER: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+    4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// How long an RNR NAK with timer `code` (5 bits) asks the requester to wait.
+pub fn rnr_wait(code: u8) -> Duration {
+    Duration::from_micros(u64::from(RNR_TIMER[usize::from(code & 31)]) * 10)
+}
+
+/// Local ACK timeout of code `code` (5 bits): 4.096 µs · 2^code, or `None` for 0, which means for ever (IBA 9.7.6.1.3).
+pub fn ack_timeout(code: u8) -> Option<Duration> {
+    match code & 31 {
+        0 => None,
+        code => Some(Duration::from_nanos(4096 << code)),
+    }
+}
+
+/// Shortest wait before a probe: below it, scheduling on a busy host looks like loss.
+const PROBE_FLOOR: Duration = Duration::from_millis(1);
+/// Probes whose interval still doubles.
+const PROBE_DOUBLINGS: u32 = 9;
+/// Probes within one ACK timeout, which is the specification's own way to find a loss.
+const PROBES_PER_TIMEOUT: u32 = 6;
+
+/// Smoothed round trip time, measured on one packet at a time.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    smoothed: Option<Duration>,
+}
+
+impl RoundTrip {
+    /// Takes one measurement in: 1/8 new, 7/8 old.
+    pub(super) fn sample(&mut self, taken: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => taken,
+            Some(old) => old - old / 8 + taken / 8,
+        });
+    }
+
+    fn probe_base(&self) -> Duration {
+        self.smoothed.map_or(PROBE_FLOOR, |rtt| (rtt * 4).max(PROBE_FLOOR))
+    }
+}
+
+/// The timers that run while requests are unacknowledged.
+#[derive(Debug, Default)]
+pub(super) struct AckTimers {
+    /// When the ACK timeout began: last progress, retry or first packet of a flight.
+    since: Option<Instant>,
+    probe_at: Option<Instant>,
+    probes: u32,
+}
+
+impl AckTimers {
+    /// Nothing is unacknowledged.
+    pub(super) fn stop(&mut self) {
+        *self = AckTimers::default();
+    }
+
+    /// Starts anew because the peer made progress or a retry begins.
+    pub(super) fn restart(&mut self, now: Instant, rtt: &RoundTrip) {
+        self.since = Some(now);
+        self.probes = 0;
+        self.probe_at = Some(now + rtt.probe_base());
+    }
+
+    /// Starts unless running.
+    pub(super) fn ensure(&mut self, now: Instant, rtt: &RoundTrip) {
+        if self.since.is_none() {
+            self.restart(now, rtt);
+        }
+    }
+
+    /// Whether the local ACK timeout passed.
+    pub(super) fn expired(&self, now: Instant, timeout: Option<Duration>) -> bool {
+        matches!((self.since, timeout), (Some(since), Some(t)) if now >= since + t)
+    }
+
+    /// Whether a probe is due; notes it as sent.
+    pub(super) fn take_probe(&mut self, now: Instant, rtt: &RoundTrip, timeout: Option<Duration>) -> bool {
+        if self.probe_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.probes += 1;
+        // Without a timeout the probes are the only way out of a lost tail: they go on, ever more slowly.
+        self.probe_at = (timeout.is_none() || self.probes < PROBES_PER_TIMEOUT)
+            .then(|| now + rtt.probe_base() * (1 << self.probes.min(PROBE_DOUBLINGS)));
+        true
+    }
+
+    /// When to look again.
+    pub(super) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
+        let expiry = self.since.zip(timeout).map(|(since, t)| since + t);
+        [self.probe_at, expiry].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rnr_table_is_that_of_the_specification() {
+        assert_eq!(rnr_wait(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_wait(1), Duration::from_micros(10));
+        assert_eq!(rnr_wait(12), Duration::from_micros(640));
+        assert_eq!(rnr_wait(31), Duration::from_micros(491_520));
+        for code in 2..32 {
+            assert!(rnr_wait(code) > rnr_wait(code - 1));
+        }
+    }
+
+    #[test]
+    fn ack_timeout_doubles() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(4096 << 14)));
+        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+    }
+
+    #[test]
+    fn probes_back_off_and_end_within_a_timeout() {
+        let start = Instant::now();
+        let rtt = RoundTrip::default();
+        let mut timers = AckTimers::default();
+        timers.ensure(start, &rtt);
+        let timeout = ack_timeout(20);
+        let mut sent = Vec::new();
+        let mut now = start;
+        while let Some(at) = timers.probe_at {
+            now = at;
+            assert!(timers.take_probe(now, &rtt, timeout));
+            sent.push(now - start);
+        }
+        assert_eq!(sent.len() as u32, PROBES_PER_TIMEOUT);
+        assert_eq!(sent[..3], [1, 3, 7].map(Duration::from_millis));
+        assert!(!timers.expired(now, timeout));
+        assert_eq!(timers.deadline(timeout), Some(start + Duration::from_nanos(4096 << 20)));
+    }
+}

@@ -1,0 +1,88 @@
+//! The receiver of datagrams (IBA 9.8.3): Q_Key, then a receive request whose first 40 bytes take the network header.
+
+use super::executor::Refusal;
+use super::qp::Transport;
+use super::responder::blank;
+use super::{Counter, Cx, Rx};
+use crate::sabotage::{self, Sabotage};
+use crate::types::*;
+use std::net::{IpAddr, Ipv6Addr};
+use wire::grh::Grh;
+use wire::icrc::Addresses;
+use wire::{GRH_LEN, ICRC_LEN, Operation};
+
+const UDP_HEADER_LEN: usize = 8;
+/// What mlx5 reports in the service level of a RoCEv2 completion: bit 3, and the kind of IP header below it. UCX drops
+/// datagrams whose kind it does not find there.
+const SL_IPV4: u8 = 0xa;
+const SL_IPV6: u8 = 0x9;
+
+impl Transport {
+    /// A datagram.
+    pub(super) fn receive_datagram(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        let headers = rx.headers;
+        let Some(deth) = headers.deth else { return cx.counters.count(Counter::RxDropped, 1) };
+        let bad_qkey = deth.qkey != self.attr.qkey && !sabotage::on(Sabotage::SkipQkey);
+        let bad_length = rx.payload.len() > self.mtu as usize;
+        if bad_qkey || bad_length || headers.bth.opcode.operation != Operation::Send {
+            return cx.counters.count(Counter::RxDropped, 1);
+        }
+        self.note_established(cx);
+        let Ok(mut landing) = self.inbox.take(self.pd) else {
+            return cx.counters.count(Counter::OutOfBuffer, 1);
+        };
+        if landing.room() < (GRH_LEN + rx.payload.len()) as u64 {
+            // The request waits for a datagram that fits.
+            self.inbox.put_back(landing);
+            return cx.counters.count(Counter::RespLocalLengthError, 1);
+        }
+        let placed = landing
+            .append(cx.keys, &network_header(rx))
+            .and_then(|()| landing.append(cx.keys, rx.payload));
+        if let Err(refusal) = placed {
+            let status = match refusal {
+                Refusal::ReceiveTooShort => WcStatus::LocLenErr,
+                _ => WcStatus::LocProtErr,
+            };
+            self.fail_receive(landing, status, cx);
+            return self.enter_error(cx);
+        }
+        let (imm_or_key, with_imm) = match headers.imm {
+            Some(imm) => (imm, WcFlags::WITH_IMM),
+            None => (0, WcFlags::empty()),
+        };
+        cx.sink.received(Completion {
+            byte_len: landing.filled() as u32,
+            imm_or_key,
+            src_qp: deth.src_qp,
+            flags: WcFlags::GRH | with_imm,
+            sl: if rx.src.is_ipv4() { SL_IPV4 } else { SL_IPV6 },
+            solicited: headers.bth.solicited,
+            ..blank(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
+        });
+    }
+}
+
+fn network_header(rx: &Rx<'_>) -> [u8; GRH_LEN] {
+    let addresses = match (rx.src, rx.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4(src, dst),
+        (src, dst) => Addresses::V6(v6(src), v6(dst)),
+    };
+    let transport = rx.headers.len() + rx.payload.len() + usize::from(rx.headers.bth.pad);
+    Grh {
+        addresses,
+        traffic_class: rx.traffic_class,
+        flow_label: 0,
+        hop_limit: rx.hop_limit,
+        udp_len: (UDP_HEADER_LEN + transport + ICRC_LEN) as u16,
+        identification: 0,
+    }
+    .emit()
+}
+
+fn v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
