@@ -1,1 +1,59 @@
-//! shim
+//! Interposition on the C library, for the few places where an unmodified program would go past our libibverbs.
+//!
+//! The functions defined here under the C library's own names end up exported from the preloaded library, so that
+//! a program's calls reach them first. Each keeps the exact semantics of the original, and for everything that is
+//! not ours it costs one comparison and one indirect call. Four matters:
+//!
+//! - **Files** (`redirect`, `open`, `stat`): `/sys/class/infiniband*`, our PCI functions below `/sys/devices` and
+//!   `/dev/infiniband` are looked up in the tree that the environment variable [`sysfs::ROOT_VARIABLE`] names.
+//!   Attributes that change are asked from a callback ([`set_provider`]). Without the variable paths stay
+//!   untouched, except that an announced uverbs node ([`announce_uverbs`]) exists.
+//! - **Memory** (`memory`): what the program unmaps, moves, replaces or discards is told to a callback first
+//!   ([`set_invalidate`]).
+//! - **Signals** (`signals`): once `mm::guard` handles SIGSEGV and SIGBUS, the program's own actions are kept
+//!   behind it.
+//! - **Descriptors and processes** (`descriptors`, `process`): a program that closes every descriptor does not
+//!   close the engine's ([`protect_fd`]), and a process that became a daemon is told ([`set_daemon`]).
+//!
+//! Calls are passed on to the next definition in the program's lookup order, so that other preloaded libraries,
+//! UCX's memory hooks and cancellation keep working; before this library's constructor ran, and where the C
+//! library is too old to have the function, the system call is made directly. Nothing is allocated, locked or
+//! looked up on these ways, so they are safe inside an allocator, a signal handler or a vfork child.
+//!
+//! After a fork the child has no callbacks until they are set again: the engine behind them stayed in the parent.
+#![cfg(target_os = "linux")]
+
+#[macro_use]
+mod next;
+mod descriptors;
+mod memory;
+mod open;
+mod process;
+mod redirect;
+mod signals;
+mod stat;
+
+pub use descriptors::{protect_fd, unprotect_fd};
+pub use memory::set_invalidate;
+pub use open::{Provider, set_provider};
+pub use process::{in_daemon, set_daemon};
+pub use redirect::{announce_uverbs, sysfs_root};
+
+/// Runs before the program: finds the next definitions, so that no later call has to.
+extern "C" fn initialise() {
+    next::resolve_all();
+    process::watch_forks();
+    redirect::look_around();
+}
+
+// The number puts it before constructors without one, such as those of the crates above.
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static INITIALISE: extern "C" fn() = initialise;
+
+/// Sets errno and returns −1, as a failing C function does.
+fn fail<T: From<i8>>(errno: libc::c_int) -> T {
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    T::from(-1)
+}

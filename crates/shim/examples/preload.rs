@@ -1,0 +1,90 @@
+//! The interposition layer as a library of its own, with callbacks that tests can observe.
+//!
+//! `PEERDMA_TEST_GID`, if set, is what every `gids/0` reads; `peerdma_test_*` are for C programs that load symbols.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static START: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
+static DAEMONS: AtomicUsize = AtomicUsize::new(0);
+
+fn on_invalidate(start: usize, len: usize) {
+    CALLS.fetch_add(1, SeqCst);
+    START.store(start, SeqCst);
+    LEN.store(len, SeqCst);
+}
+
+fn on_daemon() {
+    DAEMONS.fetch_add(1, SeqCst);
+}
+
+extern "C" fn start() {
+    if let Some(gid) = std::env::var_os("PEERDMA_TEST_GID") {
+        shim::set_provider(Box::new(move |path| {
+            path.ends_with("/ports/1/gids/0").then(|| gid.as_encoded_bytes().to_vec())
+        }));
+    }
+    if std::env::var_os("PEERDMA_TEST_ANNOUNCE").is_some() {
+        shim::announce_uverbs(3);
+    }
+    shim::set_daemon(on_daemon);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START_FUNCTION: extern "C" fn() = start;
+
+/// Begins to watch memory.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_watch() {
+    shim::set_invalidate(on_invalidate);
+}
+
+/// How often memory was invalidated since the last call, and the last range.
+///
+/// # Safety
+/// The pointers are writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn peerdma_test_invalidated(start: *mut usize, len: *mut usize) -> usize {
+    // SAFETY: as the caller promises.
+    unsafe {
+        *start = START.load(SeqCst);
+        *len = LEN.load(SeqCst);
+    }
+    CALLS.swap(0, SeqCst)
+}
+
+/// How often `daemon` called back.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_daemons() -> usize {
+    DAEMONS.load(SeqCst)
+}
+
+/// Protects a descriptor.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_protect(fd: c_int) {
+    shim::protect_fd(fd);
+}
+
+/// Ends the protection.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_unprotect(fd: c_int) {
+    shim::unprotect_fd(fd);
+}
+
+/// Installs the fault guard.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_guard() {
+    mm::guard::install();
+}
+
+/// A guarded load from `address`: 0, or −1 when it faulted.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_touch(address: u64) -> c_int {
+    match mm::guard::touch_read(address) {
+        Ok(()) => 0,
+        Err(_) => -1,
+    }
+}

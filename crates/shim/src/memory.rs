@@ -1,0 +1,236 @@
+//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`, `brk`.
+//!
+//! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked before the pages go,
+//! or a later mapping at the same address would receive what was meant for this one. The callback runs before the
+//! system call, and not at all for calls that the kernel refuses by their arguments alone.
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use libc::{MAP_FAILED, off_t, size_t};
+
+/// MADV_DONTNEED_LOCKED, not in every C library's headers.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+/// MAP_FIXED_NOREPLACE wins over MAP_FIXED in the kernel.
+const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
+
+static INVALIDATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+std::thread_local! {
+    /// Whether this thread is inside the callback.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets what to call with (address, length in bytes) of memory that is about to go. The range is page-aligned.
+///
+/// It is called in the thread that gives the memory away and returns once nothing of the engine's can touch it any
+/// more. An allocator inside the process may unmap too, in any place where it is entered: so the callback must not
+/// wait for a lock under which anyone allocates or frees. Should it unmap itself, it is not called again.
+pub fn set_invalidate(callback: fn(usize, usize)) {
+    INVALIDATE.store(callback as *mut c_void, Ordering::Release);
+}
+
+/// In a forked child: the engine is not here, and its locks may be held for ever.
+pub(crate) fn forget_invalidate() {
+    INVALIDATE.store(null_mut(), Ordering::Relaxed);
+}
+
+#[inline]
+fn watched() -> bool {
+    !INVALIDATE.load(Ordering::Relaxed).is_null()
+}
+
+/// Tells the callback, with the range widened to pages. A range the kernel would refuse is left to the kernel.
+#[inline]
+fn invalidate(start: usize, len: usize) {
+    if watched() {
+        invalidate_watched(start, len);
+    }
+}
+
+#[cold]
+fn invalidate_watched(start: usize, len: usize) {
+    let callback = INVALIDATE.load(Ordering::Acquire);
+    let mask = page_size() - 1;
+    let Some(end) = start.checked_add(len).and_then(|end| end.checked_add(mask)) else { return };
+    if callback.is_null() || len == 0 || start & mask != 0 {
+        return;
+    }
+    // SAFETY: not null, so stored by `set_invalidate` from this type.
+    let callback: fn(usize, usize) =
+        unsafe { core::mem::transmute::<*mut c_void, fn(usize, usize)>(callback) };
+    // A thread that is being torn down has no cell any more; it cannot be inside the callback either.
+    if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false) {
+        return;
+    }
+    // SAFETY: errno is this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    callback(start, (end & !mask) - start);
+    // SAFETY: as above.
+    unsafe { *errno = before };
+    let _ = INSIDE.try_with(|inside| inside.set(false));
+}
+
+fn page_size() -> usize {
+    static SIZE: AtomicUsize = AtomicUsize::new(0);
+    match SIZE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: sysconf has no preconditions.
+            let size =
+                usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+            SIZE.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
+    invalidate(address as usize, len);
+    pass!(MUNMAP(address, len), SYS_munmap, address, len)
+}
+
+macro_rules! mmap_functions {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            address: *mut c_void,
+            len: size_t,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+                invalidate(address as usize, len);
+            }
+            pass!(
+                MMAP(address, len, protection, flags, fd, offset),
+                SYS_mmap, address, len, protection, flags, fd, offset
+            )
+        }
+    )*};
+}
+
+mmap_functions!(mmap mmap64);
+
+/// Variadic in C: the new address counts with MREMAP_FIXED or MREMAP_DONTUNMAP only.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    if watched() {
+        let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+        if flags & libc::MREMAP_FIXED != 0 {
+            invalidate(new as usize, new_len);
+        }
+        if moves {
+            invalidate(old as usize, old_len);
+        } else if new_len < old_len {
+            let kept = new_len.next_multiple_of(page_size());
+            invalidate((old as usize).saturating_add(kept), old_len.saturating_sub(kept));
+        } else if flags & libc::MREMAP_MAYMOVE != 0 {
+            // Only a move takes anything away, so growing in place is tried first.
+            let stay = flags & !libc::MREMAP_MAYMOVE;
+            let grown: *mut c_void = pass!(
+                MREMAP(old, old_len, new_len, stay, null_mut::<c_void>()),
+                SYS_mremap,
+                old,
+                old_len,
+                new_len,
+                stay
+            );
+            if grown != MAP_FAILED {
+                return grown;
+            }
+            invalidate(old as usize, old_len);
+        }
+    }
+    pass!(MREMAP(old, old_len, new_len, flags, new), SYS_mremap, old, old_len, new_len, flags, new)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | MADV_DONTNEED_LOCKED
+    ) {
+        invalidate(address as usize, len);
+    }
+    pass!(MADVISE(address, len, advice), SYS_madvise, address, len, advice)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+    if watched() {
+        invalidate(address as usize, attached_len(address as usize));
+    }
+    pass!(SHMDT(address), SYS_shmdt, address)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    if watched() && flags & libc::SHM_REMAP != 0 && !address.is_null() {
+        // SAFETY: all-zero bytes are a valid shmid_ds, which the call fills.
+        let (code, segment) = unsafe {
+            let mut segment: libc::shmid_ds = core::mem::zeroed();
+            (libc::shmctl(id, libc::IPC_STAT, &mut segment), segment)
+        };
+        if code == 0 {
+            invalidate(address as usize, segment.shm_segsz);
+        }
+    }
+    pass!(SHMAT(id, address, flags), SYS_shmat, id, address, flags)
+}
+
+/// Length of the System V segment attached at `address`, 0 when there is none.
+///
+/// The kernel tells only in `maps`: lines of `start-end perms offset dev inode /SYSVkkkkkkkk`, in ascending order.
+fn attached_len(address: usize) -> usize {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return 0 };
+    let mut end = address;
+    for line in maps.lines().filter(|line| line.contains("/SYSV")) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let Some((first, last)) = range else { continue };
+        let (first, last) = (usize::from_str_radix(first, 16), usize::from_str_radix(last, 16));
+        match (first, last) {
+            (Ok(first), Ok(last)) if first == end => end = last,
+            _ => {}
+        }
+    }
+    end.saturating_sub(address)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
+    if watched() {
+        given_back(end as usize);
+    }
+    pass_or!(BRK(end), -1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    if watched() && increment < 0 {
+        let now = system!(SYS_brk, 0) as usize;
+        given_back(now.saturating_add_signed(increment));
+    }
+    pass_or!(SBRK(increment), MAP_FAILED)
+}
+
+/// The heap is about to end at `end`; whole pages above it go.
+fn given_back(end: usize) {
+    let now = system!(SYS_brk, 0) as usize;
+    if let Some(kept) = end.checked_next_multiple_of(page_size()) {
+        invalidate(kept, now.saturating_sub(kept));
+    }
+}

@@ -1,0 +1,253 @@
+//! Which paths are ours, and where they lead.
+//!
+//! The tree (crate `sysfs`) has the shape of `/sys` below its root, and `dev/infiniband` beside it. Redirected are
+//! `/sys/class/infiniband*` and `/dev/infiniband` always, so that only our devices are seen, and below
+//! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Reading a
+//! path is lexical; symbolic links inside the tree are followed by the kernel.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+const SYS: &[u8] = b"/sys";
+const DEV: &[u8] = b"/dev/infiniband";
+/// `dddd:bb:dd.f`
+const PCI_ADDRESS_LEN: usize = 12;
+
+/// Where a path of ours leads.
+pub(crate) struct Target {
+    /// The file that answers in its place.
+    pub(crate) path: CString,
+    /// The path below the root, when it names its object without `..`.
+    key: Option<String>,
+    /// Index of the uverbs node, if it is one.
+    pub(crate) uverbs: Option<u32>,
+}
+
+impl Target {
+    /// The attribute's path as a provider knows it, `class/infiniband/…`, whichever way the program took to it.
+    pub(crate) fn attribute(&self) -> Option<String> {
+        let key = self.key.as_deref()?;
+        let at = key.rfind("/infiniband/")? + "/infiniband/".len();
+        Some(format!("class/infiniband/{}", &key[at..]))
+    }
+
+    /// The path for C.
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.path.as_ptr()
+    }
+}
+
+/// Uverbs nodes 0 to 63 that exist although there is no tree.
+static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
+/// Whether the program holds a directory of the tree, so that relative paths may be ours.
+static RELATIVE: AtomicBool = AtomicBool::new(false);
+
+/// Lets `/dev/infiniband/uverbs<index>` exist, as a character device open to all, also without a sysfs tree.
+/// Indices from 64 on are ignored.
+pub fn announce_uverbs(index: u32) {
+    if let Some(bit) = 1u64.checked_shl(index) {
+        ANNOUNCED.fetch_or(bit, Relaxed);
+    }
+}
+
+/// The root of the sysfs tree, if the environment names one.
+pub fn sysfs_root() -> Option<&'static Path> {
+    root().map(|root| Path::new(OsStr::from_bytes(root)))
+}
+
+fn root() -> Option<&'static [u8]> {
+    static ROOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let value = std::env::var_os(sysfs::ROOT_VARIABLE)?;
+        let root = value.as_bytes();
+        // A root inside what is redirected would lead back here.
+        if root.first() != Some(&b'/') || root.starts_with(b"/sys") || root.starts_with(DEV) {
+            return None;
+        }
+        let canonical = std::fs::canonicalize(&value)
+            .map_or(root.to_vec(), |path| path.into_os_string().into_encoded_bytes());
+        // realpath() results are shortened in place to begin with /sys.
+        (canonical.len() > SYS.len()).then_some(canonical)
+    })
+    .as_deref()
+}
+
+/// Where `path` leads if it is ours.
+///
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline]
+pub(crate) unsafe fn find(path: *const c_char) -> Option<Target> {
+    // SAFETY: as the caller promises.
+    if unsafe { begins(path, b"/sys/") || begins(path, DEV) } {
+        // SAFETY: not null, as it begins with something.
+        return find_absolute(unsafe { CStr::from_ptr(path) }.to_bytes());
+    }
+    None
+}
+
+/// The same for a path relative to `directory`, whose attributes may be ours after the tree was opened.
+///
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline]
+pub(crate) unsafe fn find_at(directory: c_int, path: *const c_char) -> Option<Target> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if RELATIVE.load(Relaxed) && !path.is_null() && !begins(path, b"/") {
+            return find_relative(directory, CStr::from_ptr(path).to_bytes());
+        }
+        find(path)
+    }
+}
+
+/// Remembers that a directory of the tree is open or current.
+pub(crate) fn entered_tree() {
+    RELATIVE.store(true, Relaxed);
+}
+
+/// At the start of the program: it may have been started inside the tree.
+pub(crate) fn look_around() {
+    let Some(root) = root() else { return };
+    let mut buffer = [0u8; libc::PATH_MAX as usize];
+    if system!(SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) > 0 && buffer.starts_with(root) {
+        entered_tree();
+    }
+}
+
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline]
+unsafe fn begins(path: *const c_char, prefix: &[u8]) -> bool {
+    // SAFETY: bytes are read one by one up to the first difference, which the terminating NUL is at the latest.
+    !path.is_null() && (0..prefix.len()).all(|i| unsafe { *path.add(i) as u8 } == prefix[i])
+}
+
+#[cold]
+fn find_absolute(path: &[u8]) -> Option<Target> {
+    let components: Vec<&[u8]> =
+        path.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let root = root();
+    match components.as_slice() {
+        [b"dev", b"infiniband", rest @ ..] => {
+            let uverbs = uverbs_index(rest);
+            match root {
+                Some(root) => Some(target(root, &components, uverbs)),
+                None if ANNOUNCED.load(Relaxed) & 1u64.checked_shl(uverbs?)? != 0 => {
+                    Some(Target { path: c"/dev/null".into(), key: None, uverbs })
+                }
+                None => None,
+            }
+        }
+        [b"sys", rest @ ..] => {
+            let root = root?;
+            let ours = match rest {
+                [b"class", class, ..] => class.starts_with(b"infiniband"),
+                [b"devices", below @ ..] | [b"bus", b"pci", b"devices", below @ ..] => {
+                    below.iter().any(|part| has_function(root, part))
+                }
+                _ => false,
+            };
+            ours.then(|| target(root, rest, None))
+        }
+        _ => None,
+    }
+}
+
+#[cold]
+fn find_relative(directory: c_int, path: &[u8]) -> Option<Target> {
+    let root = root()?;
+    let link = match directory {
+        libc::AT_FDCWD => c"/proc/self/cwd".to_owned(),
+        directory => CString::new(format!("/proc/self/fd/{directory}")).ok()?,
+    };
+    let mut buffer = [0u8; libc::PATH_MAX as usize];
+    let len =
+        system!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), buffer.as_mut_ptr(), buffer.len());
+    let base = buffer.get(..usize::try_from(len).ok()?)?.strip_prefix(root)?;
+    let parts = base.split(|&b| b == b'/').chain(path.split(|&b| b == b'/'));
+    let components: Vec<&[u8]> = parts.filter(|part| !part.is_empty() && *part != b".").collect();
+    matches!(components.first(), Some(&b"class" | &b"devices"))
+        .then(|| target(root, &components, None))
+}
+
+fn target(root: &[u8], components: &[&[u8]], uverbs: Option<u32>) -> Target {
+    let below = components.join(&b'/');
+    let mut path = root.to_vec();
+    path.push(b'/');
+    path.extend_from_slice(&below);
+    let key = if components.contains(&&b".."[..]) { None } else { String::from_utf8(below).ok() };
+    // No NUL can be inside: every part comes from a NUL-terminated string.
+    Target { path: CString::new(path).unwrap_or_default(), key, uverbs }
+}
+
+fn uverbs_index(below_dev: &[&[u8]]) -> Option<u32> {
+    let [name] = below_dev else { return None };
+    std::str::from_utf8(name.strip_prefix(b"uverbs")?).ok()?.parse().ok()
+}
+
+fn has_function(root: &[u8], part: &[u8]) -> bool {
+    if part.len() != PCI_ADDRESS_LEN || part[4] != b':' || part[7] != b':' || part[10] != b'.' {
+        return false;
+    }
+    let path = CString::new([root, b"/bus/pci/devices/", part].concat()).unwrap_or_default();
+    system!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0
+}
+
+/// Turns a path below the root back into the one the program knows, in place. Others are left alone.
+///
+/// # Safety
+/// `path` is NUL-terminated and writable.
+pub(crate) unsafe fn restore(path: *mut c_char) {
+    let Some(root) = root() else { return };
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let Some(below) =
+        bytes.strip_prefix(root).filter(|below| matches!(below.first(), None | Some(b'/')))
+    else {
+        return;
+    };
+    let prefix: &[u8] = if below.starts_with(DEV) { b"" } else { SYS };
+    // SAFETY: the prefix is shorter than the root, so the result fits; copied with its NUL, regions may overlap.
+    unsafe {
+        core::ptr::copy(path.add(root.len()), path.add(prefix.len()), below.len() + 1);
+        core::ptr::copy_nonoverlapping(prefix.as_ptr().cast(), path, prefix.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attribute_is_named_the_same_whichever_way_leads_to_it() {
+        let attribute = |key: &str| {
+            Target { path: CString::default(), key: Some(key.into()), uverbs: None }.attribute()
+        };
+        let expected = Some("class/infiniband/peerdma0/ports/1/state".to_owned());
+        assert_eq!(attribute("class/infiniband/peerdma0/ports/1/state"), expected);
+        assert_eq!(
+            attribute("devices/pci0000:00/0000:00:05.0/infiniband/peerdma0/ports/1/state"),
+            expected
+        );
+        assert_eq!(
+            attribute("class/infiniband_verbs/uverbs0/device/infiniband/peerdma0/ports/1/state"),
+            expected
+        );
+        assert_eq!(attribute("class/infiniband_verbs/uverbs0/ibdev"), None);
+    }
+
+    #[test]
+    fn other_paths_are_untouched() {
+        for path in [c"/etc/passwd", c"/sys/class/net", c"/sys", c"/dev/null", c"relative", c""] {
+            // SAFETY: NUL-terminated.
+            assert!(unsafe { find(path.as_ptr()) }.is_none(), "{path:?}");
+        }
+        // SAFETY: null is allowed.
+        assert!(unsafe { find(std::ptr::null()) }.is_none());
+    }
+}
