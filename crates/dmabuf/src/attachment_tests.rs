@@ -1,0 +1,200 @@
+use super::*;
+use crate::{Control, Extent, LocalControls, Pinning, Placement, memfd_name};
+use pcie::Platform;
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+fn memfd(name: &str, size: u64, seals: SealFlags) -> OwnedFd {
+    let fd =
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, size).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+/// A buffer of `gpu` as an exporter makes it.
+fn exported(controls: &LocalControls, gpu: &str, id: u64) -> (OwnedFd, Control) {
+    let address = Platform::default().named(gpu).unwrap().address;
+    let control = Control::create(id, address, Placement::Vram).unwrap();
+    controls.publish(id, control.as_fd()).unwrap();
+    (memfd(&memfd_name(id), 8192, SealFlags::SHRINK | SealFlags::GROW), control)
+}
+
+fn attach(platform: &Platform, dmabuf: &Arc<DmaBuf>) -> Result<Attachment, Error> {
+    let function = platform.named("peerdma0").unwrap();
+    dmabuf.attach(&AttachRequest { function, platform }, None)
+}
+
+#[test]
+fn only_dma_bufs_are_taken() {
+    let controls = LocalControls::default();
+    let errno = |fd: RawFd| DmaBuf::get(fd, &controls).unwrap_err().errno();
+    assert_eq!(errno(-1), libc::EBADF);
+    assert_eq!(errno(i32::MAX), libc::EBADF);
+    let (pipe, _w) = std::io::pipe().unwrap();
+    assert_eq!(errno(pipe.as_raw_fd()), libc::EINVAL);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let error = DmaBuf::get(file.as_raw_fd(), &controls).unwrap_err();
+    assert!(error.to_string().contains('/'), "names the file: {error}");
+    let plain = memfd("something", 4096, SealFlags::empty());
+    assert_eq!(errno(plain.as_raw_fd()), libc::EINVAL);
+    // the name alone is not enough
+    let unknown = memfd(&memfd_name(77), 4096, SealFlags::SHRINK);
+    assert!(
+        DmaBuf::get(unknown.as_raw_fd(), &controls)
+            .unwrap_err()
+            .to_string()
+            .contains("exporter is gone")
+    );
+    let (_sealed, control) = exported(&controls, "gpu0", 78);
+    let loose = memfd(&memfd_name(78), 4096, SealFlags::empty());
+    assert!(
+        DmaBuf::get(loose.as_raw_fd(), &controls).unwrap_err().to_string().contains("not sealed")
+    );
+    drop(control);
+}
+
+#[test]
+fn gpu_memory_is_mapped_with_its_route() {
+    mm::guard::install();
+    let (controls, platform) = (LocalControls::default(), Platform::default());
+    for (gpu, id, map_type) in
+        [("gpu0", 1, pcie::MapType::BusAddr), ("gpu1", 2, pcie::MapType::ThruHostBridge)]
+    {
+        let (fd, _control) = exported(&controls, gpu, id);
+        let dmabuf = DmaBuf::get(fd.as_raw_fd(), &controls).unwrap();
+        assert_eq!(
+            (dmabuf.size(), dmabuf.exporter_name(), dmabuf.is_dynamic()),
+            (8192, "peerdma-gpu", false)
+        );
+        rustix::io::pwrite(&fd, b"hello", 4096).unwrap();
+        drop(fd);
+        let attachment = attach(&platform, &dmabuf).unwrap();
+        let mapped = attachment.mapped();
+        assert_eq!(mapped.route.map_type(), map_type);
+        let [Extent { addr, len: 8192 }] = mapped.extents[..] else {
+            panic!("{:?}", mapped.extents)
+        };
+        attachment.enter().unwrap();
+        let mut bytes = [0; 5];
+        mm::guard::copy_from(addr + 4096, &mut bytes).unwrap();
+        attachment.leave();
+        assert_eq!(&bytes, b"hello");
+    }
+}
+
+#[test]
+fn unreachable_memory_is_ebusy_at_attach() {
+    let controls = LocalControls::default();
+    let (fd, _control) = exported(&controls, "gpu1", 3);
+    let dmabuf = DmaBuf::get(fd.as_raw_fd(), &controls).unwrap();
+    let text = include_str!("../../pcie/src/default.toml").replace("8086:09a2", "8086:2f00");
+    let error = attach(&Platform::from_toml(&text).unwrap(), &dmabuf).unwrap_err();
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("routes only within itself"), "{error}");
+}
+
+#[test]
+fn a_revoked_buffer_is_neither_entered_nor_attached() {
+    let (controls, platform) = (LocalControls::default(), Platform::default());
+    let (fd, control) = exported(&controls, "gpu0", 4);
+    let dmabuf = DmaBuf::get(fd.as_raw_fd(), &controls).unwrap();
+    let attachment = attach(&platform, &dmabuf).unwrap();
+    attachment.enter().unwrap();
+    attachment.leave();
+    control.revoke();
+    assert_eq!(attachment.enter(), Err(Error::Revoked));
+    assert_eq!(attach(&platform, &dmabuf).unwrap_err().errno(), libc::ENODEV);
+}
+
+#[test]
+fn a_buffer_that_cannot_be_mapped_gives_mmaps_errno() {
+    use std::os::fd::FromRawFd;
+    let (controls, platform) = (LocalControls::default(), Platform::default());
+    let (fd, _control) = exported(&controls, "gpu0", 5);
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+    // SAFETY: opens a path; the descriptor is owned at once.
+    let read_only = unsafe { OwnedFd::from_raw_fd(libc::open(path.as_ptr(), libc::O_RDONLY)) };
+    let dmabuf = DmaBuf::get(read_only.as_raw_fd(), &controls).unwrap();
+    assert_eq!(attach(&platform, &dmabuf).unwrap_err().errno(), libc::EACCES);
+}
+
+/// Counts the calls that an importer causes.
+#[derive(Default)]
+struct Counting {
+    pins: AtomicU32,
+    unpins: AtomicU32,
+    detached: AtomicU32,
+    fail_map: bool,
+}
+
+struct Handle(Arc<Counting>);
+
+impl Pinning for Counting {
+    fn pin(&self) -> Result<(), Error> {
+        self.pins.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn unpin(&self) {
+        self.unpins.fetch_add(1, SeqCst);
+    }
+}
+
+impl Exporter for Handle {
+    fn name(&self) -> &str {
+        "counting"
+    }
+    fn detach(&self) {
+        self.0.detached.fetch_add(1, SeqCst);
+    }
+    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error> {
+        if self.0.fail_map {
+            return Err(Error::Revoked);
+        }
+        let route = request.platform.route(request.function, pcie::Target::HOST)?;
+        Ok(Mapped { extents: Vec::new(), route })
+    }
+    fn unmap(&self, _: &Mapped) {}
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        Some(&*self.0)
+    }
+}
+
+#[test]
+fn static_importers_pin_and_dynamic_ones_are_told() {
+    struct Told(AtomicU32);
+    impl Importer for Told {
+        fn invalidate_mappings(&self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    let platform = Platform::default();
+    let counting = Arc::new(Counting::default());
+    let counts = || [&counting.pins, &counting.unpins, &counting.detached].map(|c| c.load(SeqCst));
+    let dmabuf = DmaBuf::new(0, Box::new(Handle(counting.clone())));
+    let fixed = attach(&platform, &dmabuf).unwrap();
+    assert_eq!(counts(), [1, 0, 0]);
+    drop(fixed);
+    assert_eq!(counts(), [1, 1, 1]);
+
+    let told = Arc::new(Told(AtomicU32::new(0)));
+    let importer: Arc<dyn Importer> = told.clone();
+    let request =
+        AttachRequest { function: platform.named("peerdma0").unwrap(), platform: &platform };
+    let moving = dmabuf.attach(&request, Some(&importer)).unwrap();
+    assert_eq!(counts(), [1, 1, 1], "a dynamic importer does not pin");
+    dmabuf.invalidate_mappings();
+    drop(moving);
+    dmabuf.invalidate_mappings();
+    assert_eq!(told.0.load(SeqCst), 1, "told while attached, not after");
+    assert_eq!(counts(), [1, 1, 2]);
+
+    let failing = Arc::new(Counting { fail_map: true, ..Counting::default() });
+    let dmabuf = DmaBuf::new(0, Box::new(Handle(failing.clone())));
+    assert!(attach(&platform, &dmabuf).is_err());
+    assert_eq!(
+        [&failing.pins, &failing.unpins, &failing.detached].map(|c| c.load(SeqCst)),
+        [1, 1, 1]
+    );
+}

@@ -1,0 +1,95 @@
+//! What an exporter does and what an importer may be told (`struct dma_buf_ops`, `struct dma_buf_attach_ops` in
+//! `include/linux/dma-buf.h`).
+
+use crate::Error;
+use std::sync::Arc;
+
+/// Which way a CPU access goes (`enum dma_data_direction`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Both.
+    Bidirectional,
+}
+
+/// Who wants to import: a PCI function on a platform.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachRequest<'a> {
+    /// The function that will issue the DMA.
+    pub function: &'a pcie::Function,
+    /// The machine it lives in.
+    pub platform: &'a pcie::Platform,
+}
+
+/// A run of bytes in this process's address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// First address; reach it by `mm::guard` only.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// A whole buffer, mapped for one importer. Always the whole: importers trim (`ib_umem_dmabuf_map_pages`).
+#[derive(Clone, Debug)]
+pub struct Mapped {
+    /// The bytes in order.
+    pub extents: Vec<Extent>,
+    /// How the importing function reaches them.
+    pub route: Arc<pcie::Route>,
+}
+
+/// Pin and unpin: an exporter has both or neither, and is dynamic if it has them.
+pub trait Pinning: Send + Sync {
+    /// Keeps the buffer where it is.
+    fn pin(&self) -> Result<(), Error>;
+    /// Lets it move again.
+    fn unpin(&self);
+}
+
+/// The exporter's side of a buffer. Mandatory: `map`, `unmap`; release is the exporter's `Drop`.
+pub trait Exporter: Send + Sync {
+    /// Name of the exporter (`exp_name`).
+    fn name(&self) -> &str;
+
+    /// A function wants to import. Memory that it cannot reach is refused here ([`Error::Unreachable`]).
+    fn attach(&self, request: &AttachRequest<'_>) -> Result<(), Error> {
+        let _ = request;
+        Ok(())
+    }
+
+    /// The function has gone.
+    fn detach(&self) {}
+
+    /// Makes the whole buffer reachable for the function.
+    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error>;
+
+    /// Ends a mapping.
+    fn unmap(&self, mapped: &Mapped);
+
+    /// Pin and unpin, if the exporter can move the buffer.
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        None
+    }
+
+    /// The CPU is about to access the mapped bytes. The software HCA's DMA is CPU access, so this opens every access.
+    /// Must not allocate.
+    fn begin_cpu_access(&self, direction: Direction) -> Result<(), Error> {
+        let _ = direction;
+        Ok(())
+    }
+
+    /// The CPU has finished. Must not allocate.
+    fn end_cpu_access(&self, direction: Direction) {
+        let _ = direction;
+    }
+}
+
+/// A dynamic importer: may be told that its mapping is no longer valid.
+pub trait Importer: Send + Sync {
+    /// Stop using the mapping; map again before the next access (`invalidate_mappings`). Does not block for long.
+    fn invalidate_mappings(&self);
+}
