@@ -4,10 +4,12 @@
 //! guest are made for one test and gone with it.
 #![forbid(unsafe_code)]
 
+mod c;
 pub mod lab;
 mod namespace;
 mod run;
 
+pub use c::c_program;
 pub use namespace::{Namespace, veth_pair};
 pub use run::{Finished, Run, Running, User, listening, pair, peerdma, port, shared_dir};
 

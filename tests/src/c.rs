@@ -1,0 +1,68 @@
+//! The tests' own C programs (`tests/c`): compiled against the distribution's verbs headers, as any user's program is.
+
+use crate::shared_dir;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles `tests/c/NAME.c` into the shared folder, once for each change of the source, and gives the program's path.
+///
+/// Every user can run the program. Test binaries that run at the same time share it.
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C compiler, or no verbs headers. A test skips with it.
+///
+/// # Panics
+/// When the source is missing or the compiler complains about it, be it a warning: that is a failed test.
+pub fn c_program(name: &str) -> Result<PathBuf, String> {
+    if !crate::has("cc") {
+        return Err("cc is not installed (package gcc)".to_owned());
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
+    let program = shared_dir().join(name);
+    if newer(&program, &source) {
+        return Ok(program);
+    }
+    // Renamed into place: another test never meets half a program, nor "text file busy".
+    let half = tempfile::Builder::new()
+        .prefix(&format!("{name}."))
+        .tempdir_in(shared_dir())
+        .expect("a temporary folder");
+    let half = half.path().join(name);
+    let output = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-o"])
+        .args([&half, &source])
+        .args(["-lm", "-lpthread", "-libverbs"])
+        .output()
+        .expect("cc");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} does not compile:\n{said}", source.display());
+    std::fs::rename(&half, &program).expect("the compiled program");
+    Ok(program)
+}
+
+/// Whether `program` was made after the last change of `source`.
+fn newer(program: &Path, source: &Path) -> bool {
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+    changed(program).zip(changed(source)).is_some_and(|(built, written)| built > written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::c_program;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_program_is_compiled_once_and_everybody_can_run_it() {
+        let program = match c_program("crosscheck") {
+            Ok(program) => program,
+            Err(reason) => crate::skip!("{reason}"),
+        };
+        let first = std::fs::metadata(&program).unwrap();
+        assert_eq!(first.permissions().mode() & 0o005, 0o005);
+        let again = std::fs::metadata(c_program("crosscheck").unwrap()).unwrap();
+        assert_eq!(first.modified().unwrap(), again.modified().unwrap());
+    }
+}
