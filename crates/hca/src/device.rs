@@ -13,7 +13,7 @@ use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, EventType};
-use link::gids::{GID_TABLE_LEN, GidTable, ip_of_gid};
+use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use link::{Batch, Endpoint, Flow, Path};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
@@ -26,6 +26,7 @@ use umem::Umem;
 
 pub use crate::ah::AddressHandle;
 
+const MTU_4096: u32 = 5;
 /// The default partition, the only one on RoCE: full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
@@ -41,7 +42,27 @@ pub struct DeviceConfig {
     /// Fixed active MTU in bytes (256 to 4096) instead of what the interfaces carry.
     pub mtu_bytes: Option<u32>,
     /// Packet trace.
-    pub trace: Option<Arc<link::trace::Trace>>,
+    pub trace: Option<Arc<link::Trace>>,
+}
+
+/// Why a device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The registry gave no slot; its words say why and what helps.
+    #[error(transparent)]
+    Registry(#[from] registry::Error),
+    /// No memory for the shared directory.
+    #[error("the shared directory cannot be made: {0}")]
+    Directory(rustix::io::Errno),
+    /// The UDP link cannot be set up.
+    #[error("the UDP link cannot be set up: {0}")]
+    Link(std::io::Error),
+    /// The host's interfaces cannot be listed.
+    #[error("the network interfaces cannot be listed: {0}")]
+    Interfaces(std::io::Error),
+    /// No thread or no descriptor for it.
+    #[error("the progress thread cannot be started: {0}")]
+    Thread(std::io::Error),
 }
 
 struct QpTable {
@@ -90,27 +111,22 @@ impl Device {
     /// Takes a slot from the registry, opens the link and starts the progress thread.
     ///
     /// # Errors
-    /// [`Error::System`] with the errno of what the system refused; [`Error::Busy`] when UDP port 4791 is held by
-    /// somebody else or no slot is free.
-    pub fn open(config: DeviceConfig) -> Result<Arc<Device>> {
+    /// What the system or the registry refused; [`OpenError::Registry`] names who holds UDP port 4791.
+    pub fn open(config: DeviceConfig) -> std::result::Result<Arc<Device>, OpenError> {
         let attr = config.attr;
-        let directory = Directory::create(&attr.name, attr.node_guid)
-            .map_err(|errno| Error::System(errno.raw_os_error(), "no shared directory"))?;
+        let directory =
+            Directory::create(&attr.name, attr.node_guid).map_err(OpenError::Directory)?;
         let who = Identity {
             device: attr.name.clone(),
             guid: attr.node_guid,
             comm: config.comm,
         };
-        let grant = config.registry.join(&who, directory.as_fd()).map_err(joined_not)?;
+        let grant = config.registry.join(&who, directory.as_fd())?;
         directory.set_slot(grant.slot);
-        let endpoint = Endpoint::new(grant.v4, grant.v6, wire::ROCE_PORT)
-            .map_err(|error| Error::System(error.raw_os_error().unwrap_or(0), "no UDP link"))?;
+        let endpoint = Endpoint::new(grant.v4, grant.v6, wire::ROCE_PORT).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
-        let thread = Thread::new()
-            .map_err(|errno| Error::System(errno.raw_os_error(), "no event descriptor"))?;
-        let gids = GidTable::new().map_err(|error| {
-            Error::System(error.raw_os_error().unwrap_or(0), "the interfaces cannot be listed")
-        })?;
+        let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
+        let gids = GidTable::new().map_err(OpenError::Interfaces)?;
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let device = Arc::new_cyclic(|this| Device {
@@ -133,14 +149,13 @@ impl Device {
             thread,
             this: this.clone(),
         });
-        device.start_thread()?;
+        device.start_thread().map_err(OpenError::Thread)?;
         Ok(device)
     }
 
-    fn start_thread(&self) -> Result<()> {
+    fn start_thread(&self) -> std::io::Result<()> {
         let device = self.this.clone();
-        guest_thread::spawn("peerdma", PROGRESS_STACK_BYTES, move || progress::run(device))
-            .map_err(|error| Error::System(error.raw_os_error().unwrap_or(0), "no thread"))?;
+        guest_thread::spawn("peerdma", PROGRESS_STACK_BYTES, move || progress::run(device))?;
         Ok(())
     }
 
@@ -170,8 +185,8 @@ impl Device {
     /// In a child that keeps the device: starts a progress thread there.
     ///
     /// # Errors
-    /// [`Error::System`] when no thread can be had.
-    pub fn adopt(&self) -> Result<()> {
+    /// When no thread can be had.
+    pub fn adopt(&self) -> std::io::Result<()> {
         self.thread.resume();
         self.start_thread()
     }
@@ -219,8 +234,8 @@ impl Device {
         let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| gids.active_mtu());
         Ok(PortAttr {
             active: gids.iter().any(|(_, entry)| entry.up),
-            max_mtu: wire::mtu::code(4096),
-            active_mtu: wire::mtu::code(mtu_bytes),
+            max_mtu: MTU_4096,
+            active_mtu: wire::mtu::code(mtu_bytes).unwrap_or(MTU_4096),
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
@@ -469,7 +484,7 @@ impl Drop for Device {
     }
 }
 
-fn gid_entry((index, entry): (usize, &link::gids::GidEntry)) -> GidEntry {
+fn gid_entry((index, entry): (usize, &link::GidEntry)) -> GidEntry {
     GidEntry {
         index: index as u32,
         gid: entry.gid,
@@ -478,17 +493,3 @@ fn gid_entry((index, entry): (usize, &link::gids::GidEntry)) -> GidEntry {
         ifname: entry.ifname.clone(),
     }
 }
-
-fn joined_not(error: registry::Error) -> Error {
-    match error {
-        registry::Error::PortTaken { .. } => {
-            Error::Busy("UDP port 4791 is held by another user or by the kernel's RoCE driver")
-        }
-        _ => Error::System(libc_eio(), "the registry gave no slot"),
-    }
-}
-
-fn libc_eio() -> i32 {
-    rustix::io::Errno::IO.raw_os_error()
-}
-

@@ -137,7 +137,7 @@ impl Thread {
     pub(crate) fn new() -> rustix::io::Result<Thread> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Thread {
-            kick: link::raise(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            kick: link::fds::raise(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             polls: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             pause: Mutex::default(),

@@ -8,7 +8,7 @@ use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::transport::{Counter, Count, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
-use link::gids::ip_of_gid;
+use link::ip_of_gid;
 use link::{Batch, Flow};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
