@@ -1,0 +1,241 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// GPUDirect RDMA in user space: a software HCA that speaks RoCEv2 and appears to unmodified programs as libibverbs. It
+/// needs no NIC, no GPU, no kernel module and no root.
+#[derive(Parser, Debug)]
+#[command(name = "peerdma", version, styles = crate::style::HELP, arg_required_else_help = true, after_help = "\
+Examples:
+  peerdma demo                                 prove that GPU memory crosses between two processes
+  peerdma run -- ibv_devinfo                   show the software HCA to a verbs program
+  peerdma run -- ib_write_bw                   ... a server in one terminal,
+  peerdma run -- ib_write_bw 127.0.0.1         ... and its client in another
+  eval \"$(peerdma env)\"                        the same for every program of this shell
+  peerdma ps                                   which processes have a device open")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program on the software HCA
+    Run(Run),
+    /// Prove that GPU memory crosses between two processes by RDMA
+    Demo(Demo),
+    /// Print the settings of `run` for a shell, a container file or a launcher
+    Env(Env),
+    /// List the processes that have a device open
+    Ps(Ps),
+    /// Print a shell completion script
+    #[command(after_help = "\
+Examples:
+  peerdma completions bash > ~/.local/share/bash-completion/completions/peerdma
+  peerdma completions fish > ~/.config/fish/completions/peerdma.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(after_help = "Example:\n  peerdma man | man -l -")]
+    Man,
+}
+
+/// First argument of a process that is one side of the demo.
+pub const DEMO_PEER: &str = "demo-peer";
+
+/// What shapes the device a program sees.
+#[derive(Args, Debug, Default, Clone)]
+pub struct Device {
+    /// Description of the machine's PCIe tree: which GPU the HCA reaches, and how (default: one HCA, GPUs near and far)
+    #[arg(long, value_name = "FILE")]
+    pub platform: Option<PathBuf>,
+    /// Write the packets to a file that Wireshark reads
+    #[arg(long, value_name = "FILE.pcap")]
+    pub trace: Option<PathBuf>,
+    /// Let the library say on stderr what it does
+    #[arg(long)]
+    pub log: bool,
+    /// Use this build of the library instead of the embedded one
+    #[arg(long, value_name = "libibverbs.so", env = "PEERDMA_LIBRARY", hide = true)]
+    pub library: Option<PathBuf>,
+}
+
+/// Run a program on the software HCA.
+///
+/// The program sees one RDMA device. Its exit status becomes that of `peerdma run`, signals are passed on, and nothing
+/// is left behind. Several programs may run at once, and find each other at the addresses of this machine.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma run -- ibv_devinfo -v
+  peerdma run -- ib_write_bw -a 127.0.0.1
+  peerdma run --trace ping.pcap -- ibv_rc_pingpong -g 0 127.0.0.1
+  peerdma run --platform far-gpu.toml -- ./my-program
+
+Exit status: the program's own; 127 when it is not found, 126 when it cannot be started, and 128 + n (by the signal
+itself) when signal n ended it.
+
+A program that preloading cannot reach (statically linked, set-user-ID, of another architecture or C library) runs
+without the device; a warning on stderr says so.")]
+pub struct Run {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub program: Vec<OsString>,
+}
+
+/// Print the settings of `run` for a shell, a container file or a launcher.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  eval \"$(peerdma env)\"                        sh, bash, zsh
+  peerdma env --fish | source                  fish
+  peerdma env --docker >> Dockerfile           ENV lines; the paths must exist in the image
+  mpirun -x LD_PRELOAD -x LD_LIBRARY_PATH -x PEERDMA_SYSFS ./program")]
+pub struct Env {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// For the fish shell
+    #[arg(long, group = "form")]
+    pub fish: bool,
+    /// As ENV lines of a container file
+    #[arg(long, group = "form")]
+    pub docker: bool,
+    /// As a JSON object
+    #[arg(long, group = "form")]
+    pub json: bool,
+}
+
+/// List the processes that have a device open, in this network namespace.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  peerdma ps\n  peerdma ps --json | jq '.processes[].pid'")]
+pub struct Ps {
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prove that GPU memory crosses between two processes by RDMA.
+///
+/// Two processes start, each with its own software GPU. The first loads a file into its video memory. Both export
+/// video memory as dma-buf descriptors and register them with the embedded libibverbs. The file crosses by RDMA WRITE
+/// into the far GPU, which hashes it, and comes back by RDMA READ into a second buffer, which is compared with the
+/// first.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  peerdma demo
+  peerdma demo --file /usr/bin/gdb
+  peerdma demo --size 256M --json | jq .write.bytes_per_second
+  peerdma demo --trace demo.pcap --size 64K")]
+pub struct Demo {
+    /// The file to send (default: this program's executable)
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// How much: the file's first N bytes, repeated if it is shorter. K, M and G mean KiB, MiB and GiB
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// Flip one byte in the far video memory, to see the demo fail
+    #[arg(long, hide = true)]
+    pub corrupt: bool,
+}
+
+/// One side of the demo: a command line of its own, so that completions and help do not show it.
+#[derive(Parser, Debug)]
+#[command(name = DEMO_PEER)]
+pub struct DemoPeer {
+    /// Descriptor of the socket to the parent
+    #[arg(long)]
+    pub control: i32,
+    /// Which side
+    #[arg(long, value_enum)]
+    pub side: Side,
+    /// Library to load
+    #[arg(long)]
+    pub library: PathBuf,
+    /// The file to send
+    #[arg(long)]
+    pub file: PathBuf,
+    /// Bytes to send
+    #[arg(long)]
+    pub size: u64,
+    /// Flip one byte
+    #[arg(long)]
+    pub corrupt: bool,
+}
+
+/// Side of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Side {
+    /// Holds the file, writes and reads.
+    Near,
+    /// Receives and hashes.
+    Far,
+}
+
+/// Bytes from `N`, `NK`, `NM`, `NG`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.trim_end_matches("iB").trim_end_matches('B') {
+        text if text.ends_with(['k', 'K']) => (&text[..text.len() - 1], 10),
+        text if text.ends_with(['m', 'M']) => (&text[..text.len() - 1], 20),
+        text if text.ends_with(['g', 'G']) => (&text[..text.len() - 1], 30),
+        text => (text, 0),
+    };
+    let number: u64 =
+        number.trim().parse().map_err(|_| "a number such as 4096, 64K or 256M".to_owned())?;
+    match number.checked_mul(1 << shift) {
+        Some(0) => Err("at least one byte".to_owned()),
+        Some(size) if size <= 1 << 40 => Ok(size),
+        _ => Err("at most 1024G".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("2MiB"), Ok(2 << 20));
+        assert_eq!(parse_size("1g"), Ok(1 << 30));
+        for bad in ["", "K", "0", "-1", "1.5M", "99999999999G", "é"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn everything_after_the_program_is_the_programs() {
+        let cli = Cli::parse_from(["peerdma", "run", "--log", "sh", "--platform", "x", "--help"]);
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!(run.program, ["sh", "--platform", "x", "--help"]);
+        assert!(run.device.log && run.device.platform.is_none());
+    }
+}

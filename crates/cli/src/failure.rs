@@ -1,0 +1,77 @@
+//! What a command answers when it cannot do its work: what happened, why, what to do, and the exit status.
+
+use crate::style::{self, Paint};
+use std::fmt::Display;
+
+/// Result of a command: the exit status, or a failure.
+pub type Outcome<T = u8> = Result<T, Failure>;
+
+/// A command that could not do its work.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    why: Vec<String>,
+    remedy: Option<String>,
+    status: u8,
+}
+
+impl Failure {
+    /// A failure described by what happened; exit status 1.
+    pub fn new(what: impl Display) -> Failure {
+        Failure { what: what.to_string(), why: Vec::new(), remedy: None, status: 1 }
+    }
+
+    /// Adds a reason.
+    pub fn because(mut self, why: impl Display) -> Failure {
+        self.why.push(why.to_string());
+        self
+    }
+
+    /// Says what to do.
+    pub fn remedy(mut self, remedy: impl Display) -> Failure {
+        self.remedy = Some(remedy.to_string());
+        self
+    }
+
+    /// Sets the exit status.
+    pub fn status(mut self, status: u8) -> Failure {
+        self.status = status;
+        self
+    }
+
+    /// Prints it on stderr and answers the exit status.
+    pub fn report(&self) -> u8 {
+        style::errln(format_args!("{} {}", Paint::Error.over("peerdma: error:"), self.what));
+        for why in &self.why {
+            style::errln(format_args!("  {} {why}", Paint::Dim.over("because:")));
+        }
+        if let Some(remedy) = &self.remedy {
+            style::errln(format_args!("  {} {remedy}", Paint::Good.over("to do:")));
+        }
+        self.status
+    }
+
+    /// One line, for places where another process reads it.
+    pub fn line(&self) -> String {
+        let why = self.why.iter().map(|why| format!(": {why}"));
+        let remedy = self.remedy.iter().map(|remedy| format!(" (to do: {remedy})"));
+        std::iter::once(self.what.clone()).chain(why).chain(remedy).collect()
+    }
+}
+
+/// Turns an error into a failure that says what was being done.
+pub trait Context<T> {
+    /// Adds what happened; the error becomes the reason.
+    fn what(self, what: impl Display) -> Outcome<T>;
+}
+
+impl<T, E: Display> Context<T> for Result<T, E> {
+    fn what(self, what: impl Display) -> Outcome<T> {
+        self.map_err(|error| Failure::new(what).because(error))
+    }
+}
+
+/// A verbs failure brings its own remedy.
+pub fn verbs(error: peerdma::Error) -> Failure {
+    Failure::new(&error).remedy(error.remedy())
+}

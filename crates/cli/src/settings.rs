@@ -1,0 +1,115 @@
+//! The environment that puts a program on the software HCA.
+
+use crate::args::Device;
+use crate::embedded;
+use crate::failure::{Context, Failure, Outcome};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Variables to set, in the order they are printed.
+pub type Variables = Vec<(&'static str, OsString)>;
+
+/// Name of the variable with the platform file.
+const PLATFORM: &str = "PEERDMA_PLATFORM";
+/// Name of the variable with the trace file.
+const TRACE: &str = "PEERDMA_TRACE";
+/// Name of the variable that makes the library speak.
+const LOG: &str = "PEERDMA_LOG";
+
+/// What `lib` (the folder with the libraries) and `tree` (the generated sysfs) mean for a program.
+pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables> {
+    let mut variables = vec![
+        ("LD_PRELOAD", prepended("LD_PRELOAD", &lib.join(embedded::SONAME), b" :")),
+        ("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", lib, b":;")),
+        (sysfs::ROOT_VARIABLE, tree.into()),
+    ];
+    if let Some(platform) = &device.platform {
+        variables.push((PLATFORM, absolute(platform)?.into()));
+    }
+    if let Some(trace) = &device.trace {
+        variables.push((TRACE, trace_file(trace)?.into()));
+    }
+    if device.log {
+        variables.push((LOG, "1".into()));
+    }
+    Ok(variables)
+}
+
+/// The present value of a list variable with `first` in front, not twice.
+fn prepended(name: &str, first: &Path, separators: &[u8]) -> OsString {
+    let present = std::env::var_os(name).unwrap_or_default();
+    prepend(&present, first.as_os_str(), separators)
+}
+
+fn prepend(present: &OsStr, first: &OsStr, separators: &[u8]) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let others = present
+        .as_bytes()
+        .split(|byte| separators.contains(byte))
+        .filter(|part| !part.is_empty() && *part != first.as_bytes());
+    let mut value = first.as_bytes().to_owned();
+    for other in others {
+        value.push(b':');
+        value.extend_from_slice(other);
+    }
+    OsString::from_vec(value)
+}
+
+fn absolute(path: &Path) -> Outcome<PathBuf> {
+    std::path::absolute(path).what(format_args!("cannot make {} absolute", path.display()))
+}
+
+/// The absolute path of the trace; its folder must exist, since the library reports nothing by itself.
+fn trace_file(path: &Path) -> Outcome<PathBuf> {
+    let path = absolute(path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    if !folder.is_dir() || path.is_dir() {
+        return Err(Failure::new(format_args!("cannot write a trace to {}", path.display()))
+            .because(format_args!("{} is not a folder to put it in", folder.display()))
+            .remedy("name a file in a folder that exists"));
+    }
+    Ok(path)
+}
+
+/// The folder with the libraries: a chosen build's, linked into `private`, or the embedded one's.
+pub fn library_folder(
+    device: &Device,
+    private: impl FnOnce() -> Outcome<PathBuf>,
+) -> Outcome<PathBuf> {
+    let Some(chosen) = &device.library else { return embedded::unpack(private) };
+    let chosen = std::fs::canonicalize(chosen)
+        .what(format_args!("cannot use the library {}", chosen.display()))?;
+    let folder = private()?.join("chosen");
+    let stand_ins = embedded::unpack(|| private_again(&folder))?;
+    std::fs::create_dir_all(&folder).what(format_args!("cannot make {}", folder.display()))?;
+    let mut links: Vec<(OsString, PathBuf)> =
+        [embedded::SONAME, "libibverbs.so"].map(|name| (name.into(), chosen.clone())).into();
+    for entry in std::fs::read_dir(&stand_ins).what("cannot list the stand-ins")?.flatten() {
+        if !links.iter().any(|(name, _)| *name == entry.file_name()) {
+            links.push((entry.file_name(), entry.path()));
+        }
+    }
+    for (name, target) in links {
+        let link = folder.join(name);
+        std::os::unix::fs::symlink(target, &link)
+            .what(format_args!("cannot make {}", link.display()))?;
+    }
+    Ok(folder)
+}
+
+fn private_again(folder: &Path) -> Outcome<PathBuf> {
+    Ok(folder.parent().unwrap_or(folder).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_what_the_user_had_and_name_us_once() {
+        let prepend = |present: &str| prepend(OsStr::new(present), OsStr::new("/x/lib.so"), b" :");
+        assert_eq!(prepend(""), "/x/lib.so");
+        assert_eq!(prepend("a.so b.so"), "/x/lib.so:a.so:b.so");
+        assert_eq!(prepend("a.so:/x/lib.so"), "/x/lib.so:a.so");
+    }
+}

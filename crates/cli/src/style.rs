@@ -1,0 +1,122 @@
+//! Colours, where a terminal reads them: `anstream` removes them elsewhere and under NO_COLOR.
+
+use anstyle::{AnsiColor, Style};
+use std::fmt::{Arguments, Display};
+use std::io::Write as _;
+
+/// What a piece of text means.
+#[derive(Clone, Copy)]
+pub enum Paint {
+    /// A proven or healthy thing, or advice.
+    Good,
+    /// Something that may not work.
+    Warning,
+    /// A failure.
+    Error,
+    /// A heading.
+    Bold,
+    /// Of lesser weight.
+    Dim,
+}
+
+impl Paint {
+    fn style(self) -> Style {
+        match self {
+            Paint::Good => AnsiColor::Green.on_default().bold(),
+            Paint::Warning => AnsiColor::Yellow.on_default().bold(),
+            Paint::Error => AnsiColor::Red.on_default().bold(),
+            Paint::Bold => Style::new().bold(),
+            Paint::Dim => Style::new().dimmed(),
+        }
+    }
+
+    /// `text` in this colour.
+    pub fn over(self, text: impl Display) -> String {
+        let style = self.style();
+        format!("{style}{text}{style:#}")
+    }
+}
+
+/// Colours of the help text.
+pub const HELP: clap::builder::Styles = clap::builder::Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Prints a line on stdout. A reader that went away (`| head`) ends the program quietly.
+pub fn outln(line: Arguments<'_>) {
+    if let Err(error) = writeln!(anstream::stdout(), "{line}") {
+        std::process::exit(if error.kind() == std::io::ErrorKind::BrokenPipe { 0 } else { 1 });
+    }
+}
+
+/// Prints a line on stderr.
+pub fn errln(line: Arguments<'_>) {
+    // Nothing can be said where stderr is closed.
+    drop(writeln!(anstream::stderr(), "{line}"));
+}
+
+/// Prints a value as indented JSON on stdout.
+pub fn json(value: &serde_json::Value) {
+    outln(format_args!("{value:#}"));
+}
+
+/// Bytes in the unit that keeps the number short: `12.3 MiB`.
+pub fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// Lines of an aligned table: every column as wide as its widest cell; `right` names the columns aligned to the right.
+pub fn table(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = widths[column];
+            if right.contains(&column) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:<width$}")
+            }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_short_numbers() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(12 << 20), "12.0 MiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["a".into(), "1".into()], vec!["bcd".into(), "234".into(), "x".into()]];
+        assert_eq!(table(&rows, &[1]), ["a      1", "bcd  234  x"]);
+    }
+}

@@ -1,0 +1,217 @@
+//! The sysfs tree that a program under `run` sees: the software HCA on its platform, with this host's addresses as GIDs.
+//! The library in the program answers what changes while it runs; this is what holds before and around it.
+
+use crate::args::Device;
+use crate::failure::{Context, Failure, Outcome};
+use crate::identity;
+use pcie::{Below, Function, Platform, Role};
+use std::fs;
+use std::path::{Path, PathBuf};
+use sysfs::{
+    DeviceDescription, Entry, LaneSpeed, LinkLayer, Node, PciFunction, PhysState, Port, PortState,
+    Rate,
+};
+
+/// GID type as the kernel spells it.
+const ROCE_V2: &str = "RoCE v2";
+/// The default partition.
+const DEFAULT_PKEY: u16 = 0xffff;
+/// PORT_CM_SUP and PORT_IP_BASED_GIDS, which RoCE ports show.
+const PORT_CAPABILITIES: u32 = 0x0401_0000;
+
+/// The platform a program runs on.
+pub fn platform(device: &Device) -> Outcome<Platform> {
+    match &device.platform {
+        None => Ok(Platform::default()),
+        Some(path) => Platform::from_file(path).map_err(|error| {
+            Failure::new(format_args!("cannot use the platform {}", path.display()))
+                .because(error)
+                .remedy("see the comments of crates/pcie/src/default.toml for the form")
+        }),
+    }
+}
+
+/// Writes the tree below `root`.
+pub fn write(device: &Device, root: &Path) -> Outcome<()> {
+    sysfs::write_entries(root, &entries(device)?)
+        .what(format_args!("cannot write {}", root.display()))
+}
+
+/// A tree in `folder` that stays, named by its content: the same settings give the same tree, whoever makes it first.
+pub fn persistent(device: &Device, folder: &Path) -> Outcome<PathBuf> {
+    let entries = entries(device)?;
+    let root = folder.join(format!("sysfs-{}", digest(&entries)));
+    if root.is_dir() {
+        return Ok(root);
+    }
+    let temporary = folder.join(format!(".sysfs-{}", std::process::id()));
+    let failure = format!("cannot write {}", root.display());
+    sysfs::write_entries(&temporary, &entries).what(&failure)?;
+    if let Err(error) = fs::rename(&temporary, &root) {
+        // Either way ours is not needed any more.
+        drop(fs::remove_dir_all(&temporary));
+        if !root.is_dir() {
+            return Err(error).what(&failure);
+        }
+    }
+    Ok(root)
+}
+
+fn digest(entries: &[Entry]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for entry in entries {
+        let (kind, text) = match &entry.node {
+            Node::Directory => ("d", ""),
+            Node::File(text) => ("f", text.as_str()),
+            Node::Link(target) => ("l", target.as_str()),
+        };
+        for part in [kind, &entry.path, text] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+fn entries(device: &Device) -> Outcome<Vec<Entry>> {
+    let platform = platform(device)?;
+    let hca = platform.with_role(Role::Hca).next().ok_or_else(|| {
+        Failure::new("the platform has no HCA")
+            .because("no [[function]] has role = \"hca\"")
+            .remedy("add one, as crates/pcie/src/default.toml does")
+    })?;
+    let mut entries = sysfs::entries(&description(&platform, hca)?);
+    // The functions beside the HCA, so that programs find the GPU next to it.
+    for function in
+        platform.machine().functions().filter(|f| matches!(f.role, Role::Gpu | Role::DataDirect))
+    {
+        for entry in sysfs::pci_entries(&pci_function(&platform, function)) {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription> {
+    let guid = identity::node_guid();
+    let gids = link::GidTable::new().map_err(|error| {
+        Failure::new("cannot list the addresses of this host")
+            .because(error)
+            .remedy("allow AF_NETLINK sockets")
+    })?;
+    let mut netdevs: Vec<String> = gids.iter().map(|(_, entry)| entry.ifname.clone()).collect();
+    netdevs.sort();
+    netdevs.dedup();
+    let active = gids.iter().any(|(_, entry)| entry.up);
+    let port = Port {
+        state: if active { PortState::Active } else { PortState::Down },
+        phys_state: if active { PhysState::LinkUp } else { PhysState::Disabled },
+        link_layer: LinkLayer::Ethernet,
+        rate: Rate { lanes: 4, lane_speed: LaneSpeed::Edr },
+        lid: 0,
+        lid_mask_count: 0,
+        sm_lid: 0,
+        sm_sl: 0,
+        cap_mask: PORT_CAPABILITIES,
+        gid_table_len: link::GID_TABLE_LEN as u32,
+        gids: gids
+            .iter()
+            .map(|(index, entry)| sysfs::Gid {
+                index: index as u32,
+                gid: entry.gid,
+                ifname: entry.ifname.clone(),
+                gid_type: ROCE_V2.to_owned(),
+            })
+            .collect(),
+        pkeys: vec![DEFAULT_PKEY],
+        counters: Vec::new(),
+        hw_counters: Vec::new(),
+    };
+    Ok(DeviceDescription {
+        name: identity::NAME.to_owned(),
+        node_guid: guid,
+        sys_image_guid: guid,
+        node_desc: host_name()
+            .map_or_else(|| identity::NAME.to_owned(), |host| format!("{host} {}", identity::NAME)),
+        board_id: "peerdma".to_owned(),
+        fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
+        hca_type: "peerdma".to_owned(),
+        hw_rev: 0,
+        uverbs_index: 0,
+        ports: vec![port],
+        pci: pci_function(platform, hca),
+        netdevs,
+    })
+}
+
+fn host_name() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.chars().take(32).collect())
+}
+
+fn pci_function(platform: &Platform, function: &Function) -> PciFunction {
+    let machine = platform.machine();
+    let mut bridges: Vec<String> =
+        machine.upwards(function).skip(1).map(|f| f.address.to_string()).collect();
+    bridges.reverse();
+    let numa_node = machine.host_of(function).and_then(|host| machine.hosts()[host].numa_node);
+    let link = match function.below {
+        Below::Port(port) => machine.function(port).and_then(|port| port.link),
+        Below::Host(_) => None,
+    };
+    PciFunction {
+        bdf: function.address.to_string(),
+        bridges,
+        vendor: function.vendor,
+        device: function.device,
+        subsystem_vendor: function.vendor,
+        subsystem_device: 0,
+        revision: 0,
+        class: function.class,
+        numa_node: numa_node.and_then(|node| i32::try_from(node).ok()).unwrap_or(-1),
+        local_cpus: (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+            .collect(),
+        bars: bars(function),
+        link_speed_tenth_gt_s: link.map_or(0, |link| (link.speed_gts * 10.0) as u32),
+        link_width: link.map_or(0, |link| link.width.min(255) as u8),
+    }
+}
+
+/// The BAR that shows a GPU's memory. Its address is made up; it only has to be aligned and distinct.
+fn bars(function: &Function) -> Vec<(u64, u64)> {
+    let Some(bytes) = function.bar_bytes.and_then(u64::checked_next_power_of_two) else {
+        return Vec::new();
+    };
+    vec![(bytes.saturating_mul(u64::from(function.address.bus) + 1), bytes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_tree_has_the_hca_and_the_gpus() {
+        let entries = entries(&Device::default()).unwrap();
+        let has = |path: &str| entries.iter().any(|entry| entry.path == path);
+        assert!(has("class/infiniband/peerdma0"));
+        assert!(has("bus/pci/devices/0000:18:00.0"));
+        assert!(has("bus/pci/devices/0000:1a:00.0"));
+        let mut paths: Vec<_> = entries.iter().map(|entry| &entry.path).collect();
+        paths.sort();
+        let count = paths.len();
+        paths.dedup();
+        assert_eq!(count, paths.len(), "a path appears twice");
+    }
+
+    #[test]
+    fn a_platform_without_hca_is_refused_with_a_remedy() {
+        let path = std::env::temp_dir().join(format!("peerdma-tree-{}.toml", std::process::id()));
+        fs::write(&path, "[[host_bridge]]\nname = \"a\"\n").unwrap();
+        let device = Device { platform: Some(path.clone()), ..Device::default() };
+        let failure = entries(&device).unwrap_err();
+        assert!(failure.line().contains("hca"), "{}", failure.line());
+        fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,63 @@
+//! The commands that only print: environment, completions, manual page, help.
+
+use std::process::{Command, Output};
+
+fn peerdma(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_peerdma")).args(arguments).output().unwrap()
+}
+
+fn out(arguments: &[&str]) -> String {
+    let output = peerdma(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn env_is_the_same_in_every_form_and_works_in_a_shell() {
+    let json: serde_json::Value = serde_json::from_str(&out(&["env", "--json"])).unwrap();
+    let tree = json["PEERDMA_SYSFS"].as_str().unwrap();
+    assert!(std::path::Path::new(tree).join("class/infiniband/peerdma0").exists());
+    assert!(out(&["env"]).contains(&format!("export PEERDMA_SYSFS='{tree}'")));
+    assert!(out(&["env", "--fish"]).contains(&format!("set -gx PEERDMA_SYSFS '{tree}'")));
+    assert!(out(&["env", "--docker"]).contains(&format!("ENV PEERDMA_SYSFS=\"{tree}\"")));
+    let script = "eval \"$($0 env)\" && test -r \"$LD_PRELOAD\" && test -d \"$PEERDMA_SYSFS\"";
+    let status =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_peerdma")]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn completions_and_manual_page_name_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = out(&["completions", shell]);
+        assert!(script.contains("demo") && !script.contains("demo-peer"), "{shell}");
+    }
+    let page = out(&["man"]);
+    for word in [".TH", "PEERDMA RUN", "PEERDMA DEMO", "platform"] {
+        assert!(page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_no_colour_off_a_terminal() {
+    for arguments in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["demo", "--help"],
+        &["env", "--help"],
+        &["ps", "--help"],
+    ] {
+        let help = out(arguments);
+        assert!(help.contains("Example"), "{arguments:?}");
+        assert!(!help.contains('\u{1b}'), "{arguments:?}");
+    }
+    let output = peerdma(&["run", "no-such-program-here"]);
+    assert!(!output.stderr.contains(&0x1b));
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    assert_eq!(peerdma(&["run"]).status.code(), Some(2));
+    assert_eq!(peerdma(&["demo", "--size", "nought"]).status.code(), Some(2));
+    assert_eq!(peerdma(&["env", "--fish", "--json"]).status.code(), Some(2));
+}

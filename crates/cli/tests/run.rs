@@ -1,0 +1,332 @@
+//! `peerdma run` as a user meets it: status, signals, environment, warnings, and what is left behind.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Folders of one test, so that tests see only their own leftovers.
+struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let root = std::env::temp_dir().join(format!("peerdma-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("tmp")).unwrap();
+        Place { root }
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    fn peerdma(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
+        command.args(arguments).env("TMPDIR", self.tmp()).env_remove("XDG_RUNTIME_DIR");
+        command.env("XDG_CACHE_HOME", self.root.join("cache")).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.peerdma(arguments).output().unwrap()
+    }
+
+    fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = self.root.join(name);
+        let mut file =
+            std::fs::OpenOptions::new().create(true).write(true).mode(mode).open(&path).unwrap();
+        file.write_all(content).unwrap();
+        path
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.tmp()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A failing test keeps its files' parent readable; a passing one removes them.
+        drop(std::fs::remove_dir_all(&self.root));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Compiles a C program; `None` (with the reason printed) where that kind of compiler is not installed.
+fn compile(place: &Place, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let source = place.file(&format!("{name}.c"), b"int main(void) { return 0; }\n", 0o644);
+    let program = place.root.join(name);
+    let output =
+        Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).output().ok()?;
+    if output.status.success() {
+        return Some(program);
+    }
+    println!("SKIPPED {name}: cc {flags:?} is not able to: {}", text(&output.stderr));
+    None
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let place = Place::new("status");
+    assert_eq!(place.run(&["run", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(place.run(&["run", "true"]).status.code(), Some(0));
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_signal_that_ends_the_program_ends_the_launcher() {
+    let place = Place::new("killed");
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV] {
+        let status = place.run(&["run", "--", "sh", "-c", &format!("kill -{signal} $$")]).status;
+        assert_eq!(status.signal(), Some(signal));
+    }
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn signals_are_passed_on_and_the_program_decides() {
+    let place = Place::new("signals");
+    for signal in ["INT", "TERM", "HUP", "USR1", "USR2", "QUIT"] {
+        let script =
+            format!("trap 'echo got; exit 9' {signal}; echo ready; while :; do sleep 0.05; done");
+        let mut child = place
+            .peerdma(&["run", "--", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        kill(child.id(), signal);
+        assert_eq!(lines.next().unwrap().unwrap(), "got", "{signal}");
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{signal}");
+    }
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_stopped_and_continued_program_goes_on() {
+    let place = Place::new("stop");
+    let script = "echo $$; read line; echo end";
+    let mut child = place
+        .peerdma(&["run", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let program: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+    // Job control: the program stops, and the launcher with it, so that the shell gets its prompt back.
+    kill(child.id(), "TSTP");
+    wait_for_state(program, 'T');
+    wait_for_state(child.id(), 'T');
+    kill(child.id(), "CONT");
+    wait_for_state(program, 'S');
+    // Somebody stops the program alone: the launcher stays awake.
+    kill(program, "STOP");
+    wait_for_state(program, 'T');
+    kill(program, "CONT");
+    wait_for_state(program, 'S');
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "end");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_settings_go_in_front_of_the_users() {
+    let place = Place::new("env");
+    let output = place
+        .peerdma(&["run", "--log", "--trace", "t.pcap", "--", "sh", "-c"])
+        .arg("echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo $PEERDMA_LOG; echo $PEERDMA_TRACE; ls $PEERDMA_SYSFS")
+        .env("LD_LIBRARY_PATH", "/a:/b")
+        .env("LD_PRELOAD", "libm.so.6")
+        .current_dir(&place.root)
+        .output()
+        .unwrap();
+    let out = text(&output.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    let (lib, rest) = lines[0].split_once(':').unwrap();
+    assert_eq!(rest, "/a:/b");
+    assert_eq!(lines[1], format!("{lib}/libibverbs.so.1:libm.so.6"));
+    assert_eq!(lines[2], "1");
+    assert_eq!(Path::new(lines[3]), place.root.join("t.pcap"));
+    assert!(lines.contains(&"class"), "{lines:?}");
+    assert!(Path::new(lib).join("libmlx5.so.1").exists());
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_a_shell_says_with_126_and_127() {
+    let place = Place::new("notfound");
+    let output = place.run(&["run", "no-such-program-here"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("to do:"));
+    assert_eq!(place.run(&["run", "/no/such/program"]).status.code(), Some(127));
+    let plain = place.file("plain", b"text", 0o644);
+    assert_eq!(place.run(&["run", plain.to_str().unwrap()]).status.code(), Some(126));
+    assert_eq!(place.run(&["run", place.root.to_str().unwrap()]).status.code(), Some(126));
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_bad_platform_is_refused_before_anything_starts() {
+    let place = Place::new("platform");
+    let platform = place.file("p.toml", b"nonsense = 1\n", 0o644);
+    let output =
+        place.run(&["run", "--platform", platform.to_str().unwrap(), "--", "echo", "started"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "");
+    assert!(text(&output.stderr).contains("p.toml"), "{}", text(&output.stderr));
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn programs_that_preloading_cannot_reach_run_with_a_warning() {
+    let place = Place::new("reach");
+    if let Some(program) = compile(&place, "static", &["-static"]) {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert!(output.status.success());
+        assert!(text(&output.stderr).contains("statically linked"), "{}", text(&output.stderr));
+        // Also behind a script.
+        let script = place.file("script", format!("#!{}\n", program.display()).as_bytes(), 0o755);
+        let output = place.run(&["run", script.to_str().unwrap()]);
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("statically linked") && stderr.contains("started by"), "{stderr}");
+    }
+    if let Some(program) = compile(&place, "pie", &["-static-pie"]) {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert!(text(&output.stderr).contains("statically linked"), "{}", text(&output.stderr));
+    }
+    if let Some(program) = compile(&place, "bits32", &["-m32"]) {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert!(text(&output.stderr).contains("32-bit"), "{}", text(&output.stderr));
+    }
+    if let Some(program) =
+        compile(&place, "musl", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"])
+    {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert!(text(&output.stderr).contains("not glibc"), "{}", text(&output.stderr));
+    }
+    if let Some(program) = compile(&place, "dynamic", &[]) {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert_eq!(text(&output.stderr), "");
+    }
+}
+
+/// A 32-bit program without a 32-bit compiler: an ELF header is enough for the warning, and the kernel refuses the rest.
+#[test]
+fn a_32_bit_header_is_warned_about() {
+    let place = Place::new("elf32");
+    let mut header = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0];
+    header.resize(52, 0);
+    let program = place.file("elf32", &header, 0o755);
+    let output = place.run(&["run", program.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("32-bit"), "{}", text(&output.stderr));
+    assert!(!output.status.success());
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_set_user_id_program_is_warned_about() {
+    let place = Place::new("setuid");
+    let Some(program) = compile(&place, "suid", &[]) else { return };
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root || std::os::unix::fs::chown(&program, Some(1), None).is_err() {
+        println!("SKIPPED: only root can make a program of another user");
+        return;
+    }
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let output = place.run(&["run", program.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("set-user-ID"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_killed_launchers_folder_is_swept_by_the_next_run_once_the_program_ended() {
+    let place = Place::new("sweep");
+    let mut child = place
+        .peerdma(&["run", "--", "sh", "-c", "echo $$; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let program: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let base = place.leftovers().pop().expect("the launcher was killed");
+    let folders = || {
+        std::fs::read_dir(&base)
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().path().is_dir())
+            .count()
+    };
+    place.run(&["run", "true"]);
+    assert_eq!(folders(), 1, "the program still uses its folder");
+    drop(stdin);
+    wait_until(|| !Path::new(&format!("/proc/{program}")).exists());
+    place.run(&["run", "true"]);
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_cache_that_cannot_be_used_is_done_without() {
+    let place = Place::new("nocache");
+    let script = "echo $LD_LIBRARY_PATH; test -r $LD_PRELOAD";
+    for cache in ["/proc/nonexistent", "relative", "/tmp/with space and:colon"] {
+        let output = place
+            .peerdma(&["run", "--", "sh", "-c", script])
+            .env("XDG_CACHE_HOME", cache)
+            .env("HOME", "/proc/nonexistent")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stdout).starts_with(place.tmp().to_str().unwrap()),
+            "{}",
+            text(&output.stdout)
+        );
+    }
+    drop(std::fs::remove_dir_all("/tmp/with space and:colon"));
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn many_at_once_share_an_empty_cache() {
+    let place = Place::new("many");
+    let children: Vec<_> = (0..6)
+        .map(|_| place.peerdma(&["run", "--", "sh", "-c", "test -r $LD_PRELOAD"]).spawn().unwrap())
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
+}
+
+fn kill(pid: u32, signal: &str) {
+    let status =
+        Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+fn wait_for_state(pid: u32, state: char) {
+    wait_until(|| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
+    });
+}
+
+/// Looks again and again for a limited time; there is nothing to wait on for another process's state.
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "it did not happen within 20 s");
+        std::thread::yield_now();
+    }
+}
