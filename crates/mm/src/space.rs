@@ -69,6 +69,13 @@ pub fn invalidate(range: Range<u64>) {
     }
 }
 
+impl Default for AddressSpace {
+    /// A space of its own, whose registrations only its own [`AddressSpace::invalidate`] tells.
+    fn default() -> AddressSpace {
+        AddressSpace::new()
+    }
+}
+
 impl AddressSpace {
     fn new() -> AddressSpace {
         AddressSpace {
@@ -165,14 +172,16 @@ impl AddressSpace {
         self.count.load(Acquire)
     }
 
+    /// Whether locking memory is permitted at all (`can_do_mlock`). Refused only if enforcement is on.
+    pub fn may_pin(&self) -> Result<(), PinError> {
+        let refused = self.memlock.load(Relaxed) && memlock_limit_bytes() == 0 && !may_lock_any();
+        if refused { Err(PinError::NotPermitted) } else { Ok(()) }
+    }
+
     /// Accounts `pages` as pinned (`mm->pinned_vm`). Refused only if enforcement is on.
     pub fn pin(self: &Arc<Self>, pages: u64) -> Result<Pinned, PinError> {
-        let enforce = self.memlock.load(Relaxed);
-        let limit_pages =
-            if enforce && !may_lock_any() { memlock_limit_bytes() / page_size() } else { u64::MAX };
-        if limit_pages == 0 && memlock_limit_bytes() == 0 {
-            return Err(PinError::NotPermitted);
-        }
+        let limited = self.memlock.load(Relaxed) && !may_lock_any();
+        let limit_pages = if limited { memlock_limit_bytes() / page_size() } else { u64::MAX };
         let grown = self.pinned_pages.fetch_update(AcqRel, Acquire, |now| {
             now.checked_add(pages).filter(|&sum| sum <= limit_pages)
         });

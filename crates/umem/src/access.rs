@@ -1,0 +1,128 @@
+//! An access in progress: the data path. No allocation, no lock; one counter moves per segment touched.
+
+use crate::{AccessError, AtomicOp, Segment, Umem};
+
+/// An access in progress. Offsets count from the start of the registration.
+pub struct Access<'a> {
+    umem: &'a Umem,
+}
+
+impl Drop for Access<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.umem.leave();
+    }
+}
+
+impl<'a> Access<'a> {
+    #[inline]
+    pub(crate) fn new(umem: &'a Umem) -> Access<'a> {
+        Access { umem }
+    }
+
+    /// Refuses a range that leaves the registration.
+    #[inline]
+    fn check(&self, offset: u64, len: usize) -> Result<(), AccessError> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.umem.len => Ok(()),
+            _ => Err(AccessError::OutOfRange),
+        }
+    }
+
+    /// Copies `dst.len()` bytes out.
+    #[inline]
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset, dst.len())?;
+        if let [segment] = &*self.umem.segments {
+            return read_one(segment, offset, dst);
+        }
+        let mut rest = dst;
+        self.pieces(offset, rest.len(), |segment, at, len| {
+            let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            read_one(segment, at, piece)
+        })
+    }
+
+    /// Copies `src` in, in ascending order. Fails with [`AccessError::Fault`] on a read-only registration.
+    #[inline]
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.check(offset, src.len())?;
+        if !self.umem.writable {
+            return Err(AccessError::Fault);
+        }
+        if let [segment] = &*self.umem.segments {
+            return write_one(segment, offset, src);
+        }
+        let mut rest = src;
+        self.pieces(offset, rest.len(), |segment, at, len| {
+            let (piece, tail) = rest.split_at(len);
+            rest = tail;
+            write_one(segment, at, piece)
+        })
+    }
+
+    /// One atomic operation on an aligned word; returns the old value. A word that is not aligned in memory, or that two
+    /// segments share, is [`AccessError::OutOfRange`].
+    pub fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.check(offset, 8)?;
+        if !self.umem.writable {
+            return Err(AccessError::Fault);
+        }
+        let (index, at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
+        let segment = &self.umem.segments[index];
+        let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
+        if segment.len - at < 8 || !addr.is_multiple_of(8) {
+            return Err(AccessError::OutOfRange);
+        }
+        let old = segment.space.atomic(addr, op)?;
+        segment.route.count_read(8);
+        segment.route.count_written(8);
+        Ok(old)
+    }
+
+    /// The segment that holds `offset`, and the place in it.
+    fn locate(&self, offset: u64) -> Option<(usize, u64)> {
+        let index = self.umem.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
+        Some((index, offset - self.umem.starts[index]))
+    }
+
+    /// Calls `each(segment, place, length)` for the pieces of a checked range, in order.
+    fn pieces(
+        &self,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(&Segment, u64, usize) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let mut left = len;
+        if left == 0 {
+            return Ok(());
+        }
+        let (mut index, mut at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
+        while left > 0 {
+            let segment = self.umem.segments.get(index).ok_or(AccessError::OutOfRange)?;
+            let piece = usize::try_from(segment.len - at).map_or(left, |room| room.min(left));
+            each(segment, at, piece)?;
+            left -= piece;
+            index += 1;
+            at = 0;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn read_one(segment: &Segment, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
+    segment.space.read(addr, dst)?;
+    segment.route.count_read(dst.len() as u64);
+    Ok(())
+}
+
+#[inline]
+fn write_one(segment: &Segment, at: u64, src: &[u8]) -> Result<(), AccessError> {
+    let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
+    segment.space.write(addr, src)?;
+    segment.route.count_written(src.len() as u64);
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Making registrations: of this process's memory and of dma-bufs. The order of the checks is the kernel's.
+
+use crate::umem::{Keep, Shared, Umem};
+use crate::{AccessFlags, RegError, Segment, process_space};
+use dmabuf::{AttachRequest, ControlBlocks, DmaBuf};
+use mm::{AddressSpace, page_size};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Pages that `[start, start + len)` touches, or why they cannot be counted (`ib_umem_num_pages` and the checks around it).
+fn pages(start: u64, len: u64) -> Result<u64, RegError> {
+    let page = page_size();
+    let end = start
+        .checked_add(len)
+        .and_then(|end| end.checked_next_multiple_of(page))
+        .ok_or(RegError::Overflow)?;
+    Ok((end - (start & !(page - 1))) / page)
+}
+
+fn check_pages(pages: u64) -> Result<(), RegError> {
+    if pages == 0 || pages > u64::from(u32::MAX) { Err(RegError::Pages(pages)) } else { Ok(()) }
+}
+
+impl Umem {
+    /// Registers `len` bytes at `addr` of this process, as `function` reaches them (`ib_umem_get`). The pages are made resident;
+    /// when any of them is about to be unmapped, `space` revokes the registration.
+    ///
+    /// # Errors
+    /// In this order: [`RegError::Overflow`]; [`RegError::NotOffered`] for on-demand paging, which is another kind of registration;
+    /// [`RegError::Pages`]; [`RegError::Pin`] (only if `space` enforces the limit); [`RegError::Fault`].
+    pub fn from_user(
+        space: &Arc<AddressSpace>,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+        function: &pcie::Function,
+        platform: &pcie::Platform,
+    ) -> Result<Arc<Umem>, RegError> {
+        let pages = pages(addr, len)?;
+        space.may_pin()?;
+        if access.contains(AccessFlags::ON_DEMAND) {
+            return Err(RegError::NotOffered("on-demand paging here"));
+        }
+        check_pages(pages)?;
+        let pinned = space.pin(pages)?;
+        let dma = process_space();
+        let shared = Shared::new();
+        // watched before the pages are looked at: an unmap in between is not missed
+        let start = addr & !(page_size() - 1);
+        let registration = space.register(start..start + pages * page_size(), shared.clone());
+        let writable = access.wants_write();
+        mm::populate(addr, len.max(1), writable).map_err(|_| RegError::Fault)?;
+        if len == 0 {
+            // one page was pinned, but no page size covers an empty range (ib_umem_find_best_pgsz gives 0)
+            return Err(RegError::Pages(0));
+        }
+        let route = platform.route(function, pcie::Target::HOST)?;
+        let segment = Segment { space: dma, addr, len, route };
+        let keep =
+            Keep { _registration: Some(registration), _pinned: Some(pinned), attachment: None };
+        Ok(Arc::new(Umem::assemble(shared, vec![segment], writable, keep)))
+    }
+
+    /// Registers `len` bytes from `offset` of the dma-buf behind a program's descriptor (`ib_umem_dmabuf_get_pinned`).
+    ///
+    /// # Errors
+    /// In this order: [`RegError::Overflow`]; a descriptor that is no dma-buf; then those of [`Umem::from_dmabuf`].
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one argument each of the system call, and the machine"
+    )]
+    pub fn from_dmabuf_fd(
+        fd: RawFd,
+        controls: &dyn ControlBlocks,
+        offset: u64,
+        len: u64,
+        access: AccessFlags,
+        function: &pcie::Function,
+        platform: &pcie::Platform,
+    ) -> Result<Arc<Umem>, RegError> {
+        offset.checked_add(len).ok_or(RegError::Overflow)?;
+        Umem::from_dmabuf(&DmaBuf::get(fd, controls)?, offset, len, access, function, platform)
+    }
+
+    /// Registers `len` bytes from `offset` of a dma-buf, attached as `function`. The buffer outlives its descriptor.
+    ///
+    /// # Errors
+    /// In this order: [`RegError::Overflow`], [`RegError::BeyondBuffer`], [`RegError::Pages`], the exporter's
+    /// ([`RegError::DmaBuf`]).
+    pub fn from_dmabuf(
+        dmabuf: &Arc<DmaBuf>,
+        offset: u64,
+        len: u64,
+        access: AccessFlags,
+        function: &pcie::Function,
+        platform: &pcie::Platform,
+    ) -> Result<Arc<Umem>, RegError> {
+        let end = offset.checked_add(len).ok_or(RegError::Overflow)?;
+        let size = dmabuf.size();
+        if size < end {
+            return Err(RegError::BeyondBuffer { size, end });
+        }
+        check_pages(pages(offset, len)?)?;
+        let attachment = dmabuf.attach(&AttachRequest { function, platform }, None)?;
+        if len == 0 {
+            return Err(RegError::Pages(0));
+        }
+        let dma = process_space();
+        let mut segments = Vec::new();
+        let mut at = 0u64;
+        for extent in &attachment.mapped().extents {
+            let extent_end = at.checked_add(extent.len).ok_or(RegError::Overflow)?;
+            let (first, last) = (at.max(offset), extent_end.min(end));
+            if first < last {
+                let addr = extent.addr.checked_add(first - at).ok_or(RegError::Overflow)?;
+                let route = attachment.mapped().route.clone();
+                segments.push(Segment { space: dma.clone(), addr, len: last - first, route });
+            }
+            at = extent_end;
+        }
+        let keep = Keep { attachment: Some(attachment), ..Keep::default() };
+        let umem = Umem::assemble(Shared::new(), segments, access.wants_write(), keep);
+        if umem.len() != len {
+            return Err(RegError::BeyondBuffer { size: umem.len() + offset, end });
+        }
+        Ok(Arc::new(umem))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "register_tests.rs"]
+mod tests;

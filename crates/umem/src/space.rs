@@ -1,0 +1,82 @@
+//! Memory that DMA addresses name (D5).
+
+use mm::{AtomicOp, guard};
+use std::sync::{Arc, OnceLock};
+
+/// Why an access through a registration failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The registration was revoked, deregistered or its pages were unmapped.
+    #[error("the registration is revoked")]
+    Revoked,
+    /// The bytes lie outside the registration.
+    #[error("outside the registration")]
+    OutOfRange,
+    /// The memory is gone or may not be written: the guarded copy faulted.
+    #[error("the memory faulted")]
+    Fault,
+    /// The platform offers no path from the function to the memory.
+    #[error("no path to the memory")]
+    Unreachable,
+}
+
+impl From<mm::Fault> for AccessError {
+    fn from(_: mm::Fault) -> AccessError {
+        AccessError::Fault
+    }
+}
+
+/// Memory that a front end supplies DMA addresses for (D5): this process, a GPU, later a guest.
+///
+/// Bytes may be written by others at any time; an implementation never forms a reference to them, and answers
+/// [`AccessError::Fault`] instead of faulting. It must not allocate or free: see [`crate::Umem::enter`].
+pub trait DmaSpace: Send + Sync {
+    /// Copies out of memory at `addr`.
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+    /// Copies into memory at `addr`, in ascending order, the last byte last.
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError>;
+    /// One atomic operation on the 8-byte aligned word at `addr`; returns the old value.
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError>;
+}
+
+/// One run of DMA-contiguous bytes and the route by which the HCA function reaches it.
+#[derive(Clone)]
+pub struct Segment {
+    /// Space the address belongs to.
+    pub space: Arc<dyn DmaSpace>,
+    /// DMA address of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// How the bytes travel; counts them.
+    pub route: Arc<pcie::Route>,
+}
+
+/// This process's address space: DMA addresses are virtual addresses, touched by guarded copies.
+struct ProcessSpace;
+
+impl DmaSpace for ProcessSpace {
+    #[inline]
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        Ok(guard::copy_from(addr, dst)?)
+    }
+    #[inline]
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        Ok(guard::copy_to(addr, src)?)
+    }
+    #[inline]
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        Ok(guard::atomic_u64(addr, op)?)
+    }
+}
+
+/// The space of this process. Installs the fault guard on first use.
+pub fn process_space() -> Arc<dyn DmaSpace> {
+    static SPACE: OnceLock<Arc<dyn DmaSpace>> = OnceLock::new();
+    SPACE
+        .get_or_init(|| {
+            guard::install();
+            Arc::new(ProcessSpace)
+        })
+        .clone()
+}
