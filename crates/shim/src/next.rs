@@ -62,6 +62,9 @@ macro_rules! table {
         /// Looks every function up.
         pub(crate) fn resolve_all() {
             $($name.look_up();)*
+            // A function this C library lacks leaves a message that the program would read as its own.
+            // SAFETY: no preconditions.
+            unsafe { libc::dlerror() };
         }
     };
 }

@@ -147,8 +147,13 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
             let root = root?;
             let ours = match rest {
                 [b"class", class, ..] => class.starts_with(b"infiniband"),
-                [b"devices", below @ ..] | [b"bus", b"pci", b"devices", below @ ..] => {
+                [b"bus", b"pci", b"devices", below @ ..] => {
                     below.iter().any(|part| has_function(root, part))
+                }
+                // The bridges above our function are the machine's, if it has them too.
+                [b"devices", bus, ..] if bus.starts_with(b"pci") => {
+                    rest.iter().any(|part| has_function(root, part))
+                        || (in_tree(root, rest) && !exists(&[path]))
                 }
                 _ => false,
             };
@@ -194,7 +199,15 @@ fn has_function(root: &[u8], part: &[u8]) -> bool {
     if part.len() != PCI_ADDRESS_LEN || part[4] != b':' || part[7] != b':' || part[10] != b'.' {
         return false;
     }
-    let path = CString::new([root, b"/bus/pci/devices/", part].concat()).unwrap_or_default();
+    exists(&[root, b"/bus/pci/devices/", part])
+}
+
+fn in_tree(root: &[u8], components: &[&[u8]]) -> bool {
+    exists(&[root, b"/", &components.join(&b'/')])
+}
+
+fn exists(parts: &[&[u8]]) -> bool {
+    let path = CString::new(parts.concat()).unwrap_or_default();
     system!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0
 }
 

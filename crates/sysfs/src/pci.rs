@@ -38,17 +38,40 @@ const RESOURCE_LINES: usize = 13;
 /// 64-bit prefetchable BAR shows.
 const RESOURCE_FLAGS_MEM64: u64 = 0x0014_220c;
 
+/// Class code of a PCI-to-PCI bridge.
+const CLASS_BRIDGE: u32 = 0x06_0400;
+
 impl PciFunction {
     /// Path of the function's directory, relative to the tree's root.
     pub fn directory(&self) -> String {
+        self.directory_above(self.bridges.len())
+    }
+
+    /// Path of the bridge at `depth`, 0 being the root port; of the function itself below the last.
+    pub(crate) fn directory_above(&self, depth: usize) -> String {
         let first = self.bridges.first().unwrap_or(&self.bdf);
         let root_bus: String = first.chars().take(7).collect();
         let mut path = format!("devices/pci{root_bus}");
-        for part in self.bridges.iter().chain([&self.bdf]) {
+        for part in self.bridges.iter().chain([&self.bdf]).take(depth + 1) {
             path.push('/');
             path.push_str(part);
         }
         path
+    }
+
+    /// What programs that walk up from the function read of a bridge.
+    pub(crate) fn bridge_attributes(&self) -> Vec<(&'static str, String)> {
+        let shared = [
+            "numa_node",
+            "current_link_speed",
+            "max_link_speed",
+            "current_link_width",
+            "max_link_width",
+        ];
+        let mut attributes: Vec<_> =
+            self.attributes().into_iter().filter(|(name, _)| shared.contains(name)).collect();
+        attributes.push(("class", format!("0x{CLASS_BRIDGE:06x}\n")));
+        attributes
     }
 
     /// Name and content of each attribute.

@@ -132,6 +132,12 @@ impl Builder {
         for (name, text) in function.attributes() {
             self.file(&format!("{directory}/{name}"), text);
         }
+        for (depth, _) in function.bridges.iter().enumerate() {
+            let bridge = function.directory_above(depth);
+            for (name, text) in function.bridge_attributes() {
+                self.file(&format!("{bridge}/{name}"), text);
+            }
+        }
         self.directory("bus/pci");
         self.link_inside(&format!("{directory}/subsystem"), "bus/pci");
         self.link_inside(&format!("bus/pci/devices/{}", function.bdf), &directory);

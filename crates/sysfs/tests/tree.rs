@@ -104,6 +104,7 @@ fn class_links_lead_to_the_attributes() {
         ("device/vendor", "0x1af4\n"),
         ("device/numa_node", "0\n"),
         ("device/class", "0x020000\n"),
+        ("device/../class", "0x060400\n"),
         ("device/local_cpus", "00000003\n"),
     ] {
         assert_eq!(read(&root.0, &format!("{class}/{path}")), text, "{path}");

@@ -1,0 +1,161 @@
+/* Which ranges the callback hears of, and that the calls themselves do what they always do. */
+#include "check.h"
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/wait.h>
+
+static size_t (*invalidated)(size_t *, size_t *);
+static size_t page;
+
+static char *map(size_t pages)
+{
+    char *address = mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(address != MAP_FAILED);
+    memset(address, 0x5a, pages * page);
+    return address;
+}
+
+/* Exactly one call, for these pages. */
+#define TOLD(start, pages)                                                                                 \
+    do {                                                                                                   \
+        size_t at, length;                                                                                 \
+        CHECK(invalidated(&at, &length) == 1);                                                             \
+        CHECK(at == (size_t)(start) && length == (pages) * page);                                          \
+    } while (0)
+
+#define TOLD_NOTHING()                                                                                     \
+    do {                                                                                                   \
+        size_t at, length;                                                                                 \
+        CHECK(invalidated(&at, &length) == 0);                                                             \
+    } while (0)
+
+static void unmapping(void)
+{
+    char *a = map(4);
+    errno = 77;
+    CHECK(munmap(a + page, 2 * page) == 0);
+    CHECK(errno == 77);
+    TOLD(a + page, 2);
+    CHECK(munmap(a, 1) == 0); /* a part of a page is the page */
+    TOLD(a, 1);
+    FAILS(munmap(a + 3 * page + 1, page), EINVAL);
+    FAILS(munmap(a + 3 * page, 0), EINVAL);
+    FAILS(munmap(a + 3 * page, (size_t)-1), EINVAL);
+    TOLD_NOTHING();
+    CHECK(munmap(a + 3 * page, page) == 0);
+    TOLD(a + 3 * page, 1);
+}
+
+static void mapping_over(void)
+{
+    char *a = map(2);
+    CHECK(mmap(a, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == a);
+    TOLD(a, 1);
+    CHECK(a[0] == 0 && a[page] == 0x5a);
+    CHECK(mmap64(a + page, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == a + page);
+    TOLD(a + page, 1);
+    CHECK(mmap(a, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != a); /* a hint only */
+    CHECK(mmap(a, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED);
+    CHECK(errno == EEXIST);
+    TOLD_NOTHING();
+}
+
+static void remapping(void)
+{
+    char *a = map(8);
+    CHECK(mremap(a, 8 * page, 6 * page, 0) == a);
+    TOLD(a + 6 * page, 2);
+    CHECK(mremap(a, 6 * page, 6 * page, MREMAP_MAYMOVE) == a);
+    TOLD_NOTHING();
+    CHECK(mremap(a, 6 * page, 8 * page, MREMAP_MAYMOVE) == a); /* its own hole: in place */
+    TOLD_NOTHING();
+    char *wall = mmap(a + 8 * page, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    CHECK(wall == a + 8 * page || errno == EEXIST);
+    CHECK(mremap(a, 8 * page, 9 * page, 0) == MAP_FAILED && errno == ENOMEM);
+    TOLD_NOTHING();
+    char *b = mremap(a, 8 * page, 64 * page, MREMAP_MAYMOVE);
+    CHECK(b != MAP_FAILED && b != a && b[0] == 0x5a && b[6 * page] == 0);
+    TOLD(a, 8);
+    char *target = map(64);
+    CHECK(mremap(b, 64 * page, 64 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+    size_t at, length;
+    CHECK(invalidated(&at, &length) == 2 && at == (size_t)b && length == 64 * page); /* target, then source */
+    CHECK(target[0] == 0x5a);
+}
+
+static void advising(void)
+{
+    char *a = map(4);
+    CHECK(madvise(a + page, page, MADV_DONTNEED) == 0);
+    TOLD(a + page, 1);
+    CHECK(a[page] == 0 && a[0] == 0x5a);
+    CHECK(madvise(a, page, MADV_FREE) == 0);
+    TOLD(a, 1);
+    CHECK(madvise(a, 4 * page, MADV_WILLNEED) == 0);
+    CHECK(madvise(a, 4 * page, MADV_DONTFORK) == 0);
+    TOLD_NOTHING();
+}
+
+static void detaching(void)
+{
+    int id = shmget(IPC_PRIVATE, 3 * page, 0600);
+    CHECK(id >= 0);
+    char *a = shmat(id, NULL, 0);
+    CHECK(a != (void *)-1);
+    CHECK(shmctl(id, IPC_RMID, NULL) == 0);
+    TOLD_NOTHING();
+    CHECK(shmat(id, a, SHM_REMAP) == a);
+    TOLD(a, 3);
+    CHECK(shmdt(a) == 0);
+    TOLD(a, 3);
+    FAILS(shmdt(a), EINVAL);
+    TOLD_NOTHING();
+}
+
+static void shrinking_heap(void)
+{
+    char *end = sbrk(0);
+    CHECK(sbrk(8 * page) == end);
+    TOLD_NOTHING();
+    char *now = sbrk(0);
+    CHECK(now == end + 8 * page && sbrk(-4 * (intptr_t)page) == now);
+    TOLD(((size_t)now - 4 * page + page - 1) / page * page, ((size_t)now % page ? 3 : 4) + ((size_t)now % page ? 1 : 0));
+    CHECK(brk(end) == 0);
+    size_t at, length;
+    CHECK(invalidated(&at, &length) == 1 && length == 4 * page);
+}
+
+static void forking(void)
+{
+    char *a = map(1);
+    pid_t child = fork();
+    if (child == 0) {
+        /* The engine stayed in the parent, and so did its callback. */
+        CHECK(munmap(a, page) == 0);
+        TOLD_NOTHING();
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(munmap(a, page) == 0);
+    TOLD(a, 1);
+}
+
+int main(void)
+{
+    page = sysconf(_SC_PAGESIZE);
+    invalidated = find("peerdma_test_invalidated");
+    CHECK(munmap(map(1), page) == 0);
+    TOLD_NOTHING(); /* nobody watches yet */
+    void (*watch)(void) = find("peerdma_test_watch");
+    watch();
+    unmapping();
+    mapping_over();
+    remapping();
+    advising();
+    detaching();
+    shrinking_heap();
+    forking();
+    puts("done");
+    return 0;
+}
