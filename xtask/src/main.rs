@@ -64,7 +64,7 @@ fn run(cli: Cli) -> Result<bool> {
 }
 
 fn lab(script: &[String]) -> Result<bool> {
-    let guest = system::lab::Guest::boot()?;
+    let guest = system::lab::Guest::boot(&[])?;
     let script = if script.is_empty() { "ibv_devinfo; rdma link".into() } else { script.join(" ") };
     let (status, said) = guest.script(&script, std::time::Duration::from_secs(600))?;
     print!("{said}");

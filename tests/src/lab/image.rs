@@ -43,11 +43,12 @@ const PROGRAMS: &[&str] = &[
 
 const INIT: &str = include_str!("init.sh");
 
-/// The image for this machine, built on first use and kept.
+/// The image for this machine: the kernel is fetched on first use and kept. The programs `extra` are added to the RAM
+/// disk, in `/usr/bin`.
 ///
 /// # Errors
 /// What is missing, in words.
-pub fn prepare() -> Result<Image> {
+pub fn prepare(extra: &[&Path]) -> Result<Image> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the lab's guest is an x86-64 one");
     }
@@ -69,7 +70,7 @@ pub fn prepare() -> Result<Image> {
     let kernel = only_entry(&tree.join("boot"), "vmlinuz-")?;
     let initrd = cache().join("initrd.gz");
     let half = cache().join("initrd.half");
-    build_ram_disk(&tree, &half)?;
+    build_ram_disk(&tree, extra, &half)?;
     std::fs::rename(&half, &initrd)?;
     Ok(Image { kernel, initrd })
 }
@@ -134,7 +135,7 @@ fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {prefix}* in {}", folder.display()))
 }
 
-fn build_ram_disk(tree: &Path, out: &Path) -> Result<()> {
+fn build_ram_disk(tree: &Path, extra: &[&Path], out: &Path) -> Result<()> {
     let staging = tempfile::tempdir()?;
     let root = staging.path();
     for folder in ["bin", "etc", "proc", "sys", "dev", "tmp", "run", "lib/modules"] {
@@ -144,6 +145,12 @@ fn build_ram_disk(tree: &Path, out: &Path) -> Result<()> {
     let mut files = BTreeSet::new();
     for program in PROGRAMS {
         add_program(program, &mut files)?;
+    }
+    for program in extra {
+        let mut needed = BTreeSet::new();
+        add_with_libraries(program, &mut needed)?;
+        needed.remove(*program);
+        files.append(&mut needed);
     }
     for provider in providers()? {
         add_with_libraries(&provider, &mut files)?;
@@ -155,6 +162,11 @@ fn build_ram_disk(tree: &Path, out: &Path) -> Result<()> {
     }
     run(Command::new("cp").args(["-r", "/etc/libibverbs.d"]).arg(root.join("etc")))?;
     std::fs::copy(find_program("busybox")?, root.join("bin/busybox"))?;
+    std::fs::create_dir_all(root.join("usr/bin"))?;
+    for program in extra {
+        let name = program.file_name().context("a program without a name")?;
+        std::fs::copy(program, root.join("usr/bin").join(name))?;
+    }
     let init = root.join("init");
     std::fs::write(&init, INIT)?;
     run(Command::new("chmod").arg("755").arg(&init))?;

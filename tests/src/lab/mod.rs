@@ -36,12 +36,12 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots a guest whose RoCE device is `rxe0`.
+    /// Boots a guest whose RoCE device is `rxe0`, with the programs `extra` in it.
     ///
     /// # Errors
     /// When the lab cannot run here, with what is missing.
-    pub fn boot() -> Result<Guest> {
-        let image = prepare()?;
+    pub fn boot(extra: &[&Path]) -> Result<Guest> {
+        let image = prepare(extra)?;
         if !crate::is_root() {
             bail!("the lab's tap interface needs root");
         }
