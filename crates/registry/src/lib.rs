@@ -1,1 +1,47 @@
-//! registry
+//! The registry: how the peerdma processes of one user in one network namespace share UDP port 4791 and
+//! find each other.
+//!
+//! There is no daemon. Whichever member first binds an abstract UNIX socket hosts the registry in a thread;
+//! when its process ends, however it ends, another member takes over. The registry hands out *slots* (the
+//! upper 10 bits of all queue pair numbers of a member), passes each member its UDP sockets, and steers
+//! datagrams to them with a classic BPF program on the `SO_REUSEPORT` group, without privilege. It also
+//! passes on the members' shared directories and published descriptors, and keeps claims on numbers such as
+//! CM service ids. Nothing is left on disk, and nothing of a killed process stays.
+//!
+//! Promises:
+//! - A member that is killed, stopped or debugged disturbs no other, also if it hosts the registry: a host
+//!   that ended is followed at once; one that is stopped is *deposed* by the first process that gets no
+//!   answer within half a second, and abdicates when it wakes.
+//! - While the host lives, a member's coming and going moves no other member's traffic (`group`).
+//! - A new host finds out the order of the group by experiment, without the help of the members' engines and
+//!   also for stopped members (`probe`); traffic for unknown slots goes to the leader, the oldest member.
+//! - All calls end within two seconds.
+//!
+//! How it is built: `server` holds the rules without I/O and `group` the order of the sockets, over the
+//! `kernel` trait that `real` implements; `steer` writes BPF; `proto` and `record` are the messages; `names`
+//! the abstract names; `host` and `worker` the one thread; `link` and `client` the calls.
+
+mod client;
+mod error;
+mod fds;
+mod group;
+mod host;
+mod kernel;
+mod link;
+mod names;
+mod probe;
+mod proto;
+mod real;
+mod record;
+mod server;
+mod steer;
+mod sys;
+mod worker;
+
+pub use client::{Client, Grant, Member, Options, Role};
+pub use error::Error;
+pub use proto::Identity;
+pub use steer::{QPN_INDEX_BITS, SLOTS};
+
+/// The UDP port of RoCEv2 (IBA annex A17).
+pub const ROCE_PORT: u16 = 4791;

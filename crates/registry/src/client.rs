@@ -1,0 +1,467 @@
+//! The client: calls of this process on the registry, wherever it is hosted.
+
+use crate::fds::{Fd, Table};
+use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, Place};
+use crate::names::Names;
+use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row};
+use crate::{Error, worker};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How a process takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Hosts the registry when nobody does.
+    Member,
+    /// Never hosts; gets [`Error::NoRegistry`] when nobody does.
+    Observer,
+}
+
+/// Where the registry is; the default is what production uses, other values are for tests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// UDP port of the sockets it hands out.
+    pub port: u16,
+    /// Appended to the registry's name, to have one of its own.
+    pub name_suffix: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { port: crate::ROCE_PORT, name_suffix: None }
+    }
+}
+
+/// What a member gets.
+#[derive(Debug)]
+pub struct Grant {
+    /// The member's slot, 1 to 1023: its queue pair numbers are `slot << 14 | index`.
+    pub slot: u16,
+    /// UDP socket on `0.0.0.0`, bound to the port; `None` where the host has no IPv4.
+    ///
+    /// It receives the datagrams for this slot's queue pairs (and for QP 0 and 1 and unknown slots while this
+    /// member leads). It is in blocking mode. Never connect it: that takes it out of the port's group.
+    pub v4: Option<OwnedFd>,
+    /// The same on `[::]`, IPv6 only; `None` where the host has no IPv6.
+    pub v6: Option<OwnedFd>,
+}
+
+impl Grant {
+    /// The upper 10 bits of this member's CM communication ids; no other member has the same.
+    pub fn comm_id_prefix(&self) -> u32 {
+        u32::from(self.slot) << 22
+    }
+}
+
+/// A member as the registry lists it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its slot.
+    pub slot: u16,
+    /// Its process; 0 if it is not visible in the PID namespace of the registry's host.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Command name of its process.
+    pub comm: String,
+    /// Its device.
+    pub device: String,
+    /// Node GUID of its device.
+    pub guid: u64,
+    /// When it joined.
+    pub joined_at: SystemTime,
+    /// Whether it receives what belongs to no slot: datagrams for QP 0 and 1 and for unknown slots.
+    pub leader: bool,
+}
+
+impl From<Row> for Member {
+    fn from(row: Row) -> Self {
+        let since = Duration::from_nanos(row.joined_at);
+        Member {
+            slot: row.slot,
+            pid: row.pid,
+            uid: row.uid,
+            comm: row.who.comm,
+            device: row.who.device,
+            guid: row.who.guid,
+            joined_at: UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH),
+            leader: row.leader,
+        }
+    }
+}
+
+/// What a membership needs to be registered again.
+pub(crate) struct Joined {
+    pub who: Identity,
+    pub joined_at: u64,
+    pub directory: Fd,
+    pub v4: Option<Fd>,
+    pub v6: Option<Fd>,
+    pub deed: Fd,
+}
+
+/// Everything of this process that the registry knows.
+#[derive(Clone, Default)]
+pub(crate) struct Kept {
+    pub members: BTreeMap<u16, Arc<Joined>>,
+    pub published: BTreeMap<String, Arc<Fd>>,
+    pub claims: BTreeMap<(u32, u64), u16>,
+}
+
+/// The connection, used by one caller at a time.
+pub(crate) struct Line {
+    pub link: Option<Arc<Link>>,
+    pub busy: bool,
+    /// Why there is no link.
+    pub error: Option<Error>,
+    pub kept: Kept,
+}
+
+pub(crate) struct Shared {
+    pub place: Place,
+    pub line: Mutex<Line>,
+    pub changed: Condvar,
+    pub wake: Fd,
+    pub stop: AtomicBool,
+    abandoned: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn release(&self, mut line: MutexGuard<'_, Line>) {
+        line.busy = false;
+        drop(line);
+        self.changed.notify_all();
+    }
+
+    /// What the worker watches: the link, and the deeds, at which a new registry announces itself.
+    pub(crate) fn watched(&self) -> (Option<Arc<Link>>, Vec<Watched>) {
+        let line = self.lock();
+        let deeds = line.kept.members.values().map(|m| Watched(m.clone())).collect();
+        (line.link.clone(), deeds)
+    }
+
+    fn nudge(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits for the line to be free and linked. An observer, which has no worker, links it here.
+    fn take(&self, deadline: Instant) -> Result<Arc<Link>, Error> {
+        let mut line = self.lock();
+        loop {
+            if !line.busy {
+                if let Some(link) = line.link.clone() {
+                    line.busy = true;
+                    return Ok(link);
+                }
+                if let Some(error) = line.error.take() {
+                    return Err(error);
+                }
+                if self.place.role == Role::Observer {
+                    line.busy = true;
+                    drop(line);
+                    let found = self.place.establish(deadline, &mut None).map(Arc::new);
+                    line = self.lock();
+                    line.link = found.as_ref().ok().cloned();
+                    if found.is_err() {
+                        self.release(line);
+                    }
+                    return found;
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Timeout);
+            }
+            let waited = self.changed.wait_timeout(line, left);
+            line = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+}
+
+/// A deed while the worker watches it.
+pub(crate) struct Watched(Arc<Joined>);
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.deed.as_fd()
+    }
+}
+
+/// A process's access to its user's registry in this network namespace.
+///
+/// All calls block for two seconds at most ([`Error::Timeout`]). When the process that hosts the registry
+/// ends, the calls wait for its successor. Dropping the client ends all its memberships.
+pub struct Client {
+    shared: ManuallyDrop<Arc<Shared>>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn bounded(text: &str, max: usize, what: &'static str) -> Result<(), Error> {
+    if text.len() > max { Err(Error::TooLong(what)) } else { Ok(()) }
+}
+
+fn unexpected<T>(reply: &Reply) -> Result<T, Error> {
+    Err(Error::Protocol(format!("unexpected reply {reply:?}")))
+}
+
+fn one(fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+    let missing = || Error::Protocol("a reply without its descriptor".into());
+    fds.into_iter().next().map(crate::fds::high).ok_or_else(missing)
+}
+
+impl Client {
+    /// Connects to the registry at its usual place; see [`Client::connect_at`].
+    pub fn connect(role: Role) -> Result<Arc<Client>, Error> {
+        Client::connect_at(role, &Options::default())
+    }
+
+    /// Connects to the registry, which a [`Role::Member`] hosts itself if nobody does.
+    pub fn connect_at(role: Role, options: &Options) -> Result<Arc<Client>, Error> {
+        let suffix = options.name_suffix.as_deref();
+        bounded(suffix.unwrap_or(""), MAX_NAME, "name suffix")?;
+        let table = Table::new();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::system("creating an eventfd", e))?;
+        let names = Names::new(suffix, table.clone());
+        let place = Place { names, table: table.clone(), role, port: options.port };
+        let line = Line { link: None, busy: false, error: None, kept: Kept::default() };
+        let shared = Arc::new(Shared {
+            place,
+            line: Mutex::new(line),
+            changed: Condvar::new(),
+            wake: table.keep(wake),
+            stop: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+        });
+        let worker = match role {
+            Role::Observer => None,
+            Role::Member => Some(worker::spawn(shared.clone()).map_err(|e| Error::System {
+                what: "starting the registry's thread".into(),
+                errno: e.raw_os_error().unwrap_or(libc::EAGAIN),
+            })?),
+        };
+        let client = Client { shared: ManuallyDrop::new(shared), worker: Mutex::new(worker) };
+        client.shared.take(Instant::now() + LIMIT)?;
+        client.shared.release(client.shared.lock());
+        Ok(Arc::new(client))
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.shared.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Makes a call; `apply` sees the reply while the line is still held.
+    fn call<T>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        apply: impl FnOnce(&mut Kept, Reply, Vec<OwnedFd>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.is_abandoned() {
+            return Err(Error::Abandoned);
+        }
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let link = self.shared.take(deadline)?;
+            let within = deadline.min(Instant::now() + ANSWER_WITHIN);
+            let outcome = link.exchange(request, fds, within, &mut None);
+            let mut line = self.shared.lock();
+            match outcome {
+                Ok((reply, fds)) => {
+                    let result = apply(&mut line.kept, reply, fds);
+                    self.shared.release(line);
+                    return result;
+                }
+                Err(Failure::Refused(error)) => {
+                    self.shared.release(line);
+                    return Err(error);
+                }
+                Err(Failure::Gone) => {
+                    link.cut();
+                    line.link = None;
+                    self.shared.release(line);
+                    self.shared.nudge();
+                }
+            }
+        }
+    }
+
+    /// Becomes a member: gets a slot and the sockets that datagrams for it arrive at.
+    ///
+    /// `directory` is the memory file that [`Client::directory`] gives to others. Errors:
+    /// [`Error::PortTaken`], [`Error::Full`], [`Error::TooLong`].
+    pub fn join(&self, who: &Identity, directory: BorrowedFd<'_>) -> Result<Grant, Error> {
+        bounded(&who.device, MAX_NAME, "device name")?;
+        bounded(&who.comm, MAX_NAME, "command name")?;
+        let table = &self.shared.place.table;
+        let own = |e| Error::system("duplicating a descriptor", e);
+        let kept_directory = table.duplicate(directory).map_err(own)?;
+        let request = Request::Join { who: who.clone() };
+        let grant = self.call(&request, &[directory], |kept, reply, fds| {
+            let Reply::Joined { slot, joined_at, v4, v6 } = reply else {
+                return unexpected(&reply);
+            };
+            let mut fds = fds.into_iter().map(crate::fds::high);
+            let v4 = if v4 { fds.next() } else { None };
+            let v6 = if v6 { fds.next() } else { None };
+            let deed = fds.next().ok_or_else(|| Error::Protocol("a grant without deed".into()))?;
+            let copy = |fd: &Option<OwnedFd>| {
+                fd.as_ref().map(|fd| table.duplicate(fd.as_fd())).transpose().map_err(own)
+            };
+            let joined = Joined {
+                who: who.clone(),
+                joined_at,
+                directory: kept_directory,
+                v4: copy(&v4)?,
+                v6: copy(&v6)?,
+                deed: table.keep(deed),
+            };
+            kept.members.insert(slot, Arc::new(joined));
+            Ok(Grant { slot, v4, v6 })
+        })?;
+        self.shared.nudge();
+        Ok(grant)
+    }
+
+    /// Ends a membership: its sockets receive nothing more. Nothing is reported, since the end of the
+    /// connection does the same.
+    pub fn leave(&self, slot: u16) {
+        if self.is_abandoned() {
+            return;
+        }
+        let known = {
+            let mut line = self.shared.lock();
+            line.kept.claims.retain(|_, holder| *holder != slot);
+            line.kept.members.remove(&slot)
+        };
+        if known.is_some() {
+            let _ = self.call(&Request::Leave { slot }, &[], |_, _, _| Ok(()));
+            self.shared.nudge();
+        }
+    }
+
+    /// All members, by slot.
+    pub fn members(&self) -> Result<Vec<Member>, Error> {
+        let mut members: Vec<Member> = Vec::new();
+        loop {
+            let after = members.last().map_or(0, |m| m.slot);
+            let request = Request::Members { after };
+            let rows = self.call(&request, &[], |_, reply, _| match reply {
+                Reply::Members(rows) if rows.iter().all(|r| r.slot > after) => Ok(rows),
+                reply => unexpected(&reply),
+            })?;
+            let full = rows.len() == PAGE;
+            members.extend(rows.into_iter().map(Member::from));
+            if !full {
+                return Ok(members);
+            }
+        }
+    }
+
+    fn found(&self, request: &Request) -> Result<OwnedFd, Error> {
+        self.call(request, &[], |_, reply, fds| match reply {
+            Reply::Found => one(fds),
+            reply => unexpected(&reply),
+        })
+    }
+
+    /// The directory of the member of a slot. Errors: [`Error::Unknown`].
+    pub fn directory(&self, slot: u16) -> Result<OwnedFd, Error> {
+        self.found(&Request::Directory { slot })
+    }
+
+    /// Offers a descriptor to the user's other processes until it is withdrawn or this client ends; an own
+    /// one under the same id is replaced. Errors: [`Error::Taken`], [`Error::TooLong`] (128 bytes),
+    /// [`Error::Full`].
+    pub fn publish(&self, id: &str, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        bounded(id, MAX_ID, "id")?;
+        let copy = self.shared.place.table.duplicate(fd);
+        let copy = copy.map_err(|e| Error::system("duplicating a descriptor", e))?;
+        self.call(&Request::Publish { id: id.to_owned() }, &[fd], |kept, _, _| {
+            kept.published.insert(id.to_owned(), Arc::new(copy));
+            Ok(())
+        })
+    }
+
+    /// The descriptor somebody published. Errors: [`Error::Unknown`].
+    pub fn lookup(&self, id: &str) -> Result<OwnedFd, Error> {
+        bounded(id, MAX_ID, "id")?;
+        self.found(&Request::Lookup { id: id.to_owned() })
+    }
+
+    /// Takes an own publication back.
+    pub fn withdraw(&self, id: &str) {
+        if self.is_abandoned() {
+            return;
+        }
+        if self.shared.lock().kept.published.remove(id).is_some() {
+            let _ = self.call(&Request::Withdraw { id: id.to_owned() }, &[], |_, _, _| Ok(()));
+        }
+    }
+
+    /// Claims a number of a kind (for instance a CM service id) for the member of an own slot, exclusively
+    /// among the user's processes. Errors: [`Error::Taken`], [`Error::Unknown`] (not an own slot).
+    pub fn claim(&self, slot: u16, kind: u32, key: u64) -> Result<(), Error> {
+        self.call(&Request::Claim { kind, key, slot }, &[], |kept, _, _| {
+            kept.claims.insert((kind, key), slot);
+            Ok(())
+        })
+    }
+
+    /// Gives an own claim back.
+    pub fn release(&self, kind: u32, key: u64) {
+        if self.is_abandoned() {
+            return;
+        }
+        if self.shared.lock().kept.claims.remove(&(kind, key)).is_some() {
+            let _ = self.call(&Request::Release { kind, key }, &[], |_, _, _| Ok(()));
+        }
+    }
+
+    /// The slot of the member that claimed a number. Errors: [`Error::Unknown`].
+    pub fn owner(&self, kind: u32, key: u64) -> Result<u16, Error> {
+        self.call(&Request::Owner { kind, key }, &[], |_, reply, _| match reply {
+            Reply::Owner { slot } => Ok(slot),
+            reply => unexpected(&reply),
+        })
+    }
+
+    /// For a forked child: closes every descriptor of this client without telling anyone. It takes no lock
+    /// and does not block; afterwards all calls fail with [`Error::Abandoned`], and the parent's client goes
+    /// on untouched. The [`Grant`]'s sockets are the caller's to close.
+    pub fn abandon(&self) {
+        self.shared.abandoned.store(true, Ordering::Release);
+        self.shared.place.table.abandon();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.is_abandoned() {
+            // The thread exists in the parent only, and it may hold any lock; leave all as it is.
+            std::mem::forget(self.worker.get_mut().map(Option::take));
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(link) = self.shared.lock().link.take() {
+            link.cut();
+        }
+        self.shared.nudge();
+        let worker = self.worker.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(worker) = worker {
+            let _ = worker.join();
+        }
+        // SAFETY: this is the drop of the only owner of the field.
+        unsafe { ManuallyDrop::drop(&mut self.shared) };
+    }
+}

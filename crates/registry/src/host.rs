@@ -1,0 +1,219 @@
+//! The hosting side of the transport: accepts connections of this user's processes and carries requests
+//! to the [`Server`] and replies back.
+//!
+//! Nothing here blocks: a connection whose reply does not fit its socket buffer is read no further until it
+//! does, so a peer that stops reading holds up nobody and at most one reply; a peer that breaks the protocol
+//! is dropped.
+
+use crate::Error;
+use crate::fds::{Fd, Table};
+use crate::names::Names;
+use crate::proto::{Reply, Request};
+use crate::real::Real;
+use crate::record;
+use crate::server::{Answer, ConnId, Server};
+use crate::sys;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Connections at a time; more are closed at once.
+const MAX_CONNS: usize = 2048;
+/// Requests of one connection in a turn.
+const BATCH: usize = 16;
+/// How long a burst of requests may put off finding out an uncertain order.
+const SETTLE_WITHIN: Duration = Duration::from_millis(20);
+/// First and longest pause between experiments while sockets of unknown owners are in the group.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+
+struct Conn {
+    fd: Fd,
+    pending: Option<(Vec<u8>, Vec<Arc<Fd>>)>,
+}
+
+/// What a poll found ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ready {
+    Listener,
+    Conn(ConnId),
+}
+
+/// A registry hosted by this process.
+pub(crate) struct Host {
+    listener: Fd,
+    generation: u32,
+    names: Names,
+    table: Arc<Table>,
+    server: Server<Real>,
+    conns: BTreeMap<ConnId, Conn>,
+    next_conn: ConnId,
+    /// When a request made the order of the group uncertain, until it is settled.
+    unsettled_since: Option<Instant>,
+    retry_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Host {
+    pub(crate) fn new(
+        listener: Fd,
+        generation: u32,
+        names: Names,
+        table: Arc<Table>,
+        port: u16,
+    ) -> Self {
+        let mut server = Server::new(Real::new(names.clone(), table.clone(), port));
+        if generation > 0 {
+            // The processes of the stopped host see no end of their connection.
+            server.summon();
+        }
+        Host {
+            listener,
+            generation,
+            names,
+            table,
+            server,
+            conns: BTreeMap::new(),
+            next_conn: 0,
+            unsettled_since: None,
+            retry_at: None,
+            pause: RETRY.0,
+        }
+    }
+
+    /// What to poll for.
+    pub(crate) fn interest(&self) -> impl Iterator<Item = (Ready, BorrowedFd<'_>, PollFlags)> {
+        let conns = self.conns.iter().map(|(id, conn)| {
+            let flags = if conn.pending.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            (Ready::Conn(*id), conn.fd.as_fd(), flags)
+        });
+        std::iter::once((Ready::Listener, self.listener.as_fd(), PollFlags::IN)).chain(conns)
+    }
+
+    /// When to call [`Host::serve`] although nothing is ready.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.unsettled_since.or(self.retry_at)
+    }
+
+    /// Serves what is ready. False when this registry has been deposed and is to be dropped.
+    pub(crate) fn serve(&mut self, ready: &[Ready]) -> bool {
+        if self.names.is_deposed(self.generation) {
+            return false;
+        }
+        let now = Instant::now();
+        for item in ready {
+            match item {
+                Ready::Listener => self.accept(),
+                Ready::Conn(id) => self.turn(*id),
+            }
+        }
+        if self.server.is_settled() {
+            self.unsettled_since = None;
+            self.retry_at = None;
+            return true;
+        }
+        if ready.iter().any(|r| *r != Ready::Listener) {
+            self.unsettled_since.get_or_insert(now);
+        }
+        if let Some(since) = self.unsettled_since {
+            if ready.is_empty() || now.duration_since(since) > SETTLE_WITHIN {
+                self.pause = RETRY.0;
+                self.settle(now);
+            }
+        } else if self.retry_at.is_none_or(|at| now >= at) {
+            self.pause = (self.pause * 2).min(RETRY.1);
+            self.settle(now);
+        }
+        true
+    }
+
+    fn settle(&mut self, now: Instant) {
+        // A failure leaves the old program in place; the next change tries again.
+        let _ = self.server.settle();
+        self.unsettled_since = None;
+        self.retry_at = (!self.server.is_settled()).then_some(now + self.pause);
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..BATCH {
+            let Ok(fd) = rustix::net::accept_with(&self.listener, flags) else { return };
+            let fd = self.table.keep(fd);
+            let Ok((pid, uid)) = sys::peer(&fd) else { continue };
+            if uid != self.names.uid() {
+                let refusal = Reply::Failed(Error::ForeignUser { uid: self.names.uid() });
+                let _ = record::send(&fd, &refusal.encode(0), &[]);
+                continue;
+            }
+            if self.conns.len() >= MAX_CONNS {
+                continue;
+            }
+            let id = self.next_conn;
+            self.next_conn += 1;
+            self.server.connected(id, pid, uid);
+            self.conns.insert(id, Conn { fd, pending: None });
+        }
+    }
+
+    fn turn(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let mut keep = flush(conn);
+        for _ in 0..BATCH {
+            if !keep || conn.pending.is_some() {
+                break;
+            }
+            match record::receive(&conn.fd) {
+                Ok(Some(record)) => {
+                    keep = match answer(&mut self.server, &self.table, id, record) {
+                        Some((bytes, fds)) => {
+                            conn.pending = Some((bytes, fds));
+                            flush(conn)
+                        }
+                        None => false,
+                    };
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => keep = false,
+            }
+        }
+        if !keep {
+            self.conns.remove(&id);
+            self.server.closed(id);
+        }
+    }
+}
+
+fn answer(
+    server: &mut Server<Real>,
+    table: &Arc<Table>,
+    id: ConnId,
+    record: record::Record,
+) -> Option<(Vec<u8>, Vec<Arc<Fd>>)> {
+    let (seq, request) = Request::decode(&record.bytes).ok()?;
+    let (reply, fds): Answer<Arc<Fd>> = if record.cut {
+        let what = "handing a descriptor to the process that hosts the registry".to_owned();
+        (Reply::Failed(Error::System { what, errno: libc::EMFILE }), Vec::new())
+    } else {
+        let fds = record.fds.into_iter().map(|fd| Arc::new(table.keep(fd))).collect();
+        server.handle(id, request, fds)
+    };
+    Some((reply.encode(seq), fds))
+}
+
+/// Sends the pending reply if it fits; false when the connection is broken.
+fn flush(conn: &mut Conn) -> bool {
+    let Some((bytes, fds)) = &conn.pending else { return true };
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+    match record::send(&conn.fd, bytes, &borrowed) {
+        Ok(()) => {
+            conn.pending = None;
+            true
+        }
+        Err(Errno::AGAIN | Errno::INTR) => true,
+        Err(_) => false,
+    }
+}

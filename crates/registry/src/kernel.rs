@@ -1,0 +1,39 @@
+//! What the registry's logic needs from the system, so that it can be tested without one.
+
+use crate::Error;
+use crate::steer::Insn;
+use std::collections::BTreeSet;
+
+/// An IP family; each has its own reuseport group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// The system under the server. `Fd` is a shared handle: clones are one descriptor.
+pub(crate) trait Kernel {
+    type Fd: Clone;
+
+    /// A new socket at the end of the family's group; `None` where the host lacks the family.
+    fn bind(&mut self, family: Family) -> Result<Option<Self::Fd>, Error>;
+    /// Attaches the steering program to the group that `via` is in.
+    fn steer(&mut self, via: &Self::Fd, program: &[Insn]) -> Result<(), Error>;
+    /// Takes a socket out of its group, whoever else holds it; the last of the group moves to its index.
+    fn expel(&mut self, family: Family, socket: &Self::Fd);
+    /// Finds out which of `sockets` is at each index of the group; `None` is somebody else's socket.
+    /// No answer where the host cannot send to itself.
+    fn locate(&mut self, family: Family, sockets: &[Self::Fd]) -> Option<Vec<Option<usize>>>;
+    /// Whether `socket` is at this index; no answer where the host cannot send to itself.
+    fn is_at(&mut self, family: Family, socket: &Self::Fd, index: u32) -> Option<bool>;
+    /// Whether two descriptors are one socket.
+    fn same(&self, a: &Self::Fd, b: &Self::Fd) -> bool;
+    /// The proof that a slot is in use, which lives as long as its holder; `None` if it is in use.
+    fn deed(&mut self, slot: u16) -> Result<Option<Self::Fd>, Error>;
+    /// Slots in use by processes that are not among `present`; these are told to look for this registry.
+    fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16>;
+    /// Nanoseconds since the epoch.
+    fn now(&mut self) -> u64;
+    /// A random number.
+    fn random(&mut self) -> u32;
+}

@@ -1,0 +1,341 @@
+//! Finds out which socket is at which index of a reuseport group, without its owner's help.
+//!
+//! The kernel tells nobody the order of a group, and a stopped process cannot say what arrived at its
+//! socket. But the host of the registry holds duplicates of all sockets. It puts a filter on them that
+//! drops probes with its token, sends a probe for index *i* (the steering program delivers a probe to the
+//! index it names), and looks whose count of dropped datagrams grew. So probes never reach anybody's
+//! engine, nobody needs to be awake, and ordinary traffic goes on under the program that is attached.
+//!
+//! A count may also grow because a receive buffer is full. So it is read around a control without a probe
+//! first; sockets that drop by themselves are judged by bursts against as long a control, and each finding
+//! is repeated until one socket is left. A probe beyond the last index falls to the kernel's hash, which a socket found at a lower
+//! index gives away. A datagram to itself follows each probe through the loopback's queue; when it is
+//! back, the probe has been delivered.
+
+use crate::kernel::Family;
+use crate::{steer, sys};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Source ports in turn, so that the kernel's hash gives itself away.
+const FLOWS: usize = 8;
+/// How long a datagram to itself may take.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Datagrams to itself that may be lost until probing is given up.
+const LOSSES: u32 = 3;
+/// Rounds until one socket must be left.
+const ROUNDS: u32 = 6;
+/// Probes against a socket that drops by itself, and how often; a burst fits a stock receive buffer.
+const BURST: u32 = 128;
+const BURSTS: u32 = 4;
+/// Sockets of others that are searched through.
+const FOREIGN: usize = 256;
+
+/// The host cannot send datagrams to itself.
+struct Unreachable;
+
+struct Flow {
+    socket: OwnedFd,
+    own: SocketAddr,
+}
+
+struct Prober {
+    flows: Vec<Flow>,
+    next: usize,
+    to: SocketAddr,
+    token: u32,
+    count: u64,
+    losses: u32,
+}
+
+fn loopback(family: Family, port: u16) -> SocketAddr {
+    let ip: IpAddr = match family {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, port)
+}
+
+/// The address family's number.
+pub(crate) fn domain(family: Family) -> AddressFamily {
+    match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    }
+}
+
+/// Takes a socket out of its group: connecting changes its local address, and that detaches it
+/// (`udp_lib_rehash`), whoever else holds the socket.
+pub(crate) fn expel(family: Family, socket: impl AsFd) -> rustix::io::Result<()> {
+    const DISCARD: u16 = 9;
+    rustix::net::connect(socket, &loopback(family, DISCARD))
+}
+
+fn flow(family: Family) -> rustix::io::Result<Flow> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(domain(family), SocketType::DGRAM, flags, None)?;
+    rustix::net::bind(&socket, &loopback(family, 0))?;
+    let own = rustix::net::getsockname(&socket)?;
+    let own = match family {
+        Family::V4 => SocketAddr::V4(SocketAddrV4::try_from(own)?),
+        Family::V6 => SocketAddr::V6(SocketAddrV6::try_from(own)?),
+    };
+    Ok(Flow { socket, own })
+}
+
+fn read<F: AsFd>(sockets: &[F], which: &[usize]) -> Vec<u32> {
+    which.iter().map(|i| sys::drops(&sockets[*i]).unwrap_or(0)).collect()
+}
+
+impl Prober {
+    fn new(family: Family, port: u16, token: u32) -> Option<Self> {
+        let flows = (0..FLOWS).map(|_| flow(family).ok()).collect::<Option<_>>()?;
+        let to = loopback(family, port);
+        Some(Prober { flows, next: 0, to, token, count: 0, losses: 0 })
+    }
+
+    /// Sends some probes, or as many datagrams to itself as a control, and returns when all are
+    /// delivered.
+    fn send(&mut self, probe: Option<u32>, times: u32) -> Result<(), Unreachable> {
+        let Flow { socket, own } = &self.flows[self.next % FLOWS];
+        self.next += 1;
+        self.count += 1;
+        let marker = (u64::from(self.token) << 32 | self.count).to_be_bytes();
+        let send = |bytes: &[u8], to| {
+            let sent = rustix::net::sendto(socket, bytes, SendFlags::NOSIGNAL, to);
+            sent.map(drop).map_err(|_| Unreachable)
+        };
+        for _ in 0..times {
+            match probe {
+                Some(index) => send(&steer::probe(index, self.token), &self.to)?,
+                None => send(&[0; steer::PROBE_BYTES], own)?,
+            }
+        }
+        send(&marker, own)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut bytes = [0; steer::PROBE_BYTES];
+            if let Ok((_, len)) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                if bytes[..len.min(bytes.len())] == marker {
+                    return Ok(());
+                }
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.losses += 1;
+                return if self.losses > LOSSES { Err(Unreachable) } else { Ok(()) };
+            }
+            let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
+            let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left));
+        }
+    }
+
+    /// Which of `candidates` drops a probe for this index.
+    fn who<F: AsFd>(
+        &mut self,
+        index: u32,
+        sockets: &[F],
+        candidates: &[usize],
+    ) -> Result<Vec<usize>, Unreachable> {
+        let before = read(sockets, candidates);
+        self.send(None, 1)?;
+        let between = read(sockets, candidates);
+        self.send(Some(index), 1)?;
+        let after = read(sockets, candidates);
+        let (mut hit, mut noisy) = (Vec::new(), Vec::new());
+        for (i, at) in candidates.iter().enumerate() {
+            if before[i] != between[i] {
+                noisy.push(*at);
+            } else if between[i] != after[i] {
+                hit.push(*at);
+            }
+        }
+        if !hit.is_empty() || noisy.is_empty() {
+            return Ok(hit);
+        }
+        let mut growth = vec![Some(0_i64); noisy.len()];
+        for _ in 0..BURSTS {
+            let before = read(sockets, &noisy);
+            self.send(None, BURST)?;
+            let between = read(sockets, &noisy);
+            self.send(Some(index), BURST)?;
+            let after = read(sockets, &noisy);
+            for (i, growth) in growth.iter_mut().enumerate() {
+                let control = between[i].wrapping_sub(before[i]);
+                let probed = after[i].wrapping_sub(between[i]);
+                *growth = growth
+                    .filter(|_| probed >= BURST)
+                    .map(|g| g + i64::from(probed) - i64::from(control));
+            }
+        }
+        let enough = i64::from(BURSTS * BURST / 2);
+        let judged = noisy.into_iter().zip(growth);
+        Ok(judged.filter(|(_, g)| g.is_some_and(|g| g >= enough)).map(|(at, _)| at).collect())
+    }
+
+    /// The socket at an index, found the same at least twice.
+    fn at<F: AsFd>(&mut self, index: u32, sockets: &[F]) -> Result<Option<usize>, Unreachable> {
+        let all: Vec<usize> = (0..sockets.len()).collect();
+        let mut left = self.who(index, sockets, &all)?;
+        if left.is_empty() {
+            left = self.who(index, sockets, &all)?;
+        }
+        for _ in 1..ROUNDS {
+            left = self.who(index, sockets, &left)?;
+            if left.len() < 2 {
+                break;
+            }
+        }
+        Ok(if let [only] = left[..] { Some(only) } else { None })
+    }
+
+    /// Whether this index is beyond the group: then some flow is hashed to a socket of ours.
+    fn is_beyond<F: AsFd>(&mut self, index: u32, sockets: &[F]) -> Result<bool, Unreachable> {
+        let all: Vec<usize> = (0..sockets.len()).collect();
+        for _ in 0..FLOWS {
+            if !self.who(index, sockets, &all)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn order<F: AsFd>(&mut self, sockets: &[F]) -> Result<Vec<Option<usize>>, Unreachable> {
+        let mut order = Vec::new();
+        let mut missing = sockets.len();
+        while missing > 0 && order.len() < sockets.len() + FOREIGN {
+            let found = self.at(order.len() as u32, sockets)?;
+            if found.is_some() && order.contains(&found) {
+                return Ok(order);
+            }
+            missing -= usize::from(found.is_some());
+            order.push(found);
+        }
+        let limit = order.len() + FOREIGN;
+        while order.len() < limit && !self.is_beyond(order.len() as u32, sockets)? {
+            order.push(None);
+        }
+        Ok(order)
+    }
+}
+
+fn trapped<F: AsFd, T>(sockets: &[F], token: u32, f: impl FnOnce() -> T) -> T {
+    let trap = steer::probe_trap(token);
+    for socket in sockets {
+        let _ = sys::attach_filter(socket, &trap);
+    }
+    let result = f();
+    for socket in sockets {
+        let _ = sys::detach_filter(socket);
+    }
+    result
+}
+
+/// The order of a family's group on a port; see [`crate::kernel::Kernel::locate`].
+pub(crate) fn locate<F: AsFd>(
+    family: Family,
+    port: u16,
+    token: u32,
+    sockets: &[F],
+) -> Option<Vec<Option<usize>>> {
+    let mut prober = Prober::new(family, port, token)?;
+    trapped(sockets, token, || prober.order(sockets).ok())
+}
+
+/// Whether a socket is at an index; see [`crate::kernel::Kernel::is_at`].
+pub(crate) fn is_at<F: AsFd>(
+    family: Family,
+    port: u16,
+    token: u32,
+    socket: &F,
+    index: u32,
+) -> Option<bool> {
+    let mut prober = Prober::new(family, port, token)?;
+    let sockets = [socket.as_fd()];
+    trapped(&sockets, token, || prober.at(index, &sockets).ok()).map(|found| found.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::net::UdpSocket;
+
+    fn member(family: Family, port: u16) -> OwnedFd {
+        crate::real::socket(family, port).unwrap().unwrap()
+    }
+
+    fn free_port() -> u16 {
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    /// What the group module assumes about the kernel: bind appends, close and expulsion move the last
+    /// socket into the hole, the program sees the UDP payload at offset 0.
+    #[test]
+    fn the_kernel_orders_a_group_as_assumed() {
+        for family in [Family::V4, Family::V6] {
+            let port = free_port();
+            let Ok(Some(_)) = crate::real::socket(family, 0) else { continue };
+            let mut sockets: Vec<OwnedFd> = (0..5).map(|_| member(family, port)).collect();
+            sys::steer_group(&sockets[0], &steer::program(&BTreeMap::new(), 0)).unwrap();
+            let order = |sockets: &[OwnedFd]| locate(family, port, 1, sockets).unwrap();
+            let identity = |n| (0..n).map(Some).collect::<Vec<_>>();
+            assert_eq!(order(&sockets), identity(5));
+
+            sockets.swap_remove(1);
+            assert_eq!(order(&sockets), identity(4), "close moves the last into the hole");
+
+            let copy = rustix::io::fcntl_dupfd_cloexec(&sockets[0], 0).unwrap();
+            expel(family, &copy).unwrap();
+            let held = sockets.swap_remove(0);
+            assert_eq!(order(&sockets), identity(3), "expulsion works although others hold it");
+            drop(held);
+
+            sockets.push(member(family, port));
+            assert_eq!(order(&sockets), identity(4), "bind appends");
+            assert_eq!(is_at(family, port, 2, &sockets[3], 3), Some(true));
+            assert_eq!(is_at(family, port, 2, &sockets[3], 2), Some(false));
+        }
+    }
+
+    #[test]
+    fn sockets_of_others_are_seen_as_such() {
+        let port = free_port();
+        let mut sockets: Vec<OwnedFd> = (0..6).map(|_| member(Family::V4, port)).collect();
+        sys::steer_group(&sockets[0], &steer::program(&BTreeMap::new(), 0)).unwrap();
+        let _foreign = [sockets.remove(4), sockets.remove(1)];
+        let order = locate(Family::V4, port, 1, &sockets).unwrap();
+        assert_eq!(order, [Some(0), None, Some(1), Some(2), None, Some(3)]);
+    }
+
+    #[test]
+    fn a_socket_that_drops_for_other_reasons_confuses_nobody() {
+        let port = free_port();
+        let sockets: Vec<OwnedFd> = (0..3).map(|_| member(Family::V4, port)).collect();
+        sys::steer_group(&sockets[0], &steer::program(&[(1, 2)].into(), 0)).unwrap();
+        let flood = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut packet = [0_u8; 1024];
+                packet[5] = 0; // slot 1 is 0x004000
+                packet[6] = 0x40;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = flood.send_to(&packet, ("127.0.0.1", port));
+                }
+            });
+            while sys::drops(&sockets[2]).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            let order = locate(Family::V4, port, 7, &sockets);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(order.unwrap(), [Some(0), Some(1), Some(2)]);
+        });
+    }
+}

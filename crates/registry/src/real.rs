@@ -1,0 +1,179 @@
+//! The system as the registry uses it: UDP sockets, steering programs, deeds, clock.
+
+use crate::Error;
+use crate::fds::Fd;
+use crate::kernel::{Family, Kernel};
+use crate::names::Names;
+use crate::probe;
+use crate::steer::{Insn, SLOTS};
+use crate::sys;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{SocketFlags, SocketType};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The running system.
+pub(crate) struct Real {
+    names: Names,
+    table: Arc<crate::fds::Table>,
+    port: u16,
+}
+
+impl Real {
+    pub(crate) fn new(names: Names, table: Arc<crate::fds::Table>, port: u16) -> Self {
+        Real { names, table, port }
+    }
+}
+
+/// A UDP socket on the wildcard address in the port's group; `None` where the host lacks the family.
+pub(crate) fn socket(family: Family, port: u16) -> rustix::io::Result<Option<OwnedFd>> {
+    let domain = probe::domain(family);
+    let fd = match rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None) {
+        Ok(fd) => fd,
+        Err(Errno::AFNOSUPPORT) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let address: SocketAddr = match family {
+        Family::V4 => (Ipv4Addr::UNSPECIFIED, port).into(),
+        Family::V6 => {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+            (Ipv6Addr::UNSPECIFIED, port).into()
+        }
+    };
+    sockopt::set_socket_reuseport(&fd, true)?;
+    match rustix::net::bind(&fd, &address) {
+        Ok(()) => Ok(Some(fd)),
+        Err(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Says who holds a UDP port, from the lines of `/proc/net/udp` and `udp6`.
+fn holder(tables: &[String], port: u16, own_uid: u32) -> String {
+    let lines = tables.iter().flat_map(|t| t.lines().skip(1));
+    let mut unsure = None;
+    for line in lines {
+        let mut fields = line.split_ascii_whitespace();
+        let local = fields.nth(1).and_then(|a| a.rsplit_once(':'));
+        if local.is_none_or(|(_, hex)| u16::from_str_radix(hex, 16) != Ok(port)) {
+            continue;
+        }
+        // After local: remote, state, queues, timer, retransmits, uid, timeout, inode.
+        let uid: Option<u32> = fields.nth(5).and_then(|f| f.parse().ok());
+        let inode: Option<u64> = fields.nth(1).and_then(|f| f.parse().ok());
+        match (uid, inode) {
+            (_, Some(0)) => {
+                return "the kernel itself, probably Soft-RoCE (`rdma link`, `rdma link delete`)"
+                    .into();
+            }
+            (Some(uid), Some(inode)) if uid != own_uid => {
+                return format!("a program of uid {uid} (socket inode {inode}; see `ss -ulnpe`)");
+            }
+            (Some(_), Some(inode)) => {
+                unsure = Some(format!(
+                    "a program of this user that does not share it (socket inode {inode}; see \
+                     `ss -ulnpe`)"
+                ));
+            }
+            _ => {}
+        }
+    }
+    unsure.unwrap_or_else(|| "another program (see `ss -ulnpe`)".into())
+}
+
+impl Kernel for Real {
+    type Fd = Arc<Fd>;
+
+    fn bind(&mut self, family: Family) -> Result<Option<Arc<Fd>>, Error> {
+        match socket(family, self.port) {
+            Ok(fd) => Ok(fd.map(|fd| Arc::new(self.table.keep(fd)))),
+            Err(Errno::ADDRINUSE) => {
+                let tables = ["/proc/net/udp", "/proc/net/udp6"]
+                    .map(|path| std::fs::read_to_string(path).unwrap_or_default());
+                let holder = holder(&tables, self.port, self.names.uid());
+                Err(Error::PortTaken { port: self.port, holder })
+            }
+            Err(e) => Err(Error::system("binding the RoCE port", e)),
+        }
+    }
+
+    fn steer(&mut self, via: &Arc<Fd>, program: &[Insn]) -> Result<(), Error> {
+        sys::steer_group(via, program).map_err(|e| match e {
+            Errno::NOMEM => Error::Full(format!(
+                "the steering program of {} instructions exceeds net.core.optmem_max; raise it",
+                program.len()
+            )),
+            e => Error::system("attaching the steering program", e),
+        })
+    }
+
+    fn expel(&mut self, family: Family, socket: &Arc<Fd>) {
+        // Where the host has no loopback this fails, and closing the last descriptor does the same.
+        let _ = probe::expel(family, socket);
+    }
+
+    fn locate(&mut self, family: Family, sockets: &[Arc<Fd>]) -> Option<Vec<Option<usize>>> {
+        let token = self.random();
+        probe::locate(family, self.port, token, sockets)
+    }
+
+    fn is_at(&mut self, family: Family, socket: &Arc<Fd>, index: u32) -> Option<bool> {
+        let token = self.random();
+        probe::is_at(family, self.port, token, socket, index)
+    }
+
+    fn same(&self, a: &Arc<Fd>, b: &Arc<Fd>) -> bool {
+        match (sockopt::socket_cookie(a), sockopt::socket_cookie(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    fn deed(&mut self, slot: u16) -> Result<Option<Arc<Fd>>, Error> {
+        let deed = self.names.deed(slot).map_err(|e| Error::system("binding a slot's name", e))?;
+        Ok(deed.map(Arc::new))
+    }
+
+    fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16> {
+        self.names.summon((1..SLOTS).filter(|s| !present.contains(s))).unwrap_or_default()
+    }
+
+    fn now(&mut self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn random(&mut self) -> u32 {
+        let mut bytes = [0; 4];
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
+            Ok(_) => u32::from_ne_bytes(bytes),
+            Err(_) => self.now() as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holder;
+
+    const HEAD: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when \
+                        retrnsmt   uid  timeout inode ref pointer drops\n";
+
+    fn table(uid: u32, inode: u64) -> String {
+        let rest = "00000000:0000 07 00000000:00000000 00:00000000 00000000";
+        format!("{HEAD}  77: 00000000:12B7 {rest} {uid:5} 0 {inode} 2 0000000000000000 0\n")
+    }
+
+    #[test]
+    fn the_holder_of_a_port_is_named() {
+        assert!(holder(&[table(1000, 55)], 4791, 0).contains("uid 1000 (socket inode 55;"));
+        assert!(holder(&[table(0, 0)], 4791, 0).contains("Soft-RoCE"));
+        assert!(holder(&[table(0, 9)], 4791, 0).contains("inode 9"));
+        assert!(holder(&[table(1000, 55)], 4792, 0).starts_with("another program"));
+        assert!(holder(&["garbage\n: :\nx y:zz".into()], 1, 0).starts_with("another program"));
+    }
+}

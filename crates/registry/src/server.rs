@@ -1,0 +1,372 @@
+//! The registry's rules: slots, sockets, publications and claims, without I/O.
+//!
+//! Requests with descriptors come in with the number of their connection, replies with descriptors go
+//! out; the system is behind [`Kernel`]. Everything a connection brought ends with it. Slots are handed
+//! out in turn from a random start, so that a freed one comes up again only after all others, and never
+//! while its deed, a socket that the member holds, still exists.
+
+use crate::Error;
+use crate::group::Group;
+use crate::kernel::{Family, Kernel};
+use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row, VERSION};
+use crate::steer::SLOTS;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Number of a connection; never used twice.
+pub(crate) type ConnId = u64;
+
+/// Publications and claims that one connection may hold.
+const MAX_ENTRIES: usize = 4096;
+
+struct Member<F> {
+    conn: ConnId,
+    pid: i32,
+    uid: u32,
+    joined_at: u64,
+    who: Identity,
+    directory: F,
+}
+
+struct Peer {
+    pid: i32,
+    uid: u32,
+    greeted: bool,
+    entries: usize,
+}
+
+/// A reply and the descriptors that travel with it.
+pub(crate) type Answer<F> = (Reply, Vec<F>);
+
+/// The registry.
+pub(crate) struct Server<K: Kernel> {
+    kernel: K,
+    peers: HashMap<ConnId, Peer>,
+    members: BTreeMap<u16, Member<K::Fd>>,
+    published: HashMap<String, (ConnId, K::Fd)>,
+    claims: HashMap<(u32, u64), (ConnId, u16)>,
+    groups: [Group<K::Fd>; 2],
+    next_slot: u16,
+}
+
+fn done<F>() -> Answer<F> {
+    (Reply::Done, Vec::new())
+}
+
+fn check(who: &Identity) -> Result<(), Error> {
+    if who.device.len() > MAX_NAME {
+        return Err(Error::TooLong("device name"));
+    }
+    if who.comm.len() > MAX_NAME {
+        return Err(Error::TooLong("command name"));
+    }
+    Ok(())
+}
+
+impl<K: Kernel> Server<K> {
+    pub(crate) fn new(mut kernel: K) -> Self {
+        let next_slot = (kernel.random() % u32::from(SLOTS - 1)) as u16 + 1;
+        Server {
+            kernel,
+            peers: HashMap::new(),
+            members: BTreeMap::new(),
+            published: HashMap::new(),
+            claims: HashMap::new(),
+            groups: [Group::new(Family::V4), Group::new(Family::V6)],
+            next_slot,
+        }
+    }
+
+    /// A process of our user connected.
+    pub(crate) fn connected(&mut self, conn: ConnId, pid: i32, uid: u32) {
+        self.peers.insert(conn, Peer { pid, uid, greeted: false, entries: 0 });
+    }
+
+    /// A connection ended, and with it all that it brought.
+    pub(crate) fn closed(&mut self, conn: ConnId) {
+        self.peers.remove(&conn);
+        let gone = self.members.iter().filter(|(_, m)| m.conn == conn);
+        let gone: Vec<u16> = gone.map(|(slot, _)| *slot).collect();
+        self.remove(&gone);
+        self.published.retain(|_, (owner, _)| *owner != conn);
+        self.claims.retain(|_, (owner, _)| *owner != conn);
+    }
+
+    /// Answers one request.
+    pub(crate) fn handle(
+        &mut self,
+        conn: ConnId,
+        request: Request,
+        fds: Vec<K::Fd>,
+    ) -> Answer<K::Fd> {
+        self.answer(conn, request, fds).unwrap_or_else(|e| (Reply::Failed(e), Vec::new()))
+    }
+
+    fn answer(
+        &mut self,
+        conn: ConnId,
+        request: Request,
+        fds: Vec<K::Fd>,
+    ) -> Result<Answer<K::Fd>, Error> {
+        let peer = self.peers.get_mut(&conn).ok_or(Error::Unknown)?;
+        if let Request::Hello { version } = request {
+            if version != VERSION {
+                return Err(Error::Version { ours: VERSION, theirs: version });
+            }
+            peer.greeted = true;
+            return Ok((Reply::Welcome { version: VERSION }, Vec::new()));
+        }
+        if !peer.greeted {
+            return Err(Error::Protocol("a request before the hello".into()));
+        }
+        let mut fds = fds.into_iter();
+        let mut next =
+            || fds.next().ok_or_else(|| Error::Protocol("a descriptor is missing".into()));
+        match request {
+            Request::Hello { .. } => Ok(done()),
+            Request::Join { who } => self.join(conn, who, next()?),
+            Request::Rejoin { slot, joined_at, v4, v6, who } => {
+                let directory = next()?;
+                let v4 = if v4 { Some(next()?) } else { None };
+                let v6 = if v6 { Some(next()?) } else { None };
+                self.rejoin(conn, slot, joined_at, who, directory, [v4, v6])
+            }
+            Request::Leave { slot } => {
+                self.own(conn, slot)?;
+                let before = self.claims.len();
+                self.claims.retain(|_, (_, holder)| *holder != slot);
+                let released = before - self.claims.len();
+                self.count(conn, -(released as isize))?;
+                self.remove(&[slot]);
+                Ok(done())
+            }
+            Request::Members { after } => Ok((Reply::Members(self.page(after)), Vec::new())),
+            Request::Directory { slot } => {
+                let member = self.members.get(&slot).ok_or(Error::Unknown)?;
+                Ok((Reply::Found, vec![member.directory.clone()]))
+            }
+            Request::Publish { id } => self.publish(conn, id, next()?),
+            Request::Lookup { id } => {
+                let (_, fd) = self.published.get(&id).ok_or(Error::Unknown)?;
+                Ok((Reply::Found, vec![fd.clone()]))
+            }
+            Request::Withdraw { id } => {
+                match self.published.get(&id) {
+                    Some((owner, _)) if *owner == conn => self.published.remove(&id),
+                    _ => return Err(Error::Unknown),
+                };
+                self.count(conn, -1)?;
+                Ok(done())
+            }
+            Request::Claim { kind, key, slot } => self.claim(conn, (kind, key), slot),
+            Request::Release { kind, key } => {
+                match self.claims.get(&(kind, key)) {
+                    Some((owner, _)) if *owner == conn => self.claims.remove(&(kind, key)),
+                    _ => return Err(Error::Unknown),
+                };
+                self.count(conn, -1)?;
+                Ok(done())
+            }
+            Request::Owner { kind, key } => {
+                let (_, slot) = self.claims.get(&(kind, key)).ok_or(Error::Unknown)?;
+                Ok((Reply::Owner { slot: *slot }, Vec::new()))
+            }
+        }
+    }
+
+    fn own(&self, conn: ConnId, slot: u16) -> Result<(), Error> {
+        match self.members.get(&slot) {
+            Some(member) if member.conn == conn => Ok(()),
+            _ => Err(Error::Unknown),
+        }
+    }
+
+    /// Moves a connection's count of entries, within its limit.
+    fn count(&mut self, conn: ConnId, by: isize) -> Result<(), Error> {
+        let peer = self.peers.get_mut(&conn).ok_or(Error::Unknown)?;
+        let entries = peer.entries.saturating_add_signed(by);
+        if entries > MAX_ENTRIES {
+            return Err(Error::Full("too many publications and claims of one process".into()));
+        }
+        peer.entries = entries;
+        Ok(())
+    }
+
+    fn publish(&mut self, conn: ConnId, id: String, fd: K::Fd) -> Result<Answer<K::Fd>, Error> {
+        if id.len() > MAX_ID {
+            return Err(Error::TooLong("id"));
+        }
+        match self.published.get(&id) {
+            Some((owner, _)) if *owner != conn => return Err(Error::Taken),
+            Some(_) => {}
+            None => self.count(conn, 1)?,
+        }
+        self.published.insert(id, (conn, fd));
+        Ok(done())
+    }
+
+    fn claim(&mut self, conn: ConnId, name: (u32, u64), slot: u16) -> Result<Answer<K::Fd>, Error> {
+        self.own(conn, slot)?;
+        match self.claims.get(&name) {
+            Some(holder) if *holder != (conn, slot) => return Err(Error::Taken),
+            Some(_) => {}
+            None => self.count(conn, 1)?,
+        }
+        self.claims.insert(name, (conn, slot));
+        Ok(done())
+    }
+
+    /// The member that receives what belongs to no slot: the one that joined first.
+    fn leader(&self) -> Option<u16> {
+        self.members.iter().min_by_key(|(slot, m)| (m.joined_at, **slot)).map(|(slot, _)| *slot)
+    }
+
+    fn page(&self, after: u16) -> Vec<Row> {
+        let leader = self.leader();
+        let Some(first) = after.checked_add(1) else { return Vec::new() };
+        let page = self.members.range(first..).take(PAGE);
+        page.map(|(slot, m)| Row {
+            slot: *slot,
+            pid: m.pid,
+            uid: m.uid,
+            joined_at: m.joined_at,
+            leader: leader == Some(*slot),
+            who: m.who.clone(),
+        })
+        .collect()
+    }
+
+    fn allot(&mut self) -> Result<(u16, K::Fd), Error> {
+        for _ in 1..SLOTS {
+            let slot = self.next_slot;
+            self.next_slot = if slot + 1 == SLOTS { 1 } else { slot + 1 };
+            if self.members.contains_key(&slot) {
+                continue;
+            }
+            if let Some(deed) = self.kernel.deed(slot)? {
+                return Ok((slot, deed));
+            }
+        }
+        Err(Error::Full(format!("all {} slots are in use", SLOTS - 1)))
+    }
+
+    fn member(
+        &self,
+        conn: ConnId,
+        joined_at: u64,
+        who: Identity,
+        directory: K::Fd,
+    ) -> Member<K::Fd> {
+        let (pid, uid) = self.peers.get(&conn).map_or((0, 0), |p| (p.pid, p.uid));
+        Member { conn, pid, uid, joined_at, who, directory }
+    }
+
+    fn join(
+        &mut self,
+        conn: ConnId,
+        who: Identity,
+        directory: K::Fd,
+    ) -> Result<Answer<K::Fd>, Error> {
+        check(&who)?;
+        let (slot, deed) = self.allot()?;
+        let v4 = self.kernel.bind(Family::V4)?;
+        let v6 = self.kernel.bind(Family::V6)?;
+        if v4.is_none() && v6.is_none() {
+            let errno = libc::EAFNOSUPPORT;
+            return Err(Error::System { what: "neither IPv4 nor IPv6 here".into(), errno });
+        }
+        let joined_at = self.kernel.now();
+        let sockets = [&v4, &v6];
+        for (group, socket) in self.groups.iter_mut().zip(sockets) {
+            if let Some(socket) = socket {
+                group.admit(&self.kernel, slot, socket.clone(), true);
+            }
+        }
+        let member = self.member(conn, joined_at, who, directory);
+        self.members.insert(slot, member);
+        if let Err(error) = self.seat() {
+            self.remove(&[slot]);
+            return Err(error);
+        }
+        let flags = (v4.is_some(), v6.is_some());
+        let fds = [v4, v6, Some(deed)].into_iter().flatten().collect();
+        Ok((Reply::Joined { slot, joined_at, v4: flags.0, v6: flags.1 }, fds))
+    }
+
+    /// Steers to a member that has just been bound, and makes sure.
+    fn seat(&mut self) -> Result<(), Error> {
+        let leader = self.leader();
+        for group in &mut self.groups {
+            if group.is_certain() {
+                group.steer(&mut self.kernel, leader)?;
+                group.verify_last(&mut self.kernel);
+            }
+        }
+        if self.is_settled() { Ok(()) } else { self.settle() }
+    }
+
+    fn rejoin(
+        &mut self,
+        conn: ConnId,
+        slot: u16,
+        joined_at: u64,
+        who: Identity,
+        directory: K::Fd,
+        sockets: [Option<K::Fd>; 2],
+    ) -> Result<Answer<K::Fd>, Error> {
+        check(&who)?;
+        if slot == 0 || slot >= SLOTS {
+            return Err(Error::Protocol("no such slot".into()));
+        }
+        for (group, socket) in self.groups.iter_mut().zip(sockets) {
+            if let Some(socket) = socket {
+                group.admit(&self.kernel, slot, socket, false);
+            }
+        }
+        let member = self.member(conn, joined_at, who, directory);
+        self.members.insert(slot, member);
+        Ok(done())
+    }
+
+    fn remove(&mut self, slots: &[u16]) {
+        if slots.is_empty() {
+            return;
+        }
+        for slot in slots {
+            self.members.remove(slot);
+        }
+        let leader = self.leader();
+        for group in &mut self.groups {
+            for slot in slots {
+                group.vacate(&mut self.kernel, *slot);
+            }
+            let _ = group.steer(&mut self.kernel, leader);
+        }
+    }
+
+    /// Whether the order of both groups is known; otherwise [`Server::settle`] is due.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.groups.iter().all(|g| g.is_certain() || g.is_empty())
+    }
+
+    /// Finds out the order of the groups and steers by it.
+    pub(crate) fn settle(&mut self) -> Result<(), Error> {
+        let leader = self.leader();
+        for group in &mut self.groups {
+            group.settle(&mut self.kernel, leader);
+        }
+        if self.groups.iter().any(Group::has_foreign) {
+            let present: BTreeSet<u16> = self.members.keys().copied().collect();
+            let absentees = self.kernel.absentees(&present);
+            for group in &mut self.groups {
+                group.presume(&absentees);
+            }
+        }
+        self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader))
+    }
+
+    /// Tells processes that hold a slot but are not here to look for this registry.
+    pub(crate) fn summon(&mut self) {
+        let present: BTreeSet<u16> = self.members.keys().copied().collect();
+        self.kernel.absentees(&present);
+    }
+}

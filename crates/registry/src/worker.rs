@@ -1,0 +1,154 @@
+//! The client's thread: watches the connection, follows the registry when its host goes, and hosts it when
+//! nobody else does.
+//!
+//! It sleeps in `poll`, has all signals blocked that the program may handle, and a small stack. Calls run
+//! in their callers' threads; while the thread reconnects it holds the line busy and they wait.
+
+use crate::Error;
+use crate::client::{Line, Shared};
+use crate::host::Host;
+use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, wait};
+use crate::proto::Request;
+use rustix::event::PollFlags;
+use rustix::net::RecvFlags;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const STACK: usize = 256 * 1024;
+/// Pause after a failed attempt to reconnect.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Starts the thread.
+pub(crate) fn spawn(shared: Arc<Shared>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let builder = std::thread::Builder::new().name("peerdma-reg".into()).stack_size(STACK);
+    crate::sys::with_signals_blocked(|| builder.spawn(move || run(&shared)))
+}
+
+fn run(shared: &Shared) {
+    let mut host: Option<Host> = None;
+    let mut retry_at: Option<Instant> = None;
+    while !shared.stop.load(Ordering::Acquire) {
+        let (link, deeds) = shared.watched();
+        if link.is_none() && retry_at.is_none_or(|at| Instant::now() >= at) {
+            retry_at = reconnect(shared, &mut host).err().map(|_| Instant::now() + RETRY);
+            continue;
+        }
+        let mut watched: Vec<(BorrowedFd<'_>, PollFlags)> =
+            vec![(shared.wake.as_fd(), PollFlags::IN)];
+        if let Some(link) = &link {
+            watched.push((link.fd.as_fd(), PollFlags::RDHUP));
+        }
+        watched.extend(deeds.iter().map(|deed| (deed.as_fd(), PollFlags::IN)));
+        let until = if link.is_none() { retry_at } else { None };
+        let (fired, ready) = wait(&watched, host.as_ref(), until);
+
+        if fired[0] {
+            let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
+        }
+        let has_link = usize::from(link.is_some());
+        let mut lost = has_link == 1 && fired[1];
+        for (deed, _) in deeds.iter().zip(&fired[1 + has_link..]).filter(|(_, fired)| **fired) {
+            while rustix::net::recv(deed, &mut [0_u8; 16][..], RecvFlags::DONTWAIT).is_ok() {}
+            lost |= link.as_ref().is_some_and(|l| shared.place.names.is_deposed(l.generation));
+        }
+        if host.as_mut().is_some_and(|h| !h.serve(&ready)) {
+            host = None;
+            lost = true;
+        }
+        if lost {
+            shared.drop_link(link.as_ref());
+            retry_at = None;
+        }
+    }
+}
+
+/// Connects and brings along everything this process had.
+fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
+    let mut line = shared.seize();
+    let kept = line.kept.clone();
+    drop(line);
+    let deadline = Instant::now() + LIMIT;
+    let mut result = Err(Error::Timeout);
+    while Instant::now() < deadline {
+        result = match shared.place.establish(deadline, host) {
+            Ok(link) => match kept.bring(&link, host) {
+                Ok(()) => Ok(link),
+                Err(Failure::Gone) => continue,
+                Err(Failure::Refused(error)) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        break;
+    }
+    line = shared.lock();
+    let outcome = result.as_ref().map(drop).map_err(Clone::clone);
+    match result {
+        Ok(link) => {
+            line.link = Some(Arc::new(link));
+            line.error = None;
+        }
+        Err(error) => line.error = Some(error),
+    }
+    shared.release(line);
+    outcome
+}
+
+impl crate::client::Kept {
+    /// Registers everything again with a new host.
+    fn bring(&self, link: &Link, host: &mut Option<Host>) -> Result<(), Failure> {
+        let mut ask = |request: Request, fds: &[BorrowedFd<'_>]| {
+            let outcome = link.exchange(&request, fds, Instant::now() + ANSWER_WITHIN, host);
+            match outcome {
+                // Somebody was faster with this name; the rest can still be had.
+                Err(Failure::Refused(Error::Taken | Error::Unknown)) | Ok(_) => Ok(()),
+                Err(failure) => Err(failure),
+            }
+        };
+        for (slot, member) in &self.members {
+            let fds = [Some(&member.directory), member.v4.as_ref(), member.v6.as_ref()];
+            let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().map(|f| f.as_fd()).collect();
+            let request = Request::Rejoin {
+                slot: *slot,
+                joined_at: member.joined_at,
+                v4: member.v4.is_some(),
+                v6: member.v6.is_some(),
+                who: member.who.clone(),
+            };
+            ask(request, &fds)?;
+        }
+        for (id, fd) in &self.published {
+            ask(Request::Publish { id: id.clone() }, &[fd.as_fd()])?;
+        }
+        for ((kind, key), slot) in &self.claims {
+            ask(Request::Claim { kind: *kind, key: *key, slot: *slot }, &[])?;
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Takes the line for the worker: no link, nobody calling.
+    fn seize(&self) -> std::sync::MutexGuard<'_, Line> {
+        let mut line = self.lock();
+        if let Some(link) = line.link.take() {
+            link.cut();
+        }
+        while line.busy {
+            line = self.changed.wait(line).unwrap_or_else(|e| e.into_inner());
+        }
+        line.busy = true;
+        line
+    }
+
+    fn drop_link(&self, link: Option<&Arc<Link>>) {
+        let mut line = self.lock();
+        if let (Some(now), Some(then)) = (&line.link, link)
+            && Arc::ptr_eq(now, then)
+        {
+            now.cut();
+            line.link = None;
+        }
+    }
+}

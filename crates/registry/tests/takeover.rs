@@ -1,0 +1,254 @@
+//! What happens when the process that hosts the registry is killed, stopped or forks.
+
+mod common;
+
+use common::{Child, Place, until_received};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(2);
+const NOW: Duration = Duration::from_millis(0);
+
+#[test]
+fn child_process() {
+    common::run_as_child();
+}
+
+/// Sends to every slot at once until every one received there; returns how long the last took.
+fn all_receive(place: &Place, members: &mut [(Child, u16)], tag: u32) -> Duration {
+    let begin = Instant::now();
+    let mut left: BTreeSet<usize> = (0..members.len()).collect();
+    while !left.is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "members {left:?} receive nothing");
+        for i in left.clone() {
+            let (child, slot) = &mut members[i];
+            place.send(*slot, tag);
+            while let Some(got) = child.receive(Duration::from_millis(2)) {
+                if got == (*slot, tag) {
+                    left.remove(&i);
+                    break;
+                }
+            }
+        }
+    }
+    begin.elapsed()
+}
+
+/// One datagram to each slot arrives there and nowhere else.
+fn steering_is_exact(place: &Place, members: &mut [(Child, u16)], tag: u32) {
+    for (child, _) in members.iter_mut() {
+        while child.receive(NOW).is_some() {}
+    }
+    for ip in ["127.0.0.1", "::1"] {
+        for (_, slot) in members.iter() {
+            place.send_to(ip, *slot, tag);
+        }
+        for (child, slot) in members.iter_mut() {
+            assert_eq!(child.receive(SOON), Some((*slot, tag)), "{ip}");
+        }
+    }
+    for (child, _) in members.iter_mut() {
+        assert_eq!(child.receive(NOW), None);
+    }
+}
+
+#[test]
+fn after_a_killed_host_every_slot_works_again_also_the_stopped_ones() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
+    let (mut stopped, stopped_slot) = place.member();
+    assert_eq!(members[0].0.ask("publish vram/1 control"), "ok");
+    let slot = members[0].1;
+    assert_eq!(members[0].0.ask(&format!("claim {slot} 5")), "ok");
+    stopped.signal(libc::SIGSTOP);
+
+    host.kill();
+    let took = all_receive(&place, &mut members, 1);
+    eprintln!("all live slots work {took:?} after the host's end");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    steering_is_exact(&place, &mut members, 2);
+    assert_eq!(members[1].0.ask("lookup vram/1"), "control");
+    assert_eq!(members[1].0.ask("owner 5"), slot.to_string());
+    let directory = format!("directory of {}", members[0].0.pid());
+    assert_eq!(members[1].0.ask(&format!("directory {slot}")), directory);
+
+    // What was sent to the stopped one after the takeover waits for it.
+    place.send(stopped_slot, 3);
+    stopped.signal(libc::SIGCONT);
+    let mut got = stopped.receive(SOON);
+    while let Some((_, tag)) = got
+        && tag != 3
+    {
+        got = stopped.receive(SOON);
+    }
+    assert_eq!(got, Some((stopped_slot, 3)));
+
+    // It comes back by itself, and then all are listed.
+    let begin = Instant::now();
+    while members[0].0.ask("members").split(' ').count() < 4 {
+        assert!(begin.elapsed() < SOON);
+    }
+    members.push((stopped, stopped_slot));
+    steering_is_exact(&place, &mut members, 4);
+    members.push(place.member());
+    steering_is_exact(&place, &mut members, 5);
+}
+
+#[test]
+fn hosts_killed_one_after_the_other_are_followed_every_time() {
+    let place = Place::new();
+    let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
+    let mut tag = 0;
+    while members.len() > 1 {
+        tag += 1;
+        // Whoever hosts: kill all but one in turn; a new process joins half of the time.
+        members.remove(0).0.kill();
+        if tag % 2 == 0 && tag < 6 {
+            members.push(place.member());
+        }
+        all_receive(&place, &mut members, tag);
+        steering_is_exact(&place, &mut members, 1000 + tag);
+    }
+}
+
+#[test]
+fn host_and_members_killed_together_leave_the_others_working() {
+    let place = Place::new();
+    let mut members: Vec<_> = (0..8).map(|_| place.member()).collect();
+    for at in [6, 3, 1, 0] {
+        members[at].0.signal(libc::SIGKILL);
+    }
+    for at in [6, 3, 1, 0] {
+        members.remove(at).0.kill();
+    }
+    let took = all_receive(&place, &mut members, 1);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    steering_is_exact(&place, &mut members, 2);
+    // The new host sees the order as it is also in what follows.
+    members.remove(0).0.kill();
+    members.push(place.member());
+    all_receive(&place, &mut members, 3);
+    steering_is_exact(&place, &mut members, 4);
+}
+
+#[test]
+fn a_stopped_host_is_deposed_and_abdicates_when_it_wakes() {
+    let place = Place::new();
+    let (mut host, host_slot) = place.member();
+    let mut members: Vec<_> = (0..2).map(|_| place.member()).collect();
+    assert_eq!(members[0].0.ask("publish vram/1 control"), "ok");
+    host.signal(libc::SIGSTOP);
+    // Traffic does not care.
+    steering_is_exact(&place, &mut members, 1);
+
+    // A new process gets in, and nobody is lost.
+    let begin = Instant::now();
+    members.push(place.member());
+    let took = begin.elapsed();
+    eprintln!("joined beside a stopped host within {took:?}");
+    all_receive(&place, &mut members, 2);
+    steering_is_exact(&place, &mut members, 3);
+    assert_eq!(members[2].0.ask("lookup vram/1"), "control");
+
+    place.send(host_slot, 4);
+    host.signal(libc::SIGCONT);
+    until_received(&place, &mut host, host_slot, 5);
+    let begin = Instant::now();
+    while members[2].0.ask("members").split(' ').count() < 4 {
+        assert!(begin.elapsed() < SOON);
+    }
+    members.push((host, host_slot));
+    all_receive(&place, &mut members, 6);
+    steering_is_exact(&place, &mut members, 7);
+    assert!(members[3].0.ask("members").contains(&format!("{host_slot}:")));
+}
+
+#[test]
+fn an_abandoned_copy_in_a_forked_child_holds_nothing_up() {
+    let place = Place::new();
+    let (mut host, _) = place.member();
+    let mut members: Vec<_> = (0..2).map(|_| place.member()).collect();
+    let forked: Vec<i32> = [host.ask("fork"), members[0].0.ask("fork")]
+        .iter()
+        .map(|pid| pid.parse().unwrap())
+        .collect();
+    steering_is_exact(&place, &mut members, 1);
+    host.kill();
+    let took = all_receive(&place, &mut members, 2);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    steering_is_exact(&place, &mut members, 3);
+    for pid in forked {
+        // SAFETY: a plain system call on a process that a child of ours started. It still lives, so
+        // what was tested is what it did not hold up.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    }
+}
+
+#[test]
+fn a_host_that_drops_its_client_is_followed_like_a_killed_one() {
+    let place = Place::new();
+    let (mut host, _) = place.member();
+    let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
+    assert_eq!(host.ask("drop"), "ok");
+    all_receive(&place, &mut members, 1);
+    steering_is_exact(&place, &mut members, 2);
+}
+
+#[test]
+fn a_hundred_members_come_and_go() {
+    let place = Place::new();
+    let mut x = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as usize % below
+    };
+    // Twenty processes with five members each; processes are killed and replaced at random.
+    let full = |place: &Place| {
+        let (mut child, first) = place.member();
+        let mut slots = vec![first];
+        slots.extend((1..5).map(|_| child.join()));
+        (child, slots)
+    };
+    let mut processes: Vec<_> = (0..20).map(|_| full(&place)).collect();
+    for round in 0..12_u32 {
+        let victim = random(processes.len());
+        match random(3) {
+            0 => {
+                processes.swap_remove(victim).0.kill();
+                processes.push(full(&place));
+            }
+            1 => {
+                let (child, slots) = &mut processes[victim];
+                let gone = slots.swap_remove(random(slots.len()));
+                assert_eq!(child.ask(&format!("leave {gone}")), "ok");
+                slots.push(child.join());
+            }
+            _ => processes.swap_remove(victim).0.kill(),
+        }
+        let begin = Instant::now();
+        for (child, slots) in &mut processes {
+            for slot in slots.iter() {
+                while begin.elapsed() < SOON {
+                    place.send(*slot, round);
+                    let got = child.receive(Duration::from_millis(5));
+                    if got == Some((*slot, round)) {
+                        break;
+                    }
+                }
+            }
+            while child.receive(NOW).is_some() {}
+        }
+        assert!(begin.elapsed() < SOON, "round {round}");
+        for (child, slots) in &mut processes {
+            for slot in slots.iter() {
+                place.send(*slot, 5000 + round);
+                assert_eq!(child.receive(SOON), Some((*slot, 5000 + round)), "round {round}");
+            }
+        }
+    }
+    let all: BTreeSet<u16> = processes.iter().flat_map(|(_, slots)| slots.clone()).collect();
+    assert_eq!(all.len(), processes.iter().map(|(_, slots)| slots.len()).sum::<usize>());
+}
