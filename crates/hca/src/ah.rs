@@ -27,26 +27,15 @@ impl AddressHandle {
     pub(crate) fn new(device: &Device, pd: &Arc<Pd>, attr: AhAttr) -> Result<Arc<AddressHandle>> {
         let path = device.path(&attr)?;
         pd.add_user();
-        Ok(Arc::new(AddressHandle {
-            pd: Some(pd.clone()),
-            attr,
-            path,
-            flows: Mutex::default(),
-        }))
+        Ok(Arc::new(AddressHandle { pd: Some(pd.clone()), attr, path, flows: Mutex::default() }))
     }
 
     /// A handle of no device, for tests of the transport.
     #[doc(hidden)]
     pub fn unrouted(attr: AhAttr) -> Arc<AddressHandle> {
         let any = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-        let path = Path {
-            src: any,
-            dst: any,
-            scope_id: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            flow_label: 0,
-        };
+        let path =
+            Path { src: any, dst: any, scope_id: 0, traffic_class: 0, hop_limit: 0, flow_label: 0 };
         Arc::new(AddressHandle { pd: None, attr, path, flows: Mutex::default() })
     }
 
@@ -61,7 +50,7 @@ impl AddressHandle {
         if let Some((_, flow)) = flows.iter().find(|(known, _)| *known == slot) {
             return Ok(flow.clone());
         }
-        let flow = device.endpoint().flow(self.path.clone(), dest_qpn).map_err(|error| {
+        let flow = device.endpoint().flow(self.path, dest_qpn).map_err(|error| {
             Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
         })?;
         flows.push((slot, flow.clone()));

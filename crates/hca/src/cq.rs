@@ -38,7 +38,11 @@ impl std::fmt::Debug for Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(device: &Arc<Device>, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Arc<Cq> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        cqe: u32,
+        notify: Option<Arc<dyn CqNotify>>,
+    ) -> Arc<Cq> {
         Arc::new_cyclic(|this| Cq {
             device: Arc::downgrade(device),
             notify,

@@ -13,8 +13,8 @@ use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, EventType};
-use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use link::{Batch, Endpoint, Flow, Path};
+use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
 use std::hash::{BuildHasher, RandomState};
@@ -116,14 +116,11 @@ impl Device {
         let attr = config.attr;
         let directory =
             Directory::create(&attr.name, attr.node_guid).map_err(OpenError::Directory)?;
-        let who = Identity {
-            device: attr.name.clone(),
-            guid: attr.node_guid,
-            comm: config.comm,
-        };
+        let who = Identity { device: attr.name.clone(), guid: attr.node_guid, comm: config.comm };
         let grant = config.registry.join(&who, directory.as_fd())?;
-        directory.set_slot(grant.slot);
-        let endpoint = Endpoint::new(grant.v4, grant.v6, wire::ROCE_PORT).map_err(OpenError::Link)?;
+        let slot = grant.slot;
+        directory.set_slot(slot);
+        let endpoint = endpoint_of(grant).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
         let gids = GidTable::new().map_err(OpenError::Interfaces)?;
@@ -135,7 +132,7 @@ impl Device {
             registry: config.registry,
             endpoint,
             directory,
-            slot: grant.slot,
+            slot,
             keys: KeyTable::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             gids: Mutex::new(gids),
@@ -267,7 +264,8 @@ impl Device {
         if index >= GID_TABLE_LEN as u32 {
             return Err(Error::Invalid("GID index outside the table"));
         }
-        let entry = self.fresh_gids().get(index as usize).map(|entry| gid_entry((index as usize, entry)));
+        let entry =
+            self.fresh_gids().get(index as usize).map(|entry| gid_entry((index as usize, entry)));
         Ok(entry)
     }
 
@@ -343,7 +341,7 @@ impl Device {
     }
 
     pub(crate) fn take_batch(&self) -> Batch {
-        lock(&self.batches).pop().unwrap_or_else(Batch::new)
+        lock(&self.batches).pop().unwrap_or_default()
     }
 
     pub(crate) fn return_batch(&self, batch: Batch) {
@@ -482,6 +480,15 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// The link over a grant's sockets. Peers are reached on the port that these are bound to: 4791, but for tests.
+fn endpoint_of(grant: registry::Grant) -> std::io::Result<Endpoint> {
+    let bound = grant.v4.as_ref().or(grant.v6.as_ref());
+    let address = bound.map(rustix::net::getsockname).transpose()?;
+    let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
+    let port = address.map_or(wire::ROCE_PORT, |address| address.port());
+    Endpoint::new(grant.v4, grant.v6, port)
 }
 
 fn gid_entry((index, entry): (usize, &link::GidEntry)) -> GidEntry {

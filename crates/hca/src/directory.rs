@@ -117,14 +117,7 @@ impl Directory {
     }
 
     /// Publishes a QP or its new state.
-    pub fn publish_qp(
-        &self,
-        number: u32,
-        qp_type: QpType,
-        state: QpState,
-        pd: u32,
-        dest_qpn: u32,
-    ) {
+    pub fn publish_qp(&self, number: u32, qp_type: QpType, state: QpState, pd: u32, dest_qpn: u32) {
         let at = qp_at(number);
         self.write_entry(
             at,
@@ -258,8 +251,7 @@ impl Reader {
     pub fn qps(&self) -> Vec<QpEntry> {
         (0..MAX_QPS)
             .filter_map(|index| {
-                let [ids, pd, tx_bytes, rx_bytes] =
-                    self.entry::<4>(QPS_AT + index * ENTRY)?;
+                let [ids, pd, tx_bytes, rx_bytes] = self.entry::<4>(QPS_AT + index * ENTRY)?;
                 Some(QpEntry {
                     number: ids as u32 & 0xff_ffff,
                     qp_type: (ids >> 32) as u32 & 0xff,

@@ -5,6 +5,7 @@
 //! nothing.
 
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Sabotage};
 use crate::types::Access;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -198,15 +199,15 @@ impl KeyTable {
     ) -> std::result::Result<MemRef, KeyError> {
         let table = self.read();
         let mkey = table.find(key).ok_or(KeyError::Unknown)?;
-        if mkey.pd != pd {
+        if mkey.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
             return Err(KeyError::ForeignPd);
         }
-        if !mkey.access.contains(access) {
+        if !mkey.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
             return Err(KeyError::Denied);
         }
         let offset = va.checked_sub(mkey.iova).ok_or(KeyError::Range)?;
         let end = offset.checked_add(len).ok_or(KeyError::Range)?;
-        if end > mkey.umem.len() {
+        if end > mkey.umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
             return Err(KeyError::Range);
         }
         Ok(MemRef { umem: mkey.umem.clone(), offset, len })
@@ -224,7 +225,11 @@ impl KeyTable {
 impl Slots {
     fn find(&self, key: u32) -> Option<&Mkey> {
         let slot = self.slots.get((key >> 8) as usize)?;
-        if slot.tag == key as u8 { slot.mkey.as_ref() } else { None }
+        if slot.tag == key as u8 || sabotage::on(Sabotage::SkipRkeyCheck) {
+            slot.mkey.as_ref()
+        } else {
+            None
+        }
     }
 
     fn find_mut(&mut self, key: u32) -> Option<&mut Slot> {

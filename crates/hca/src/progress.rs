@@ -235,7 +235,8 @@ fn sleep(device: &Device, watch: bool) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
-    let timeout = limit.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+    let timeout =
+        limit.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 3]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(device.thread.fd(), PollFlags::IN));
     if watch {

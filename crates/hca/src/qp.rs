@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
-use crate::transport::{Counter, Count, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use crate::transport::{Count, Counter, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
 use link::ip_of_gid;
 use link::{Batch, Flow};

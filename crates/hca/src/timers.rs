@@ -65,8 +65,7 @@ impl Timers {
     /// Time left until the earliest appointment.
     pub(crate) fn until_next(&self, now: Instant) -> Option<Duration> {
         let next = self.next_ns.load(Relaxed);
-        (next != NEVER)
-            .then(|| Duration::from_nanos(next.saturating_sub(self.since_epoch_ns(now))))
+        (next != NEVER).then(|| Duration::from_nanos(next.saturating_sub(self.since_epoch_ns(now))))
     }
 }
 

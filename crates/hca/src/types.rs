@@ -399,7 +399,10 @@ pub struct QpAttr {
 /// Events that a QP, CQ, SRQ or port raises (`enum ibv_event_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-#[allow(missing_docs, reason = "the names are those of the verbs manual page ibv_get_async_event(3)")]
+#[allow(
+    missing_docs,
+    reason = "the names are those of the verbs manual page ibv_get_async_event(3)"
+)]
 pub enum EventType {
     CqErr = 0,
     QpFatal = 1,

@@ -72,7 +72,7 @@ impl Shm {
     /// When `at` is not a multiple of 8 or lies outside: a mistake of the caller, never of another process, whose
     /// values must be checked before they are used as offsets.
     pub fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at % 8 == 0 && at / 8 < self.words, "word {at} outside the shared region");
+        assert!(at.is_multiple_of(8) && at / 8 < self.words, "word {at} outside the shared region");
         // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed atomically.
         unsafe { self.base.add(at / 8).as_ref() }
     }

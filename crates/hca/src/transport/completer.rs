@@ -64,8 +64,12 @@ impl Transport {
                         cx.counters.count(Counter::PacketSeqErr, 1);
                         return self.lost(cx);
                     }
-                    NakCode::InvalidRequest => (WcStatus::RemInvReqErr, Counter::ReqRemoteInvalidRequest),
-                    NakCode::RemoteAccess => (WcStatus::RemAccessErr, Counter::ReqRemoteAccessErrors),
+                    NakCode::InvalidRequest => {
+                        (WcStatus::RemInvReqErr, Counter::ReqRemoteInvalidRequest)
+                    }
+                    NakCode::RemoteAccess => {
+                        (WcStatus::RemAccessErr, Counter::ReqRemoteAccessErrors)
+                    }
                     NakCode::RemoteOperational => (WcStatus::RemOpErr, Counter::ReqCqeError),
                     NakCode::InvalidRd => (WcStatus::RemInvRdReqErr, Counter::ReqCqeError),
                 };
@@ -150,7 +154,8 @@ impl Transport {
         }
         let packet = wqe.acked;
         let ends = wqe.covers(packet) == 1;
-        let refused = rx.headers.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
+        let refused =
+            rx.headers.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
         if refused
             || rx.headers.bth.opcode.position.ends() != ends
             || rx.payload.len() != wqe.payload_at(packet, mtu)

@@ -198,7 +198,8 @@ impl Transport {
             || answered
             || self.req.since_ack_req >= self.req.window.size() / 4;
         if let Err(error) = self.emit(index, packet, ack_req, cx) {
-            self.req.queue[index].phase = Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
+            self.req.queue[index].phase =
+                Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
             self.fail_if_oldest(cx);
             return Step::Wait;
         }
@@ -230,7 +231,8 @@ impl Transport {
         if let SendOp::LocalInvalidate(key) = wqe.wr.op {
             return self.local_invalidate(index, key, cx);
         }
-        let fenced = wqe.wr.flags.contains(SendFlags::FENCE) && !sabotage::on(Sabotage::IgnoreFence);
+        let fenced =
+            wqe.wr.flags.contains(SendFlags::FENCE) && !sabotage::on(Sabotage::IgnoreFence);
         if fenced && self.req.answers_due > 0 {
             return Step::Wait;
         }
@@ -252,7 +254,8 @@ impl Transport {
         if wqe.is_read() {
             let share = req.window.size() / READS_A_WINDOW.min(max_rd_atomic);
             let packet = wqe.position(1, mtu.max(1)) - wqe.base;
-            wqe.chunk = u32::try_from(share / packet.max(1)).unwrap_or(u32::MAX).clamp(1, wqe.packets);
+            wqe.chunk =
+                u32::try_from(share / packet.max(1)).unwrap_or(u32::MAX).clamp(1, wqe.packets);
         }
         req.next_psn = wqe.end();
         req.next_base = wqe.position(wqe.packets, mtu);
@@ -319,7 +322,11 @@ impl Transport {
                 // Bit 31 of the work request's Q_Key asks for the QP's own (IBA 10.2.5).
                 let own = datagram.remote_qkey & 1 << 31 != 0;
                 let qkey = if own { self.attr.qkey } else { datagram.remote_qkey };
-                (datagram.remote_qpn, Some(datagram.ah.clone()), Some(Deth { qkey, src_qp: self.qpn }))
+                (
+                    datagram.remote_qpn,
+                    Some(datagram.ah.clone()),
+                    Some(Deth { qkey, src_qp: self.qpn }),
+                )
             }
             None => (self.attr.dest_qp_num, None, None),
         };
@@ -407,7 +414,8 @@ impl Transport {
             }
             budget -= 1;
             if let Err(error) = self.emit(0, packet, false, cx) {
-                self.req.queue[0].phase = Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
+                self.req.queue[0].phase =
+                    Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
                 return self.fail_if_oldest(cx);
             }
             self.req.cursor.packet += 1;

@@ -235,7 +235,12 @@ impl Transport {
         outcome
     }
 
-    fn write_packet(&mut self, write: &mut Write, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+    fn write_packet(
+        &mut self,
+        write: &mut Write,
+        rx: &Rx<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Refusal> {
         let ends = rx.headers.bth.opcode.position.ends();
         write.check(rx.payload.len(), ends)?;
         // The receive request comes first: without one nothing of this packet may take effect.
@@ -266,7 +271,9 @@ impl Transport {
         if used < usize::from(self.attr.max_dest_rd_atomic) {
             Ok(())
         } else {
-            Err(Refusal::InvalidRequest("more READs and atomics than the responder has resources for"))
+            Err(Refusal::InvalidRequest(
+                "more READs and atomics than the responder has resources for",
+            ))
         }
     }
 

@@ -85,9 +85,12 @@ impl Transport {
         let dest_qp = self.attr.dest_qp_num;
         let Some(response) = self.resp.responses.front_mut() else { return };
         let (operation, position, psn, syndrome) = match &response.answer {
-            Answer::Ack => {
-                (Operation::Acknowledge, Position::Only, response.psn, Some(Syndrome::Ack(NO_CREDITS)))
-            }
+            Answer::Ack => (
+                Operation::Acknowledge,
+                Position::Only,
+                response.psn,
+                Some(Syndrome::Ack(NO_CREDITS)),
+            ),
             Answer::Nak(syndrome) => {
                 (Operation::Acknowledge, Position::Only, response.psn, Some(*syndrome))
             }

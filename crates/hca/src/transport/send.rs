@@ -48,7 +48,12 @@ pub(super) struct SgMemory {
 
 impl SgMemory {
     /// Checks every entry once; entries of length 0 name no memory.
-    pub(super) fn resolve(keys: &KeyTable, pd: PdId, list: &SgList, access: Access) -> Result<SgMemory, KeyError> {
+    pub(super) fn resolve(
+        keys: &KeyTable,
+        pd: PdId,
+        list: &SgList,
+        access: Access,
+    ) -> Result<SgMemory, KeyError> {
         let mut memory = SgMemory::default();
         for sge in list.iter().filter(|sge| sge.length > 0) {
             memory.entries.push(keys.resolve(pd, sge.lkey, sge.addr, sge.length.into(), access)?);
@@ -85,7 +90,9 @@ impl SgMemory {
     }
 
     pub(super) fn read(&mut self, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.for_each_part(at, dst.len(), |memory, within, range| memory.read(within, &mut dst[range]))
+        self.for_each_part(at, dst.len(), |memory, within, range| {
+            memory.read(within, &mut dst[range])
+        })
     }
 
     pub(super) fn write(&mut self, at: u64, src: &[u8]) -> Result<(), AccessError> {

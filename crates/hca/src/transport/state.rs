@@ -31,7 +31,11 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
     let migration = M::ALT_PATH | M::PATH_MIG_STATE;
     let init = M::PKEY_INDEX | M::PORT | if ud { M::QKEY } else { M::ACCESS_FLAGS };
     let rts = M::CUR_STATE
-        | pick(M::QKEY, M::ACCESS_FLAGS | migration, M::ACCESS_FLAGS | migration | M::MIN_RNR_TIMER);
+        | pick(
+            M::QKEY,
+            M::ACCESS_FLAGS | migration,
+            M::ACCESS_FLAGS | migration | M::MIN_RNR_TIMER,
+        );
     let (required, optional) = match (from, to) {
         (_, Reset) => (none, none),
         (Reset, Err) => return None,
@@ -40,7 +44,8 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
         (Init, Init) => (none, init),
         (Init, Rtr) => {
             let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-            let required = pick(none, connected, connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
+            let required =
+                pick(none, connected, connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
             let optional = M::PKEY_INDEX | if ud { M::QKEY } else { M::ALT_PATH | M::ACCESS_FLAGS };
             (required, optional)
         }
@@ -69,7 +74,12 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
 }
 
 /// Checks a change of state as Linux does.
-fn check_transition(kind: QpType, current: QpState, attr: &QpAttr, mask: AttrMask) -> Result<QpState> {
+fn check_transition(
+    kind: QpType,
+    current: QpState,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<QpState> {
     use QpState::{Rtr, Rts, Sqd, Sqe};
     if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != current {
         return Err(Error::Invalid("cur_qp_state is not the QP's state"));
@@ -78,7 +88,8 @@ fn check_transition(kind: QpType, current: QpState, attr: &QpAttr, mask: AttrMas
         return Err(Error::Invalid("cur_qp_state has no meaning in this state"));
     }
     let next = if mask.contains(AttrMask::STATE) { attr.qp_state } else { current };
-    let rule = rule(kind, current, next).ok_or(Error::Invalid("no such transition of the QP state"))?;
+    let rule =
+        rule(kind, current, next).ok_or(Error::Invalid("no such transition of the QP state"))?;
     if !mask.contains(rule.required) {
         return Err(Error::Invalid("an attribute that the transition requires is missing"));
     }
@@ -127,7 +138,8 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
     Ok(())
 }
 
-const REMOTE_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+const REMOTE_ACCESS: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// Attributes of a QP in RESET.
 pub(super) fn reset_attr(cap: QpCap) -> QpAttr {
@@ -247,6 +259,3 @@ impl Transport {
         self.more = false;
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 /// RNR NAK timer codes (IBA table 45), in units of 10 µs.
 const RNR_TIMER: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
-    4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
 /// How long an RNR NAK with timer `code` (5 bits) asks the requester to wait.
@@ -83,7 +83,12 @@ impl AckTimers {
     }
 
     /// Whether a probe is due; notes it as sent.
-    pub(super) fn take_probe(&mut self, now: Instant, rtt: &RoundTrip, timeout: Option<Duration>) -> bool {
+    pub(super) fn take_probe(
+        &mut self,
+        now: Instant,
+        rtt: &RoundTrip,
+        timeout: Option<Duration>,
+    ) -> bool {
         if self.probe_at.is_none_or(|at| now < at) {
             return false;
         }

@@ -26,7 +26,12 @@ impl Window {
     pub(super) fn new(limit: u64, mtu: u32) -> Window {
         let packet = u64::from(mtu) + PACKET_COST;
         let limit = limit.max(LEAST_PACKETS * packet);
-        Window { limit, size: limit.min(START.max(LEAST_PACKETS * packet)), threshold: limit, packet }
+        Window {
+            limit,
+            size: limit.min(START.max(LEAST_PACKETS * packet)),
+            threshold: limit,
+            packet,
+        }
     }
 
     /// Present size in bytes.
@@ -36,7 +41,8 @@ impl Window {
 
     /// `bytes` left the flight by an acknowledge.
     pub(super) fn acknowledged(&mut self, bytes: u64) {
-        let growth = if self.size < self.threshold { bytes } else { self.packet * bytes / self.size };
+        let growth =
+            if self.size < self.threshold { bytes } else { self.packet * bytes / self.size };
         self.size = (self.size + growth).min(self.limit);
     }
 

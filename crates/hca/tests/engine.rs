@@ -1,0 +1,243 @@
+//! Two devices of one process, joined by real UDP sockets: objects, progress and the link together.
+
+use hca::{
+    Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
+    QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus,
+};
+use registry::{Client, Options, Role};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use umem::Umem;
+
+/// A device with one of everything and a buffer of its own.
+struct End {
+    device: Arc<Device>,
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+    mr: Arc<hca::Mr>,
+    buffer: Vec<u8>,
+}
+
+fn options() -> Options {
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    Options { port, name_suffix: Some(format!("engine-{port}")) }
+}
+
+impl End {
+    fn new(name: &str, options: &Options, qp_type: QpType) -> End {
+        mm::guard::install();
+        let registry = Client::connect_at(Role::Member, options).unwrap();
+        let config = DeviceConfig {
+            attr: DeviceAttr::new(name, 1),
+            comm: "test".into(),
+            registry,
+            mtu_bytes: Some(4096),
+            trace: None,
+        };
+        let device = Device::open(config).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(256, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline_data: 64,
+        };
+        let init = QpInit {
+            qp_type,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let qp = device.create_qp(&pd, init).unwrap();
+        let buffer = vec![0; 4 << 20];
+        let space = mm::AddressSpace::process();
+        let platform = pcie::Platform::default();
+        let access = umem::AccessFlags::LOCAL_WRITE;
+        let umem = Umem::from_user(
+            &space,
+            buffer.as_ptr() as u64,
+            buffer.len() as u64,
+            access,
+            platform.with_role(pcie::Role::Hca).next().unwrap(),
+            &platform,
+        )
+        .unwrap();
+        let rights = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
+        End { device, pd, cq, qp, mr, buffer }
+    }
+
+    /// GID index of 127.0.0.1.
+    fn loopback(&self) -> (u8, [u8; 16]) {
+        let gids = self.device.gids(1).unwrap();
+        let entry = gids.iter().find(|entry| entry.ip.to_string() == "127.0.0.1").unwrap();
+        (entry.index as u8, entry.gid)
+    }
+
+    fn connect(&self, other: &End) {
+        let (sgid_index, dgid) = self.loopback();
+        let ah = AhAttr {
+            is_global: true,
+            dgid,
+            sgid_index,
+            hop_limit: 64,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let mut attr = QpAttr {
+            qp_state: QpState::Init,
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            ..self.qp.query()
+        };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attr, init).unwrap();
+        attr = QpAttr {
+            qp_state: QpState::Rtr,
+            ah,
+            path_mtu: 5,
+            dest_qp_num: other.qp.number(),
+            rq_psn: 77,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..attr
+        };
+        let rtr = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&attr, rtr).unwrap();
+        attr = QpAttr {
+            qp_state: QpState::Rts,
+            sq_psn: 77,
+            timeout: 10,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            ..attr
+        };
+        let rts = AttrMask::STATE
+            | AttrMask::SQ_PSN
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, rts).unwrap();
+    }
+
+    fn sge(&self, at: usize, length: u32) -> Sge {
+        Sge { addr: self.buffer.as_ptr() as u64 + at as u64, length, lkey: self.mr.key() }
+    }
+
+    fn post(&self, op: SendOp, at: usize, length: u32) {
+        let wr = SendWr {
+            wr_id: 5,
+            op,
+            payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
+            flags: SendFlags::SIGNALED,
+            datagram: None,
+        };
+        self.qp.post_send(&mut [Ok(wr)].into_iter()).unwrap();
+    }
+
+    fn completion(&self) -> Completion {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut found = None;
+        while found.is_none() {
+            assert!(Instant::now() < deadline, "no completion");
+            self.cq.poll(1, &mut |completion| found = Some(completion)).unwrap();
+        }
+        found.unwrap()
+    }
+
+    fn remote(&self, at: u64) -> Remote {
+        Remote { addr: self.buffer.as_ptr() as u64 + at, rkey: self.mr.key() }
+    }
+}
+
+fn pair() -> (End, End) {
+    let options = options();
+    let (a, b) = (End::new("one", &options, QpType::Rc), End::new("two", &options, QpType::Rc));
+    a.connect(&b);
+    b.connect(&a);
+    (a, b)
+}
+
+#[test]
+fn a_megabyte_is_written_and_read_back_while_the_target_sleeps() {
+    let (mut a, b) = pair();
+    for (i, byte) in a.buffer.iter_mut().enumerate() {
+        *byte = (i * 31 % 251) as u8;
+    }
+    a.post(SendOp::Write(b.remote(0)), 0, 1 << 20);
+    let done = a.completion();
+    assert_eq!((done.status, done.opcode), (WcStatus::Success, WcOpcode::RdmaWrite));
+    assert!(b.buffer[..1 << 20] == a.buffer[..1 << 20]);
+    a.post(SendOp::Read(b.remote(0)), 2 << 20, 1 << 20);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert!(a.buffer[2 << 20..3 << 20] == a.buffer[..1 << 20]);
+}
+
+#[test]
+fn a_message_is_sent_and_received() {
+    let (mut a, b) = pair();
+    a.buffer[..5].copy_from_slice(b"hello");
+    let wr = RecvWr { wr_id: 9, scatter: [b.sge(100, 64)].into_iter().collect() };
+    b.qp.post_recv(&mut [Ok(wr)].into_iter()).unwrap();
+    a.post(SendOp::SendImm(0x1234), 0, 5);
+    let received = b.completion();
+    assert_eq!((received.wr_id, received.byte_len, received.imm_or_key), (9, 5, 0x1234));
+    assert_eq!(&b.buffer[100..105], b"hello");
+    assert_eq!(a.completion().status, WcStatus::Success);
+}
+
+#[test]
+fn a_destroyed_peer_gives_a_retry_error_in_time() {
+    let (a, b) = pair();
+    b.qp.destroy();
+    let started = Instant::now();
+    a.post(SendOp::Write(b.remote(0)), 0, 8);
+    assert_eq!(a.completion().status, WcStatus::RetryExcErr);
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn objects_in_use_are_busy() {
+    use hca::Error::Busy;
+    let end = End::new("one", &options(), QpType::Rc);
+    assert!(matches!(end.pd.dealloc(), Err(Busy(_))));
+    assert!(matches!(end.cq.destroy(), Err(Busy(_))));
+    end.qp.destroy();
+    assert!(end.cq.destroy().is_ok());
+    drop(end.mr);
+    assert!(end.pd.dealloc().is_ok());
+}
+
+#[test]
+fn the_directory_shows_queues_and_keys() {
+    let (a, b) = pair();
+    let reader = a.device.directory().reader().unwrap();
+    assert_eq!(reader.name(), "one");
+    let qps = reader.qps();
+    assert_eq!(qps.len(), 1);
+    assert_eq!((qps[0].number, qps[0].state, qps[0].dest_qpn), (a.qp.number(), 3, b.qp.number()));
+    let keys = reader.keys();
+    assert_eq!((keys.len(), keys[0].key, keys[0].len), (1, a.mr.key(), 4 << 20));
+    a.post(SendOp::Write(b.remote(0)), 0, 1000);
+    a.completion();
+    assert_eq!(reader.qps()[0].tx_bytes, 1000);
+    a.qp.destroy();
+    assert!(reader.qps().is_empty());
+}
