@@ -67,7 +67,7 @@ fn next_protected(first: c_uint) -> Option<c_uint> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if protected(fd) {
         return fail(libc::EBADF);
     }
@@ -76,7 +76,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    if protected(new) || protected(old) {
+    if protected(new) {
         return fail(libc::EBADF);
     }
     pass_or!(DUP2(old, new), -1)
@@ -84,7 +84,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if protected(new) || protected(old) {
+    if protected(new) {
         return fail(libc::EBADF);
     }
     pass!(DUP3(old, new, flags), SYS_dup3, old, new, flags)

@@ -57,7 +57,7 @@ impl<F: Copy> Next<F> {
 
 macro_rules! table {
     ($($name:ident $symbol:literal: fn($($arg:ty),* $(; $dots:tt)?) -> $ret:ty;)*) => {
-        $(pub(crate) static $name: Next<unsafe extern "C" fn($($arg),* $(, $dots)?) -> $ret> = Next::new($symbol);)*
+        $(pub(crate) static $name: Next<unsafe extern "C-unwind" fn($($arg),* $(, $dots)?) -> $ret> = Next::new($symbol);)*
 
         /// Looks every function up.
         pub(crate) fn resolve_all() {

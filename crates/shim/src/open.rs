@@ -3,6 +3,9 @@
 //! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous file that holds
 //! it. Our files are read-only, also to root, as the kernel's attributes are. A uverbs node exists but cannot be
 //! opened: nothing speaks the kernel's command ABI behind it.
+//!
+//! Most of these are cancellation points: a thread cancelled inside the C library unwinds through the frames here, hence
+//! `C-unwind`.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr::null_mut;
@@ -39,7 +42,7 @@ fn provided(target: &Target) -> Option<Vec<u8>> {
 impl Target {
     /// `open(2)` of what this leads to.
     fn open(&self, flags: c_int) -> c_int {
-        if self.uverbs.is_some() && self.exists() {
+        if self.uverbs.is_some() && flags & libc::O_PATH == 0 && self.exists() {
             return fail(libc::ENXIO);
         }
         let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_ACCMODE;
@@ -94,7 +97,7 @@ fn anonymous(content: &[u8], flags: c_int) -> c_int {
 macro_rules! open_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find_at(AT_FDCWD, path) } {
                 Some(target) => target.open(flags),
@@ -107,7 +110,7 @@ macro_rules! open_functions {
 macro_rules! openat_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find_at(directory, path) } {
                 Some(target) => target.open(flags),
@@ -124,13 +127,13 @@ openat_functions!(openat openat64);
 macro_rules! checked_open_functions {
     ($($open:ident $openat:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $open(path: *const c_char, flags: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $open(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller's arguments.
             unsafe { open(path, flags, 0) }
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $openat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $openat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller's arguments.
             unsafe { openat(directory, path, flags, 0) }
         }
@@ -142,7 +145,7 @@ checked_open_functions!(__open_2 __openat_2 __open64_2 __openat64_2);
 macro_rules! creat_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find(path) } {
@@ -179,7 +182,7 @@ fn mode_flags(mode: &CStr) -> Option<c_int> {
 macro_rules! fopen_functions {
     ($($fopen:ident $freopen:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        unsafe extern "C-unwind" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: C strings by the function's contract.
             match unsafe { redirect::find_at(AT_FDCWD, path) } {
                 // SAFETY: as above.
@@ -189,7 +192,7 @@ macro_rules! fopen_functions {
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+        unsafe extern "C-unwind" fn $freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
             // SAFETY: C strings by the function's contract.
             match unsafe { redirect::find(path) } {
                 Some(target) => pass_or!(FREOPEN(target.as_ptr(), mode, file), null_mut()),
@@ -222,7 +225,7 @@ unsafe fn fopen_target(target: &Target, mode: *const c_char) -> *mut FILE {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: a C string by the function's contract.
     let Some(target) = (unsafe { redirect::find(path) }) else {
         return pass_or!(OPENDIR(path), null_mut());
@@ -242,7 +245,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 macro_rules! scandir_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             path: *const c_char,
             list: *mut *mut *mut dirent,
             filter: Option<unsafe extern "C" fn(*const dirent) -> c_int>,
@@ -262,7 +265,7 @@ scandir_functions!(scandir scandir64);
 macro_rules! glob_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             pattern: *const c_char,
             flags: c_int,
             on_error: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
@@ -295,7 +298,7 @@ unsafe fn restore_paths(found: &glob_t, flags: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
+unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
     // SAFETY: a C string by the function's contract.
     match unsafe { redirect::find(path) } {
         Some(target) => {

@@ -2,6 +2,7 @@
 #include "check.h"
 #include <dirent.h>
 #include <glob.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -84,6 +85,8 @@ static void refusing(void)
     CHECK(fopen(STATE, "z") == NULL && errno == EINVAL);
     CHECK(fopen(CLASS "/none", "r") == NULL && errno == ENOENT);
     CHECK(opendir(STATE) == NULL && errno == ENOTDIR);
+    int path = open(UVERBS, O_PATH);
+    CHECK(path >= 0 && close(path) == 0);
     reads(open(STATE, O_RDONLY), "4: ACTIVE\n");
 }
 
@@ -196,6 +199,22 @@ static void others(const char *scratch)
     CHECK(open("/sys/devices/pci9999:99/9999:99:99.9", O_RDONLY) == -1 && errno == ENOENT);
 }
 
+static void *waits_for_writer(void *path)
+{
+    return (void *)(intptr_t)open(path, O_RDONLY);
+}
+
+/* A thread that waits in open() can be cancelled, as without us. */
+static void cancelling(void)
+{
+    pthread_t thread;
+    void *result = NULL;
+    CHECK(mkfifo("fifo", 0600) == 0);
+    CHECK(pthread_create(&thread, NULL, waits_for_writer, "fifo") == 0);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 2);
@@ -205,6 +224,7 @@ int main(int argc, char **argv)
     resolving();
     listing();
     others(argv[1]);
+    cancelling();
     puts("done");
     return 0;
 }
