@@ -1,0 +1,136 @@
+//! Completion channels: where armed completion queues report.
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::ffi::{Errno, INVALID, Res, arg_mut, count, pointer, quiet, status};
+use crate::fifo::Fifo;
+use crate::object::{Object, give, object, take_back};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+
+/// A completion event: the address of the CQ it is about, a [`Cq`] that lives until the event is taken or removed.
+pub type CqEvents = Fifo<usize>;
+
+/// A completion channel.
+#[repr(C)]
+pub struct Channel {
+    c: UnsafeCell<ibv_comp_channel>,
+    events: Arc<CqEvents>,
+    /// Completion queues that report here.
+    users: AtomicU32,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Channel {
+    type C = ibv_comp_channel;
+}
+
+impl Channel {
+    /// The context it belongs to.
+    pub fn context(&self) -> *mut ibv_context {
+        // SAFETY: the C struct is live; the program only reads it.
+        unsafe { (*self.c.get()).context }
+    }
+
+    /// A completion queue begins to report here.
+    pub fn attach(&self) -> Arc<Notifier> {
+        self.count_users(1);
+        Arc::new(Notifier { events: self.events.clone(), cq: AtomicUsize::new(0) })
+    }
+
+    /// A completion queue is gone: its events too.
+    pub fn detach(&self, cq: usize) {
+        self.events.remove(|&event| event == cq);
+        self.count_users(-1);
+    }
+
+    fn count_users(&self, by: i32) {
+        let now = self.users.fetch_add(by as u32, SeqCst).wrapping_add(by as u32);
+        // SAFETY: the C struct is live; `refcnt` is for the program to look at only.
+        unsafe { (*self.c.get()).refcnt = now as c_int };
+    }
+}
+
+/// Puts the events of one CQ into its channel.
+pub struct Notifier {
+    events: Arc<CqEvents>,
+    cq: AtomicUsize,
+}
+
+impl Notifier {
+    /// Names the CQ, once its address is known.
+    pub fn set(&self, cq: usize) {
+        self.cq.store(cq, SeqCst);
+    }
+}
+
+impl hca::CqNotify for Notifier {
+    fn notify(&self) {
+        let cq = self.cq.load(SeqCst);
+        if cq != 0 {
+            self.events.push(cq);
+        }
+    }
+}
+
+/// `ibv_create_comp_channel(3)`.
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let context = unsafe { Context::of(context) }?;
+        let events = Arc::new(Fifo::new()?);
+        let c = ibv_comp_channel { context: context.as_c(), fd: events.fd(), refcnt: 0 };
+        Ok(give(Box::new(Channel { c: UnsafeCell::new(c), events, users: AtomicU32::new(0) })))
+    })
+}
+
+/// `ibv_destroy_comp_channel(3)`: EBUSY while a CQ reports there.
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(c: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live channel.
+        if unsafe { object::<Channel>(c) }?.users.load(SeqCst) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Channel>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event(3)`: waits unless the channel's descriptor was made non-blocking.
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    count(|| {
+        // SAFETY: the program passes a live channel and two places to fill.
+        let (channel, cq, cq_context) =
+            unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
+        let event = channel.events.pop(|event| {
+            // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
+            let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
+            found.inspect(|cq| cq.completion_acks().delivered())
+        })?;
+        let event = event?;
+        *cq = event.as_c();
+        // SAFETY: the CQ is live until the program acknowledges this event.
+        *cq_context = unsafe { (*event.as_c()).cq_context };
+        Ok(0)
+    })
+}
+
+/// `ibv_ack_cq_events(3)`.
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    quiet((), || {
+        // SAFETY: the program passes a live CQ.
+        let cq = unsafe { object::<Cq>(cq) }.map_err(|_| INVALID)?;
+        cq.completion_acks().acknowledge(events);
+        Ok(())
+    });
+}

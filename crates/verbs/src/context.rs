@@ -1,0 +1,239 @@
+//! Contexts: an open device, the tables behind the header's inline functions, and what one context may share with
+//! another by `ibv_import_device`.
+
+use crate::abi::*;
+use crate::async_events::Events;
+use crate::engine::{self, Engine};
+use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
+use crate::fifo::Fifo;
+use crate::{cq, cq_ex, device, mr, pd, post, qp, query, srq};
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What `num_comp_vectors` says: completion events are not bound to interrupt vectors here, so one is enough.
+const COMP_VECTORS: c_int = 1;
+
+/// An object that a context owns, as the kernel would: whatever the program leaves behind ends with the context.
+#[allow(dead_code, reason = "some are only held, to end with their context")]
+pub enum Owned {
+    Pd(Arc<hca::Pd>),
+    Mr(Arc<hca::Mr>, Arc<Mutex<mr::Facts>>),
+    Cq(Arc<hca::Cq>),
+    Srq(Arc<hca::Srq>),
+    Qp(Arc<hca::Qp>),
+}
+
+/// What the kernel keeps behind a uverbs file: the objects, by handle. Contexts that import one another share it.
+pub struct Ucontext {
+    /// A unique inode, by which an import finds us.
+    cmd_fd: OwnedFd,
+    next_handle: AtomicU32,
+    objects: Mutex<HashMap<u32, Owned>>,
+}
+
+impl Ucontext {
+    fn new() -> Res<Ucontext> {
+        // SAFETY: the name is NUL-terminated.
+        let fd = unsafe { libc::memfd_create(c"peerdma-context".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: `fd` was just created and belongs to nobody else.
+        let cmd_fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Ucontext { cmd_fd, next_handle: AtomicU32::new(1), objects: Mutex::default() })
+    }
+
+    /// The objects by handle.
+    pub fn objects(&self) -> MutexGuard<'_, HashMap<u32, Owned>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files an object under a new handle.
+    pub fn own(&self, object: Owned) -> u32 {
+        let handle = self.next_handle.fetch_add(1, Relaxed);
+        self.objects().insert(handle, object);
+        handle
+    }
+
+    /// Lets go of an object.
+    pub fn disown(&self, handle: u32) {
+        let object = self.objects().remove(&handle);
+        // Its end may take locks of the device: not under ours.
+        drop(object);
+    }
+}
+
+impl Drop for Ucontext {
+    fn drop(&mut self) {
+        let mut objects = std::mem::take(&mut *self.objects());
+        // Queue pairs first: they use all the others.
+        for object in objects.values() {
+            if let Owned::Qp(qp) = object {
+                qp.destroy();
+            }
+        }
+        objects.clear();
+    }
+}
+
+/// An open context.
+#[repr(C)]
+pub struct Context {
+    c: UnsafeCell<verbs_context>,
+    engine: Arc<Engine>,
+    ucontext: Arc<Ucontext>,
+    events: Arc<Events>,
+}
+
+/// The contexts whose `cmd_fd` an import may name.
+static OPEN: Mutex<Vec<std::sync::Weak<Ucontext>>> = Mutex::new(Vec::new());
+
+impl Context {
+    fn open(ucontext: Arc<Ucontext>) -> Res<*mut ibv_context> {
+        let engine = engine::get()?;
+        let events = Arc::new(Fifo::new()?);
+        engine.sink.add_context(events.clone());
+        let c = tables(ucontext.cmd_fd.as_raw_fd(), events.fd());
+        let context = Box::new(Context { c: UnsafeCell::new(c), engine, ucontext, events });
+        let context = Box::into_raw(context);
+        // SAFETY: `context` is live and `context` lies inside its first field.
+        Ok(unsafe { &raw mut (*(*context).c.get()).context })
+    }
+
+    /// The context behind the program's pointer.
+    ///
+    /// # Safety
+    /// `context` is null or an open context of ours.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> Res<&'a Context> {
+        if context.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program's pointer is to the member `context` of the `verbs_context` that begins a `Context`.
+        Ok(unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
+    }
+
+    /// The pointer that the program holds.
+    pub fn as_c(&self) -> *mut ibv_context {
+        // SAFETY: `c` is live; only the address of a member is taken.
+        unsafe { &raw mut (*self.c.get()).context }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<hca::Device> {
+        &self.engine.device
+    }
+
+    /// The process's engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The objects.
+    pub fn ucontext(&self) -> &Arc<Ucontext> {
+        &self.ucontext
+    }
+
+    /// The asynchronous events.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+}
+
+/// The tables of a new context. What is left out has no entry: the header's inline functions then say EOPNOTSUPP.
+fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
+    // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer or an `Option` of a function.
+    let mut c: verbs_context = unsafe { std::mem::zeroed() };
+    c.query_port = Some(query::query_port_sized);
+    c.advise_mr = Some(mr::advise_mr);
+    c.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    c.alloc_td = Some(pd::alloc_td);
+    c.dealloc_td = Some(pd::dealloc_td);
+    c.query_rt_values = Some(query::query_rt_values);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.query_device_ex = Some(query::query_device_ex);
+    c.create_qp_ex = Some(qp::create_qp_ex);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.sz = size_of::<verbs_context>();
+    c.context.device = device::the_device();
+    c.context.ops.query_device = Some(query::ibv_query_device);
+    c.context.ops.query_port = Some(query::ibv_query_port);
+    c.context.ops.poll_cq = Some(cq::poll_cq);
+    c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    c.context.ops.post_srq_recv = Some(post::post_srq_recv);
+    c.context.ops.post_send = Some(post::post_send);
+    c.context.ops.post_recv = Some(post::post_recv);
+    c.context.cmd_fd = cmd_fd;
+    c.context.async_fd = async_fd;
+    c.context.num_comp_vectors = COMP_VECTORS;
+    c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    c.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    c
+}
+
+/// `ibv_open_device(3)`.
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| {
+        if device != device::the_device() {
+            return Err(INVALID);
+        }
+        let ucontext = Arc::new(Ucontext::new()?);
+        let context = Context::open(ucontext.clone())?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|known| known.strong_count() > 0);
+        open.push(Arc::downgrade(&ucontext));
+        Ok(context)
+    })
+}
+
+/// `ibv_import_device(3)`: a second context over the objects of one of this process.
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer(|| {
+        let wanted = inode(cmd_fd)?;
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = open
+            .iter()
+            .filter_map(std::sync::Weak::upgrade)
+            .find(|ucontext| inode(ucontext.cmd_fd.as_raw_fd()) == Ok(wanted));
+        drop(open);
+        Context::open(found.ok_or_else(|| not_ours(cmd_fd))?)
+    })
+}
+
+/// Why a descriptor names no context here: one of another process cannot be shared (its memory is not ours to map).
+fn not_ours(fd: c_int) -> crate::ffi::Errno {
+    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    if name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:peerdma-context") {
+        UNSUPPORTED
+    } else {
+        INVALID
+    }
+}
+
+/// Device and inode number of an open descriptor.
+fn inode(fd: c_int) -> Res<(u64, u64)> {
+    if fd < 0 {
+        return Err(INVALID);
+    }
+    // SAFETY: a descriptor that is not open makes the call below fail; nothing is closed through the borrow.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let stat = rustix::fs::fstat(borrowed).map_err(|_| INVALID)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// `ibv_close_device(3)`.
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    status(|| {
+        // SAFETY: the program passes an open context and does not use it afterwards.
+        let context = unsafe { Context::of(context) }?;
+        context.engine.sink.remove_context(&context.events);
+        let context = std::ptr::from_ref(context).cast_mut();
+        // SAFETY: it came from `Box::into_raw` in `Context::open`, and the shared reference above is not used again.
+        drop(unsafe { Box::from_raw(context) });
+        Ok(())
+    })
+}

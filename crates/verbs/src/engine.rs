@@ -1,0 +1,132 @@
+//! The one process-wide state: the engine behind the device, made when the first context is opened and ended with the
+//! last one.
+
+use crate::async_events::Sink;
+use crate::ffi::{Errno, Res};
+use crate::{device, env, fork, identity, memory, sysfs_face};
+use link::Trace;
+use registry::{Client, Role};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+
+/// A running HCA and what it raises.
+pub struct Engine {
+    /// The HCA.
+    pub device: Arc<hca::Device>,
+    /// Where its asynchronous events find their way to the program's objects.
+    pub sink: Arc<Sink>,
+    /// The registry of this user and network namespace.
+    pub registry: Arc<Client>,
+    trace: Option<Arc<Trace>>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.device.close();
+        if let Some(trace) = &self.trace
+            && let Err(error) = trace.flush()
+        {
+            crate::log!("the packet trace is incomplete: {error}");
+        }
+    }
+}
+
+/// The engine of this process, if one runs.
+static ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+
+/// The engine's place: while the guard lives nobody makes one.
+pub fn place() -> MutexGuard<'static, Weak<Engine>> {
+    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The running engine, or a new one.
+pub fn get() -> Res<Arc<Engine>> {
+    let mut place = place();
+    if let Some(engine) = place.upgrade() {
+        return Ok(engine);
+    }
+    let engine = Arc::new(start()?);
+    *place = Arc::downgrade(&engine);
+    Ok(engine)
+}
+
+/// The running engine.
+pub fn running() -> Option<Arc<Engine>> {
+    place().upgrade()
+}
+
+/// The running engine, unless it is just being made or ended: for calls that may come from inside of either.
+pub fn running_now() -> Option<Arc<Engine>> {
+    match ENGINE.try_lock() {
+        Ok(place) => place.upgrade(),
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().upgrade(),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Tells the interposed calls whom to ask; also after a fork, which forgets it.
+pub fn set_callbacks() {
+    shim::announce_uverbs(0);
+    shim::set_provider(Box::new(sysfs_face::attribute));
+    shim::set_invalidate(|addr, len| {
+        mm::invalidate(addr as u64..(addr as u64).saturating_add(len as u64));
+    });
+}
+
+fn start() -> Res<Engine> {
+    memory::check()?;
+    mm::guard::install();
+    set_callbacks();
+    fork::watch();
+    let registry = Client::connect(Role::Member).map_err(|error| {
+        crate::log!("cannot open the device: {error}");
+        registry_errno(&error)
+    })?;
+    let trace = env::trace().map(|path| Trace::append(&path)).transpose();
+    let trace = trace.map_err(|error| {
+        crate::log!("cannot write the packet trace: {error}");
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    })?;
+    let trace = trace.map(Arc::new);
+    let device = hca::Device::open(hca::DeviceConfig {
+        attr: hca::DeviceAttr::new(identity::NAME, device::guid()),
+        comm: command_name(),
+        registry: registry.clone(),
+        mtu_bytes: None,
+        trace: trace.clone(),
+    })
+    .map_err(|error| {
+        crate::log!("cannot open the device: {error}");
+        open_errno(&error)
+    })?;
+    let sink = Arc::new(Sink::default());
+    device.set_event_sink(sink.clone());
+    Ok(Engine { device, sink, registry, trace })
+}
+
+fn registry_errno(error: &registry::Error) -> Errno {
+    Errno(match error {
+        registry::Error::System { errno, .. } => *errno,
+        registry::Error::ForeignUser { .. } => libc::EACCES,
+        registry::Error::Timeout => libc::ETIMEDOUT,
+        registry::Error::PortTaken { .. } => libc::EADDRINUSE,
+        registry::Error::Full(_) => libc::ENOSPC,
+        _ => libc::EIO,
+    })
+}
+
+fn open_errno(error: &hca::OpenError) -> Errno {
+    let system = |error: &std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
+    match error {
+        hca::OpenError::Registry(error) => registry_errno(error),
+        hca::OpenError::Directory(errno) => Errno(errno.raw_os_error()),
+        hca::OpenError::Link(error)
+        | hca::OpenError::Interfaces(error)
+        | hca::OpenError::Thread(error) => system(error),
+    }
+}
+
+/// Name of the running program, for listings.
+fn command_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim_end().to_owned()
+}

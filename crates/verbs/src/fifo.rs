@@ -1,0 +1,138 @@
+//! Events on their way to the program: a queue whose descriptor is readable while something waits, as the kernel's
+//! event files are. The descriptor is a semaphore eventfd with one unit an event, so `poll`, `select`, `epoll` and
+//! `O_NONBLOCK` work on it as programs expect.
+
+use crate::ffi::{Res, last_errno};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A queue of events of one kind.
+pub struct Fifo<T> {
+    fd: OwnedFd,
+    queue: Mutex<VecDeque<T>>,
+}
+
+impl<T> Fifo<T> {
+    /// An empty queue.
+    pub fn new() -> Res<Fifo<T>> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: `fd` was just created and belongs to nobody else.
+        Ok(Fifo { fd: unsafe { OwnedFd::from_raw_fd(fd) }, queue: Mutex::default() })
+    }
+
+    /// The descriptor programs wait on.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends an event and wakes whoever waits. Never blocks: the counter cannot overflow before memory ends.
+    pub fn push(&self, event: T) {
+        let mut queue = self.queue();
+        queue.push_back(event);
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes of a live local are read.
+        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Takes the oldest event; waits for one unless the program made the descriptor non-blocking (EAGAIN).
+    /// `delivered` runs before a concurrent [`Fifo::remove`] can end, so that it sees the event either here or there.
+    pub fn pop<R>(&self, delivered: impl FnOnce(T) -> R) -> Res<R> {
+        let mut unit = [0u8; 8];
+        loop {
+            // SAFETY: eight bytes of a live local are written.
+            if unsafe { libc::read(self.fd(), unit.as_mut_ptr().cast(), unit.len()) } < 0 {
+                return Err(last_errno());
+            }
+            let mut queue = self.queue();
+            // The unit may be one whose event was removed before the unit could be.
+            if let Some(event) = queue.pop_front() {
+                return Ok(delivered(event));
+            }
+        }
+    }
+
+    /// Forgets events that `unwanted` names, for an object that is being destroyed.
+    pub fn remove(&self, unwanted: impl Fn(&T) -> bool) {
+        let mut queue = self.queue();
+        let before = queue.len();
+        queue.retain(|event| !unwanted(event));
+        for _ in queue.len()..before {
+            self.take_unit();
+        }
+    }
+
+    /// Takes one unit if there is one, without waiting even where the descriptor is blocking.
+    fn take_unit(&self) {
+        let mut unit = [0u8; 8];
+        let into = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: unit.len() };
+        // SAFETY: one live iovec over a live local. Refusal leaves a unit too many, which `pop` tolerates.
+        unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::Errno;
+
+    fn readable(fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    fn set_nonblocking(fd: RawFd) {
+        // SAFETY: no pointers are passed.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+    }
+
+    #[test]
+    fn readable_exactly_while_something_waits() {
+        let fifo = Fifo::new().unwrap();
+        assert!(!readable(fifo.fd()));
+        fifo.push(1);
+        fifo.push(2);
+        assert_eq!(fifo.pop(|event| event), Ok(1));
+        assert!(readable(fifo.fd()));
+        assert_eq!(fifo.pop(|event| event), Ok(2));
+        assert!(!readable(fifo.fd()));
+    }
+
+    #[test]
+    fn a_nonblocking_descriptor_says_eagain() {
+        let fifo = Fifo::<u8>::new().unwrap();
+        set_nonblocking(fifo.fd());
+        assert_eq!(fifo.pop(|event| event), Err(Errno(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn removed_events_leave_nothing_readable() {
+        let fifo = Fifo::new().unwrap();
+        for event in [1, 2, 1, 3] {
+            fifo.push(event);
+        }
+        fifo.remove(|&event| event == 1);
+        assert_eq!(fifo.pop(|event| event), Ok(2));
+        assert_eq!(fifo.pop(|event| event), Ok(3));
+        assert!(!readable(fifo.fd()));
+    }
+
+    #[test]
+    fn a_waiting_reader_is_woken() {
+        let fifo = Fifo::new().unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| fifo.pop(|event| event));
+            fifo.push(7);
+            assert_eq!(reader.join().unwrap(), Ok(7));
+        });
+    }
+}

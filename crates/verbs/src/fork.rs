@@ -1,0 +1,98 @@
+//! Forks: the engine stays the parent's. Its contexts are dead in the child (EIO), which may open the device afresh. The
+//! exception is `daemon(3)`, where the parent ends and the child carries the engine on.
+
+use crate::abi::flags::FORK_UNNEEDED;
+use crate::engine::{self, Engine};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+/// What a fork holds from before it until after it, on both sides.
+struct Held {
+    place: MutexGuard<'static, Weak<Engine>>,
+    engine: Option<Arc<Engine>>,
+}
+
+struct InFork(Option<Held>);
+
+// SAFETY: only the forking thread (on either side) takes out what it put in; the guard never moves to another thread.
+unsafe impl Send for InFork {}
+
+static IN_FORK: Mutex<InFork> = Mutex::new(InFork(None));
+
+fn in_fork() -> MutexGuard<'static, InFork> {
+    IN_FORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers the handlers, once.
+pub fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handlers are functions that live as long as this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        shim::set_daemon(in_daemon);
+    });
+}
+
+extern "C" fn before() {
+    let place = engine::place();
+    let engine = place.upgrade();
+    if let Some(engine) = &engine {
+        engine.device.pause();
+    }
+    // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
+    in_fork().0 = Some(Held { place, engine });
+}
+
+extern "C" fn in_parent() {
+    let held = in_fork().0.take();
+    // After `daemon`'s fork the parent only ends, and the child has the engine.
+    if let Some(engine) = held.as_ref().and_then(|held| held.engine.as_ref())
+        && !shim::in_daemon()
+    {
+        engine.device.resume();
+    }
+}
+
+extern "C" fn in_child() {
+    let Some(mut held) = in_fork().0.take() else { return };
+    let Some(engine) = held.engine.take() else { return };
+    if shim::in_daemon() {
+        return;
+    }
+    engine.device.lose();
+    *held.place = Weak::new();
+    // What its end would do (threads to wait for, descriptors to close) is the parent's to do.
+    std::mem::forget(engine);
+}
+
+/// Runs in the process that `daemon(3)` made.
+fn in_daemon() {
+    if let Some(engine) = engine::running() {
+        engine::set_callbacks();
+        if let Err(error) = engine.device.adopt() {
+            crate::log!("the engine does not go on in the daemon: {error}");
+            engine.device.lose();
+        }
+    }
+}
+
+/// `ibv_fork_init(3)`: nothing to do. Registered memory is reached through the program's own addresses, so a page that
+/// the parent rewrites after a fork stays the registered one.
+pub(crate) extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+/// `ibv_is_fork_initialized(3)`.
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> c_int {
+    FORK_UNNEEDED
+}
+
+/// `ibv_dontfork_range`, of old providers: nothing to do.
+pub(crate) extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+/// `ibv_dofork_range`, likewise.
+pub(crate) extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}

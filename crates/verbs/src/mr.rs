@@ -1,0 +1,435 @@
+//! Memory regions. Checks come in the kernel's order, with its error numbers (D11).
+
+use crate::abi::flags::*;
+use crate::abi::*;
+use crate::context::{Context, Owned};
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, set_errno, status};
+use crate::memory;
+use crate::object::{Object, give, object, take_back};
+use crate::pd::Pd;
+use hca::Access;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use umem::{AccessFlags, Offered, Rereg, check};
+
+/// What a `struct ibv_mr` stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Program memory.
+    User,
+    /// A dma-buf.
+    DmaBuf,
+    /// A region of another context, named by `ibv_import_mr`.
+    Imported,
+}
+
+/// What `ibv_advise_mr` and `ibv_rereg_mr` ask about a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    pub kind: Kind,
+    pd: hca::key::PdId,
+    iova: u64,
+    length: u64,
+    access: AccessFlags,
+}
+
+/// A memory region.
+#[repr(C)]
+pub struct Mr {
+    c: UnsafeCell<ibv_mr>,
+    /// `None` for an imported region, which only names the key.
+    hca: Option<Arc<hca::Mr>>,
+    facts: Arc<Mutex<Facts>>,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Mr {
+    type C = ibv_mr;
+}
+
+impl Mr {
+    fn facts(&self) -> Facts {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn context(&self) -> Res<&Context> {
+        // SAFETY: the C struct is live and its context outlives it by the verbs contract.
+        unsafe { Context::of((*self.c.get()).context) }
+    }
+}
+
+/// What the device offers beyond the plain rights: nothing yet.
+const OFFERED: Offered = Offered { on_demand: false, flush_global: false, flush_persistent: false };
+
+/// The rights that `bits` name, in the kernel's checking order. Optional rights that the device does not know are left
+/// out, as ibv_reg_mr(3) says.
+fn rights(bits: u32) -> Res<AccessFlags> {
+    let access = AccessFlags::from_bits_retain(bits);
+    check::access_flags(access, OFFERED)?;
+    Ok(AccessFlags::from_bits_truncate(bits))
+}
+
+fn key_rights(access: AccessFlags) -> Access {
+    Access::from_bits_truncate(access.bits())
+}
+
+/// Files a new registration and makes its C struct.
+fn install(
+    pd: &Pd,
+    kind: Kind,
+    umem: Arc<umem::Umem>,
+    (addr, length, iova): (u64, u64, u64),
+    access: AccessFlags,
+) -> Res<*mut ibv_mr> {
+    let context = pd.context()?;
+    let hca = context.device().reg_mr(pd.hca(), umem, iova, key_rights(access))?;
+    let facts = Facts { kind, pd: pd.hca().id(), iova, length, access };
+    let facts = Arc::new(Mutex::new(facts));
+    let handle = context.ucontext().own(Owned::Mr(hca.clone(), facts.clone()));
+    let c = ibv_mr {
+        context: context.as_c(),
+        pd: pd.as_c(),
+        addr: addr as *mut c_void,
+        length: length as usize,
+        handle,
+        lkey: hca.key(),
+        rkey: hca.key(),
+    };
+    Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: Some(hca), facts })))
+}
+
+/// Registers program memory.
+pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<*mut ibv_mr> {
+    check::page_offset(addr, iova)?;
+    let access = rights(access)?;
+    let umem = memory::user(addr, length, access)?;
+    install(pd, Kind::User, umem, (addr, length, iova), access)
+}
+
+/// `ibv_reg_mr(3)`.
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the arguments are the program's.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova(3)`.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the arguments are the program's.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova2`, behind the macros of both.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD.
+        let pd = unsafe { object::<Pd>(pd) }?;
+        reg_user(pd, addr as u64, length as u64, iova, access)
+    })
+}
+
+fn reg_dmabuf(
+    pd: &Pd,
+    offset: u64,
+    length: u64,
+    iova: u64,
+    fd: c_int,
+    access: u32,
+) -> Res<*mut ibv_mr> {
+    check::page_offset(offset, iova)?;
+    check::dmabuf_access(AccessFlags::from_bits_retain(access))?;
+    let access = rights(access)?;
+    let registry = &pd.context()?.engine().registry;
+    let umem = memory::dmabuf(registry, fd, offset, length, access)?;
+    // The C struct's address is the offset, not the iova: so does libibverbs.
+    install(pd, Kind::DmaBuf, umem, (offset, length, iova), access)
+}
+
+/// `ibv_reg_dmabuf_mr(3)`.
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD.
+        let pd = unsafe { object::<Pd>(pd) }?;
+        reg_dmabuf(pd, offset, length as u64, iova, fd, access as u32)
+    })
+}
+
+/// `ibv_reg_mr_ex(3)`: program memory or a dma-buf, by the mask. DMA handles are EOPNOTSUPP.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD and a live struct.
+        let (domain, attr) = unsafe { (object::<Pd>(pd)?, arg(attr)?) };
+        let mask = attr.comp_mask;
+        let known = REG_MR_MASK_IOVA
+            | REG_MR_MASK_ADDR
+            | REG_MR_MASK_FD
+            | REG_MR_MASK_FD_OFFSET
+            | REG_MR_MASK_DMAH
+            | REG_MR_MASK_BUF;
+        if mask & !known != 0 || mask & REG_MR_MASK_DMAH != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let has = |bit| mask & bit != 0;
+        let addr = attr.addr as u64;
+        if has(REG_MR_MASK_BUF) {
+            if !has(REG_MR_MASK_ADDR) || has(REG_MR_MASK_FD) || has(REG_MR_MASK_FD_OFFSET) {
+                return Err(INVALID);
+            }
+            let iova = if has(REG_MR_MASK_IOVA) { attr.iova } else { addr };
+            // SAFETY: the mask says that the program passes a live buffer.
+            unsafe { crate::buf::check(attr.buf.cast(), pd, addr, attr.length) }?;
+            return reg_user(domain, addr, attr.length as u64, iova, attr.access as u32);
+        }
+        if has(REG_MR_MASK_FD) {
+            if !has(REG_MR_MASK_FD_OFFSET) || has(REG_MR_MASK_ADDR) || !has(REG_MR_MASK_IOVA) {
+                return Err(INVALID);
+            }
+            let length = attr.length as u64;
+            return reg_dmabuf(
+                domain,
+                attr.fd_offset,
+                length,
+                attr.iova,
+                attr.fd,
+                attr.access as u32,
+            );
+        }
+        if !has(REG_MR_MASK_ADDR) || has(REG_MR_MASK_FD_OFFSET) {
+            return Err(INVALID);
+        }
+        let iova = if has(REG_MR_MASK_IOVA) { attr.iova } else { addr };
+        reg_user(domain, addr, attr.length as u64, iova, attr.access as u32)
+    })
+}
+
+/// The re-registration proper. An error leaves the old region as it was.
+fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access: u32) -> Res<()> {
+    let hca = mr.hca.as_ref().ok_or(INVALID)?;
+    let context = mr.context()?;
+    let old = mr.facts();
+    let present = hca.umem().ok_or(INVALID)?;
+    let wanted = AccessFlags::from_bits_retain(access);
+    let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &present)?;
+    let new_pd = if flags.contains(Rereg::PD) {
+        // SAFETY: with this flag the program passes a live PD.
+        Some(unsafe { object::<Pd>(pd) }?)
+    } else {
+        None
+    };
+    if let Some(pd) = new_pd
+        && !std::ptr::eq(pd.context()?, context)
+    {
+        return Err(INVALID);
+    }
+    let changed = flags.contains(Rereg::ACCESS);
+    let access = if changed { rights(access)? } else { old.access };
+    let moved = flags.contains(Rereg::TRANSLATION);
+    let translation = if moved { Some((memory::user(addr, length, access)?, addr)) } else { None };
+    hca.rereg(new_pd.map(Pd::hca), translation, changed.then(|| key_rights(access)))?;
+    let mut facts = mr.facts.lock().unwrap_or_else(PoisonError::into_inner);
+    facts.access = access;
+    if let Some(pd) = new_pd {
+        facts.pd = pd.hca().id();
+    }
+    if moved {
+        facts.iova = addr;
+        facts.length = length;
+    }
+    Ok(())
+}
+
+/// `ibv_rereg_mr(3)`, with the result codes of `enum ibv_rereg_mr_err_code`. The key stays the same.
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    c: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    quiet(REREG_ERR_CMD, || {
+        // SAFETY: the program passes a live MR.
+        let mr = unsafe { object::<Mr>(c) };
+        let translate = flags & REREG_TRANSLATION != 0;
+        let good_input = mr.is_ok_and(|mr| mr.facts().kind == Kind::User)
+            && flags & !REREG_SUPPORTED == 0
+            && !(translate && (addr.is_null() || length == 0))
+            && (access == 0 || flags & REREG_ACCESS != 0)
+            && !(flags & REREG_PD != 0 && pd.is_null());
+        let (Ok(mr), true) = (mr, good_input) else {
+            set_errno(INVALID);
+            return Ok(REREG_ERR_INPUT);
+        };
+        if let Err(errno) = rereg(mr, flags, pd, addr as u64, length as u64, access as u32) {
+            set_errno(errno);
+            return Ok(REREG_ERR_CMD);
+        }
+        // SAFETY: the C struct is live; programs read it only.
+        let c = unsafe { &mut *mr.c.get() };
+        if flags & REREG_PD != 0 {
+            c.pd = pd;
+        }
+        if translate {
+            c.addr = addr;
+            c.length = length;
+        }
+        Ok(0)
+    })
+}
+
+/// `ibv_dereg_mr(3)`: returns once nothing reaches the memory through the key any more.
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live MR.
+        let mr = unsafe { object::<Mr>(c) }?;
+        if mr.facts().kind == Kind::Imported {
+            return Err(INVALID);
+        }
+        // SAFETY: the C struct is live.
+        mr.context()?.ucontext().disown(unsafe { (*mr.c.get()).handle });
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Mr>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_import_mr(3)`: address and length are not known to the importer.
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD.
+        let pd = unsafe { object::<Pd>(pd) }?;
+        let context = pd.context()?;
+        let (key, facts) = match context.ucontext().objects().get(&handle) {
+            Some(Owned::Mr(mr, facts)) => {
+                (mr.key(), *facts.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            _ => return Err(Errno(libc::ENOENT)),
+        };
+        if facts.pd != pd.hca().id() {
+            return Err(INVALID);
+        }
+        let c = ibv_mr {
+            context: context.as_c(),
+            pd: pd.as_c(),
+            addr: std::ptr::null_mut(),
+            length: facts.length as usize,
+            handle,
+            lkey: key,
+            rkey: key,
+        };
+        let facts = Arc::new(Mutex::new(Facts { kind: Kind::Imported, ..facts }));
+        Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: None, facts })))
+    })
+}
+
+/// `ibv_unimport_mr(3)`.
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(c: *mut ibv_mr) {
+    quiet((), || {
+        // SAFETY: the program passes a live MR.
+        if unsafe { object::<Mr>(c) }?.facts().kind == Kind::Imported {
+            // SAFETY: it came from `give`, and the program uses it no more.
+            drop(unsafe { take_back::<Mr>(c) });
+        }
+        Ok(())
+    });
+}
+
+// enum ibv_advise_mr_advice and its flag.
+const PREFETCH: c_uint = 0;
+const PREFETCH_WRITE: c_uint = 1;
+const PREFETCH_NO_FAULT: c_uint = 2;
+const ADVISE_FLUSH: u32 = 1;
+
+/// One range of `ibv_advise_mr`, against the region its key names.
+fn check_advice(facts: &Facts, pd: &Pd, advice: c_uint, range: &ibv_sge) -> Res<()> {
+    if facts.kind != Kind::DmaBuf {
+        return Err(Errno(libc::ENOENT));
+    }
+    if facts.pd != pd.hca().id() || advice == PREFETCH_WRITE && !facts.access.wants_write() {
+        return Err(Errno(libc::EPERM));
+    }
+    let offset = range.addr.checked_sub(facts.iova).ok_or(Errno(libc::EFAULT))?;
+    let end = offset.checked_add(u64::from(range.length)).ok_or(Errno(libc::EFAULT))?;
+    if end > facts.length { Err(Errno(libc::EFAULT)) } else { Ok(()) }
+}
+
+/// `ibv_advise_mr(3)`. Regions here are resident from their registration on, so that good advice is already followed.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    ranges: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live PD.
+        let pd = unsafe { object::<Pd>(pd) }?;
+        if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) {
+            return Err(UNSUPPORTED);
+        }
+        if flags & !ADVISE_FLUSH != 0 || count == 0 || ranges.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program passes `count` ranges.
+        let ranges = unsafe { std::slice::from_raw_parts(ranges, count as usize) };
+        let objects = pd.context()?.ucontext().objects();
+        for range in ranges {
+            let facts = objects.values().find_map(|object| match object {
+                Owned::Mr(mr, facts) if mr.key() == range.lkey => Some(facts),
+                _ => None,
+            });
+            let facts = facts.ok_or(INVALID)?.lock().unwrap_or_else(PoisonError::into_inner);
+            check_advice(&facts, pd, advice, range)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_is_checked_as_the_kernel_does() {
+        assert_eq!(rights(7), Ok(AccessFlags::from_bits_truncate(7)));
+        assert_eq!(rights(0), Ok(AccessFlags::empty()));
+        assert_eq!(rights(2), Err(INVALID));
+        assert_eq!(rights(8), Err(INVALID));
+        assert_eq!(rights(1 << 15), Err(INVALID));
+        assert_eq!(rights(1 << 6), Err(UNSUPPORTED));
+        assert_eq!(rights(1 << 8), Err(UNSUPPORTED));
+    }
+
+    #[test]
+    fn unknown_optional_rights_are_dropped_and_no_others() {
+        let granted = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
+        assert_eq!(rights(0x3ff0_0001), Ok(granted));
+    }
+}

@@ -1,0 +1,402 @@
+//! Queue pairs: creation, attributes and states.
+
+use crate::abi::flags::*;
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::ah;
+use crate::context::{Context, Owned};
+use crate::cq::Cq;
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::object::{Object, give, object, take_back};
+use crate::pd::Pd;
+use crate::qp_ex::{self, Builder};
+use crate::srq::Srq;
+use hca::{AttrMask, QpState, QpType};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+// QP types that other devices have (enum ibv_qp_type).
+const RAW_PACKET: c_uint = 8;
+const XRC_SEND: c_uint = 9;
+const XRC_RECV: c_uint = 10;
+const DRIVER: c_uint = 0xff;
+
+/// A queue pair. Always in the extended form.
+#[repr(C)]
+pub struct Qp {
+    c: UnsafeCell<ibv_qp_ex>,
+    hca: Arc<hca::Qp>,
+    acks: Arc<Acks>,
+    /// Present when the program asked for the `ibv_wr_*` functions.
+    builder: Option<Builder>,
+    sq_sig_all: c_int,
+    max_inline: u32,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Qp {
+    type C = ibv_qp;
+}
+
+impl Qp {
+    /// The HCA's queue pair.
+    pub fn hca(&self) -> &Arc<hca::Qp> {
+        &self.hca
+    }
+
+    /// The pointer the program holds.
+    pub fn as_c(&self) -> *mut ibv_qp {
+        self.c.get().cast()
+    }
+
+    /// The same pointer in its extended form.
+    pub fn as_c_ex(&self) -> *mut ibv_qp_ex {
+        self.c.get()
+    }
+
+    /// Acknowledgements of `ibv_ack_async_event`.
+    pub fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    /// State of the `ibv_wr_*` functions.
+    pub fn builder(&self) -> Option<&Builder> {
+        self.builder.as_ref()
+    }
+
+    /// Inline bytes that a request may carry.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// Whether requests carry an address handle.
+    pub fn is_datagram(&self) -> bool {
+        self.hca.init().qp_type == QpType::Ud
+    }
+
+    fn context(&self) -> Res<&Context> {
+        // SAFETY: the C struct is live and its context outlives it by the verbs contract.
+        unsafe { Context::of((*self.as_c()).context) }
+    }
+}
+
+fn qp_type(value: c_uint) -> Res<QpType> {
+    match value {
+        2 => Ok(QpType::Rc),
+        3 => Ok(QpType::Uc),
+        4 => Ok(QpType::Ud),
+        RAW_PACKET | XRC_SEND | XRC_RECV | DRIVER => Err(UNSUPPORTED),
+        _ => Err(INVALID),
+    }
+}
+
+fn cap_from_c(cap: &ibv_qp_cap) -> hca::QpCap {
+    hca::QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+fn cap_to_c(cap: &hca::QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// Creates a queue pair; `send_ops` are the operations wanted from the `ibv_wr_*` functions.
+///
+/// # Safety
+/// The pointers in `init` are null or live objects.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Res<*mut ibv_qp> {
+    let qp_type = qp_type(init.qp_type)?;
+    // SAFETY: the caller's promise.
+    let (domain, send_cq, recv_cq, srq) = unsafe {
+        (
+            object::<Pd>(pd)?,
+            object::<Cq>(init.send_cq)?,
+            object::<Cq>(init.recv_cq)?,
+            init.srq.cast::<Srq>().as_ref(),
+        )
+    };
+    let context = domain.context()?;
+    let here = |other: Res<&Context>| other.is_ok_and(|other| std::ptr::eq(other, context));
+    if !here(send_cq.context()) || !here(recv_cq.context()) {
+        return Err(INVALID);
+    }
+    if srq.is_some_and(|srq| !here(srq.context())) {
+        return Err(INVALID);
+    }
+    if let Some(ops) = send_ops
+        && ops & !qp_ex::operations(qp_type) != 0
+    {
+        return Err(UNSUPPORTED);
+    }
+    let hca = context.device().create_qp(
+        domain.hca(),
+        hca::QpInit {
+            qp_type,
+            send_cq: send_cq.hca().clone(),
+            recv_cq: recv_cq.hca().clone(),
+            srq: srq.map(|srq| srq.hca().clone()),
+            cap: cap_from_c(&init.cap),
+            sq_sig_all: init.sq_sig_all != 0,
+        },
+    )?;
+    init.cap = cap_to_c(&hca.query().cap);
+    let handle = context.ucontext().own(Owned::Qp(hca.clone()));
+    // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer, an `Option` of a function or a
+    // pthread object that is never used.
+    let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    c.qp_base.context = context.as_c();
+    c.qp_base.qp_context = init.qp_context;
+    c.qp_base.pd = pd;
+    c.qp_base.send_cq = init.send_cq;
+    c.qp_base.recv_cq = init.recv_cq;
+    c.qp_base.srq = init.srq;
+    c.qp_base.handle = handle;
+    c.qp_base.qp_num = hca.number();
+    c.qp_base.state = QpState::Reset as c_uint;
+    c.qp_base.qp_type = init.qp_type;
+    if let Some(ops) = send_ops {
+        qp_ex::fill(&mut c, ops);
+    }
+    let acks = Arc::new(Acks::default());
+    let qp = Box::new(Qp {
+        c: UnsafeCell::new(c),
+        hca,
+        acks: acks.clone(),
+        builder: send_ops.map(|_| Builder::default()),
+        sq_sig_all: init.sq_sig_all,
+        max_inline: init.cap.max_inline_data,
+    });
+    let address = qp.as_c() as u64;
+    context.engine().sink.add_object(&qp.hca, context.events().clone(), address, acks);
+    Ok(give(qp))
+}
+
+/// `ibv_create_qp(3)`.
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the program passes a live PD and a live struct naming live objects.
+    pointer(|| unsafe { create(pd, arg_mut(init)?, None) })
+}
+
+/// `ibv_create_qp_ex(3)`. Beyond a PD, only `send_ops_flags` and empty `create_flags` are known here; everything else is
+/// EOPNOTSUPP.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes an open context and a live struct.
+        let (context, init) = unsafe { (Context::of(context)?, arg_mut(init)?) };
+        qp_type(init.qp_type)?;
+        let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_CREATE_FLAGS | QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if init.comp_mask & !known != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & QP_INIT_ATTR_PD == 0 {
+            return Err(INVALID);
+        }
+        // SAFETY: the mask says that the program passes a live PD.
+        if !std::ptr::eq(unsafe { object::<Pd>(init.pd) }?.context()?, context) {
+            return Err(INVALID);
+        }
+        let ops = init.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let ops = ops.then_some(init.send_ops_flags);
+        let mut basic = ibv_qp_init_attr {
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+        };
+        // SAFETY: the struct names live objects.
+        let qp = unsafe { create(init.pd, &mut basic, ops) }?;
+        init.cap = basic.cap;
+        Ok(qp)
+    })
+}
+
+/// `ibv_qp_to_qp_ex(3)`: NULL unless created with `send_ops_flags`.
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the program passes null or a live QP.
+    match unsafe { object::<Qp>(qp) } {
+        Ok(qp) if qp.builder.is_some() => qp.as_c_ex(),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+fn state(value: c_uint) -> Res<QpState> {
+    use QpState::*;
+    [Reset, Init, Rtr, Rts, Sqd, Sqe, Err]
+        .into_iter()
+        .find(|&state| state as c_uint == value)
+        .ok_or(INVALID)
+}
+
+/// The attributes that `mask` names; the others take neutral values.
+fn attr_from_c(attr: &ibv_qp_attr, mask: AttrMask) -> Res<hca::QpAttr> {
+    let masked = |bit, value| if mask.contains(bit) { state(value) } else { Ok(QpState::Reset) };
+    let access = if mask.contains(AttrMask::ACCESS_FLAGS) {
+        hca::Access::from_bits(attr.qp_access_flags).ok_or(INVALID)?
+    } else {
+        hca::Access::empty()
+    };
+    Ok(hca::QpAttr {
+        qp_state: masked(AttrMask::STATE, attr.qp_state)?,
+        cur_qp_state: masked(AttrMask::CUR_STATE, attr.cur_qp_state)?,
+        path_mtu: attr.path_mtu,
+        path_mig_state: attr.path_mig_state,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        access,
+        cap: cap_from_c(&attr.cap),
+        ah: ah::attr_from_c(&attr.ah_attr),
+        alt_ah: ah::attr_from_c(&attr.alt_ah_attr),
+        pkey_index: attr.pkey_index,
+        alt_pkey_index: attr.alt_pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
+        sq_draining: attr.sq_draining != 0,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        alt_port_num: attr.alt_port_num,
+        alt_timeout: attr.alt_timeout,
+        rate_limit: attr.rate_limit,
+    })
+}
+
+fn attr_to_c(attr: &hca::QpAttr) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: attr.qp_state as c_uint,
+        cur_qp_state: attr.cur_qp_state as c_uint,
+        path_mtu: attr.path_mtu,
+        path_mig_state: attr.path_mig_state,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        qp_access_flags: attr.access.bits(),
+        cap: cap_to_c(&attr.cap),
+        ah_attr: ah::attr_to_c(&attr.ah),
+        alt_ah_attr: ah::attr_to_c(&attr.alt_ah),
+        pkey_index: attr.pkey_index,
+        alt_pkey_index: attr.alt_pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify.into(),
+        sq_draining: attr.sq_draining.into(),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        alt_port_num: attr.alt_port_num,
+        alt_timeout: attr.alt_timeout,
+        rate_limit: attr.rate_limit,
+    }
+}
+
+/// `ibv_modify_qp(3)`.
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live QP and a live struct.
+        let (qp, attr) = unsafe { (object::<Qp>(qp)?, arg(attr)?) };
+        // The kernel's answer to bits beyond the standard ones.
+        let mask = AttrMask::from_bits(mask as u32).ok_or(UNSUPPORTED)?;
+        qp.hca.modify(&attr_from_c(attr, mask)?, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: the C struct is live; programs read this member only.
+            unsafe { (*qp.as_c()).state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp(3)`. Every attribute is cheap here, so `mask` selects nothing away.
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live QP and two structs to fill.
+        let (qp, attr, init) = unsafe { (object::<Qp>(qp)?, arg_mut(attr)?, arg_mut(init)?) };
+        *attr = attr_to_c(&qp.hca.query());
+        // SAFETY: the C struct is live.
+        let c = unsafe { &mut *qp.as_c() };
+        c.state = attr.qp_state;
+        *init = ibv_qp_init_attr {
+            qp_context: c.qp_context,
+            send_cq: c.send_cq,
+            recv_cq: c.recv_cq,
+            srq: c.srq,
+            cap: attr.cap,
+            qp_type: c.qp_type,
+            sq_sig_all: qp.sq_sig_all,
+        };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements.
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live QP.
+        let qp = unsafe { object::<Qp>(c) }?;
+        qp.hca.destroy();
+        let context = qp.context()?;
+        context.engine().sink.remove_object(&qp.hca);
+        // SAFETY: the C struct is live.
+        context.ucontext().disown(unsafe { (*qp.as_c()).handle });
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Qp>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp_data_in_order(3)`: no promise, since the same-host path copies in any order.
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: c_uint,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// Posts requests that the `ibv_wr_*` functions collected.
+pub fn post_built(qp: &Qp, requests: Vec<hca::SendWr>) -> Res<()> {
+    let mut requests = requests.into_iter().map(Ok);
+    qp.hca.post_send(&mut requests).map_err(|(_, error)| Errno::from(error))
+}

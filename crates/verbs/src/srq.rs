@@ -1,0 +1,165 @@
+//! Shared receive queues.
+
+use crate::abi::flags::*;
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::context::{Context, Owned};
+use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::object::{Object, give, object, take_back};
+use crate::pd::Pd;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// A shared receive queue.
+#[repr(C)]
+pub struct Srq {
+    c: UnsafeCell<ibv_srq>,
+    hca: Arc<hca::Srq>,
+    acks: Arc<Acks>,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Srq {
+    type C = ibv_srq;
+}
+
+impl Srq {
+    /// The HCA's queue.
+    pub fn hca(&self) -> &Arc<hca::Srq> {
+        &self.hca
+    }
+
+    /// Acknowledgements of `ibv_ack_async_event`.
+    pub fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> Res<&Context> {
+        // SAFETY: the C struct is live and its context outlives it by the verbs contract.
+        unsafe { Context::of((*self.c.get()).context) }
+    }
+}
+
+/// # Safety
+/// `pd` is null or live.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    srq_context: *mut c_void,
+    attr: &mut ibv_srq_attr,
+) -> Res<*mut ibv_srq> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { object::<Pd>(pd) }?;
+    let context = domain.context()?;
+    let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+    let hca = context.device().create_srq(domain.hca(), wanted)?;
+    let granted = hca.query();
+    attr.max_wr = granted.max_wr;
+    attr.max_sge = granted.max_sge;
+    let handle = context.ucontext().own(Owned::Srq(hca.clone()));
+    let acks = Arc::new(Acks::default());
+    let c = ibv_srq {
+        context: context.as_c(),
+        srq_context,
+        pd,
+        handle,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let srq = Box::new(Srq { c: UnsafeCell::new(c), hca, acks: acks.clone() });
+    let address = srq.c.get() as u64;
+    context.engine().sink.add_object(&srq.hca, context.events().clone(), address, acks);
+    Ok(give(srq))
+}
+
+/// `ibv_create_srq(3)`.
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    pointer(|| {
+        // SAFETY: the program passes a live struct and a live PD.
+        unsafe {
+            let init = arg_mut(init)?;
+            create(pd, init.srq_context, &mut init.attr)
+        }
+    })
+}
+
+/// `ibv_create_srq_ex(3)`: basic queues only; XRC and tag matching are EOPNOTSUPP.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    pointer(|| {
+        // SAFETY: the program passes an open context and a live struct.
+        let (context, init) = unsafe { (Context::of(context)?, arg_mut(init)?) };
+        let typed = init.comp_mask & SRQ_INIT_ATTR_TYPE != 0;
+        if typed && init.srq_type != SRQT_BASIC
+            || init.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0
+        {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & SRQ_INIT_ATTR_PD == 0 {
+            return Err(INVALID);
+        }
+        // SAFETY: the mask says that the program passes a live PD.
+        let domain = unsafe { object::<Pd>(init.pd) }?;
+        if !std::ptr::eq(domain.context()?, context) {
+            return Err(INVALID);
+        }
+        // SAFETY: as above.
+        unsafe { create(init.pd, init.srq_context, &mut init.attr) }
+    })
+}
+
+/// `ibv_modify_srq(3)`: EINVAL for unknown mask bits.
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live SRQ and a live struct.
+        let (srq, attr) = unsafe { (object::<Srq>(srq)?, arg(attr)?) };
+        if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
+            return Err(INVALID);
+        }
+        if mask & SRQ_MAX_WR != 0 {
+            srq.hca.resize(attr.max_wr)?;
+        }
+        if mask & SRQ_LIMIT != 0 {
+            srq.hca.set_limit(attr.srq_limit)?;
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_srq(3)`.
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live SRQ and a struct to fill.
+        let (srq, attr) = unsafe { (object::<Srq>(srq)?, arg_mut(attr)?) };
+        let now = srq.hca.query();
+        *attr = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_srq(3)`: EBUSY while a QP uses it; then waits for outstanding acknowledgements.
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(c: *mut ibv_srq) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live SRQ.
+        let srq = unsafe { object::<Srq>(c) }?;
+        srq.hca.destroy()?;
+        let context = srq.context()?;
+        context.engine().sink.remove_object(&srq.hca);
+        // SAFETY: the C struct is live.
+        context.ucontext().disown(unsafe { (*srq.c.get()).handle });
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Srq>(c) });
+        Ok(())
+    })
+}

@@ -1,0 +1,139 @@
+//! What sysfs says about the running device and the generated tree cannot know: addresses that come and go, and
+//! counters.
+
+use crate::engine::{self, Engine};
+use crate::identity;
+use hca::transport::Counter as Moved;
+use sysfs::{
+    Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PciFunction, PhysState, Port, PortState,
+    Rate,
+};
+
+/// GID type as the kernel spells it.
+const ROCE_V2: &str = "RoCE v2";
+/// Files of a port that change.
+const CHANGING: [&str; 5] = [
+    "ports/1/gids/",
+    "ports/1/gid_attrs/",
+    "ports/1/state",
+    "ports/1/phys_state",
+    "ports/1/hw_counters/",
+];
+
+/// `hw_counters` files, under the names that Linux drivers use for the same things.
+const HW_COUNTERS: [(&str, Moved); 22] = [
+    ("sent_pkts", Moved::SentPackets),
+    ("rcvd_pkts", Moved::RcvdPackets),
+    ("sent_bytes", Moved::SentBytes),
+    ("rcvd_bytes", Moved::RcvdBytes),
+    ("out_of_sequence", Moved::OutOfSequence),
+    ("duplicate_request", Moved::DuplicateRequest),
+    ("packet_seq_err", Moved::PacketSeqErr),
+    ("rnr_nak_retry_err", Moved::RnrNakRetryErr),
+    ("local_ack_timeout_err", Moved::LocalAckTimeoutErr),
+    ("retry_exceeded_err", Moved::RetryExceededErr),
+    ("retransmits", Moved::Retransmits),
+    ("resp_local_length_error", Moved::RespLocalLengthError),
+    ("resp_cqe_error", Moved::RespCqeError),
+    ("req_cqe_error", Moved::ReqCqeError),
+    ("req_remote_invalid_request", Moved::ReqRemoteInvalidRequest),
+    ("req_remote_access_errors", Moved::ReqRemoteAccessErrors),
+    ("resp_remote_access_errors", Moved::RespRemoteAccessErrors),
+    ("rx_write_requests", Moved::RxWriteRequests),
+    ("rx_read_requests", Moved::RxReadRequests),
+    ("rx_atomic_requests", Moved::RxAtomicRequests),
+    ("rx_icrc_encapsulated", Moved::RxIcrcEncapsulated),
+    ("out_of_buffer", Moved::OutOfBuffer),
+];
+
+/// Content of a changing attribute; `None` leaves the answer to the tree.
+pub fn attribute(path: &str) -> Option<Vec<u8>> {
+    let below =
+        path.strip_prefix("class/infiniband/")?.strip_prefix(identity::NAME)?.strip_prefix('/')?;
+    if !CHANGING.iter().any(|changing| below.starts_with(changing)) {
+        return None;
+    }
+    let engine = engine::running_now()?;
+    Some(sysfs::content(&description(&engine)?, path)?.into_bytes())
+}
+
+fn description(engine: &Engine) -> Option<DeviceDescription> {
+    let port = engine.device.port(1).ok()?;
+    let gids = engine.device.gids(1).ok()?;
+    let reader = engine.device.directory().reader().ok()?;
+    let hw_counters = HW_COUNTERS
+        .iter()
+        .map(|&(name, counter)| Counter { name: name.to_owned(), value: reader.counter(counter) })
+        .collect();
+    let port = Port {
+        state: if port.active { PortState::Active } else { PortState::Down },
+        phys_state: if port.active { PhysState::LinkUp } else { PhysState::Disabled },
+        link_layer: LinkLayer::Ethernet,
+        rate: Rate { lanes: 4, lane_speed: LaneSpeed::Edr },
+        lid: 0,
+        lid_mask_count: 0,
+        sm_lid: 0,
+        sm_sl: 0,
+        cap_mask: 0,
+        gid_table_len: port.gid_tbl_len,
+        gids: gids
+            .into_iter()
+            .map(|entry| Gid {
+                index: entry.index,
+                gid: entry.gid,
+                ifname: entry.ifname,
+                gid_type: ROCE_V2.to_owned(),
+            })
+            .collect(),
+        pkeys: Vec::new(),
+        counters: Vec::new(),
+        hw_counters,
+    };
+    Some(DeviceDescription {
+        name: identity::NAME.to_owned(),
+        node_guid: 0,
+        sys_image_guid: 0,
+        node_desc: String::new(),
+        board_id: String::new(),
+        fw_ver: String::new(),
+        hca_type: String::new(),
+        hw_rev: 0,
+        uverbs_index: 0,
+        ports: vec![port],
+        pci: nowhere(),
+        netdevs: Vec::new(),
+    })
+}
+
+/// The PCI function is in the tree and never asked for here.
+fn nowhere() -> PciFunction {
+    PciFunction {
+        bdf: String::new(),
+        bridges: Vec::new(),
+        vendor: 0,
+        device: 0,
+        subsystem_vendor: 0,
+        subsystem_device: 0,
+        revision: 0,
+        class: 0,
+        numa_node: -1,
+        local_cpus: Vec::new(),
+        bars: Vec::new(),
+        link_speed_tenth_gt_s: 0,
+        link_width: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_tree_is_left_to_it() {
+        assert_eq!(attribute("class/infiniband/peerdma0/node_guid"), None);
+        assert_eq!(attribute("class/infiniband/peerdma0/ports/1/pkeys/0"), None);
+        assert_eq!(attribute("class/infiniband/mlx5_0/ports/1/gids/0"), None);
+        // Without an open device nothing changes either.
+        assert_eq!(attribute("class/infiniband/peerdma0/ports/1/gids/0"), None);
+    }
+}
