@@ -153,6 +153,57 @@ fn the_distribution_exports_no_more() {
     }
 }
 
+/// Programs and libraries of the distribution that link providers, where installed: nothing is unresolved, no version is
+/// missing, and it is ours that they get.
+#[test]
+fn installed_programs_find_every_symbol() {
+    let unpacked = Unpacked::new("programs");
+    let libraries = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let candidates = [
+        PathBuf::from("/usr/bin/ib_write_bw"),
+        libraries.join("libfabric.so.1"),
+        libraries.join("ucx/libuct_ib.so.0"),
+        libraries.join("ucx/libuct_ib_mlx5.so.0"),
+    ];
+    let mut programs: Vec<PathBuf> =
+        candidates.into_iter().filter(|program| program.exists()).collect();
+    for provider in ["mlx5", "efa"] {
+        let folder = Path::new("/usr/lib/python3/dist-packages/pyverbs/providers").join(provider);
+        let files =
+            fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        programs.extend(
+            files.filter(|file| file.extension().is_some_and(|extension| extension == "so")),
+        );
+    }
+    if programs.is_empty() {
+        eprintln!("neither perftest, libfabric, UCX nor pyverbs is installed");
+    }
+    let mut served = 0;
+    for program in &programs {
+        let output = Command::new("ldd")
+            .arg("-r")
+            .arg(program)
+            .env("LD_LIBRARY_PATH", &unpacked.0)
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        for line in text.lines() {
+            let ours = standins::LIBRARIES
+                .iter()
+                .any(|(name, _)| line.trim_start().starts_with(&format!("{name} =>")));
+            assert!(!ours || line.contains("peerdma-standins-"), "{}: {line}", program.display());
+            // Python's own symbols come from its interpreter.
+            let bad = ["undefined symbol", "no version information", "not found"]
+                .iter()
+                .any(|bad| line.contains(bad));
+            assert!(!bad || line.contains("Py"), "{}: {line}", program.display());
+        }
+        served += usize::from(text.contains("peerdma-standins-"));
+    }
+    assert!(programs.is_empty() || served > 0, "none of {programs:?} got a stand-in");
+}
+
 fn exports(library: &Library) -> BTreeSet<String> {
     let of_node = |node: &standins::table::VersionNode| {
         let name = node.name.clone();
