@@ -3,15 +3,31 @@
 //!
 //! The nested build has its own target folder below `OUT_DIR`, so it never waits for the lock of the outer one. It
 //! takes part in the outer job server, is told `--offline`, `--locked` and `--frozen` when the outer cargo was, and is a
-//! matter of a fraction of a second when nothing changed.
+//! matter of a fraction of a second when nothing changed. Packagers who build the library themselves name it in
+//! `PEERDMA_PREBUILT_LIBRARY`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PACKAGE: &str = "peerdma-verbs";
+/// Variable that names a library to embed instead of building one.
+const PREBUILT: &str = "PEERDMA_PREBUILT_LIBRARY";
 
 fn main() {
+    println!("cargo:rerun-if-env-changed={PREBUILT}");
+    let library = match std::env::var_os(PREBUILT) {
+        Some(path) => std::fs::canonicalize(&path)
+            .unwrap_or_else(|error| fail(&format!("{PREBUILT}={}: {error}", path.display()))),
+        None => build(),
+    };
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={}", library.display());
+    println!("cargo:rustc-env=PEERDMA_EMBEDDED_LIBRARY={}", library.display());
+}
+
+/// Builds the library and answers with its path.
+fn build() -> PathBuf {
     let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let workspace = manifest_dir.ancestors().nth(2).expect("crates/cli lies two folders deep");
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -41,8 +57,7 @@ fn main() {
     if !library.is_file() {
         fail(&format!("{PACKAGE} was built, but {} is not there", library.display()));
     }
-    println!("cargo:rustc-env=PEERDMA_EMBEDDED_LIBRARY={}", library.display());
-    println!("cargo:rustc-env=PEERDMA_TARGET={target}");
+    library
 }
 
 fn variable(name: &str) -> String {
@@ -97,7 +112,6 @@ fn outer_switches() -> Vec<String> {
 
 /// Reruns this script when the library's sources change: its package and the packages of the workspace it depends on.
 fn watch(workspace: &Path, switches: &[String]) {
-    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.toml").display());
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.lock").display());
     let output = cargo(&["metadata", "--format-version=1", "--no-deps"])

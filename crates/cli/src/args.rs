@@ -164,15 +164,9 @@ pub struct Demo {
 #[derive(Parser, Debug)]
 #[command(name = DEMO_PEER)]
 pub struct DemoPeer {
-    /// Descriptor of the socket to the parent
-    #[arg(long)]
-    pub control: i32,
     /// Which side
     #[arg(long, value_enum)]
     pub side: Side,
-    /// Library to load
-    #[arg(long)]
-    pub library: PathBuf,
     /// The file to send
     #[arg(long)]
     pub file: PathBuf,

@@ -51,11 +51,10 @@ impl Failure {
         self.status
     }
 
-    /// One line, for places where another process reads it.
-    pub fn line(&self) -> String {
-        let why = self.why.iter().map(|why| format!(": {why}"));
-        let remedy = self.remedy.iter().map(|remedy| format!(" (to do: {remedy})"));
-        std::iter::once(self.what.clone()).chain(why).chain(remedy).collect()
+    /// What happened and why, as one line, and what to do: for where another process reports it.
+    pub fn into_parts(self) -> (String, Option<String>) {
+        let what = std::iter::once(self.what).chain(self.why).collect::<Vec<_>>().join(": ");
+        (what, self.remedy)
     }
 }
 

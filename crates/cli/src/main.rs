@@ -11,6 +11,7 @@ mod failure;
 #[path = "../../verbs/src/identity.rs"]
 mod identity;
 mod lookup;
+mod ps;
 mod reach;
 mod run;
 mod session;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
         Command::Env(arguments) => env::env(&arguments),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),
-        _ => Err(failure::Failure::new("later")),
+        Command::Ps(arguments) => ps::ps(&arguments),
+        Command::Demo(_) => Err(failure::Failure::new("later")),
     };
     ExitCode::from(outcome.unwrap_or_else(|failure| failure.report()))
 }

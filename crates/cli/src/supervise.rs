@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::mpsc::Sender;
 
 /// How a child ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +139,43 @@ fn look(pid: libc::pid_t) -> io::Result<Option<End>> {
                 }
             }
         }
+    }
+}
+
+/// The signals that ask a command to stop, held back so that it can clean up first.
+pub struct Interrupts {
+    set: libc::sigset_t,
+}
+
+impl Interrupts {
+    /// Holds them back; call before other threads exist. Children started by `std` have them unblocked again.
+    pub fn begin() -> io::Result<Interrupts> {
+        // SAFETY: the set is initialised by sigemptyset and filled with valid signals.
+        unsafe {
+            let mut set = MaybeUninit::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
+                0 => Ok(Interrupts { set }),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    /// Sends each arriving signal, as an event, from a thread of its own.
+    pub fn report_to<E: Send + 'static>(self, events: Sender<E>, event: fn(i32) -> E) {
+        std::thread::spawn(move || {
+            let mut signal = 0;
+            // SAFETY: the set is initialised and `signal` is written on success.
+            while unsafe { libc::sigwait(&self.set, &mut signal) } == 0 {
+                if events.send(event(signal)).is_err() {
+                    break;
+                }
+            }
+        });
     }
 }
 

@@ -27,6 +27,13 @@ fn env_is_the_same_in_every_form_and_works_in_a_shell() {
 }
 
 #[test]
+fn ps_lists_no_or_some_processes() {
+    let json: serde_json::Value = serde_json::from_str(&out(&["ps", "--json"])).unwrap();
+    assert!(json["processes"].is_array());
+    out(&["ps"]);
+}
+
+#[test]
 fn completions_and_manual_page_name_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = out(&["completions", shell]);

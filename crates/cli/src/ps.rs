@@ -1,0 +1,156 @@
+//! `peerdma ps`: who has a device open, by the registry of this user and network namespace.
+
+use crate::args::Ps;
+use crate::failure::{Context, Failure, Outcome};
+use crate::style::{self, Paint};
+use hca::directory::Reader;
+use registry::{Client, Error, Member, Role};
+use serde_json::json;
+use std::time::SystemTime;
+
+/// A member and what its directory says.
+struct Row {
+    member: Member,
+    user: String,
+    command: String,
+    usage: Option<Usage>,
+}
+
+/// Sums over a member's shared directory.
+struct Usage {
+    queue_pairs: usize,
+    memory_regions: usize,
+    registered_bytes: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+/// Prints the list.
+pub fn ps(arguments: &Ps) -> Outcome {
+    let rows = rows()?;
+    if arguments.json {
+        style::json(&json!({ "processes": rows.iter().map(Row::json).collect::<Vec<_>>() }));
+        return Ok(0);
+    }
+    if rows.is_empty() {
+        style::errln(format_args!(
+            "No process of this user has a device open in this network namespace."
+        ));
+        return Ok(0);
+    }
+    let heading =
+        ["PID", "USER", "DEVICE", "SLOT", "QPS", "MRS", "MEMORY", "SENT", "RECEIVED", "COMMAND"];
+    let table: Vec<Vec<String>> = std::iter::once(heading.map(str::to_owned).to_vec())
+        .chain(rows.iter().map(Row::cells))
+        .collect();
+    for (line, text) in style::table(&table, &[0, 3, 4, 5, 6, 7, 8]).into_iter().enumerate() {
+        style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
+    }
+    Ok(0)
+}
+
+fn rows() -> Outcome<Vec<Row>> {
+    let client = match Client::connect(Role::Observer) {
+        Ok(client) => client,
+        // Nobody hosts it, so nobody is a member.
+        Err(Error::NoRegistry) => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
+    };
+    let members = client.members().what("cannot list the members of the registry")?;
+    let row = |member: Member| {
+        let usage =
+            client.directory(member.slot).ok().and_then(|fd| Usage::read(&Reader::open(fd).ok()?));
+        Row { user: user_name(member.uid), command: command(&member), usage, member }
+    };
+    Ok(members.into_iter().map(row).collect())
+}
+
+impl Usage {
+    /// `None` when the directory changed hands while it was read.
+    fn read(reader: &Reader) -> Option<Usage> {
+        let (qps, keys) = (reader.qps(), reader.keys());
+        let sum = |of: fn(&hca::directory::QpEntry) -> u64| {
+            qps.iter().map(of).fold(0, u64::saturating_add)
+        };
+        Some(Usage {
+            queue_pairs: qps.len(),
+            memory_regions: keys.len(),
+            registered_bytes: keys.iter().map(|key| key.len).fold(0, u64::saturating_add),
+            sent_bytes: sum(|qp| qp.tx_bytes),
+            received_bytes: sum(|qp| qp.rx_bytes),
+        })
+    }
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let unknown = || "?".to_owned();
+        let number = |of: fn(&Usage) -> String| self.usage.as_ref().map_or_else(unknown, of);
+        vec![
+            if self.member.pid > 0 { self.member.pid.to_string() } else { unknown() },
+            self.user.clone(),
+            self.member.device.clone(),
+            self.member.slot.to_string(),
+            number(|usage| usage.queue_pairs.to_string()),
+            number(|usage| usage.memory_regions.to_string()),
+            number(|usage| style::bytes(usage.registered_bytes)),
+            number(|usage| style::bytes(usage.sent_bytes)),
+            number(|usage| style::bytes(usage.received_bytes)),
+            self.command.clone(),
+        ]
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let joined = self.member.joined_at.duration_since(SystemTime::UNIX_EPOCH);
+        let usage = self.usage.as_ref();
+        json!({
+            "pid": self.member.pid,
+            "uid": self.member.uid,
+            "user": self.user,
+            "command": self.command,
+            "device": self.member.device,
+            "guid": format!("{:016x}", self.member.guid),
+            "slot": self.member.slot,
+            "leader": self.member.leader,
+            "joined_at": joined.map_or(0, |joined| joined.as_secs()),
+            "queue_pairs": usage.map(|usage| usage.queue_pairs),
+            "memory_regions": usage.map(|usage| usage.memory_regions),
+            "registered_bytes": usage.map(|usage| usage.registered_bytes),
+            "sent_bytes": usage.map(|usage| usage.sent_bytes),
+            "received_bytes": usage.map(|usage| usage.received_bytes),
+        })
+    }
+}
+
+/// The command line, or the name that the registry has where the process is not ours to read.
+fn command(member: &Member) -> String {
+    let line = std::fs::read(format!("/proc/{}/cmdline", member.pid)).unwrap_or_default();
+    let words =
+        line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy);
+    let line = words.collect::<Vec<_>>().join(" ");
+    let line = if line.is_empty() { member.comm.clone() } else { line };
+    // A terminal must not be steered by somebody's argument.
+    line.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Name of a user by /etc/passwd, or the number.
+fn user_name(uid: u32) -> String {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let entry = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    entry.unwrap_or_else(|| uid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_names_where_known() {
+        assert_eq!(user_name(0), "root");
+        assert_eq!(user_name(4_000_000_123), "4000000123");
+    }
+}
