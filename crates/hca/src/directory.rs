@@ -5,8 +5,8 @@
 //! valid while its `generation` word is odd; a reader takes the generation before and after (a sequence lock),
 //! so it never acts on half an entry. Every number read from another process's directory is checked before use.
 
+use crate::counters::{Count, Counter};
 use crate::key::{MAX_KEYS, Mkey};
-use crate::transport::{Count, Counter};
 use crate::types::{QpState, QpType};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
@@ -230,6 +230,11 @@ impl Reader {
     /// A device counter.
     pub fn counter(&self, what: Counter) -> u64 {
         self.shm.word(COUNTERS_AT + what as usize * 8).load(Relaxed)
+    }
+
+    /// Every device counter.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Counter::ALL.iter().map(|&what| (what.name(), self.counter(what)))
     }
 
     fn entry<const N: usize>(&self, at: usize) -> Option<[u64; N]> {

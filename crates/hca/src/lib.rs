@@ -7,6 +7,7 @@
 
 mod ah;
 mod caps;
+mod counters;
 mod cq;
 pub mod device;
 pub mod directory;
@@ -24,6 +25,7 @@ pub mod transport;
 mod types;
 
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
+pub use counters::{Count, Counter};
 pub use cq::Cq;
 pub use device::AddressHandle;
 pub use device::{Device, DeviceConfig, OpenError};

@@ -5,9 +5,10 @@
 //! the sockets and looks again after [`RELIEF`]; so a polling program is not disturbed by a second thread, and
 //! one-sided traffic to a program that does not poll is served at once.
 
+use crate::counters::{Count, Counter};
 use crate::device::Device;
 use crate::qp::Qp;
-use crate::transport::{Count, Counter, Rx};
+use crate::transport::Rx;
 use link::{Batch, Datagram, Receiver};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,11 +29,25 @@ pub(crate) struct Receiving {
     batch: Batch,
     /// QPs that packets of this turn touched.
     touched: Vec<Arc<Qp>>,
+    seen: LinkCounts,
+}
+
+/// Counts of the link that the directory already has.
+#[derive(Clone, Copy, Default)]
+struct LinkCounts {
+    icrc: u64,
+    malformed: u64,
+    refused: u64,
 }
 
 impl Receiving {
     pub(crate) fn new() -> Receiving {
-        Receiving { receiver: Receiver::new(), batch: Batch::new(), touched: Vec::new() }
+        Receiving {
+            receiver: Receiver::new(),
+            batch: Batch::new(),
+            touched: Vec::new(),
+            seen: LinkCounts::default(),
+        }
     }
 }
 
@@ -58,7 +73,7 @@ impl Device {
     }
 
     fn turn(&self, receiving: &mut Receiving) {
-        let Receiving { receiver, batch, touched } = receiving;
+        let Receiving { receiver, batch, touched, seen } = receiving;
         // One reading of the clock serves the turn, taken only once something happened.
         let mut now = None;
         receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
@@ -77,6 +92,36 @@ impl Device {
             }
         }
         batch.flush(self.endpoint());
+        self.take_over_link_counts(seen);
+    }
+
+    /// The link counts for itself what no QP ever sees; the directory shows it to others.
+    fn take_over_link_counts(&self, seen: &mut LinkCounts) {
+        let stats = self.endpoint().stats();
+        let now = LinkCounts {
+            icrc: stats.rx_icrc_errors.load(Relaxed),
+            malformed: stats.rx_malformed.load(Relaxed),
+            refused: [
+                &stats.send_too_big,
+                &stats.send_unreachable,
+                &stats.send_no_buffers,
+                &stats.send_denied,
+                &stats.send_other,
+            ]
+            .map(|counter| counter.load(Relaxed))
+            .iter()
+            .sum(),
+        };
+        let before = std::mem::replace(seen, now);
+        for (what, now, before) in [
+            (Counter::RxIcrcEncapsulated, now.icrc, before.icrc),
+            (Counter::RxMalformed, now.malformed, before.malformed),
+            (Counter::TxRefused, now.refused, before.refused),
+        ] {
+            if now != before {
+                self.directory().count(what, now.wrapping_sub(before));
+            }
+        }
     }
 
     fn dispatch(

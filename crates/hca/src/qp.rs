@@ -1,12 +1,13 @@
 //! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the directory.
 
+use crate::counters::{Count, Counter};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
-use crate::transport::{Count, Counter, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use crate::transport::{Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
 use link::ip_of_gid;
 use link::{Batch, Flow};

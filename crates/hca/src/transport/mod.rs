@@ -22,6 +22,7 @@ mod window;
 
 pub use qp::{Init, Transport};
 
+pub use crate::counters::{Count, Counter};
 use crate::key::{KeyTable, PdId};
 use crate::types::*;
 use std::net::IpAddr;
@@ -88,50 +89,6 @@ pub trait SharedReceive: Send + Sync {
     fn pd_id(&self) -> Option<PdId> {
         None
     }
-}
-
-/// Counters that the transport moves; names follow the `hw_counters` of Linux where one exists.
-pub trait Count {
-    /// Adds `by` to a counter.
-    fn count(&self, what: Counter, by: u64);
-}
-
-/// What is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-#[allow(missing_docs, reason = "the names are the hw_counters names")]
-pub enum Counter {
-    SentPackets,
-    RcvdPackets,
-    SentBytes,
-    RcvdBytes,
-    /// Responder saw a PSN beyond the expected one.
-    OutOfSequence,
-    DuplicateRequest,
-    PacketSeqErr,
-    RnrNakRetryErr,
-    LocalAckTimeoutErr,
-    RetryExceededErr,
-    /// Retransmitted packets.
-    Retransmits,
-    RespLocalLengthError,
-    RespCqeError,
-    ReqCqeError,
-    ReqRemoteInvalidRequest,
-    ReqRemoteAccessErrors,
-    RespRemoteAccessErrors,
-    CqeFlushErr,
-    ImpliedNakSeqErr,
-    RxWriteRequests,
-    RxReadRequests,
-    RxAtomicRequests,
-    RxIcrcEncapsulated,
-    RxMalformed,
-    /// No source port could be had for a datagram.
-    TxNoFlow,
-    /// Wrong QP, state, P_Key, Q_Key or service.
-    RxDropped,
-    OutOfBuffer,
 }
 
 /// What a call may use besides the QP itself.

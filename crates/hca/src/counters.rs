@@ -1,0 +1,102 @@
+//! What a device counts, under the names of Linux' `hw_counters` where one exists.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// Every counter.
+            pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
+
+            /// Its name in sysfs, in listings and in files.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Counter::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets sent.
+    SentPackets = "sent_pkts",
+    /// Packets received with a good ICRC.
+    RcvdPackets = "rcvd_pkts",
+    /// Payload bytes sent.
+    SentBytes = "sent_bytes",
+    /// Payload bytes received.
+    RcvdBytes = "rcvd_bytes",
+    /// Requests whose PSN lay beyond the expected one.
+    OutOfSequence = "out_of_sequence",
+    /// Requests received again.
+    DuplicateRequest = "duplicate_request",
+    /// NAKs for a sequence error received.
+    PacketSeqErr = "packet_seq_err",
+    /// RNR NAKs beyond the retry count.
+    RnrNakRetryErr = "rnr_nak_retry_err",
+    /// Times the local ACK timer ran out.
+    LocalAckTimeoutErr = "local_ack_timeout_err",
+    /// Requests that failed for want of retries.
+    RetryExceededErr = "retry_exceeded_err",
+    /// Packets sent again.
+    Retransmits = "retransmits",
+    /// Messages longer than the receive request.
+    RespLocalLengthError = "resp_local_length_error",
+    /// Receive requests completed with an error.
+    RespCqeError = "resp_cqe_error",
+    /// Send requests completed with an error.
+    ReqCqeError = "req_cqe_error",
+    /// NAKs for an invalid request received.
+    ReqRemoteInvalidRequest = "req_remote_invalid_request",
+    /// NAKs for a remote access error received.
+    ReqRemoteAccessErrors = "req_remote_access_errors",
+    /// Requests refused for their key, range or rights.
+    RespRemoteAccessErrors = "resp_remote_access_errors",
+    /// Requests flushed.
+    CqeFlushErr = "req_cqe_flush_error",
+    /// READs and atomics that a later answer showed to be lost.
+    ImpliedNakSeqErr = "implied_nak_seq_err",
+    /// WRITE requests received.
+    RxWriteRequests = "rx_write_requests",
+    /// READ requests received.
+    RxReadRequests = "rx_read_requests",
+    /// Atomic requests received.
+    RxAtomicRequests = "rx_atomic_requests",
+    /// Packets whose ICRC was wrong.
+    RxIcrcEncapsulated = "rx_icrc_encapsulated",
+    /// Datagrams that are no RoCEv2 packet.
+    RxMalformed = "rx_malformed",
+    /// Datagrams lost for want of a source port.
+    TxNoFlow = "tx_no_flow",
+    /// Packets for no QP, or for one of another state, P_Key, Q_Key, service or peer.
+    RxDropped = "rx_dropped",
+    /// Messages that found no receive request.
+    OutOfBuffer = "out_of_buffer",
+    /// Datagrams that the system would not send.
+    TxRefused = "tx_refused",
+}
+
+/// Takes counts. One implementor counts for a device, tests count for themselves.
+pub trait Count {
+    /// Adds `by` to a counter.
+    fn count(&self, what: Counter, by: u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_distinct_and_places_follow_the_order() {
+        let names: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.name()).collect();
+        assert_eq!(names.len(), Counter::ALL.len());
+        assert!(Counter::ALL.iter().enumerate().all(|(i, counter)| *counter as usize == i));
+    }
+}

@@ -1,0 +1,49 @@
+"""Lists the tests of rdma-core's own suite: one line each, the id and whether the test moves data.
+
+Run in the folder that holds the suite's `tests` package. A test moves data when its own source, or that of a method
+of its class that it calls, posts work or runs one of the suite's traffic helpers.
+"""
+import inspect
+import re
+import sys
+import unittest
+
+MOVES = re.compile(r"\btraffic\b|\w*_traffic\w*\(|post_send|post_recv|post_srq_recv|\.wr_start\(|send\(")
+
+
+def flatten(suite):
+    for item in suite:
+        if isinstance(item, unittest.TestSuite):
+            yield from flatten(item)
+        else:
+            yield item
+
+
+def moves_data(case):
+    method = getattr(type(case), case._testMethodName, None)
+    if method is None:
+        return False
+    source = inspect.getsource(method)
+    for name in re.findall(r"self\.(\w+)\(", source):
+        helper = getattr(type(case), name, None)
+        if callable(helper) and name not in ("create_players", "setUp"):
+            try:
+                source += inspect.getsource(helper)
+            except (OSError, TypeError):
+                pass
+    return bool(MOVES.search(source))
+
+
+def main():
+    sys.path[:0] = [".", "tests"]
+    from args_parser import parser
+    import tests
+
+    # Test cases read the parsed arguments when they are made.
+    parser.parse_args()
+    for module in tests.__test_modules__:
+        for case in flatten(unittest.defaultTestLoader.loadTestsFromModule(module)):
+            print(case.id(), "moves" if moves_data(case) else "asks", flush=True)
+
+
+main()
