@@ -1,0 +1,11 @@
+//! The transport in virtual time: two QPs, a network that misbehaves by a seed, and hand-made hostile packets.
+
+mod rc_lossy;
+mod requester_rules;
+mod responder_rules;
+mod sabotage;
+mod states;
+mod support;
+mod throughput;
+mod timers;
+mod uc_ud;

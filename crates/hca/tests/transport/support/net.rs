@@ -1,0 +1,171 @@
+//! Two nodes and a network that loses, repeats, reorders and delays, by a seed and in virtual time.
+
+use super::Rng;
+use super::node::{Node, Setup};
+use hca::QpType;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use wire::{Headers, MAX_HEADERS_LEN};
+
+/// A packet on its way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packet {
+    pub headers: Headers,
+    pub payload: Vec<u8>,
+}
+
+/// What the network does to packets, in percent and time. A corrupted packet fails its ICRC: that is a loss.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub delay: Duration,
+}
+
+impl Faults {
+    pub const NONE: Faults =
+        Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(5) };
+}
+
+/// Two connected nodes.
+pub struct Pair {
+    pub nodes: [Node; 2],
+    pub faults: Faults,
+    pub rng: Rng,
+    pub now: Instant,
+    start: Instant,
+    /// Packets by time of arrival and order of sending, with their receiver.
+    wire: BTreeMap<(Instant, u64), (usize, Packet)>,
+    sent: u64,
+}
+
+impl Pair {
+    pub fn new(setup: &Setup, window_bytes: u64, seed: u64, faults: Faults) -> Pair {
+        let mut rng = Rng(seed);
+        let psn = [rng.next() as u32 & 0x00ff_ffff, rng.next() as u32 & 0x00ff_ffff];
+        let start = Instant::now();
+        let nodes = [0usize, 1].map(|me| {
+            let mut node = Node::with_window(setup.kind, 11 + me as u32, None, window_bytes);
+            node.now = start;
+            let own = Setup {
+                dest: 12 - me as u32,
+                sq_psn: psn[me],
+                rq_psn: psn[1 - me],
+                ..setup.clone()
+            };
+            node.connect(&own);
+            node
+        });
+        Pair { nodes, faults, rng, now: start, start, wire: BTreeMap::new(), sent: 0 }
+    }
+
+    /// A pair on a perfect network.
+    pub fn perfect(kind: QpType) -> Pair {
+        Pair::new(&Setup::new(kind), 256 << 10, 1, Faults::NONE)
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.now - self.start
+    }
+
+    /// Puts what the nodes emitted on the wire.
+    pub fn collect(&mut self) {
+        for me in 0..2 {
+            for packet in self.nodes[me].emitted() {
+                check_wire_format(&packet);
+                let copies = if self.rng.chance(self.faults.duplicate) { 2 } else { 1 };
+                for _ in 0..copies {
+                    if self.rng.chance(self.faults.loss) {
+                        continue;
+                    }
+                    let mut at = self.now + self.faults.delay;
+                    if self.rng.chance(self.faults.reorder) {
+                        at += Duration::from_nanos(self.rng.range(1, 200_000));
+                    }
+                    self.sent += 1;
+                    self.wire.insert((at, self.sent), (1 - me, packet.clone()));
+                }
+            }
+        }
+    }
+
+    /// Goes to the next arrival or deadline. `false`: nothing will ever happen again.
+    pub fn step(&mut self) -> bool {
+        self.collect();
+        let arrival = self.wire.keys().next().map(|(at, _)| *at);
+        let deadlines = self.nodes.iter().filter_map(|node| node.qp.deadline());
+        let Some(next) = arrival.into_iter().chain(deadlines).min() else { return false };
+        self.now = self.now.max(next);
+        for node in &mut self.nodes {
+            node.now = self.now;
+        }
+        let mut touched = [false; 2];
+        while let Some(entry) = self.wire.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, packet) = entry.remove();
+            self.nodes[to].receive(&packet);
+            touched[to] = true;
+        }
+        for me in 0..2 {
+            if touched[me] {
+                self.nodes[me].end_of_batch();
+            }
+            if self.nodes[me].qp.deadline().is_some_and(|at| at <= self.now) {
+                self.nodes[me].with(|qp, cx| qp.timer(cx));
+            }
+        }
+        self.collect();
+        true
+    }
+
+    /// Steps until `done`, for at most `limit` of virtual time.
+    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) {
+        let end = self.now + limit;
+        let mut idle = 0;
+        while !done(self) {
+            idle = if self.step() { 0 } else { idle + 1 };
+            assert!(idle < 100, "everything stands still; told: {:?}", self.summary());
+            assert!(self.now < end, "not done in {limit:?}; told: {:?}", self.summary());
+        }
+    }
+
+    /// Steps until nothing is left to do.
+    pub fn settle(&mut self) {
+        let mut steps = 0;
+        while self.step() {
+            steps += 1;
+            assert!(steps < 1_000_000, "never settles: {:?}", self.summary());
+        }
+    }
+
+    fn summary(&self) -> Vec<String> {
+        self.nodes
+            .iter()
+            .map(|node| {
+                let sent = node.told.sent.last();
+                format!(
+                    "{:?} sent {} received {} last {sent:?} events {:?}",
+                    node.qp.state(),
+                    node.told.sent.len(),
+                    node.told.received.len(),
+                    node.told.events
+                )
+            })
+            .collect()
+    }
+}
+
+/// What the transport emits must be a packet of the specification and survive the wire.
+fn check_wire_format(packet: &Packet) {
+    let mut bytes = vec![0; MAX_HEADERS_LEN];
+    let len = packet.headers.emit(&mut bytes);
+    bytes.truncate(len);
+    bytes.extend_from_slice(&packet.payload);
+    bytes.resize(bytes.len() + usize::from(packet.headers.bth.pad), 0);
+    assert!(bytes.len().is_multiple_of(4));
+    let (headers, payload) = Headers::parse(&bytes).expect("a packet of the specification");
+    assert_eq!((headers, payload), (packet.headers, &packet.payload[..]));
+}

@@ -1,0 +1,377 @@
+//! One QP and what surrounds it.
+
+use super::Packet;
+use hca::key::{KeyTable, PdId};
+use hca::transport::{Count, Counter, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use hca::*;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::result::Result;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+use wire::Headers;
+
+/// Memory whose accesses can be made to fail.
+#[derive(Default)]
+pub struct Ram {
+    bytes: Mutex<Vec<u8>>,
+    pub broken: AtomicBool,
+    pub atomics: AtomicU64,
+}
+
+impl Ram {
+    fn with<R>(
+        &self,
+        addr: u64,
+        len: usize,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, AccessError> {
+        if self.broken.load(Relaxed) {
+            return Err(AccessError::Fault);
+        }
+        let mut bytes = self.bytes.lock().unwrap();
+        let at = addr as usize;
+        bytes.get_mut(at..at + len).map(f).ok_or(AccessError::Fault)
+    }
+}
+
+impl DmaSpace for Ram {
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.with(addr, dst.len(), |bytes| dst.copy_from_slice(bytes))
+    }
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.with(addr, src.len(), |bytes| bytes.copy_from_slice(src))
+    }
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.atomics.fetch_add(1, Relaxed);
+        self.with(addr, 8, |bytes| {
+            let old = u64::from_ne_bytes(bytes.try_into().unwrap());
+            let new = match op {
+                AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+                AtomicOp::CompareSwap { .. } => old,
+                AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            };
+            bytes.copy_from_slice(&new.to_ne_bytes());
+            old
+        })
+    }
+}
+
+/// Registered memory of a node.
+#[derive(Clone)]
+pub struct Region {
+    pub ram: Arc<Ram>,
+    pub key: u32,
+    pub iova: u64,
+    pub len: u64,
+}
+
+impl Region {
+    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
+        self.ram.bytes.lock().unwrap()[at as usize..at as usize + len].to_vec()
+    }
+    pub fn set(&self, at: u64, bytes: &[u8]) {
+        self.ram.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()]
+            .copy_from_slice(bytes);
+    }
+    pub fn word(&self, at: u64) -> u64 {
+        u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
+    }
+    pub fn sge(&self, at: u64, length: u32) -> Sge {
+        Sge { addr: self.iova + at, length, lkey: self.key }
+    }
+    pub fn remote(&self, at: u64) -> Remote {
+        Remote { addr: self.iova + at, rkey: self.key }
+    }
+}
+
+/// What a QP told its owner.
+#[derive(Default)]
+pub struct Told {
+    pub sent: Vec<Completion>,
+    pub received: Vec<Completion>,
+    pub events: Vec<EventType>,
+}
+
+impl Sink for Told {
+    fn sent(&mut self, completion: Completion) {
+        self.sent.push(completion);
+    }
+    fn received(&mut self, completion: Completion) {
+        self.received.push(completion);
+    }
+    fn event(&mut self, event: EventType) {
+        self.events.push(event);
+    }
+}
+
+/// Counters by name.
+#[derive(Default)]
+pub struct Counts(Mutex<HashMap<usize, u64>>);
+
+impl Count for Counts {
+    fn count(&self, what: Counter, by: u64) {
+        *self.0.lock().unwrap().entry(what as usize).or_default() += by;
+    }
+}
+
+/// Emitted packets, in order.
+#[derive(Default)]
+pub struct Outbox(pub Vec<Packet>);
+
+impl Tx for Outbox {
+    fn packet(
+        &mut self,
+        _to: To<'_>,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let mut payload = vec![0; payload_len];
+        fill(&mut payload)?;
+        self.0.push(Packet { headers: *headers, payload });
+        Ok(())
+    }
+}
+
+/// A shared receive queue.
+#[derive(Default)]
+pub struct Loose(pub Mutex<std::collections::VecDeque<RecvWr>>);
+
+impl SharedReceive for Loose {
+    fn take(&self) -> Option<RecvWr> {
+        self.0.lock().unwrap().pop_front()
+    }
+}
+
+pub const PD: PdId = PdId(7);
+
+/// A QP, its device's keys, and what it emitted and told.
+pub struct Node {
+    pub qp: Transport,
+    pub keys: KeyTable,
+    pub told: Told,
+    pub counts: Counts,
+    pub out: Outbox,
+    pub now: Instant,
+    pub ip: IpAddr,
+}
+
+impl Node {
+    pub fn new(qp_type: QpType, qpn: u32, srq: Option<Arc<dyn SharedReceive>>) -> Node {
+        Node::with_window(qp_type, qpn, srq, 256 << 10)
+    }
+
+    pub fn with_window(
+        qp_type: QpType,
+        qpn: u32,
+        srq: Option<Arc<dyn SharedReceive>>,
+        window_bytes: u64,
+    ) -> Node {
+        let cap = QpCap {
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_send_sge: 8,
+            max_recv_sge: 8,
+            max_inline_data: 512,
+        };
+        let init = Init {
+            qp_type,
+            qpn,
+            pd: PD,
+            cap,
+            sq_sig_all: false,
+            srq,
+            window_bytes,
+            max_rd_atomic: 16,
+        };
+        Node {
+            qp: Transport::new(init),
+            keys: KeyTable::new(),
+            told: Told::default(),
+            counts: Counts::default(),
+            out: Outbox::default(),
+            now: Instant::now(),
+            ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, qpn as u8)),
+        }
+    }
+
+    pub fn with<R>(&mut self, f: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R) -> R {
+        let Node { qp, keys, told, counts, out, now, .. } = self;
+        f(qp, &mut Cx { now: *now, tx: out, keys, sink: told, counters: counts })
+    }
+
+    pub fn counted(&self, what: Counter) -> u64 {
+        self.counts.0.lock().unwrap().get(&(what as usize)).copied().unwrap_or(0)
+    }
+
+    /// Memory of `len` bytes in one or more segments under one key.
+    pub fn register_as(&mut self, pd: PdId, len: u64, access: Access) -> Region {
+        let ram = Arc::new(Ram::default());
+        *ram.bytes.lock().unwrap() = vec![0; len as usize];
+        let route = Arc::new(pcie::Route::local());
+        let space: Arc<dyn DmaSpace> = ram.clone();
+        // Two segments where it can be, so that accesses cross a border.
+        let cut = len / 3 & !7;
+        let segments = [(0, cut), (cut, len - cut)]
+            .into_iter()
+            .filter(|(_, len)| *len > 0)
+            .map(|(addr, len)| Segment { space: space.clone(), addr, len, route: route.clone() })
+            .collect();
+        let umem = Umem::from_segments(segments, true);
+        let iova = 0x10_0000;
+        let key = self.keys.insert(pd, umem, iova, access).unwrap();
+        Region { ram, key, iova, len }
+    }
+
+    pub fn register(&mut self, len: u64) -> Region {
+        let all = Access::LOCAL_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_ATOMIC;
+        self.register_as(PD, len, all)
+    }
+
+    pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask) -> hca::Result<()> {
+        self.with(|qp, cx| qp.modify(attr, mask, cx))
+    }
+
+    pub fn post_send(&mut self, wr: SendWr) {
+        self.qp.post_send(wr).unwrap();
+        self.with(|qp, cx| qp.transmit(cx));
+    }
+
+    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.qp.post_recv(RecvWr { wr_id, scatter: sges.iter().copied().collect() }).unwrap();
+    }
+
+    /// One packet and the end of its batch; gives what the QP emitted.
+    pub fn feed(&mut self, packet: &Packet) -> Vec<Packet> {
+        self.receive(packet);
+        self.end_of_batch();
+        std::mem::take(&mut self.out.0)
+    }
+
+    pub fn receive(&mut self, packet: &Packet) {
+        let (src, dst) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99)), self.ip);
+        let rx = Rx {
+            headers: &packet.headers,
+            payload: &packet.payload,
+            src,
+            dst,
+            traffic_class: 0x62,
+            hop_limit: 63,
+        };
+        self.with(|qp, cx| qp.receive(&rx, cx));
+    }
+
+    pub fn end_of_batch(&mut self) {
+        self.with(|qp, cx| {
+            qp.end_of_batch(cx);
+            qp.transmit(cx);
+        });
+    }
+
+    pub fn timer(&mut self) -> Vec<Packet> {
+        self.with(|qp, cx| qp.timer(cx));
+        std::mem::take(&mut self.out.0)
+    }
+
+    pub fn emitted(&mut self) -> Vec<Packet> {
+        std::mem::take(&mut self.out.0)
+    }
+
+    /// Takes the QP to RTS.
+    pub fn connect(&mut self, setup: &Setup) {
+        let kind = setup.kind;
+        let base = QpAttr {
+            path_mtu: setup.mtu,
+            qkey: setup.qkey,
+            rq_psn: setup.rq_psn,
+            sq_psn: setup.sq_psn,
+            dest_qp_num: setup.dest,
+            access: setup.access,
+            ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
+            max_rd_atomic: setup.max_rd_atomic,
+            max_dest_rd_atomic: setup.max_rd_atomic,
+            min_rnr_timer: setup.min_rnr_timer,
+            port_num: 1,
+            timeout: setup.timeout,
+            retry_cnt: setup.retry_cnt,
+            rnr_retry: setup.rnr_retry,
+            ..self.qp.query()
+        };
+        type M = AttrMask;
+        let init = M::STATE | M::PKEY_INDEX | M::PORT;
+        let init = init | if kind == QpType::Ud { M::QKEY } else { M::ACCESS_FLAGS };
+        self.modify(&QpAttr { qp_state: QpState::Init, ..base }, init).unwrap();
+        let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let rtr = match kind {
+            QpType::Rc => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            QpType::Uc => connected,
+            QpType::Ud => M::empty(),
+        };
+        self.modify(&QpAttr { qp_state: QpState::Rtr, ..base }, M::STATE | rtr).unwrap();
+        if setup.stop_at_rtr {
+            return;
+        }
+        let rts = match kind {
+            QpType::Rc => M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+            _ => M::empty(),
+        };
+        self.modify(&QpAttr { qp_state: QpState::Rts, ..base }, M::STATE | M::SQ_PSN | rts)
+            .unwrap();
+    }
+}
+
+/// How a QP is connected.
+#[derive(Clone)]
+pub struct Setup {
+    pub kind: QpType,
+    /// `enum ibv_mtu`.
+    pub mtu: u32,
+    pub dest: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub qkey: u32,
+    pub access: Access,
+    pub max_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub stop_at_rtr: bool,
+}
+
+impl Setup {
+    pub fn new(kind: QpType) -> Setup {
+        Setup {
+            kind,
+            mtu: 1,
+            dest: 99,
+            rq_psn: 1000,
+            sq_psn: 5000,
+            qkey: 0x1111_1111,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            max_rd_atomic: 4,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            stop_at_rtr: false,
+        }
+    }
+}
+
+/// A send request in registered memory.
+pub fn send_wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr {
+    SendWr {
+        wr_id,
+        op,
+        payload: Payload::Gather(sges.iter().copied().collect()),
+        flags: SendFlags::SIGNALED,
+        datagram: None,
+    }
+}

@@ -1,0 +1,108 @@
+//! What the transport itself costs: two QPs wired directly in memory, no link and no network.
+//! `cargo test --release -p hca --test transport -- --ignored --nocapture throughput`
+
+use crate::support::{Node, Setup, send_wr};
+use hca::transport::{Cx, Rx, To, Tx};
+use hca::*;
+use std::result::Result;
+use std::time::Instant;
+use umem::AccessError;
+use wire::Headers;
+
+/// Keeps packets without allocating for each, as a link's batch does.
+#[derive(Default)]
+struct Train {
+    bytes: Vec<u8>,
+    packets: Vec<(Headers, usize, usize)>,
+}
+
+impl Tx for Train {
+    fn packet(
+        &mut self,
+        _to: To<'_>,
+        headers: &Headers,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let at = self.packets.last().map_or(0, |(_, at, len)| at + len);
+        if self.bytes.len() < at + len {
+            self.bytes.resize(at + len, 0);
+        }
+        fill(&mut self.bytes[at..at + len])?;
+        self.packets.push((*headers, at, len));
+        Ok(())
+    }
+}
+
+fn call(
+    node: &mut Node,
+    train: &mut Train,
+    f: impl FnOnce(&mut hca::transport::Transport, &mut Cx<'_>),
+) {
+    let Node { qp, keys, told, counts, .. } = node;
+    let now = Instant::now();
+    f(qp, &mut Cx { now, tx: train, keys, sink: told, counters: counts });
+}
+
+fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {
+    let (src, dst) = (node.ip, node.ip);
+    call(node, answer, |qp, cx| {
+        for (headers, at, len) in &train.packets {
+            let payload = &train.bytes[*at..at + len];
+            qp.receive(&Rx { headers, payload, src, dst, traffic_class: 0, hop_limit: 64 }, cx);
+        }
+        qp.end_of_batch(cx);
+        qp.transmit(cx);
+    });
+}
+
+fn measure(name: &str, mtu: u32, message: u32, total: u64, op: impl Fn(Remote) -> SendOp) {
+    let mut nodes = [0u32, 1].map(|me| Node::with_window(QpType::Rc, me + 11, None, 1 << 20));
+    for (me, node) in nodes.iter_mut().enumerate() {
+        let psn = |of: usize| 1000 * (of as u32 + 1);
+        let setup = Setup {
+            mtu,
+            dest: 12 - me as u32,
+            sq_psn: psn(me),
+            rq_psn: psn(1 - me),
+            ..Setup::new(QpType::Rc)
+        };
+        node.connect(&setup);
+    }
+    let [mut a, mut b] = nodes;
+    let (local, remote) = (a.register(message.into()), b.register(message.into()));
+    let count = total / u64::from(message);
+    let mut posted = 0;
+    let (mut there, mut back) = (Train::default(), Train::default());
+    let start = Instant::now();
+    while (a.told.sent.len() as u64) < count {
+        while posted < count && posted - (a.told.sent.len() as u64) < 64 {
+            a.qp.post_send(send_wr(posted, op(remote.remote(0)), &[local.sge(0, message)]))
+                .unwrap();
+            posted += 1;
+        }
+        call(&mut a, &mut there, |qp, cx| qp.transmit(cx));
+        deliver(&mut b, &there, &mut back);
+        there.packets.clear();
+        deliver(&mut a, &back, &mut there);
+        back.packets.clear();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{name:6} mtu {:4} message {message:8}: {:6.2} GB/s, {:6.3} ns/B, {:6.0} ns/message",
+        128 << mtu,
+        total as f64 / seconds / 1e9,
+        seconds * 1e9 / total as f64,
+        seconds * 1e9 / count as f64
+    );
+}
+
+#[test]
+#[ignore = "a measurement, for release builds"]
+fn throughput() {
+    for (mtu, message) in [(5, 1 << 20), (3, 1 << 20), (5, 4096), (5, 8)] {
+        let total = if message > 8 { 8 << 30 } else { 8 << 20 };
+        measure("WRITE", mtu, message, total, SendOp::Write);
+        measure("READ", mtu, message, total, SendOp::Read);
+    }
+}
