@@ -1,0 +1,473 @@
+/*
+ * What fails only on the way: requests that were posted rightly and complete with the error that the specification
+ * names (IBA 10.6.3, 9.7.5, table 61). Both ends are queue pairs of this process, each with its own completion queue
+ * and, where that is the point, its own protection domain.
+ */
+#include "rows.h"
+#include <sys/mman.h>
+
+static struct ibv_pd *foreign;
+static char *local_memory, *remote_memory;
+static struct ibv_mr *local, *remote;
+
+struct pair {
+	struct ibv_cq *a_cq, *b_cq;
+	struct ibv_qp *a, *b;
+};
+
+enum { UNTOUCHED = 0x5a };
+
+static struct pair pair_of(enum ibv_qp_type type)
+{
+	struct pair pair = { .a_cq = new_cq(64), .b_cq = new_cq(64) };
+	pair.a = new_qp(pd, pair.a_cq, type);
+	pair.b = new_qp(pd, pair.b_cq, type);
+	connect_to(pair.a, pair.b->qp_num);
+	connect_to(pair.b, pair.a->qp_num);
+	memset(remote_memory, UNTOUCHED, BUFFER);
+	memset(local_memory, 0xa5, BUFFER);
+	return pair;
+}
+
+static void end(struct pair pair)
+{
+	struct ibv_wc wc;
+	if (ibv_poll_cq(pair.a_cq, 1, &wc) || (pair.b && ibv_poll_cq(pair.b_cq, 1, &wc)))
+		row("each request completes once", 0, 1, "a completion is left: %s of request %ld", ibv_wc_status_str(wc.status),
+		    (long)wc.wr_id);
+	ibv_destroy_qp(pair.a);
+	if (pair.b)
+		ibv_destroy_qp(pair.b);
+	ibv_destroy_cq(pair.a_cq);
+	ibv_destroy_cq(pair.b_cq);
+}
+
+/* An ordinary request of 64 bytes from `local` to `remote`. */
+static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
+{
+	int atomic = opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	struct ibv_send_wr wr = { .wr_id = 100, .sg_list = sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED };
+	*sge = (struct ibv_sge){ (uintptr_t)local_memory, atomic ? 8 : 64, local->lkey };
+	if (atomic) {
+		wr.wr.atomic.remote_addr = (uintptr_t)remote_memory;
+		wr.wr.atomic.rkey = remote->rkey;
+		wr.wr.atomic.compare_add = 1;
+	} else {
+		wr.wr.rdma.remote_addr = (uintptr_t)remote_memory;
+		wr.wr.rdma.rkey = remote->rkey;
+	}
+	return wr;
+}
+
+static void post(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+	errno = ibv_post_send(qp, wr, &bad);
+	if (errno)
+		fail("post a request");
+}
+
+static void receive(struct ibv_qp *qp, uint64_t wr_id, void *at, uint32_t length, uint32_t lkey)
+{
+	struct ibv_sge sge = { (uintptr_t)at, length, lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	errno = ibv_post_recv(qp, &wr, &bad);
+	if (errno)
+		fail("post a receive");
+}
+
+/* Waits until a QP is in the error state: what the far side does follows its answer closely but not at once. */
+static void becomes_error(struct ibv_qp *qp, const char *what)
+{
+	double limit = seconds() + 5;
+	while (state_of(qp) != IBV_QPS_ERR && seconds() < limit)
+		;
+	row("IBA 9.9.3, 10.3.1.7", IBV_QPS_ERR, state_of(qp), "%s is in ERR", what);
+}
+
+static void untouched(const char *what)
+{
+	int same = 1;
+	for (int i = 0; i < BUFFER; i++)
+		same &= remote_memory[i] == UNTOUCHED;
+	holds(what, same, "no byte of the target was written");
+}
+
+/* Posts one request on a fresh reliable pair, wants `status`, and that a request behind it is flushed. */
+static void fails(const char *source, enum ibv_wc_status status, struct ibv_send_wr wr, const char *what)
+{
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	struct ibv_send_wr next = request(IBV_WR_RDMA_WRITE, &sge);
+	next.wr_id = 101;
+	wr.next = &next;
+	post(pair.a, &wr);
+	completes(source, pair.a_cq, 100, status, "%s", what);
+	completes("IBA 10.3.1.7", pair.a_cq, 101, IBV_WC_WR_FLUSH_ERR, "%s: the next is flushed", what);
+	becomes_error(pair.a, "the requester");
+	if (status != IBV_WC_LOC_PROT_ERR)
+		becomes_error(pair.b, "the responder");
+	untouched(what);
+	end(pair);
+}
+
+static void remote_keys(void)
+{
+	const char *source = "IBA 9.7.4.1.5, 9.9.3";
+	struct ibv_sge sge;
+	struct ibv_mr *gone = ibv_reg_mr(pd, remote_memory, BUFFER, EVERYTHING);
+	uint32_t stale = gone->rkey;
+	ibv_dereg_mr(gone);
+	struct ibv_mr *theirs = ibv_reg_mr(foreign, remote_memory, BUFFER, EVERYTHING);
+	struct ibv_mr *plain = ibv_reg_mr(pd, remote_memory, BUFFER, LOCAL);
+	static const struct {
+		enum ibv_wr_opcode opcode;
+		const char *name;
+	} operations[] = { { IBV_WR_RDMA_WRITE, "WRITE" },
+			   { IBV_WR_RDMA_WRITE_WITH_IMM, "WRITE with immediate" },
+			   { IBV_WR_RDMA_READ, "READ" },
+			   { IBV_WR_ATOMIC_FETCH_AND_ADD, "fetch and add" },
+			   { IBV_WR_ATOMIC_CMP_AND_SWP, "compare and swap" } };
+	const struct {
+		uint32_t key;
+		const char *name;
+	} keys[] = { { stale, "a stale key" }, { 0, "key 0" }, { stale ^ 0x5000, "a key that never was" },
+		     { theirs->rkey, "a key of another PD" }, { plain->rkey, "a key without remote access" } };
+	char what[100];
+	for (unsigned o = 0; o < sizeof(operations) / sizeof(*operations); o++) {
+		int atomic = operations[o].opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+		for (unsigned k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
+			struct ibv_send_wr wr = request(operations[o].opcode, &sge);
+			atomic ? (wr.wr.atomic.rkey = keys[k].key) : (wr.wr.rdma.rkey = keys[k].key);
+			snprintf(what, sizeof(what), "%s under %s", operations[o].name, keys[k].name);
+			fails(source, IBV_WC_REM_ACCESS_ERR, wr, what);
+		}
+		/* The last byte lies one behind the registration, the first one before it, the range ends nowhere. */
+		uint64_t start = (uintptr_t)remote_memory, places[] = { start + BUFFER - sge.length + (atomic ? 8 : 1),
+									start - (atomic ? 8 : 1), -8ull };
+		for (unsigned p = 0; p < 3; p++) {
+			struct ibv_send_wr wr = request(operations[o].opcode, &sge);
+			atomic ? (wr.wr.atomic.remote_addr = places[p]) : (wr.wr.rdma.remote_addr = places[p]);
+			snprintf(what, sizeof(what), "%s %s", operations[o].name,
+				 p == 0 ? "over the end" : p == 1 ? "before the start" : "across the end of the address space");
+			fails(source, IBV_WC_REM_ACCESS_ERR, wr, what);
+		}
+	}
+	struct ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
+	wr.wr.atomic.remote_addr += 4;
+	fails("IBA 9.7.4.1.6", IBV_WC_REM_INV_REQ_ERR, wr, "atomic on a misaligned word");
+	/* Many packets: the refusal comes for the first, while others are on their way. */
+	wr = request(IBV_WR_RDMA_WRITE, &sge);
+	sge.length = BUFFER;
+	wr.wr.rdma.rkey = stale;
+	fails(source, IBV_WC_REM_ACCESS_ERR, wr, "a long WRITE under a stale key");
+	wr = request(IBV_WR_RDMA_WRITE, &sge);
+	sge.length = BUFFER;
+	wr.wr.rdma.remote_addr += 1;
+	fails(source, IBV_WC_REM_ACCESS_ERR, wr, "a long WRITE one byte over the end");
+	ibv_dereg_mr(theirs);
+	ibv_dereg_mr(plain);
+}
+
+static void local_keys(void)
+{
+	const char *source = "IBA 10.6.3, 10.10.3.2";
+	struct ibv_mr *gone = ibv_reg_mr(pd, local_memory, BUFFER, LOCAL);
+	uint32_t stale = gone->lkey;
+	ibv_dereg_mr(gone);
+	struct ibv_mr *theirs = ibv_reg_mr(foreign, local_memory, BUFFER, LOCAL);
+	struct ibv_mr *readable = ibv_reg_mr(pd, local_memory, BUFFER, IBV_ACCESS_REMOTE_READ);
+	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD };
+	static const char *const names[] = { "SEND", "WRITE", "READ", "fetch and add" };
+	char what[100];
+	for (int o = 0; o < 4; o++) {
+		struct ibv_sge sge;
+		struct ibv_send_wr wr = request(opcodes[o], &sge);
+		sge.lkey = stale;
+		snprintf(what, sizeof(what), "%s under a stale local key", names[o]);
+		fails(source, IBV_WC_LOC_PROT_ERR, wr, what);
+		sge.lkey = theirs->lkey;
+		snprintf(what, sizeof(what), "%s under a local key of another PD", names[o]);
+		fails(source, IBV_WC_LOC_PROT_ERR, wr, what);
+		sge.lkey = local->lkey;
+		sge.addr += BUFFER - sge.length + 1;
+		snprintf(what, sizeof(what), "%s from one byte over the end", names[o]);
+		fails(source, IBV_WC_LOC_PROT_ERR, wr, what);
+		sge.addr = -4ull;
+		snprintf(what, sizeof(what), "%s from across the end of the address space", names[o]);
+		fails(source, IBV_WC_LOC_PROT_ERR, wr, what);
+		if (o < 2)
+			continue;
+		sge.addr = (uintptr_t)local_memory;
+		sge.lkey = readable->lkey;
+		snprintf(what, sizeof(what), "%s into memory without local write", names[o]);
+		fails(source, IBV_WC_LOC_PROT_ERR, wr, what);
+	}
+	ibv_dereg_mr(theirs);
+	ibv_dereg_mr(readable);
+}
+
+/* A SEND that the receiver cannot take. */
+static void receives(void)
+{
+	struct ibv_sge sge;
+	static const struct {
+		uint32_t sent, room;
+		int bad_key;
+		enum ibv_wc_status at_sender, at_receiver;
+		const char *what;
+	} cases[] = {
+		{ 65, 64, 0, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, "a SEND one byte too long" },
+		{ 100000, 50000, 0, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, "a SEND too long in a later packet" },
+		{ 1, 0, 0, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, "a SEND to a receive of no byte" },
+		{ 64, 64, 1, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR, "a SEND to a receive with a wrong key" },
+	};
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct pair pair = pair_of(IBV_QPT_RC);
+		struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+		sge.length = cases[i].sent;
+		receive(pair.b, 200, remote_memory, cases[i].room, cases[i].bad_key ? 0x12345 : remote->lkey);
+		receive(pair.b, 201, remote_memory, 64, remote->lkey);
+		post(pair.a, &wr);
+		completes("IBA 9.9.3", pair.a_cq, 100, cases[i].at_sender, "%s, at the sender", cases[i].what);
+		completes("IBA 9.9.3", pair.b_cq, 200, cases[i].at_receiver, "%s, at the receiver", cases[i].what);
+		completes("IBA 10.3.1.7", pair.b_cq, 201, IBV_WC_WR_FLUSH_ERR, "%s, the next receive", cases[i].what);
+		becomes_error(pair.b, "the receiver");
+		end(pair);
+	}
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+	double before = seconds();
+	post(pair.a, &wr);
+	completes("IBA 9.7.5.2.8", pair.a_cq, 100, IBV_WC_RNR_RETRY_EXC_ERR, "a SEND that no receive awaits");
+	holds("man ibv_modify_qp: rnr_retry 1, 10 us", seconds() - before < 2, "the patience is as asked for");
+	end(pair);
+}
+
+/* What the QP, not the key, forbids. */
+static void queue_pair_rights(void)
+{
+	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
+						      IBV_WR_ATOMIC_CMP_AND_SWP };
+	static const char *const names[] = { "WRITE", "READ", "fetch and add", "compare and swap" };
+	for (int o = 0; o < 4; o++) {
+		struct pair pair = pair_of(IBV_QPT_RC);
+		struct ibv_qp_attr attr = { .qp_access_flags = LOCAL };
+		struct ibv_sge sge;
+		struct ibv_send_wr wr = request(opcodes[o], &sge);
+		if (ibv_modify_qp(pair.b, &attr, IBV_QP_ACCESS_FLAGS))
+			fail("take rights from a QP");
+		post(pair.a, &wr);
+		completes("IBA 9.7.4.1.4", pair.a_cq, 100, IBV_WC_REM_INV_REQ_ERR, "%s to a QP that forbids it", names[o]);
+		becomes_error(pair.b, "the responder");
+		untouched("IBA 9.7.4.1.4");
+		end(pair);
+	}
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(IBV_WR_SEND_WITH_INV, &sge);
+	receive(pair.b, 200, remote_memory, 64, remote->lkey);
+	wr.invalidate_rkey = remote->rkey;
+	post(pair.a, &wr);
+	completes("IBA 10.6.7.2.4", pair.a_cq, 100, IBV_WC_REM_ACCESS_ERR, "SEND that invalidates the key of an MR");
+	struct ibv_wc wc;
+	holds("IBA 10.6.7.2.4", wait_for(pair.b_cq, &wc, 5) && wc.wr_id == 200 && wc.status != IBV_WC_SUCCESS,
+	      "its receive completes with an error");
+	end(pair);
+	/* A responder without resources for READs. */
+	pair = pair_of(IBV_QPT_RC);
+	must_change(pair.b, IBV_QPS_RESET, 0);
+	must_change(pair.b, IBV_QPS_INIT, 0);
+	struct ibv_qp_attr attr;
+	int mask = attributes(IBV_QPT_RC, IBV_QPS_RTR, pair.a->qp_num, &attr);
+	attr.max_dest_rd_atomic = 0;
+	if (ibv_modify_qp(pair.b, &attr, mask))
+		fail("RTR without responder resources");
+	wr = request(IBV_WR_RDMA_READ, &sge);
+	post(pair.a, &wr);
+	completes("IBA 9.7.4.1.8", pair.a_cq, 100, IBV_WC_REM_INV_REQ_ERR, "READ to a QP without responder resources");
+	end(pair);
+}
+
+static void lost_peer(void)
+{
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
+	ibv_destroy_qp(pair.b);
+	pair.b = NULL;
+	double before = seconds();
+	for (int i = 0; i < 4; i++, wr.wr_id++)
+		post(pair.a, &wr);
+	completes("IBA 9.7.6.1.3", pair.a_cq, 100, IBV_WC_RETRY_EXC_ERR, "WRITE to a QP that is destroyed");
+	/* Timeout code 12 is 16.8 ms and may last four times as long; four of them. */
+	holds("IBA 9.7.6.1.3", seconds() - before < 3, "the patience is as asked for");
+	for (int i = 1; i < 4; i++)
+		completes("IBA 10.3.1.7", pair.a_cq, 100 + i, IBV_WC_WR_FLUSH_ERR, "request %d behind it", i);
+	untouched("a destroyed QP");
+	end(pair);
+	pair = pair_of(IBV_QPT_RC);
+	must_change(pair.b, IBV_QPS_ERR, 0);
+	wr = request(IBV_WR_RDMA_WRITE, &sge);
+	post(pair.a, &wr);
+	completes("IBA 9.7.6.1.3", pair.a_cq, 100, IBV_WC_RETRY_EXC_ERR, "WRITE to a QP in ERR");
+	untouched("a QP in ERR");
+	end(pair);
+}
+
+static void flush(void)
+{
+	const char *source = "IBA 10.3.1.7";
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+	/* The peer is silent: what is posted stays. */
+	must_change(pair.b, IBV_QPS_RESET, 0);
+	for (int i = 0; i < 5; i++)
+		receive(pair.a, 300 + i, local_memory, 64, local->lkey);
+	for (int i = 0; i < 6; i++, wr.wr_id++) {
+		wr.send_flags = i % 2 ? IBV_SEND_SIGNALED : 0;
+		post(pair.a, &wr);
+	}
+	must_change(pair.a, IBV_QPS_ERR, 0);
+	/* Order holds within a queue; both report to one CQ here. */
+	unsigned sends = 0, receives = 0, right = 1;
+	struct ibv_wc wc;
+	while (sends + receives < 11 && wait_for(pair.a_cq, &wc, 2)) {
+		right &= wc.status == IBV_WC_WR_FLUSH_ERR;
+		if (wc.wr_id >= 300)
+			right &= wc.wr_id == 300 + receives++;
+		else
+			right &= wc.wr_id == 100 + sends++;
+	}
+	row(source, 6, sends, "all six requests flush");
+	row(source, 5, receives, "all five receives flush");
+	holds(source, right, "each once, in the order of its queue, as WR_FLUSH_ERR");
+	wr.wr_id = 110;
+	post(pair.a, &wr);
+	completes(source, pair.a_cq, 110, IBV_WC_WR_FLUSH_ERR, "a request posted in ERR");
+	receive(pair.a, 310, local_memory, 64, local->lkey);
+	completes(source, pair.a_cq, 310, IBV_WC_WR_FLUSH_ERR, "a receive posted in ERR");
+	end(pair);
+	pair = pair_of(IBV_QPT_RC);
+	for (int i = 0; i < 3; i++)
+		receive(pair.a, 300 + i, local_memory, 64, local->lkey);
+	must_change(pair.a, IBV_QPS_RESET, 0);
+	holds("IBA 10.3.1.2", !wait_for(pair.a_cq, &wc, 0.05), "RESET discards without completions");
+	end(pair);
+}
+
+/* Unreliable services: the target ignores what is wrong, the sender sees success, and both go on. */
+static void unreliable(void)
+{
+	struct pair pair = pair_of(IBV_QPT_UC);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
+	wr.wr.rdma.rkey = 0x4242;
+	post(pair.a, &wr);
+	completes("IBA 9.8.2.2", pair.a_cq, 100, IBV_WC_SUCCESS, "UC: WRITE under a wrong key");
+	wr = request(IBV_WR_RDMA_WRITE_WITH_IMM, &sge);
+	wr.wr_id = 101;
+	receive(pair.b, 200, remote_memory, 64, remote->lkey);
+	untouched("UC");
+	post(pair.a, &wr);
+	completes("IBA 9.8.2.2", pair.a_cq, 101, IBV_WC_SUCCESS, "UC: the next WRITE");
+	completes("IBA 9.8.2.2", pair.b_cq, 200, IBV_WC_SUCCESS, "UC: the next WRITE arrives");
+	sge.lkey = 0x99;
+	wr.wr_id = 102;
+	post(pair.a, &wr);
+	completes("IBA 10.3.1.6", pair.a_cq, 102, IBV_WC_LOC_PROT_ERR, "UC: a wrong local key");
+	row("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UC: then the QP is in SQE");
+	wr.wr_id = 103;
+	post(pair.a, &wr);
+	completes("IBA 10.3.1.6", pair.a_cq, 103, IBV_WC_WR_FLUSH_ERR, "UC: a request posted in SQE");
+	end(pair);
+
+	pair = pair_of(IBV_QPT_UD);
+	struct ibv_ah *ah = own_ah();
+	static const struct {
+		uint32_t length, qkey, room;
+		const char *what;
+	} lost[] = { { 64, QKEY + 1, 104, "UD: a wrong Q_Key" }, { 64, 0, 104, "UD: Q_Key 0" } };
+	for (unsigned i = 0; i < sizeof(lost) / sizeof(*lost); i++) {
+		wr = request(IBV_WR_SEND, &sge);
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = pair.b->qp_num;
+		wr.wr.ud.remote_qkey = lost[i].qkey;
+		sge.length = lost[i].length;
+		receive(pair.b, 210 + i, remote_memory, lost[i].room, remote->lkey);
+		post(pair.a, &wr);
+		completes("IBA 9.6.1.4.1", pair.a_cq, 100, IBV_WC_SUCCESS, "%s", lost[i].what);
+	}
+	wr.wr.ud.remote_qkey = QKEY;
+	wr.wr.ud.remote_qpn = pair.b->qp_num ^ 0x2000;
+	post(pair.a, &wr);
+	completes("IBA 9.6.1", pair.a_cq, 100, IBV_WC_SUCCESS, "UD: a QP that does not exist");
+	wr.wr.ud.remote_qpn = pair.b->qp_num;
+	for (int i = 0; i < 2; i++) {
+		post(pair.a, &wr);
+		completes("IBA 9.6.1", pair.a_cq, 100, IBV_WC_SUCCESS, "UD: a right datagram");
+		completes("IBA 9.6.1", pair.b_cq, 210 + i, IBV_WC_SUCCESS, "UD: the wrong ones took no receive, %d", i);
+	}
+	sge.lkey = 0x99;
+	post(pair.a, &wr);
+	completes("IBA 10.3.1.6", pair.a_cq, 100, IBV_WC_LOC_PROT_ERR, "UD: a wrong local key");
+	row("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UD: then the QP is in SQE");
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	row("man ibv_modify_qp", 0, ibv_modify_qp(pair.a, &attr, IBV_QP_STATE), "UD: SQE to RTS");
+	sge.lkey = local->lkey;
+	receive(pair.b, 220, remote_memory, 104, remote->lkey);
+	post(pair.a, &wr);
+	completes("IBA 10.3.1.6", pair.a_cq, 100, IBV_WC_SUCCESS, "UD: after SQE");
+	completes("IBA 10.3.1.6", pair.b_cq, 220, IBV_WC_SUCCESS, "UD: after SQE, at the receiver");
+	end(pair);
+	ibv_destroy_ah(ah);
+}
+
+/* After all of it an ordinary pair does ordinary work. */
+static void works_still(void)
+{
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
+	sge.length = BUFFER;
+	post(pair.a, &wr);
+	completes("an ordinary pair", pair.a_cq, 100, IBV_WC_SUCCESS, "an ordinary WRITE");
+	holds("an ordinary pair", !memcmp(local_memory, remote_memory, BUFFER), "all bytes arrived");
+	end(pair);
+}
+
+/* Memory with inaccessible pages around it: a step over the edge is also a fault. */
+static char *fenced(void)
+{
+	char *at = mmap(NULL, BUFFER + 2 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED || mprotect(at + 4096, BUFFER, PROT_READ | PROT_WRITE))
+		fail("memory");
+	return at + 4096;
+}
+
+int main(void)
+{
+	open_first_device();
+	foreign = ibv_alloc_pd(context);
+	local_memory = fenced();
+	remote_memory = fenced();
+	local = ibv_reg_mr(pd, local_memory, BUFFER, LOCAL);
+	remote = ibv_reg_mr(pd, remote_memory, BUFFER, EVERYTHING);
+	if (!foreign || !local || !remote)
+		fail("memory");
+	remote_keys();
+	local_keys();
+	receives();
+	queue_pair_rights();
+	lost_peer();
+	flush();
+	unreliable();
+	works_still();
+	ibv_dereg_mr(local);
+	ibv_dereg_mr(remote);
+	row("man ibv_dealloc_pd", 0, ibv_dealloc_pd(foreign), "nothing is left in the other PD");
+	row("man ibv_dealloc_pd", 0, ibv_dealloc_pd(pd), "nothing is left in the PD");
+	ibv_close_device(context);
+	return finish();
+}

@@ -1,0 +1,647 @@
+/*
+ * Every verb with wrong arguments, and the errno that its manual page, the kernel or the specification names. What
+ * goes wrong later, as a completion, is in bad_completions.c; changes of QP states are in bad_states.c.
+ */
+#include "rows.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MAN(page) "man " page
+#define KERNEL(section) "kernel-facts " section
+static const char *uverbs = "Linux core/uverbs, rdma_core ERRNO 3";
+
+static struct ibv_context *other;
+static struct ibv_cq *cq;
+
+static void device_and_port(void)
+{
+	struct ibv_port_attr port;
+	struct ibv_device_attr_ex wide;
+	struct ibv_gid_entry entry, table[256];
+	union ibv_gid found;
+	uint16_t pkey;
+	const uint8_t ports[] = { 0, 2, 255 };
+	for (unsigned i = 0; i < sizeof(ports); i++) {
+		uint8_t p = ports[i];
+		row(MAN("ibv_query_port"), EINVAL, ibv_query_port(context, p, &port), "query port %d", p);
+		row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, p, 0, &found) == -1, "query GID of port %d", p);
+		row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, p, 0, &entry, 0), "query GID entry of port %d",
+		    p);
+		row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, p, 0, &pkey) == -1, "query P_Key of port %d", p);
+		row(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, p, htobe16(0xffff)) == -1,
+		    "P_Key index on port %d", p);
+	}
+	if (ibv_query_port(context, 1, &port))
+		fail("query port 1");
+	row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, port.gid_tbl_len, &found) == -1, "query GID behind the table");
+	row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, -1, &found) == -1, "query GID -1");
+	row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, 1, port.gid_tbl_len, &entry, 0),
+	    "query GID entry behind the table");
+	row(MAN("ibv_query_gid_ex"), ENODATA, ibv_query_gid_ex(context, 1, port.gid_tbl_len - 1, &entry, 0),
+	    "query an empty GID entry");
+	row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, 1, 0, &entry, 1), "query GID entry with a flag");
+	row(MAN("ibv_query_gid_table"), EINVAL, -ibv_query_gid_table(context, table, 256, 1), "query GID table with a flag");
+	row(MAN("ibv_query_gid_table"), EINVAL, -ibv_query_gid_table(context, table, 0, 0), "query GID table into no entries");
+	row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, port.pkey_tbl_len, &pkey) == -1, "query P_Key behind the table");
+	row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, -1, &pkey) == -1, "query P_Key -1");
+	row(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, 1, htobe16(0x1234)) == -1, "index of an absent P_Key");
+	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
+	row(MAN("ibv_query_device_ex"), EINVAL, ibv_query_device_ex(context, &input, &wide), "query device with a comp_mask");
+	struct ibv_values_ex values = { .comp_mask = 0 };
+	row(MAN("ibv_query_rt_values_ex"), 0, ibv_query_rt_values_ex(context, &values), "query no real-time value");
+	row(MAN("ibv_open_device"), EINVAL, POINTER(ibv_close_device, ibv_open_device(NULL)), "open no device");
+	row(MAN("ibv_import_device"), EINVAL, POINTER(ibv_close_device, ibv_import_device(-1)), "import descriptor -1");
+	row(MAN("ibv_import_device"), EINVAL, POINTER(ibv_close_device, ibv_import_device(1)),
+	    "import a descriptor that is no context");
+}
+
+static void domains(void)
+{
+	struct ibv_pd *domain = ibv_alloc_pd(context);
+	void *memory = aligned_alloc(4096, 4096);
+	struct ibv_mr *mr = ibv_reg_mr(domain, memory, 4096, 0);
+	row(MAN("ibv_alloc_pd"), EBUSY, ibv_dealloc_pd(domain), "dealloc a PD with an MR");
+	ibv_dereg_mr(mr);
+	struct ibv_qp *qp = new_qp(domain, cq, IBV_QPT_RC);
+	row(MAN("ibv_alloc_pd"), EBUSY, ibv_dealloc_pd(domain), "dealloc a PD with a QP");
+	ibv_destroy_qp(qp);
+	struct ibv_srq_init_attr init = { .attr = { 4, 1, 0 } };
+	struct ibv_srq *srq = ibv_create_srq(domain, &init);
+	row(MAN("ibv_alloc_pd"), EBUSY, ibv_dealloc_pd(domain), "dealloc a PD with an SRQ");
+	ibv_destroy_srq(srq);
+	struct ibv_parent_domain_init_attr around = { .pd = domain };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &around);
+	row(MAN("ibv_alloc_parent_domain"), EBUSY, ibv_dealloc_pd(domain), "dealloc a PD with a parent domain");
+	around.pd = parent;
+	row(MAN("ibv_alloc_parent_domain"), EINVAL, POINTER(ibv_dealloc_pd, ibv_alloc_parent_domain(context, &around)),
+	    "parent domain around a parent domain");
+	row(MAN("ibv_alloc_pd"), 0, ibv_dealloc_pd(parent), "dealloc the parent domain");
+	row(MAN("ibv_alloc_pd"), 0, ibv_dealloc_pd(domain), "dealloc the PD at last");
+	around = (struct ibv_parent_domain_init_attr){ .pd = NULL };
+	row(MAN("ibv_alloc_parent_domain"), EINVAL, POINTER(ibv_dealloc_pd, ibv_alloc_parent_domain(context, &around)),
+	    "parent domain around nothing");
+	around = (struct ibv_parent_domain_init_attr){ .pd = pd, .comp_mask = 1u << 20 };
+	int got = POINTER(ibv_dealloc_pd, ibv_alloc_parent_domain(context, &around));
+	row(MAN("ibv_alloc_parent_domain"), 1, got == EINVAL || got == EOPNOTSUPP, "parent domain with an unknown comp_mask");
+	row(MAN("ibv_import_pd"), ENOENT, POINTER(ibv_unimport_pd, ibv_import_pd(context, 0x7fffffff)), "import an unknown PD");
+	row(MAN("ibv_import_mr"), ENOENT, POINTER(ibv_unimport_mr, ibv_import_mr(pd, 0x7fffffff)), "import an unknown MR");
+	struct ibv_td_init_attr td = { .comp_mask = 1 };
+	row(MAN("ibv_alloc_td"), EINVAL, POINTER(ibv_dealloc_td, ibv_alloc_td(context, &td)), "thread domain with a comp_mask");
+	free(memory);
+}
+
+static int reg(uint64_t address, uint64_t length, unsigned access)
+{
+	return POINTER(ibv_dereg_mr, ibv_reg_mr(pd, (void *)address, length, access));
+}
+
+static int reg_iova(void *address, uint64_t length, uint64_t iova, unsigned access)
+{
+	return POINTER(ibv_dereg_mr, ibv_reg_mr_iova2(pd, address, length, iova, access));
+}
+
+static void registration(void)
+{
+	const char *facts = KERNEL("1");
+	char *memory = mmap(NULL, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t at = (uintptr_t)memory;
+	munmap(memory + 2 * 4096, 4096);
+	mprotect(memory + 4 * 4096, 4096, PROT_READ);
+	mprotect(memory + 6 * 4096, 4096, PROT_NONE);
+	row(facts, 0, reg(at, 8192, EVERYTHING), "register ordinary memory");
+	row(facts, 0, reg(at + 5, 3, LOCAL), "register three bytes");
+	row(facts, EFAULT, reg(0, 4096, LOCAL), "register at NULL");
+	row(facts, EFAULT, reg(at + 2 * 4096, 4096, 0), "register an unmapped page");
+	row(facts, EFAULT, reg(at, 4 * 4096, 0), "register across a hole");
+	row(facts, EFAULT, reg(at + 4096, 4097, 0), "register one byte into a hole");
+	row(facts, 0, reg(at + 4 * 4096, 4096, IBV_ACCESS_REMOTE_READ), "register a read-only page for reading");
+	row(facts, EFAULT, reg(at + 4 * 4096, 4096, LOCAL), "register a read-only page for writing");
+	row(facts, EFAULT, reg(at + 6 * 4096, 4096, 0), "register a PROT_NONE page");
+	row(facts, EFAULT, reg(0xffff800000000000, 4096, 0), "register an address of the kernel");
+	row(facts, EFAULT, reg(at, 1ull << 40, LOCAL), "register 2^40 bytes");
+	row(facts, EINVAL, reg(at, 1ull << 46, LOCAL), "register 2^34 pages");
+	row(facts, EINVAL, reg(at, 0, LOCAL), "register no byte, aligned");
+	row(facts, EINVAL, reg(at + 8, 0, LOCAL), "register no byte, unaligned");
+	row(facts, EINVAL, reg(at, UINT64_MAX, LOCAL), "register 2^64-1 bytes");
+	row(facts, EINVAL, reg(-4096, 8192, 0), "register across the end of the address space");
+	row(facts, EINVAL, reg(at, 4096, 1 << 10), "register with access bit 10");
+	row(facts, EINVAL, reg(at, 4096, 1u << 30), "register with access bit 30");
+	row(facts, EINVAL, reg(at, 4096, 1u << 31), "register with access bit 31");
+	row(facts, 0, reg(at, 4096, LOCAL | 1 << 25), "register with an optional access bit that nobody knows");
+	row(facts, 0, reg(at, 4096, LOCAL | IBV_ACCESS_RELAXED_ORDERING), "register with relaxed ordering");
+	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_WRITE), "register with remote write and no local write");
+	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_ATOMIC), "register with remote atomic and no local write");
+	row(facts, EOPNOTSUPP, reg(at, 4096, IBV_ACCESS_ON_DEMAND), "register on demand");
+	row(facts, EOPNOTSUPP, reg(0, SIZE_MAX, IBV_ACCESS_ON_DEMAND), "register everything on demand");
+	row(facts, EOPNOTSUPP, reg(at, 4096, LOCAL | 1 << 8), "register for flush");
+	row(facts, EINVAL, reg(at + 2 * 4096, 4096, 1 << 10), "unknown access beats an unmapped page");
+	row(facts, 0, reg_iova(memory, 4096, 0, LOCAL), "register with iova 0");
+	row(facts, 0, reg_iova(memory + 7, 40, 0x70000000007, LOCAL), "register with an iova of the same page offset");
+	row(facts, EINVAL, reg_iova(memory, 4096, 1, LOCAL), "register with an iova of another page offset");
+	row(facts, EINVAL, reg_iova(memory + 7, 40, 0x70000000000, LOCAL), "register unaligned memory with an aligned iova");
+	int file = memfd_create("short", 0);
+	char *beyond = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	row(facts, EFAULT, reg((uintptr_t)beyond, 4096, LOCAL), "register behind the end of a file");
+	munmap(beyond, 8192);
+	close(file);
+	munmap(memory, 8 * 4096);
+}
+
+static int reg_dmabuf(uint64_t offset, uint64_t length, uint64_t iova, int fd, int access)
+{
+	return POINTER(ibv_dereg_mr, ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access));
+}
+
+static void dmabuf_registration(void)
+{
+	const char *facts = KERNEL("3, check order");
+	int ends[2], file = memfd_create("ordinary", 0), disk = open("/proc/self/exe", O_RDONLY);
+	if (pipe(ends) || ftruncate(file, 8192))
+		fail("descriptors");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 1, -1, LOCAL), "dma-buf: page offsets differ, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(5, 4096, 4096, -1, IBV_ACCESS_ON_DEMAND), "dma-buf: page offsets differ, and on demand");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_ON_DEMAND), "dma-buf: on demand, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_MW_BIND), "dma-buf: window binding, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_ZERO_BASED), "dma-buf: zero based, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, 1 << 11), "dma-buf: unknown access, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, IBV_ACCESS_REMOTE_WRITE), "dma-buf: remote write alone, and fd -1");
+	row(facts, EINVAL, reg_dmabuf(-4096ull, 8192, 0, -1, LOCAL), "dma-buf: offset and length overflow, and fd -1");
+	row(facts, EBADF, reg_dmabuf(0, 4096, 0, -1, LOCAL), "dma-buf: fd -1, the probe for support");
+	row(facts, EBADF, reg_dmabuf(0, 0, 0, -1, LOCAL), "dma-buf: fd -1, and length 0");
+	row(facts, EBADF, reg_dmabuf(0, 4096, 0, 987, LOCAL), "dma-buf: a descriptor that is not open");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, disk, 0), "dma-buf: an ordinary file");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, file, LOCAL), "dma-buf: an ordinary memfd");
+	row(facts, EINVAL, reg_dmabuf(0, 0, 0, file, LOCAL), "dma-buf: an ordinary memfd, and length 0");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, ends[0], LOCAL), "dma-buf: a pipe");
+	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, context->async_fd, LOCAL), "dma-buf: the event descriptor");
+	close(ends[0]);
+	close(ends[1]);
+	close(file);
+	close(disk);
+}
+
+static void reregistration(void)
+{
+	enum { PD = IBV_REREG_MR_CHANGE_PD, ACCESS = IBV_REREG_MR_CHANGE_ACCESS, AT = IBV_REREG_MR_CHANGE_TRANSLATION };
+	const char *page = MAN("ibv_rereg_mr");
+	char *memory = aligned_alloc(4096, 8192);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 8192, LOCAL);
+	struct ibv_pd *second = ibv_alloc_pd(context);
+	if (!mr || !second)
+		fail("an MR to change");
+	row(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), "change nothing of an MR");
+	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, 1 << 4, NULL, NULL, 0, 0), "change something unknown");
+	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 0, 0), "change to no bytes");
+	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, NULL, 4096, 0), "change to address NULL");
+	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 4096, LOCAL), "give access without its flag");
+	row(page, 0, ibv_rereg_mr(mr, PD, second, NULL, 0, 0), "change the PD");
+	row(page, 0, ibv_rereg_mr(mr, PD | ACCESS, pd, NULL, 0, EVERYTHING), "change PD and access");
+	row(page, 0, ibv_rereg_mr(mr, AT, NULL, memory + 4096, 4096, 0), "change the memory");
+	row(page, 1, ibv_rereg_mr(mr, ACCESS, NULL, NULL, 0, 1 << 10) < 0, "change to unknown access");
+	ibv_dereg_mr(mr);
+	mr = ibv_reg_mr(pd, memory, 8192, LOCAL);
+	row(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, AT, NULL, (void *)4096, 4096, 0), "change to unmapped memory");
+	row(page, 0, ibv_dereg_mr(mr), "an MR whose change failed is deregistered");
+	row(page, 0, ibv_dealloc_pd(second), "the other PD is free of the MR");
+	free(memory);
+}
+
+static void advice(void)
+{
+	char *memory = aligned_alloc(4096, 4096);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 4096, LOCAL);
+	struct ibv_sge sge = { (uintptr_t)memory, 4096, mr->lkey };
+	row(KERNEL("7"), ENOENT, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1),
+	    "advise on an MR that is not on demand");
+	row(KERNEL("7"), EINVAL, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 1 << 5, &sge, 1), "advise with an unknown flag");
+	row(KERNEL("7"), EOPNOTSUPP, ibv_advise_mr(pd, 77, 0, &sge, 1), "unknown advice");
+	ibv_dereg_mr(mr);
+	free(memory);
+}
+
+static int cq_of(int entries, struct ibv_comp_channel *channel, int vector)
+{
+	return POINTER(ibv_destroy_cq, ibv_create_cq(context, entries, NULL, channel, vector));
+}
+
+static void completion_queues(void)
+{
+	const char *page = MAN("ibv_create_cq");
+	row(page, EINVAL, cq_of(0, NULL, 0), "CQ of 0 entries");
+	row(page, EINVAL, cq_of(-1, NULL, 0), "CQ of -1 entries");
+	row(page, EINVAL, cq_of(limits.max_cqe + 1, NULL, 0), "CQ of too many entries");
+	row(page, EINVAL, cq_of(16, NULL, context->num_comp_vectors), "CQ on a vector too many");
+	row(page, EINVAL, cq_of(16, NULL, -1), "CQ on vector -1");
+	struct ibv_comp_channel *foreign = ibv_create_comp_channel(other);
+	row(page, EINVAL, cq_of(16, foreign, 0), "CQ on the channel of another context");
+	ibv_destroy_comp_channel(foreign);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *used = ibv_create_cq(context, 4, NULL, channel, 0);
+	row(MAN("ibv_create_comp_channel"), EBUSY, ibv_destroy_comp_channel(channel), "destroy a channel that a CQ uses");
+	page = MAN("ibv_resize_cq");
+	row(page, EINVAL, ibv_resize_cq(used, 0), "resize a CQ to 0");
+	row(page, EINVAL, ibv_resize_cq(used, -5), "resize a CQ to -5");
+	row(page, EINVAL, ibv_resize_cq(used, limits.max_cqe + 1), "resize a CQ to too many");
+	struct ibv_qp *qp = new_qp(pd, used, IBV_QPT_RC);
+	row(page, EBUSY, ibv_destroy_cq(used), "destroy a CQ that a QP uses");
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+	must_change(qp, IBV_QPS_INIT, 0);
+	for (int i = 0; i < 3; i++)
+		if (ibv_post_recv(qp, &wr, &bad))
+			fail("receives");
+	must_change(qp, IBV_QPS_ERR, 0);
+	row(page, EINVAL, ibv_resize_cq(used, 1), "resize a CQ below its content");
+	row(page, 0, ibv_resize_cq(used, 64), "resize a CQ upwards");
+	for (int i = 0; i < 3; i++)
+		completes(page, used, 1, IBV_WC_WR_FLUSH_ERR, "completion %d survives the resize", i);
+	struct ibv_wc wc;
+	row(MAN("ibv_poll_cq"), 1, ibv_poll_cq(used, -1, &wc) < 0, "poll for -1 completions");
+	row(MAN("ibv_poll_cq"), 0, ibv_poll_cq(used, 0, &wc), "poll for 0 completions");
+	ibv_destroy_qp(qp);
+	row(page, 0, ibv_destroy_cq(used), "destroy the CQ at last");
+	row(page, 0, ibv_destroy_comp_channel(channel), "destroy the channel at last");
+	page = MAN("ibv_create_cq_ex");
+	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = 1ull << 40 };
+	row(page, EOPNOTSUPP, POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init)), "CQ with unknown wc_flags");
+	init = (struct ibv_cq_init_attr_ex){ .cqe = 16, .comp_mask = 1 << 20 };
+	int got = POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init));
+	row(page, 1, got == EINVAL || got == EOPNOTSUPP, "CQ with an unknown comp_mask");
+	init = (struct ibv_cq_init_attr_ex){ .cqe = 0 };
+	row(page, EINVAL, POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init)), "extended CQ of 0 entries");
+}
+
+static int srq_of(unsigned max_wr, unsigned max_sge)
+{
+	struct ibv_srq_init_attr init = { .attr = { max_wr, max_sge, 0 } };
+	return POINTER(ibv_destroy_srq, ibv_create_srq(pd, &init));
+}
+
+static void shared_queues(void)
+{
+	const char *page = MAN("ibv_create_srq");
+	row(page, EINVAL, srq_of(0, 1), "SRQ of 0 requests");
+	row(page, EINVAL, srq_of(limits.max_srq_wr + 1, 1), "SRQ of too many requests");
+	row(page, EINVAL, srq_of(8, limits.max_srq_sge + 1), "SRQ of too many entries");
+	struct ibv_srq_init_attr init = { .attr = { 4, 2, 0 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	if (!srq)
+		fail("SRQ");
+	struct ibv_srq_attr attr = { .srq_limit = init.attr.max_wr + 1 };
+	page = MAN("ibv_modify_srq");
+	row(page, EINVAL, ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), "SRQ limit above its size");
+	row(page, EINVAL, ibv_modify_srq(srq, &attr, 1 << 6), "SRQ with an unknown mask bit");
+	row(page, 0, ibv_modify_srq(srq, &attr, 0), "SRQ with an empty mask");
+	attr = (struct ibv_srq_attr){ .max_wr = limits.max_srq_wr + 1 };
+	row(page, EINVAL, ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), "SRQ resized to too many");
+	attr = (struct ibv_srq_attr){ .max_wr = 2 * init.attr.max_wr, .srq_limit = limits.max_srq_wr };
+	struct ibv_srq_attr after;
+	row(page, EINVAL, ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), "SRQ resized with a wrong limit");
+	holds(page, !ibv_query_srq(srq, &after) && after.max_wr == init.attr.max_wr, "then its size is unchanged");
+	page = MAN("ibv_post_srq_recv");
+	struct ibv_sge sges[64] = { { 0 } };
+	struct ibv_recv_wr wr = { .wr_id = 3, .sg_list = sges, .num_sge = init.attr.max_sge + 1 }, *bad = NULL;
+	row(page, EINVAL, ibv_post_srq_recv(srq, &wr, &bad), "SRQ receive with too many entries");
+	holds(page, bad == &wr, "bad_wr is that receive");
+	wr.num_sge = -1;
+	row(page, EINVAL, ibv_post_srq_recv(srq, &wr, &bad), "SRQ receive with -1 entries");
+	wr.num_sge = 0;
+	unsigned posted = 0;
+	while (posted <= init.attr.max_wr && (errno = ibv_post_srq_recv(srq, &wr, &bad)) == 0)
+		posted++;
+	row(page, ENOMEM, errno, "SRQ receive into a full queue");
+	holds(page, posted == init.attr.max_wr, "the SRQ takes as many as it says");
+	attr = (struct ibv_srq_attr){ .max_wr = 1 };
+	row(MAN("ibv_modify_srq"), EINVAL, ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), "SRQ resized below its content");
+	struct ibv_qp_init_attr uses = { .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_UC, .cap = { 1, 1, 1, 1, 0 } };
+	row(MAN("ibv_create_qp, NOTES"), EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp(pd, &uses)), "UC QP with an SRQ");
+	uses.qp_type = IBV_QPT_RC;
+	struct ibv_qp *qp = ibv_create_qp(pd, &uses);
+	row(MAN("ibv_create_srq"), EBUSY, ibv_destroy_srq(srq), "destroy an SRQ that a QP uses");
+	must_change(qp, IBV_QPS_INIT, 0);
+	wr.num_sge = 0;
+	row(MAN("ibv_post_recv"), EINVAL, ibv_post_recv(qp, &wr, &bad), "post a receive on a QP with an SRQ");
+	ibv_destroy_qp(qp);
+	row(page, 0, ibv_destroy_srq(srq), "destroy the SRQ at last");
+	struct ibv_srq_init_attr_ex wide = { .attr = { 4, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+					     .srq_type = IBV_SRQT_XRC, .pd = pd };
+	row(MAN("ibv_create_srq_ex"), EOPNOTSUPP, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "XRC SRQ");
+	wide.srq_type = IBV_SRQT_TM;
+	row(MAN("ibv_create_srq_ex"), EOPNOTSUPP, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "tag-matching SRQ");
+}
+
+static int qp_of(struct ibv_qp_init_attr init)
+{
+	if (!init.send_cq)
+		init.send_cq = cq;
+	if (!init.recv_cq)
+		init.recv_cq = cq;
+	if (!init.qp_type)
+		init.qp_type = IBV_QPT_RC;
+	return POINTER(ibv_destroy_qp, ibv_create_qp(pd, &init));
+}
+
+static void queue_pairs(void)
+{
+	const char *page = MAN("ibv_create_qp");
+	unsigned wr = limits.max_qp_wr + 1, sge = limits.max_sge + 1;
+	row(page, 0, qp_of((struct ibv_qp_init_attr){ .cap = { 1, 1, 1, 1, 0 } }), "an ordinary QP");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { wr, 1, 1, 1, 0 } }), "QP of too many sends");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { 1, wr, 1, 1, 0 } }), "QP of too many receives");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { 1, 1, sge, 1, 0 } }), "QP of too many send entries");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { 1, 1, 1, sge, 0 } }), "QP of too many receive entries");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { 1, 1, 1, 1, 1 << 20 } }), "QP of too many inline bytes");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { -1, -1, -1, -1, -1 } }), "QP of 2^32-1 everything");
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .qp_type = 77 }), "QP of type 77");
+	row(page, EOPNOTSUPP, qp_of((struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RAW_PACKET, .cap = { 1, 1, 1, 1, 0 } }), "raw packet QP");
+	row(page, EOPNOTSUPP, qp_of((struct ibv_qp_init_attr){ .qp_type = IBV_QPT_DRIVER, .cap = { 1, 1, 1, 1, 0 } }), "driver QP");
+	struct ibv_qp_init_attr none = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	row(page, EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp(pd, &none)), "QP without CQs");
+	none.send_cq = cq;
+	row(page, EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp(pd, &none)), "QP without a receive CQ");
+	struct ibv_cq *foreign = ibv_create_cq(other, 4, NULL, NULL, 0);
+	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .send_cq = foreign }), "QP with the CQ of another context");
+	ibv_destroy_cq(foreign);
+	page = MAN("ibv_create_qp_ex");
+	struct ibv_qp_init_attr_ex wide = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
+					    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					    .send_ops_flags = 1ull << 40, .cap = { 1, 1, 1, 1, 0 } };
+	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ibv_create_qp_ex(context, &wide)), "QP with unknown send operations");
+	wide.send_ops_flags = IBV_QP_EX_WITH_TSO;
+	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ibv_create_qp_ex(context, &wide)), "QP with TSO");
+	wide.qp_type = IBV_QPT_UD;
+	wide.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
+	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ibv_create_qp_ex(context, &wide)), "UD QP with RDMA WRITE");
+	wide.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	wide.create_flags = IBV_QP_CREATE_SCATTER_FCS;
+	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ibv_create_qp_ex(context, &wide)), "QP with a creation flag");
+	wide.comp_mask = 0;
+	row(page, EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp_ex(context, &wide)), "extended QP without a PD");
+}
+
+static int ah_of(struct ibv_ah_attr attr)
+{
+	return POINTER(ibv_destroy_ah, ibv_create_ah(pd, &attr));
+}
+
+static void address_handles(void)
+{
+	const char *page = MAN("ibv_create_ah");
+	struct ibv_port_attr port;
+	ibv_query_port(context, 1, &port);
+	struct ibv_ah_attr good = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 } };
+	struct ibv_ah_attr attr = good;
+	row(page, 0, ah_of(good), "an ordinary AH");
+	attr.is_global = 0;
+	row(page, EINVAL, ah_of(attr), "AH without a GRH");
+	attr = good;
+	attr.port_num = 0;
+	row(page, EINVAL, ah_of(attr), "AH on port 0");
+	attr.port_num = 2;
+	row(page, EINVAL, ah_of(attr), "AH on port 2");
+	attr = good;
+	attr.grh.sgid_index = port.gid_tbl_len - 1;
+	row(page, EINVAL, ah_of(attr), "AH with an empty GID index");
+	attr.grh.sgid_index = 255;
+	row(page, EINVAL, ah_of(attr), "AH with a GID index behind the table");
+	attr = good;
+	memset(&attr.grh.dgid, 0, sizeof(attr.grh.dgid));
+	row(page, EINVAL, ah_of(attr), "AH to GID 0");
+	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
+	struct ibv_grh grh = { .version_tclass_flow = htobe32(6u << 28) };
+	page = MAN("ibv_init_ah_from_wc");
+	row(page, 1, ibv_init_ah_from_wc(context, 1, &wc, &grh, &attr) != 0, "AH attributes from a GRH to nobody here");
+	row(page, 1, ibv_init_ah_from_wc(context, 2, &wc, &grh, &attr) != 0, "AH attributes from a GRH on port 2");
+}
+
+/* Posts a chain of three with a wrong request in the middle: the first is posted, bad_wr is the second. */
+static void bad_middle(struct ibv_qp *qp, const char *what, struct ibv_send_wr middle)
+{
+	struct ibv_send_wr last = { .opcode = IBV_WR_SEND }, *bad = NULL;
+	middle.next = &last;
+	struct ibv_send_wr first = { .wr_id = 5, .next = &middle, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	row(MAN("ibv_post_send"), EINVAL, ibv_post_send(qp, &first, &bad), "post %s", what);
+	verdict(bad == &middle, "bad_wr is that request", bad == &first ? "the one before" : "another", "it", MAN("ibv_post_send"));
+	struct ibv_wc wc;
+	while (wait_for(qp->send_cq, &wc, 0.01))
+		;
+}
+
+static void posting(void)
+{
+	const char *page = MAN("ibv_post_send");
+	char *memory = aligned_alloc(4096, 1 << 16);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 1 << 16, EVERYTHING);
+	struct ibv_sge sges[64];
+	for (int i = 0; i < 64; i++)
+		sges[i] = (struct ibv_sge){ (uintptr_t)memory, 16, mr->lkey };
+	struct ibv_send_wr send = { .wr_id = 1, .opcode = IBV_WR_SEND, .sg_list = sges, .num_sge = 1 }, *bad;
+	struct ibv_recv_wr receive = { .wr_id = 2, .sg_list = sges, .num_sge = 1 }, *bad_receive = NULL;
+	/* A lost peer: requests stay in the queue until the QP is destroyed. */
+	struct ibv_cq *own = new_cq(64);
+	struct ibv_qp *qp = new_qp(pd, own, IBV_QPT_RC), *peer = new_qp(pd, own, IBV_QPT_RC);
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a send in RESET");
+	row(MAN("ibv_post_recv"), EINVAL, ibv_post_recv(qp, &receive, &bad_receive), "post a receive in RESET");
+	must_change(qp, IBV_QPS_INIT, 0);
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a send in INIT");
+	must_change(qp, IBV_QPS_RTR, peer->qp_num);
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a send in RTR");
+	struct ibv_qp_attr slow;
+	int mask = attributes(IBV_QPT_RC, IBV_QPS_RTS, 0, &slow);
+	slow.timeout = 0;
+	if (ibv_modify_qp(qp, &slow, mask))
+		fail("RTS without a timeout");
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	ibv_query_qp(qp, &attr, IBV_QP_CAP, &init);
+	struct ibv_send_wr wrong = send;
+	wrong.num_sge = init.cap.max_send_sge + 1;
+	bad_middle(qp, "a send with an entry too many", wrong);
+	wrong.num_sge = -1;
+	bad_middle(qp, "a send with -1 entries", wrong);
+	wrong = send;
+	wrong.opcode = 99;
+	bad_middle(qp, "operation 99", wrong);
+	wrong.opcode = IBV_WR_TSO;
+	bad_middle(qp, "TSO", wrong);
+	ibv_destroy_qp(qp);
+	qp = new_qp(pd, own, IBV_QPT_RC);
+	must_change(qp, IBV_QPS_INIT, 0);
+	must_change(qp, IBV_QPS_RTR, peer->qp_num);
+	if (ibv_modify_qp(qp, &slow, mask))
+		fail("RTS without a timeout");
+	sges[0].length = init.cap.max_inline_data + 1;
+	wrong = send;
+	wrong.send_flags = IBV_SEND_INLINE;
+	bad_middle(qp, "too many inline bytes", wrong);
+	sges[0].length = 16;
+	wrong.opcode = IBV_WR_RDMA_READ;
+	bad_middle(qp, "an inline READ", wrong);
+	wrong = send;
+	wrong.send_flags = 1 << 20;
+	bad_middle(qp, "an unknown flag", wrong);
+	ibv_destroy_qp(qp);
+	qp = new_qp(pd, own, IBV_QPT_RC);
+	must_change(qp, IBV_QPS_INIT, 0);
+	must_change(qp, IBV_QPS_RTR, peer->qp_num);
+	if (ibv_modify_qp(qp, &slow, mask))
+		fail("RTS without a timeout");
+	ibv_query_qp(qp, &attr, IBV_QP_CAP, &init);
+	unsigned posted = 0;
+	while (posted <= init.cap.max_send_wr && (errno = ibv_post_send(qp, &send, &bad)) == 0)
+		posted++;
+	row(page, ENOMEM, errno, "post a send into a full queue");
+	holds(page, bad == &send && posted == init.cap.max_send_wr, "the send queue takes as many as it says");
+	receive.num_sge = init.cap.max_recv_sge + 1;
+	page = MAN("ibv_post_recv");
+	row(page, EINVAL, ibv_post_recv(qp, &receive, &bad_receive), "post a receive with an entry too many");
+	holds(page, bad_receive == &receive, "bad_wr is that receive");
+	receive.num_sge = 1;
+	for (posted = 0; posted <= init.cap.max_recv_wr && (errno = ibv_post_recv(qp, &receive, &bad_receive)) == 0;)
+		posted++;
+	row(page, ENOMEM, errno, "post a receive into a full queue");
+	holds(page, posted == init.cap.max_recv_wr, "the receive queue takes as many as it says");
+	ibv_destroy_qp(qp);
+	qp = new_qp(pd, own, IBV_QPT_UC);
+	connect_to(qp, peer->qp_num);
+	wrong = send;
+	wrong.opcode = IBV_WR_RDMA_READ;
+	bad_middle(qp, "a READ on UC", wrong);
+	wrong.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	bad_middle(qp, "an atomic on UC", wrong);
+	ibv_destroy_qp(qp);
+	ibv_destroy_qp(peer);
+	ibv_dereg_mr(mr);
+	ibv_destroy_cq(own);
+	free(memory);
+}
+
+static void posting_datagrams(void)
+{
+	const char *page = MAN("ibv_post_send");
+	char *memory = aligned_alloc(4096, 1 << 16);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 1 << 16, EVERYTHING);
+	struct ibv_cq *own = new_cq(16);
+	struct ibv_qp *qp = new_qp(pd, own, IBV_QPT_UD);
+	struct ibv_ah *ah = own_ah();
+	struct ibv_sge sge = { (uintptr_t)memory, 16, mr->lkey };
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 }, *bad;
+	connect_to(qp, 0);
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a datagram without an AH");
+	send.wr.ud.ah = ah;
+	send.wr.ud.remote_qpn = qp->qp_num;
+	send.wr.ud.remote_qkey = QKEY;
+	sge.length = 4097;
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a datagram longer than any MTU");
+	sge.length = 16;
+	send.opcode = IBV_WR_RDMA_WRITE;
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a WRITE on UD");
+	send.opcode = IBV_WR_RDMA_READ;
+	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a READ on UD");
+	ibv_destroy_qp(qp);
+	ibv_destroy_ah(ah);
+	ibv_dereg_mr(mr);
+	ibv_destroy_cq(own);
+	free(memory);
+}
+
+/* What this device does not have: EOPNOTSUPP, never a success that means nothing. */
+static void not_offered(void)
+{
+	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
+	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq };
+	struct ibv_rwq_ind_table_init_attr table = { .log_ind_tbl_size = 0 };
+	struct ibv_alloc_dm_attr dm = { .length = 4096 };
+	struct ibv_counters_init_attr counters = { 0 };
+	struct ibv_flow_attr flow = { .size = sizeof(flow), .port = 1 };
+	struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 1, 1 } };
+	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
+	row(MAN("ibv_alloc_mw"), EOPNOTSUPP, POINTER(ibv_dealloc_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_1)), "memory window of type 1");
+	row(MAN("ibv_alloc_mw"), EOPNOTSUPP, POINTER(ibv_dealloc_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_2)), "memory window of type 2");
+	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_attach_mcast(qp, &gid, 0), "attach to a multicast group");
+	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_detach_mcast(qp, &gid, 0), "detach from a multicast group");
+	row(MAN("ibv_create_flow"), EOPNOTSUPP, POINTER(ibv_destroy_flow, ibv_create_flow(qp, &flow)), "steering flow");
+	row(MAN("ibv_open_xrcd"), EOPNOTSUPP, POINTER(ibv_close_xrcd, ibv_open_xrcd(context, &xrcd)), "XRC domain");
+	row(MAN("ibv_create_wq"), EOPNOTSUPP, POINTER(ibv_destroy_wq, ibv_create_wq(context, &wq)), "work queue");
+	row(MAN("ibv_create_rwq_ind_table"), EOPNOTSUPP,
+	    POINTER(ibv_destroy_rwq_ind_table, ibv_create_rwq_ind_table(context, &table)), "indirection table");
+	row(MAN("ibv_alloc_dm"), EOPNOTSUPP, POINTER(ibv_free_dm, ibv_alloc_dm(context, &dm)), "device memory");
+	row(MAN("ibv_create_counters"), EOPNOTSUPP, POINTER(ibv_destroy_counters, ibv_create_counters(context, &counters)), "counters");
+	row(MAN("ibv_alloc_null_mr"), EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_alloc_null_mr(pd)), "null MR");
+	row(MAN("ibv_modify_cq"), EOPNOTSUPP, ibv_modify_cq(cq, &moderate), "moderate a CQ");
+	row(MAN("ibv_modify_qp_rate_limit"), EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &rate), "limit the rate of a QP");
+	ibv_destroy_qp(qp);
+}
+
+/* Pointers to nothing. Hardware libraries crash on most; a program under test shall live. */
+static void nothing(void)
+{
+	const char *ours = "issue 2, proof 7: null";
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port;
+	struct ibv_qp_attr qp_attr;
+	struct ibv_qp_init_attr init;
+	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
+	char memory[16];
+	/* The compiler must not see that these are null: some declarations say that they are not. */
+	struct ibv_context *volatile hidden = NULL;
+	struct ibv_context *no_context = hidden;
+	row(ours, EINVAL, ibv_query_device(no_context, &attr), "query no device");
+	row(ours, EINVAL, (ibv_query_port)(no_context, 1, (struct _compat_ibv_port_attr *)&port), "query the port of no device");
+	row(ours, EINVAL, POINTER(ibv_dealloc_pd, ibv_alloc_pd(no_context)), "PD of no device");
+	row(ours, EINVAL, ibv_dealloc_pd(NULL), "dealloc no PD");
+	row(ours, EINVAL, POINTER(ibv_dereg_mr, (ibv_reg_mr)(NULL, memory, 16, LOCAL)), "MR in no PD");
+	row(ours, EINVAL, POINTER(ibv_dereg_mr, ibv_reg_dmabuf_mr(NULL, 0, 4096, 0, -1, LOCAL)), "dma-buf MR in no PD");
+	row(ours, EINVAL, ibv_dereg_mr(NULL), "deregister no MR");
+	row(ours, EINVAL, POINTER(ibv_destroy_cq, ibv_create_cq(no_context, 1, NULL, NULL, 0)), "CQ of no device");
+	row(ours, EINVAL, ibv_destroy_cq(NULL), "destroy no CQ");
+	row(ours, EINVAL, ibv_resize_cq(NULL, 1), "resize no CQ");
+	row(ours, EINVAL, POINTER(ibv_destroy_comp_channel, ibv_create_comp_channel(no_context)), "channel of no device");
+	row(ours, EINVAL, ibv_destroy_comp_channel(NULL), "destroy no channel");
+	row(ours, EINVAL, POINTER(ibv_destroy_srq, ibv_create_srq(NULL, &srq)), "SRQ in no PD");
+	row(ours, EINVAL, POINTER(ibv_destroy_srq, ibv_create_srq(pd, NULL)), "SRQ of no attributes");
+	row(ours, EINVAL, ibv_destroy_srq(NULL), "destroy no SRQ");
+	row(ours, EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp(pd, NULL)), "QP of no attributes");
+	row(ours, EINVAL, ibv_modify_qp(NULL, &qp_attr, IBV_QP_STATE), "modify no QP");
+	row(ours, EINVAL, ibv_query_qp(NULL, &qp_attr, 0, &init), "query no QP");
+	row(ours, EINVAL, ibv_destroy_qp(NULL), "destroy no QP");
+	row(ours, EINVAL, POINTER(ibv_destroy_ah, ibv_create_ah(pd, NULL)), "AH of no attributes");
+	row(ours, EINVAL, ibv_destroy_ah(NULL), "destroy no AH");
+	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
+	struct ibv_recv_wr wr = { .num_sge = 1, .sg_list = NULL }, *bad;
+	must_change(qp, IBV_QPS_INIT, 0);
+	row(ours, EINVAL, ibv_modify_qp(qp, NULL, IBV_QP_STATE), "modify a QP with no attributes");
+	row(ours, EINVAL, ibv_post_recv(qp, &wr, &bad), "receive into a list of nothing");
+	row(ours, 0, ibv_post_recv(qp, NULL, &bad), "post no receive");
+	ibv_destroy_qp(qp);
+}
+
+int main(void)
+{
+	open_first_device();
+	other = ibv_open_device(context->device);
+	cq = new_cq(64);
+	if (!other)
+		fail("a second context");
+	row(uverbs, 0, other == context, "two opens give two contexts");
+	device_and_port();
+	domains();
+	registration();
+	dmabuf_registration();
+	reregistration();
+	advice();
+	completion_queues();
+	shared_queues();
+	queue_pairs();
+	address_handles();
+	posting();
+	posting_datagrams();
+	not_offered();
+	nothing();
+	ibv_destroy_cq(cq);
+	row(uverbs, 0, ibv_close_device(other), "close the second context");
+	row(MAN("ibv_alloc_pd"), 0, ibv_dealloc_pd(pd), "nothing is left in the PD");
+	row(uverbs, 0, ibv_close_device(context), "close the context");
+	return finish();
+}

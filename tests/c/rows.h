@@ -1,0 +1,242 @@
+/*
+ * What the bad-input programs share: rows with a wanted and a found result, and queue pairs of one process that are
+ * connected to each other. Every row prints `ok …` or `NOT …: got … want … [source]`; finish() prints the totals and
+ * gives the exit status, 1 when any row was NOT.
+ */
+#ifndef ROWS_H
+#define ROWS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int rows, wrong;
+
+/* Ends the program for something that is no row: the ground the rows stand on is missing. */
+static inline void fail(const char *what)
+{
+	printf("NOT %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static inline void verdict(int right, const char *what, const char *found, const char *wanted, const char *source)
+{
+	rows++;
+	if (right) {
+		printf("ok %s\n", what);
+	} else {
+		wrong++;
+		printf("NOT %s: got %s want %s [%s]\n", what, found, wanted, source);
+	}
+}
+
+static inline const char *errno_name(int number)
+{
+	const char *name = number ? strerrorname_np(number) : "success";
+	static char buffers[4][24];
+	static unsigned next;
+	if (name)
+		return name;
+	snprintf(buffers[next % 4], sizeof(buffers[0]), "%d", number);
+	return buffers[next++ % 4];
+}
+
+/* A row about an errno; 0 is success. */
+static inline void row(const char *source, int want, int got, const char *format, ...)
+{
+	char what[200];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	verdict(got == want, what, errno_name(got), errno_name(want), source);
+}
+
+/* A row about a plain condition. */
+static inline void holds(const char *source, int condition, const char *what)
+{
+	verdict(condition, what, "no", "yes", source);
+}
+
+static inline int finish(void)
+{
+	printf("%d rows, %d wrong\n", rows, wrong);
+	return wrong || !rows;
+}
+
+/* The errno of a call that gives a pointer: 0 when it gave one, which is then released. */
+#define POINTER(release, call)                                                                                         \
+	({                                                                                                             \
+		errno = 0;                                                                                             \
+		__auto_type made_ = (call);                                                                            \
+		int errno_ = errno;                                                                                    \
+		if (made_)                                                                                             \
+			release(made_);                                                                                \
+		made_ ? 0 : errno_;                                                                                    \
+	})
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static union ibv_gid gid;
+static struct ibv_device_attr limits;
+
+enum { GID_INDEX = 0, QKEY = 0x11223344, BUFFER = 1 << 20 };
+enum {
+	LOCAL = IBV_ACCESS_LOCAL_WRITE,
+	REMOTE = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+	EVERYTHING = LOCAL | REMOTE,
+};
+
+static inline void open_first_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!list || !list[0])
+		fail("there is a device");
+	context = ibv_open_device(list[0]);
+	if (!context)
+		fail("the device opens");
+	ibv_free_device_list(list);
+	pd = ibv_alloc_pd(context);
+	if (!pd || ibv_query_device(context, &limits) || ibv_query_gid(context, 1, GID_INDEX, &gid))
+		fail("protection domain, limits and GID");
+}
+
+static inline struct ibv_cq *new_cq(int entries)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, entries, NULL, NULL, 0);
+	if (!cq)
+		fail("completion queue");
+	return cq;
+}
+
+static inline struct ibv_qp *new_qp(struct ibv_pd *domain, struct ibv_cq *cq, enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1,
+					 .cap = { 8, 8, 2, 2, 64 } };
+	struct ibv_qp *qp = ibv_create_qp(domain, &init);
+	if (!qp)
+		fail("queue pair");
+	return qp;
+}
+
+static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	if (ibv_query_qp(qp, &attr, IBV_QP_STATE, &init))
+		return IBV_QPS_UNKNOWN;
+	return attr.qp_state;
+}
+
+/* Ordinary attributes for a change to `next`, and the mask that this change requires (ibv_modify_qp(3)). */
+static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint32_t peer, struct ibv_qp_attr *attr)
+{
+	int rc = type == IBV_QPT_RC, ud = type == IBV_QPT_UD;
+	*attr = (struct ibv_qp_attr){
+		.qp_state = next,
+		.port_num = 1,
+		.qkey = QKEY,
+		.qp_access_flags = EVERYTHING,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = peer,
+		.rq_psn = 77,
+		.sq_psn = 77,
+		.max_rd_atomic = 4,
+		.max_dest_rd_atomic = 4,
+		.min_rnr_timer = 1,
+		.timeout = 12,
+		.retry_cnt = 3,
+		.rnr_retry = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1,
+			     .grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 } },
+	};
+	switch (next) {
+	case IBV_QPS_INIT:
+		return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+	case IBV_QPS_RTR:
+		if (ud)
+			return IBV_QP_STATE;
+		return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		       (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
+	case IBV_QPS_RTS:
+		return IBV_QP_STATE | IBV_QP_SQ_PSN |
+		       (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0);
+	default:
+		return IBV_QP_STATE;
+	}
+}
+
+static inline int change(struct ibv_qp *qp, enum ibv_qp_state next, uint32_t peer)
+{
+	struct ibv_qp_attr attr;
+	int mask = attributes(qp->qp_type, next, peer, &attr);
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+static inline void must_change(struct ibv_qp *qp, enum ibv_qp_state next, uint32_t peer)
+{
+	errno = change(qp, next, peer);
+	if (errno)
+		fail("an ordinary change of state");
+}
+
+static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
+{
+	must_change(qp, IBV_QPS_INIT, peer);
+	must_change(qp, IBV_QPS_RTR, peer);
+	must_change(qp, IBV_QPS_RTS, peer);
+}
+
+static inline struct ibv_ah *own_ah(void)
+{
+	struct ibv_qp_attr attr;
+	attributes(IBV_QPT_RC, IBV_QPS_RTR, 0, &attr);
+	return ibv_create_ah(pd, &attr.ah_attr);
+}
+
+static inline double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* Waits for one completion, for at most `limit` seconds. Gives 0 when none came. */
+static inline int wait_for(struct ibv_cq *cq, struct ibv_wc *wc, double limit)
+{
+	double end = seconds() + limit;
+	int n;
+	while ((n = ibv_poll_cq(cq, 1, wc)) == 0 && seconds() < end)
+		;
+	return n == 1;
+}
+
+/* A row about the status of the next completion, which must be that of request `wr_id`. */
+static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status want,
+			     const char *format, ...)
+{
+	struct ibv_wc wc = { 0 };
+	char what[200], found[80];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	if (!wait_for(cq, &wc, 10))
+		snprintf(found, sizeof(found), "no completion in 10 s");
+	else
+		snprintf(found, sizeof(found), "%s of request %lu", ibv_wc_status_str(wc.status), (long)wc.wr_id);
+	char wanted[80];
+	snprintf(wanted, sizeof(wanted), "%s of request %lu", ibv_wc_status_str(want), (long)wr_id);
+	verdict(!strcmp(found, wanted), what, found, wanted, source);
+}
+
+#endif
