@@ -12,7 +12,7 @@ use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
-use crate::types::{Access, AhAttr, EventType};
+use crate::types::{Access, AhAttr, EventType, QpType};
 use link::{Batch, Endpoint, Flow, Path};
 use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
@@ -441,6 +441,9 @@ impl Device {
             || cap.max_inline_data > self.attr.max_inline_data
         {
             return Err(Error::Invalid("a queue size is above the device's limit"));
+        }
+        if init.srq.is_some() && init.qp_type == QpType::Uc {
+            return Err(Error::Invalid("UC does not receive from a shared queue"));
         }
         let device = self.arc()?;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);

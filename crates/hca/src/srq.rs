@@ -83,34 +83,24 @@ impl Srq {
         self.queue().attr
     }
 
-    /// Sets the limit; an armed limit that is already undercut raises its event at the next request taken.
+    /// Changes size and limit, each where given, both or none. An armed limit that is already undercut raises its event
+    /// at the next request taken.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the limit exceeds the size.
-    pub fn set_limit(&self, limit: u32) -> Result<()> {
-        let mut queue = self.queue();
-        if limit > queue.attr.max_wr {
-            return Err(Error::Invalid("limit above the size of the shared receive queue"));
-        }
-        queue.attr.limit = limit;
-        Ok(())
-    }
-
-    /// Changes the size.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when it is 0, beyond the device's limit, below the armed limit or below what waits.
-    pub fn resize(&self, max_wr: u32) -> Result<()> {
+    /// [`Error::Invalid`] when the size is 0, beyond the device's limit or below what waits, or the limit above the size.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
         let most = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_srq_wr);
         let mut queue = self.queue();
-        if max_wr == 0
-            || max_wr > most
-            || max_wr < queue.attr.limit
-            || queue.requests.len() > max_wr as usize
-        {
+        let size = max_wr.unwrap_or(queue.attr.max_wr);
+        let limit = limit.unwrap_or(queue.attr.limit);
+        if size == 0 || size > most || queue.requests.len() > size as usize {
             return Err(Error::Invalid("size of the shared receive queue out of range"));
         }
-        queue.attr.max_wr = max_wr;
+        if limit > size {
+            return Err(Error::Invalid("limit above the size of the shared receive queue"));
+        }
+        queue.attr.max_wr = size;
+        queue.attr.limit = limit;
         Ok(())
     }
 

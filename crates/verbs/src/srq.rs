@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_modify_srq(3)`: EINVAL for unknown mask bits.
+/// `ibv_modify_srq(3)`: EINVAL for unknown mask bits; a wrong value changes nothing.
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -127,12 +127,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
             return Err(INVALID);
         }
-        if mask & SRQ_MAX_WR != 0 {
-            srq.hca.resize(attr.max_wr)?;
-        }
-        if mask & SRQ_LIMIT != 0 {
-            srq.hca.set_limit(attr.srq_limit)?;
-        }
+        let given = |bit, value| (mask & bit != 0).then_some(value);
+        srq.hca.modify(given(SRQ_MAX_WR, attr.max_wr), given(SRQ_LIMIT, attr.srq_limit))?;
         Ok(())
     })
 }
