@@ -10,20 +10,11 @@ static struct ibv_pd *foreign;
 static char *local_memory, *remote_memory;
 static struct ibv_mr *local, *remote;
 
-struct pair {
-	struct ibv_cq *a_cq, *b_cq;
-	struct ibv_qp *a, *b;
-};
-
 enum { UNTOUCHED = 0x5a };
 
 static struct pair pair_of(enum ibv_qp_type type)
 {
-	struct pair pair = { .a_cq = new_cq(64), .b_cq = new_cq(64) };
-	pair.a = new_qp(pd, pair.a_cq, type);
-	pair.b = new_qp(pd, pair.b_cq, type);
-	connect_to(pair.a, pair.b->qp_num);
-	connect_to(pair.b, pair.a->qp_num);
+	struct pair pair = new_pair(type);
 	memset(remote_memory, UNTOUCHED, BUFFER);
 	memset(local_memory, 0xa5, BUFFER);
 	return pair;
@@ -35,11 +26,7 @@ static void end(struct pair pair)
 	if (ibv_poll_cq(pair.a_cq, 1, &wc) || (pair.b && ibv_poll_cq(pair.b_cq, 1, &wc)))
 		row("each request completes once", 0, 1, "a completion is left: %s of request %ld", ibv_wc_status_str(wc.status),
 		    (long)wc.wr_id);
-	ibv_destroy_qp(pair.a);
-	if (pair.b)
-		ibv_destroy_qp(pair.b);
-	ibv_destroy_cq(pair.a_cq);
-	ibv_destroy_cq(pair.b_cq);
+	end_pair(pair);
 }
 
 /* An ordinary request of 64 bytes from `local` to `remote`. */
@@ -57,23 +44,6 @@ static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge
 		wr.wr.rdma.rkey = remote->rkey;
 	}
 	return wr;
-}
-
-static void post(struct ibv_qp *qp, struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-	errno = ibv_post_send(qp, wr, &bad);
-	if (errno)
-		fail("post a request");
-}
-
-static void receive(struct ibv_qp *qp, uint64_t wr_id, void *at, uint32_t length, uint32_t lkey)
-{
-	struct ibv_sge sge = { (uintptr_t)at, length, lkey };
-	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
-	errno = ibv_post_recv(qp, &wr, &bad);
-	if (errno)
-		fail("post a receive");
 }
 
 /* Waits until a QP is in the error state: what the far side does follows its answer closely but not at once. */

@@ -196,6 +196,48 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 	must_change(qp, IBV_QPS_RTS, peer);
 }
 
+/* Two queue pairs of this process, connected to each other, each with its own completion queue. */
+struct pair {
+	struct ibv_cq *a_cq, *b_cq;
+	struct ibv_qp *a, *b;
+};
+
+static inline struct pair new_pair(enum ibv_qp_type type)
+{
+	struct pair pair = { .a_cq = new_cq(64), .b_cq = new_cq(64) };
+	pair.a = new_qp(pd, pair.a_cq, type);
+	pair.b = new_qp(pd, pair.b_cq, type);
+	connect_to(pair.a, pair.b->qp_num);
+	connect_to(pair.b, pair.a->qp_num);
+	return pair;
+}
+
+static inline void end_pair(struct pair pair)
+{
+	ibv_destroy_qp(pair.a);
+	if (pair.b)
+		ibv_destroy_qp(pair.b);
+	ibv_destroy_cq(pair.a_cq);
+	ibv_destroy_cq(pair.b_cq);
+}
+
+static inline void post(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+	errno = ibv_post_send(qp, wr, &bad);
+	if (errno)
+		fail("post a request");
+}
+
+static inline void receive(struct ibv_qp *qp, uint64_t wr_id, void *at, uint32_t length, uint32_t lkey)
+{
+	struct ibv_sge sge = { (uintptr_t)at, length, lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	errno = ibv_post_recv(qp, &wr, &bad);
+	if (errno)
+		fail("post a receive");
+}
+
 static inline struct ibv_ah *own_ah(void)
 {
 	struct ibv_qp_attr attr;
