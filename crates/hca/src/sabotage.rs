@@ -37,6 +37,26 @@ pub enum Sabotage {
     IgnoreFence,
 }
 
+impl Sabotage {
+    /// Every defect there is.
+    pub const ALL: &[Sabotage] = &[
+        Sabotage::SkipRkeyCheck,
+        Sabotage::SkipPdCheck,
+        Sabotage::SkipRangeCheck,
+        Sabotage::SkipKeyAccess,
+        Sabotage::SkipAccessFlags,
+        Sabotage::SkipPsnCheck,
+        Sabotage::ReexecuteAtomics,
+        Sabotage::IgnoreRnr,
+        Sabotage::LoseCompletionOrder,
+        Sabotage::SkipQkey,
+        Sabotage::SkipPkey,
+        Sabotage::AckBeforePlace,
+        Sabotage::SkipLengthCheck,
+        Sabotage::IgnoreFence,
+    ];
+}
+
 /// Whether `what` is switched on in this thread.
 #[cfg(not(feature = "sabotage"))]
 #[inline(always)]

@@ -12,6 +12,9 @@ use wire::{NakCode, Operation, Service, Syndrome};
 
 const FIRST_PSN: u32 = 1000;
 
+/// Packets of a message: place and length of payload.
+type Parts = Vec<(wire::Position, usize)>;
+
 fn responder_with(change: impl FnOnce(&mut Setup)) -> Node {
     let mut setup = Setup::new(QpType::Rc);
     change(&mut setup);
@@ -248,7 +251,7 @@ fn order_of_packets_within_a_message() {
 #[test]
 pub fn payload_fits_its_place() {
     // (packets, the last of which is wrong)
-    let cases: [(&str, Vec<(wire::Position, usize)>); 8] = [
+    let cases: [(&str, Parts); 8] = [
         ("first shorter than the MTU", vec![(First, 255)]),
         ("first longer than the MTU", vec![(First, 257)]),
         ("middle shorter", vec![(First, 256), (Middle, 0)]),
@@ -291,7 +294,7 @@ pub fn payload_fits_its_place() {
 
 #[test]
 pub fn a_write_keeps_to_its_announced_length() {
-    let cases: [(&str, u32, Vec<(wire::Position, usize)>); 7] = [
+    let cases: [(&str, u32, Parts); 7] = [
         ("only shorter", 100, vec![(Only, 99)]),
         ("only longer", 100, vec![(Only, 101)]),
         ("first of a message of one packet", 256, vec![(First, 256)]),

@@ -2,7 +2,6 @@
 
 use super::Rng;
 use super::node::{Node, Setup};
-use hca::QpType;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use wire::{Headers, MAX_HEADERS_LEN};
@@ -34,7 +33,6 @@ pub struct Pair {
     pub faults: Faults,
     pub rng: Rng,
     pub now: Instant,
-    start: Instant,
     /// Packets by time of arrival and order of sending, with their receiver.
     wire: BTreeMap<(Instant, u64), (usize, Packet)>,
     sent: u64,
@@ -57,16 +55,7 @@ impl Pair {
             node.connect(&own);
             node
         });
-        Pair { nodes, faults, rng, now: start, start, wire: BTreeMap::new(), sent: 0 }
-    }
-
-    /// A pair on a perfect network.
-    pub fn perfect(kind: QpType) -> Pair {
-        Pair::new(&Setup::new(kind), 256 << 10, 1, Faults::NONE)
-    }
-
-    pub fn elapsed(&self) -> Duration {
-        self.now - self.start
+        Pair { nodes, faults, rng, now: start, wire: BTreeMap::new(), sent: 0 }
     }
 
     /// Puts what the nodes emitted on the wire.
@@ -109,12 +98,12 @@ impl Pair {
             self.nodes[to].receive(&packet);
             touched[to] = true;
         }
-        for me in 0..2 {
-            if touched[me] {
-                self.nodes[me].end_of_batch();
+        for (node, touched) in self.nodes.iter_mut().zip(touched) {
+            if touched {
+                node.end_of_batch();
             }
-            if self.nodes[me].qp.deadline().is_some_and(|at| at <= self.now) {
-                self.nodes[me].with(|qp, cx| qp.timer(cx));
+            if node.qp.deadline().is_some_and(|at| at <= self.now) {
+                node.with(|qp, cx| qp.timer(cx));
             }
         }
         self.collect();

@@ -214,7 +214,7 @@ impl Node {
         let route = Arc::new(pcie::Route::local());
         let space: Arc<dyn DmaSpace> = ram.clone();
         // Two segments where it can be, so that accesses cross a border.
-        let cut = len / 3 & !7;
+        let cut = (len / 3) & !7;
         let segments = [(0, cut), (cut, len - cut)]
             .into_iter()
             .filter(|(_, len)| *len > 0)
