@@ -12,6 +12,7 @@
 
 use crate::Endpoint;
 use crate::cmsg::Control;
+use crate::crc;
 use crate::flow::{Flow, FlowState};
 use crate::stats::add;
 use crate::trace::{Trace, Traced};
@@ -20,6 +21,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use wire::icrc::LengthCrc;
 use wire::{Headers, ICRC_LEN};
 
 /// Bytes staged before they are sent: a few full trains, and little enough to stay in the cache.
@@ -41,6 +43,8 @@ pub struct Batch {
 /// A run of equal packets in the staging buffer.
 struct Train {
     flow: Arc<FlowState>,
+    /// The hashed IP and UDP headers of all packets but a shorter last.
+    headers: LengthCrc,
     start: usize,
     len: usize,
     segment: usize,
@@ -116,21 +120,27 @@ impl Batch {
         headers.emit(transport);
         fill(&mut transport[headers_len..headers_len + payload_len])?;
         transport[headers_len + payload_len..].fill(0);
-        let identification = match self.trains.last_mut() {
+        let train = match self.trains.last_mut() {
             Some(train) if joins => {
                 train.count += 1;
                 train.len += len;
                 train.open = len == train.segment;
-                train.count - 1
+                train
             }
             _ => {
                 let open = flow.0.socket.gso.load(Relaxed);
+                let headers = flow.0.crc.at_length(transport.len());
                 let flow = flow.0.clone();
-                self.trains.push(Train { flow, start, len, segment: len, count: 1, open });
-                0
+                let train = Train { flow, headers, start, len, segment: len, count: 1, open };
+                self.trains.push_mut(train)
             }
         };
-        let value = flow.0.crc.icrc(identification as u16, transport);
+        let identification = (train.count - 1) as u16;
+        let value = if len == train.segment {
+            crc::icrc(&train.headers, identification, transport)
+        } else {
+            flow.0.crc.icrc(identification, transport)
+        };
         icrc.copy_from_slice(&value.to_le_bytes());
         self.used += len;
         Ok(())
@@ -221,6 +231,7 @@ fn refused(
         icrc.copy_from_slice(&train.flow.crc.icrc(0, transport).to_le_bytes());
         let lone = Train {
             flow: train.flow.clone(),
+            headers: train.headers,
             start: 0,
             len: datagram.len(),
             segment: datagram.len(),

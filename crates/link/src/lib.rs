@@ -7,6 +7,7 @@
 
 mod batch;
 mod cmsg;
+mod crc;
 mod endpoint;
 pub mod fds;
 mod flow;
