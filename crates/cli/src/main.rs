@@ -4,6 +4,7 @@
 //! `embedded` (the library inside this program), `session` (temporary files), `tree` (the sysfs a program sees).
 
 mod args;
+mod demo;
 mod docs;
 mod embedded;
 mod env;
@@ -20,18 +21,26 @@ mod style;
 mod supervise;
 mod tree;
 
-use args::{Cli, Command};
+use args::{Cli, Command, DemoPeer};
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == args::DEMO_PEER) {
+        let arguments = DemoPeer::parse_from(std::env::args_os().skip(1));
+        return exit(demo::peer::peer(&arguments));
+    }
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Env(arguments) => env::env(&arguments),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),
         Command::Ps(arguments) => ps::ps(&arguments),
-        Command::Demo(_) => Err(failure::Failure::new("later")),
+        Command::Demo(arguments) => demo::demo(&arguments),
     };
+    exit(outcome)
+}
+
+fn exit(outcome: failure::Outcome) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|failure| failure.report()))
 }

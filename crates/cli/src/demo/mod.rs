@@ -1,0 +1,345 @@
+//! `peerdma demo`: GPU memory crosses between two processes by RDMA, and a hash taken on the far GPU proves it.
+//!
+//! This process conducts: it starts two of itself ([`peer`]) under the settings of `run`, passes their messages on
+//! ([`protocol`]), judges what they found, and prints ([`report`]). It touches neither GPU nor HCA.
+
+pub mod peer;
+mod protocol;
+mod report;
+mod vram;
+
+use crate::args::{DEMO_PEER, Demo, Side};
+use crate::failure::{Context, Failure, Outcome};
+use crate::session::Session;
+use crate::supervise::Interrupts;
+use crate::{settings, style, tree};
+use protocol::{FromPeer, Ready, ToPeer};
+use report::{Report, SideReport, Transfer};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Without a sign from either side for this long, the demo has failed. Progress is reported every few milliseconds.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Runs the demo.
+pub fn demo(arguments: &Demo) -> Outcome {
+    let (file, size) = what_to_send(arguments)?;
+    let platform = tree::platform(&arguments.device)?;
+    let interrupts = Interrupts::begin().what("cannot hold signals back")?;
+    let session = Session::begin()?;
+    let lib = settings::library_folder(&arguments.device, || Ok(session.path().to_owned()))?;
+    let tree_path = session.path().join("sysfs");
+    tree::write(&arguments.device, &tree_path)?;
+    let variables = settings::variables(&arguments.device, &lib, &tree_path)?;
+
+    let start = |side, events: &Sender<Event>| -> Outcome<Peer> {
+        let mut command = Command::new(own_executable()?);
+        command.arg(DEMO_PEER).args(["--side", side_name(side), "--size", &size.to_string()]);
+        command.arg("--file").arg(&file).envs(variables.iter().map(|(name, value)| (name, value)));
+        if arguments.corrupt {
+            command.arg("--corrupt");
+        }
+        Peer::start(side, command, events)
+    };
+    let (events, inbox) = channel();
+    interrupts.report_to(events.clone(), Event::Interrupted);
+    let near = start(Side::Near, &events)?;
+    let far = start(Side::Far, &events)?;
+    let conductor = Conductor { near, far, inbox, progress: Progress::new(size) };
+    let report = conductor.conduct(&platform, &file, size, &lib)?;
+    drop(session);
+    report.print(arguments.json);
+    Ok(0)
+}
+
+/// The file and the number of bytes.
+fn what_to_send(arguments: &Demo) -> Outcome<(PathBuf, u64)> {
+    let file = match &arguments.file {
+        Some(file) => file.clone(),
+        None => own_executable()?,
+    };
+    let metadata = std::fs::metadata(&file).what(format_args!("cannot read {}", file.display()))?;
+    if !metadata.is_file() || metadata.len() == 0 {
+        return Err(Failure::new(format_args!("{} holds nothing to send", file.display()))
+            .because(if metadata.is_file() { "it is empty" } else { "it is not a regular file" })
+            .remedy("name another file with --file"));
+    }
+    Ok((file, arguments.size.unwrap_or(metadata.len())))
+}
+
+fn own_executable() -> Outcome<PathBuf> {
+    std::env::current_exe().what("cannot find this program's own executable")
+}
+
+fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Near => "near",
+        Side::Far => "far",
+    }
+}
+
+/// What the conductor waits for.
+enum Event {
+    /// A side says something.
+    Said(Side, FromPeer),
+    /// A side closed its connection: it has ended.
+    Ended(Side),
+    /// A signal asks to stop.
+    Interrupted(i32),
+}
+
+/// One side: its process and the connection to it.
+struct Peer {
+    side: Side,
+    process: Child,
+    connection: UnixStream,
+}
+
+impl Peer {
+    fn start(side: Side, mut command: Command, events: &Sender<Event>) -> Outcome<Peer> {
+        let (ours, theirs) = UnixStream::pair().what("cannot make a socket pair")?;
+        let process = command
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .what(format_args!("cannot start the {} side", side_name(side)))?;
+        let reader = ours.try_clone().what("cannot copy a socket")?;
+        let events = events.clone();
+        std::thread::spawn(move || {
+            let mut messages = protocol::Messages::over(reader);
+            // The conductor may have gone; then nobody wants to know.
+            while let Ok(Some(message)) = messages.next() {
+                drop(events.send(Event::Said(side, message)));
+            }
+            drop(events.send(Event::Ended(side)));
+        });
+        Ok(Peer { side, process, connection: ours })
+    }
+
+    fn tell(&mut self, message: &ToPeer) -> Outcome<()> {
+        protocol::send(&mut self.connection, message)
+            .what(format_args!("cannot reach the {} side", side_name(self.side)))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // After its work the process has ended or is about to; after a failure it must not stay.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+struct Conductor {
+    near: Peer,
+    far: Peer,
+    inbox: Receiver<Event>,
+    progress: Progress,
+}
+
+impl Conductor {
+    fn conduct(
+        mut self,
+        platform: &pcie::Platform,
+        file: &Path,
+        size: u64,
+        lib: &Path,
+    ) -> Outcome<Report> {
+        self.progress.say("registering GPU memory");
+        let (mut near, mut far) = (None::<Ready>, None::<Ready>);
+        while near.is_none() || far.is_none() {
+            match self.next()? {
+                (Side::Near, FromPeer::Ready(ready)) => near = Some(*ready),
+                (Side::Far, FromPeer::Ready(ready)) => far = Some(*ready),
+                (side, other) => return Err(out_of_turn(side, &other)),
+            }
+        }
+        let (Some(near), Some(far)) = (near, far) else {
+            return Err(Failure::new("a side is missing"));
+        };
+        self.near.tell(&ToPeer::Connect(far.endpoint))?;
+        self.far.tell(&ToPeer::Connect(near.endpoint))?;
+        for _ in 0..2 {
+            match self.next()? {
+                (_, FromPeer::Connected) => {}
+                (side, other) => return Err(out_of_turn(side, &other)),
+            }
+        }
+
+        self.progress.say("RDMA WRITE");
+        self.near.tell(&ToPeer::Write(far.target))?;
+        let write = self.transfer()?;
+        self.progress.say("hashing on the far GPU");
+        self.far.tell(&ToPeer::Hash)?;
+        let far_hash = match self.next()? {
+            (Side::Far, FromPeer::Hashed { hash }) => hash,
+            (side, other) => return Err(out_of_turn(side, &other)),
+        };
+        self.progress.say("RDMA READ");
+        self.near.tell(&ToPeer::Read(far.target))?;
+        let read = self.transfer()?;
+        self.progress.say("comparing on the near GPU");
+        self.near.tell(&ToPeer::Compare)?;
+        let (file_hash, difference) = match self.next()? {
+            (Side::Near, FromPeer::Compared { file_hash, difference }) => (file_hash, difference),
+            (side, other) => return Err(out_of_turn(side, &other)),
+        };
+        self.progress.done();
+
+        judge(&file_hash, &far_hash, difference)?;
+        let sides = [near, far].map(|ready| SideReport::new(platform, ready));
+        let report = Report {
+            file: file.to_owned(),
+            size,
+            hash: file_hash,
+            library: lib.to_owned(),
+            sides,
+            write,
+            read,
+        };
+        self.near.tell(&ToPeer::End)?;
+        self.far.tell(&ToPeer::End)?;
+        // Both end by themselves, releasing what they registered in order.
+        for peer in [&mut self.near, &mut self.far] {
+            let status = peer.process.wait().what("cannot wait for a side")?;
+            if !status.success() {
+                return Err(Failure::new(format_args!(
+                    "the {} side failed at its end",
+                    side_name(peer.side)
+                ))
+                .because(status)
+                .remedy("see its message above"));
+            }
+        }
+        Ok(report)
+    }
+
+    /// The next message; progress is shown, ends and failures end the demo.
+    fn next(&mut self) -> Outcome<(Side, FromPeer)> {
+        loop {
+            let event = self.inbox.recv_timeout(SILENCE).map_err(|error| match error {
+                RecvTimeoutError::Timeout => Failure::new("both sides are silent")
+                    .because(format_args!("nothing was heard for {} s", SILENCE.as_secs()))
+                    .remedy("run it again with --log and see where it stops"),
+                RecvTimeoutError::Disconnected => Failure::new("both sides are gone"),
+            })?;
+            match event {
+                Event::Said(_, FromPeer::Progress { bytes }) => self.progress.set(bytes),
+                Event::Said(side, FromPeer::Failed { what, remedy }) => {
+                    let failure = Failure::new(format_args!("the {} side failed", side_name(side)))
+                        .because(what);
+                    return Err(match remedy {
+                        Some(remedy) => failure.remedy(remedy),
+                        None => failure,
+                    });
+                }
+                Event::Said(side, message) => return Ok((side, message)),
+                Event::Ended(side) => return Err(self.ended(side)),
+                Event::Interrupted(signal) => {
+                    return Err(Failure::new(format_args!("stopped by signal {signal}"))
+                        .status(u8::try_from(128 + signal).unwrap_or(1)));
+                }
+            }
+        }
+    }
+
+    fn transfer(&mut self) -> Outcome<Transfer> {
+        match self.next()? {
+            (Side::Near, FromPeer::Transferred { bytes, seconds }) => {
+                Ok(Transfer { bytes, seconds })
+            }
+            (side, other) => Err(out_of_turn(side, &other)),
+        }
+    }
+
+    fn ended(&mut self, side: Side) -> Failure {
+        let peer = if side == Side::Near { &mut self.near } else { &mut self.far };
+        let failure = Failure::new(format_args!(
+            "the {} side ended in the middle of its work",
+            side_name(side)
+        ));
+        match peer.process.wait() {
+            Ok(status) => failure.because(status).remedy("run it again with --log"),
+            Err(error) => failure.because(error),
+        }
+    }
+}
+
+/// What proves the demo: the far GPU's hash is the file's, and what came back is what was sent.
+fn judge(file_hash: &str, far_hash: &str, difference: Option<u64>) -> Outcome<()> {
+    let mut reasons = Vec::new();
+    if far_hash != file_hash {
+        reasons.push(format!("the far GPU's hash is {far_hash}, the file's is {file_hash}"));
+    }
+    if let Some(offset) = difference {
+        reasons.push(format!("what came back by RDMA READ differs first at byte {offset}"));
+    }
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let failure = Failure::new("the bytes that crossed are not the bytes that were sent");
+    let failure = reasons.into_iter().fold(failure, Failure::because);
+    Err(failure.remedy("run it again with --trace demo.pcap and report both"))
+}
+
+fn out_of_turn(side: Side, message: &FromPeer) -> Failure {
+    Failure::new(format_args!("the {} side spoke out of turn", side_name(side)))
+        .because(format_args!("{message:?}"))
+        .remedy("this is a defect of peerdma; please report it")
+}
+
+/// The progress bar on stderr; nothing where stderr is no terminal.
+struct Progress {
+    bar: indicatif::ProgressBar,
+}
+
+impl Progress {
+    fn new(size: u64) -> Progress {
+        let bar = indicatif::ProgressBar::new(size);
+        let style =
+            indicatif::ProgressStyle::with_template("{msg:26} [{bar:32}] {bytes}/{total_bytes}");
+        if let Ok(style) = style {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Progress { bar }
+    }
+
+    fn say(&self, what: &'static str) {
+        self.bar.set_message(what);
+        self.bar.set_position(0);
+    }
+
+    fn set(&self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+
+    fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// `N` bytes per second in words.
+fn rate(bytes: u64, seconds: f64) -> String {
+    format!("{}/s", style::bytes((bytes as f64 / seconds.max(1e-9)) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_equal_bytes_are_proof() {
+        assert!(judge("a", "a", None).is_ok());
+        assert!(judge("a", "b", None).unwrap_err().into_parts().0.contains("hash is b"));
+        assert!(judge("a", "a", Some(7)).unwrap_err().into_parts().0.contains("byte 7"));
+    }
+}

@@ -1,0 +1,154 @@
+//! The main job as a user meets it: it proves, it refuses to prove what is not so, and it leaves nothing behind.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let root = std::env::temp_dir().join(format!("peerdma-demo-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("tmp")).unwrap();
+        Place(root)
+    }
+
+    fn demo(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_peerdma"))
+            .arg("demo")
+            .args(arguments)
+            .env("TMPDIR", self.0.join("tmp"))
+            .env_remove("XDG_RUNTIME_DIR")
+            .output()
+            .unwrap()
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn assert_nothing_left(&self) {
+        let left: Vec<_> =
+            std::fs::read_dir(self.0.join("tmp")).unwrap().flatten().map(|e| e.path()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_first_line_says_what_was_proven() {
+    let place = Place::new("words");
+    let output = place.demo(&["--size", "3M"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    let first = out.lines().next().unwrap();
+    assert!(first.starts_with("Proven: 3.0 MiB of GPU memory crossed"), "{first}");
+    for word in [
+        "gpu0",
+        "gpu1",
+        "peerdma0",
+        "lkey",
+        "rkey",
+        "fd ",
+        "BUS_ADDR",
+        "THRU_HOST_BRIDGE",
+        "RDMA WRITE",
+        "RDMA READ",
+    ] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(!out.contains('\u{1b}') && err.is_empty(), "{err}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn odd_sizes_cross_and_the_hash_is_the_files() {
+    let place = Place::new("sizes");
+    let content: Vec<u8> =
+        (0..1_234_567_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let file = place.file("file", &content);
+    for size in [1, 4095, 4097, content.len()] {
+        let output = place.demo(&["--file", &file, "--size", &size.to_string(), "--json"]);
+        assert!(output.status.success(), "{size}: {}", text(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["proven"], true);
+        assert_eq!(json["bytes"], size);
+        assert_eq!(json["blake3"], blake3::hash(&content[..size]).to_hex().as_str());
+        assert_eq!(json["write"]["bytes"], size);
+        let [near, far] = [&json["sides"][0], &json["sides"][1]];
+        assert_ne!(near["pid"], far["pid"]);
+        assert_ne!(near["gpu"]["address"], far["gpu"]["address"]);
+        // The bytes crossed in packets: there once, and back once.
+        assert!(far["traffic"]["received_bytes"].as_u64().unwrap() >= size as u64, "{far}");
+        assert!(far["traffic"]["sent_bytes"].as_u64().unwrap() >= size as u64, "{far}");
+    }
+}
+
+#[test]
+fn a_size_beyond_the_file_repeats_it() {
+    let place = Place::new("repeat");
+    let file = place.file("file", b"abc");
+    let output = place.demo(&["--file", &file, "--size", "1000", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let repeated: Vec<u8> = b"abc".iter().copied().cycle().take(1000).collect();
+    assert_eq!(json["blake3"], blake3::hash(&repeated).to_hex().as_str());
+}
+
+#[test]
+fn one_wrong_byte_is_no_proof() {
+    let place = Place::new("corrupt");
+    for arguments in
+        [&["--size", "100K", "--corrupt"][..], &["--size", "100K", "--corrupt", "--json"]]
+    {
+        let output = place.demo(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(text(&output.stdout), "");
+        let err = text(&output.stderr);
+        assert!(
+            err.contains("hash") && err.contains("first at byte 51200") && err.contains("to do:"),
+            "{err}"
+        );
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_file_that_is_not_there_is_said_at_once() {
+    let place = Place::new("nofile");
+    for (file, why) in [
+        ("/no/such/file", "No such file"),
+        ("/", "not a regular file"),
+        ("/dev/null", "not a regular file"),
+    ] {
+        let output = place.demo(&["--file", file]);
+        assert_eq!(output.status.code(), Some(1));
+        let err = text(&output.stderr);
+        assert!(err.contains(file) && err.contains(why), "{err}");
+    }
+    let empty = place.file("empty", b"");
+    assert!(text(&place.demo(&["--file", &empty]).stderr).contains("it is empty"));
+}
+
+#[test]
+fn two_demos_at_once_do_not_disturb_each_other() {
+    let place = Place::new("two");
+    std::thread::scope(|scope| {
+        let runs: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| place.demo(&["--size", "2M", "--json"]))).collect();
+        for run in runs {
+            let output = run.join().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+    });
+    place.assert_nothing_left();
+}
