@@ -102,7 +102,9 @@ impl Endpoint {
     }
 
     /// What the kernel granted as receive buffer, the lesser of both sockets, as SO_RCVBUF says it.
-    /// The kernel charges its own bookkeeping to it, so less payload fits: about half is safe.
+    /// The kernel charges its own bookkeeping to it. On Linux 6.18 over loopback, payload fills nine
+    /// tenths of it in trains, not quite half of it in lone datagrams of 1 or 4 KiB, and a short
+    /// datagram is charged 832 bytes.
     pub fn receive_buffer_bytes(&self) -> usize {
         self.receive_buffer_bytes
     }

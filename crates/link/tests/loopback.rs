@@ -106,6 +106,7 @@ fn a_full_buffer_is_sent_without_being_asked() {
     }
     assert!(counter(&ep, "tx_datagrams") > 100);
     batch.flush(&ep);
+    assert_eq!(counter(&ep, "tx_trains"), 14, "15 packets each, none cut short but the last");
     let seen = collect(&ep, 200);
     assert!(seen.iter().map(|packet| packet.psn).eq(0..200));
 }
