@@ -166,6 +166,34 @@ pub trait ControlBlocks: Send + Sync {
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno>;
 }
 
+/// Control blocks across the user's processes, under `dmabuf-` and the id in hexadecimal.
+impl ControlBlocks for registry::Client {
+    fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), Errno> {
+        registry::Client::publish(self, &registry_name(id), control).map_err(registry_errno)
+    }
+
+    fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno> {
+        match registry::Client::lookup(self, &registry_name(id)) {
+            Ok(control) => Ok(Some(control)),
+            Err(registry::Error::Unknown) => Ok(None),
+            Err(error) => Err(registry_errno(error)),
+        }
+    }
+}
+
+fn registry_name(id: u64) -> String {
+    format!("dmabuf-{id:016x}")
+}
+
+fn registry_errno(error: registry::Error) -> Errno {
+    match error {
+        registry::Error::System { errno, .. } => Errno::from_raw_os_error(errno),
+        registry::Error::Taken => Errno::EXIST,
+        registry::Error::Timeout => Errno::TIMEDOUT,
+        _ => Errno::IO,
+    }
+}
+
 /// Control blocks within one process.
 #[derive(Default, Debug)]
 pub struct LocalControls(Mutex<HashMap<u64, OwnedFd>>);

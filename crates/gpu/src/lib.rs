@@ -1,1 +1,17 @@
-//! gpu
+//! Providers of device memory behind one trait.
+//!
+//! A [`Provider`] allocates [`Memory`] that can be exported as a dma-buf descriptor, and says honestly what its
+//! exports can do. The [`SoftwareGpu`] has a card's worth of memory, a BAR window that may be smaller, and a few kernels; it
+//! needs no device.
+#![deny(unsafe_code)]
+
+mod error;
+mod kernels;
+mod provider;
+mod software;
+mod vram;
+
+pub use error::Error;
+pub use kernels::Digest;
+pub use provider::{Memory, Provider, Traits};
+pub use software::{Buffer, Config, SoftwareGpu};

@@ -90,9 +90,16 @@ mod model {
     use loom::sync::atomic::AtomicBool;
     use loom::thread;
 
+    /// All interleavings with up to three preemptions.
+    fn model(body: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(body);
+    }
+
     #[test]
     fn gate_nobody_is_inside_after_revoke() {
-        loom::model(|| {
+        model(|| {
             let gate = Arc::new(Gate::new());
             let gone = Arc::new(AtomicBool::new(false));
             let users: Vec<_> = (0..2)
@@ -116,7 +123,7 @@ mod model {
 
     #[test]
     fn gate_two_revokers_both_wait() {
-        loom::model(|| {
+        model(|| {
             let gate = Arc::new(Gate::new());
             let gone = Arc::new(AtomicBool::new(false));
             assert!(gate.enter());
