@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{cq, cq_ex, device, mr, pd, post, qp, query, srq};
+use crate::{cq, cq_ex, device, dm, mr, pd, post, qp, query, srq};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -24,6 +24,7 @@ pub enum Owned {
     Pd(Arc<hca::Pd>),
     Mr(Arc<hca::Mr>, Arc<Mutex<mr::Facts>>),
     Cq(Arc<hca::Cq>),
+    Dm(Arc<dm::Memory>),
     Srq(Arc<hca::Srq>),
     Qp(Arc<hca::Qp>),
 }
@@ -150,6 +151,9 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.query_port = Some(query::query_port_sized);
     c.advise_mr = Some(mr::advise_mr);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.reg_dm_mr = Some(dm::reg_dm_mr);
     c.alloc_parent_domain = Some(pd::alloc_parent_domain);
     c.alloc_td = Some(pd::alloc_td);
     c.dealloc_td = Some(pd::dealloc_td);

@@ -8,6 +8,10 @@ use link::Trace;
 use registry::{Client, Role};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
+/// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
+/// them look for its provider library.
+const NO_VENDOR: u32 = 0xff_ffff;
+
 /// A running HCA and what it raises.
 pub struct Engine {
     /// The HCA.
@@ -88,7 +92,10 @@ fn start() -> Res<Engine> {
     })?;
     let trace = trace.map(Arc::new);
     let device = hca::Device::open(hca::DeviceConfig {
-        attr: hca::DeviceAttr::new(identity::NAME, device::guid()),
+        attr: hca::DeviceAttr {
+            vendor_id: NO_VENDOR,
+            ..hca::DeviceAttr::new(identity::NAME, device::guid())
+        },
         comm: command_name(),
         registry: registry.clone(),
         mtu_bytes: None,

@@ -60,8 +60,8 @@ macro_rules! older {
 }
 
 use crate::{
-    ah, async_events, buf, channel, compat, context, cq, device, fork, marshal, mr, pd, qp, query,
-    rate, srq, strings, sysfs_files, unsupported,
+    ah, async_events, buf, channel, compat, context, cq, device, dm, fork, marshal, mr, pd, qp,
+    query, rate, srq, strings, sysfs_files, unsupported,
 };
 
 exports! {
@@ -157,9 +157,9 @@ exports! {
         "ibv_reg_dmabuf_mr" => mr::ibv_reg_dmabuf_mr,
     }
     "IBVERBS_1.13" {
-        "ibv_import_dm" => unsupported::ibv_import_dm,
+        "ibv_import_dm" => dm::ibv_import_dm,
         "ibv_is_fork_initialized" => fork::ibv_is_fork_initialized,
-        "ibv_unimport_dm" => unsupported::ibv_unimport_dm,
+        "ibv_unimport_dm" => dm::ibv_unimport_dm,
     }
     "IBVERBS_1.14" {
         "ibv_query_qp_data_in_order" => qp::ibv_query_qp_data_in_order,

@@ -20,6 +20,8 @@ pub enum Kind {
     User,
     /// A dma-buf.
     DmaBuf,
+    /// Device memory.
+    Device,
     /// A region of another context, named by `ibv_import_mr`.
     Imported,
 }
@@ -105,6 +107,24 @@ pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<
     let access = rights(access)?;
     let umem = memory::user(addr, length, access)?;
     install(pd, Kind::User, umem, (addr, length, iova), access)
+}
+
+/// The rights of a region over device memory, which must be zero-based.
+pub fn zero_based(access: u32) -> Res<AccessFlags> {
+    if access & AccessFlags::ZERO_BASED.bits() == 0 {
+        return Err(INVALID);
+    }
+    rights(access)
+}
+
+/// Registers device memory.
+pub fn reg_device(
+    pd: &Pd,
+    umem: Arc<umem::Umem>,
+    length: u64,
+    access: AccessFlags,
+) -> Res<*mut ibv_mr> {
+    install(pd, Kind::Device, umem, (0, length, 0), access)
 }
 
 /// `ibv_reg_mr(3)`.

@@ -127,6 +127,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = CORE_CLOCK_KHZ;
         out.device_cap_flags_ex = u64::from(DEVICE_CAP_FLAGS);
+        out.max_dm_size = crate::dm::MAX_BYTES;
         out.phys_port_cnt_ex = context.device().attr().phys_port_cnt;
         // SAFETY: the caller provides `size` bytes; what lies beyond our struct is cleared.
         unsafe {

@@ -3,7 +3,6 @@
 
 use crate::engine::{self, Engine};
 use crate::identity;
-use hca::transport::Counter as Moved;
 use sysfs::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PciFunction, PhysState, Port, PortState,
     Rate,
@@ -18,32 +17,6 @@ const CHANGING: [&str; 5] = [
     "ports/1/state",
     "ports/1/phys_state",
     "ports/1/hw_counters/",
-];
-
-/// `hw_counters` files, under the names that Linux drivers use for the same things.
-const HW_COUNTERS: [(&str, Moved); 22] = [
-    ("sent_pkts", Moved::SentPackets),
-    ("rcvd_pkts", Moved::RcvdPackets),
-    ("sent_bytes", Moved::SentBytes),
-    ("rcvd_bytes", Moved::RcvdBytes),
-    ("out_of_sequence", Moved::OutOfSequence),
-    ("duplicate_request", Moved::DuplicateRequest),
-    ("packet_seq_err", Moved::PacketSeqErr),
-    ("rnr_nak_retry_err", Moved::RnrNakRetryErr),
-    ("local_ack_timeout_err", Moved::LocalAckTimeoutErr),
-    ("retry_exceeded_err", Moved::RetryExceededErr),
-    ("retransmits", Moved::Retransmits),
-    ("resp_local_length_error", Moved::RespLocalLengthError),
-    ("resp_cqe_error", Moved::RespCqeError),
-    ("req_cqe_error", Moved::ReqCqeError),
-    ("req_remote_invalid_request", Moved::ReqRemoteInvalidRequest),
-    ("req_remote_access_errors", Moved::ReqRemoteAccessErrors),
-    ("resp_remote_access_errors", Moved::RespRemoteAccessErrors),
-    ("rx_write_requests", Moved::RxWriteRequests),
-    ("rx_read_requests", Moved::RxReadRequests),
-    ("rx_atomic_requests", Moved::RxAtomicRequests),
-    ("rx_icrc_encapsulated", Moved::RxIcrcEncapsulated),
-    ("out_of_buffer", Moved::OutOfBuffer),
 ];
 
 /// Content of a changing attribute; `None` leaves the answer to the tree.
@@ -61,9 +34,9 @@ fn description(engine: &Engine) -> Option<DeviceDescription> {
     let port = engine.device.port(1).ok()?;
     let gids = engine.device.gids(1).ok()?;
     let reader = engine.device.directory().reader().ok()?;
-    let hw_counters = HW_COUNTERS
+    let hw_counters = hca::Counter::ALL
         .iter()
-        .map(|&(name, counter)| Counter { name: name.to_owned(), value: reader.counter(counter) })
+        .map(|&moved| Counter { name: moved.name().to_owned(), value: reader.counter(moved) })
         .collect();
     let port = Port {
         state: if port.active { PortState::Active } else { PortState::Down },

@@ -56,18 +56,13 @@ no_status! {
 }
 
 no_pointer! {
-    /// `ibv_import_dm(3)`: no device memory.
-    ibv_import_dm(*mut ibv_context, u32);
     /// `ibv_alloc_dmah(3)`.
     ibv_alloc_dmah(*mut ibv_context, *mut c_void);
     /// `ibv_create_comp_cntr(3)`.
     ibv_create_comp_cntr(*mut ibv_context, *mut c_void);
 }
 
-/// `ibv_unimport_dm(3)`: there is never one.
-pub(crate) unsafe extern "C" fn ibv_unimport_dm(_: *mut c_void) {}
-
-/// `ibv_dm_export_dmabuf_fd(3)`: −1.
+/// `ibv_dm_export_dmabuf_fd(3)`: −1; device memory here is no dma-buf.
 pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_: *mut c_void) -> c_int {
     count(|| Err(UNSUPPORTED))
 }

@@ -67,9 +67,11 @@ pub struct verbs_context {
     pub attach_counters_point_flow: Slot,
     pub create_counters: Slot,
     pub destroy_counters: Slot,
-    pub reg_dm_mr: Slot,
-    pub alloc_dm: Slot,
-    pub free_dm: Slot,
+    pub reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+    pub alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub modify_flow_action_esp: Slot,
     pub destroy_flow_action: Slot,
     pub create_flow_action_esp: Slot,

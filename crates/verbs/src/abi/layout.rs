@@ -184,6 +184,8 @@ fn layouts() -> Vec<Layout> {
         layout!(ibv_td { context }),
         layout!(ibv_parent_domain_init_attr { pd, td, comp_mask, alloc, free, pd_context }),
         layout!(ibv_mr { context, pd, addr, length, handle, lkey, rkey }),
+        layout!(ibv_alloc_dm_attr { length, log_align_req, comp_mask }),
+        layout!(ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }),
         layout!(ibv_comp_channel { context, fd, refcnt }),
         layout!(ibv_cq {
             context,

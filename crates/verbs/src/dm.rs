@@ -1,0 +1,288 @@
+//! Device memory (ibv_alloc_dm(3)): a small memory of the HCA itself, reached without crossing any link. Offsets and
+//! lengths are multiples of 4 bytes, as on the hardware that programs know it from.
+
+use crate::abi::*;
+use crate::context::{Context, Owned};
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, status};
+use crate::mr;
+use crate::object::{Object, give, object, take_back};
+use crate::pd::Pd;
+use mm::guard;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+
+/// All device memory of one process's HCA, as much as a ConnectX shows.
+pub const MAX_BYTES: u64 = 256 << 10;
+/// What offsets and lengths of copies are multiples of.
+const GRANULE: u64 = 4;
+/// Largest alignment that may be asked for, as a power of two: a page.
+const MAX_LOG_ALIGN: u32 = 12;
+
+/// Bytes given out.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// One allocation. Its bytes are reached by guarded copies only: peers write them at any time.
+pub struct Memory {
+    base: *mut u8,
+    layout: Layout,
+    len: u64,
+    regions: AtomicUsize,
+}
+
+// SAFETY: the bytes behind `base` are never referenced, only copied and changed by the guard's routines, which any thread
+// may use on any memory.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(len: u64, align: usize) -> Res<Memory> {
+        let layout = Layout::from_size_align(len as usize, align).map_err(|_| INVALID)?;
+        let charged = USED.fetch_update(SeqCst, SeqCst, |used| {
+            used.checked_add(len).filter(|&total| total <= MAX_BYTES)
+        });
+        charged.map_err(|_| Errno(libc::ENOMEM))?;
+        // SAFETY: the caller checked that `len` is not 0.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            USED.fetch_sub(len, SeqCst);
+            return Err(Errno(libc::ENOMEM));
+        }
+        Ok(Memory { base, layout, len, regions: AtomicUsize::new(0) })
+    }
+
+    fn holds(&self, offset: u64, length: u64) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.len)
+    }
+
+    /// Address of a range, if it is inside.
+    fn at(&self, offset: u64, length: u64) -> Result<u64, AccessError> {
+        let inside = self.holds(offset, length);
+        if inside { Ok(self.base as u64 + offset) } else { Err(AccessError::OutOfRange) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        USED.fetch_sub(self.len, SeqCst);
+        // SAFETY: `base` was allocated with this layout.
+        unsafe { dealloc(self.base, self.layout) };
+    }
+}
+
+/// One region over device memory; addresses are offsets into it.
+struct Region(Arc<Memory>);
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.0.regions.fetch_sub(1, SeqCst);
+    }
+}
+
+impl DmaSpace for Region {
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        Ok(guard::copy_from(self.0.at(addr, dst.len() as u64)?, dst)?)
+    }
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        Ok(guard::copy_to(self.0.at(addr, src.len() as u64)?, src)?)
+    }
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        Ok(guard::atomic_u64(self.0.at(addr, 8)?, op)?)
+    }
+}
+
+/// Device memory as a program holds it.
+#[repr(C)]
+pub struct Dm {
+    c: UnsafeCell<ibv_dm>,
+    memory: Arc<Memory>,
+    imported: bool,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Dm {
+    type C = ibv_dm;
+}
+
+impl Dm {
+    fn new(context: &Context, memory: Arc<Memory>, handle: u32, imported: bool) -> Box<Dm> {
+        let c = UnsafeCell::new(ibv_dm {
+            context: context.as_c(),
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle,
+        });
+        Box::new(Dm { c, memory, imported })
+    }
+}
+
+/// `ibv_alloc_dm(3)`: ENOMEM when less is left.
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    pointer(|| {
+        // SAFETY: the program passes an open context and a live struct.
+        let (context, attr) = unsafe { (Context::of(context)?, arg(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if attr.length == 0 || attr.log_align_req > MAX_LOG_ALIGN {
+            return Err(INVALID);
+        }
+        let align = 1usize << attr.log_align_req.max(3);
+        let memory = Arc::new(Memory::new(attr.length as u64, align)?);
+        let handle = context.ucontext().own(Owned::Dm(memory.clone()));
+        Ok(give(Dm::new(context, memory, handle, false)))
+    })
+}
+
+/// `ibv_free_dm(3)`: EBUSY while a region covers it.
+pub(crate) unsafe extern "C" fn free_dm(c: *mut ibv_dm) -> c_int {
+    status(|| {
+        // SAFETY: the program passes live device memory, whose context is open.
+        let (dm, context) = unsafe { (object::<Dm>(c)?, Context::of((*c).context)?) };
+        if dm.imported {
+            return Err(INVALID);
+        }
+        if dm.memory.regions.load(SeqCst) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: the C struct is live.
+        context.ucontext().disown(unsafe { (*dm.c.get()).handle });
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Dm>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_import_dm(3)`.
+pub(crate) unsafe extern "C" fn ibv_import_dm(
+    context: *mut ibv_context,
+    handle: u32,
+) -> *mut ibv_dm {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let context = unsafe { Context::of(context) }?;
+        let memory = match context.ucontext().objects().get(&handle) {
+            Some(Owned::Dm(memory)) => memory.clone(),
+            _ => return Err(Errno(libc::ENOENT)),
+        };
+        Ok(give(Dm::new(context, memory, handle, true)))
+    })
+}
+
+/// `ibv_unimport_dm(3)`.
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(c: *mut ibv_dm) {
+    quiet((), || {
+        // SAFETY: the program passes live device memory.
+        if unsafe { object::<Dm>(c) }?.imported {
+            // SAFETY: it came from `give`, and the program uses it no more.
+            drop(unsafe { take_back::<Dm>(c) });
+        }
+        Ok(())
+    });
+}
+
+/// Checks a copy: EFAULT outside the memory, EINVAL off the granule.
+fn copy_range(dm: &Dm, offset: u64, length: usize) -> Res<u64> {
+    let length = length as u64;
+    if !dm.memory.holds(offset, length) {
+        return Err(Errno(libc::EFAULT));
+    }
+    if !offset.is_multiple_of(GRANULE) || !length.is_multiple_of(GRANULE) {
+        return Err(INVALID);
+    }
+    Ok(dm.memory.base as u64 + offset)
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    host: *const c_void,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes live device memory.
+        let dm = unsafe { object::<Dm>(dm) }?;
+        let to = copy_range(dm, offset, length)?;
+        guard::copy(to, host as u64, length).map_err(|_| Errno(libc::EFAULT))
+    })
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    host: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes live device memory.
+        let dm = unsafe { object::<Dm>(dm) }?;
+        let from = copy_range(dm, offset, length)?;
+        guard::copy(host as u64, from, length).map_err(|_| Errno(libc::EFAULT))
+    })
+}
+
+/// `ibv_reg_dm_mr(3)`, in the order of `UVERBS_METHOD_DM_MR_REG`: the zero-based right, the others, the range.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD and live device memory.
+        let (pd, dm) = unsafe { (object::<Pd>(pd)?, object::<Dm>(dm)?) };
+        let access = mr::zero_based(access)?;
+        if !dm.memory.holds(offset, length as u64) {
+            return Err(INVALID);
+        }
+        dm.memory.regions.fetch_add(1, SeqCst);
+        let segment = Segment {
+            space: Arc::new(Region(dm.memory.clone())),
+            addr: offset,
+            len: length as u64,
+            route: Arc::new(pcie::Route::local()),
+        };
+        let umem = Umem::from_segments(vec![segment], access.wants_write());
+        mr::reg_device(pd, umem, length as u64, access)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_memory_is_bounded_comes_back_and_is_reached_by_offset() {
+        let first = Memory::new(MAX_BYTES / 2, 8).unwrap();
+        let second = Memory::new(MAX_BYTES / 2, 4096).unwrap();
+        assert_eq!(second.base as usize % 4096, 0);
+        assert!(Memory::new(4, 8).is_err());
+        drop(first);
+        assert!(Memory::new(4, 8).is_ok());
+        assert!(second.holds(0, MAX_BYTES / 2) && !second.holds(4, MAX_BYTES / 2));
+        assert!(!second.holds(u64::MAX, 2));
+        drop(second);
+
+        guard::install();
+        let memory = Arc::new(Memory::new(64, 8).unwrap());
+        memory.regions.fetch_add(1, SeqCst);
+        let region = Region(memory.clone());
+        region.write(8, &7u64.to_ne_bytes()).unwrap();
+        assert_eq!(region.atomic(8, AtomicOp::FetchAdd { add: 1 }), Ok(7));
+        let mut word = [0; 8];
+        region.read(8, &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), 8);
+        assert_eq!(region.write(60, &[0; 8]), Err(AccessError::OutOfRange));
+        drop(region);
+        assert_eq!(memory.regions.load(SeqCst), 0);
+    }
+}

@@ -1,0 +1,77 @@
+//! The built library exports exactly the versioned symbols of `data/verbs-symbols.txt`, under its soname, and beside
+//! them only names of the C library that the crate `shim` interposes.
+
+mod library;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Standard output of a tool.
+fn output(tool: &str, args: &[&str]) -> String {
+    let out = Command::new(tool).args(args).arg(library::path()).output();
+    let out = out.unwrap_or_else(|error| panic!("{tool} (apt install binutils): {error}"));
+    assert!(out.status.success(), "{tool} failed");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Defined dynamic symbols, as `nm` writes them: `name@@VERSION`, `name@VERSION` or `name`.
+fn defined() -> BTreeSet<String> {
+    output("nm", &["-D", "--defined-only", "--with-symbol-versions"])
+        .lines()
+        .filter_map(|line| line.split_once(" T "))
+        .map(|(_, name)| name.to_owned())
+        .collect()
+}
+
+#[test]
+fn the_versioned_symbols_are_those_of_the_list() {
+    let listed: BTreeSet<String> = include_str!("../data/verbs-symbols.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect();
+    assert!(listed.len() > 130);
+    let built: BTreeSet<String> = defined().into_iter().filter(|name| name.contains('@')).collect();
+    let missing: Vec<_> = listed.difference(&built).collect();
+    let unlisted: Vec<_> = built.difference(&listed).collect();
+    assert!(
+        missing.is_empty() && unlisted.is_empty(),
+        "missing {missing:?}, unlisted {unlisted:?}"
+    );
+}
+
+#[test]
+fn what_has_no_version_is_the_c_librarys() {
+    let plain: Vec<String> = defined().into_iter().filter(|name| !name.contains('@')).collect();
+    for name in ["open", "close", "munmap", "stat", "sigaction", "daemon"] {
+        assert!(plain.iter().any(|plain| plain == name), "{name} is not interposed");
+    }
+    let known = format!("{}\0", plain.join("\0"));
+    let libc = Command::new("sh")
+        .args([
+            "-c",
+            "nm -D --defined-only $(ldconfig -p | sed -n 's/.*libc.so.6.*=> //p' | head -n 1)",
+        ])
+        .output()
+        .unwrap();
+    let libc = String::from_utf8(libc.stdout).unwrap();
+    let offered: BTreeSet<&str> = libc
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .filter_map(|name| name.split('@').next())
+        .collect();
+    assert!(offered.contains("open"), "the C library's symbols cannot be read");
+    let foreign: Vec<_> =
+        known.split('\0').filter(|name| !name.is_empty() && !offered.contains(name)).collect();
+    assert!(foreign.is_empty(), "exported without being the C library's: {foreign:?}");
+}
+
+#[test]
+fn the_soname_and_the_version_nodes_are_those_programs_ask_for() {
+    let dynamic = output("readelf", &["-dW"]);
+    assert!(dynamic.contains("Library soname: [libibverbs.so.1]"));
+    let versions = output("readelf", &["-VW"]);
+    for node in ["IBVERBS_1.0", "IBVERBS_1.18", "IBVERBS_PRIVATE_34", "IBVERBS_PRIVATE_65"] {
+        assert!(versions.contains(&format!("Name: {node}\n")), "no version node {node}");
+    }
+}
