@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
+use crate::key::PdId;
 use crate::pd::Pd;
 use crate::transport::SharedReceive;
 use crate::types::{EventType, RecvWr};
@@ -125,6 +126,10 @@ impl Srq {
 }
 
 impl SharedReceive for Srq {
+    fn pd_id(&self) -> Option<PdId> {
+        Some(self.pd.id())
+    }
+
     fn take(&self) -> Option<RecvWr> {
         let mut queue = self.queue();
         let request = queue.requests.pop_front()?;
