@@ -357,8 +357,8 @@ impl Transport {
         self.resp.responses.len() > 2 * usize::from(self.attr.max_dest_rd_atomic) + 8
     }
 
-    /// A READ, or the rest of one, asked for again is executed again from the address it names. When that fails it stays
-    /// unanswered: a late duplicate must not break the connection after the program took the memory away.
+    /// A READ, or the rest of one, asked for again is executed again from the address it names. When that fails it is
+    /// refused, but nothing more: a late duplicate must not break the connection after the program took the memory away.
     fn repeat_read(&mut self, psn: Psn, reth: Option<Reth>, cx: &mut Cx<'_>) {
         let Some(Reth { va, rkey, len }) = reth else { return };
         if len > MAX_MESSAGE || self.crowded() {
@@ -378,9 +378,11 @@ impl Transport {
         if coming {
             return;
         }
-        if let Ok(target) = self.executor(cx.keys).read(Remote { addr: va, rkey }, len) {
-            self.owe(psn, Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }), false);
-        }
+        let answer = match self.executor(cx.keys).read(Remote { addr: va, rkey }, len) {
+            Ok(target) => Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }),
+            Err(refusal) => Answer::refused_repetition(refusal),
+        };
+        self.owe(psn, answer, false);
     }
 
     /// Tells the peer no and draws the consequences (IBA 9.9.3): all but "not ready" end the connection.

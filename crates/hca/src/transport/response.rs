@@ -4,11 +4,11 @@
 //! acknowledge waits behind a long READ. Consecutive acknowledges become one. One call emits a bounded number of
 //! packets; a long READ goes on in the next.
 
-use super::executor::{Target, fetch_failed};
+use super::executor::{Refusal, Target, fetch_failed};
 use super::qp::Transport;
 use super::requester::PKEY;
 use super::{Cx, To};
-use wire::{Aeth, Bth, Headers, Opcode, Operation, Position, Psn, Service, Syndrome};
+use wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Position, Psn, Service, Syndrome};
 
 /// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by RNR NAK.
 const NO_CREDITS: u8 = 31;
@@ -29,6 +29,18 @@ pub(super) enum Answer {
     Nak(Syndrome),
     Atomic(u64),
     Read(ReadAnswer),
+}
+
+impl Answer {
+    /// The NAK for a repeated READ that can no longer be done. A requester that still waits learns why no data comes;
+    /// for one that does not it is stale.
+    pub(super) fn refused_repetition(refusal: Refusal) -> Answer {
+        Answer::Nak(Syndrome::Nak(match refusal {
+            Refusal::RemoteAccess(_) => NakCode::RemoteAccess,
+            Refusal::RemoteOperational(_) => NakCode::RemoteOperational,
+            _ => NakCode::InvalidRequest,
+        }))
+    }
 }
 
 /// One thing to say.
@@ -159,6 +171,11 @@ impl Transport {
                 if finished {
                     self.resp.responses.pop_front();
                 }
+            }
+            Err(error) if !response.fresh => {
+                // The requester may have had the data long ago: no reason to end the connection.
+                response.psn = psn;
+                response.answer = Answer::refused_repetition(fetch_failed(error));
             }
             Err(error) => {
                 // What follows in the queue may no longer be said: the requester learns the fate from this NAK.

@@ -179,11 +179,22 @@ fn a_repeated_read_starts_where_it_asks() {
     assert_eq!(positions, [First, Last]);
     assert_eq!(out[0].psn(), FIRST_PSN + 2);
     assert_eq!(out.iter().flat_map(|p| p.payload.clone()).collect::<Vec<_>>(), bytes[512..]);
-    // A repetition that reaches beyond what was asked for, or whose memory is gone, stays unanswered.
+    // A repetition that reaches beyond what was asked for stays unanswered.
     assert!(node.feed(&read(FIRST_PSN + 2, region.iova, region.key, 1000)).is_empty());
+    // One whose memory is gone is refused, and the connection stays: the requester may have had the data.
+    region.ram.broken.store(true, Relaxed);
+    let out = node.feed(&read(FIRST_PSN, region.iova, region.key, 1000));
+    assert_eq!(
+        (out.len(), out[0].nak(), out[0].psn()),
+        (1, Some(NakCode::RemoteOperational), FIRST_PSN)
+    );
     node.keys.remove(region.key).unwrap();
-    assert!(node.feed(&read(FIRST_PSN, region.iova, region.key, 1000)).is_empty());
-    assert_eq!(node.qp.state(), QpState::Rts);
+    let out = node.feed(&read(FIRST_PSN + 1, region.iova + 256, region.key, 744));
+    assert_eq!(
+        (out.len(), out[0].nak(), out[0].psn()),
+        (1, Some(NakCode::RemoteAccess), FIRST_PSN + 1)
+    );
+    assert_eq!((node.qp.state(), node.told.events.len()), (QpState::Rts, 0));
     // The next request takes the PSN after the READ's.
     receives(&mut node, 1);
     assert!(node.feed(&send(Only, FIRST_PSN + 4, 8))[0].is_ack());
