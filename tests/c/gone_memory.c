@@ -196,11 +196,15 @@ static void post_use(struct pair *pair, enum use use, struct ibv_mr *mr, unsigne
 /* Runs traffic until it fails; gives the status of the first failure at either end. */
 static enum ibv_wc_status traffic(struct pair *pair, enum use use, struct ibv_mr *mr, enum ibv_wc_status *at_receiver)
 {
-	unsigned posted = 0;
+	/*
+	 * One READ at a time: were responses before the refusal lost in a full socket buffer, the responder could not
+	 * repeat them once it is in error, and the retry counter would rightly run out.
+	 */
+	unsigned posted = 0, depth = uses[use].opcode == IBV_WR_RDMA_READ ? 1 : DEPTH;
 	struct ibv_wc wc;
 	double limit = seconds() + 20;
 	*at_receiver = IBV_WC_SUCCESS;
-	while (posted < DEPTH)
+	while (posted < depth)
 		post_use(pair, use, mr, posted++);
 	enum ibv_wc_status status = IBV_WC_SUCCESS;
 	while (status == IBV_WC_SUCCESS && seconds() < limit) {
