@@ -124,10 +124,18 @@ impl<F: Clone> Group<F> {
     pub(crate) fn verify_last<K: Kernel<Fd = F>>(&mut self, kernel: &mut K) {
         let index = self.seats.len().saturating_sub(1) as u32;
         if let Some(socket) = self.seats.last().and_then(Seat::socket)
-            && kernel.is_at(self.family, socket, index) == Some(false)
+            && kernel.are_at(self.family, &[(socket.clone(), index)]) == Some(false)
         {
             self.certain = false;
         }
+    }
+
+    /// Whether every socket of ours is still where it was found.
+    pub(crate) fn holds<K: Kernel<Fd = F>>(&self, kernel: &mut K) -> bool {
+        let seats = self.seats.iter().zip(0..);
+        let ours: Vec<(F, u32)> =
+            seats.filter_map(|(seat, index)| Some((seat.socket()?.clone(), index))).collect();
+        self.strays.is_empty() && kernel.are_at(self.family, &ours) != Some(false)
     }
 
     /// Finds the order out by experiment, if it is uncertain.

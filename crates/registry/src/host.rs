@@ -27,8 +27,9 @@ const MAX_CONNS: usize = 2048;
 const BATCH: usize = 16;
 /// How long a burst of requests may put off finding out an uncertain order.
 const SETTLE_WITHIN: Duration = Duration::from_millis(20);
-/// First and longest pause between experiments while sockets of unknown owners are in the group.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// First and longest pause between experiments while sockets of unknown owners are in the group: short at
+/// first, since a killed process closes its descriptors one by one, long for one that is stopped.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 struct Conn {
     fd: Fd,
@@ -68,7 +69,7 @@ impl Host {
         let mut server = Server::new(Real::new(names.clone(), table.clone(), port));
         if generation > 0 {
             // The processes of the stopped host see no end of their connection.
-            server.summon();
+            server.absentees();
         }
         Host {
             listener,
@@ -115,8 +116,10 @@ impl Host {
             self.retry_at = None;
             return true;
         }
-        if ready.iter().any(|r| *r != Ready::Listener) {
+        if self.server.is_stale() {
             self.unsettled_since.get_or_insert(now);
+        } else {
+            self.unsettled_since = None;
         }
         if let Some(since) = self.unsettled_since {
             if ready.is_empty() || now.duration_since(since) > SETTLE_WITHIN {

@@ -24,8 +24,8 @@ pub(crate) trait Kernel {
     /// Finds out which of `sockets` is at each index of the group; `None` is somebody else's socket.
     /// No answer where the host cannot send to itself.
     fn locate(&mut self, family: Family, sockets: &[Self::Fd]) -> Option<Vec<Option<usize>>>;
-    /// Whether `socket` is at this index; no answer where the host cannot send to itself.
-    fn is_at(&mut self, family: Family, socket: &Self::Fd, index: u32) -> Option<bool>;
+    /// Whether all these sockets are at these indices; no answer where the host cannot send to itself.
+    fn are_at(&mut self, family: Family, expected: &[(Self::Fd, u32)]) -> Option<bool>;
     /// Whether two descriptors are one socket.
     fn same(&self, a: &Self::Fd, b: &Self::Fd) -> bool;
     /// The proof that a slot is in use, which lives as long as its holder; `None` if it is in use.

@@ -8,9 +8,11 @@
 //!
 //! A count may also grow because a receive buffer is full. So it is read around a control without a probe
 //! first; sockets that drop by themselves are judged by bursts against as long a control, and each finding
-//! is repeated until one socket is left. A probe beyond the last index falls to the kernel's hash, which a socket found at a lower
-//! index gives away. A datagram to itself follows each probe through the loopback's queue; when it is
-//! back, the probe has been delivered.
+//! is repeated until one socket is left.
+//!
+//! A probe beyond the last index falls to the kernel's hash over the flow. So a source port is sought first
+//! whose hash leads to a socket of ours: its probes tell the end of the group. A datagram to itself follows
+//! each probe through the loopback's queue; when it is back, the probe has been delivered.
 
 use crate::kernel::Family;
 use crate::{steer, sys};
@@ -18,21 +20,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType,
 };
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Source ports in turn, so that the kernel's hash gives itself away.
-const FLOWS: usize = 8;
-/// How long a datagram to itself may take.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// Datagrams to itself that may be lost until probing is given up.
-const LOSSES: u32 = 3;
+/// Source ports used in turn, so that a probe that was hashed is not found the same again.
+const FLOWS: usize = 3;
+/// Source ports tried to find one that is hashed to a socket of ours.
+const TELLS: usize = 64;
+/// How long a datagram to itself may take, on a machine whose softirqs wait for the processor.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Rounds until one socket must be left.
 const ROUNDS: u32 = 6;
 /// Probes against a socket that drops by itself, and how often; a burst fits a stock receive buffer.
-const BURST: u32 = 128;
-const BURSTS: u32 = 4;
+const BURST: u32 = 64;
+const BURSTS: u32 = 3;
 /// Sockets of others that are searched through.
 const FOREIGN: usize = 256;
 
@@ -46,11 +49,10 @@ struct Flow {
 
 struct Prober {
     flows: Vec<Flow>,
-    next: usize,
+    family: Family,
     to: SocketAddr,
     token: u32,
-    count: u64,
-    losses: u32,
+    count: Cell<u64>,
 }
 
 fn loopback(family: Family, port: u16) -> SocketAddr {
@@ -76,6 +78,7 @@ pub(crate) fn expel(family: Family, socket: impl AsFd) -> rustix::io::Result<()>
     rustix::net::connect(socket, &loopback(family, DISCARD))
 }
 
+/// A new source port.
 fn flow(family: Family) -> rustix::io::Result<Flow> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(domain(family), SocketType::DGRAM, flags, None)?;
@@ -96,16 +99,16 @@ impl Prober {
     fn new(family: Family, port: u16, token: u32) -> Option<Self> {
         let flows = (0..FLOWS).map(|_| flow(family).ok()).collect::<Option<_>>()?;
         let to = loopback(family, port);
-        Some(Prober { flows, next: 0, to, token, count: 0, losses: 0 })
+        Some(Prober { flows, family, to, token, count: Cell::new(0) })
     }
 
     /// Sends some probes, or as many datagrams to itself as a control, and returns when all are
     /// delivered.
-    fn send(&mut self, probe: Option<u32>, times: u32) -> Result<(), Unreachable> {
-        let Flow { socket, own } = &self.flows[self.next % FLOWS];
-        self.next += 1;
-        self.count += 1;
-        let marker = (u64::from(self.token) << 32 | self.count).to_be_bytes();
+    fn send(&self, flow: &Flow, probe: Option<u32>, times: u32) -> Result<(), Unreachable> {
+        let Flow { socket, own } = flow;
+        let count = self.count.get() + 1;
+        self.count.set(count);
+        let marker = (u64::from(self.token) << 32 | count).to_be_bytes();
         let send = |bytes: &[u8], to| {
             let sent = rustix::net::sendto(socket, bytes, SendFlags::NOSIGNAL, to);
             sent.map(drop).map_err(|_| Unreachable)
@@ -128,8 +131,7 @@ impl Prober {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                self.losses += 1;
-                return if self.losses > LOSSES { Err(Unreachable) } else { Ok(()) };
+                return Err(Unreachable);
             }
             let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
             let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left));
@@ -138,15 +140,16 @@ impl Prober {
 
     /// Which of `candidates` drops a probe for this index.
     fn who<F: AsFd>(
-        &mut self,
+        &self,
+        flow: &Flow,
         index: u32,
         sockets: &[F],
         candidates: &[usize],
     ) -> Result<Vec<usize>, Unreachable> {
         let before = read(sockets, candidates);
-        self.send(None, 1)?;
+        self.send(flow, None, 1)?;
         let between = read(sockets, candidates);
-        self.send(Some(index), 1)?;
+        self.send(flow, Some(index), 1)?;
         let after = read(sockets, candidates);
         let (mut hit, mut noisy) = (Vec::new(), Vec::new());
         for (i, at) in candidates.iter().enumerate() {
@@ -162,9 +165,9 @@ impl Prober {
         let mut growth = vec![Some(0_i64); noisy.len()];
         for _ in 0..BURSTS {
             let before = read(sockets, &noisy);
-            self.send(None, BURST)?;
+            self.send(flow, None, BURST)?;
             let between = read(sockets, &noisy);
-            self.send(Some(index), BURST)?;
+            self.send(flow, Some(index), BURST)?;
             let after = read(sockets, &noisy);
             for (i, growth) in growth.iter_mut().enumerate() {
                 let control = between[i].wrapping_sub(before[i]);
@@ -180,14 +183,22 @@ impl Prober {
     }
 
     /// The socket at an index, found the same at least twice.
-    fn at<F: AsFd>(&mut self, index: u32, sockets: &[F]) -> Result<Option<usize>, Unreachable> {
+    fn at<F: AsFd>(&self, index: u32, sockets: &[F]) -> Result<Option<usize>, Unreachable> {
         let all: Vec<usize> = (0..sockets.len()).collect();
-        let mut left = self.who(index, sockets, &all)?;
+        let mut flows = self.flows.iter().cycle();
+        let mut who = |left: &[usize]| match flows.next() {
+            Some(flow) => self.who(flow, index, sockets, left),
+            None => Err(Unreachable),
+        };
+        let mut left = who(&all)?;
         if left.is_empty() {
-            left = self.who(index, sockets, &all)?;
+            left = who(&all)?;
         }
         for _ in 1..ROUNDS {
-            left = self.who(index, sockets, &left)?;
+            if left.is_empty() {
+                break;
+            }
+            left = who(&left)?;
             if left.len() < 2 {
                 break;
             }
@@ -195,31 +206,41 @@ impl Prober {
         Ok(if let [only] = left[..] { Some(only) } else { None })
     }
 
-    /// Whether this index is beyond the group: then some flow is hashed to a socket of ours.
-    fn is_beyond<F: AsFd>(&mut self, index: u32, sockets: &[F]) -> Result<bool, Unreachable> {
+    /// A flow that the kernel's hash leads to a socket of ours, and that socket.
+    fn tell<F: AsFd>(&self, sockets: &[F]) -> Result<Option<(Flow, usize)>, Unreachable> {
         let all: Vec<usize> = (0..sockets.len()).collect();
-        for _ in 0..FLOWS {
-            if !self.who(index, sockets, &all)?.is_empty() {
-                return Ok(true);
+        for _ in 0..TELLS {
+            let flow = flow(self.family).map_err(|_| Unreachable)?;
+            let hit = self.who(&flow, u32::MAX, sockets, &all)?;
+            if let [socket] = self.who(&flow, u32::MAX, sockets, &hit)?[..] {
+                return Ok(Some((flow, socket)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    fn order<F: AsFd>(&mut self, sockets: &[F]) -> Result<Vec<Option<usize>>, Unreachable> {
+    fn order<F: AsFd>(&self, sockets: &[F]) -> Result<Vec<Option<usize>>, Unreachable> {
+        let tell = self.tell(sockets)?;
+        let is_beyond = |index: u32| match &tell {
+            Some((flow, at)) => Ok(!self.who(flow, index, sockets, &[*at])?.is_empty()),
+            None => Ok(false),
+        };
         let mut order = Vec::new();
         let mut missing = sockets.len();
-        while missing > 0 && order.len() < sockets.len() + FOREIGN {
-            let found = self.at(order.len() as u32, sockets)?;
-            if found.is_some() && order.contains(&found) {
-                return Ok(order);
+        while order.len() < sockets.len() + FOREIGN {
+            let index = order.len() as u32;
+            let found = if missing > 0 { self.at(index, sockets)? } else { None };
+            if found.is_some() && !order.contains(&found) {
+                missing -= 1;
+            } else if found.is_some() || is_beyond(index)? {
+                break;
             }
-            missing -= usize::from(found.is_some());
             order.push(found);
-        }
-        let limit = order.len() + FOREIGN;
-        while order.len() < limit && !self.is_beyond(order.len() as u32, sockets)? {
-            order.push(None);
+            if missing == 0 && tell.is_none() {
+                // Where the group ends cannot be told; that is as good as one more of others.
+                order.push(None);
+                break;
+            }
         }
         Ok(order)
     }
@@ -244,21 +265,31 @@ pub(crate) fn locate<F: AsFd>(
     token: u32,
     sockets: &[F],
 ) -> Option<Vec<Option<usize>>> {
-    let mut prober = Prober::new(family, port, token)?;
+    let prober = Prober::new(family, port, token)?;
     trapped(sockets, token, || prober.order(sockets).ok())
 }
 
-/// Whether a socket is at an index; see [`crate::kernel::Kernel::is_at`].
-pub(crate) fn is_at<F: AsFd>(
+/// Whether sockets are at their indices; see [`crate::kernel::Kernel::are_at`].
+pub(crate) fn are_at<F: AsFd>(
     family: Family,
     port: u16,
     token: u32,
-    socket: &F,
-    index: u32,
+    expected: &[(F, u32)],
 ) -> Option<bool> {
-    let mut prober = Prober::new(family, port, token)?;
-    let sockets = [socket.as_fd()];
-    trapped(&sockets, token, || prober.at(index, &sockets).ok()).map(|found| found.is_some())
+    let prober = Prober::new(family, port, token)?;
+    let sockets: Vec<_> = expected.iter().map(|(socket, _)| socket.as_fd()).collect();
+    let is_at = |(socket, index): (&BorrowedFd<'_>, u32)| {
+        prober.at(index, std::slice::from_ref(socket)).map(|found| found.is_some())
+    };
+    let indices = expected.iter().map(|(_, index)| *index);
+    trapped(&sockets, token, || {
+        let mut found = sockets.iter().zip(indices).map(is_at);
+        // The first that is elsewhere, or the first failure, decides.
+        match found.find(|is_at| !matches!(is_at, Ok(true))) {
+            None => Some(true),
+            Some(is_at) => is_at.ok(),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -299,8 +330,9 @@ mod tests {
 
             sockets.push(member(family, port));
             assert_eq!(order(&sockets), identity(4), "bind appends");
-            assert_eq!(is_at(family, port, 2, &sockets[3], 3), Some(true));
-            assert_eq!(is_at(family, port, 2, &sockets[3], 2), Some(false));
+            let expected: Vec<_> = sockets.iter().zip(0..).collect();
+            assert_eq!(are_at(family, port, 2, &expected), Some(true));
+            assert_eq!(are_at(family, port, 2, &[(&sockets[3], 2)]), Some(false));
         }
     }
 

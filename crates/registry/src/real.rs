@@ -121,9 +121,9 @@ impl Kernel for Real {
         probe::locate(family, self.port, token, sockets)
     }
 
-    fn is_at(&mut self, family: Family, socket: &Arc<Fd>, index: u32) -> Option<bool> {
+    fn are_at(&mut self, family: Family, expected: &[(Arc<Fd>, u32)]) -> Option<bool> {
         let token = self.random();
-        probe::is_at(family, self.port, token, socket, index)
+        probe::are_at(family, self.port, token, expected)
     }
 
     fn same(&self, a: &Arc<Fd>, b: &Arc<Fd>) -> bool {

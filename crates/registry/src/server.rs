@@ -46,6 +46,10 @@ pub(crate) struct Server<K: Kernel> {
     claims: HashMap<(u32, u64), (ConnId, u16)>,
     groups: [Group<K::Fd>; 2],
     next_slot: u16,
+    /// Something changed since the order of an uncertain group was last sought.
+    stale: bool,
+    /// Slots of processes that had not come back by then.
+    absent: Vec<u16>,
 }
 
 fn done<F>() -> Answer<F> {
@@ -73,6 +77,8 @@ impl<K: Kernel> Server<K> {
             claims: HashMap::new(),
             groups: [Group::new(Family::V4), Group::new(Family::V6)],
             next_slot,
+            stale: false,
+            absent: Vec::new(),
         }
     }
 
@@ -139,7 +145,13 @@ impl<K: Kernel> Server<K> {
                 self.remove(&[slot]);
                 Ok(done())
             }
-            Request::Members { after } => Ok((Reply::Members(self.page(after)), Vec::new())),
+            Request::Members { after } => {
+                // Who sees a member listed may count on its steering.
+                if self.is_stale() {
+                    self.settle()?;
+                }
+                Ok((Reply::Members(self.page(after)), Vec::new()))
+            }
             Request::Directory { slot } => {
                 let member = self.members.get(&slot).ok_or(Error::Unknown)?;
                 Ok((Reply::Found, vec![member.directory.clone()]))
@@ -324,6 +336,7 @@ impl<K: Kernel> Server<K> {
         }
         let member = self.member(conn, joined_at, who, directory);
         self.members.insert(slot, member);
+        self.stale = true;
         Ok(done())
     }
 
@@ -334,6 +347,7 @@ impl<K: Kernel> Server<K> {
         for slot in slots {
             self.members.remove(slot);
         }
+        self.stale = true;
         let leader = self.leader();
         for group in &mut self.groups {
             for slot in slots {
@@ -343,30 +357,41 @@ impl<K: Kernel> Server<K> {
         }
     }
 
-    /// Whether the order of both groups is known; otherwise [`Server::settle`] is due.
+    /// Whether the order of both groups is known.
     pub(crate) fn is_settled(&self) -> bool {
         self.groups.iter().all(|g| g.is_certain() || g.is_empty())
     }
 
+    /// Whether [`Server::settle`] would find more than it did last time.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale && !self.is_settled()
+    }
+
     /// Finds out the order of the groups and steers by it.
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
+        let changed = std::mem::take(&mut self.stale);
         let leader = self.leader();
+        let absentees = if changed { None } else { Some(self.absentees()) };
         for group in &mut self.groups {
-            group.settle(&mut self.kernel, leader);
-        }
-        if self.groups.iter().any(Group::has_foreign) {
-            let present: BTreeSet<u16> = self.members.keys().copied().collect();
-            let absentees = self.kernel.absentees(&present);
-            for group in &mut self.groups {
-                group.presume(&absentees);
+            // Probes pile up at a stopped process, so without a change only what is ours is probed.
+            if absentees != Some(self.absent.clone()) || !group.holds(&mut self.kernel) {
+                group.settle(&mut self.kernel, leader);
             }
+        }
+        self.absent = match absentees {
+            Some(absentees) => absentees,
+            None if self.groups.iter().any(Group::has_foreign) => self.absentees(),
+            None => Vec::new(),
+        };
+        for group in &mut self.groups {
+            group.presume(&self.absent);
         }
         self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader))
     }
 
-    /// Tells processes that hold a slot but are not here to look for this registry.
-    pub(crate) fn summon(&mut self) {
+    /// Slots of processes that are not here; these are told to look for this registry.
+    pub(crate) fn absentees(&mut self) -> Vec<u16> {
         let present: BTreeSet<u16> = self.members.keys().copied().collect();
-        self.kernel.absentees(&present);
+        self.kernel.absentees(&present)
     }
 }

@@ -20,8 +20,8 @@ fn each_slot_receives_its_own_datagrams_over_both_families() {
     let place = Place::new();
     let mut members: Vec<_> = (0..4).map(|_| place.member()).collect();
     for ip in ["127.0.0.1", "::1"] {
-        for tag in 0..members.len() {
-            place.send_to(ip, members[tag].1, tag as u32);
+        for ((_, slot), tag) in members.iter().zip(0..) {
+            place.send_to(ip, *slot, tag);
         }
         for (tag, (child, slot)) in members.iter_mut().enumerate() {
             assert_eq!(child.receive(SOON), Some((*slot, tag as u32)), "{ip}");
