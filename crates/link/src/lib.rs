@@ -27,3 +27,15 @@ pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, gid_of_ip, ip_of_gid}
 pub use receiver::{Datagram, Receiver};
 pub use stats::Stats;
 pub use trace::Trace;
+
+/// Endpoints and flows are shared between threads; buffers move from one to another.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    const fn moved<T: Send>() {}
+    shared::<Endpoint>();
+    shared::<Flow>();
+    shared::<Trace>();
+    moved::<Batch>();
+    moved::<Receiver>();
+    moved::<GidTable>();
+};
