@@ -6,7 +6,10 @@ use crate::ffi::{Errno, Res};
 use crate::{device, env, fork, identity, memory, sysfs_face};
 use link::Trace;
 use registry::{Client, Role};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 
 /// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
 /// them look for its provider library.
@@ -23,15 +26,56 @@ pub struct Engine {
     trace: Option<Arc<Trace>>,
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.device.close();
+impl Engine {
+    /// Writes out what the environment asked to be told: the rest of the trace, the counters.
+    fn report(&self) {
         if let Some(trace) = &self.trace
             && let Err(error) = trace.flush()
         {
             crate::log!("the packet trace is incomplete: {error}");
         }
+        if let Some(path) = env::counters()
+            && let Err(error) = self.append_counters(&path)
+        {
+            crate::log!("cannot write the counters to {}: {error}", path.display());
+        }
     }
+
+    fn append_counters(&self, path: &Path) -> io::Result<()> {
+        let reader = self.device.directory().reader()?;
+        let mut text = String::new();
+        for (name, value) in reader.counters() {
+            text.push_str(&format!("{name} {value}\n"));
+        }
+        // One write: processes of one run append to the same file.
+        OpenOptions::new().append(true).create(true).open(path)?.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.device.close();
+        self.report();
+    }
+}
+
+/// A program may end without closing its device.
+extern "C" fn at_exit() {
+    if let Some(engine) = running_now() {
+        engine.report();
+        // Whoever holds the device still may end it after us; the report must not come twice.
+        std::mem::forget(engine);
+    }
+}
+
+/// Asks to be told of the program's end, once in a process.
+fn watch_exit() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded while its engine runs; it touches
+        // only state made for any thread. Failure leaves a report out, nothing else.
+        unsafe { libc::atexit(at_exit) };
+    });
 }
 
 /// The engine of this process, if one runs.
@@ -81,6 +125,7 @@ fn start() -> Res<Engine> {
     mm::guard::install();
     set_callbacks();
     fork::watch();
+    watch_exit();
     let registry = Client::connect(Role::Member).map_err(|error| {
         crate::log!("cannot open the device: {error}");
         registry_errno(&error)

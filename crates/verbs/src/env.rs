@@ -13,6 +13,11 @@ pub fn trace() -> Option<PathBuf> {
     path("PEERDMA_TRACE")
 }
 
+/// Where to append the device's counters when it is closed or the program ends: lines `name value`.
+pub fn counters() -> Option<PathBuf> {
+    path("PEERDMA_COUNTERS")
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
