@@ -295,6 +295,7 @@ impl<K: Kernel> Server<K> {
         }
         let member = self.member(conn, joined_at, who, directory);
         self.members.insert(slot, member);
+        self.stale = true;
         if let Err(error) = self.seat() {
             self.remove(&[slot]);
             return Err(error);
@@ -395,3 +396,7 @@ impl<K: Kernel> Server<K> {
         self.kernel.absentees(&present)
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;
