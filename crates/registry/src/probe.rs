@@ -336,6 +336,21 @@ mod tests {
         }
     }
 
+    /// The verifier takes the largest programs, within the option memory that newer kernels allow by
+    /// default; older ones allow a sixth, and refuse with ENOMEM.
+    #[test]
+    fn the_kernel_takes_the_program_for_any_number_of_members() {
+        let socket = member(Family::V4, free_port());
+        let optmem = std::fs::read_to_string("/proc/sys/net/core/optmem_max").unwrap();
+        let enough: bool = optmem.trim().parse::<u32>().unwrap() >= 1 << 16;
+        for members in [1, 300, 512, 1023_u32] {
+            let map = (0..members).map(|i| ((i * 2 % 1023 + 1) as u16, i * 7 % 1023)).collect();
+            let attached = sys::steer_group(&socket, &steer::program(&map, 0));
+            let allowed = enough || members <= 300;
+            assert!(attached.is_ok() || !allowed, "{members} members: {attached:?}");
+        }
+    }
+
     #[test]
     fn sockets_of_others_are_seen_as_such() {
         let port = free_port();

@@ -197,6 +197,24 @@ fn another_user_has_a_registry_of_its_own_but_not_the_port() {
 }
 
 #[test]
+fn a_squatter_of_another_user_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to become another user");
+        return;
+    }
+    let place = Place::new();
+    let mut squatter = place.child();
+    assert_eq!(squatter.ask("setuid 65534"), "ok");
+    assert_eq!(squatter.ask("squat 0"), "ok");
+    for role in [Role::Member, Role::Observer] {
+        let refused = Client::connect_at(role, &place.options()).err();
+        assert_eq!(refused, Some(Error::ForeignUser { uid: 65534 }));
+    }
+    squatter.kill();
+    place.connect();
+}
+
+#[test]
 fn a_port_held_without_sharing_is_reported() {
     let place = Place::new();
     let _rude = std::net::UdpSocket::bind(("0.0.0.0", place.port)).unwrap();

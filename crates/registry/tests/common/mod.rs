@@ -262,6 +262,18 @@ impl State {
                 assert_eq!(unsafe { libc::setuid(uid.parse().unwrap()) }, 0);
                 ok()
             }
+            ["squat", uid] => {
+                use rustix::net::{
+                    AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket,
+                };
+                let name =
+                    format!("peerdma/1/{uid}/{}", self.options.name_suffix.as_ref().unwrap());
+                let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+                bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+                listen(&fd, 5).unwrap();
+                self.kept.push(fd);
+                ok()
+            }
             ["crowd", count] => {
                 // Connections that never say or read anything, after a hello that fills the way back.
                 for _ in 0..count.parse().unwrap() {
