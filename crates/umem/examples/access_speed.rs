@@ -1,0 +1,71 @@
+//! What a registration costs on the data path and to set up: `cargo run --release -p umem --example access_speed`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+use umem::{AccessFlags, Umem};
+
+/// Best of five runs, in ns a turn.
+fn ns(turns: u32, mut body: impl FnMut()) -> f64 {
+    (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            (0..turns).for_each(|_| body());
+            start.elapsed().as_nanos() as f64 / f64::from(turns)
+        })
+        .fold(f64::MAX, f64::min)
+}
+
+fn main() {
+    let platform = pcie::Platform::default();
+    let hca = platform.named("peerdma0").expect("the default platform's HCA");
+    let space = mm::AddressSpace::process();
+    let mut memory = vec![1u8; 1 << 30];
+    let addr = memory.as_mut_ptr() as u64;
+    let register = |len| {
+        Umem::from_user(&space, addr, len, AccessFlags::LOCAL_WRITE, hca, &platform)
+            .expect("mapped memory")
+    };
+    let umem: Arc<Umem> = register(1 << 20);
+    let local = [7u8; 4096];
+    for len in [8, 64, 1024, 4096] {
+        let plain =
+            ns(2_000_000, || mm::guard::copy_to(black_box(addr), &local[..len]).expect("mapped"));
+        let entered = ns(2_000_000, || {
+            umem.enter().and_then(|a| a.write(black_box(0), &local[..len])).expect("registered");
+        });
+        println!("{len:>5} B: guarded copy {plain:.1} ns, enter + write + leave {entered:.1} ns");
+    }
+    println!("invalidate elsewhere: {:.1} ns", ns(2_000_000, || mm::invalidate(black_box(8..16))));
+    for len in [4096, 1 << 20, 1 << 30] {
+        let turns = if len > 1 << 20 { 3 } else { 1000 };
+        println!(
+            "register and deregister {len} resident bytes: {:.0} ns",
+            ns(turns, || drop(register(len)))
+        );
+    }
+    let many: Vec<_> = (0..100_000)
+        .map(|i| {
+            (
+                i,
+                Umem::from_user(
+                    &space,
+                    addr + i * 8192,
+                    8,
+                    AccessFlags::LOCAL_WRITE,
+                    hca,
+                    &platform,
+                ),
+            )
+        })
+        .collect();
+    println!(
+        "the same of 4096 with {} others: {:.0} ns",
+        many.len(),
+        ns(1000, || drop(register(4096)))
+    );
+    println!(
+        "invalidate between 100000: {:.0} ns",
+        ns(100_000, || mm::invalidate(black_box(addr + 4096..addr + 8192)))
+    );
+}
