@@ -176,6 +176,11 @@ impl Running {
         read(&self.folder.path().join("stdout"))
     }
 
+    /// Everything it said so far.
+    pub fn said(&self) -> String {
+        self.stdout() + &read(&self.folder.path().join("stderr"))
+    }
+
     /// Sends a signal to it and everything it started.
     pub fn signal(&self, signal: rustix::process::Signal) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
@@ -276,10 +281,10 @@ pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running)
         if listens {
             return;
         }
-        assert!(server.alive(), "the server ended early:\n{}\n{}", server.line, server.stdout());
+        assert!(server.alive(), "the server ended early: {}\n{}", server.line, server.said());
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.stdout());
+    panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.said());
 }
 
 /// Runs a server and, once it listens on `port`, its client; both must end with 0.

@@ -114,7 +114,9 @@ fn as_a_plain_user() {
     if !is_root() {
         skip!("already a plain user: the other tests show it");
     }
-    let place = Place { user: User::Nobody, ..HERE };
+    // UDP port 4791 is one user's in a namespace.
+    let own = Namespace::new("user");
+    let place = Place { server: Some(&own), client: Some(&own), user: User::Nobody, ..HERE };
     run("ib_write_bw", "-n 500", &place);
     run("ib_read_bw", "-n 500", &place);
     run("ib_send_lat", "-n 500 -c UD", &place);
