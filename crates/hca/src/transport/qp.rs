@@ -58,6 +58,8 @@ pub struct Transport {
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
     pub(super) more: bool,
+    /// An unreliable service waits for its pace.
+    pub(super) paced_until: Option<Instant>,
     /// Not yet counted.
     pub(super) sent_packets: u64,
     pub(super) sent_bytes: u64,
@@ -84,6 +86,7 @@ impl Transport {
             inbox: Inbox::new(init.srq),
             now: None,
             more: false,
+            paced_until: None,
             sent_packets: 0,
             sent_bytes: 0,
         }
@@ -199,6 +202,7 @@ impl Transport {
     pub fn transmit(&mut self, cx: &mut Cx<'_>) {
         self.now = Some(cx.now);
         self.more = false;
+        self.paced_until = None;
         self.respond(cx);
         match (self.state, self.kind) {
             (QpState::Rts | QpState::Sqd, QpType::Rc) => self.request(cx),
@@ -265,7 +269,7 @@ impl Transport {
             return self.now;
         }
         let timers = self.req.timers.deadline(ack_timeout(self.attr.timeout));
-        [timers, self.req.rnr_until].into_iter().flatten().min()
+        [timers, self.req.rnr_until, self.paced_until].into_iter().flatten().min()
     }
 
     fn tally(&mut self, cx: &mut Cx<'_>) {
@@ -287,6 +291,7 @@ impl Transport {
         self.attr.sq_draining = false;
         self.req.timers.stop();
         self.req.rnr_until = None;
+        self.paced_until = None;
         self.flush(cx);
         if self.inbox.is_shared() {
             cx.sink.event(EventType::QpLastWqeReached);

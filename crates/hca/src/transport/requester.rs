@@ -8,7 +8,7 @@
 use super::qp::Transport;
 use super::send::{Phase, Wqe, vendor};
 use super::timing::{AckTimers, RoundTrip};
-use super::window::Window;
+use super::window::{Pace, Window};
 use super::{Counter, Cx, To};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
@@ -47,6 +47,7 @@ pub(super) struct Requester {
     /// End of the axis of costs.
     next_base: u64,
     pub(super) window: Window,
+    pace: Pace,
     pub(super) rtt: RoundTrip,
     pub(super) timers: AckTimers,
     /// READ and atomic packets that the peer has not finished answering.
@@ -75,6 +76,7 @@ impl Requester {
             high: first,
             next_base: 0,
             window: Window::new(window_bytes, mtu),
+            pace: Pace::new(window_bytes, mtu),
             rtt: RoundTrip::default(),
             timers: AckTimers::default(),
             reads: 0,
@@ -413,6 +415,11 @@ impl Transport {
                 return;
             }
             budget -= 1;
+            let cost = wqe.position(packet + 1, self.mtu) - wqe.position(packet, self.mtu);
+            if let Err(until) = self.req.pace.take(cx.now, cost) {
+                self.paced_until = Some(until);
+                return;
+            }
             if let Err(error) = self.emit(0, packet, false, cx) {
                 self.req.queue[0].phase =
                     Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));

@@ -257,5 +257,6 @@ impl Transport {
         self.resp = Responder::default();
         self.inbox.clear();
         self.more = false;
+        self.paced_until = None;
     }
 }

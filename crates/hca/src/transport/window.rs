@@ -1,15 +1,17 @@
-//! How much a requester may have in flight.
+//! How much a requester may have in flight, and how fast an unreliable one may send.
 //!
 //! RoCE assumes a fabric that loses nothing; sockets with a small buffer do. The window counts what a packet costs the
 //! receiver's socket buffer, not its payload only, starts at a share of the limit, grows while acknowledges come and
-//! is halved by loss.
+//! is halved by loss. Unreliable services hear nothing back: they keep to a pace.
+
+use std::time::{Duration, Instant};
 
 /// What a packet costs beyond its payload: headers and the kernel's bookkeeping for one datagram.
 pub(super) const PACKET_COST: u64 = 512;
 /// Where an untried window starts, if the limit allows.
 const START: u64 = 128 << 10;
 /// Packets that always fit.
-const LEAST_PACKETS: u64 = 4;
+const LEAST_PACKETS: u64 = 2;
 
 /// Bytes that may be in flight.
 #[derive(Debug)]
@@ -53,6 +55,44 @@ impl Window {
     }
 }
 
+/// Within this time a receiver is taken to empty its socket buffer once.
+const DRAIN: Duration = Duration::from_millis(2);
+
+/// The pace of an unreliable service: half a buffer at once, then a buffer per [`DRAIN`]. Such a service expects a fabric
+/// that loses nothing, and has no way to learn that a socket overflowed.
+#[derive(Debug)]
+pub(super) struct Pace {
+    capacity: u64,
+    tokens: u64,
+    refilled: Option<Instant>,
+}
+
+impl Pace {
+    /// A pace that a buffer of `limit` bytes bears.
+    pub(super) fn new(limit: u64, mtu: u32) -> Pace {
+        let capacity = (limit / 2).max(LEAST_PACKETS * (u64::from(mtu) + PACKET_COST));
+        Pace { capacity, tokens: capacity, refilled: None }
+    }
+
+    /// Takes `cost` bytes, or says when to ask again.
+    pub(super) fn take(&mut self, now: Instant, cost: u64) -> Result<(), Instant> {
+        let drain = DRAIN.as_nanos() as u64;
+        let since = now.saturating_duration_since(*self.refilled.get_or_insert(now)).min(DRAIN);
+        let fresh = 2 * self.capacity * since.as_nanos() as u64 / drain;
+        if fresh > 0 {
+            self.refilled = Some(now);
+            self.tokens = (self.tokens + fresh).min(self.capacity);
+        }
+        if let Some(left) = self.tokens.checked_sub(cost) {
+            self.tokens = left;
+            return Ok(());
+        }
+        // Not for each packet anew: a quarter at a time makes trains.
+        let missing = cost.max(self.capacity / 4) - self.tokens;
+        Err(now + Duration::from_nanos(missing * drain / (2 * self.capacity) + 1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +119,24 @@ mod tests {
     #[test]
     fn a_tiny_limit_still_lets_packets_pass() {
         assert_eq!(Window::new(0, 4096).size(), LEAST_PACKETS * (4096 + PACKET_COST));
+    }
+
+    #[test]
+    fn an_unreliable_service_sends_a_buffer_per_drain() {
+        let limit = 1 << 20;
+        let start = Instant::now();
+        let mut pace = Pace::new(limit, 1024);
+        let (mut now, mut sent) = (start, 0);
+        while now - start < 10 * DRAIN {
+            match pace.take(now, 1536) {
+                Ok(()) => sent += 1536,
+                Err(at) => {
+                    assert!(at > now && at - now <= DRAIN);
+                    now = at;
+                }
+            }
+        }
+        let share = sent as f64 / (limit as f64 * 10.5);
+        assert!((0.95..1.05).contains(&share), "{share}");
     }
 }
