@@ -28,8 +28,9 @@ pub fn run(arguments: &Run) -> Outcome {
     let mut command = Command::new(&path);
     std::os::unix::process::CommandExt::arg0(&mut command, name);
     command.args(rest).envs(settings::variables(&arguments.device, &lib, &tree)?);
-    let mut child = supervisor.spawn(&mut command).map_err(|error| not_started(&path, &error))?;
-    session.note_program(child.id());
+    let mut child = supervisor
+        .spawn(&mut command, session.note()?)
+        .map_err(|error| not_started(&path, &error))?;
     let end = supervisor.wait(&mut child).what("cannot wait for the program")?;
     drop(session);
     supervise::end_like(end)

@@ -6,11 +6,11 @@
 //! swept before it is locked.
 
 use crate::embedded::private_folder;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Context, Failure, Outcome};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// File that a live run keeps locked.
@@ -53,12 +53,11 @@ impl Session {
         &self.path
     }
 
-    /// Notes which process uses the folder, for the sweep of a run whose launcher was killed.
-    pub fn note_program(&self, pid: u32) {
-        if let Some(start) = start_time(pid) {
-            // Without the note a killed launcher's folder is swept earlier; the run itself is not harmed.
-            drop(fs::write(self.path.join(PROGRAM), format!("{pid} {start}")));
-        }
+    /// The file that will name the program, for the sweep of a run whose launcher was killed.
+    pub fn note(&self) -> Outcome<Note> {
+        let path = self.path.join(PROGRAM);
+        let file = File::create_new(&path).what(format_args!("cannot write {}", path.display()))?;
+        Ok(Note { file })
     }
 }
 
@@ -68,6 +67,34 @@ impl Drop for Session {
         drop(fs::remove_dir_all(&self.path));
         if let Some(base) = self.path.parent() {
             drop(remove_if_unused(base));
+        }
+    }
+}
+
+/// Names the program: its pid, by itself before it starts, then also its start time, by the launcher.
+pub struct Note {
+    file: File,
+}
+
+impl Note {
+    /// In the new process: notes its pid. Only system calls, so it may run between fork and exec.
+    pub fn own(&self) -> io::Result<()> {
+        let mut digits = [0; 10];
+        let mut place = digits.len();
+        let mut rest = rustix::process::getpid().as_raw_pid().unsigned_abs();
+        while rest > 0 && place > 0 {
+            place -= 1;
+            digits[place] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        self.file.write_all_at(&digits[place..], 0)
+    }
+
+    /// In the launcher: adds the start time, which with the pid names one process for ever.
+    pub fn complete(&self, pid: u32) {
+        if let Some(start) = start_time(pid) {
+            // The pid alone serves as well until it is used again.
+            drop(self.file.write_all_at(format!("{pid} {start}").as_bytes(), 0));
         }
     }
 }
@@ -156,12 +183,14 @@ fn dead(path: &Path) -> bool {
         // Made under the base lock, a folder without a lock file is one whose making was cut short.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    let note = fs::read_to_string(path.join(PROGRAM)).unwrap_or_default();
-    let program_lives = note
-        .split_once(' ')
-        .and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse::<u64>().ok()?)))
-        .is_some_and(|(pid, start)| start_time(pid) == Some(start));
-    unlocked && !program_lives
+    unlocked && !program_lives(&fs::read_to_string(path.join(PROGRAM)).unwrap_or_default())
+}
+
+/// Whether the process that a note names is still there.
+fn program_lives(note: &str) -> bool {
+    let (pid, start) = note.split_once(' ').unwrap_or((note, ""));
+    let Some(found) = pid.parse().ok().and_then(start_time) else { return false };
+    start.is_empty() || start.parse() == Ok(found)
 }
 
 /// When a process started, in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one process.
@@ -219,13 +248,16 @@ mod tests {
     fn a_folder_whose_program_lives_survives_its_launcher() {
         let base = base("orphan");
         let session = Session::begin_in(&base).unwrap();
-        session.note_program(std::process::id());
         let path = session.path().to_owned();
         // The lock goes, the folder stays: a launcher that was killed.
         let Session { path: _, _lock } = &session;
         rustix::fs::flock(_lock, FlockOperation::Unlock).unwrap();
+        assert!(dead(&path), "no program was started");
+        let note = session.note().unwrap();
+        note.own().unwrap();
         assert!(!dead(&path), "our own process is alive");
-        session.note_program(std::process::id());
+        note.complete(std::process::id());
+        assert!(!dead(&path), "our own process is still alive");
         fs::write(path.join(PROGRAM), "1 999999999999").unwrap();
         assert!(dead(&path), "pid 1 of another start time is another process");
         drop(session);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Name of the variable with the platform file.
-const PLATFORM: &str = "PEERDMA_PLATFORM";
+pub const PLATFORM: &str = "PEERDMA_PLATFORM";
 /// Name of the variable with the trace file.
 const TRACE: &str = "PEERDMA_TRACE";
 /// Name of the variable that makes the library speak.

@@ -4,10 +4,12 @@
 //! The child stays in the launcher's process group, so the terminal reaches both with Ctrl-C and the like; those
 //! signals come from the kernel and are not passed on a second time. Signals sent by a process are.
 
+use crate::session::Note;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// How a child ended.
@@ -61,19 +63,24 @@ impl Supervisor {
         }
     }
 
-    /// Starts the child with the signal mask that the launcher had.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    /// Starts the child with the signal mask that the launcher had, and with its pid noted.
+    pub fn spawn(&self, command: &mut Command, note: Note) -> io::Result<Child> {
         let mask = self.before;
-        // SAFETY: between fork and exec only pthread_sigmask runs, which is async-signal-safe and touches a copy.
+        let note = Arc::new(note);
+        let in_child = note.clone();
+        // SAFETY: between fork and exec only system calls run, on copies made before the fork; nothing allocates.
         unsafe {
             command.pre_exec(move || {
+                in_child.own()?;
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) {
                     0 => Ok(()),
                     error => Err(io::Error::from_raw_os_error(error)),
                 }
             });
         }
-        command.spawn()
+        let child = command.spawn()?;
+        note.complete(child.id());
+        Ok(child)
     }
 
     /// Passes signals on until the child has ended.

@@ -105,6 +105,9 @@ impl Error {
                 (Some(libc::EBUSY), "ibv_reg_dmabuf_mr") => {
                     "the device cannot reach that memory over PCIe: `peerdma topo` shows the path"
                 }
+                (Some(libc::EADDRINUSE), "ibv_open_device") => {
+                    "another user's process holds the RoCE port (UDP 4791) here: end it, or use a network namespace of your own (`unshare -rn`)"
+                }
                 (Some(libc::ENOMEM), "ibv_post_send" | "ibv_post_recv") => {
                     "the queue is full: poll completions first, or build the queue pair with a longer queue"
                 }

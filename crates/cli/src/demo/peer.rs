@@ -4,6 +4,8 @@ use super::protocol::{self, Buffer, FromPeer, Messages, Ready, ToPeer};
 use super::vram::{Gpu, Vram};
 use crate::args::{DemoPeer, Side};
 use crate::failure::{self, Context, Failure, Outcome};
+use crate::settings;
+use pcie::Platform;
 use peerdma::{Access, Cq, Dmabuf, IdleQp, Library, Mr, Op, Pd, Qp, RemoteSlice, SendFlags};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -52,7 +54,11 @@ struct Peer {
 
 impl Peer {
     fn prepare(arguments: &DemoPeer, connection: &UnixStream) -> Outcome<Peer> {
-        let mut gpu = Gpu::open(arguments.side)?;
+        let platform = match std::env::var_os(settings::PLATFORM) {
+            Some(file) => Platform::from_file(file.as_ref()).what("cannot use the platform")?,
+            None => Platform::default(),
+        };
+        let gpu = Gpu::open(arguments.side, &platform)?;
         let library = Library::system().map_err(failure::verbs)?;
         let context = library.open(None).map_err(failure::verbs)?;
         let pd = context.alloc_pd().map_err(failure::verbs)?;
@@ -63,7 +69,7 @@ impl Peer {
         };
         let mut buffers = Vec::new();
         for _ in names {
-            buffers.push(register(&mut gpu, &pd, arguments.size)?);
+            buffers.push(register(&gpu, &pd, arguments.size)?);
         }
         let file_hash = match arguments.side {
             Side::Near => Some(load(arguments, &buffers[0].vram)?),
@@ -202,7 +208,7 @@ enum Direction {
 }
 
 /// Allocates video memory, exports it and registers the export.
-fn register(gpu: &mut Gpu, pd: &Pd, size: u64) -> Outcome<Registered> {
+fn register(gpu: &Gpu, pd: &Pd, size: u64) -> Outcome<Registered> {
     let vram = gpu.allocate(size)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let mr = pd.reg_dmabuf(vram.fd(), 0, size, 0, access).map_err(|error| {

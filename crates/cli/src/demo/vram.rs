@@ -1,105 +1,103 @@
-//! The demo's view of a GPU: video memory that is exported as a dma-buf, and three kernels over it.
+//! The demo's GPU: the platform's first one on the near side, its last one on the far side, as a software GPU whose exports
+//! the library finds through the registry.
 
 use crate::args::Side;
 use crate::failure::{Context, Failure, Outcome};
-use dmabuf::{Control, Placement};
+use gpu::{Buffer, SoftwareGpu};
 use pcie::{Platform, Role};
-use rustix::fs::{MemfdFlags, SealFlags};
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use registry::Client;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Bytes compared at once.
+const CHUNK: u64 = 1 << 20;
+
+/// A side's GPU.
 pub struct Gpu {
     name: String,
-    address: pcie::Address,
-    registry: Arc<registry::Client>,
-    next: u64,
+    gpu: SoftwareGpu,
 }
 
+/// A buffer in its memory, exported.
 pub struct Vram {
-    file: File,
-    len: u64,
-    _control: Control,
+    buffer: Buffer,
+    fd: OwnedFd,
 }
 
 impl Gpu {
-    pub fn open(side: Side) -> Outcome<Gpu> {
-        let platform = match std::env::var_os("PEERDMA_PLATFORM") {
-            Some(path) => Platform::from_file(path.as_ref()).what("cannot read the platform")?,
-            None => Platform::default(),
-        };
-        let gpus: Vec<_> = platform.with_role(Role::Gpu).collect();
-        let gpu = match side {
-            Side::Near => gpus.first(),
+    /// The GPU of a side.
+    pub fn open(side: Side, platform: &Platform) -> Outcome<Gpu> {
+        let mut gpus = platform.with_role(Role::Gpu);
+        let function = match side {
+            Side::Near => gpus.next(),
             Side::Far => gpus.last(),
         };
-        let gpu = gpu.ok_or_else(|| Failure::new("the platform has no GPU"))?;
-        let registry =
-            registry::Client::connect(registry::Role::Member).what("cannot join the registry")?;
-        Ok(Gpu {
-            name: gpu.name.clone(),
-            address: gpu.address,
-            registry,
-            next: u64::from(std::process::id()) << 32,
-        })
+        let function = function.ok_or_else(|| {
+            Failure::new("the platform has no GPU")
+                .because("no [[function]] has role = \"gpu\"")
+                .remedy("add one, as crates/pcie/src/default.toml does")
+        })?;
+        let client = Client::connect(registry::Role::Member).what("cannot join the registry")?;
+        let gpu = SoftwareGpu::of(function, client).what("cannot make a GPU")?;
+        Ok(Gpu { name: function.name.clone(), gpu })
     }
+
+    /// Its name on the platform.
     pub fn name(&self) -> &str {
         &self.name
     }
-    pub fn allocate(&mut self, len: u64) -> Outcome<Vram> {
-        self.next += 1;
-        let id = self.next;
-        let fd = rustix::fs::memfd_create(
-            dmabuf::memfd_name(id),
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )
-        .what("memfd")?;
-        let rounded = len.next_multiple_of(4096);
-        rustix::fs::ftruncate(&fd, rounded).what("ftruncate")?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).what("seal")?;
-        let control = Control::create(id, self.address, Placement::Vram).what("control")?;
-        self.registry.publish(&format!("dmabuf-{id:016x}"), control.as_fd()).what("publish")?;
-        Ok(Vram { file: File::from(fd), len, _control: control })
+
+    /// Allocates and exports `len` bytes.
+    pub fn allocate(&self, len: u64) -> Outcome<Vram> {
+        let what = || format!("cannot use {len} bytes of the memory of {}", self.name);
+        let buffer = self
+            .gpu
+            .alloc(len)
+            .what(what())
+            .map_err(|failure| failure.remedy("send less with --size"))?;
+        let fd = buffer.export().what(what())?;
+        Ok(Vram { buffer, fd })
     }
 }
 
 impl Vram {
+    /// The dma-buf.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.fd.as_fd()
     }
+
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
-        self.len
+        self.buffer.len()
     }
+
+    /// Copies to the GPU.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Outcome<()> {
-        self.file.write_all_at(bytes, at).what("cannot write video memory")
+        self.buffer.write(at, bytes).what("cannot write GPU memory")
     }
+
+    /// Copies from the GPU.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Outcome<()> {
-        self.file.read_exact_at(bytes, at).what("cannot read video memory")
+        self.buffer.read(at, bytes).what("cannot read GPU memory")
     }
+
+    /// BLAKE3 of the whole buffer, in hexadecimal.
     pub fn hash(&self) -> Outcome<String> {
-        let mut hasher = blake3::Hasher::new();
-        let mut chunk = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < self.len {
-            let n = (self.len - at).min(1 << 20) as usize;
-            self.read(at, &mut chunk[..n])?;
-            hasher.update(&chunk[..n]);
-            at += n as u64;
-        }
-        Ok(hasher.finalize().to_hex().to_string())
+        let digest = self.buffer.hash(0, self.len()).what("the GPU cannot hash its memory")?;
+        Ok(digest.to_string())
     }
+
+    /// Offset of the first byte in which two buffers of one length differ.
     pub fn first_difference(&self, other: &Vram) -> Outcome<Option<u64>> {
-        let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+        let (mut a, mut b) = (vec![0; CHUNK as usize], vec![0; CHUNK as usize]);
         let mut at = 0;
-        while at < self.len {
-            let n = (self.len - at).min(1 << 20) as usize;
-            self.read(at, &mut a[..n])?;
-            other.read(at, &mut b[..n])?;
-            if let Some(i) = (0..n).find(|&i| a[i] != b[i]) {
-                return Ok(Some(at + i as u64));
+        while at < self.len() {
+            let len = CHUNK.min(self.len() - at) as usize;
+            self.read(at, &mut a[..len])?;
+            other.read(at, &mut b[..len])?;
+            if let Some(place) = (0..len).find(|&place| a[place] != b[place]) {
+                return Ok(Some(at + place as u64));
             }
-            at += n as u64;
+            at += len as u64;
         }
         Ok(None)
     }
