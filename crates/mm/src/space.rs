@@ -473,4 +473,27 @@ mod tests {
         assert!(Arc::ptr_eq(&AddressSpace::process(), &AddressSpace::process()));
         invalidate(0..1);
     }
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_its_parents_lock() {
+        let space = space();
+        let registration = space.register(0..10, Arc::new(Seen::default()));
+        let held = space.lock();
+        // SAFETY: the child only makes system calls and touches atomics, then leaves by _exit.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                libc::alarm(10);
+                space.invalidate(0..10);
+                libc::_exit(42);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42, "{status:#x}");
+        drop(held);
+        drop(registration);
+    }
 }

@@ -31,31 +31,31 @@ fn function(at: &str, kind: Kind, below: Below, acs: Acs) -> Function {
 
 /// Two host bridges. Below the first a switch with devices at 04:00 (two functions) and 05:00, and a device at 06:00 on a
 /// root port of its own; below the second a device at 81:00.
-struct Box {
+struct Board {
     cpu: Option<Cpu>,
     hosts: [Option<(u16, u16)>; 2],
     acs: Vec<(&'static str, Acs)>,
 }
 
-impl Box {
-    fn new() -> Box {
-        Box {
+impl Board {
+    fn new() -> Board {
+        Board {
             cpu: Some(Cpu { vendor: "GenuineIntel".into(), family: 6 }),
             hosts: [Some(INTEL), Some(INTEL)],
             acs: Vec::new(),
         }
     }
-    fn cpu(vendor: &str, family: u32) -> Box {
-        Box {
+    fn cpu(vendor: &str, family: u32) -> Board {
+        Board {
             cpu: Some(Cpu { vendor: vendor.into(), family }),
             hosts: [Some((0x1022, 1)); 2],
             acs: Vec::new(),
         }
     }
-    fn hosts(a: (u16, u16), b: (u16, u16)) -> Box {
-        Box { hosts: [Some(a), Some(b)], ..Box::new() }
+    fn hosts(a: (u16, u16), b: (u16, u16)) -> Board {
+        Board { hosts: [Some(a), Some(b)], ..Board::new() }
     }
-    fn acs(mut self, at: &'static str, acs: Acs) -> Box {
+    fn acs(mut self, at: &'static str, acs: Acs) -> Board {
         self.acs.push((at, acs));
         self
     }
@@ -98,7 +98,7 @@ use MapType::{BusAddr, NotSupported, ThruHostBridge};
 #[test]
 fn distances_through_the_common_bridge() {
     // calc_map_type_and_dist: dist_a + dist_b
-    let b = Box::new();
+    let b = Board::new();
     assert_eq!(short(b.verdict("04:00.0", "04:00.0")), (BusAddr, 0), "the same function");
     assert_eq!(short(b.verdict("04:00.0", "04:00.1")), (BusAddr, 2), "one device");
     assert_eq!(short(b.verdict("04:00.0", "05:00.0")), (BusAddr, 4), "one switch");
@@ -108,7 +108,7 @@ fn distances_through_the_common_bridge() {
 #[test]
 fn no_common_bridge_goes_through_the_host_bridge() {
     // calc_map_type_and_dist: both loops run out, dist = all hops of both
-    let b = Box::new();
+    let b = Board::new();
     assert_eq!(short(b.verdict("04:00.0", "06:00.0")), (ThruHostBridge, 4 + 2), "one host bridge");
     assert_eq!(short(b.verdict("04:00.0", "81:00.0")), (ThruHostBridge, 4 + 2), "two host bridges");
 }
@@ -119,7 +119,7 @@ fn any_redirect_bit_on_the_path_counts() {
     for bit in AcsBits::all().iter() {
         let redirects = REDIRECT.contains(bit);
         for at in ["03:00.0", "03:01.0", "02:00.0", "04:00.0", "05:00.0"] {
-            let v = Box::new().acs(at, Enabled(bit)).verdict("04:00.0", "05:00.0");
+            let v = Board::new().acs(at, Enabled(bit)).verdict("04:00.0", "05:00.0");
             let expected = if redirects { ThruHostBridge } else { BusAddr };
             assert_eq!(short(v.clone()), (expected, 4), "{bit:?} on {at}");
             assert_eq!(v.redirects.len(), usize::from(redirects));
@@ -131,7 +131,7 @@ fn any_redirect_bit_on_the_path_counts() {
 fn redirect_off_the_path_does_not_count() {
     // check_b_path_acs: both legs stop at the common bridge
     for at in ["00:01.0", "00:02.0", "06:00.0", "04:00.1"] {
-        let v = Box::new().acs(at, Enabled(AcsBits::RR)).verdict("04:00.0", "05:00.0");
+        let v = Board::new().acs(at, Enabled(AcsBits::RR)).verdict("04:00.0", "05:00.0");
         assert_eq!(v.map_type, BusAddr, "{at}");
     }
 }
@@ -139,7 +139,7 @@ fn redirect_off_the_path_does_not_count() {
 #[test]
 fn redirect_needs_a_host_bridge_that_routes() {
     // map_through_host_bridge after acs_cnt != 0; the hint is dev_info's disable_acs_redir
-    let v = Box::hosts((0x8086, 0x1234), INTEL)
+    let v = Board::hosts((0x8086, 0x1234), INTEL)
         .acs("03:00.0", Enabled(AcsBits::RR))
         .verdict("04:00.0", "05:00.0");
     assert_eq!(short(v.clone()), (NotSupported, 4));
@@ -156,7 +156,7 @@ fn zen_and_newer_always_route() {
         ("HygonGenuine", 0x18, NotSupported),
         ("GenuineIntel", 0x17, NotSupported),
     ] {
-        let v = Box::cpu(vendor, family).verdict("04:00.0", "81:00.0");
+        let v = Board::cpu(vendor, family).verdict("04:00.0", "81:00.0");
         assert_eq!(v.map_type, expected, "{vendor} {family:#x}");
     }
 }
@@ -166,7 +166,7 @@ fn listed_host_bridges() {
     // pci_p2pdma_whitelist; REQ_SAME_HOST_BRIDGE on the first four
     for &(vendor, device, same_only) in LISTED {
         let id = (vendor, if device == ANY { 0x4242 } else { device as u16 });
-        let b = Box::hosts(id, id);
+        let b = Board::hosts(id, id);
         assert_eq!(b.verdict("04:00.0", "06:00.0").map_type, ThruHostBridge, "{id:x?} within one");
         let across = if same_only { NotSupported } else { ThruHostBridge };
         assert_eq!(b.verdict("04:00.0", "81:00.0").map_type, across, "{id:x?} across two");
@@ -179,29 +179,29 @@ fn listed_host_bridges() {
 fn both_host_bridges_must_be_listed() {
     // host_bridge_whitelist: __host_bridge_whitelist(host_a) && __host_bridge_whitelist(host_b)
     let other = (0x8086, 0x1234);
-    assert_eq!(Box::hosts(INTEL, other).verdict("04:00.0", "81:00.0").map_type, NotSupported);
-    assert_eq!(Box::hosts(other, INTEL).verdict("04:00.0", "81:00.0").map_type, NotSupported);
+    assert_eq!(Board::hosts(INTEL, other).verdict("04:00.0", "81:00.0").map_type, NotSupported);
+    assert_eq!(Board::hosts(other, INTEL).verdict("04:00.0", "81:00.0").map_type, NotSupported);
     // within the first, the second does not matter
-    assert_eq!(Box::hosts(INTEL, other).verdict("04:00.0", "06:00.0").map_type, ThruHostBridge);
+    assert_eq!(Board::hosts(INTEL, other).verdict("04:00.0", "06:00.0").map_type, ThruHostBridge);
 }
 
 #[test]
 fn what_was_not_read_is_unknown_and_not_off() {
-    let v = Box::new().acs("03:00.0", Unknown).verdict("04:00.0", "05:00.0");
+    let v = Board::new().acs("03:00.0", Unknown).verdict("04:00.0", "05:00.0");
     assert_eq!((v.map_type, v.unread), (MapType::Unknown, vec![address("03:00.0")]));
     // a known redirect decides whatever the others are
-    let v = Box::new()
+    let v = Board::new()
         .acs("03:00.0", Unknown)
         .acs("03:01.0", Enabled(AcsBits::CR))
         .verdict("04:00.0", "05:00.0");
     assert_eq!(v.map_type, ThruHostBridge);
-    let v = Box { cpu: None, ..Box::new() }.verdict("04:00.0", "81:00.0");
+    let v = Board { cpu: None, ..Board::new() }.verdict("04:00.0", "81:00.0");
     assert_eq!(v.map_type, MapType::Unknown);
-    let v = Box { hosts: [None, Some(INTEL)], ..Box::new() }.verdict("04:00.0", "81:00.0");
+    let v = Board { hosts: [None, Some(INTEL)], ..Board::new() }.verdict("04:00.0", "81:00.0");
     assert_eq!(v.map_type, MapType::Unknown);
     // neither matters where the path turns round below
     assert_eq!(
-        Box { cpu: None, hosts: [None; 2], acs: vec![] }.verdict("04:00.0", "05:00.0").map_type,
+        Board { cpu: None, hosts: [None; 2], acs: vec![] }.verdict("04:00.0", "05:00.0").map_type,
         BusAddr
     );
 }

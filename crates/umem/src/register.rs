@@ -118,6 +118,11 @@ impl Umem {
             }
             at = extent_end;
         }
+        for segment in &segments {
+            // saves the first accesses their page faults; device mappings cannot be populated and need it not, and what is
+            // missing shows as a fault of the access
+            let _ = mm::populate(segment.addr, segment.len, true);
+        }
         let keep = Keep { attachment: Some(attachment), ..Keep::default() };
         let umem = Umem::assemble(Shared::new(), segments, access.wants_write(), keep);
         if umem.len() != len {
