@@ -396,8 +396,8 @@ fn what_is_in_flight_stays_within_the_window() {
     let region = node.register(1 << 20);
     node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 1 << 20)]));
     let out = node.emitted();
-    let flight: usize = out.iter().map(|p| p.payload.len() + 512).sum();
-    assert!(flight <= 20_000 && flight > 19_000);
+    let flight: usize = out.iter().map(|p| p.payload.len() + 832).sum();
+    assert!(flight <= 20_000 && flight > 18_900);
     let asking = out.iter().filter(|p| p.headers.bth.ack_req).count();
     assert!((3..=6).contains(&asking), "about each quarter asks for an acknowledge: {asking}");
     let half = out[out.len() / 2].psn();
