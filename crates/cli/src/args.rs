@@ -24,13 +24,9 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a program on the software HCA
     Run(Run),
-    /// Prove that GPU memory crosses between two processes by RDMA
     Demo(Demo),
-    /// Print the settings of `run` for a shell, a container file or a launcher
     Env(Env),
-    /// List the processes that have a device open
     Ps(Ps),
     /// Print a shell completion script
     #[command(after_help = "\

@@ -12,26 +12,42 @@ pub fn completions(shell: clap_complete::Shell) -> Outcome {
     print(&script)
 }
 
-/// Prints the manual page, the subcommands' pages after it.
+/// Prints the manual page, the subcommands' sections after it.
 pub fn man() -> Outcome {
     let mut page = Vec::new();
     let mut command = Cli::command();
     command.build();
-    clap_mangen::Man::new(command.clone())
-        .render(&mut page)
-        .what("cannot write the manual page")?;
-    for sub in
-        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
-    {
-        let man = clap_mangen::Man::new(sub.clone());
-        let title = format!(".SH \"PEERDMA {}\"\n", sub.get_name().to_uppercase());
-        page.extend_from_slice(title.as_bytes());
-        man.render_synopsis_section(&mut page)
-            .and_then(|()| man.render_description_section(&mut page))
-            .and_then(|()| man.render_options_section(&mut page))
-            .what("cannot write the manual page")?;
-    }
+    render(&command, &mut page).what("cannot write the manual page")?;
     print(&page)
+}
+
+fn render(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let man = clap_mangen::Man::new(command.clone());
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    examples(command, page)?;
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        let man = clap_mangen::Man::new(sub.clone());
+        writeln!(page, ".SH \"PEERDMA {}\"", sub.get_name().to_uppercase())?;
+        man.render_synopsis_section(page)?;
+        man.render_description_section(page)?;
+        man.render_options_section(page)?;
+        examples(sub, page)?;
+    }
+    Ok(())
+}
+
+/// What the help prints after the options, unfilled: the examples are laid out already.
+fn examples(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let Some(text) = command.get_after_help() else { return Ok(()) };
+    writeln!(page, ".SH EXAMPLES\n.nf")?;
+    for line in text.to_string().lines().filter(|line| !line.starts_with("Example")) {
+        // A backslash is an escape to troff; a dot or quote at the start of a line a request.
+        writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
+    }
+    writeln!(page, ".fi")
 }
 
 fn print(bytes: &[u8]) -> Outcome {

@@ -312,9 +312,7 @@ impl Context {
         };
         // min_by_key keeps the first of equals, so table order decides among equals.
         let gids = self.gids(port)?;
-        gids.into_iter()
-            .min_by_key(rank)
-            .ok_or(Error::NotSupported("the port has no GID: no interface is up"))
+        gids.into_iter().min_by_key(rank).ok_or(Error::NoGid { port })
     }
 
     /// A protection domain: only queue pairs and memory of one domain work together.

@@ -34,6 +34,12 @@ pub enum Error {
         /// The devices there are.
         present: Vec<String>,
     },
+    /// The port has no address to be reached at.
+    #[error("port {port} has no GID: no network interface with an address is up")]
+    NoGid {
+        /// The port, counted from 1.
+        port: u8,
+    },
     /// A verb failed; the errno is that of its manual page.
     #[error("{call}: {source}")]
     Call {
@@ -122,6 +128,9 @@ impl Error {
                 }
                 _ => "see the manual page of the call",
             },
+            Error::NoGid { .. } => {
+                "bring an interface up (`ip link set lo up` serves processes of one host)"
+            }
             Error::Range { .. } => "take a range inside the memory and at most 4 GiB long",
             Error::NotSupported(_) => "use a newer libibverbs or another device",
             Error::Argument(_) => "see the documentation of the function",
