@@ -1,10 +1,10 @@
 //! Address handles: a datagram destination, resolved once.
 
-use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::device::{Device, Way};
+use crate::error::Result;
 use crate::pd::Pd;
 use crate::types::AhAttr;
-use link::{Flow, Path};
+use link::Path;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,8 +13,8 @@ pub struct AddressHandle {
     pd: Option<Arc<Pd>>,
     attr: AhAttr,
     path: Path,
-    /// One flow for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
-    flows: Mutex<SmallVec<[(u32, Flow); 1]>>,
+    /// One way for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
+    ways: Mutex<SmallVec<[(u32, Way); 1]>>,
 }
 
 impl std::fmt::Debug for AddressHandle {
@@ -27,7 +27,7 @@ impl AddressHandle {
     pub(crate) fn new(device: &Device, pd: &Arc<Pd>, attr: AhAttr) -> Result<Arc<AddressHandle>> {
         let path = device.path(&attr)?;
         pd.add_user();
-        Ok(Arc::new(AddressHandle { pd: Some(pd.clone()), attr, path, flows: Mutex::default() }))
+        Ok(Arc::new(AddressHandle { pd: Some(pd.clone()), attr, path, ways: Mutex::default() }))
     }
 
     /// A handle of no device, for tests of the transport.
@@ -36,7 +36,7 @@ impl AddressHandle {
         let any = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         let path =
             Path { src: any, dst: any, scope_id: 0, traffic_class: 0, hop_limit: 0, flow_label: 0 };
-        Arc::new(AddressHandle { pd: None, attr, path, flows: Mutex::default() })
+        Arc::new(AddressHandle { pd: None, attr, path, ways: Mutex::default() })
     }
 
     /// The attributes it was made from.
@@ -44,17 +44,16 @@ impl AddressHandle {
         &self.attr
     }
 
-    pub(crate) fn flow(&self, device: &Device, dest_qpn: u32) -> Result<Flow> {
+    /// The way to the process that owns a QP.
+    pub(crate) fn way(&self, device: &Device, dest_qpn: u32) -> Result<Way> {
         let slot = dest_qpn >> 14;
-        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, flow)) = flows.iter().find(|(known, _)| *known == slot) {
-            return Ok(flow.clone());
+        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, way)) = ways.iter().find(|(known, _)| *known == slot) {
+            return Ok(way.clone());
         }
-        let flow = device.endpoint().flow(self.path, dest_qpn).map_err(|error| {
-            Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
-        })?;
-        flows.push((slot, flow.clone()));
-        Ok(flow)
+        let way = device.way(self.path, dest_qpn)?;
+        ways.push((slot, way.clone()));
+        Ok(way)
     }
 }
 

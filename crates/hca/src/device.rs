@@ -13,7 +13,7 @@ use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, EventType, QpType};
-use link::{Batch, Endpoint, Flow, Path};
+use link::{Backlog, Batch, Endpoint, Flow, Path};
 use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
@@ -43,6 +43,20 @@ pub struct DeviceConfig {
     pub mtu_bytes: Option<u32>,
     /// Packet trace.
     pub trace: Option<Arc<link::Trace>>,
+}
+
+/// How packets reach one process.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(crate) flow: Flow,
+    /// How full its receive socket is, where it is on this host.
+    pub(crate) backlog: Option<Arc<Backlog>>,
+}
+
+impl Way {
+    pub(crate) fn room(&self, bytes: u64, now: Instant) -> Option<bool> {
+        self.backlog.as_ref().map(|backlog| backlog.room(bytes, now))
+    }
 }
 
 /// Why a device cannot be opened.
@@ -120,6 +134,7 @@ impl Device {
         let grant = config.registry.join(&who, directory.as_fd())?;
         let slot = grant.slot;
         directory.set_slot(slot);
+        publish_sockets(&config.registry, &grant)?;
         let endpoint = endpoint_of(grant).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
@@ -314,10 +329,15 @@ impl Device {
         })
     }
 
-    pub(crate) fn flow(&self, path: Path, dest_qpn: u32) -> Result<Flow> {
-        self.endpoint.flow(path, dest_qpn).map_err(|error| {
+    /// The way to the process that owns QP `dest_qpn` at the end of `path`.
+    pub(crate) fn way(&self, path: Path, dest_qpn: u32) -> Result<Way> {
+        let flow = self.endpoint.flow(path, dest_qpn).map_err(|error| {
             Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
-        })
+        })?;
+        let here = lock(&self.gids).find(path.dst).is_some();
+        let slot = (dest_qpn >> 14) as u16;
+        let socket = here.then(|| self.registry.lookup(&socket_id(slot, path.dst.is_ipv6())).ok());
+        Ok(Way { flow, backlog: socket.flatten().map(|socket| Arc::new(Backlog::new(socket))) })
     }
 
     /// The link.
@@ -492,6 +512,24 @@ fn endpoint_of(grant: registry::Grant) -> std::io::Result<Endpoint> {
     let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
     let port = address.map_or(wire::ROCE_PORT, |address| address.port());
     Endpoint::new(grant.v4, grant.v6, port)
+}
+
+/// Lets senders on this host see how full our sockets are.
+fn publish_sockets(
+    registry: &Client,
+    grant: &registry::Grant,
+) -> std::result::Result<(), OpenError> {
+    for (socket, v6) in [(&grant.v4, false), (&grant.v6, true)] {
+        if let Some(socket) = socket {
+            registry.publish(&socket_id(grant.slot, v6), socket.as_fd())?;
+        }
+    }
+    Ok(())
+}
+
+/// Name under which a member publishes its receive socket.
+fn socket_id(slot: u16, v6: bool) -> String {
+    format!("socket-v{}-{slot}", if v6 { 6 } else { 4 })
 }
 
 fn gid_entry((index, entry): (usize, &link::GidEntry)) -> GidEntry {

@@ -2,15 +2,15 @@
 
 use crate::counters::{Count, Counter};
 use crate::cq::Cq;
-use crate::device::Device;
+use crate::device::{Device, Way};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::transport::{Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
+use link::Batch;
 use link::ip_of_gid;
-use link::{Batch, Flow};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub struct QpInit {
 struct Core {
     transport: Transport,
     /// Towards the connected peer; set with the address vector.
-    flow: Option<Flow>,
+    way: Option<Way>,
     peer: Option<IpAddr>,
     /// When the device will look at this QP next.
     armed: Option<Instant>,
@@ -86,7 +86,7 @@ impl Qp {
             pd: pd.clone(),
             core: Mutex::new(Core {
                 transport,
-                flow: None,
+                way: None,
                 peer: None,
                 armed: None,
                 destroyed: false,
@@ -155,19 +155,19 @@ impl Qp {
             } else {
                 core.transport.query().dest_qp_num
             };
-            Some((device.flow(path, dest)?, ip_of_gid(attr.ah.dgid)))
+            Some((device.way(path, dest)?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
         };
         let before = core.transport.state();
         self.with_cx(&device, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
-        if let Some((flow, peer)) = route {
-            core.flow = Some(flow);
+        if let Some((way, peer)) = route {
+            core.way = Some(way);
             core.peer = Some(peer);
         }
         let after = core.transport.state();
         if after == QpState::Reset {
-            core.flow = None;
+            core.way = None;
             core.peer = None;
             if before != QpState::Reset {
                 self.init.send_cq.forget(self.number);
@@ -235,7 +235,7 @@ impl Qp {
         if std::mem::replace(&mut core.destroyed, true) {
             return;
         }
-        core.flow = None;
+        core.way = None;
         drop(core);
         if let Some(device) = self.device.upgrade() {
             device.remove_qp(self.number);
@@ -319,7 +319,7 @@ impl Qp {
         batch: &mut Batch,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
-        let mut tx = Out { device, batch, flow: core.flow.as_ref(), number: self.number };
+        let mut tx = Out { device, batch, way: core.way.as_ref(), number: self.number };
         let mut sink = Told { qp: self, device };
         let mut cx = Cx {
             now,
@@ -342,7 +342,7 @@ impl Drop for Qp {
 struct Out<'a> {
     device: &'a Device,
     batch: &'a mut Batch,
-    flow: Option<&'a Flow>,
+    way: Option<&'a Way>,
     number: u32,
 }
 
@@ -357,19 +357,26 @@ impl Tx for Out<'_> {
         let endpoint = self.device.endpoint();
         match to {
             To::Peer => {
-                let Some(flow) = self.flow else { return Ok(()) };
-                self.batch.packet(endpoint, flow, headers, payload_len, fill)?;
+                let Some(way) = self.way else { return Ok(()) };
+                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
             }
             To::Ah(ah) => {
-                let Ok(flow) = ah.flow(self.device, headers.bth.dest_qp) else {
+                let Ok(way) = ah.way(self.device, headers.bth.dest_qp) else {
                     self.device.directory().count(Counter::TxNoFlow, 1);
                     return Ok(());
                 };
-                self.batch.packet(endpoint, &flow, headers, payload_len, fill)?;
+                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
             }
         }
         self.device.directory().add_traffic(self.number, payload_len as u64, 0);
         Ok(())
+    }
+
+    fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
+        match to {
+            To::Peer => self.way?.room(bytes, now),
+            To::Ah(ah) => ah.way(self.device, dest_qpn).ok()?.room(bytes, now),
+        }
     }
 }
 

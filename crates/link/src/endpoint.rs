@@ -13,11 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What [`Endpoint::new`] asks for as receive buffer, before the kernel doubles it.
 pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
-/// Not in libc: include/uapi/asm-generic/socket.h.
-const SO_MEMINFO: i32 = 55;
-/// Place of the dropped datagrams among the words of SO_MEMINFO (linux/sock_diag.h).
-const SK_MEMINFO_DROPS: usize = 8;
-
 /// The sockets of one device. All methods may be called from any thread.
 pub struct Endpoint {
     v4: Option<OwnedFd>,
@@ -112,12 +107,7 @@ impl Endpoint {
     /// Datagrams or trains that the kernel dropped for want of receive buffer, since the sockets were
     /// made. Zero where the kernel does not tell (before 4.12).
     pub fn receive_overflows(&self) -> u64 {
-        let drops = |fd: BorrowedFd<'_>| {
-            let words: [u32; SK_MEMINFO_DROPS + 1] =
-                udp::option(fd, libc::SOL_SOCKET, SO_MEMINFO).unwrap_or_default();
-            u64::from(words[SK_MEMINFO_DROPS])
-        };
-        self.receive_fds().map(drops).sum()
+        self.receive_fds().map(udp::receive_drops).sum()
     }
 
     /// The counters.

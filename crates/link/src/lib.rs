@@ -5,6 +5,7 @@
 //! it out. Nothing here knows queue pairs or retries: what the kernel refuses to send is counted and
 //! otherwise lost, as on a wire.
 
+mod backlog;
 mod batch;
 mod cmsg;
 mod crc;
@@ -20,6 +21,7 @@ mod stats;
 mod trace;
 mod udp;
 
+pub use backlog::Backlog;
 pub use batch::Batch;
 pub use endpoint::{DEFAULT_RECEIVE_BUFFER_BYTES, Endpoint};
 pub use flow::{Flow, Path};

@@ -190,6 +190,27 @@ pub(crate) fn option<const N: usize>(
     if rc == 0 { Ok(words) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Words of SO_MEMINFO (linux/sock_diag.h, Linux 4.12).
+const SO_MEMINFO: i32 = 55;
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
+const SK_MEMINFO_RCVBUF: usize = 1;
+const SK_MEMINFO_DROPS: usize = 8;
+
+fn memory_info(fd: BorrowedFd<'_>) -> io::Result<[u32; SK_MEMINFO_DROPS + 1]> {
+    option(fd, libc::SOL_SOCKET, SO_MEMINFO)
+}
+
+/// What waits in a socket's receive buffer, and what it holds, both in bytes as the kernel charges them.
+pub(crate) fn receive_backlog(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let words = memory_info(fd)?;
+    Ok((words[SK_MEMINFO_RMEM_ALLOC].into(), words[SK_MEMINFO_RCVBUF].into()))
+}
+
+/// Datagrams or trains that the kernel dropped for want of receive buffer; 0 where it does not tell.
+pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
+    memory_info(fd).map_or(0, |words| words[SK_MEMINFO_DROPS].into())
+}
+
 /// Makes the socket drop whatever arrives.
 pub(crate) fn drop_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
     // BPF_RET | BPF_K with 0: keep no byte of the packet.

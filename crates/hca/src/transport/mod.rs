@@ -52,6 +52,13 @@ pub trait Tx {
         payload_len: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
     ) -> Result<(), AccessError>;
+
+    /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an
+    /// Ethernet fabric with priority flow control would answer by pausing it.
+    fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
+        let _ = (to, dest_qpn, bytes, now);
+        None
+    }
 }
 
 /// A packet from the wire: ICRC checked and removed.

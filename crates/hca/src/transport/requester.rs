@@ -13,7 +13,7 @@ use super::{Counter, Cx, To};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use umem::AccessError;
 use wire::{AtomicEth, Bth, Deth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
 
@@ -23,6 +23,8 @@ pub(super) const PKEY: u16 = 0xffff;
 const MAX_OUTSTANDING: u32 = 1 << 23;
 /// Packets that one call emits before others get their turn.
 const PACKETS_A_CALL: u32 = 512;
+/// How long an unreliable service waits before it asks a full receiver again.
+const PAUSE: Duration = Duration::from_micros(50);
 /// READ requests that share the window.
 const READS_A_WINDOW: u64 = 4;
 
@@ -416,7 +418,16 @@ impl Transport {
             }
             budget -= 1;
             let cost = wqe.position(packet + 1, self.mtu) - wqe.position(packet, self.mtu);
-            if let Err(until) = self.req.pace.take(cx.now, cost) {
+            let (to, dest_qpn) = match &wqe.wr.datagram {
+                Some(datagram) => (To::Ah(&datagram.ah), datagram.remote_qpn),
+                None => (To::Peer, self.attr.dest_qp_num),
+            };
+            let go = match cx.tx.room(to, dest_qpn, cost, cx.now) {
+                Some(true) => Ok(()),
+                Some(false) => Err(cx.now + PAUSE),
+                None => self.req.pace.take(cx.now, cost),
+            };
+            if let Err(until) = go {
                 self.paced_until = Some(until);
                 return;
             }
