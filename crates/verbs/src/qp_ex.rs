@@ -15,13 +15,11 @@ use std::ffi::{c_int, c_void};
 /// Operations that every transport has.
 const ANY: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
 /// Those of connected transports.
-const CONNECTED: u64 = ANY
-    | QP_EX_WITH_RDMA_WRITE
-    | QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | QP_EX_WITH_LOCAL_INV
-    | QP_EX_WITH_SEND_WITH_INV;
+const CONNECTED: u64 =
+    ANY | QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM | QP_EX_WITH_LOCAL_INV;
 /// Those of the reliable one.
 const RELIABLE: u64 = CONNECTED
+    | QP_EX_WITH_SEND_WITH_INV
     | QP_EX_WITH_RDMA_READ
     | QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
@@ -257,6 +255,6 @@ mod tests {
         assert!(c.wr_rdma_read.is_some() && c.wr_start.is_some() && c.wr_set_sge.is_some());
         assert!(c.wr_rdma_write.is_none() && c.wr_send.is_none() && c.wr_flush.is_none());
         assert_eq!(operations(QpType::Ud) & QP_EX_WITH_RDMA_WRITE, 0);
-        assert_eq!(operations(QpType::Uc) & QP_EX_WITH_RDMA_READ, 0);
+        assert_eq!(operations(QpType::Uc) & (QP_EX_WITH_RDMA_READ | QP_EX_WITH_SEND_WITH_INV), 0);
     }
 }

@@ -1,0 +1,47 @@
+//! C programs that use the verbs as programs may, and as they should not. Each prints the checks that failed.
+
+mod library;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Compiles `tests/c/NAME.c` against the installed headers and the distribution's library.
+fn compile(name: &str) -> PathBuf {
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let exe = library::path().with_file_name(format!("peerdma-verbs-{name}"));
+    let status = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread", "-g", "-o"])
+        .arg(&exe)
+        .args([&source, "-libverbs"])
+        .status()
+        .expect("a C compiler (apt install gcc libibverbs-dev)");
+    assert!(status.success(), "{source} does not compile");
+    exe
+}
+
+fn run(name: &str) {
+    let exe = compile(name);
+    let out = library::command(exe.to_str().unwrap()).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && told.is_empty(), "{name}: {}\n{told}", out.status);
+}
+
+#[test]
+fn wrong_arguments_have_their_errno() {
+    run("arguments");
+}
+
+#[test]
+fn events_arrive_once_and_are_acknowledged() {
+    run("events");
+}
+
+#[test]
+fn wrong_keys_and_vanishing_memory_are_completion_errors() {
+    run("memory");
+}
+
+#[test]
+fn forks_and_daemons() {
+    run("fork");
+}
