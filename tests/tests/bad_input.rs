@@ -1,0 +1,215 @@
+//! Bad input of every kind (issue 2, proof 7): verbs with wrong arguments, requests that must fail, memory that goes away
+//! under traffic, hostile packets. The host program lives, the errors are the specified ones, the counters tell.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use system::{
+    Finished, Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
+};
+
+/// The program, or the end of the test as skipped.
+macro_rules! compiled {
+    ($name:literal) => {
+        match c_program($name) {
+            Ok(program) => program.display().to_string(),
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// Ends the test as skipped unless it can be run as somebody else.
+macro_rules! need_root {
+    () => {
+        if !is_root() {
+            skip!("already a plain user: the other tests show it");
+        }
+    };
+}
+
+/// Where a test runs, alone: a flood of packets, or another user on UDP port 4791, disturbs its neighbours.
+struct Place {
+    user: User,
+    /// A plain user gets a network of his own, where nobody else holds the port.
+    namespace: Option<Namespace>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    fn of(user: User) -> Place {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let namespace = (user == User::Nobody).then(|| Namespace::new("bad"));
+        Place { user, namespace, _turn: turn }
+    }
+
+    fn run(&self, run: Run) -> Run {
+        let run = run.user(self.user);
+        match &self.namespace {
+            Some(namespace) => run.within(namespace),
+            None => run,
+        }
+    }
+}
+
+/// A program that judges itself, row by row: all right, and at least as many rows as it had when this was written.
+#[track_caller]
+fn judged(place: &Place, line: &str, least: u32) {
+    let finished = place.run(Run::hca(line)).limit(Duration::from_secs(120)).finish();
+    let wrong: Vec<&str> = finished.stdout.lines().filter(|l| l.starts_with("NOT")).collect();
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), finished.stderr);
+    let finished = finished.ok();
+    let rows = rows(&finished);
+    assert!(rows >= least, "{rows} rows instead of {least}: {finished}");
+}
+
+/// Number of rows of a program that judges itself.
+fn rows(finished: &Finished) -> u32 {
+    let totals = finished.stdout.lines().last().unwrap_or_default();
+    totals.split(' ').next().and_then(|rows| rows.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn wrong_arguments_get_the_specified_errno() {
+    judged(&Place::of(User::Same), &compiled!("bad_verbs"), 245);
+}
+
+#[test]
+fn only_legal_changes_of_qp_states_are_made() {
+    judged(&Place::of(User::Same), &compiled!("bad_states"), 1700);
+}
+
+#[test]
+fn failing_requests_get_the_specified_completion() {
+    judged(&Place::of(User::Same), &compiled!("bad_completions"), 355);
+}
+
+#[test]
+fn memory_may_go_away_under_traffic() {
+    judged(&Place::of(User::Same), &format!("{} 4", compiled!("gone_memory")), 1000);
+}
+
+#[test]
+fn all_of_it_as_a_plain_user() {
+    need_root!();
+    let place = Place::of(User::Nobody);
+    judged(&place, &compiled!("bad_verbs"), 245);
+    judged(&place, &compiled!("bad_states"), 1700);
+    judged(&place, &compiled!("bad_completions"), 355);
+    judged(&place, &compiled!("gone_memory"), 260);
+}
+
+/// The sender of hostile packets, where every user can read it. `HOSTILE_SEED` tries another seed.
+fn hostile(place: &Place, count: u32) -> Run {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/hostile.py");
+    let tool = shared_dir().join(format!("hostile-{}.py", std::process::id()));
+    std::fs::copy(source, &tool).expect("a copy of the sender");
+    let seed = std::env::var("HOSTILE_SEED").unwrap_or_else(|_| "4791".to_owned());
+    // The first python3 on root's path may lie where nobody else can go.
+    let python = Some("/usr/bin/python3").filter(|p| Path::new(p).is_file()).unwrap_or("python3");
+    let line = format!("{python} {} --count {count} --seed {seed}", tool.display());
+    place.run(Run::plain(&line)).limit(Duration::from_secs(300))
+}
+
+/// A fresh folder where every user may write.
+fn open_folder() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir_in(shared_dir()).expect("a temporary folder");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    folder
+}
+
+/// Waits until a program says that it is ready.
+#[track_caller]
+fn until_ready(program: &mut Running) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !program.stdout().lines().any(|line| line == "ready") {
+        assert!(Instant::now() < deadline && program.alive(), "not ready: {}", program.stdout());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn counter(file: &Path, name: &str) -> u64 {
+    let counters = std::fs::read_to_string(file).expect("the counters of the victim");
+    counters
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no counter {name}: {counters}"))
+}
+
+/// Hostile packets of all families against a program that checks itself.
+fn against_victim(victim: &str, count: u32, user: User) {
+    let place = Place::of(user);
+    let folder = open_folder();
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    let victim = Run::hca(victim).arg(file("stop")).env("PEERDMA_COUNTERS", file("counters"));
+    let mut victim = place.run(victim).limit(Duration::from_secs(360)).start();
+    until_ready(&mut victim);
+    std::fs::write(file("targets"), victim.stdout()).expect("a file");
+    let sent = hostile(&place, count).arg("--targets").arg(file("targets")).finish().ok();
+    std::fs::write(file("stop"), "").expect("a file");
+    let victim = victim.finish();
+    assert!(victim.succeeded(), "{victim}\n{sent}");
+    assert!(rows(&victim) >= 55, "{victim}");
+    // Many are lost in a flood; every kind must have come through.
+    let least = u64::from(count) / 20;
+    for (name, least) in [
+        ("rx_icrc_encapsulated", least),
+        ("rx_malformed", least),
+        ("rx_dropped", least),
+        ("out_of_sequence", least),
+        ("duplicate_request", least),
+        ("resp_remote_access_errors", 1),
+        ("req_cqe_error", 1),
+    ] {
+        let counted = counter(&file("counters"), name);
+        assert!(counted >= least, "{name} is {counted}, not {least}: {sent}");
+    }
+}
+
+#[test]
+fn hostile_packets_do_no_harm() {
+    if !system::has("python3") {
+        skip!("python3 is not installed");
+    }
+    against_victim(&compiled!("victim"), 20_000, User::Same);
+}
+
+#[test]
+fn hostile_packets_do_no_harm_to_a_plain_user() {
+    if !system::has("python3") {
+        skip!("python3 is not installed");
+    }
+    need_root!();
+    against_victim(&compiled!("victim"), 4_000, User::Nobody);
+}
+
+/// A server and its client in the middle of hostile packets, both unmodified programs.
+fn under_fire(place: &Place, line: &str, count: u32) {
+    let port = port();
+    let line = format!("{line} -p {port}");
+    let mut server = Run::hca(&line).start();
+    listening(port, None, &mut server);
+    let mut fire = hostile(place, count).start();
+    let client = Run::hca(&line).arg("127.0.0.1").finish();
+    assert!(client.succeeded(), "{client}\n{}", fire.stdout());
+    server.finish().ok();
+    // It may be over already, or have some left to send to nobody.
+    let over = !fire.alive();
+    let fire = fire.finish().ok();
+    eprintln!("{line}: {} the fire ended; {}", if over { "after" } else { "before" }, fire.stdout);
+}
+
+#[test]
+fn programs_go_on_among_hostile_packets() {
+    if !system::has("python3") {
+        skip!("python3 is not installed");
+    }
+    if !system::has("ib_write_bw") || !system::has("ibv_rc_pingpong") {
+        skip!("perftest or ibverbs-utils is not installed");
+    }
+    let place = Place::of(User::Same);
+    under_fire(&place, "ib_write_bw -d peerdma0 -x 0 -F -D 3 -s 65536", 40_000);
+    under_fire(&place, "ib_send_bw -d peerdma0 -x 0 -F -D 3 -s 4096", 40_000);
+    under_fire(&place, "ibv_rc_pingpong -g 0 -c -n 20000", 40_000);
+}
