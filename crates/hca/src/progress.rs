@@ -1,9 +1,9 @@
 //! Who moves packets when: the program's own threads while they poll, one sleeping thread otherwise (D1).
 //!
 //! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire what is due. The
-//! progress thread sleeps in `poll(2)` on the link's sockets. When it sees the program polling busily it stops watching
-//! the sockets and looks again after [`RELIEF`]; so a polling program is not disturbed by a second thread, and
-//! one-sided traffic to a program that does not poll is served at once.
+//! progress thread sleeps in `poll(2)` on the link's sockets. When it wakes and the program polls at this very moment, it
+//! leaves the sockets to the program for a while ([`Relief`]), the longer the more often it finds that; so a polling
+//! program is not disturbed by a second thread, and one-sided traffic to a program that does not poll is served at once.
 
 use crate::counters::{Count, Counter};
 use crate::device::Device;
@@ -16,10 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the thread leaves the sockets to a program that polls.
-const RELIEF: Duration = Duration::from_millis(1);
-/// A program polls busily when its polls come closer together than this on average.
-const BUSY_POLL_GAP: Duration = Duration::from_micros(8);
+/// A program whose last poll is not older polls right now.
+const POLLS_NOW_NS: u64 = 3_000;
 /// Trains taken from the sockets in one turn, so that a poll returns soon.
 const TRAINS_A_TURN: usize = 8;
 
@@ -57,7 +55,7 @@ impl Device {
         if self.alive().is_err() {
             return;
         }
-        self.thread.polls.fetch_add(1, Relaxed);
+        self.thread.polled_ns.store(self.now_ns(), Relaxed);
         let mut receiving = match self.receiving.try_lock() {
             Ok(receiving) => receiving,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -162,8 +160,8 @@ impl Device {
 pub(crate) struct Thread {
     /// Written to wake the thread.
     kick: OwnedFd,
-    /// Turns that the program's threads made.
-    polls: AtomicU64,
+    /// When the program last made a turn, nanoseconds after the device's epoch.
+    polled_ns: AtomicU64,
     stop: AtomicBool,
     /// Whether the thread shall stand still (around a fork), and whether it does.
     pause: Mutex<Pause>,
@@ -183,7 +181,7 @@ impl Thread {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Thread {
             kick: link::fds::raise(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
-            polls: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             pause: Mutex::default(),
             changed: Condvar::new(),
@@ -240,38 +238,48 @@ impl Thread {
     }
 }
 
+/// How long the thread leaves the sockets to a program that polls: doubled each time it is found polling.
+struct Relief(Duration);
+
+impl Relief {
+    const FIRST: Duration = Duration::from_micros(10);
+    const LONGEST: Duration = Duration::from_millis(1);
+
+    /// What follows on a look at the program: `None` watches the sockets.
+    fn next(&mut self, polls_now: bool) -> Option<Duration> {
+        if !polls_now {
+            self.0 = Relief::FIRST;
+            return None;
+        }
+        let relief = self.0;
+        self.0 = (relief * 2).min(Relief::LONGEST);
+        Some(relief)
+    }
+}
+
 /// Body of the progress thread; ends with the device.
 pub(crate) fn run(device: Weak<Device>) {
-    let mut watch = true;
-    let mut polls_seen = 0;
-    let mut looked_at = Instant::now();
+    let mut growing = Relief(Relief::FIRST);
+    let mut relief = None;
     while let Some(device) = device.upgrade() {
         let thread = &device.thread;
         thread.stand_if_asked();
         if thread.stop.load(SeqCst) {
             return;
         }
-        sleep(&device, watch);
-        let now = Instant::now();
-        let polls = thread.polls.load(Relaxed);
-        let busy = polls_busily(polls - polls_seen, now.duration_since(looked_at));
-        polls_seen = polls;
-        looked_at = now;
-        watch = !busy;
-        if !busy {
+        sleep(&device, relief);
+        let polled_ns = thread.polled_ns.load(Relaxed);
+        relief = growing.next(device.now_ns().saturating_sub(polled_ns) < POLLS_NOW_NS);
+        if relief.is_none() {
             device.progress_waiting();
         }
     }
 }
 
-fn polls_busily(polls: u64, elapsed: Duration) -> bool {
-    polls > 8 && elapsed < BUSY_POLL_GAP.saturating_mul(polls.min(u64::from(u32::MAX)) as u32)
-}
-
-/// Sleeps until a packet arrives (if `watch`), a timer is due, or a kick.
-fn sleep(device: &Device, watch: bool) {
-    let limit = device.timers.until_next(Instant::now());
-    let limit = if watch { limit } else { Some(limit.map_or(RELIEF, |t| t.min(RELIEF))) };
+/// Sleeps until a packet arrives (without `relief`) or it is over, a timer is due, or a kick.
+fn sleep(device: &Device, relief: Option<Duration>) {
+    let until_next = device.timers.until_next(Instant::now());
+    let limit = [until_next, relief].into_iter().flatten().min();
     let wakes_at = limit.map_or(u64::MAX, |t| device.now_ns() + t.as_nanos() as u64);
     device.thread.wakes_at_ns.store(wakes_at, Relaxed);
     fence(SeqCst);
@@ -284,7 +292,7 @@ fn sleep(device: &Device, watch: bool) {
         limit.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 3]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(device.thread.fd(), PollFlags::IN));
-    if watch {
+    if relief.is_none() {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
@@ -293,4 +301,22 @@ fn sleep(device: &Device, watch: bool) {
     let _ = poll(&mut fds, timeout.as_ref());
     let _ = rustix::io::read(&device.thread.kick, &mut [0u8; 8]);
     device.thread.wakes_at_ns.store(0, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relief_grows_while_the_program_polls_and_ends_when_it_stops() {
+        let mut relief = Relief(Relief::FIRST);
+        assert_eq!(relief.next(true), Some(Relief::FIRST));
+        assert_eq!(relief.next(true), Some(Relief::FIRST * 2));
+        for _ in 0..10 {
+            relief.next(true);
+        }
+        assert_eq!(relief.next(true), Some(Relief::LONGEST));
+        assert_eq!(relief.next(false), None);
+        assert_eq!(relief.next(true), Some(Relief::FIRST));
+    }
 }
