@@ -55,13 +55,15 @@ impl Device {
         if self.alive().is_err() {
             return;
         }
-        self.thread.polled_ns.store(self.now_ns(), Relaxed);
         let mut receiving = match self.receiving.try_lock() {
             Ok(receiving) => receiving,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return self.thread.program_polled(self.now_ns()),
         };
+        // A turn may take long; all the while the program is here.
+        self.thread.program_polled(u64::MAX);
         self.turn(&mut receiving);
+        self.thread.program_polled(self.now_ns());
     }
 
     /// A turn that waits for its place.
@@ -160,7 +162,7 @@ impl Device {
 pub(crate) struct Thread {
     /// Written to wake the thread.
     kick: OwnedFd,
-    /// When the program last made a turn, nanoseconds after the device's epoch.
+    /// When the program last made progress, nanoseconds after the device's epoch; in the future while it is at it.
     polled_ns: AtomicU64,
     stop: AtomicBool,
     /// Whether the thread shall stand still (around a fork), and whether it does.
@@ -187,6 +189,11 @@ impl Thread {
             changed: Condvar::new(),
             wakes_at_ns: AtomicU64::new(0),
         })
+    }
+
+    /// Notes that the program's own thread made progress at `now_ns`, or is at it (`u64::MAX`).
+    pub(crate) fn program_polled(&self, now_ns: u64) {
+        self.polled_ns.store(now_ns, Relaxed);
     }
 
     pub(crate) fn kick(&self) {
