@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask test` is what the README and CI call.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod packages;
 mod rules;
 mod suite;
@@ -30,6 +31,19 @@ enum Chore {
         #[arg(long)]
         no_install: bool,
     },
+    /// Measure the speed table of the README, beside bare sockets and UCX over TCP in the same run
+    #[command(after_help = "Examples:\n  cargo xtask bench\n  cargo xtask bench --rounds 7 --json")]
+    Bench {
+        /// How often everything is measured; medians are shown
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+        /// Print every figure as JSON
+        #[arg(long)]
+        json: bool,
+        /// Already inside the benchmark's network namespace
+        #[arg(long, hide = true)]
+        inside: bool,
+    },
     /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it
     #[command(after_help = "Example:\n  cargo xtask lab -- ibv_devinfo")]
     Lab {
@@ -56,6 +70,8 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(!no_install)?;
             suite::run_all(only.as_deref())
         }
+        Chore::Bench { rounds, json, inside: true } => bench::inside(rounds, json),
+        Chore::Bench { rounds, json, inside: false } => bench::run(rounds, json),
         Chore::Lab { script } => {
             packages::ensure(true)?;
             lab(&script)

@@ -43,6 +43,8 @@ pub struct DeviceConfig {
     pub mtu_bytes: Option<u32>,
     /// Packet trace.
     pub trace: Option<Arc<link::Trace>>,
+    /// Receive buffer to ask the kernel for instead of the link's default, in bytes.
+    pub receive_buffer_bytes: Option<usize>,
 }
 
 /// How packets reach one process.
@@ -135,7 +137,7 @@ impl Device {
         let slot = grant.slot;
         directory.set_slot(slot);
         publish_sockets(&config.registry, &grant)?;
-        let endpoint = endpoint_of(grant).map_err(OpenError::Link)?;
+        let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
         let gids = GidTable::new().map_err(OpenError::Interfaces)?;
@@ -506,12 +508,16 @@ impl Drop for Device {
 }
 
 /// The link over a grant's sockets. Peers are reached on the port that these are bound to: 4791, but for tests.
-fn endpoint_of(grant: registry::Grant) -> std::io::Result<Endpoint> {
+fn endpoint_of(
+    grant: registry::Grant,
+    receive_buffer_bytes: Option<usize>,
+) -> std::io::Result<Endpoint> {
     let bound = grant.v4.as_ref().or(grant.v6.as_ref());
     let address = bound.map(rustix::net::getsockname).transpose()?;
     let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
     let port = address.map_or(wire::ROCE_PORT, |address| address.port());
-    Endpoint::new(grant.v4, grant.v6, port)
+    let bytes = receive_buffer_bytes.unwrap_or(link::DEFAULT_RECEIVE_BUFFER_BYTES);
+    Endpoint::with_receive_buffer(grant.v4, grant.v6, port, bytes)
 }
 
 /// Lets senders on this host see how full our sockets are.

@@ -35,6 +35,7 @@ impl End {
             registry,
             mtu_bytes: Some(4096),
             trace: None,
+            receive_buffer_bytes: None,
         };
         let device = Device::open(config).unwrap();
         let pd = device.alloc_pd().unwrap();

@@ -145,6 +145,7 @@ fn start() -> Res<Engine> {
         registry: registry.clone(),
         mtu_bytes: None,
         trace: trace.clone(),
+        receive_buffer_bytes: env::receive_buffer_bytes(),
     })
     .map_err(|error| {
         crate::log!("cannot open the device: {error}");

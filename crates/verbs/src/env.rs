@@ -18,6 +18,11 @@ pub fn counters() -> Option<PathBuf> {
     path("PEERDMA_COUNTERS")
 }
 
+/// Receive buffer to ask the kernel for, in bytes: what a host with a small `net.core.rmem_max` would grant.
+pub fn receive_buffer_bytes() -> Option<usize> {
+    std::env::var("PEERDMA_RECEIVE_BUFFER").ok()?.parse().ok()
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
