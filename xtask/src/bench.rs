@@ -73,7 +73,7 @@ pub fn inside(rounds: u32, json: bool) -> Result<bool> {
         write_lat.push(latency_us("ib_write_lat")?);
         if system::has("ucx_perftest") {
             ucx_bw.push(ucx("tag_bw", MESSAGE_BYTES, "2000", 5)? / 1e3 * 1.048_576);
-            ucx_lat.push(ucx("tag_lat", "8", "20000", 2)?);
+            ucx_lat.push(ucx("tag_lat", "8", "20000", 1)?);
         }
     }
     let row = |name, unit, figures| Row { name, unit, figures, against: None };
@@ -222,7 +222,7 @@ fn latency_us(program: &str) -> Result<f64> {
     figures.get(4).copied().context("no typical latency")
 }
 
-/// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 2 the typical latency.
+/// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical latency.
 fn ucx(test: &str, bytes: &str, count: &str, column: usize) -> Result<f64> {
     let port = system::port().to_string();
     let call = |address: Option<&str>| {

@@ -26,14 +26,35 @@ impl Totals {
     }
 }
 
-/// Name of a suite and the cargo call that runs it.
-const SUITES: &[(&str, &[&str])] = &[
-    ("format", &["fmt", "--all", "--check"]),
-    ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-    ("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"]),
-    ("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
-    ("sabotage", &["test", "--package", "hca", "--features", "sabotage", "--no-fail-fast"]),
-    ("system", &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=2"]),
+/// One cargo call.
+struct Suite {
+    name: &'static str,
+    call: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+}
+
+const fn suite(name: &'static str, call: &'static [&'static str]) -> Suite {
+    Suite { name, call, env: &[] }
+}
+
+const SUITES: &[Suite] = &[
+    suite("format", &["fmt", "--all", "--check"]),
+    suite("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"]),
+    suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
+    suite("sabotage", &["test", "--package", "hca", "--features", "sabotage", "--no-fail-fast"]),
+    Suite {
+        name: "loom",
+        call: &["test", "--package", "umem", "--release", "--lib", "gate"],
+        // Flags of their own would make every other suite build anew.
+        env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+    },
+    Suite {
+        name: "fuzz",
+        call: &["test", "--manifest-path", "fuzz/Cargo.toml"],
+        env: &[("CARGO_TARGET_DIR", "fuzz/target")],
+    },
+    suite("system", &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"]),
 ];
 
 /// Runs the suites whose name contains `only`; true when nothing failed.
@@ -47,8 +68,8 @@ pub fn run_all(only: Option<&str>) -> Result<bool> {
     if wanted("rules") {
         totals.add(house_rules(root));
     }
-    for (name, call) in SUITES.iter().filter(|(name, _)| wanted(name)) {
-        totals.add(run(root, name, call)?);
+    for suite in SUITES.iter().filter(|suite| wanted(suite.name)) {
+        totals.add(run(root, suite)?);
     }
     println!();
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
@@ -65,14 +86,16 @@ fn house_rules(root: &Path) -> Totals {
     Totals { passed: looked_at as u64 - failed.min(looked_at as u64), failed, skipped: 0 }
 }
 
-fn run(root: &Path, name: &str, call: &[&str]) -> Result<Totals> {
+fn run(root: &Path, suite: &Suite) -> Result<Totals> {
+    let Suite { name, call, env } = suite;
     println!("==> {name}: cargo {}", call.join(" "));
     let started = Instant::now();
     let skips = SkipList::new(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut child = Command::new(cargo)
         .current_dir(root)
-        .args(call)
+        .args(*call)
+        .envs(env.iter().copied())
         .env("PEERDMA_SKIPS", &skips.file)
         .env_remove("PEERDMA_BIN")
         .stdin(Stdio::null())
