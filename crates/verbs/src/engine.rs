@@ -47,6 +47,7 @@ impl Engine {
         for (name, value) in reader.counters() {
             text.push_str(&format!("{name} {value}\n"));
         }
+        text.push_str(&memory::traffic());
         // One write: processes of one run append to the same file.
         OpenOptions::new().append(true).create(true).open(path)?.write_all(text.as_bytes())
     }

@@ -13,7 +13,8 @@ pub fn trace() -> Option<PathBuf> {
     path("PEERDMA_TRACE")
 }
 
-/// Where to append the device's counters when it is closed or the program ends: lines `name value`.
+/// Where to append the device's counters when it is closed or the program ends: lines `name value`, and what crossed the
+/// machine ([`crate::memory::traffic`]).
 pub fn counters() -> Option<PathBuf> {
     path("PEERDMA_COUNTERS")
 }

@@ -52,6 +52,24 @@ pub fn check() -> Res<()> {
     place().map(drop)
 }
 
+/// What crossed the machine so far, by links and by routes: lines `link NAME BYTES` and
+/// `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, in bytes. A name or target may have spaces.
+pub fn traffic() -> String {
+    place().map_or_else(|_| String::new(), |place| lines(&place.platform))
+}
+
+fn lines(platform: &Platform) -> String {
+    let link = |(name, bytes): &(pcie::LinkId, u64)| format!("link {name} {bytes}\n");
+    let route = |route: &Arc<pcie::Route>| {
+        let (read, written) = (route.read_bytes(), route.written_bytes());
+        let function = route.function()?;
+        Some(format!("route {function} {} {} {read} {written}\n", route.target(), route.map_type()))
+    };
+    let mut routes: Vec<String> = platform.routes().iter().filter_map(route).collect();
+    routes.sort();
+    platform.link_bytes().iter().map(link).chain(routes).collect()
+}
+
 /// Registers memory of this process.
 pub fn user(addr: u64, len: u64, access: AccessFlags) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
@@ -97,6 +115,31 @@ impl ControlBlocks for Controls<'_> {
             Ok(control) => Ok(Some(control)),
             Err(registry::Error::Unknown) => Ok(None),
             Err(error) => Err(system(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pcie::Target;
+
+    #[test]
+    fn traffic_is_told_by_links_and_routes() {
+        let platform = Platform::default();
+        let function = |name| platform.named(name).unwrap();
+        let gpu = Target::Function(function("gpu0").address);
+        platform.route(function("peerdma0"), gpu).unwrap().count_read(7);
+        platform.route(function("peerdma0"), Target::HOST).unwrap().count_written(5);
+        let text = lines(&platform);
+        for line in [
+            "link link below 0000:17:00.0 12",
+            "link link below 0000:17:02.0 7",
+            "link root complex 0 5",
+            "route 0000:18:00.0 0000:1a:00.0 BUS_ADDR 7 0",
+            "route 0000:18:00.0 host memory NONE 0 5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
     }
 }
