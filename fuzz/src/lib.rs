@@ -8,6 +8,12 @@
 //! `fuzz_targets/` with its `[[bin]]` in `Cargo.toml`. Seeds are inputs that reach deep; mutation starts from them.
 #![forbid(unsafe_code)]
 
+pub mod dmabuf;
+pub mod hca;
+pub mod link;
+mod memfd;
+pub mod pcie;
+pub mod registry;
 pub mod wire;
 
 /// One parser under test.
@@ -24,5 +30,10 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "headers_parse", run: wire::headers_parse, seeds: wire::header_seeds },
     Target { name: "icrc_check", run: wire::icrc_check, seeds: wire::icrc_seeds },
+    Target { name: "control_block", run: dmabuf::control_block, seeds: dmabuf::control_seeds },
+    Target { name: "directory", run: hca::directory, seeds: hca::directory_seeds },
+    Target { name: "netlink", run: link::netlink, seeds: link::netlink_seeds },
+    Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
+    Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
 ];

@@ -254,7 +254,13 @@ impl Reader {
 
     /// All QPs.
     pub fn qps(&self) -> Vec<QpEntry> {
-        (0..MAX_QPS)
+        self.first_qps(MAX_QPS)
+    }
+
+    /// The QPs in the first `places` of the table.
+    #[doc(hidden)]
+    pub fn first_qps(&self, places: usize) -> Vec<QpEntry> {
+        (0..places.min(MAX_QPS))
             .filter_map(|index| {
                 let [ids, pd, tx_bytes, rx_bytes] = self.entry::<4>(QPS_AT + index * ENTRY)?;
                 Some(QpEntry {
@@ -272,7 +278,13 @@ impl Reader {
 
     /// All MKEYs.
     pub fn keys(&self) -> Vec<KeyEntry> {
-        (0..MAX_KEYS)
+        self.first_keys(MAX_KEYS)
+    }
+
+    /// The MKEYs in the first `places` of the table.
+    #[doc(hidden)]
+    pub fn first_keys(&self, places: usize) -> Vec<KeyEntry> {
+        (0..places.min(MAX_KEYS))
             .filter_map(|index| {
                 let [ids, access, iova, len] = self.entry::<4>(KEYS_AT + index * ENTRY)?;
                 Some(KeyEntry {

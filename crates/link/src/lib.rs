@@ -41,3 +41,7 @@ const _: () = {
     moved::<Receiver>();
     moved::<GidTable>();
 };
+
+/// The parser of the kernel's address listing, for fuzzing; not part of the API.
+#[doc(hidden)]
+pub use netlink::parse_anything;

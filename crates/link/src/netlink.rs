@@ -103,6 +103,11 @@ fn address(body: &[u8]) -> Option<Address> {
     Some(Address { ifindex, ip: local.or(address)?, usable })
 }
 
+/// Parses `body` as either kind of entry.
+pub fn parse_anything(body: &[u8]) {
+    let _ = (interface(body), address(body));
+}
+
 fn ip(family: u8, data: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?).into()),

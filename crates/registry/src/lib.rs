@@ -38,6 +38,10 @@ mod steer;
 mod sys;
 mod worker;
 
+/// The message parsers, for fuzzing; not part of the API.
+#[doc(hidden)]
+pub use proto::decode_anything;
+
 pub use client::{Client, Grant, Member, Options, Role};
 pub use error::Error;
 pub use proto::Identity;

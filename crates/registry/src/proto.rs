@@ -388,6 +388,18 @@ fn decode_error(r: &mut Reader<'_>) -> Decoded<Error> {
     })
 }
 
+/// Decodes `bytes` as either kind of message. What decodes must encode and decode to itself again.
+pub fn decode_anything(bytes: &[u8]) {
+    if let Ok((seq, request)) = Request::decode(bytes) {
+        let again = Request::decode(&request.encode(seq));
+        assert_eq!(again, Ok((seq, request)));
+    }
+    if let Ok((seq, reply)) = Reply::decode(bytes) {
+        let again = Reply::decode(&reply.encode(seq));
+        assert_eq!(again, Ok((seq, reply)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
