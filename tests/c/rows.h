@@ -88,6 +88,9 @@ static struct ibv_pd *pd;
 static union ibv_gid gid;
 static struct ibv_device_attr limits;
 
+/* Local ACK timeout code and retries of connections; short, so that what must fail fails soon. */
+static int ack_timeout = 12, retries = 3;
+
 enum { GID_INDEX = 0, QKEY = 0x11223344, BUFFER = 1 << 20 };
 enum {
 	LOCAL = IBV_ACCESS_LOCAL_WRITE,
@@ -153,8 +156,8 @@ static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint
 		.max_rd_atomic = 4,
 		.max_dest_rd_atomic = 4,
 		.min_rnr_timer = 1,
-		.timeout = 12,
-		.retry_cnt = 3,
+		.timeout = ack_timeout,
+		.retry_cnt = retries,
 		.rnr_retry = 1,
 		.ah_attr = { .is_global = 1, .port_num = 1,
 			     .grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 } },

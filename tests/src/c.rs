@@ -22,7 +22,7 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
     let program = shared_dir().join(name);
-    if newer(&program, &source) {
+    if up_to_date(&program, &source) {
         return Ok(program);
     }
     // Renamed into place: another test never meets half a program, nor "text file busy".
@@ -43,10 +43,14 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Whether `program` was made after the last change of `source`.
-fn newer(program: &Path, source: &Path) -> bool {
+/// Whether `program` was made after the last change of `source` and of the headers beside it.
+fn up_to_date(program: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    changed(program).zip(changed(source)).is_some_and(|(built, written)| built > written)
+    let Some(built) = changed(program) else { return false };
+    let beside = source.parent().and_then(|folder| folder.read_dir().ok());
+    let headers = beside.into_iter().flatten().flatten().map(|entry| entry.path());
+    let headers = headers.filter(|path| path.extension().is_some_and(|extension| extension == "h"));
+    headers.chain([source.to_path_buf()]).all(|path| changed(&path).is_some_and(|at| at < built))
 }
 
 #[cfg(test)]

@@ -30,16 +30,25 @@ macro_rules! need_root {
 /// Where a test runs, alone: a flood of packets, or another user on UDP port 4791, disturbs its neighbours.
 struct Place {
     user: User,
-    /// A plain user gets a network of his own, where nobody else holds the port.
     namespace: Option<Namespace>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Place {
-    fn of(user: User) -> Place {
+    /// On this host.
+    fn here() -> Place {
+        Place::new(User::Same, false)
+    }
+
+    /// In a network of its own where that can be made: always for another user.
+    fn apart(user: User) -> Place {
+        Place::new(user, is_root())
+    }
+
+    fn new(user: User, apart: bool) -> Place {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let namespace = (user == User::Nobody).then(|| Namespace::new("bad"));
+        let namespace = apart.then(|| Namespace::new("bad"));
         Place { user, namespace, _turn: turn }
     }
 
@@ -71,28 +80,28 @@ fn rows(finished: &Finished) -> u32 {
 
 #[test]
 fn wrong_arguments_get_the_specified_errno() {
-    judged(&Place::of(User::Same), &compiled!("bad_verbs"), 245);
+    judged(&Place::here(), &compiled!("bad_verbs"), 245);
 }
 
 #[test]
 fn only_legal_changes_of_qp_states_are_made() {
-    judged(&Place::of(User::Same), &compiled!("bad_states"), 1700);
+    judged(&Place::here(), &compiled!("bad_states"), 1700);
 }
 
 #[test]
 fn failing_requests_get_the_specified_completion() {
-    judged(&Place::of(User::Same), &compiled!("bad_completions"), 355);
+    judged(&Place::here(), &compiled!("bad_completions"), 355);
 }
 
 #[test]
 fn memory_may_go_away_under_traffic() {
-    judged(&Place::of(User::Same), &format!("{} 4", compiled!("gone_memory")), 1000);
+    judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }
 
 #[test]
 fn all_of_it_as_a_plain_user() {
     need_root!();
-    let place = Place::of(User::Nobody);
+    let place = Place::apart(User::Nobody);
     judged(&place, &compiled!("bad_verbs"), 245);
     judged(&place, &compiled!("bad_states"), 1700);
     judged(&place, &compiled!("bad_completions"), 355);
@@ -139,7 +148,7 @@ fn counter(file: &Path, name: &str) -> u64 {
 
 /// Hostile packets of all families against a program that checks itself.
 fn against_victim(victim: &str, count: u32, user: User) {
-    let place = Place::of(user);
+    let place = Place::apart(user);
     let folder = open_folder();
     let file = |name: &str| -> PathBuf { folder.path().join(name) };
     let victim = Run::hca(victim).arg(file("stop")).env("PEERDMA_COUNTERS", file("counters"));
@@ -188,10 +197,10 @@ fn hostile_packets_do_no_harm_to_a_plain_user() {
 fn under_fire(place: &Place, line: &str, count: u32) {
     let port = port();
     let line = format!("{line} -p {port}");
-    let mut server = Run::hca(&line).start();
-    listening(port, None, &mut server);
+    let mut server = place.run(Run::hca(&line)).start();
+    listening(port, place.namespace.as_ref(), &mut server);
     let mut fire = hostile(place, count).start();
-    let client = Run::hca(&line).arg("127.0.0.1").finish();
+    let client = place.run(Run::hca(&line)).arg("127.0.0.1").finish();
     assert!(client.succeeded(), "{client}\n{}", fire.stdout());
     server.finish().ok();
     // It may be over already, or have some left to send to nobody.
@@ -208,7 +217,7 @@ fn programs_go_on_among_hostile_packets() {
     if !system::has("ib_write_bw") || !system::has("ibv_rc_pingpong") {
         skip!("perftest or ibverbs-utils is not installed");
     }
-    let place = Place::of(User::Same);
+    let place = Place::apart(User::Same);
     under_fire(&place, "ib_write_bw -d peerdma0 -x 0 -F -D 3 -s 65536", 40_000);
     under_fire(&place, "ib_send_bw -d peerdma0 -x 0 -F -D 3 -s 4096", 40_000);
     under_fire(&place, "ibv_rc_pingpong -g 0 -c -n 20000", 40_000);
