@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
+use crate::timers::Appointment;
 use crate::transport::{Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
 use link::Batch;
@@ -40,8 +41,7 @@ struct Core {
     /// Towards the connected peer; set with the address vector.
     way: Option<Way>,
     peer: Option<IpAddr>,
-    /// When the device will look at this QP next.
-    armed: Option<Instant>,
+    appointment: Appointment,
     destroyed: bool,
 }
 
@@ -88,7 +88,7 @@ impl Qp {
                 transport,
                 way: None,
                 peer: None,
-                armed: None,
+                appointment: Appointment::default(),
                 destroyed: false,
             }),
             init,
@@ -275,10 +275,10 @@ impl Qp {
     /// A timer set for this QP came due.
     pub(crate) fn timer(&self, device: &Device, now: Instant, batch: &mut Batch) {
         let mut core = self.core();
-        core.armed = None;
         if core.destroyed {
             return;
         }
+        core.appointment.came(now);
         if core.transport.deadline().is_some_and(|deadline| deadline <= now) {
             self.run(device, &mut core, now, batch, |transport, cx| {
                 transport.timer(cx);
@@ -290,9 +290,7 @@ impl Qp {
 
     fn arm(&self, device: &Device, core: &mut Core) {
         let Some(deadline) = core.transport.deadline() else { return };
-        // An earlier appointment stands: it will find the new deadline when it comes due.
-        if core.armed.is_none_or(|armed| deadline < armed) {
-            core.armed = Some(deadline);
+        if core.appointment.make(deadline) {
             device.set_timer(deadline, self.number);
         }
     }

@@ -1,7 +1,7 @@
 //! When which QP wants to be looked at: a heap of appointments, and the earliest as one atomic word.
 //!
-//! A QP keeps at most one appointment that counts; it may find on arrival that its deadline moved later, and then makes a
-//! new one. So a stream of acknowledges costs no heap operation each.
+//! A QP notes its earliest appointment only ([`Appointment`]); it may find on arrival that its deadline moved later, and
+//! then makes a new one. So a stream of acknowledges costs no heap operation each.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -69,9 +69,53 @@ impl Timers {
     }
 }
 
+/// What one QP knows of its appointments: the earliest that it still waits for. Later ones may stand in the heap.
+#[derive(Default)]
+pub(crate) struct Appointment(Option<Instant>);
+
+impl Appointment {
+    /// Whether a deadline needs an appointment of its own. An earlier one stands: it finds the new deadline when it comes.
+    pub(crate) fn make(&mut self, deadline: Instant) -> bool {
+        let needed = self.0.is_none_or(|earliest| deadline < earliest);
+        if needed {
+            self.0 = Some(deadline);
+        }
+        needed
+    }
+
+    /// One came due. What is noted and lies later is still in the heap; were it forgotten, it would be made again and
+    /// again, and none of them would ever go.
+    pub(crate) fn came(&mut self, now: Instant) {
+        self.0 = self.0.filter(|&earliest| earliest > now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn appointments_of_a_busy_queue_pair_do_not_pile_up() {
+        let start = Instant::now();
+        let timers = Timers::new(start);
+        let mut appointment = Appointment::default();
+        for turn in 0..100 {
+            let now = start + Duration::from_millis(turn);
+            // Each burst wants the next turn at once; then the ACK timer counts again.
+            for deadline in [now, now + Duration::from_millis(3)] {
+                if appointment.make(deadline) {
+                    timers.set(deadline, 1);
+                }
+                while timers.pop_due(now).is_some() {
+                    appointment.came(now);
+                    if appointment.make(now + Duration::from_millis(3)) {
+                        timers.set(now + Duration::from_millis(3), 1);
+                    }
+                }
+            }
+        }
+        assert!(timers.heap().len() <= 4, "{}", timers.heap().len());
+    }
 
     #[test]
     fn appointments_come_due_in_order() {
