@@ -265,6 +265,9 @@ impl Qp {
     /// The end of a burst of packets: acknowledges go out, and what the window now allows.
     pub(crate) fn end_of_batch(&self, device: &Device, now: Instant, batch: &mut Batch) {
         let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
         self.run(device, &mut core, now, batch, |transport, cx| {
             transport.end_of_batch(cx);
             transport.transmit(cx);
@@ -402,5 +405,82 @@ impl Sink for Told<'_> {
 impl Told<'_> {
     fn stamp(&self, completion: Completion) -> Completion {
         Completion { timestamp_ns: self.device.now_ns(), ..completion }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceAttr, DeviceConfig};
+    use registry::{Client, Options, Role};
+
+    fn device(name: &str) -> Arc<Device> {
+        let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let options = Options { port, name_suffix: Some(format!("{name}-{port}")) };
+        Device::open(DeviceConfig {
+            attr: DeviceAttr::new(name, 1),
+            comm: "test".into(),
+            registry: Client::connect_at(Role::Member, &options).unwrap(),
+            mtu_bytes: Some(4096),
+            trace: None,
+            receive_buffer_bytes: Some(64 << 10),
+        })
+        .unwrap()
+    }
+
+    /// An unreliable QP towards a queue pair of nobody at 127.0.0.1.
+    fn connected(device: &Arc<Device>, max_send_wr: u32) -> Arc<Qp> {
+        let cq = device.create_cq(max_send_wr, None).unwrap();
+        let cap = QpCap { max_send_wr, max_inline_data: 1024, ..QpCap::default() };
+        let init = QpInit {
+            qp_type: QpType::Uc,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
+        let gids = device.gids(1).unwrap();
+        let here = gids.iter().find(|entry| entry.ip.is_loopback() && entry.ip.is_ipv4()).unwrap();
+        let ah = AhAttr {
+            is_global: true,
+            dgid: here.gid,
+            sgid_index: here.index as u8,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let attr = QpAttr { port_num: 1, path_mtu: 5, dest_qp_num: 5, ah, ..qp.query() };
+        type M = AttrMask;
+        for (qp_state, mask) in [
+            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+            (QpState::Rtr, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN),
+            (QpState::Rts, M::SQ_PSN),
+        ] {
+            qp.modify(&QpAttr { qp_state, ..attr }, mask | M::STATE).unwrap();
+        }
+        qp
+    }
+
+    #[test]
+    fn nothing_completes_after_destruction() {
+        let device = device("destroyed");
+        let qp = connected(&device, 16384);
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            payload: Payload::Inline(vec![0; 1024].into()),
+            flags: SendFlags::empty(),
+            datagram: None,
+        };
+        qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+        assert!(qp.core().transport.deadline().is_some(), "most of it waits for its pace");
+        qp.destroy();
+        // Another thread may have received a packet for the QP just before.
+        let later = Instant::now() + std::time::Duration::from_secs(10);
+        qp.end_of_batch(&device, later, &mut Batch::new());
+        let mut polled = 0;
+        qp.init.send_cq.poll(1, &mut |_| polled += 1).unwrap();
+        assert_eq!(polled, 0);
     }
 }
