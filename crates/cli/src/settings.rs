@@ -13,6 +13,8 @@ pub type Variables = Vec<(&'static str, OsString)>;
 pub const PLATFORM: &str = "PEERDMA_PLATFORM";
 /// Name of the variable with the trace file.
 const TRACE: &str = "PEERDMA_TRACE";
+/// Name of the variable with the file for the counters.
+pub const COUNTERS: &str = "PEERDMA_COUNTERS";
 /// Name of the variable that makes the library speak.
 const LOG: &str = "PEERDMA_LOG";
 
@@ -31,6 +33,9 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
     }
     if device.log {
         variables.push((LOG, "1".into()));
+    } else if std::env::var_os(LOG).is_none() {
+        // The program gets an errno only; why it cannot open the device, the library then says in a line.
+        variables.push((LOG, "open".into()));
     }
     Ok(variables)
 }

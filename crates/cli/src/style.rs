@@ -62,6 +62,12 @@ pub fn json(value: &serde_json::Value) {
     outln(format_args!("{value:#}"));
 }
 
+/// Columns of the terminal that stdout is, if it is one.
+pub fn width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(width.0)).filter(|&width| width > 0)
+}
+
 /// Bytes in the unit that keeps the number short: `12.3 MiB`.
 pub fn bytes(count: u64) -> String {
     let mut value = count as f64;

@@ -52,7 +52,7 @@ fn the_first_line_says_what_was_proven() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{err}");
     let first = out.lines().next().unwrap();
-    assert!(first.starts_with("Proven: 3.0 MiB of GPU memory crossed"), "{first}");
+    assert!(first.starts_with("Proven: 3.0 MiB of GPU memory went to another"), "{first}");
     for word in [
         "gpu0",
         "gpu1",
@@ -91,7 +91,47 @@ fn odd_sizes_cross_and_the_hash_is_the_files() {
         // The bytes crossed in packets: there once, and back once.
         assert!(far["traffic"]["received_bytes"].as_u64().unwrap() >= size as u64, "{far}");
         assert!(far["traffic"]["sent_bytes"].as_u64().unwrap() >= size as u64, "{far}");
+        // And over every link between a GPU and its HCA in both directions; nothing over the other GPU's.
+        for side in [near, far] {
+            let links = side["links"].as_array().unwrap();
+            assert!(!links.is_empty());
+            for link in links {
+                assert!(link["bytes"].as_u64().unwrap() >= 2 * size as u64, "{side}");
+            }
+            assert!(side["route"]["read_bytes"].as_u64().unwrap() >= size as u64, "{side}");
+            assert!(side["route"]["written_bytes"].as_u64().unwrap() >= size as u64, "{side}");
+        }
+        assert!(!link_names(near).contains(&"link below 0000:97:01.0".to_owned()), "{near}");
+        assert!(!link_names(far).contains(&"link below 0000:17:02.0".to_owned()), "{far}");
     }
+}
+
+fn link_names(side: &serde_json::Value) -> Vec<String> {
+    let links = side["links"].as_array().unwrap();
+    links.iter().map(|link| link["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The library counts by the platform it is given: with ACS redirection the near GPU's bytes take the root complex.
+#[test]
+fn another_platform_is_another_route_with_bytes_of_its_own() {
+    let place = Place::new("acs");
+    let default = include_str!("../../pcie/src/default.toml");
+    let toml = default.replace("acs = []", "acs = [\"SV\", \"RR\"]");
+    assert_ne!(toml, default);
+    let platform = place.file("acs.toml", toml.as_bytes());
+    let size = 300_000;
+    let output = place.demo(&["--platform", &platform, "--size", &size.to_string(), "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let near = &json["sides"][0];
+    assert_eq!(near["route"]["map_type"], "THRU_HOST_BRIDGE");
+    let links = near["links"].as_array().unwrap();
+    let root =
+        links.iter().find(|link| link["name"] == "root complex 0").expect("the root complex");
+    assert!(root["bytes"].as_u64().unwrap() >= 2 * size, "{near}");
+    // Up through the root port and down again: the same link twice.
+    let port = links.iter().find(|link| link["name"] == "link below 0000:15:01.0").unwrap();
+    assert!(port["bytes"].as_u64().unwrap() >= 4 * size, "{near}");
 }
 
 #[test]

@@ -184,6 +184,25 @@ fn a_bad_platform_is_refused_before_anything_starts() {
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// The program is told an errno; the reason comes from the library, in one line, unless the user wants none.
+#[test]
+fn why_the_device_does_not_open_is_said_once() {
+    let place = Place::new("reason");
+    let run = |log: Option<&str>| {
+        let mut command = place.peerdma(&["run", "--", "ibv_devinfo"]);
+        command.env("PEERDMA_TRACE", place.root.join("missing/t.pcap"));
+        command.env_remove("PEERDMA_LOG").envs(log.map(|value| ("PEERDMA_LOG", value)));
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr).matches("peerdma: cannot open the device: the packet trace").count()
+    };
+    if place.run(&["run", "ibv_devinfo"]).status.code() == Some(127) {
+        println!("SKIPPED: ibv_devinfo is not installed (package ibverbs-utils)");
+        return;
+    }
+    assert_eq!((run(None), run(Some("0")), run(Some("1"))), (1, 0, 1));
+}
+
 #[test]
 fn programs_that_preloading_cannot_reach_run_with_a_warning() {
     let place = Place::new("reach");

@@ -3,6 +3,7 @@
 //! This process conducts: it starts two of itself ([`peer`]) under the settings of `run`, passes their messages on
 //! ([`protocol`]), judges what they found, and prints ([`report`]). It touches neither GPU nor HCA.
 
+mod counters;
 pub mod peer;
 mod protocol;
 mod report;
@@ -13,6 +14,7 @@ use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
 use crate::supervise::Interrupts;
 use crate::{settings, style, tree};
+use counters::Counters;
 use protocol::{FromPeer, Ready, ToPeer};
 use report::{Report, SideReport, Transfer};
 use std::os::unix::net::UnixStream;
@@ -42,7 +44,9 @@ pub fn demo(arguments: &Demo) -> Outcome {
         if arguments.corrupt {
             command.arg("--corrupt");
         }
-        Peer::start(side, command, events)
+        let counters = session.path().join(format!("counters-{}", side_name(side)));
+        command.env(settings::COUNTERS, &counters);
+        Peer::start(side, command, counters, events)
     };
     let (events, inbox) = channel();
     interrupts.report_to(events.clone(), Event::Interrupted);
@@ -96,10 +100,17 @@ struct Peer {
     side: Side,
     process: Child,
     connection: UnixStream,
+    /// Where its library reports what it counted.
+    counters: PathBuf,
 }
 
 impl Peer {
-    fn start(side: Side, mut command: Command, events: &Sender<Event>) -> Outcome<Peer> {
+    fn start(
+        side: Side,
+        mut command: Command,
+        counters: PathBuf,
+        events: &Sender<Event>,
+    ) -> Outcome<Peer> {
         let (ours, theirs) = UnixStream::pair().what("cannot make a socket pair")?;
         let process = command
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
@@ -116,7 +127,21 @@ impl Peer {
             }
             drop(events.send(Event::Ended(side)));
         });
-        Ok(Peer { side, process, connection: ours })
+        Ok(Peer { side, process, connection: ours, counters })
+    }
+
+    /// Waits for its end; answers with what it counted.
+    fn end(&mut self) -> Outcome<Counters> {
+        let side = side_name(self.side);
+        let status = self.process.wait().what("cannot wait for a side")?;
+        if !status.success() {
+            return Err(Failure::new(format_args!("the {side} side failed at its end"))
+                .because(status)
+                .remedy("see its message above"));
+        }
+        let report = std::fs::read_to_string(&self.counters)
+            .what(format_args!("the library of the {side} side did not say what it counted"))?;
+        Ok(Counters::parse(&report))
     }
 
     fn tell(&mut self, message: &ToPeer) -> Outcome<()> {
@@ -190,31 +215,14 @@ impl Conductor {
         self.progress.done();
 
         judge(&file_hash, &far_hash, difference)?;
-        let sides = [near, far].map(|ready| SideReport::new(platform, ready));
-        let report = Report {
-            file: file.to_owned(),
-            size,
-            hash: file_hash,
-            library: lib.to_owned(),
-            sides,
-            write,
-            read,
-        };
         self.near.tell(&ToPeer::End)?;
         self.far.tell(&ToPeer::End)?;
         // Both end by themselves, releasing what they registered in order.
-        for peer in [&mut self.near, &mut self.far] {
-            let status = peer.process.wait().what("cannot wait for a side")?;
-            if !status.success() {
-                return Err(Failure::new(format_args!(
-                    "the {} side failed at its end",
-                    side_name(peer.side)
-                ))
-                .because(status)
-                .remedy("see its message above"));
-            }
-        }
-        Ok(report)
+        let near = SideReport::new(platform, near, self.near.end()?);
+        let far = SideReport::new(platform, far, self.far.end()?);
+        let library = lib.to_owned();
+        let sides = [near, far];
+        Ok(Report { file: file.to_owned(), size, hash: file_hash, library, sides, write, read })
     }
 
     /// The next message; progress is shown, ends and failures end the demo.
@@ -300,7 +308,7 @@ impl Progress {
     fn new(size: u64) -> Progress {
         let bar = indicatif::ProgressBar::new(size);
         let style =
-            indicatif::ProgressStyle::with_template("{msg:26} [{bar:32}] {bytes}/{total_bytes}");
+            indicatif::ProgressStyle::with_template("{msg:24} [{wide_bar}] {bytes}/{total_bytes}");
         if let Ok(style) = style {
             bar.set_style(style.progress_chars("=> "));
         }

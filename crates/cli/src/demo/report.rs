@@ -1,12 +1,11 @@
 //! What the demo prints once it has proven something.
 
-use super::protocol::Ready;
+use super::counters::{Counters, RouteBytes};
+use super::protocol::{Buffer, Ready};
 use super::rate;
 use crate::style::{self, Paint};
 use hca::Counter;
-use hca::directory::Reader;
 use pcie::{Platform, Role, Target};
-use registry::Client;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -37,35 +36,127 @@ pub struct Report {
     pub read: Transfer,
 }
 
-/// One side's facts.
+/// One side's facts: what it said, and what its library counted.
 pub struct SideReport {
     ready: Ready,
-    way: Way,
-    traffic: Option<Traffic>,
-}
-
-/// How the HCA reaches a side's GPU on the platform.
-struct Way {
+    counters: Counters,
     hca_address: String,
     gpu_address: String,
-    map_type: String,
-    links: Vec<String>,
+    links: Vec<Link>,
 }
 
-/// What a side's HCA counted.
-#[derive(Clone, Copy)]
-struct Traffic {
-    sent_packets: u64,
-    sent_bytes: u64,
-    received_packets: u64,
-    received_bytes: u64,
-    retransmits: u64,
+/// A link, and the bytes that crossed it.
+struct Link {
+    name: String,
+    bytes: u64,
 }
 
 impl SideReport {
-    /// Gathers the facts of a side, which must still have its device open.
-    pub fn new(platform: &Platform, ready: Ready) -> SideReport {
-        SideReport { way: Way::of(platform, &ready.gpu), traffic: Traffic::of(ready.pid), ready }
+    /// Gathers the facts of a side. The links of the platform's route come first, in its order, then whatever others the
+    /// library names; the bytes are the library's.
+    pub fn new(platform: &Platform, ready: Ready, counters: Counters) -> SideReport {
+        let ends = platform.with_role(Role::Hca).next().zip(platform.named(&ready.gpu));
+        let route =
+            ends.and_then(|(hca, gpu)| platform.route(hca, Target::Function(gpu.address)).ok());
+        let mut names: Vec<String> = Vec::new();
+        let on_route = route.iter().flat_map(|route| route.links()).map(ToString::to_string);
+        for name in on_route.chain(counters.links().map(str::to_owned)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let link = |name: String| Link { bytes: counters.link(&name), name };
+        SideReport {
+            links: names.into_iter().map(link).collect(),
+            hca_address: ends.map_or_else(String::new, |(hca, _)| hca.address.to_string()),
+            gpu_address: ends.map_or_else(String::new, |(_, gpu)| gpu.address.to_string()),
+            ready,
+            counters,
+        }
+    }
+
+    /// The route between HCA and GPU as the library took it.
+    fn route(&self) -> Option<&RouteBytes> {
+        self.counters.route_to(&self.gpu_address)
+    }
+
+    fn sent(&self) -> String {
+        let of = |counter| self.counters.value(counter);
+        let again = match of(Counter::Retransmits) {
+            0 => String::new(),
+            count => format!(", {count} again"),
+        };
+        let bytes = style::bytes(of(Counter::SentBytes));
+        format!("{bytes}, {} packets{again}", of(Counter::SentPackets))
+    }
+
+    fn received(&self) -> String {
+        let of = |counter| self.counters.value(counter);
+        format!("{}, {} packets", style::bytes(of(Counter::RcvdBytes)), of(Counter::RcvdPackets))
+    }
+
+    /// Label and text, line by line; `near` and `far` give the same labels in the same order, but for the counted ones.
+    fn lines(&self) -> Vec<(&'static str, Vec<String>)> {
+        let Ready { pid, device, gpu, endpoint, buffers, .. } = &self.ready;
+        let route = self.route().map_or_else(Vec::new, |route| {
+            let (read, written) = (style::bytes(route.read), style::bytes(route.written));
+            vec![route.map_type.clone(), format!("{read} read, {written} written")]
+        });
+        let link = |link: &Link| {
+            let name = link.name.trim_start_matches("link ").trim_start_matches("interconnect ");
+            format!("{name}: {}", style::bytes(link.bytes))
+        };
+        vec![
+            ("process", vec![format!("pid {pid}")]),
+            ("HCA", vec![format!("{device} at {}", self.hca_address)]),
+            ("GPU", vec![format!("{gpu} at {}", self.gpu_address)]),
+            ("dma-buf", buffers.iter().map(buffer).collect()),
+            ("RoCEv2", vec![endpoint.gid.to_string()]),
+            ("queue pair", vec![format!("{:#08x}, MTU {}", endpoint.qpn, endpoint.mtu.bytes())]),
+            ("sent", vec![self.sent()]),
+            ("received", vec![self.received()]),
+            ("PCIe route", route),
+            ("PCIe links", self.links.iter().map(link).collect()),
+        ]
+    }
+
+    fn json(&self, name: &str) -> serde_json::Value {
+        let SideReport { ready, counters, .. } = self;
+        let links: Vec<_> = self
+            .links
+            .iter()
+            .map(|link| json!({ "name": link.name, "bytes": link.bytes }))
+            .collect();
+        json!({
+            "side": name,
+            "pid": ready.pid,
+            "hca": { "name": ready.device, "address": self.hca_address },
+            "gpu": { "name": ready.gpu, "address": self.gpu_address },
+            "endpoint": ready.endpoint,
+            "buffers": ready.buffers,
+            "route": self.route().map(|route| json!({
+                "map_type": route.map_type,
+                "read_bytes": route.read,
+                "written_bytes": route.written,
+            })),
+            "links": links,
+            "traffic": {
+                "sent_packets": counters.value(Counter::SentPackets),
+                "sent_bytes": counters.value(Counter::SentBytes),
+                "received_packets": counters.value(Counter::RcvdPackets),
+                "received_bytes": counters.value(Counter::RcvdBytes),
+                "retransmits": counters.value(Counter::Retransmits),
+            },
+        })
+    }
+}
+
+fn buffer(buffer: &Buffer) -> String {
+    let Buffer { name, fd, lkey, rkey, .. } = buffer;
+    if lkey == rkey {
+        format!("{name}: fd {fd}, lkey = rkey {lkey:#x}")
+    } else {
+        format!("{name}: fd {fd}, lkey {lkey:#x}, rkey {rkey:#x}")
     }
 }
 
@@ -75,91 +166,48 @@ impl Report {
         if as_json {
             return style::json(&self.json());
         }
-        style::outln(format_args!("{}", self.sentence()));
-        style::outln(format_args!(""));
-        for (row, line) in style::table(&self.rows(), &[]).into_iter().enumerate() {
-            style::outln(format_args!("{}", if row == 0 { Paint::Bold.over(line) } else { line }));
+        for line in self.text(style::width()) {
+            style::outln(format_args!("{line}"));
         }
     }
 
-    fn sentence(&self) -> String {
-        format!(
-            "{} {} of GPU memory crossed to another process's GPU by RDMA WRITE and came back by RDMA READ, byte for byte (BLAKE3 {}…)",
-            Paint::Good.over("Proven:"),
-            style::bytes(self.size),
-            &self.hash[..self.hash.len().min(16)],
-        )
-    }
-
-    fn rows(&self) -> Vec<Vec<String>> {
-        let row = |name: &str, cell: &dyn Fn(&SideReport) -> String| {
-            std::iter::once(name.to_owned()).chain(self.sides.iter().map(cell)).collect::<Vec<_>>()
+    fn text(&self, width: Option<usize>) -> Vec<String> {
+        let [near, far] = &self.sides;
+        let mut text = vec![
+            format!(
+                "{} {} of GPU memory went to another process's GPU and back by RDMA.",
+                Paint::Good.over("Proven:"),
+                style::bytes(self.size),
+            ),
+            format!(
+                "The far GPU's BLAKE3 {}… is the file's; what came back is the same.",
+                &self.hash[..self.hash.len().min(12)],
+            ),
+            String::new(),
+        ];
+        let both = table(&[("near", near), ("far", far)]);
+        let widest = both.iter().map(|line| line.chars().count()).max();
+        if width.is_none_or(|width| widest.is_some_and(|widest| widest <= width)) {
+            heading_and_rows(&mut text, both);
+        } else {
+            for side in [("near", near), ("far", far)] {
+                heading_and_rows(&mut text, table(&[side]));
+                text.push(String::new());
+            }
+        }
+        let transfer = |(name, transfer): (&str, Transfer)| {
+            vec![
+                name.to_owned(),
+                format!("{} in {:.3} s", style::bytes(transfer.bytes), transfer.seconds),
+                rate(transfer.bytes, transfer.seconds),
+            ]
         };
-        let mut rows = vec![vec![String::new(), "near".into(), "far".into()]];
-        rows.push(row("process", &|side| format!("pid {}", side.ready.pid)));
-        rows.push(row("HCA", &|side| format!("{} at {}", side.ready.device, side.way.hca_address)));
-        rows.push(row("GPU", &|side| format!("{} at {}", side.ready.gpu, side.way.gpu_address)));
-        let buffers = self.sides.iter().map(|side| side.ready.buffers.len()).max().unwrap_or(0);
-        for place in 0..buffers {
-            let name = if place == 0 { "dma-buf" } else { "" };
-            rows.push(row(name, &|side| match side.ready.buffers.get(place) {
-                Some(buffer) => {
-                    format!(
-                        "{}: fd {}, lkey {:#x}, rkey {:#x}",
-                        buffer.name, buffer.fd, buffer.lkey, buffer.rkey
-                    )
-                }
-                None => String::new(),
-            }));
-        }
-        rows.push(row("RoCEv2", &|side| {
-            let endpoint = side.ready.endpoint;
-            format!("{}, QP {:#08x}, MTU {}", endpoint.gid, endpoint.qpn, endpoint.mtu.bytes())
-        }));
-        rows.push(row("sent", &|side| side.traffic.map_or_else(String::new, Traffic::sent)));
-        rows.push(row("received", &|side| {
-            side.traffic.map_or_else(String::new, Traffic::received)
-        }));
-        rows.push(row("PCIe route", &|side| side.way.map_type.clone()));
-        let hops = self.sides.iter().map(|side| side.way.links.len()).max().unwrap_or(0);
-        for hop in 0..hops {
-            rows.push(row("", &|side| match side.way.links.get(hop) {
-                // Each buffer of a side is read or written once by the HCA over every link of the route.
-                Some(link) => format!("{link}: {}", style::bytes(self.crossed())),
-                None => String::new(),
-            }));
-        }
-        for (name, transfer) in [("RDMA WRITE", self.write), ("RDMA READ", self.read)] {
-            let cell = format!(
-                "{} in {:.3} s: {}",
-                style::bytes(transfer.bytes),
-                transfer.seconds,
-                rate(transfer.bytes, transfer.seconds)
-            );
-            rows.push(vec![name.to_owned(), cell]);
-        }
-        rows
-    }
-
-    /// Bytes that the requests of the demo moved between an HCA and its GPU, there and back.
-    fn crossed(&self) -> u64 {
-        self.write.bytes.saturating_add(self.read.bytes)
+        let transfers = [("RDMA WRITE", self.write), ("RDMA READ", self.read)].map(transfer);
+        text.extend(style::table(&transfers, &[1, 2]));
+        text
     }
 
     fn json(&self) -> serde_json::Value {
-        let side = |name: &str, side: &SideReport| {
-            let SideReport { ready, way, traffic } = side;
-            json!({
-                "side": name,
-                "pid": ready.pid,
-                "hca": { "name": ready.device, "address": way.hca_address },
-                "gpu": { "name": ready.gpu, "address": way.gpu_address },
-                "endpoint": ready.endpoint,
-                "buffers": ready.buffers,
-                "route": { "map_type": way.map_type, "links": way.links, "bytes_per_link": self.crossed() },
-                "traffic": traffic.map(Traffic::json),
-            })
-        };
         let transfer = |transfer: Transfer| {
             json!({
                 "bytes": transfer.bytes,
@@ -174,77 +222,102 @@ impl Report {
             "bytes": self.size,
             "blake3": self.hash,
             "library": self.library.display().to_string(),
-            "sides": [side("near", near), side("far", far)],
+            "sides": [near.json("near"), far.json("far")],
             "write": transfer(self.write),
             "read": transfer(self.read),
         })
     }
 }
 
-impl Way {
-    /// The route of the platform's HCA to the GPU of that name.
-    fn of(platform: &Platform, gpu: &str) -> Way {
-        let ends = platform.with_role(Role::Hca).next().zip(platform.named(gpu));
-        let Some((hca, gpu)) = ends else {
-            // Both sides found them on the same platform, or they would not have got here.
-            return Way {
-                hca_address: String::new(),
-                gpu_address: String::new(),
-                map_type: String::new(),
-                links: Vec::new(),
-            };
-        };
-        let (map_type, links) = match platform.route(hca, Target::Function(gpu.address)) {
-            Ok(route) => {
-                (route.map_type(), route.links().iter().map(ToString::to_string).collect())
-            }
-            Err(error) => (error.map_type, Vec::new()),
-        };
-        Way {
-            hca_address: hca.address.to_string(),
-            gpu_address: gpu.address.to_string(),
-            map_type: map_type.to_string(),
-            links,
-        }
-    }
+fn heading_and_rows(text: &mut Vec<String>, table: Vec<String>) {
+    let mut lines = table.into_iter();
+    text.extend(lines.next().map(|heading| Paint::Bold.over(heading)));
+    text.extend(lines);
 }
 
-impl Traffic {
-    /// From the shared directory of the process `pid`; `None` where it cannot be read.
-    fn of(pid: u32) -> Option<Traffic> {
-        let client = Client::connect(registry::Role::Observer).ok()?;
-        let members = client.members().ok()?;
-        let member = members.iter().find(|member| u32::try_from(member.pid) == Ok(pid))?;
-        let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
-        Some(Traffic {
-            sent_packets: reader.counter(Counter::SentPackets),
-            sent_bytes: reader.counter(Counter::SentBytes),
-            received_packets: reader.counter(Counter::RcvdPackets),
-            received_bytes: reader.counter(Counter::RcvdBytes),
-            retransmits: reader.counter(Counter::Retransmits),
-        })
+/// Sides beside each other, a label before each group of lines.
+fn table(sides: &[(&str, &SideReport)]) -> Vec<String> {
+    let mut heading = vec![String::new()];
+    heading.extend(sides.iter().map(|(name, _)| (*name).to_owned()));
+    let mut rows = vec![heading];
+    let columns: Vec<_> = sides.iter().map(|(_, side)| side.lines()).collect();
+    for (group, (label, _)) in columns.first().into_iter().flatten().enumerate() {
+        let lines = columns.iter().map(|column| column[group].1.len()).max().unwrap_or(0);
+        for line in 0..lines {
+            let mut row = vec![if line == 0 { (*label).to_owned() } else { String::new() }];
+            row.extend(columns.iter().map(|c| c[group].1.get(line).cloned().unwrap_or_default()));
+            rows.push(row);
+        }
     }
+    style::table(&rows, &[])
+}
 
-    fn sent(self) -> String {
-        let again = if self.retransmits > 0 {
-            format!(", {} of them again", self.retransmits)
-        } else {
-            String::new()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(gpu: &str, counters: &str) -> SideReport {
+        let ready = Ready {
+            pid: 4_194_304,
+            device: "peerdma0".into(),
+            gpu: gpu.into(),
+            endpoint: peerdma::Endpoint {
+                qpn: 0xabcdef,
+                psn: 1,
+                mtu: peerdma::Mtu::B4096,
+                gid: "fe80::1111:2222:3333:4444".parse().unwrap(),
+                lid: 0,
+            },
+            buffers: vec![Buffer {
+                name: "returned".into(),
+                fd: 14,
+                len: 1,
+                lkey: 0x294,
+                rkey: 0x294,
+            }],
+            target: peerdma::RemoteSlice { addr: 0, len: 1, rkey: 0 },
         };
-        format!("{} in {} packets{again}", style::bytes(self.sent_bytes), self.sent_packets)
+        SideReport::new(&Platform::default(), ready, Counters::parse(counters))
     }
 
-    fn received(self) -> String {
-        format!("{} in {} packets", style::bytes(self.received_bytes), self.received_packets)
+    fn report() -> Report {
+        let counters = "link link below 0000:17:00.0 30\nroute 0000:18:00.0 0000:1a:00.0 BUS_ADDR 10 20\n\
+                        sent_pkts 123456\nsent_bytes 104752742\nretransmits 12\n";
+        let transfer = Transfer { bytes: 1 << 20, seconds: 0.5 };
+        Report {
+            file: "/bin/true".into(),
+            size: 1023 << 20,
+            hash: "0123456789abcdef0123".into(),
+            library: "/lib".into(),
+            sides: [side("gpu0", counters), side("gpu1", "")],
+            write: transfer,
+            read: transfer,
+        }
     }
 
-    fn json(self) -> serde_json::Value {
-        json!({
-            "sent_packets": self.sent_packets,
-            "sent_bytes": self.sent_bytes,
-            "received_packets": self.received_packets,
-            "received_bytes": self.received_bytes,
-            "retransmits": self.retransmits,
-        })
+    #[test]
+    fn figures_are_those_of_the_library() {
+        let json = report().json();
+        let [near, far] = [&json["sides"][0], &json["sides"][1]];
+        assert_eq!(near["route"]["map_type"], "BUS_ADDR");
+        assert_eq!(near["route"]["written_bytes"], 20);
+        assert_eq!(near["links"][0], json!({ "name": "link below 0000:17:00.0", "bytes": 30 }));
+        assert_eq!(near["links"][1]["bytes"], 0, "what the library does not name was not crossed");
+        assert!(far["route"].is_null());
+        assert_eq!(far["links"].as_array().unwrap().len(), 6);
+        let text = report().text(None).join("\n");
+        assert!(text.contains("below 0000:17:00.0: 30 B"), "{text}");
+        assert!(text.contains("10 B read, 20 B written"), "{text}");
+    }
+
+    #[test]
+    fn the_text_fits_eighty_columns_and_less() {
+        for (width, narrow) in [(80, false), (60, true)] {
+            for line in report().text(Some(width)) {
+                let seen = anstream::adapter::strip_str(&line).to_string();
+                let sentence = narrow && !seen.starts_with(' ') && seen.len() > 60;
+                assert!(seen.chars().count() <= width || sentence, "{width}: {seen}");
+            }
+        }
     }
 }
