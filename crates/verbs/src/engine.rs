@@ -8,7 +8,7 @@ use link::Trace;
 use registry::{Client, Role};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 
 /// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
@@ -128,15 +128,16 @@ fn start() -> Res<Engine> {
     fork::watch();
     watch_exit();
     let registry = Client::connect(Role::Member).map_err(|error| {
-        crate::log!("cannot open the device: {error}");
+        env::say_not_open(&error);
         registry_errno(&error)
     })?;
-    let trace = env::trace().map(|path| Trace::append(&path)).transpose();
-    let trace = trace.map_err(|error| {
-        crate::log!("cannot write the packet trace: {error}");
-        Errno(error.raw_os_error().unwrap_or(libc::EIO))
-    })?;
-    let trace = trace.map(Arc::new);
+    let open = |path: PathBuf| {
+        Trace::append(&path).map(Arc::new).map_err(|error| {
+            env::say_not_open(format_args!("the packet trace {}: {error}", path.display()));
+            Errno(error.raw_os_error().unwrap_or(libc::EIO))
+        })
+    };
+    let trace = env::trace().map(open).transpose()?;
     let device = hca::Device::open(hca::DeviceConfig {
         attr: hca::DeviceAttr {
             vendor_id: NO_VENDOR,
@@ -149,7 +150,7 @@ fn start() -> Res<Engine> {
         receive_buffer_bytes: env::receive_buffer_bytes(),
     })
     .map_err(|error| {
-        crate::log!("cannot open the device: {error}");
+        env::say_not_open(&error);
         open_errno(&error)
     })?;
     let sink = Arc::new(Sink::default());

@@ -1,7 +1,10 @@
 //! What the environment asks of us, and the one way this library ever prints.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The platform description to load instead of the embedded default.
 pub fn platform() -> Option<PathBuf> {
@@ -28,20 +31,49 @@ fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Whether `PEERDMA_LOG=1` asks for messages on stderr.
-pub fn logging() -> bool {
-    static LOGGING: OnceLock<bool> = OnceLock::new();
-    *LOGGING.get_or_init(|| std::env::var_os("PEERDMA_LOG").is_some_and(|value| value == "1"))
+/// What `PEERDMA_LOG` asks to be told on stderr.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Log {
+    /// Nothing.
+    Nothing,
+    /// `open`, which launchers set: why the device could not be opened, in one line of the process.
+    Open,
+    /// `1`: whatever is refused or goes wrong.
+    All,
+}
+
+/// What is asked for.
+pub fn log() -> Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    *LOG.get_or_init(|| match std::env::var("PEERDMA_LOG").as_deref() {
+        Ok("1") => Log::All,
+        Ok("open") => Log::Open,
+        _ => Log::Nothing,
+    })
+}
+
+/// Prints a line on stderr.
+pub fn say(message: std::fmt::Arguments<'_>) {
+    // One write, so that lines of several processes stay whole. A closed stderr is no reason to fail.
+    drop(std::io::stderr().write_all(format!("peerdma: {message}\n").as_bytes()));
+}
+
+/// Tells why the device cannot be opened, to whoever asked for that or more.
+pub fn say_not_open(why: impl Display) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let asked = log();
+    // A program may try again and again.
+    if asked == Log::All || asked == Log::Open && !SAID.swap(true, Relaxed) {
+        say(format_args!("cannot open the device: {why}"));
+    }
 }
 
 /// Prints a message on stderr when `PEERDMA_LOG=1`; otherwise nothing.
 #[macro_export]
 macro_rules! log {
     ($($arg:tt)*) => {
-        if $crate::env::logging() {
-            use std::io::Write as _;
-            // A closed stderr is no reason to fail.
-            drop(writeln!(std::io::stderr(), "peerdma: {}", format_args!($($arg)*)));
+        if $crate::env::log() == $crate::env::Log::All {
+            $crate::env::say(format_args!($($arg)*));
         }
     };
 }

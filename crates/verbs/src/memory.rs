@@ -35,14 +35,14 @@ fn read_place() -> Option<Place> {
         Some(path) => match Platform::from_file(&path) {
             Ok(platform) => platform,
             Err(error) => {
-                crate::log!("cannot use the platform {}: {error}", path.display());
+                env::say_not_open(format_args!("{}: {error}", path.display()));
                 return None;
             }
         },
     };
     let hca = platform.with_role(Role::Hca).next().cloned();
     if hca.is_none() {
-        crate::log!("the platform has no function with role \"hca\"");
+        env::say_not_open("the platform has no function with role \"hca\"");
     }
     Some(Place { hca: hca?, platform })
 }
