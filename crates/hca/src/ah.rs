@@ -6,7 +6,7 @@ use crate::pd::Pd;
 use crate::types::AhAttr;
 use link::Path;
 use smallvec::SmallVec;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A resolved datagram destination.
 pub struct AddressHandle {
@@ -44,16 +44,24 @@ impl AddressHandle {
         &self.attr
     }
 
-    /// The way to the process that owns a QP.
+    /// The way to the process that owns a QP. The first to a process takes long: see [`Device::way`].
     pub(crate) fn way(&self, device: &Device, dest_qpn: u32) -> Result<Way> {
         let slot = dest_qpn >> 14;
-        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, way)) = ways.iter().find(|(known, _)| *known == slot) {
+        if let Some((_, way)) = self.ways().iter().find(|(known, _)| *known == slot) {
             return Ok(way.clone());
         }
-        let way = device.way(self.path, dest_qpn)?;
-        ways.push((slot, way.clone()));
+        let way = device.way(self.path, dest_qpn, true)?;
+        self.ways().push((slot, way.clone()));
         Ok(way)
+    }
+
+    /// Whether the way there was taken before.
+    pub(crate) fn knows_way(&self, dest_qpn: u32) -> bool {
+        self.ways().iter().any(|(known, _)| *known == dest_qpn >> 14)
+    }
+
+    fn ways(&self) -> MutexGuard<'_, SmallVec<[(u32, Way); 1]>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

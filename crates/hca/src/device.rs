@@ -17,6 +17,7 @@ use link::{Backlog, Batch, Endpoint, Flow, Path};
 use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
@@ -105,6 +106,8 @@ pub struct Device {
     next_pd: AtomicU32,
     events: OnceLock<Arc<dyn EventSink>>,
     batches: Mutex<Vec<Batch>>,
+    /// Receive sockets on this host that unreliable senders watch, by slot and address family.
+    backlogs: Mutex<HashMap<(u16, bool), Weak<Backlog>>>,
     epoch: Instant,
     lost: AtomicBool,
     pub(crate) receiving: Mutex<Receiving>,
@@ -136,7 +139,7 @@ impl Device {
         let grant = config.registry.join(&who, directory.as_fd())?;
         let slot = grant.slot;
         directory.set_slot(slot);
-        publish_sockets(&config.registry, &grant)?;
+        publish_sockets(&config.registry, &grant);
         let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
@@ -156,6 +159,7 @@ impl Device {
             next_pd: AtomicU32::new(1),
             events: OnceLock::new(),
             batches: Mutex::default(),
+            backlogs: Mutex::default(),
             epoch,
             lost: AtomicBool::new(false),
             receiving: Mutex::new(Receiving::new()),
@@ -177,6 +181,10 @@ impl Device {
     pub fn close(&self) {
         if !self.lost.swap(true, SeqCst) {
             self.thread.stop();
+            // The registry's client may outlive the device, and the slot's next owner publishes under the same names.
+            for v6 in [false, true] {
+                self.registry.withdraw(&socket_id(self.slot, v6));
+            }
             self.registry.leave(self.slot);
         }
     }
@@ -288,11 +296,11 @@ impl Device {
 
     /// The GID table as the interfaces are now. When the system cannot tell, the last known table stands.
     fn fresh_gids(&self) -> MutexGuard<'_, GidTable> {
-        let mut gids = lock(&self.gids);
-        if gids.refresh().is_ok_and(|changes| !changes.is_empty()) {
+        let changed = lock(&self.gids).refresh().is_ok_and(|changes| !changes.is_empty());
+        if changed {
             self.raise(AsyncEvent { event: EventType::GidChange, source: EventSource::Port(1) });
         }
-        gids
+        lock(&self.gids)
     }
 
     /// A port's P_Key.
@@ -331,15 +339,30 @@ impl Device {
         })
     }
 
-    /// The way to the process that owns QP `dest_qpn` at the end of `path`.
-    pub(crate) fn way(&self, path: Path, dest_qpn: u32) -> Result<Way> {
+    /// The way to the process that owns QP `dest_qpn` at the end of `path`. Asks the registry and makes sockets, so no lock
+    /// that receiving needs may be held.
+    pub(crate) fn way(&self, path: Path, dest_qpn: u32, unreliable: bool) -> Result<Way> {
         let flow = self.endpoint.flow(path, dest_qpn).map_err(|error| {
             Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
         })?;
-        let here = lock(&self.gids).find(path.dst).is_some();
         let slot = (dest_qpn >> 14) as u16;
-        let socket = here.then(|| self.registry.lookup(&socket_id(slot, path.dst.is_ipv6())).ok());
-        Ok(Way { flow, backlog: socket.flatten().map(|socket| Arc::new(Backlog::new(socket))) })
+        let backlog = if unreliable { self.backlog(path.dst, slot) } else { None };
+        Ok(Way { flow, backlog })
+    }
+
+    /// The backlog of the process with `slot` if it is on this host. One copy of its socket serves all who send there.
+    fn backlog(&self, dst: IpAddr, slot: u16) -> Option<Arc<Backlog>> {
+        lock(&self.gids).find(dst)?;
+        let id = (slot, dst.is_ipv6());
+        if let Some(known) = lock(&self.backlogs).get(&id).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        let socket = self.registry.lookup(&socket_id(slot, dst.is_ipv6())).ok()?;
+        let backlog = Arc::new(Backlog::new(socket));
+        let mut backlogs = lock(&self.backlogs);
+        backlogs.retain(|_, known| known.strong_count() > 0);
+        backlogs.insert(id, Arc::downgrade(&backlog));
+        Some(backlog)
     }
 
     /// The link.
@@ -520,17 +543,13 @@ fn endpoint_of(
     Endpoint::with_receive_buffer(grant.v4, grant.v6, port, bytes)
 }
 
-/// Lets senders on this host see how full our sockets are.
-fn publish_sockets(
-    registry: &Client,
-    grant: &registry::Grant,
-) -> std::result::Result<(), OpenError> {
+/// Lets senders on this host see how full our sockets are. Without it they keep to a pace.
+fn publish_sockets(registry: &Client, grant: &registry::Grant) {
     for (socket, v6) in [(&grant.v4, false), (&grant.v6, true)] {
         if let Some(socket) = socket {
-            registry.publish(&socket_id(grant.slot, v6), socket.as_fd())?;
+            let _ = registry.publish(&socket_id(grant.slot, v6), socket.as_fd());
         }
     }
-    Ok(())
 }
 
 /// Name under which a member publishes its receive socket.

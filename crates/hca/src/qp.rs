@@ -147,18 +147,19 @@ impl Qp {
         if mask.contains(AttrMask::PKEY_INDEX) {
             device.pkey(1, u32::from(attr.pkey_index))?;
         }
-        let mut core = self.core();
         let route = if mask.contains(AttrMask::AV) && connected {
             let path = device.path(&attr.ah)?;
             let dest = if mask.contains(AttrMask::DEST_QPN) {
                 attr.dest_qp_num
             } else {
-                core.transport.query().dest_qp_num
+                self.query().dest_qp_num
             };
-            Some((device.way(path, dest)?, ip_of_gid(attr.ah.dgid)))
+            let unreliable = self.init.qp_type != QpType::Rc;
+            Some((device.way(path, dest, unreliable)?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
         };
+        let mut core = self.core();
         let before = core.transport.state();
         self.with_cx(&device, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
         if let Some((way, peer)) = route {
@@ -194,6 +195,14 @@ impl Qp {
         let mut core = self.core();
         let mut outcome = Ok(());
         for (index, request) in requests.enumerate() {
+            if let Ok(SendWr { datagram: Some(to), .. }) = &request
+                && !to.ah.knows_way(to.remote_qpn)
+            {
+                // What it comes to is found when the packet goes; here it only must not happen under the lock.
+                drop(core);
+                let _ = to.ah.way(&device, to.remote_qpn);
+                core = self.core();
+            }
             let posted = request.and_then(|request| core.transport.post_send(request));
             if let Err(error) = posted {
                 outcome = Err((index, error));
@@ -428,18 +437,13 @@ mod tests {
         .unwrap()
     }
 
-    /// An unreliable QP towards a queue pair of nobody at 127.0.0.1.
-    fn connected(device: &Arc<Device>, max_send_wr: u32) -> Arc<Qp> {
+    /// A QP towards a queue pair at 127.0.0.1.
+    fn connected(device: &Arc<Device>, qp_type: QpType, dest_qp_num: u32) -> Arc<Qp> {
+        let max_send_wr = 16384;
         let cq = device.create_cq(max_send_wr, None).unwrap();
         let cap = QpCap { max_send_wr, max_inline_data: 1024, ..QpCap::default() };
-        let init = QpInit {
-            qp_type: QpType::Uc,
-            send_cq: cq.clone(),
-            recv_cq: cq,
-            srq: None,
-            cap,
-            sq_sig_all: true,
-        };
+        let init =
+            QpInit { qp_type, send_cq: cq.clone(), recv_cq: cq, srq: None, cap, sq_sig_all: true };
         let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
         let gids = device.gids(1).unwrap();
         let here = gids.iter().find(|entry| entry.ip.is_loopback() && entry.ip.is_ipv4()).unwrap();
@@ -450,12 +454,24 @@ mod tests {
             port_num: 1,
             ..AhAttr::default()
         };
-        let attr = QpAttr { port_num: 1, path_mtu: 5, dest_qp_num: 5, ah, ..qp.query() };
+        let attr = QpAttr { port_num: 1, path_mtu: 5, dest_qp_num, ah, ..qp.query() };
         type M = AttrMask;
+        let reliable = |mask| if qp_type == QpType::Rc { mask } else { M::empty() };
         for (qp_state, mask) in [
             (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-            (QpState::Rtr, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN),
-            (QpState::Rts, M::SQ_PSN),
+            (
+                QpState::Rtr,
+                M::AV
+                    | M::PATH_MTU
+                    | M::DEST_QPN
+                    | M::RQ_PSN
+                    | reliable(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+            ),
+            (
+                QpState::Rts,
+                M::SQ_PSN
+                    | reliable(M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
+            ),
         ] {
             qp.modify(&QpAttr { qp_state, ..attr }, mask | M::STATE).unwrap();
         }
@@ -465,7 +481,7 @@ mod tests {
     #[test]
     fn nothing_completes_after_destruction() {
         let device = device("destroyed");
-        let qp = connected(&device, 16384);
+        let qp = connected(&device, QpType::Uc, 5);
         let wr = SendWr {
             wr_id: 1,
             op: SendOp::Send,
@@ -482,5 +498,28 @@ mod tests {
         let mut polled = 0;
         qp.init.send_cq.poll(1, &mut |_| polled += 1).unwrap();
         assert_eq!(polled, 0);
+    }
+    /// Descriptors of this process for the socket that `device` receives IPv4 on.
+    fn copies(device: &Device) -> usize {
+        let socket = device.endpoint().receive_fds().next().unwrap();
+        let name = format!("socket:[{}]", rustix::fs::fstat(socket).unwrap().st_ino);
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+            .filter(|to| to.as_os_str() == name.as_str())
+            .count()
+    }
+
+    #[test]
+    fn a_peers_socket_is_watched_once_and_for_unreliable_services_only() {
+        let device = device("watched");
+        let own = u32::from(device.slot()) << 14;
+        let before = copies(&device);
+        let reliable = connected(&device, QpType::Rc, own);
+        assert_eq!(copies(&device), before);
+        let two = [(); 2].map(|()| connected(&device, QpType::Uc, own));
+        assert_eq!(copies(&device), before + 1);
+        two.iter().chain([&reliable]).for_each(|qp| qp.destroy());
+        assert_eq!(copies(&device), before, "held for nobody");
     }
 }

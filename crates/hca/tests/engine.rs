@@ -242,3 +242,14 @@ fn the_directory_shows_queues_and_keys() {
     a.qp.destroy();
     assert!(reader.qps().is_empty());
 }
+
+#[test]
+fn a_closed_device_leaves_nothing_published() {
+    let options = options();
+    let end = End::new("one", &options, QpType::Rc);
+    let observer = Client::connect_at(Role::Observer, &options).unwrap();
+    let id = format!("socket-v4-{}", end.device.slot());
+    assert!(observer.lookup(&id).is_ok());
+    end.device.close();
+    assert!(matches!(observer.lookup(&id), Err(registry::Error::Unknown)));
+}
