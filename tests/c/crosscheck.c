@@ -310,12 +310,13 @@ static void drive(enum ibv_qp_type type)
 		ask(FILL, ++seed, 8, 0);
 		for (int i = 0; i < 8; i++)
 			((unsigned char *)&was)[i] = pattern(seed, i);
-		for (int i = 1; i <= 20; i++, was += 1000 + i) {
+		for (int i = 1; i <= 20; i++) {
 			post(IBV_WR_ATOMIC_FETCH_AND_ADD, 4096, 8, 0, 1000 + i, 0);
 			completion(&wc, IBV_WC_FETCH_ADD, "fetch and add");
 			memcpy(&word, buffer + 4096, 8);
 			if (word != was)
 				fail("fetch and add returned a wrong value");
+			was += 1000 + i;
 		}
 		for (int i = 0; i < 20; i++) {
 			int hit = i % 2;

@@ -12,12 +12,17 @@ ulimit -l unlimited
 for module in $(cat /lib/modules/order); do
     insmod /lib/modules/$module.ko || echo "insmod $module failed"
 done
-IP=$(ls /usr/bin/ip /bin/ip /sbin/ip /usr/sbin/ip 2>/dev/null | head -1)
+# iproute2's, which knows nodad, not busybox's.
+IP=$(find /usr/sbin/ip /usr/bin/ip /sbin/ip /bin/ip -type f 2>/dev/null | head -1)
 $IP link set lo up
 NIC=$(ls /sys/class/net | grep -v '^lo$' | head -1)
 $IP addr add 198.18.7.2/24 dev $NIC
 $IP -6 addr add fd07::2/64 dev $NIC nodad
 $IP link set $NIC up
 rdma link add rxe0 type rxe netdev $NIC
+# rxe drops a packet with a wrong ICRC without a word or a counter: count what its check says (0: right).
+mount -t tracefs tracing /sys/kernel/tracing
+echo 'r64:icrc rxe_icrc_check verdict=$retval:s32' > /sys/kernel/tracing/kprobe_events
+echo 'hist:keys=verdict' > /sys/kernel/tracing/events/kprobes/icrc/trigger
 echo LAB READY
 exec nc -ll -p 2323 -e /bin/sh

@@ -48,7 +48,7 @@ impl Guest {
         let namespace = Namespace::new("lab");
         namespace.output(&format!(
             "ip tuntap add tap0 mode tap && ip addr add {HOST_V4}/24 dev tap0 && \
-             ip -6 addr add {HOST_V6}/64 dev tap0 nodad && ip link set tap0 up"
+             ip -6 addr add {HOST_V6}/64 dev tap0 nodad && ip link set tap0 txqueuelen 10000 up"
         ));
         let folder = tempfile::tempdir()?;
         let console = File::create(folder.path().join("console"))?;
