@@ -1,16 +1,27 @@
 //! Where the built library is, and how a program is run on it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The cdylib that cargo built beside this test.
+/// The library of the profile that this test was built with. For tests cargo does not build a library that they cannot
+/// link to, so it is built here: an old one would be tested otherwise.
 pub fn path() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let path = exe.parent().unwrap().join("libibverbs.so");
-    assert!(path.is_file(), "{} was not built", path.display());
-    path
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let exe = std::env::current_exe().unwrap();
+        let profile = exe.parent().and_then(Path::parent).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]);
+        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the library does not build");
+        profile.join("libibverbs.so")
+    })
+    .clone()
 }
 
 /// A folder with the library under the names that the loader looks for.
@@ -18,7 +29,7 @@ fn folder() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER
         .get_or_init(|| {
-            let folder = path().parent().unwrap().join("peerdma-verbs-lib");
+            let folder = path().with_file_name("deps").join("peerdma-verbs-lib");
             std::fs::create_dir_all(&folder).unwrap();
             for name in ["libibverbs.so", "libibverbs.so.1"] {
                 let link = folder.join(name);
