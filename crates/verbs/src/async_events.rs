@@ -4,8 +4,8 @@ use crate::abi::{ibv_async_event, ibv_context};
 use crate::acks::Acks;
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::ffi::{arg, arg_mut, count, quiet};
-use crate::fifo::Fifo;
+use crate::ffi::{Res, arg, arg_mut, count, quiet};
+use crate::fifo::{self, Fifo};
 use crate::object::object;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -106,24 +106,43 @@ impl EventSink for Sink {
     }
 }
 
-/// `ibv_get_async_event(3)`: waits unless `async_fd` was made non-blocking.
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+/// `ibv_get_async_event(3)`: waits unless `async_fd` was made non-blocking. A cancellation point.
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    count(|| {
-        // SAFETY: the program passes an open context and a struct to fill.
-        let (context, event) = unsafe { (Context::of(context)?, arg_mut(event)?) };
-        let entry = context.events().pop(|entry| {
-            if let Some(acks) = &entry.acks {
-                acks.delivered();
-            }
-            entry
-        })?;
-        event.element = entry.element;
-        event.event_type = entry.event as u32;
-        Ok(0)
-    })
+    loop {
+        // SAFETY: the program passes an open context.
+        let fd = count(|| Ok(unsafe { Context::of(context) }?.events().fd()));
+        if fd < 0 || !fifo::wait(fd) {
+            return -1;
+        }
+        // SAFETY: the program's arguments.
+        let taken = count(|| unsafe { take_event(context, event) });
+        if taken != NONE_LEFT {
+            return taken;
+        }
+    }
+}
+
+/// The event was removed between waiting and taking.
+const NONE_LEFT: c_int = 1;
+
+/// # Safety
+/// The context is null or open, the struct null or free to fill.
+unsafe fn take_event(context: *mut ibv_context, event: *mut ibv_async_event) -> Res<c_int> {
+    // SAFETY: the caller's promise.
+    let (context, event) = unsafe { (Context::of(context)?, arg_mut(event)?) };
+    let taken = context.events().take(|entry| {
+        if let Some(acks) = &entry.acks {
+            acks.delivered();
+        }
+        entry
+    });
+    let Some(entry) = taken else { return Ok(NONE_LEFT) };
+    event.element = entry.element;
+    event.event_type = entry.event as u32;
+    Ok(0)
 }
 
 /// `ibv_ack_async_event(3)`.

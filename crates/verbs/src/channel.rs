@@ -4,7 +4,7 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::ffi::{Errno, INVALID, Res, arg_mut, count, pointer, quiet, status};
-use crate::fifo::Fifo;
+use crate::fifo::{self, Fifo};
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -41,7 +41,7 @@ impl Channel {
         Arc::new(Notifier { events: self.events.clone(), cq: AtomicUsize::new(0) })
     }
 
-    /// A completion queue is gone: its events too.
+    /// A completion queue is gone: its events too. Nothing notifies of it any more: it has no users.
     pub fn detach(&self, cq: usize) {
         self.events.remove(|&event| event == cq);
         self.count_users(-1);
@@ -102,27 +102,49 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(c: *mut ibv_comp_channe
     })
 }
 
-/// `ibv_get_cq_event(3)`: waits unless the channel's descriptor was made non-blocking.
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+/// `ibv_get_cq_event(3)`: waits unless the channel's descriptor was made non-blocking. A cancellation point.
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    count(|| {
-        // SAFETY: the program passes a live channel and two places to fill.
-        let (channel, cq, cq_context) =
-            unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
-        let event = channel.events.pop(|event| {
-            // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
-            let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
-            found.inspect(|cq| cq.completion_acks().delivered())
-        })?;
-        let event = event?;
-        *cq = event.as_c();
-        // SAFETY: the CQ is live until the program acknowledges this event.
-        *cq_context = unsafe { (*event.as_c()).cq_context };
-        Ok(0)
-    })
+    loop {
+        // SAFETY: the program passes a live channel.
+        let fd = count(|| Ok(unsafe { object::<Channel>(channel) }?.events.fd()));
+        if fd < 0 || !fifo::wait(fd) {
+            return -1;
+        }
+        // SAFETY: the program's arguments.
+        let taken = count(|| unsafe { take_event(channel, cq, cq_context) });
+        if taken != NONE_LEFT {
+            return taken;
+        }
+    }
+}
+
+/// The event was removed between waiting and taking.
+const NONE_LEFT: c_int = 1;
+
+/// # Safety
+/// The channel is null or live, the places null or free to fill.
+unsafe fn take_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> Res<c_int> {
+    // SAFETY: the caller's promise.
+    let (channel, cq, cq_context) =
+        unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
+    let taken = channel.events.take(|event| {
+        // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
+        let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
+        found.inspect(|cq| cq.completion_acks().delivered())
+    });
+    let Some(event) = taken.transpose()? else { return Ok(NONE_LEFT) };
+    *cq = event.as_c();
+    // SAFETY: the CQ is live until the program acknowledges this event.
+    *cq_context = unsafe { (*event.as_c()).cq_context };
+    Ok(0)
 }
 
 /// `ibv_ack_cq_events(3)`.

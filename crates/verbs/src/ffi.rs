@@ -2,7 +2,8 @@
 //!
 //! Every function that C calls runs its body inside one of [`status`], [`count`], [`pointer`] or [`quiet`]. They
 //! turn an [`Errno`] into what the function's manual page says, and a panic (a bug of ours) into EIO: nothing unwinds
-//! into C, nothing aborts the host program.
+//! into C, nothing aborts the host program. Inside, a thread is not cancelled (pthread_cancel(3)): that would unwind it with
+//! our locks held, through frames that must not be unwound. Verbs that wait for events wait outside.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,8 +47,37 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
+unsafe extern "C" {
+    /// pthread_setcancelstate(3).
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// While it lives, a cancellation of this thread waits.
+struct NotCancelled {
+    before: c_int,
+}
+
+impl NotCancelled {
+    fn begin() -> NotCancelled {
+        let mut before = 0;
+        // SAFETY: `before` is a live local.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        NotCancelled { before }
+    }
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        // SAFETY: a state that the thread had; null asks for nothing back.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
+}
+
 /// Runs `body`; a panic becomes EIO.
 fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
+    let _whole = NotCancelled::begin();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
 }
 

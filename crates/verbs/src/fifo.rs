@@ -4,8 +4,25 @@
 
 use crate::ffi::{Res, last_errno};
 use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+unsafe extern "C-unwind" {
+    /// read(2), where a thread may be cancelled.
+    fn read(fd: c_int, into: *mut c_void, len: usize) -> isize;
+}
+
+/// Takes one unit of a queue's descriptor; waits for one unless the program made the descriptor non-blocking. False when
+/// there is none, with errno set.
+///
+/// A thread that waits here may be cancelled (pthread_cancel(3)), as in the system call that programs know this place for.
+/// It is unwound then: the caller must have nothing to drop, and be declared `C-unwind` where C calls it.
+pub fn wait(fd: RawFd) -> bool {
+    let mut unit = [0u8; 8];
+    // SAFETY: eight bytes of a live local are written.
+    unsafe { read(fd, unit.as_mut_ptr().cast(), unit.len()) >= 0 }
+}
 
 /// A queue of events of one kind.
 pub struct Fifo<T> {
@@ -43,21 +60,11 @@ impl<T> Fifo<T> {
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the oldest event; waits for one unless the program made the descriptor non-blocking (EAGAIN).
+    /// Takes the oldest event after [`wait`] took a unit; `None` when the unit's event was removed meanwhile.
     /// `delivered` runs before a concurrent [`Fifo::remove`] can end, so that it sees the event either here or there.
-    pub fn pop<R>(&self, delivered: impl FnOnce(T) -> R) -> Res<R> {
-        let mut unit = [0u8; 8];
-        loop {
-            // SAFETY: eight bytes of a live local are written.
-            if unsafe { libc::read(self.fd(), unit.as_mut_ptr().cast(), unit.len()) } < 0 {
-                return Err(last_errno());
-            }
-            let mut queue = self.queue();
-            // The unit may be one whose event was removed before the unit could be.
-            if let Some(event) = queue.pop_front() {
-                return Ok(delivered(event));
-            }
-        }
+    pub fn take<R>(&self, delivered: impl FnOnce(T) -> R) -> Option<R> {
+        let mut queue = self.queue();
+        queue.pop_front().map(delivered)
     }
 
     /// Forgets events that `unwanted` names, for an object that is being destroyed.
@@ -74,7 +81,7 @@ impl<T> Fifo<T> {
     fn take_unit(&self) {
         let mut unit = [0u8; 8];
         let into = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: unit.len() };
-        // SAFETY: one live iovec over a live local. Refusal leaves a unit too many, which `pop` tolerates.
+        // SAFETY: one live iovec over a live local. Refusal leaves a unit too many, which `take` tolerates.
         unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) };
     }
 }
@@ -90,6 +97,17 @@ mod tests {
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
 
+    fn pop<T>(fifo: &Fifo<T>) -> Res<T> {
+        loop {
+            if !wait(fifo.fd()) {
+                return Err(last_errno());
+            }
+            if let Some(event) = fifo.take(|event| event) {
+                return Ok(event);
+            }
+        }
+    }
+
     fn set_nonblocking(fd: RawFd) {
         // SAFETY: no pointers are passed.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
@@ -101,9 +119,9 @@ mod tests {
         assert!(!readable(fifo.fd()));
         fifo.push(1);
         fifo.push(2);
-        assert_eq!(fifo.pop(|event| event), Ok(1));
+        assert_eq!(pop(&fifo), Ok(1));
         assert!(readable(fifo.fd()));
-        assert_eq!(fifo.pop(|event| event), Ok(2));
+        assert_eq!(pop(&fifo), Ok(2));
         assert!(!readable(fifo.fd()));
     }
 
@@ -111,7 +129,7 @@ mod tests {
     fn a_nonblocking_descriptor_says_eagain() {
         let fifo = Fifo::<u8>::new().unwrap();
         set_nonblocking(fifo.fd());
-        assert_eq!(fifo.pop(|event| event), Err(Errno(libc::EAGAIN)));
+        assert_eq!(pop(&fifo), Err(Errno(libc::EAGAIN)));
     }
 
     #[test]
@@ -121,8 +139,8 @@ mod tests {
             fifo.push(event);
         }
         fifo.remove(|&event| event == 1);
-        assert_eq!(fifo.pop(|event| event), Ok(2));
-        assert_eq!(fifo.pop(|event| event), Ok(3));
+        assert_eq!(pop(&fifo), Ok(2));
+        assert_eq!(pop(&fifo), Ok(3));
         assert!(!readable(fifo.fd()));
     }
 
@@ -130,7 +148,7 @@ mod tests {
     fn a_waiting_reader_is_woken() {
         let fifo = Fifo::new().unwrap();
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| fifo.pop(|event| event));
+            let reader = scope.spawn(|| pop(&fifo));
             fifo.push(7);
             assert_eq!(reader.join().unwrap(), Ok(7));
         });

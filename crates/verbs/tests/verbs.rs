@@ -8,7 +8,7 @@ use std::process::Command;
 /// Compiles `tests/c/NAME.c` against the installed headers and the distribution's library.
 fn compile(name: &str) -> PathBuf {
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let exe = library::path().with_file_name(format!("peerdma-verbs-{name}"));
+    let exe = library::path().with_file_name("deps").join(format!("peerdma-verbs-{name}"));
     let status = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread", "-g", "-o"])
         .arg(&exe)
@@ -44,4 +44,9 @@ fn wrong_keys_and_vanishing_memory_are_completion_errors() {
 #[test]
 fn forks_and_daemons() {
     run("fork");
+}
+
+#[test]
+fn threads_are_cancelled_where_they_wait_and_nowhere_else() {
+    run("cancel");
 }
