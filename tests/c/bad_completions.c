@@ -52,7 +52,7 @@ static void becomes_error(struct ibv_qp *qp, const char *what)
 	double limit = seconds() + 5;
 	while (state_of(qp) != IBV_QPS_ERR && seconds() < limit)
 		;
-	row("IBA 9.9.3, 10.3.1.7", IBV_QPS_ERR, state_of(qp), "%s is in ERR", what);
+	equal("IBA 9.9.3, 10.3.1.7", IBV_QPS_ERR, state_of(qp), "%s is in ERR", what);
 }
 
 static void untouched(const char *what)
@@ -102,7 +102,7 @@ static void remote_keys(void)
 		uint32_t key;
 		const char *name;
 	} keys[] = { { stale, "a stale key" }, { 0, "key 0" }, { stale ^ 0x5000, "a key that never was" },
-		     { theirs->rkey, "a key of another PD" }, { plain->rkey, "a key without remote access" } };
+		     { remote->rkey ^ 1, "a key with another tag" }, { theirs->rkey, "a key of another PD" }, { plain->rkey, "a key without remote access" } };
 	char what[100];
 	for (unsigned o = 0; o < sizeof(operations) / sizeof(*operations); o++) {
 		int atomic = operations[o].opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -310,8 +310,8 @@ static void flush(void)
 		else
 			right &= wc.wr_id == 100 + sends++;
 	}
-	row(source, 6, sends, "all six requests flush");
-	row(source, 5, receives, "all five receives flush");
+	equal(source, 6, sends, "all six requests flush");
+	equal(source, 5, receives, "all five receives flush");
 	holds(source, right, "each once, in the order of its queue, as WR_FLUSH_ERR");
 	wr.wr_id = 110;
 	post(pair.a, &wr);
@@ -347,7 +347,7 @@ static void unreliable(void)
 	wr.wr_id = 102;
 	post(pair.a, &wr);
 	completes("IBA 10.3.1.6", pair.a_cq, 102, IBV_WC_LOC_PROT_ERR, "UC: a wrong local key");
-	row("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UC: then the QP is in SQE");
+	equal("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UC: then the QP is in SQE");
 	wr.wr_id = 103;
 	post(pair.a, &wr);
 	completes("IBA 10.3.1.6", pair.a_cq, 103, IBV_WC_WR_FLUSH_ERR, "UC: a request posted in SQE");
@@ -374,15 +374,19 @@ static void unreliable(void)
 	post(pair.a, &wr);
 	completes("IBA 9.6.1", pair.a_cq, 100, IBV_WC_SUCCESS, "UD: a QP that does not exist");
 	wr.wr.ud.remote_qpn = pair.b->qp_num;
+	wr.opcode = IBV_WR_SEND_WITH_IMM;
 	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = { 0 };
+		wr.imm_data = 0x5500 + i;
 		post(pair.a, &wr);
 		completes("IBA 9.6.1", pair.a_cq, 100, IBV_WC_SUCCESS, "UD: a right datagram");
-		completes("IBA 9.6.1", pair.b_cq, 210 + i, IBV_WC_SUCCESS, "UD: the wrong ones took no receive, %d", i);
+		int came = wait_for(pair.b_cq, &wc, 10) && wc.status == IBV_WC_SUCCESS && wc.wr_id == 210 + i;
+		equal("IBA 9.6.1", 1, came && wc.imm_data == wr.imm_data, "UD: the wrong ones took no receive, %d", i);
 	}
 	sge.lkey = 0x99;
 	post(pair.a, &wr);
 	completes("IBA 10.3.1.6", pair.a_cq, 100, IBV_WC_LOC_PROT_ERR, "UD: a wrong local key");
-	row("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UD: then the QP is in SQE");
+	equal("IBA 10.3.1.6", IBV_QPS_SQE, state_of(pair.a), "UD: then the QP is in SQE");
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
 	row("man ibv_modify_qp", 0, ibv_modify_qp(pair.a, &attr, IBV_QP_STATE), "UD: SQE to RTS");
 	sge.lkey = local->lkey;
@@ -392,6 +396,45 @@ static void unreliable(void)
 	completes("IBA 10.3.1.6", pair.b_cq, 220, IBV_WC_SUCCESS, "UD: after SQE, at the receiver");
 	end(pair);
 	ibv_destroy_ah(ah);
+}
+
+/* What a right request needs to be right: a whole queue of them completes once each and in order. */
+static void in_order(void)
+{
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	for (int round = 0; round < 50; round++) {
+		struct ibv_send_wr wrs[8];
+		for (int i = 0; i < 8; i++) {
+			wrs[i] = request(IBV_WR_RDMA_WRITE, &sge);
+			wrs[i].wr_id = 8 * round + i;
+			wrs[i].next = i < 7 ? &wrs[i + 1] : NULL;
+		}
+		post(pair.a, wrs);
+		for (int i = 0; i < 8; i++)
+			completes("IBA 10.8.5.1", pair.a_cq, 8 * round + i, IBV_WC_SUCCESS, "request %d of round %d", i, round);
+	}
+	end(pair);
+}
+
+/* Each atomic takes effect once. */
+static void atomics_count_once(void)
+{
+	struct pair pair = pair_of(IBV_QPT_RC);
+	struct ibv_sge sge;
+	uint64_t sum = 0, before = 0;
+	memset(remote_memory, 0, 8);
+	for (int i = 0; i < 200; i++) {
+		struct ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
+		struct ibv_wc wc;
+		post(pair.a, &wr);
+		if (!wait_for(pair.a_cq, &wc, 10) || wc.status != IBV_WC_SUCCESS)
+			break;
+		memcpy(&before, local_memory, 8);
+		sum += before == (uint64_t)i;
+	}
+	equal("IBA 9.4.5", 200, sum, "each of 200 atomics gives the value before it");
+	end(pair);
 }
 
 /* After all of it an ordinary pair does ordinary work. */
@@ -433,6 +476,8 @@ int main(void)
 	lost_peer();
 	flush();
 	unreliable();
+	in_order();
+	atomics_count_once();
 	works_still();
 	ibv_dereg_mr(local);
 	ibv_dereg_mr(remote);

@@ -93,7 +93,7 @@ static struct ibv_qp *qp_in(enum ibv_qp_type type, enum ibv_qp_state state)
 	if (!ah || errno)
 		fail("a request with a wrong key");
 	completes("IBA 10.3.1.6", cq, 4, IBV_WC_LOC_PROT_ERR, "%s: a request with a wrong key", type_names[type]);
-	row("IBA 10.3.1.6", IBV_QPS_SQE, state_of(qp), "%s: it leads to SQE", type_names[type]);
+	equal("IBA 10.3.1.6", IBV_QPS_SQE, state_of(qp), "%s: it leads to SQE", type_names[type]);
 	ibv_destroy_ah(ah);
 	return qp;
 }
@@ -107,7 +107,7 @@ static void try_change(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_q
 		int mask = attributes(type, to, peer, &attr);
 		row(source, EINVAL, ibv_modify_qp(qp, &attr, mask), "%s %s to %s", t, f, n);
 		row(source, EINVAL, ibv_modify_qp(qp, &attr, IBV_QP_STATE), "%s %s to %s, bare", t, f, n);
-		row(source, from, state_of(qp), "%s %s to %s leaves the state", t, f, n);
+		equal(source, from, state_of(qp), "%s %s to %s leaves the state", t, f, n);
 		ibv_destroy_qp(qp);
 		return;
 	}
@@ -123,9 +123,9 @@ static void try_change(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_q
 			    "%s %s to %s with attribute %#x", t, f, n, name);
 	}
 	row(source, EOPNOTSUPP, ibv_modify_qp(qp, &attr, IBV_QP_STATE | needs | 1 << 29), "%s %s to %s with bit 29", t, f, n);
-	row(source, from, state_of(qp), "%s %s: nothing refused changed the state", t, f);
+	equal(source, from, state_of(qp), "%s %s: nothing refused changed the state", t, f);
 	row(source, 0, ibv_modify_qp(qp, &attr, IBV_QP_STATE | needs), "%s %s to %s", t, f, n);
-	row(source, to, state_of(qp), "%s %s is %s then", t, f, n);
+	equal(source, to, state_of(qp), "%s %s is %s then", t, f, n);
 	ibv_destroy_qp(qp);
 }
 
@@ -159,7 +159,7 @@ static void states(void)
 		int mask_ = attributes(IBV_QPT_RC, to, peer, &attr);                                                   \
 		attr.member = value;                                                                                   \
 		row("IBA 11.2.5.2, Linux core/verbs.c", EINVAL, ibv_modify_qp(qp_, &attr, mask_), what);              \
-		row(source, from, state_of(qp_), what " leaves the state");                                           \
+		equal(source, from, state_of(qp_), what " leaves the state");                                           \
 		ibv_destroy_qp(qp_);                                                                                   \
 	} while (0)
 

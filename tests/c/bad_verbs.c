@@ -25,17 +25,17 @@ static void device_and_port(void)
 	for (unsigned i = 0; i < sizeof(ports); i++) {
 		uint8_t p = ports[i];
 		row(MAN("ibv_query_port"), EINVAL, ibv_query_port(context, p, &port), "query port %d", p);
-		row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, p, 0, &found) == -1, "query GID of port %d", p);
+		equal(MAN("ibv_query_gid"), 1, ibv_query_gid(context, p, 0, &found) == -1, "query GID of port %d", p);
 		row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, p, 0, &entry, 0), "query GID entry of port %d",
 		    p);
-		row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, p, 0, &pkey) == -1, "query P_Key of port %d", p);
-		row(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, p, htobe16(0xffff)) == -1,
+		equal(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, p, 0, &pkey) == -1, "query P_Key of port %d", p);
+		equal(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, p, htobe16(0xffff)) == -1,
 		    "P_Key index on port %d", p);
 	}
 	if (ibv_query_port(context, 1, &port))
 		fail("query port 1");
-	row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, port.gid_tbl_len, &found) == -1, "query GID behind the table");
-	row(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, -1, &found) == -1, "query GID -1");
+	equal(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, port.gid_tbl_len, &found) == -1, "query GID behind the table");
+	equal(MAN("ibv_query_gid"), 1, ibv_query_gid(context, 1, -1, &found) == -1, "query GID -1");
 	row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, 1, port.gid_tbl_len, &entry, 0),
 	    "query GID entry behind the table");
 	row(MAN("ibv_query_gid_ex"), ENODATA, ibv_query_gid_ex(context, 1, port.gid_tbl_len - 1, &entry, 0),
@@ -43,9 +43,9 @@ static void device_and_port(void)
 	row(MAN("ibv_query_gid_ex"), EINVAL, ibv_query_gid_ex(context, 1, 0, &entry, 1), "query GID entry with a flag");
 	row(MAN("ibv_query_gid_table"), EINVAL, -ibv_query_gid_table(context, table, 256, 1), "query GID table with a flag");
 	row(MAN("ibv_query_gid_table"), EINVAL, -ibv_query_gid_table(context, table, 0, 0), "query GID table into no entries");
-	row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, port.pkey_tbl_len, &pkey) == -1, "query P_Key behind the table");
-	row(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, -1, &pkey) == -1, "query P_Key -1");
-	row(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, 1, htobe16(0x1234)) == -1, "index of an absent P_Key");
+	equal(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, port.pkey_tbl_len, &pkey) == -1, "query P_Key behind the table");
+	equal(MAN("ibv_query_pkey"), 1, ibv_query_pkey(context, 1, -1, &pkey) == -1, "query P_Key -1");
+	equal(MAN("ibv_get_pkey_index"), 1, ibv_get_pkey_index(context, 1, htobe16(0x1234)) == -1, "index of an absent P_Key");
 	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
 	row(MAN("ibv_query_device_ex"), EINVAL, ibv_query_device_ex(context, &input, &wide), "query device with a comp_mask");
 	struct ibv_values_ex values = { .comp_mask = 0 };
@@ -83,7 +83,7 @@ static void domains(void)
 	    "parent domain around nothing");
 	around = (struct ibv_parent_domain_init_attr){ .pd = pd, .comp_mask = 1u << 20 };
 	int got = POINTER(ibv_dealloc_pd, ibv_alloc_parent_domain(context, &around));
-	row(MAN("ibv_alloc_parent_domain"), 1, got == EINVAL || got == EOPNOTSUPP, "parent domain with an unknown comp_mask");
+	equal(MAN("ibv_alloc_parent_domain"), 1, got == EINVAL || got == EOPNOTSUPP, "parent domain with an unknown comp_mask");
 	row(MAN("ibv_import_pd"), ENOENT, POINTER(ibv_unimport_pd, ibv_import_pd(context, 0x7fffffff)), "import an unknown PD");
 	row(MAN("ibv_import_mr"), ENOENT, POINTER(ibv_unimport_mr, ibv_import_mr(pd, 0x7fffffff)), "import an unknown MR");
 	struct ibv_td_init_attr td = { .comp_mask = 1 };
@@ -190,18 +190,18 @@ static void reregistration(void)
 	struct ibv_pd *second = ibv_alloc_pd(context);
 	if (!mr || !second)
 		fail("an MR to change");
-	row(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), "change nothing of an MR");
-	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, 1 << 4, NULL, NULL, 0, 0), "change something unknown");
-	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 0, 0), "change to no bytes");
-	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, NULL, 4096, 0), "change to address NULL");
-	row(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 4096, LOCAL), "give access without its flag");
+	equal(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), "change nothing of an MR");
+	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, 1 << 4, NULL, NULL, 0, 0), "change something unknown");
+	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 0, 0), "change to no bytes");
+	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, NULL, 4096, 0), "change to address NULL");
+	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 4096, LOCAL), "give access without its flag");
 	row(page, 0, ibv_rereg_mr(mr, PD, second, NULL, 0, 0), "change the PD");
 	row(page, 0, ibv_rereg_mr(mr, PD | ACCESS, pd, NULL, 0, EVERYTHING), "change PD and access");
 	row(page, 0, ibv_rereg_mr(mr, AT, NULL, memory + 4096, 4096, 0), "change the memory");
-	row(page, 1, ibv_rereg_mr(mr, ACCESS, NULL, NULL, 0, 1 << 10) < 0, "change to unknown access");
+	equal(page, 1, ibv_rereg_mr(mr, ACCESS, NULL, NULL, 0, 1 << 10) < 0, "change to unknown access");
 	ibv_dereg_mr(mr);
 	mr = ibv_reg_mr(pd, memory, 8192, LOCAL);
-	row(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, AT, NULL, (void *)4096, 4096, 0), "change to unmapped memory");
+	equal(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, AT, NULL, (void *)4096, 4096, 0), "change to unmapped memory");
 	row(page, 0, ibv_dereg_mr(mr), "an MR whose change failed is deregistered");
 	row(page, 0, ibv_dealloc_pd(second), "the other PD is free of the MR");
 	free(memory);
@@ -256,7 +256,7 @@ static void completion_queues(void)
 	for (int i = 0; i < 3; i++)
 		completes(page, used, 1, IBV_WC_WR_FLUSH_ERR, "completion %d survives the resize", i);
 	struct ibv_wc wc;
-	row(MAN("ibv_poll_cq"), 1, ibv_poll_cq(used, -1, &wc) < 0, "poll for -1 completions");
+	equal(MAN("ibv_poll_cq"), 1, ibv_poll_cq(used, -1, &wc) < 0, "poll for -1 completions");
 	row(MAN("ibv_poll_cq"), 0, ibv_poll_cq(used, 0, &wc), "poll for 0 completions");
 	ibv_destroy_qp(qp);
 	row(page, 0, ibv_destroy_cq(used), "destroy the CQ at last");
@@ -266,7 +266,7 @@ static void completion_queues(void)
 	row(page, EOPNOTSUPP, POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init)), "CQ with unknown wc_flags");
 	init = (struct ibv_cq_init_attr_ex){ .cqe = 16, .comp_mask = 1 << 20 };
 	int got = POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init));
-	row(page, 1, got == EINVAL || got == EOPNOTSUPP, "CQ with an unknown comp_mask");
+	equal(page, 1, got == EINVAL || got == EOPNOTSUPP, "CQ with an unknown comp_mask");
 	init = (struct ibv_cq_init_attr_ex){ .cqe = 0 };
 	row(page, EINVAL, POINTER(ibv_destroy_cq, (struct ibv_cq *)ibv_create_cq_ex(context, &init)), "extended CQ of 0 entries");
 }
@@ -389,7 +389,7 @@ static void address_handles(void)
 	const char *page = MAN("ibv_create_ah");
 	struct ibv_port_attr port;
 	ibv_query_port(context, 1, &port);
-	struct ibv_ah_attr good = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 } };
+	struct ibv_ah_attr good = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } };
 	struct ibv_ah_attr attr = good;
 	row(page, 0, ah_of(good), "an ordinary AH");
 	attr.is_global = 0;
@@ -410,8 +410,8 @@ static void address_handles(void)
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
 	struct ibv_grh grh = { .version_tclass_flow = htobe32(6u << 28) };
 	page = MAN("ibv_init_ah_from_wc");
-	row(page, 1, ibv_init_ah_from_wc(context, 1, &wc, &grh, &attr) != 0, "AH attributes from a GRH to nobody here");
-	row(page, 1, ibv_init_ah_from_wc(context, 2, &wc, &grh, &attr) != 0, "AH attributes from a GRH on port 2");
+	equal(page, 1, ibv_init_ah_from_wc(context, 1, &wc, &grh, &attr) != 0, "AH attributes from a GRH to nobody here");
+	equal(page, 1, ibv_init_ah_from_wc(context, 2, &wc, &grh, &attr) != 0, "AH attributes from a GRH on port 2");
 }
 
 /* Posts a chain of three with a wrong request in the middle: the first is posted, bad_wr is the second. */
@@ -567,7 +567,7 @@ static void not_offered(void)
 	row(MAN("ibv_create_rwq_ind_table"), EOPNOTSUPP,
 	    POINTER(ibv_destroy_rwq_ind_table, ibv_create_rwq_ind_table(context, &table)), "indirection table");
 	int got = POINTER(ibv_free_dm, ibv_alloc_dm(context, &dm));
-	row(MAN("ibv_alloc_dm"), 1, got == EINVAL || got == EOPNOTSUPP, "device memory with an unknown comp_mask");
+	equal(MAN("ibv_alloc_dm"), 1, got == EINVAL || got == EOPNOTSUPP, "device memory with an unknown comp_mask");
 	row(MAN("ibv_create_counters"), EOPNOTSUPP, POINTER(ibv_destroy_counters, ibv_create_counters(context, &counters)), "counters");
 	row(MAN("ibv_alloc_null_mr"), EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_alloc_null_mr(pd)), "null MR");
 	row(MAN("ibv_modify_cq"), EOPNOTSUPP, ibv_modify_cq(cq, &moderate), "moderate a CQ");

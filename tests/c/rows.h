@@ -60,6 +60,19 @@ static inline void row(const char *source, int want, int got, const char *format
 	verdict(got == want, what, errno_name(got), errno_name(want), source);
 }
 
+/* A row about a number. */
+static inline void equal(const char *source, unsigned long want, unsigned long got, const char *format, ...)
+{
+	char what[200], found[24], wanted[24];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	snprintf(found, sizeof(found), "%lu", got);
+	snprintf(wanted, sizeof(wanted), "%lu", want);
+	verdict(got == want, what, found, wanted, source);
+}
+
 /* A row about a plain condition. */
 static inline void holds(const char *source, int condition, const char *what)
 {
@@ -91,7 +104,9 @@ static struct ibv_device_attr limits;
 /* Local ACK timeout code and retries of connections; short, so that what must fail fails soon. */
 static int ack_timeout = 12, retries = 3;
 
-enum { GID_INDEX = 0, QKEY = 0x11223344, BUFFER = 1 << 20 };
+static int gid_index;
+
+enum { QKEY = 0x11223344, BUFFER = 1 << 20 };
 enum {
 	LOCAL = IBV_ACCESS_LOCAL_WRITE,
 	REMOTE = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
@@ -109,7 +124,7 @@ static inline void open_first_device(void)
 		fail("the device opens");
 	ibv_free_device_list(list);
 	pd = ibv_alloc_pd(context);
-	if (!pd || ibv_query_device(context, &limits) || ibv_query_gid(context, 1, GID_INDEX, &gid))
+	if (!pd || ibv_query_device(context, &limits) || ibv_query_gid(context, 1, gid_index, &gid))
 		fail("protection domain, limits and GID");
 }
 
@@ -160,7 +175,7 @@ static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint
 		.retry_cnt = retries,
 		.rnr_retry = 1,
 		.ah_attr = { .is_global = 1, .port_num = 1,
-			     .grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 } },
+			     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
 	};
 	switch (next) {
 	case IBV_QPS_INIT:
