@@ -1,6 +1,6 @@
 //! The library inside the program, and its place on disk.
 //!
-//! [`unpack`] gives a folder that holds `libibverbs.so.1`, the link `libibverbs.so` and the stand-ins. It is a
+//! [`cached`] and [`unpack`] give a folder that holds `libibverbs.so.1`, the link `libibverbs.so` and the stand-ins. It is a
 //! versioned cache below the user's cache home: a file is written under another name and renamed, so any number of
 //! processes may do it at once, and what is there is compared with what is embedded each time. Where the cache cannot be
 //! used (no home, not writable, not ours, mounted noexec, a path that LD_PRELOAD cannot carry), the folder is made below a
@@ -40,24 +40,22 @@ fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
     std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied())
 }
 
-/// The folder with the libraries: the cache, or else `private()/lib`.
-pub fn unpack(private: impl FnOnce() -> Outcome<PathBuf>) -> Outcome<PathBuf> {
-    if let Some(folder) = cache() {
-        let lib = folder.join("lib");
-        if preloadable(&lib).is_ok() && write_all(&lib).is_ok() && executable(&lib) {
-            return Ok(lib);
-        }
-    }
-    let lib = private()?.join("lib");
+/// The folder with the libraries in the cache, where that can be used.
+pub fn cached() -> Option<PathBuf> {
+    let lib = cache()?.join("lib");
+    let usable = preloadable(&lib).is_ok() && write_all(&lib).is_ok() && executable(&lib);
+    usable.then_some(lib)
+}
+
+/// The folder with the libraries below `private`, which is not mounted noexec.
+pub fn unpack(private: &Path) -> Outcome<PathBuf> {
+    let lib = private.join("lib");
     let failure = |error: io::Error| {
         Failure::new(format_args!("cannot unpack the library to {}", lib.display()))
             .because(error)
             .remedy("set XDG_CACHE_HOME or TMPDIR to a writable folder on a file system that is not mounted noexec")
     };
     preloadable(&lib).and_then(|()| write_all(&lib)).map_err(failure)?;
-    if !executable(&lib) {
-        return Err(failure(io::Error::other("the file system is mounted noexec")));
-    }
     Ok(lib)
 }
 

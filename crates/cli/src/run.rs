@@ -2,7 +2,6 @@
 
 use crate::args::Run;
 use crate::failure::{Context, Failure, Outcome};
-use crate::session::Session;
 use crate::style::{self, Paint};
 use crate::supervise::{self, Supervisor};
 use crate::{lookup, reach, settings, tree};
@@ -19,9 +18,7 @@ pub fn run(arguments: &Run) -> Outcome {
 
     // Held back from here on, a signal cannot end the launcher before it has cleaned up.
     let supervisor = Supervisor::begin().what("cannot hold signals back")?;
-    let session = Session::begin()?;
-    let private = || Ok(session.path().to_owned());
-    let lib = settings::library_folder(&arguments.device, private)?;
+    let (session, lib) = settings::begin(&arguments.device)?;
     let tree = session.path().join("sysfs");
     tree::write(&arguments.device, &tree)?;
 

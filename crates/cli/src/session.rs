@@ -1,13 +1,14 @@
 //! The private folder of one run: made at its start, removed at its end, and swept by a later run when the end never came.
 //!
-//! All folders of a user lie in one base folder. A run holds a file lock in its folder while it lives; the kernel drops
+//! All folders of a user lie in one base folder, in memory where there is room: a run writes hundreds of small files, which
+//! takes a disk's file system a second and memory some milliseconds. A run holds a file lock in its folder while it lives; the kernel drops
 //! the lock however the run ends. Who finds a folder whose lock is free, and whose program has ended too (it may outlive a
 //! launcher that was killed), removes it. Making and sweeping happen under one lock of the base folder, so no folder is
-//! swept before it is locked.
+//! swept before it is locked. Every place where an earlier run may have made its folder is swept.
 
 use crate::embedded::private_folder;
 use crate::failure::{Context, Failure, Outcome};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, StatVfsMountFlags};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -17,6 +18,14 @@ use std::path::{Path, PathBuf};
 const LOCK: &str = "lock";
 /// File that names the program's process: its pid and start time.
 const PROGRAM: &str = "program";
+/// `TMPFS_MAGIC` of linux/magic.h.
+const TMPFS: i64 = 0x0102_1994;
+/// What a file system in memory must have free to be preferred: a run takes two MiB, and others need theirs (containers
+/// have 64 MiB of /dev/shm by default).
+const ROOM_BYTES: u64 = 65 << 20;
+/// Names that the base folder may have in one place. A second one is taken where somebody else has the first: another
+/// user, or root where this user is called root in a user namespace.
+const NAMES: u32 = 4;
 
 /// A private folder; dropped, it is gone.
 #[derive(Debug)]
@@ -26,19 +35,47 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes a folder and sweeps what dead runs left.
-    pub fn begin() -> Outcome<Session> {
-        let bases = bases();
+    /// Makes a folder and sweeps what dead runs left; with `executable`, where programs may be loaded from.
+    pub fn begin(executable: bool) -> Outcome<Session> {
         let mut reasons = Vec::new();
-        for base in &bases {
-            match Session::begin_in(base) {
-                Ok(session) => return Ok(session),
-                Err(error) => reasons.push(format!("{}: {error}", base.display())),
+        for place in places() {
+            if executable && is_noexec(&place) {
+                reasons.push(format!("{} is mounted noexec", place.display()));
+                continue;
+            }
+            match Session::begin_at(&place) {
+                Ok(session) => {
+                    session.sweep_elsewhere();
+                    return Ok(session);
+                }
+                Err(error) => reasons.push(format!("{}: {error}", place.display())),
             }
         }
         let failure = Failure::new("there is no place for temporary files");
         let failure = reasons.into_iter().fold(failure, Failure::because);
         Err(failure.remedy("set TMPDIR to a folder that this user may write"))
+    }
+
+    /// Makes one below `place`, in the first base folder that can be ours.
+    fn begin_at(place: &Path) -> io::Result<Session> {
+        let mut first = None;
+        for base in bases_in(place) {
+            match Session::begin_in(&base) {
+                Ok(session) => return Ok(session),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+
+    fn sweep_elsewhere(&self) {
+        let own = self.path.parent();
+        for base in places().iter().flat_map(|place| bases_in(place)) {
+            if own != Some(&base) && base.is_dir() {
+                // Another user's, or in use: whose it is tries again.
+                drop(tidy(&base));
+            }
+        }
     }
 
     fn begin_in(base: &Path) -> io::Result<Session> {
@@ -66,7 +103,7 @@ impl Drop for Session {
         // What cannot be removed now is swept by a later run.
         drop(fs::remove_dir_all(&self.path));
         if let Some(base) = self.path.parent() {
-            drop(remove_if_unused(base));
+            drop(lock_base(base).and_then(|_lock| remove_if_unused(base)));
         }
     }
 }
@@ -124,9 +161,15 @@ fn lost(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
 }
 
-/// Removes the base folder when no run is left in it.
-fn remove_if_unused(base: &Path) -> io::Result<()> {
+/// Sweeps a base folder, and removes it when no run is left in it.
+fn tidy(base: &Path) -> io::Result<()> {
     let _lock = lock_base(base)?;
+    sweep(base);
+    remove_if_unused(base)
+}
+
+/// Removes the base folder when no run is left in it. The caller holds its lock.
+fn remove_if_unused(base: &Path) -> io::Result<()> {
     let others = fs::read_dir(base)?.flatten().any(|entry| entry.file_name() != LOCK);
     if !others {
         fs::remove_file(base.join(LOCK))?;
@@ -135,16 +178,44 @@ fn remove_if_unused(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the folders may lie, best first.
-fn bases() -> Vec<PathBuf> {
-    let name = format!("peerdma-{}", rustix::process::geteuid().as_raw());
-    let runtime =
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    [Some(std::env::temp_dir()), Some("/tmp".into()), runtime, Some("/dev/shm".into())]
-        .into_iter()
-        .flatten()
-        .map(|folder| folder.join(&name))
-        .collect()
+/// Where the base folder may lie, best first: where the user wants it, in memory, elsewhere. /tmp comes before places that
+/// are emptied when the user logs out, for a program may go on.
+fn places() -> Vec<PathBuf> {
+    let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let usual: Vec<PathBuf> =
+        [Some("/tmp".into()), named("XDG_RUNTIME_DIR"), Some("/dev/shm".into())]
+            .into_iter()
+            .flatten()
+            .collect();
+    let in_memory = usual.iter().filter(|place| is_roomy_memory(place));
+    let mut places = Vec::new();
+    for place in named("TMPDIR").iter().chain(in_memory).chain(&usual) {
+        // A missing folder is not ours to make.
+        if !places.contains(place) && place.is_dir() {
+            places.push(place.clone());
+        }
+    }
+    places
+}
+
+fn bases_in(place: &Path) -> impl Iterator<Item = PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    (0..NAMES).map(move |number| match number {
+        0 => place.join(format!("peerdma-{user}")),
+        _ => place.join(format!("peerdma-{user}.{number}")),
+    })
+}
+
+fn is_roomy_memory(place: &Path) -> bool {
+    rustix::fs::statfs(place).is_ok_and(|fs| {
+        // Without blocks there is no limit.
+        let free = (fs.f_bavail as u64).saturating_mul(fs.f_bsize as u64);
+        i64::from(fs.f_type) == TMPFS && (fs.f_blocks == 0 || free >= ROOM_BYTES)
+    })
+}
+
+fn is_noexec(place: &Path) -> bool {
+    rustix::fs::statvfs(place).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 fn lock_file(path: &Path) -> io::Result<File> {
@@ -193,11 +264,16 @@ fn program_lives(note: &str) -> bool {
     start.is_empty() || start.parse() == Ok(found)
 }
 
-/// When a process started, in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one process.
+/// When a process started, in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one process;
+/// `None` when it has ended.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the command in parentheses, may hold spaces; the third follows the last parenthesis.
     let (_, rest) = stat.rsplit_once(") ")?;
+    // A process that nobody waits for has ended all the same.
+    if rest.starts_with('Z') {
+        return None;
+    }
     rest.split(' ').nth(22 - 3)?.parse().ok()
 }
 
@@ -225,6 +301,40 @@ mod tests {
         assert!(!path.exists());
         drop(other);
         assert!(!base.exists(), "the last run leaves nothing");
+    }
+
+    #[test]
+    fn the_first_name_of_somebody_else_is_left_to_them() {
+        let place = base("names");
+        fs::create_dir(&place).unwrap();
+        let names: Vec<PathBuf> = bases_in(&place).collect();
+        // A folder that others may write is not ours alone.
+        fs::create_dir(&names[0]).unwrap();
+        fs::set_permissions(&names[0], std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
+        let session = Session::begin_at(&place).unwrap();
+        assert_eq!(session.path().parent(), Some(names[1].as_path()));
+        assert_eq!(fs::read_dir(&names[0]).unwrap().count(), 0);
+        drop(session);
+        assert!(!names[1].exists());
+        fs::remove_dir(&names[0]).unwrap();
+        fs::remove_dir(&place).unwrap();
+    }
+
+    #[test]
+    fn tidying_removes_what_is_dead_and_keeps_what_lives() {
+        let base = base("tidy");
+        let dead = base.join("1-0");
+        private_folder(&base).unwrap();
+        fs::create_dir(&dead).unwrap();
+        tidy(&base).unwrap();
+        assert!(!base.exists());
+        let live = Session::begin_in(&base).unwrap();
+        fs::create_dir(&dead).unwrap();
+        tidy(&base).unwrap();
+        assert!(!dead.exists() && live.path().exists());
+        drop(live);
+        assert!(!base.exists());
     }
 
     #[test]

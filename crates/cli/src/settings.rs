@@ -3,6 +3,7 @@
 use crate::args::Device;
 use crate::embedded;
 use crate::failure::{Context, Failure, Outcome};
+use crate::session::Session;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -76,20 +77,28 @@ fn trace_file(path: &Path) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// The folder with the libraries: a chosen build's, linked into `private`, or the embedded one's.
-pub fn library_folder(
-    device: &Device,
-    private: impl FnOnce() -> Outcome<PathBuf>,
-) -> Outcome<PathBuf> {
-    let Some(chosen) = &device.library else { return embedded::unpack(private) };
+/// A session, and the folder with the libraries: in the cache, or else in the session; for a chosen build, links in the
+/// session.
+pub fn begin(device: &Device) -> Outcome<(Session, PathBuf)> {
+    let cached = embedded::cached();
+    let session = Session::begin(cached.is_none())?;
+    let own = cached.map_or_else(|| embedded::unpack(session.path()), Ok)?;
+    let lib = match &device.library {
+        Some(chosen) => chosen_library(chosen, &own, session.path())?,
+        None => own,
+    };
+    Ok((session, lib))
+}
+
+/// Links to the library `chosen` and, from the folder `own`, the stand-ins.
+fn chosen_library(chosen: &Path, own: &Path, private: &Path) -> Outcome<PathBuf> {
     let chosen = std::fs::canonicalize(chosen)
         .what(format_args!("cannot use the library {}", chosen.display()))?;
-    let folder = private()?.join("chosen");
-    let stand_ins = embedded::unpack(|| private_again(&folder))?;
+    let folder = private.join("chosen");
     std::fs::create_dir_all(&folder).what(format_args!("cannot make {}", folder.display()))?;
     let mut links: Vec<(OsString, PathBuf)> =
         [embedded::SONAME, "libibverbs.so"].map(|name| (name.into(), chosen.clone())).into();
-    for entry in std::fs::read_dir(&stand_ins).what("cannot list the stand-ins")?.flatten() {
+    for entry in std::fs::read_dir(own).what("cannot list the stand-ins")?.flatten() {
         if !links.iter().any(|(name, _)| *name == entry.file_name()) {
             links.push((entry.file_name(), entry.path()));
         }
@@ -100,10 +109,6 @@ pub fn library_folder(
             .what(format_args!("cannot make {}", link.display()))?;
     }
     Ok(folder)
-}
-
-fn private_again(folder: &Path) -> Outcome<PathBuf> {
-    Ok(folder.parent().unwrap_or(folder).to_owned())
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ mod vram;
 
 use crate::args::{DEMO_PEER, Demo, Side};
 use crate::failure::{Context, Failure, Outcome};
-use crate::session::Session;
 use crate::supervise::Interrupts;
 use crate::{settings, style, tree};
 use counters::Counters;
@@ -31,8 +30,7 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let (file, size) = what_to_send(arguments)?;
     let platform = tree::platform(&arguments.device)?;
     let interrupts = Interrupts::begin().what("cannot hold signals back")?;
-    let session = Session::begin()?;
-    let lib = settings::library_folder(&arguments.device, || Ok(session.path().to_owned()))?;
+    let (session, lib) = settings::begin(&arguments.device)?;
     let tree_path = session.path().join("sysfs");
     tree::write(&arguments.device, &tree_path)?;
     let variables = settings::variables(&arguments.device, &lib, &tree_path)?;
