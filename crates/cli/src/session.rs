@@ -19,7 +19,7 @@ const LOCK: &str = "lock";
 /// File that names the program's process: its pid and start time.
 const PROGRAM: &str = "program";
 /// `TMPFS_MAGIC` of linux/magic.h.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// What a file system in memory must have free to be preferred: a run takes two MiB, and others need theirs (containers
 /// have 64 MiB of /dev/shm by default).
 const ROOM_BYTES: u64 = 65 << 20;
@@ -53,7 +53,8 @@ impl Session {
         }
         let failure = Failure::new("there is no place for temporary files");
         let failure = reasons.into_iter().fold(failure, Failure::because);
-        Err(failure.remedy("set TMPDIR to a folder that this user may write"))
+        let noexec = if executable { " on a file system that is not mounted noexec" } else { "" };
+        Err(failure.remedy(format_args!("set TMPDIR to a folder that this user may write{noexec}")))
     }
 
     /// Makes one below `place`, in the first base folder that can be ours.
@@ -209,8 +210,8 @@ fn bases_in(place: &Path) -> impl Iterator<Item = PathBuf> {
 fn is_roomy_memory(place: &Path) -> bool {
     rustix::fs::statfs(place).is_ok_and(|fs| {
         // Without blocks there is no limit.
-        let free = (fs.f_bavail as u64).saturating_mul(fs.f_bsize as u64);
-        i64::from(fs.f_type) == TMPFS && (fs.f_blocks == 0 || free >= ROOM_BYTES)
+        let free = fs.f_bavail.saturating_mul(fs.f_bsize as u64);
+        fs.f_type == TMPFS && (fs.f_blocks == 0 || free >= ROOM_BYTES)
     })
 }
 
