@@ -70,13 +70,14 @@ impl Cq {
     /// polling program needs no other thread (D1).
     ///
     /// # Errors
-    /// [`Error::Lost`] once the queue overran.
+    /// [`Error::Lost`] once the queue overran, or when it is empty and the device is lost.
     pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         let taken = self.take(max, take)?;
         if taken > 0 || max == 0 {
             return Ok(taken);
         }
         if let Some(device) = self.device.upgrade() {
+            device.alive()?;
             device.progress();
         }
         self.take(max, take)

@@ -189,7 +189,8 @@ impl Device {
         }
     }
 
-    /// In a forked child: the device stays the parent's; every call here fails with [`Error::Lost`].
+    /// In a forked child: the device stays the parent's, and every call here fails with [`Error::Lost`]. Objects must not be
+    /// destroyed there: the directory is shared with the parent, and locks may be held by threads that exist only there.
     pub fn lose(&self) {
         self.lost.store(true, SeqCst);
     }
@@ -213,7 +214,11 @@ impl Device {
         self.start_thread()
     }
 
-    pub(crate) fn alive(&self) -> Result<()> {
+    /// Whether calls still reach the device.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] after [`Device::close`] or [`Device::lose`].
+    pub fn alive(&self) -> Result<()> {
         if self.lost.load(Relaxed) {
             return Err(Error::Lost("the device was closed or belongs to the parent process"));
         }

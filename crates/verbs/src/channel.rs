@@ -93,7 +93,10 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(c: *mut ibv_comp_channel) -> c_int {
     status(|| {
         // SAFETY: the program passes a live channel.
-        if unsafe { object::<Channel>(c) }?.users.load(SeqCst) > 0 {
+        let channel = unsafe { object::<Channel>(c) }?;
+        // SAFETY: its context is open.
+        unsafe { Context::of(channel.context()) }?;
+        if channel.users.load(SeqCst) > 0 {
             return Err(Errno(libc::EBUSY));
         }
         // SAFETY: it came from `give`, and the program uses it no more.
@@ -109,8 +112,13 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     loop {
-        // SAFETY: the program passes a live channel.
-        let fd = count(|| Ok(unsafe { object::<Channel>(channel) }?.events.fd()));
+        let fd = count(|| {
+            // SAFETY: the program passes a live channel, whose context is open.
+            let channel = unsafe { object::<Channel>(channel) }?;
+            // SAFETY: as above.
+            unsafe { Context::of(channel.context()) }?;
+            Ok(channel.events.fd())
+        });
         if fd < 0 || !fifo::wait(fd) {
             return -1;
         }

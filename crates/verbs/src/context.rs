@@ -106,7 +106,8 @@ impl Context {
         Ok(unsafe { &raw mut (*(*context).c.get()).context })
     }
 
-    /// The context behind the program's pointer.
+    /// The context behind the program's pointer: EIO when its device is lost, in a forked child. Whatever touches an
+    /// object asks this first, since there the object's locks may be held for ever.
     ///
     /// # Safety
     /// `context` is null or an open context of ours.
@@ -114,8 +115,19 @@ impl Context {
         if context.is_null() {
             return Err(INVALID);
         }
+        // SAFETY: the caller's promise.
+        let context = unsafe { &*Context::whole(context) };
+        context.device().alive()?;
+        Ok(context)
+    }
+
+    /// What the program's pointer is the middle of.
+    ///
+    /// # Safety
+    /// `context` is an open context of ours.
+    unsafe fn whole(context: *mut ibv_context) -> *mut Context {
         // SAFETY: the program's pointer is to the member `context` of the `verbs_context` that begins a `Context`.
-        Ok(unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
+        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 
     /// The pointer that the program holds.
@@ -229,15 +241,17 @@ fn inode(fd: c_int) -> Res<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// `ibv_close_device(3)`.
+/// `ibv_close_device(3)`. A context of the parent process only goes out of use in a forked child.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
-        // SAFETY: the program passes an open context and does not use it afterwards.
-        let context = unsafe { Context::of(context) }?;
-        context.engine.sink.remove_context(&context.events);
-        let context = std::ptr::from_ref(context).cast_mut();
-        // SAFETY: it came from `Box::into_raw` in `Context::open`, and the shared reference above is not used again.
-        drop(unsafe { Box::from_raw(context) });
+        // SAFETY: the program passes an open context.
+        match unsafe { Context::of(context) } {
+            Ok(context) => context.engine.sink.remove_context(&context.events),
+            Err(INVALID) => return Err(INVALID),
+            Err(_) => return Ok(()),
+        }
+        // SAFETY: it came from `Box::into_raw` in `Context::open`, and the program does not use it any more.
+        drop(unsafe { Box::from_raw(Context::whole(context)) });
         Ok(())
     })
 }

@@ -149,6 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     status(|| {
         // SAFETY: the program passes a live CQ.
         let cq = unsafe { object::<Cq>(cq) }?;
+        cq.context()?;
         cq.hca.resize(u32::try_from(cqe).map_err(|_| INVALID)?)?;
         // SAFETY: the C struct is live; programs read this member only.
         unsafe { (*cq.as_c()).cqe = cq.hca.capacity() as c_int };
@@ -161,8 +162,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
     status(|| {
         // SAFETY: the program passes a live CQ.
         let cq = unsafe { object::<Cq>(c) }?;
-        cq.hca.destroy()?;
         let context = cq.context()?;
+        cq.hca.destroy()?;
         // SAFETY: the C struct is live, its channel null or live.
         let channel = unsafe { (*cq.as_c()).channel.cast::<Channel>().as_ref() };
         if let Some(channel) = channel {
@@ -230,7 +231,9 @@ fn to_c(completion: &hca::Completion) -> ibv_wc {
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: the program passes a live CQ.
-        unsafe { object::<Cq>(cq) }?.hca.arm(solicited_only != 0);
+        let cq = unsafe { object::<Cq>(cq) }?;
+        cq.context()?;
+        cq.hca.arm(solicited_only != 0);
         Ok(())
     })
 }

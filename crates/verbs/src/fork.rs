@@ -4,6 +4,7 @@
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine};
 use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// What a fork holds from before it until after it, on both sides.
@@ -60,9 +61,22 @@ extern "C" fn in_child() {
         return;
     }
     engine.device.lose();
+    let_go(&engine);
     *held.place = Weak::new();
     // What its end would do (threads to wait for, descriptors to close) is the parent's to do.
     std::mem::forget(engine);
+}
+
+/// Gives up the child's copies of what others see the parent's life by: connection, names and receive sockets. Takes no
+/// lock and allocates nothing.
+fn let_go(engine: &Engine) {
+    engine.registry.abandon();
+    let nothing = engine.device.directory().as_fd().as_raw_fd();
+    for socket in engine.device.endpoint().receive_fds() {
+        // The number stays taken, so that its owner may close it.
+        // SAFETY: both descriptors are open; the one replaced is used by nobody, since the device is lost.
+        unsafe { libc::syscall(libc::SYS_dup3, nothing, socket.as_raw_fd(), libc::O_CLOEXEC) };
+    }
 }
 
 /// Runs in the process that `daemon(3)` made.

@@ -332,8 +332,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
         if mr.facts().kind == Kind::Imported {
             return Err(INVALID);
         }
+        let context = mr.context()?;
         // SAFETY: the C struct is live.
-        mr.context()?.ucontext().disown(unsafe { (*mr.c.get()).handle });
+        context.ucontext().disown(unsafe { (*mr.c.get()).handle });
         // SAFETY: it came from `give`, and the program uses it no more.
         drop(unsafe { take_back::<Mr>(c) });
         Ok(())
@@ -373,7 +374,9 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(c: *mut ibv_mr) {
     quiet((), || {
         // SAFETY: the program passes a live MR.
-        if unsafe { object::<Mr>(c) }?.facts().kind == Kind::Imported {
+        let mr = unsafe { object::<Mr>(c) }?;
+        mr.context()?;
+        if mr.facts().kind == Kind::Imported {
             // SAFETY: it came from `give`, and the program uses it no more.
             drop(unsafe { take_back::<Mr>(c) });
         }

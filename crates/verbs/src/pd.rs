@@ -83,13 +83,14 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(c: *mut ibv_pd) -> c_int {
     status(|| {
         // SAFETY: the program passes a live PD.
         let pd = unsafe { object::<Pd>(c) }?;
+        let context = pd.context()?;
         if pd.parents.load(SeqCst) > 0 {
             return Err(crate::ffi::Errno(libc::EBUSY));
         }
         match pd.kind {
             Kind::Own => {
                 pd.hca.dealloc()?;
-                pd.context()?.ucontext().disown(pd.handle());
+                context.ucontext().disown(pd.handle());
             }
             Kind::Imported => return Err(INVALID),
             Kind::Parent(inner, td) => {

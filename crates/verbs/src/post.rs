@@ -225,6 +225,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the program passes a live SRQ.
         let srq = unsafe { object::<Srq>(srq) }?;
         let mut list = List::new(wr);
+        if let Err(errno) = srq.context() {
+            return stopped(bad, wr, Error::System(errno.0, "the device is lost"));
+        }
         // SAFETY: the program passes a list of live requests.
         while let Some(wr) = unsafe { list.step() } {
             // SAFETY: as above.

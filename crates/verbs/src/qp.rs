@@ -353,6 +353,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     status(|| {
         // SAFETY: the program passes a live QP and two structs to fill.
         let (qp, attr, init) = unsafe { (object::<Qp>(qp)?, arg_mut(attr)?, arg_mut(init)?) };
+        qp.context()?;
         *attr = attr_to_c(&qp.hca.query());
         // SAFETY: the C struct is live.
         let c = unsafe { &mut *qp.as_c() };
@@ -375,8 +376,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(c) }?;
-        qp.hca.destroy();
         let context = qp.context()?;
+        qp.hca.destroy();
         context.engine().sink.remove_object(&qp.hca);
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*qp.as_c()).handle });

@@ -124,6 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     status(|| {
         // SAFETY: the program passes a live SRQ and a live struct.
         let (srq, attr) = unsafe { (object::<Srq>(srq)?, arg(attr)?) };
+        srq.context()?;
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
             return Err(INVALID);
         }
@@ -138,6 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
     status(|| {
         // SAFETY: the program passes a live SRQ and a struct to fill.
         let (srq, attr) = unsafe { (object::<Srq>(srq)?, arg_mut(attr)?) };
+        srq.context()?;
         let now = srq.hca.query();
         *attr = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
         Ok(())
@@ -149,8 +151,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(c: *mut ibv_srq) -> c_int {
     status(|| {
         // SAFETY: the program passes a live SRQ.
         let srq = unsafe { object::<Srq>(c) }?;
-        srq.hca.destroy()?;
         let context = srq.context()?;
+        srq.hca.destroy()?;
         context.engine().sink.remove_object(&srq.hca);
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*srq.c.get()).handle });

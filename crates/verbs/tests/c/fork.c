@@ -33,6 +33,34 @@ static int whole_life(void)
 	return failures;
 }
 
+/* Descriptors of this process for a socket in a line of `table` that contains `text`. */
+static int sockets(const char *table, const char *text)
+{
+	char path[64], link[64], inode[64], line[512];
+	int count = 0;
+
+	for (int fd = 0; fd < 4096; fd++) {
+		FILE *lines = NULL;
+		ssize_t len;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		len = readlink(path, link, sizeof(link) - 1);
+		if (len < 9 || strncmp(link, "socket:[", 8))
+			continue;
+		link[len - 1] = 0;
+		snprintf(inode, sizeof(inode), " %s ", link + 8);
+		lines = fopen(table, "r");
+		CHECK(lines);
+		while (lines && fgets(line, sizeof(line), lines)) {
+			line[strcspn(line, "\n")] = ' ';
+			count += strstr(line, text) && strstr(line, inode);
+		}
+		if (lines)
+			fclose(lines);
+	}
+	return count;
+}
+
 static int finished(pid_t child)
 {
 	int status = -1;
@@ -53,22 +81,59 @@ int main(void)
 	char verdict = 1;
 	pid_t child;
 
+	struct ibv_comp_channel *channel;
+	struct ibv_srq *srq;
+	struct ibv_recv_wr receive = { 0 }, *bad;
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	struct ibv_qp_attr attr;
+	struct ibv_port_attr port;
+	struct ibv_cq *told;
+	struct ibv_wc wc;
+	void *cookie;
+
 	CHECK(!ibv_fork_init());
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
 	context = open_context();
 	pd = ibv_alloc_pd(context);
-	cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	channel = ibv_create_comp_channel(context);
+	cq = ibv_create_cq(context, 4, NULL, channel, 0);
 	init = basic_qp(cq);
 	qp = ibv_create_qp(pd, &init);
+	srq = ibv_create_srq(pd, &srq_init);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	STATUS(connect_qp(qp, qp), 0);
 
+	/* What belongs to the parent neither works in the child nor is lost there, an event that waits included. */
+	STATUS(ibv_req_notify_cq(cq, 0), 0);
+	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 	child = fork();
 	if (!child) {
 		REFUSED(ibv_alloc_pd(context), EIO);
 		STATUS(post(qp, IBV_WR_RDMA_WRITE, memory, 8, mr, memory, mr->rkey), EIO);
+		STATUS(post_receive(qp, memory, 8, mr), EIO);
+		STATUS(ibv_post_srq_recv(srq, &receive, &bad), EIO);
+		CHECK(bad == &receive);
+		CHECK(ibv_poll_cq(cq, 1, &wc) < 0 && errno == EIO);
+		STATUS(ibv_req_notify_cq(cq, 0), EIO);
+		MINUS_ONE(ibv_get_cq_event(channel, &told, &cookie), EIO);
+		STATUS(ibv_query_qp(qp, &attr, 0, &init), EIO);
+		STATUS(ibv_query_port(context, 1, &port), EIO);
+		STATUS(ibv_destroy_qp(qp), EIO);
+		STATUS(ibv_dereg_mr(mr), EIO);
+		STATUS(ibv_destroy_srq(srq), EIO);
+		STATUS(ibv_destroy_cq(cq), EIO);
+		STATUS(ibv_destroy_comp_channel(channel), EIO);
+		STATUS(ibv_dealloc_pd(pd), EIO);
+		STATUS(ibv_close_device(context), 0);
+		CHECK(sockets("/proc/net/unix", " ") == 0);
+		CHECK(sockets("/proc/net/udp", ":12B7 ") == 0);
+		CHECK(sockets("/proc/net/udp6", ":12B7 ") == 0);
 		_exit(whole_life());
 	}
+	CHECK(sockets("/proc/net/unix", " ") > 0);
+	CHECK(sockets("/proc/net/udp", ":12B7 ") > 0);
+	STATUS(ibv_get_cq_event(channel, &told, &cookie), 0);
+	ibv_ack_cq_events(cq, 1);
 	strcpy(memory, "parent");
 	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 	CHECK(!strcmp(memory + 32, "parent"));
@@ -112,7 +177,9 @@ int main(void)
 
 	STATUS(ibv_destroy_qp(qp), 0);
 	STATUS(ibv_dereg_mr(mr), 0);
+	STATUS(ibv_destroy_srq(srq), 0);
 	STATUS(ibv_destroy_cq(cq), 0);
+	STATUS(ibv_destroy_comp_channel(channel), 0);
 	STATUS(ibv_dealloc_pd(pd), 0);
 	STATUS(ibv_close_device(context), 0);
 	return failures != 0;
