@@ -2,6 +2,7 @@
 
 use crate::device::{Device, Way};
 use crate::error::Result;
+use crate::key::PdId;
 use crate::pd::Pd;
 use crate::types::AhAttr;
 use link::Path;
@@ -37,6 +38,11 @@ impl AddressHandle {
         let path =
             Path { src: any, dst: any, scope_id: 0, traffic_class: 0, hop_limit: 0, flow_label: 0 };
         Arc::new(AddressHandle { pd: None, attr, path, ways: Mutex::default() })
+    }
+
+    /// Protection domain, if it is of a device.
+    pub(crate) fn pd_id(&self) -> Option<PdId> {
+        self.pd.as_ref().map(|pd| pd.id())
     }
 
     /// The attributes it was made from.

@@ -17,6 +17,7 @@ pub(super) mod vendor {
     pub(in super::super) const TOO_SHORT: u32 = 0x20;
     pub(in super::super) const NO_READ_RESOURCES: u32 = 0x21;
     pub(in super::super) const BAD_RESPONSE: u32 = 0x22;
+    pub(in super::super) const FOREIGN_AH: u32 = 0x23;
 
     pub(in super::super) fn key(error: KeyError) -> u32 {
         match error {
@@ -235,6 +236,12 @@ impl Wqe {
 
     /// Resolves what it reads or writes here. `Err` is the status it fails with.
     pub(super) fn resolve(&mut self, keys: &KeyTable, pd: PdId) -> Result<(), (WcStatus, u32)> {
+        // IBA 10.2.2.2: an address handle serves the queue pairs of its own domain.
+        if let Some(to) = &self.wr.datagram
+            && to.ah.pd_id().is_some_and(|of| of != pd)
+        {
+            return Err((WcStatus::LocQpOpErr, vendor::FOREIGN_AH));
+        }
         let access = if self.is_answered() { Access::LOCAL_WRITE } else { Access::empty() };
         let Payload::Gather(list) = &self.wr.payload else { return Ok(()) };
         if self.is_atomic() && total_length(list) < 8 {

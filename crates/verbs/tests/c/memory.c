@@ -56,6 +56,43 @@ static void keys(char *a, char *b)
 	ibv_dereg_mr(readonly);
 }
 
+/* An address handle serves the QPs of its own PD only. */
+static void handles(char *a)
+{
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 1 } };
+	struct ibv_mr *local = ibv_reg_mr(pd, a, 4096, ALL);
+	struct ibv_qp_init_attr init = basic_qp(cq);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 5 };
+	struct ibv_sge sge = { (uintptr_t)a, 16, local->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_ah *ah, *foreign;
+	struct ibv_qp *qp;
+
+	CHECK(!ibv_query_gid(context, 1, 0, &to.grh.dgid));
+	ah = ibv_create_ah(pd, &to);
+	foreign = ibv_create_ah(foreign_pd, &to);
+	init.qp_type = IBV_QPT_UD;
+	qp = ibv_create_qp(pd, &init);
+	STATUS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	STATUS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	STATUS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+	wr.wr.ud.remote_qpn = qp->qp_num;
+	wr.wr.ud.remote_qkey = 5;
+	wr.wr.ud.ah = ah;
+	STATUS(ibv_post_send(qp, &wr, &bad), 0);
+	STATUS(next_completion(cq).status, IBV_WC_SUCCESS);
+	wr.wr.ud.ah = foreign;
+	STATUS(ibv_post_send(qp, &wr, &bad), 0);
+	STATUS(next_completion(cq).status, IBV_WC_LOC_QP_OP_ERR);
+	STATUS(ibv_destroy_qp(qp), 0);
+	STATUS(ibv_destroy_ah(foreign), 0);
+	STATUS(ibv_destroy_ah(ah), 0);
+	STATUS(ibv_dereg_mr(local), 0);
+}
+
 static char *fresh(size_t bytes)
 {
 	return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -102,6 +139,7 @@ int main(void)
 	foreign_pd = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 64, NULL, NULL, 0);
 	keys(a, b);
+	handles(a);
 	vanishing(a);
 	STATUS(ibv_destroy_cq(cq), 0);
 	STATUS(ibv_dealloc_pd(foreign_pd), 0);
