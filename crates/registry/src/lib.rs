@@ -11,7 +11,7 @@
 //! Promises:
 //! - A member that is killed, stopped or debugged disturbs no other, also if it hosts the registry: a host
 //!   that ended is followed at once; one that is stopped is *deposed* by the first process that gets no
-//!   answer within half a second, and abdicates when it wakes.
+//!   answer within half a second, or by a member that such an observer calls, and abdicates when it wakes.
 //! - While the host lives, a member's coming and going moves no other member's traffic (`group`).
 //! - A new host finds out the order of the group by experiment, without the help of the members' engines and
 //!   also for stopped members (`probe`); traffic for unknown slots goes to the leader, the oldest member.

@@ -5,6 +5,7 @@ use crate::host::{Host, Ready};
 use crate::names::{Hosting, Names};
 use crate::proto::{Reply, Request, VERSION};
 use crate::record::{self, Record};
+use crate::steer::SLOTS;
 use crate::{Error, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -19,6 +20,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Pause before looking again for a host that is just starting.
 const STARTING: Duration = Duration::from_millis(1);
+/// Pause before looking again for who follows on a host that does not answer, which has no event either.
+const FOLLOWING: Duration = Duration::from_millis(10);
 
 /// Why an exchange gave no reply.
 #[derive(Debug)]
@@ -143,19 +146,25 @@ pub(crate) struct Place {
 
 impl Place {
     /// Connects to the registry that counts; a member hosts one, in `host`, where there is none or where
-    /// its host does not answer.
+    /// its host does not answer. An observer calls the members then, that one of them does.
     pub(crate) fn establish(
         &self,
         deadline: Instant,
         host: &mut Option<Host>,
     ) -> Result<Link, Error> {
         let mut last = Error::Timeout;
+        // For an observer: the generation whose host does not answer.
+        let mut deaf = None;
         let deaf_until = Instant::now() + ANSWER_WITHIN;
         while Instant::now() < deadline {
             let found = self.names.find().map_err(|e| Error::system("finding the registry", e))?;
             let next = match found {
                 Ok(found) if found.deaf && Instant::now() < deaf_until => {
                     wait(&[], None, Some(Instant::now() + STARTING));
+                    continue;
+                }
+                Ok(found) if deaf == Some(found.generation) => {
+                    wait(&[], None, Some(Instant::now() + FOLLOWING));
                     continue;
                 }
                 Ok(found) if found.deaf => found.generation + 1,
@@ -179,10 +188,17 @@ impl Place {
                 Err(None) => 0,
             };
             if self.role == Role::Observer {
-                return Err(match last {
-                    Error::Timeout if next == 0 => Error::NoRegistry,
-                    other => other,
-                });
+                match last {
+                    Error::Timeout if next == 0 => return Err(Error::NoRegistry),
+                    Error::Timeout => {}
+                    other => return Err(other),
+                }
+                // The members find out that the host is stopped, and one of them follows on it.
+                if deaf.replace(next - 1) != Some(next - 1) {
+                    let all = self.names.summon(1..SLOTS);
+                    all.map_err(|e| Error::system("calling the registry's members", e))?;
+                }
+                continue;
             }
             match self.names.host(next).map_err(|e| Error::system("hosting the registry", e))? {
                 Hosting::Ours(fd) => {

@@ -4,7 +4,8 @@
 //! `peerdma/<version>/<uid>` is the registry. A host that is stopped keeps its name, so a process that
 //! gets no answer hosts the next *generation* under `…/g1` and so on; the highest that exists is the one
 //! that counts, and a host that wakes up beneath a higher one abdicates.
-//! `…/slot/<n>` is a datagram socket that the holder of slot `n` keeps: its deed.
+//! `…/slot/<n>` is a datagram socket that the holder of slot `n` keeps: its deed. A datagram there asks the
+//! holder to see whether its registry still counts and answers.
 
 use crate::fds::{Fd, Table};
 use crate::proto::VERSION;

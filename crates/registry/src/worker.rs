@@ -8,7 +8,7 @@ use crate::Error;
 use crate::client::{Line, Shared};
 use crate::host::Host;
 use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, wait};
-use crate::proto::Request;
+use crate::proto::{Request, VERSION};
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const STACK: usize = 256 * 1024;
+/// How long the host may take to answer a member that was called because it does not answer somebody else.
+const STILL_THERE_WITHIN: Duration = Duration::from_millis(250);
 /// Pause after a failed attempt to reconnect.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -49,9 +51,14 @@ fn run(shared: &Shared) {
         }
         let has_link = usize::from(link.is_some());
         let mut lost = has_link == 1 && fired[1];
+        let mut called = false;
         for (deed, _) in deeds.iter().zip(&fired[1 + has_link..]).filter(|(_, fired)| **fired) {
             while rustix::net::recv(deed, &mut [0_u8; 16][..], RecvFlags::DONTWAIT).is_ok() {}
-            lost |= link.as_ref().is_some_and(|l| shared.place.names.is_deposed(l.generation));
+            called = true;
+        }
+        if called && let Some(link) = &link {
+            lost |= shared.place.names.is_deposed(link.generation)
+                || !shared.is_answered(link, &mut host);
         }
         if host.as_mut().is_some_and(|h| !h.serve(&ready)) {
             host = None;
@@ -140,6 +147,20 @@ impl Shared {
         }
         line.busy = true;
         line
+    }
+
+    /// Whether the registry's host still answers. A call under way finds out by itself.
+    fn is_answered(&self, link: &Arc<Link>, host: &mut Option<Host>) -> bool {
+        let mut line = self.lock();
+        if line.busy {
+            return true;
+        }
+        line.busy = true;
+        drop(line);
+        let hello = Request::Hello { version: VERSION };
+        let outcome = link.exchange(&hello, &[], Instant::now() + STILL_THERE_WITHIN, host);
+        self.release(self.lock());
+        !matches!(outcome, Err(Failure::Gone))
     }
 
     fn drop_link(&self, link: Option<&Arc<Link>>) {

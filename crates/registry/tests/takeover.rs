@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Child, Place, until_received};
+use registry::{Client, Role};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -155,6 +156,25 @@ fn a_stopped_host_is_deposed_and_abdicates_when_it_wakes() {
     members.push((host, host_slot));
     recovery(&place, &mut members, 6);
     assert!(members[3].0.ask("members").contains(&format!("{host_slot}:")));
+}
+
+#[test]
+fn an_observer_that_meets_a_stopped_host_has_it_deposed() {
+    let place = Place::new();
+    let (host, host_slot) = place.member();
+    let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
+    host.signal(libc::SIGSTOP);
+    let observer = Client::connect_at(Role::Observer, &place.options()).unwrap();
+    let listed = || observer.members().unwrap().iter().map(|m| m.slot).collect::<BTreeSet<_>>();
+    let begin = Instant::now();
+    let wanted = members.iter().map(|(_, slot)| *slot).collect();
+    while listed() != wanted {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", listed());
+    }
+    recovery(&place, &mut members, 1);
+    host.signal(libc::SIGCONT);
+    members.push((host, host_slot));
+    recovery(&place, &mut members, 2);
 }
 
 #[test]
