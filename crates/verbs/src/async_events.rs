@@ -4,7 +4,7 @@ use crate::abi::{ibv_async_event, ibv_context};
 use crate::acks::Acks;
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::ffi::{Res, arg, arg_mut, count, quiet};
+use crate::ffi::{INVALID, Res, arg, arg_mut, count, quiet};
 use crate::fifo::{self, Fifo};
 use crate::object::object;
 use crate::qp::Qp;
@@ -112,8 +112,12 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     loop {
-        // SAFETY: the program passes an open context.
-        let fd = count(|| Ok(unsafe { Context::of(context) }?.events().fd()));
+        let fd = count(|| {
+            // SAFETY: the program passes an open context.
+            let context = unsafe { Context::of(context) }?;
+            // Before the wait: an event may not lose its unit to a call that fails.
+            if event.is_null() { Err(INVALID) } else { Ok(context.events().fd()) }
+        });
         if fd < 0 || !fifo::wait(fd) {
             return -1;
         }

@@ -117,6 +117,10 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             let channel = unsafe { object::<Channel>(channel) }?;
             // SAFETY: as above.
             unsafe { Context::of(channel.context()) }?;
+            // Before the wait: an event may not lose its unit to a call that fails.
+            if cq.is_null() || cq_context.is_null() {
+                return Err(INVALID);
+            }
             Ok(channel.events.fd())
         });
         if fd < 0 || !fifo::wait(fd) {

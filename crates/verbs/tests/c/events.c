@@ -46,6 +46,9 @@ static void completions(void)
 	STATUS(post_receive(qp, memory, 8, mr), 0);
 	STATUS(post(qp, IBV_WR_SEND, memory, 8, mr, NULL, 0), 0);
 	CHECK(readable(channel->fd));
+	MINUS_ONE(ibv_get_cq_event(channel, NULL, &told_cookie), EINVAL);
+	MINUS_ONE(ibv_get_cq_event(channel, &told, NULL), EINVAL);
+	MINUS_ONE(ibv_get_async_event(context, NULL), EINVAL);
 	STATUS(ibv_get_cq_event(channel, &told, &told_cookie), 0);
 	CHECK(told == cq && told_cookie == &cookie);
 	CHECK(next_completion(cq).status == IBV_WC_SUCCESS);
