@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod c;
+mod capture;
 mod counters;
 pub mod lab;
 mod namespace;
 mod run;
 
 pub use c::c_program;
+pub use capture::{Capture, Packets};
 pub use counters::Counters;
 pub use namespace::{Namespace, veth_pair};
 pub use run::{Finished, Run, Running, User, listening, pair, peerdma, port, shared_dir};

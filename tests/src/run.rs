@@ -324,20 +324,44 @@ pub fn peerdma() -> &'static Path {
             "{} is missing: `cargo build --release` first, or `cargo xtask test`",
             built.display()
         );
-        let copy = shared_dir().join("peerdma");
-        let half = shared_dir().join(format!("peerdma.{}", std::process::id()));
-        std::fs::copy(&built, &half).expect("a copy of the program");
-        std::fs::rename(&half, &copy).expect("a copy of the program");
+        // A folder for each build: test programs that run at the same time may be about different ones.
+        let made = std::fs::metadata(&built).and_then(|m| m.modified()).expect("its time");
+        let made = made.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let folder = shared_dir().join(format!("build-{made}"));
+        let copy = folder.join("peerdma");
+        if !copy.is_file() {
+            forget_old_builds();
+            std::fs::create_dir_all(&folder).expect("a folder for the program");
+            open_to_everybody(&folder);
+            let half = folder.join(format!("peerdma.{}", std::process::id()));
+            std::fs::copy(&built, &half).expect("a copy of the program");
+            std::fs::rename(&half, &copy).expect("a copy of the program");
+        }
         copy
     })
 }
 
+/// Removes copies of builds that are more than a day old.
+fn forget_old_builds() {
+    for entry in std::fs::read_dir(shared_dir()).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        let old = age.is_some_and(|age| age > Duration::from_secs(24 * 3600));
+        if old && entry.file_name().to_string_lossy().starts_with("build-") {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn open_to_everybody(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755));
+}
+
 /// A folder that every user can read and that all test programs of one run share.
 pub fn shared_dir() -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir()
         .join(format!("peerdma-system-tests-{}", rustix::process::geteuid().as_raw()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755));
+    open_to_everybody(&folder);
     folder
 }
