@@ -195,12 +195,11 @@ impl Qp {
         let mut core = self.core();
         let mut outcome = Ok(());
         for (index, request) in requests.enumerate() {
-            if let Ok(SendWr { datagram: Some(to), .. }) = &request
-                && !to.ah.knows_way(to.remote_qpn)
+            if let Ok(request) = &request
+                && !knows_way(request)
             {
-                // What it comes to is found when the packet goes; here it only must not happen under the lock.
                 drop(core);
-                let _ = to.ah.way(&device, to.remote_qpn);
+                find_way(&device, request);
                 core = self.core();
             }
             let posted = request.and_then(|request| core.transport.post_send(request));
@@ -211,6 +210,19 @@ impl Qp {
         }
         self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
         outcome
+    }
+
+    /// Posts all of `batch` in order and emits as [`Qp::post_send`] does, or refuses it as a whole.
+    ///
+    /// # Errors
+    /// Why the first wrong request is wrong, or that there is no room for all.
+    pub fn post_sends(&self, batch: Vec<SendWr>) -> Result<()> {
+        let device = self.device()?;
+        batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&device, r));
+        let mut core = self.core();
+        core.transport.post_sends(batch)?;
+        self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        Ok(())
     }
 
     /// Posts receive requests in order.
@@ -339,6 +351,18 @@ impl Qp {
             counters: device.directory(),
         };
         call(&mut core.transport, &mut cx)
+    }
+}
+
+/// Whether sending `request` asks nobody for the way.
+fn knows_way(request: &SendWr) -> bool {
+    request.datagram.as_ref().is_none_or(|to| to.ah.knows_way(to.remote_qpn))
+}
+
+/// Finds the way for a datagram: not under a lock. What it comes to is seen when the packet goes.
+fn find_way(device: &Device, request: &SendWr) {
+    if let Some(to) = &request.datagram {
+        let _ = to.ah.way(device, to.remote_qpn);
     }
 }
 

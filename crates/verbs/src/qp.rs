@@ -6,7 +6,7 @@ use crate::acks::Acks;
 use crate::ah;
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
-use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
@@ -396,8 +396,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Posts requests that the `ibv_wr_*` functions collected.
+/// Posts requests that the `ibv_wr_*` functions collected: all or none.
 pub fn post_built(qp: &Qp, requests: Vec<hca::SendWr>) -> Res<()> {
-    let mut requests = requests.into_iter().map(Ok);
-    qp.hca.post_send(&mut requests).map_err(|(_, error)| Errno::from(error))
+    Ok(qp.hca.post_sends(requests)?)
 }

@@ -114,14 +114,30 @@ impl Transport {
     /// [`Error::Invalid`] in a state before RTS or for a request that breaks a limit; [`Error::NoMemory`] when the queue
     /// is full.
     pub fn post_send(&mut self, wr: SendWr) -> Result<()> {
+        self.check_room(1)?;
+        self.check_send(&wr)?;
+        self.req.queue.push_back(Wqe::new(wr, self.sq_sig_all));
+        Ok(())
+    }
+
+    /// Appends all of `batch` or nothing.
+    ///
+    /// # Errors
+    /// As [`Transport::post_send`].
+    pub fn post_sends(&mut self, batch: Vec<SendWr>) -> Result<()> {
+        self.check_room(batch.len())?;
+        batch.iter().try_for_each(|wr| self.check_send(wr))?;
+        self.req.queue.extend(batch.into_iter().map(|wr| Wqe::new(wr, self.sq_sig_all)));
+        Ok(())
+    }
+
+    fn check_room(&self, requests: usize) -> Result<()> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Error::Invalid("the QP is not ready to send"));
         }
-        if self.req.queue.len() >= self.cap.max_send_wr as usize {
+        if self.req.queue.len() + requests > self.cap.max_send_wr as usize {
             return Err(Error::NoMemory("the send queue is full"));
         }
-        self.check_send(&wr)?;
-        self.req.queue.push_back(Wqe::new(wr, self.sq_sig_all));
         Ok(())
     }
 

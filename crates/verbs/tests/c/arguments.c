@@ -331,6 +331,42 @@ static void addresses(void)
 	REFUSED(ibv_create_ah(pd, &attr), EINVAL);
 }
 
+/* Work collected by ibv_wr_* that does not fit as a whole is not posted at all. */
+static void batches(void)
+{
+	struct ibv_qp_init_attr basic = basic_qp(cq);
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = cq, .recv_cq = cq, .cap = basic.cap, .qp_type = IBV_QPT_RC, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct ibv_mr *mr = ibv_reg_mr(pd, page, page_size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	struct ibv_wc wc;
+
+	STATUS(connect_qp(qp, qp), 0);
+	for (int round = 0; round < 2; round++) {
+		int fits = round, count = fits ? 8 : 9;
+
+		ibv_wr_start(ex);
+		for (int i = 0; i < count; i++) {
+			ex->wr_id = i;
+			ex->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)page + 8);
+			ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)page, 8);
+		}
+		STATUS(ibv_wr_complete(ex), fits ? 0 : ENOMEM);
+		for (int i = 0; fits && i < count; i++) {
+			wc = next_completion(cq);
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)i);
+		}
+	}
+	STATUS(ibv_poll_cq(cq, 1, &wc), 0);
+	STATUS(ibv_destroy_qp(qp), 0);
+	STATUS(ibv_dereg_mr(mr), 0);
+}
+
 int main(void)
 {
 	page_size = sysconf(_SC_PAGESIZE);
@@ -348,6 +384,7 @@ int main(void)
 	queues();
 	pairs();
 	addresses();
+	batches();
 	STATUS(ibv_destroy_cq(cq), 0);
 	STATUS(ibv_dealloc_pd(pd), 0);
 	STATUS(ibv_close_device(other), 0);
