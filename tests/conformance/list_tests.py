@@ -1,4 +1,5 @@
-"""Lists the tests of rdma-core's own suite: one line each, the id and whether the test moves data.
+"""Lists the tests of rdma-core's own suite: one line each, the id and whether the test moves
+data (`moves`), does not (`asks`), or posts only work that is refused (`refused`).
 
 Run in the folder that holds the suite's `tests` package. A test moves data when its own source, or that of a method
 of its class that it calls, posts work or runs one of the suite's traffic helpers.
@@ -9,6 +10,14 @@ import sys
 import unittest
 
 MOVES = re.compile(r"\btraffic\b|\w*_traffic\w*\(|post_send|post_recv|post_srq_recv|\.wr_start\(|send\(")
+
+# These post work that the device must refuse before a packet leaves, and nothing else: no counter may move.
+REFUSED = (
+    # The first SEND WQE has a wrong lkey, which the sender itself notices.
+    "tests.test_atomic.AtomicTest.test_atomic_invalid_lkey",
+    # Posts to the send queue of a queue pair that cannot send yet.
+    "tests.test_qpex.QpExTestCase.test_post_send_qp_state_bad_flow",
+)
 
 
 def flatten(suite):
@@ -43,7 +52,11 @@ def main():
     parser.parse_args()
     for module in tests.__test_modules__:
         for case in flatten(unittest.defaultTestLoader.loadTestsFromModule(module)):
-            print(case.id(), "moves" if moves_data(case) else "asks", flush=True)
+            if case.id() in REFUSED:
+                kind = "refused"
+            else:
+                kind = "moves" if moves_data(case) else "asks"
+            print(case.id(), kind, flush=True)
 
 
 main()
