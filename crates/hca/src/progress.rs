@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 /// A program whose last poll is not older polls right now.
 const POLLS_NOW_NS: u64 = 3_000;
 /// Trains taken from the sockets in one turn, so that a poll returns soon.
-const TRAINS_A_TURN: usize = 8;
+const TRAINS_A_TURN: usize = 4;
+/// Payload after which acknowledges go out within a turn: a sender with a small window waits for them.
+const BYTES_AN_ANSWER: usize = 64 << 10;
 
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
@@ -76,14 +78,19 @@ impl Device {
         let Receiving { receiver, batch, touched, seen } = receiving;
         // One reading of the clock serves the turn, taken only once something happened.
         let mut now = None;
+        let mut unanswered = 0;
         receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
             let now = *now.get_or_insert_with(Instant::now);
             self.dispatch(&datagram, now, batch, touched);
+            unanswered += datagram.payload.len();
+            if unanswered >= BYTES_AN_ANSWER {
+                unanswered = 0;
+                self.answer(touched, now, batch);
+                batch.flush(self.endpoint());
+            }
         });
         let now = now.unwrap_or_else(Instant::now);
-        for qp in touched.drain(..) {
-            qp.end_of_batch(self, now, batch);
-        }
+        self.answer(touched, now, batch);
         if self.timers.due(now) {
             while let Some(qpn) = self.timers.pop_due(now) {
                 if let Some(qp) = self.qp(qpn) {
@@ -93,6 +100,13 @@ impl Device {
         }
         batch.flush(self.endpoint());
         self.take_over_link_counts(seen);
+    }
+
+    /// Lets every QP that packets touched acknowledge them and go on.
+    fn answer(&self, touched: &mut Vec<Arc<Qp>>, now: Instant, batch: &mut Batch) {
+        for qp in touched.drain(..) {
+            qp.end_of_batch(self, now, batch);
+        }
     }
 
     /// The link counts for itself what no QP ever sees; the directory shows it to others.
