@@ -109,10 +109,10 @@ impl Error {
                     "the descriptor must be a dma-buf that holds offset + length bytes, and offset and iova must agree within a page"
                 }
                 (Some(libc::EBUSY), "ibv_reg_dmabuf_mr") => {
-                    "the device cannot reach that memory over PCIe: `peerdma topo` shows the path"
+                    "the device cannot reach that memory over PCIe: PEERDMA_LOG=1 tells why"
                 }
                 (Some(libc::EADDRINUSE), "ibv_open_device") => {
-                    "another user's process holds the RoCE port (UDP 4791) here: end it, or use a network namespace of your own (`unshare -rn`)"
+                    "another user's process holds the RoCE port (UDP 4791) here: end it, or use a network namespace of your own (`unshare -rn`, and in it `ip link set lo up`)"
                 }
                 (Some(libc::ENOMEM), "ibv_post_send" | "ibv_post_recv") => {
                     "the queue is full: poll completions first, or build the queue pair with a longer queue"
