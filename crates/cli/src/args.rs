@@ -28,6 +28,13 @@ pub enum Command {
     Demo(Demo),
     Env(Env),
     Ps(Ps),
+    /// Print the default platform, to change it and use it with --platform
+    #[command(after_help = "\
+Examples:
+  peerdma platform > my.toml
+  $EDITOR my.toml
+  peerdma demo --platform my.toml")]
+    Platform,
     /// Print a shell completion script
     #[command(after_help = "\
 Examples:
@@ -48,13 +55,13 @@ pub const DEMO_PEER: &str = "demo-peer";
 /// What shapes the device a program sees.
 #[derive(Args, Debug, Default, Clone)]
 pub struct Device {
-    /// Description of the machine's PCIe tree: which GPU the HCA reaches, and how (default: one HCA, GPUs near and far)
+    /// Description of the machine's PCIe tree: which GPU the HCA reaches, and how (default: `peerdma platform`)
     #[arg(long, value_name = "FILE")]
     pub platform: Option<PathBuf>,
-    /// Write the packets to a file that Wireshark reads
+    /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
-    /// Let the library say on stderr what it does
+    /// Let the library say on stderr what it refuses, and why
     #[arg(long)]
     pub log: bool,
     /// Use this build of the library instead of the embedded one

@@ -1,9 +1,17 @@
-//! `peerdma completions` and `peerdma man`.
+//! The commands that print a text: `peerdma platform`, `completions` and `man`.
 
 use crate::args::Cli;
 use crate::failure::{Context, Outcome};
 use clap::CommandFactory;
 use std::io::{self, Write as _};
+
+/// The platform of programs that are given no other.
+const PLATFORM: &str = include_str!("../../pcie/src/default.toml");
+
+/// Prints the default platform.
+pub fn platform() -> Outcome {
+    print(PLATFORM.as_bytes())
+}
 
 /// Prints a completion script.
 pub fn completions(shell: clap_complete::Shell) -> Outcome {

@@ -43,7 +43,12 @@ impl Failure {
     pub fn report(&self) -> u8 {
         style::errln(format_args!("{} {}", Paint::Error.over("peerdma: error:"), self.what));
         for why in &self.why {
-            style::errln(format_args!("  {} {why}", Paint::Dim.over("because:")));
+            let mut lines = why.trim_end().lines();
+            let first = lines.next().unwrap_or_default();
+            style::errln(format_args!("  {} {first}", Paint::Dim.over("because:")));
+            for line in lines {
+                style::errln(format_args!("           {line}"));
+            }
         }
         if let Some(remedy) = &self.remedy {
             style::errln(format_args!("  {} {remedy}", Paint::Good.over("to do:")));

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Env(arguments) => env::env(&arguments),
+        Command::Platform => docs::platform(),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),
         Command::Ps(arguments) => ps::ps(&arguments),

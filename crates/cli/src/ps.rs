@@ -43,7 +43,10 @@ pub fn ps(arguments: &Ps) -> Outcome {
     let table: Vec<Vec<String>> = std::iter::once(heading.map(str::to_owned).to_vec())
         .chain(rows.iter().map(Row::cells))
         .collect();
+    // As ps(1): on a terminal a process has one line.
+    let width = style::width().unwrap_or(usize::MAX);
     for (line, text) in style::table(&table, &[0, 3, 4, 5, 6, 7, 8]).into_iter().enumerate() {
+        let text: String = text.chars().take(width).collect();
         style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
     }
     Ok(0)

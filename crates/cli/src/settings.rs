@@ -5,6 +5,7 @@ use crate::embedded;
 use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Variables to set, in the order they are printed.
@@ -18,6 +19,9 @@ const TRACE: &str = "PEERDMA_TRACE";
 pub const COUNTERS: &str = "PEERDMA_COUNTERS";
 /// Name of the variable that makes the library speak.
 const LOG: &str = "PEERDMA_LOG";
+
+/// First word of a pcap file with nanosecond time stamps, in the writer's byte order.
+const PCAP: u32 = 0xa1b2_3c4d;
 
 /// What `lib` (the folder with the libraries) and `tree` (the generated sysfs) mean for a program.
 pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables> {
@@ -65,16 +69,40 @@ fn absolute(path: &Path) -> Outcome<PathBuf> {
     std::path::absolute(path).what(format_args!("cannot make {} absolute", path.display()))
 }
 
-/// The absolute path of the trace; its folder must exist, since the library reports nothing by itself.
+/// The absolute path of the trace. What can be known now is said now: it must be a file that can be made or is a trace.
 fn trace_file(path: &Path) -> Outcome<PathBuf> {
     let path = absolute(path)?;
     let folder = path.parent().unwrap_or(Path::new("/"));
-    if !folder.is_dir() || path.is_dir() {
-        return Err(Failure::new(format_args!("cannot write a trace to {}", path.display()))
-            .because(format_args!("{} is not a folder to put it in", folder.display()))
-            .remedy("name a file in a folder that exists"));
+    let refused = |why: String| {
+        Err(Failure::new(format_args!("cannot write a trace to {}", path.display()))
+            .because(why)
+            .remedy("name a new file in a folder that you may write"))
+    };
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => return refused("it is a folder".to_owned()),
+        Ok(metadata) if metadata.is_file() && metadata.len() > 0 && !is_trace(&path) => {
+            return refused("it is there already, and is no trace".to_owned());
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return refused(error.to_string());
+        }
+        Err(_) if !folder.is_dir() => {
+            return refused(format!("there is no folder {}", folder.display()));
+        }
+        Err(_) => {}
     }
-    Ok(path)
+    let written = if path.exists() { path.as_path() } else { folder };
+    match rustix::fs::access(written, rustix::fs::Access::WRITE_OK) {
+        Err(error) => refused(format!("{}: {error}", written.display())),
+        Ok(()) => Ok(path),
+    }
+}
+
+fn is_trace(path: &Path) -> bool {
+    let mut begin = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == PCAP.to_ne_bytes()
 }
 
 /// A session, and the folder with the libraries: in the cache, or else in the session; for a chosen build, links in the
@@ -114,6 +142,22 @@ fn chosen_library(chosen: &Path, own: &Path, private: &Path) -> Outcome<PathBuf>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_never_spoils_another_file() {
+        let folder = std::env::temp_dir().join(format!("peerdma-trace-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("file");
+        assert_eq!(trace_file(&file).unwrap(), file);
+        std::fs::write(&file, PCAP.to_ne_bytes()).unwrap();
+        assert_eq!(trace_file(&file).unwrap(), file);
+        std::fs::write(&file, "a letter").unwrap();
+        let why = |path: &Path| trace_file(path).unwrap_err().into_parts().0;
+        assert!(why(&file).contains("no trace"));
+        assert!(why(&folder).contains("it is a folder"));
+        assert!(why(&folder.join("a/b")).contains("no folder"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn lists_keep_what_the_user_had_and_name_us_once() {

@@ -4,7 +4,7 @@
 use crate::args::Device;
 use crate::failure::{Context, Failure, Outcome};
 use crate::identity;
-use pcie::{Below, Function, Platform, Role};
+use pcie::{Below, Function, Platform, PlatformError, Role};
 use std::fs;
 use std::path::{Path, PathBuf};
 use sysfs::{
@@ -19,14 +19,21 @@ const DEFAULT_PKEY: u16 = 0xffff;
 /// PORT_CM_SUP and PORT_IP_BASED_GIDS, which RoCE ports show.
 const PORT_CAPABILITIES: u32 = 0x0401_0000;
 
+/// What helps with a platform file.
+pub const FORM: &str = "`peerdma platform` prints the default one, with comments";
+
 /// The platform a program runs on.
 pub fn platform(device: &Device) -> Outcome<Platform> {
     match &device.platform {
         None => Ok(Platform::default()),
         Some(path) => Platform::from_file(path).map_err(|error| {
+            let remedy = match error {
+                PlatformError::Read(_) => "check the path",
+                _ => FORM,
+            };
             Failure::new(format_args!("cannot use the platform {}", path.display()))
                 .because(error)
-                .remedy("see the comments of crates/pcie/src/default.toml for the form")
+                .remedy(remedy)
         }),
     }
 }
@@ -77,7 +84,7 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     let hca = platform.with_role(Role::Hca).next().ok_or_else(|| {
         Failure::new("the platform has no HCA")
             .because("no [[function]] has role = \"hca\"")
-            .remedy("add one, as crates/pcie/src/default.toml does")
+            .remedy(FORM)
     })?;
     let mut entries = sysfs::entries(&description(&platform, hca)?);
     // The functions beside the HCA, so that programs find the GPU next to it.

@@ -12,14 +12,14 @@ impl Place {
         Place(root)
     }
 
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
+        command.arg("demo").args(arguments).env("TMPDIR", self.0.join("tmp"));
+        command
+    }
+
     fn demo(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_peerdma"))
-            .arg("demo")
-            .args(arguments)
-            .env("TMPDIR", self.0.join("tmp"))
-            .env_remove("XDG_RUNTIME_DIR")
-            .output()
-            .unwrap()
+        self.command(arguments).output().unwrap()
     }
 
     fn file(&self, name: &str, content: &[u8]) -> String {
@@ -177,6 +177,18 @@ fn a_file_that_is_not_there_is_said_at_once() {
     }
     let empty = place.file("empty", b"");
     assert!(text(&place.demo(&["--file", &empty]).stderr).contains("it is empty"));
+}
+
+#[test]
+fn why_a_device_does_not_open_is_told_with_the_failure() {
+    let place = Place::new("reason");
+    let missing = place.0.join("missing/t.pcap");
+    let output = place.command(&["--size", "4K"]).env("PEERDMA_TRACE", missing).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let err = text(&output.stderr);
+    assert!(err.starts_with("peerdma: cannot open the device: the packet trace"), "{err}");
+    assert!(err.contains("side failed") && err.contains("ibv_open_device"), "{err}");
+    place.assert_nothing_left();
 }
 
 #[test]

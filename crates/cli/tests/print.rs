@@ -27,6 +27,18 @@ fn env_is_the_same_in_every_form_and_works_in_a_shell() {
 }
 
 #[test]
+fn the_printed_platform_is_one_to_start_from() {
+    let file = std::env::temp_dir().join(format!("peerdma-platform-{}.toml", std::process::id()));
+    std::fs::write(&file, out(&["platform"])).unwrap();
+    let same = out(&["env", "--json", "--platform", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    let tree = |json: &str| {
+        serde_json::from_str::<serde_json::Value>(json).unwrap()["PEERDMA_SYSFS"].clone()
+    };
+    assert_eq!(tree(&same), tree(&out(&["env", "--json"])));
+}
+
+#[test]
 fn ps_lists_no_or_some_processes() {
     let json: serde_json::Value = serde_json::from_str(&out(&["ps", "--json"])).unwrap();
     assert!(json["processes"].is_array());

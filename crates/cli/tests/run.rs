@@ -23,7 +23,7 @@ impl Place {
 
     fn peerdma(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
-        command.args(arguments).env("TMPDIR", self.tmp()).env_remove("XDG_RUNTIME_DIR");
+        command.args(arguments).env("TMPDIR", self.tmp());
         command.env("XDG_CACHE_HOME", self.root.join("cache")).stdin(Stdio::null());
         command
     }

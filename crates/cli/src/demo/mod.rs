@@ -16,6 +16,7 @@ use crate::{settings, style, tree};
 use counters::Counters;
 use protocol::{FromPeer, Ready, ToPeer};
 use report::{Report, SideReport, Transfer};
+use std::fs::{File, read_to_string};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,6 +36,7 @@ pub fn demo(arguments: &Demo) -> Outcome {
     tree::write(&arguments.device, &tree_path)?;
     let variables = settings::variables(&arguments.device, &lib, &tree_path)?;
 
+    let said = |side| session.path().join(format!("stderr-{}", side_name(side)));
     let start = |side, events: &Sender<Event>| -> Outcome<Peer> {
         let mut command = Command::new(own_executable()?);
         command.arg(DEMO_PEER).args(["--side", side_name(side), "--size", &size.to_string()]);
@@ -44,6 +46,8 @@ pub fn demo(arguments: &Demo) -> Outcome {
         }
         let counters = session.path().join(format!("counters-{}", side_name(side)));
         command.env(settings::COUNTERS, &counters);
+        // Told afterwards, or it would be lost in the progress bar.
+        command.stderr(File::create(said(side)).what("cannot write a file of the session")?);
         Peer::start(side, command, counters, events)
     };
     let (events, inbox) = channel();
@@ -51,10 +55,21 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let near = start(Side::Near, &events)?;
     let far = start(Side::Far, &events)?;
     let conductor = Conductor { near, far, inbox, progress: Progress::new(size) };
-    let report = conductor.conduct(&platform, &file, size, &lib)?;
+    let report = conductor.conduct(&platform, &file, size, &lib);
+    let [near, far] = [Side::Near, Side::Far].map(|side| read_to_string(said(side)));
+    tell(&near.unwrap_or_default(), &far.unwrap_or_default());
+    let report = report?;
     drop(session);
     report.print(arguments.json);
     Ok(0)
+}
+
+/// Prints what the sides said on stderr, once where they said the same.
+fn tell(near: &str, far: &str) {
+    let far = if near == far { "" } else { far };
+    for line in near.lines().chain(far.lines()) {
+        style::errln(format_args!("{line}"));
+    }
 }
 
 /// The file and the number of bytes.
@@ -63,12 +78,15 @@ fn what_to_send(arguments: &Demo) -> Outcome<(PathBuf, u64)> {
         Some(file) => file.clone(),
         None => own_executable()?,
     };
-    let metadata = std::fs::metadata(&file).what(format_args!("cannot read {}", file.display()))?;
+    let cannot = format!("cannot read {}", file.display());
+    let another = |failure: Failure| failure.remedy("name another file with --file");
+    let metadata = std::fs::metadata(&file).what(&cannot).map_err(another)?;
     if !metadata.is_file() || metadata.len() == 0 {
-        return Err(Failure::new(format_args!("{} holds nothing to send", file.display()))
-            .because(if metadata.is_file() { "it is empty" } else { "it is not a regular file" })
-            .remedy("name another file with --file"));
+        let why = if metadata.is_file() { "it is empty" } else { "it is not a regular file" };
+        let what = format_args!("{} holds nothing to send", file.display());
+        return Err(another(Failure::new(what).because(why)));
     }
+    File::open(&file).what(&cannot).map_err(another)?;
     Ok((file, arguments.size.unwrap_or(metadata.len())))
 }
 
@@ -137,7 +155,7 @@ impl Peer {
                 .because(status)
                 .remedy("see its message above"));
         }
-        let report = std::fs::read_to_string(&self.counters)
+        let report = read_to_string(&self.counters)
             .what(format_args!("the library of the {side} side did not say what it counted"))?;
         Ok(Counters::parse(&report))
     }
@@ -171,7 +189,7 @@ impl Conductor {
         size: u64,
         lib: &Path,
     ) -> Outcome<Report> {
-        self.progress.say("registering GPU memory");
+        self.progress.measure("preparing GPU memory");
         let (mut near, mut far) = (None::<Ready>, None::<Ready>);
         while near.is_none() || far.is_none() {
             match self.next()? {
@@ -192,7 +210,7 @@ impl Conductor {
             }
         }
 
-        self.progress.say("RDMA WRITE");
+        self.progress.measure("RDMA WRITE");
         self.near.tell(&ToPeer::Write(far.target))?;
         let write = self.transfer()?;
         self.progress.say("hashing on the far GPU");
@@ -201,7 +219,7 @@ impl Conductor {
             (Side::Far, FromPeer::Hashed { hash }) => hash,
             (side, other) => return Err(out_of_turn(side, &other)),
         };
-        self.progress.say("RDMA READ");
+        self.progress.measure("RDMA READ");
         self.near.tell(&ToPeer::Read(far.target))?;
         let read = self.transfer()?;
         self.progress.say("comparing on the near GPU");
@@ -304,18 +322,27 @@ struct Progress {
 
 impl Progress {
     fn new(size: u64) -> Progress {
-        let bar = indicatif::ProgressBar::new(size);
-        let style =
-            indicatif::ProgressStyle::with_template("{msg:24} [{wide_bar}] {bytes}/{total_bytes}");
-        if let Ok(style) = style {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Progress { bar }
+        Progress { bar: indicatif::ProgressBar::new(size) }
     }
 
+    /// A step that tells its bytes.
+    fn measure(&self, what: &'static str) {
+        self.show(what, "{msg:20} [{wide_bar}] {bytes}/{total_bytes}");
+    }
+
+    /// A step without a measure.
     fn say(&self, what: &'static str) {
-        self.bar.set_message(what);
+        self.show(what, "{msg}");
+    }
+
+    fn show(&self, what: &'static str, template: &str) {
+        if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
         self.bar.set_position(0);
+        self.bar.set_message(what);
+        // Drawing is limited to so many a second; a step must not show the last one's words.
+        self.bar.force_draw();
     }
 
     fn set(&self, bytes: u64) {

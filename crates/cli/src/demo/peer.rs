@@ -72,7 +72,7 @@ impl Peer {
             buffers.push(register(&gpu, &pd, arguments.size)?);
         }
         let file_hash = match arguments.side {
-            Side::Near => Some(load(arguments, &buffers[0].vram)?),
+            Side::Near => Some(load(arguments, &buffers[0].vram, connection)?),
             Side::Far => None,
         };
         let idle = pd.qp(&cq, &cq).max_send_wr(DEPTH).build().map_err(failure::verbs)?;
@@ -219,7 +219,9 @@ fn register(gpu: &Gpu, pd: &Pd, size: u64) -> Outcome<Registered> {
 }
 
 /// Copies the file to video memory, from its start again where it is shorter, and hashes what was copied on the way.
-fn load(arguments: &DemoPeer, vram: &Vram) -> Outcome<String> {
+fn load(arguments: &DemoPeer, vram: &Vram, connection: &UnixStream) -> Outcome<String> {
+    let mut connection = connection.try_clone().what("cannot copy a socket")?;
+    let mut told = Instant::now();
     let what = || format!("cannot read {}", arguments.file.display());
     let mut file = File::open(&arguments.file).what(what())?;
     let mut hasher = blake3::Hasher::new();
@@ -238,6 +240,11 @@ fn load(arguments: &DemoPeer, vram: &Vram) -> Outcome<String> {
         hasher.update(&chunk[..got]);
         vram.write(at, &chunk[..got])?;
         at += got as u64;
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            protocol::send(&mut connection, &FromPeer::Progress { bytes: at })
+                .what("cannot reach the conductor")?;
+        }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

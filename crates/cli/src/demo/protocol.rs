@@ -30,7 +30,7 @@ pub enum FromPeer {
     Ready(Box<Ready>),
     /// The queue pair is connected.
     Connected,
-    /// Bytes completed in the transfer under way.
+    /// Bytes loaded, or completed in the transfer under way.
     Progress {
         /// Bytes.
         bytes: u64,

@@ -84,7 +84,7 @@ impl SideReport {
         let of = |counter| self.counters.value(counter);
         let again = match of(Counter::Retransmits) {
             0 => String::new(),
-            count => format!(", {count} again"),
+            count => format!(", {count} resent"),
         };
         let bytes = style::bytes(of(Counter::SentBytes));
         format!("{bytes}, {} packets{again}", of(Counter::SentPackets))

@@ -34,7 +34,7 @@ impl Gpu {
         let function = function.ok_or_else(|| {
             Failure::new("the platform has no GPU")
                 .because("no [[function]] has role = \"gpu\"")
-                .remedy("add one, as crates/pcie/src/default.toml does")
+                .remedy(crate::tree::FORM)
         })?;
         let client = Client::connect(registry::Role::Member).what("cannot join the registry")?;
         let gpu = SoftwareGpu::of(function, client).what("cannot make a GPU")?;
