@@ -9,12 +9,12 @@ use std::path::PathBuf;
 #[derive(Parser, Debug)]
 #[command(name = "peerdma", version, styles = crate::style::HELP, arg_required_else_help = true, after_help = "\
 Examples:
-  peerdma demo                                 prove that GPU memory crosses between two processes
-  peerdma run -- ibv_devinfo                   show the software HCA to a verbs program
-  peerdma run -- ib_write_bw                   ... a server in one terminal,
-  peerdma run -- ib_write_bw 127.0.0.1         ... and its client in another
-  eval \"$(peerdma env)\"                        the same for every program of this shell
-  peerdma ps                                   which processes have a device open")]
+  peerdma demo                          prove that GPU memory crosses by RDMA
+  peerdma run -- ibv_devinfo            show the software HCA to a verbs program
+  peerdma run -- ib_write_bw            ... a server in one terminal,
+  peerdma run -- ib_write_bw 127.0.0.1  ... and its client in another
+  eval \"$(peerdma env)\"                 the same for all programs of this shell
+  peerdma ps                            which processes have a device open")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -28,7 +28,7 @@ pub enum Command {
     Demo(Demo),
     Env(Env),
     Ps(Ps),
-    /// Print the default platform, to change it and use it with --platform
+    /// Print the default platform, to change and use with --platform
     #[command(after_help = "\
 Examples:
   peerdma platform > my.toml
@@ -81,10 +81,10 @@ Examples:
   peerdma run --trace ping.pcap -- ibv_rc_pingpong -g 0 127.0.0.1
   peerdma run --platform far-gpu.toml -- ./my-program
 
-Exit status: the program's own; 127 when it is not found, 126 when it cannot be started, and 128 + n (by the signal
+Exit status: the program's own; 127 when it is not found, 126 when it cannot be started, and 128 + n (by the signal \
 itself) when signal n ended it.
 
-A program that preloading cannot reach (statically linked, set-user-ID, of another architecture or C library) runs
+A program that preloading cannot reach (statically linked, set-user-ID, of another architecture or C library) runs \
 without the device; a warning on stderr says so.")]
 pub struct Run {
     /// The device.
@@ -100,13 +100,13 @@ pub struct Run {
     pub program: Vec<OsString>,
 }
 
-/// Print the settings of `run` for a shell, a container file or a launcher.
+/// Print the settings of `run` for shells, containers, launchers.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  eval \"$(peerdma env)\"                        sh, bash, zsh
-  peerdma env --fish | source                  fish
-  peerdma env --docker >> Dockerfile           ENV lines; the paths must exist in the image
+  eval \"$(peerdma env)\"               sh, bash, zsh
+  peerdma env --fish | source         fish
+  peerdma env --docker >> Dockerfile  ENV lines; the image needs the paths
   mpirun -x LD_PRELOAD -x LD_LIBRARY_PATH -x PEERDMA_SYSFS ./program")]
 pub struct Env {
     /// The device.
@@ -123,7 +123,9 @@ pub struct Env {
     pub json: bool,
 }
 
-/// List the processes that have a device open, in this network namespace.
+/// List the processes that have a device open.
+///
+/// They are those of this user in this network namespace.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  peerdma ps\n  peerdma ps --json | jq '.processes[].pid'")]
 pub struct Ps {

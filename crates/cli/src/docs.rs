@@ -44,18 +44,53 @@ fn render(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
         man.render_options_section(page)?;
         examples(sub, page)?;
     }
+    writeln!(page, ".SH ENVIRONMENT")?;
+    for (name, meaning) in ENVIRONMENT {
+        writeln!(page, ".TP\n\\fB{name}\\fR\n{}", escape(meaning))?;
+    }
     Ok(())
 }
 
-/// What the help prints after the options, unfilled: the examples are laid out already.
+/// The variables that the library in a program reads, and what they mean.
+const ENVIRONMENT: [(&str, &str); 6] = [
+    ("PEERDMA_SYSFS", "the generated sysfs tree that the program sees; set by run and env"),
+    ("PEERDMA_PLATFORM", "the platform file, as --platform"),
+    ("PEERDMA_TRACE", "the packet trace, as --trace"),
+    (
+        "PEERDMA_LOG",
+        "1: tell on stderr what is refused, and why, as --log; open, which run and env set: tell in one line why the \
+         device cannot be opened; anything else: tell nothing",
+    ),
+    (
+        "PEERDMA_COUNTERS",
+        "a file to which the device's counters and the bytes of every PCIe link and route are appended when it is \
+         closed",
+    ),
+    (
+        "PEERDMA_RECEIVE_BUFFER",
+        "socket receive buffer to ask for, in bytes (default: as much as the system grants)",
+    ),
+];
+
+/// A backslash is an escape to troff, and a hyphen is not a minus.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
+}
+
+/// What the help prints after the options: examples, which are indented and stay as they are, and paragraphs.
 fn examples(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     let Some(text) = command.get_after_help() else { return Ok(()) };
-    writeln!(page, ".SH EXAMPLES\n.nf")?;
+    writeln!(page, ".SH EXAMPLES")?;
     for line in text.to_string().lines().filter(|line| !line.starts_with("Example")) {
-        // A backslash is an escape to troff; a dot or quote at the start of a line a request.
-        writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
+        // A dot or quote at the start of a line would be a request.
+        let escaped = escape(line.trim_start());
+        match line {
+            "" => writeln!(page, ".PP")?,
+            _ if line.starts_with(' ') => writeln!(page, ".nf\n\\&{escaped}\n.fi")?,
+            _ => writeln!(page, "\\&{escaped}")?,
+        }
     }
-    writeln!(page, ".fi")
+    Ok(())
 }
 
 fn print(bytes: &[u8]) -> Outcome {

@@ -3,7 +3,8 @@
 use std::process::{Command, Output};
 
 fn peerdma(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_peerdma")).args(arguments).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
+    command.args(arguments).env("COLUMNS", "200").output().unwrap()
 }
 
 fn out(arguments: &[&str]) -> String {
@@ -52,7 +53,7 @@ fn completions_and_manual_page_name_the_commands() {
         assert!(script.contains("demo") && !script.contains("demo-peer"), "{shell}");
     }
     let page = out(&["man"]);
-    for word in [".TH", "PEERDMA RUN", "PEERDMA DEMO", "platform"] {
+    for word in [".TH", "PEERDMA RUN", "PEERDMA DEMO", "platform", "PEERDMA_COUNTERS"] {
         assert!(page.contains(word), "{word}");
     }
 }
@@ -65,10 +66,14 @@ fn help_has_examples_and_no_colour_off_a_terminal() {
         &["demo", "--help"],
         &["env", "--help"],
         &["ps", "--help"],
+        &["platform", "--help"],
     ] {
         let help = out(arguments);
         assert!(help.contains("Example"), "{arguments:?}");
         assert!(!help.contains('\u{1b}'), "{arguments:?}");
+        let examples = help.split("Examples:").nth(1).unwrap_or_default().lines();
+        let longest = examples.take_while(|line| line.is_empty() || line.starts_with("  "));
+        assert!(longest.map(|line| line.chars().count()).max() <= Some(80), "{help}");
     }
     let output = peerdma(&["run", "no-such-program-here"]);
     assert!(!output.stderr.contains(&0x1b));
