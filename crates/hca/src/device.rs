@@ -21,8 +21,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
-use std::time::Instant;
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak,
+};
+use std::time::{Duration, Instant};
 use umem::Umem;
 
 pub use crate::ah::AddressHandle;
@@ -402,6 +404,23 @@ impl Device {
         if self.timers.set(at, qpn) {
             self.thread.expect(at.saturating_duration_since(self.epoch).as_nanos() as u64);
         }
+    }
+
+    /// At the program's end: waits until what was received is answered, `limit` at most. The peer of a program that ends on
+    /// its last completion would miss the acknowledge otherwise.
+    pub fn settle(&self, limit: Duration) {
+        let begun = Instant::now();
+        // Not the lock itself: the program may end in a signal handler, amid a turn of its own.
+        while matches!(self.receiving.try_lock(), Err(TryLockError::WouldBlock))
+            && begun.elapsed() < limit
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    /// While the guard lives nobody receives, and what was received is answered.
+    pub(crate) fn between_turns(&self) -> MutexGuard<'_, Receiving> {
+        lock(&self.receiving)
     }
 
     fn qp_table(&self) -> RwLockReadGuard<'_, QpTable> {

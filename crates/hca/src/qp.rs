@@ -250,15 +250,22 @@ impl Qp {
         outcome
     }
 
-    /// Ends the QP's life: no packet, completion or event of it comes afterwards.
+    /// Ends the QP's life: no packet, completion or event of it comes afterwards. Waits for a turn of progress.
     pub fn destroy(&self) {
+        if self.core().destroyed {
+            return;
+        }
+        let device = self.device.upgrade();
+        // A turn in progress may still owe the peer the acknowledge of what the program has already seen complete.
+        let turn = device.as_ref().map(|device| device.between_turns());
         let mut core = self.core();
         if std::mem::replace(&mut core.destroyed, true) {
             return;
         }
         core.way = None;
         drop(core);
-        if let Some(device) = self.device.upgrade() {
+        drop(turn);
+        if let Some(device) = device {
             device.remove_qp(self.number);
         }
         self.init.send_cq.forget(self.number);
@@ -523,6 +530,24 @@ mod tests {
         qp.init.send_cq.poll(1, &mut |_| polled += 1).unwrap();
         assert_eq!(polled, 0);
     }
+    #[test]
+    fn destruction_waits_for_the_turn_that_owes_an_acknowledge() {
+        let device = device("turn");
+        let qp = connected(&device, QpType::Rc, 5);
+        let turn = device.between_turns();
+        let (done, destroyed) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                qp.destroy();
+                done.send(()).unwrap();
+            });
+            assert!(destroyed.recv_timeout(std::time::Duration::from_millis(50)).is_err());
+            assert!(!qp.core().destroyed);
+            drop(turn);
+            destroyed.recv().unwrap();
+        });
+    }
+
     /// Descriptors of this process for the socket that `device` receives IPv4 on.
     fn copies(device: &Device) -> usize {
         let socket = device.endpoint().receive_fds().next().unwrap();

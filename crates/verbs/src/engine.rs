@@ -10,10 +10,14 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 /// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
 /// them look for its provider library.
 const NO_VENDOR: u32 = 0xff_ffff;
+
+/// How long a program's end waits for a turn of progress, which takes microseconds unless the machine is busy.
+const LAST_TURN: Duration = Duration::from_millis(50);
 
 /// A running HCA and what it raises.
 pub struct Engine {
@@ -63,6 +67,7 @@ impl Drop for Engine {
 /// A program may end without closing its device.
 extern "C" fn at_exit() {
     if let Some(engine) = running_now() {
+        engine.device.settle(LAST_TURN);
         engine.report();
         // Whoever holds the device still may end it after us; the report must not come twice.
         std::mem::forget(engine);

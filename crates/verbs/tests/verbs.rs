@@ -4,6 +4,7 @@ mod library;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Compiles `tests/c/NAME.c` against the installed headers and the distribution's library.
 fn compile(name: &str) -> PathBuf {
@@ -19,7 +20,12 @@ fn compile(name: &str) -> PathBuf {
     exe
 }
 
+/// One program at a time: when processes come and go, others may lose a packet, and a receiver that has left cannot
+/// acknowledge its repetition.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn run(name: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let exe = compile(name);
     let out = library::command(exe.to_str().unwrap()).output().unwrap();
     let told = String::from_utf8_lossy(&out.stderr);
@@ -39,6 +45,11 @@ fn events_arrive_once_and_are_acknowledged() {
 #[test]
 fn wrong_keys_and_vanishing_memory_are_completion_errors() {
     run("memory");
+}
+
+#[test]
+fn a_program_may_end_on_its_last_completion() {
+    run("leave");
 }
 
 #[test]

@@ -95,7 +95,7 @@ static inline int connect_qp(struct ibv_qp *qp, struct ibv_qp *peer)
 		.max_dest_rd_atomic = 1,
 		.max_rd_atomic = 1,
 		.min_rnr_timer = 1,
-		.timeout = 10,
+		.timeout = 14,
 		.retry_cnt = 3,
 		.rnr_retry = 3,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 1 } },
