@@ -3,7 +3,7 @@
 use crate::device::{Device, Way};
 use crate::error::Result;
 use crate::key::PdId;
-use crate::pd::Pd;
+use crate::pd::{Belonging, Pd};
 use crate::types::AhAttr;
 use link::Path;
 use smallvec::SmallVec;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A resolved datagram destination.
 pub struct AddressHandle {
-    pd: Option<Arc<Pd>>,
+    pd: Option<Belonging>,
     attr: AhAttr,
     path: Path,
     /// One way for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
@@ -27,8 +27,15 @@ impl std::fmt::Debug for AddressHandle {
 impl AddressHandle {
     pub(crate) fn new(device: &Device, pd: &Arc<Pd>, attr: AhAttr) -> Result<Arc<AddressHandle>> {
         let path = device.path(&attr)?;
-        pd.add_user();
-        Ok(Arc::new(AddressHandle { pd: Some(pd.clone()), attr, path, ways: Mutex::default() }))
+        let pd = Some(Belonging::new(pd));
+        Ok(Arc::new(AddressHandle { pd, attr, path, ways: Mutex::default() }))
+    }
+
+    /// Ends the handle's life for the program: its domain may go. Requests already posted keep the destination.
+    pub fn destroy(&self) {
+        if let Some(pd) = &self.pd {
+            pd.end();
+        }
     }
 
     /// A handle of no device, for tests of the transport.
@@ -68,13 +75,5 @@ impl AddressHandle {
 
     fn ways(&self) -> MutexGuard<'_, SmallVec<[(u32, Way); 1]>> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for AddressHandle {
-    fn drop(&mut self) {
-        if let Some(pd) = &self.pd {
-            pd.drop_user();
-        }
     }
 }

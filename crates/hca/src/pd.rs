@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::key::PdId;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// A protection domain.
 #[derive(Debug)]
@@ -38,5 +39,40 @@ impl Pd {
 
     pub(crate) fn drop_user(&self) {
         self.users.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An object's place in a domain. It ends when the program destroys the object, although the engine may hold the object
+/// for a moment longer; at the latest with the value.
+#[derive(Debug)]
+pub(crate) struct Belonging {
+    pd: Arc<Pd>,
+    ended: AtomicBool,
+}
+
+impl Belonging {
+    pub(crate) fn new(pd: &Arc<Pd>) -> Belonging {
+        pd.add_user();
+        Belonging { pd: pd.clone(), ended: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.pd.id()
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Relaxed) {
+            self.pd.drop_user();
+        }
+    }
+}
+
+impl Drop for Belonging {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::key::PdId;
-use crate::pd::Pd;
+use crate::pd::{Belonging, Pd};
 use crate::transport::SharedReceive;
 use crate::types::{EventType, RecvWr};
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ struct Queue {
 /// A shared receive queue. `queue` is taken under a QP's lock, never the other way.
 pub struct Srq {
     device: Weak<Device>,
-    pd: Arc<Pd>,
+    pd: Belonging,
     queue: Mutex<Queue>,
     users: AtomicU32,
     this: Weak<Srq>,
@@ -44,10 +44,9 @@ impl std::fmt::Debug for Srq {
 
 impl Srq {
     pub(crate) fn new(device: &Arc<Device>, pd: &Arc<Pd>, attr: SrqAttr) -> Arc<Srq> {
-        pd.add_user();
         Arc::new_cyclic(|this| Srq {
             device: Arc::downgrade(device),
-            pd: pd.clone(),
+            pd: Belonging::new(pd),
             queue: Mutex::new(Queue { requests: VecDeque::new(), attr }),
             users: AtomicU32::new(0),
             this: this.clone(),
@@ -60,7 +59,7 @@ impl Srq {
 
     /// Protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+        self.pd.pd()
     }
 
     /// Appends a receive request.
@@ -113,6 +112,7 @@ impl Srq {
         if self.users.load(Relaxed) > 0 {
             return Err(Error::Busy("queue pairs still use the shared receive queue"));
         }
+        self.pd.end();
         Ok(())
     }
 
@@ -145,11 +145,5 @@ impl SharedReceive for Srq {
             });
         }
         Some(request)
-    }
-}
-
-impl Drop for Srq {
-    fn drop(&mut self) {
-        self.pd.drop_user();
     }
 }

@@ -3,7 +3,7 @@
 use hca::{
     Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
     QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus,
+    SrqAttr, WcOpcode, WcStatus,
 };
 use registry::{Client, Options, Role};
 use std::sync::Arc;
@@ -224,6 +224,27 @@ fn objects_in_use_are_busy() {
     assert!(end.cq.destroy().is_ok());
     drop(end.mr);
     assert!(end.pd.dealloc().is_ok());
+}
+
+#[test]
+fn what_the_program_destroyed_holds_its_domain_no_longer() {
+    use hca::Error::Busy;
+    let End { device, pd, cq, qp, mr, buffer: _buffer } = End::new("one", &options(), QpType::Ud);
+    qp.destroy();
+    drop((cq, mr));
+    let srq = device.create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }).unwrap();
+    let gids = device.gids(1).unwrap();
+    let to = AhAttr { is_global: true, dgid: gids[0].gid, port_num: 1, ..AhAttr::default() };
+    let ah = device.create_ah(&pd, &to).unwrap();
+    // The engine's threads may hold them a moment longer.
+    let held = (srq.clone(), ah.clone());
+    assert!(matches!(pd.dealloc(), Err(Busy(_))));
+    srq.destroy().unwrap();
+    assert!(matches!(pd.dealloc(), Err(Busy(_))));
+    ah.destroy();
+    assert!(pd.dealloc().is_ok());
+    drop((srq, ah, held));
+    assert!(pd.dealloc().is_ok(), "they are counted out once");
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
         // SAFETY: the program passes a live handle and uses it no more; it came from `give`.
         unsafe {
-            object::<Ah>(ah)?;
+            object::<Ah>(ah)?.hca.destroy();
             drop(take_back::<Ah>(ah));
         }
         Ok(())
