@@ -18,7 +18,7 @@ const TRACE: &str = "PEERDMA_TRACE";
 /// Name of the variable with the file for the counters.
 pub const COUNTERS: &str = "PEERDMA_COUNTERS";
 /// Name of the variable that makes the library speak.
-const LOG: &str = "PEERDMA_LOG";
+pub const LOG: &str = "PEERDMA_LOG";
 
 /// First word of a pcap file with nanosecond time stamps, in the writer's byte order.
 const PCAP: u32 = 0xa1b2_3c4d;

@@ -45,8 +45,8 @@ pub fn demo(arguments: &Demo) -> Outcome {
             command.arg("--corrupt");
         }
         let counters = session.path().join(format!("counters-{}", side_name(side)));
-        command.env(settings::COUNTERS, &counters);
-        // Told afterwards, or it would be lost in the progress bar.
+        // What they say is told afterwards, or it would be lost in the progress bar, and only if it is wanted.
+        command.env(settings::COUNTERS, &counters).env(settings::LOG, "1");
         command.stderr(File::create(said(side)).what("cannot write a file of the session")?);
         Peer::start(side, command, counters, events)
     };
@@ -56,8 +56,10 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let far = start(Side::Far, &events)?;
     let conductor = Conductor { near, far, inbox, progress: Progress::new(size) };
     let report = conductor.conduct(&platform, &file, size, &lib);
-    let [near, far] = [Side::Near, Side::Far].map(|side| read_to_string(said(side)));
-    tell(&near.unwrap_or_default(), &far.unwrap_or_default());
+    if report.is_err() || arguments.device.log {
+        let [near, far] = [Side::Near, Side::Far].map(|side| read_to_string(said(side)));
+        tell(&near.unwrap_or_default(), &far.unwrap_or_default());
+    }
     let report = report?;
     drop(session);
     report.print(arguments.json);
