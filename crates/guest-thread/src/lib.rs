@@ -5,7 +5,7 @@
 //! place the write. So a thread asks the scheduler for short slices (Linux 6.12: a waking thread with a shorter slice
 //! preempts); it gets no more of the processor for it. Older kernels ignore the wish.
 //!
-//! The synchronous ones (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP) stay unblocked: they belong to the thread that
+//! The synchronous ones (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS) stay unblocked: they belong to the thread that
 //! causes them, and the guarded copies need them.
 
 use std::io;
@@ -75,13 +75,17 @@ fn nice() -> i32 {
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
+/// Raised by what a thread itself does: SIGSYS is how a seccomp filter traps a system call.
+const SYNCHRONOUS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
 fn block_asynchronous() -> io::Result<libc::sigset_t> {
     // SAFETY: an all-zero sigset_t is a valid value, and each call gets pointers to live local sets.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
-        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        for signal in SYNCHRONOUS {
             libc::sigdelset(&mut all, signal);
         }
         match libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) {
