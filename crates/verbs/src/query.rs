@@ -11,13 +11,11 @@ use std::mem::offset_of;
 // enum ibv_device_cap_flags
 const CAP_UD_AV_PORT_ENFORCE: u32 = 1 << 6;
 const CAP_CURR_QP_STATE_MOD: u32 = 1 << 7;
-const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const CAP_SRQ_RESIZE: u32 = 1 << 13;
 const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_CURR_QP_STATE_MOD
-    | CAP_PORT_ACTIVE_EVENT
     | CAP_SYS_IMAGE_GUID
     | CAP_RC_RNR_NAK_GEN
     | CAP_SRQ_RESIZE;
