@@ -1,6 +1,7 @@
 //! `peerdma run` as a user meets it: status, signals, environment, warnings, and what is left behind.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -114,6 +115,8 @@ fn a_stopped_and_continued_program_goes_on() {
     let script = "echo $$; read line; echo end";
     let mut child = place
         .peerdma(&["run", "--", "sh", "-c", script])
+        // The kernel drops stop signals in an orphaned process group, which a test run without a terminal may be in.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
