@@ -17,9 +17,18 @@ enum Armed {
 
 struct Ring {
     completions: VecDeque<Completion>,
-    capacity: usize,
+    /// Entries asked for.
+    cqe: u32,
     armed: Armed,
     overrun: bool,
+}
+
+impl Ring {
+    /// Places there are: drivers round up to a power of two with one to spare, and programs that ask for the bare
+    /// minimum live on it (perftest's latency tests ask for 1 and let 2 completions wait).
+    fn places(&self) -> usize {
+        (self.cqe as usize + 1).next_power_of_two()
+    }
 }
 
 /// A completion queue. `ring` is the innermost lock of the device: nothing else is taken under it.
@@ -33,7 +42,7 @@ pub struct Cq {
 
 impl std::fmt::Debug for Cq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cq").field("capacity", &self.ring().capacity).finish_non_exhaustive()
+        f.debug_struct("Cq").field("cqe", &self.ring().cqe).finish_non_exhaustive()
     }
 }
 
@@ -48,7 +57,7 @@ impl Cq {
             notify,
             ring: Mutex::new(Ring {
                 completions: VecDeque::with_capacity((cqe as usize).min(4096)),
-                capacity: cqe as usize,
+                cqe,
                 armed: Armed::No,
                 overrun: false,
             }),
@@ -63,7 +72,7 @@ impl Cq {
 
     /// Entries the queue can hold.
     pub fn capacity(&self) -> u32 {
-        self.ring().capacity as u32
+        self.ring().cqe
     }
 
     /// Takes up to `max` completions. When the ring is empty the caller's thread makes the device's progress first, so a
@@ -116,7 +125,7 @@ impl Cq {
         if ring.completions.len() > cqe as usize {
             return Err(Error::Invalid("more completions wait than the new size holds"));
         }
-        ring.capacity = cqe as usize;
+        ring.cqe = cqe;
         Ok(())
     }
 
@@ -149,7 +158,7 @@ impl Cq {
         if ring.overrun {
             return;
         }
-        if ring.completions.len() >= ring.capacity {
+        if ring.completions.len() >= ring.places() {
             ring.overrun = true;
             drop(ring);
             self.raise(EventType::CqErr);
