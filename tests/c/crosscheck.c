@@ -163,7 +163,7 @@ static void connect_qp(int gid_index, enum ibv_qp_type type)
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = here.psn;
-	attr.timeout = 14;
+	attr.timeout = 18;
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;
