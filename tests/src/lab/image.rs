@@ -18,6 +18,7 @@ const MODULES: &[&str] = &[
     "rdma_rxe",
     "ib_uverbs",
     "rdma_ucm",
+    "vgem",
 ];
 
 const PROGRAMS: &[&str] = &[

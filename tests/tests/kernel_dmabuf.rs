@@ -1,0 +1,26 @@
+//! A dma-buf of the kernel's own, registered and written by RDMA: in the lab's guest, whose kernel has vgem.
+
+use std::time::Duration;
+use system::{lab::Guest, peerdma, skip};
+
+#[test]
+fn a_kernel_buffer_is_written_and_read_by_rdma() {
+    let program = match system::c_program("kernel_dmabuf") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let guest = match Guest::boot(&[&program, peerdma()]) {
+        Ok(guest) => guest,
+        Err(reason) => skip!("{reason:#}"),
+    };
+    let limit = Duration::from_secs(120);
+    let (status, cards) = guest.script("ls /dev/dri/card0", limit).unwrap();
+    if status != 0 {
+        skip!("the guest's kernel has no vgem device: {cards}");
+    }
+    // The guest's rxe holds UDP port 4791 in the first network namespace.
+    let script = "unshare -n sh -c 'ip link set lo up; HOME=/tmp peerdma run -- kernel_dmabuf /dev/dri/card0'";
+    let (status, said) = guest.script(script, limit).unwrap();
+    assert_eq!(status, 0, "{said}\n{}", guest.console());
+    assert!(said.contains("ok"), "{said}");
+}
