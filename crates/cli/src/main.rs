@@ -2,6 +2,8 @@
 //!
 //! One file a command; what commands share: `settings` (the environment that makes a program see the device),
 //! `embedded` (the library inside this program), `session` (temporary files), `tree` (the sysfs a program sees).
+// Only `supervise` may: waiting for signals and children has no safe interface.
+#![deny(unsafe_code)]
 
 mod args;
 mod demo;

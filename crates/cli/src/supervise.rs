@@ -3,6 +3,7 @@
 //!
 //! The child stays in the launcher's process group, so the terminal reaches both with Ctrl-C and the like; those
 //! signals come from the kernel and are not passed on a second time. Signals sent by a process are.
+#![allow(unsafe_code, reason = "signals and children are waited for by the C library's calls")]
 
 use crate::session::Note;
 use std::io;
