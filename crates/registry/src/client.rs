@@ -112,6 +112,8 @@ pub(crate) struct Kept {
     pub members: BTreeMap<u16, Arc<Joined>>,
     pub published: BTreeMap<String, Arc<Fd>>,
     pub claims: BTreeMap<(u32, u64), u16>,
+    /// Holds what must outlive the registry's host.
+    pub vault: Option<Arc<Fd>>,
 }
 
 /// The connection, used by one caller at a time.
@@ -315,6 +317,9 @@ impl Client {
             let v4 = if v4 { fds.next() } else { None };
             let v6 = if v6 { fds.next() } else { None };
             let deed = fds.next().ok_or_else(|| Error::Protocol("a grant without deed".into()))?;
+            if let Some(vault) = fds.next() {
+                kept.vault = Some(Arc::new(table.keep(vault)));
+            }
             let copy = |fd: &Option<OwnedFd>| {
                 fd.as_ref().map(|fd| table.duplicate(fd.as_fd())).transpose().map_err(own)
             };

@@ -106,6 +106,13 @@ pub(crate) struct Fd {
     table: Arc<Table>,
 }
 
+impl PartialEq for Fd {
+    fn eq(&self, other: &Fd) -> bool {
+        // Two that are open at once differ in their number.
+        self.raw == other.raw
+    }
+}
+
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as `self` lives, save after `abandon`, which happens

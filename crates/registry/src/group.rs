@@ -10,7 +10,7 @@
 //! sockets it did not bind. The group is then *uncertain* and is located by experiment.
 
 use crate::Error;
-use crate::kernel::{Family, Kernel};
+use crate::kernel::{Family, Held, Kernel};
 use crate::steer;
 use std::collections::BTreeMap;
 
@@ -18,17 +18,31 @@ use std::collections::BTreeMap;
 const SPARE: usize = 16;
 
 enum Seat<F> {
-    Member { slot: u16, socket: F },
-    Vacant { socket: F },
-    Foreign { presumed: Option<u16> },
+    Member {
+        slot: u16,
+        socket: F,
+    },
+    /// `of` is the slot of a member whose connection ended, which need not mean that its process has.
+    Vacant {
+        of: Option<u16>,
+        socket: F,
+    },
+    Foreign {
+        presumed: Option<u16>,
+    },
 }
 
 impl<F> Seat<F> {
     fn socket(&self) -> Option<&F> {
         match self {
-            Seat::Member { socket, .. } | Seat::Vacant { socket } => Some(socket),
+            Seat::Member { socket, .. } | Seat::Vacant { socket, .. } => Some(socket),
             Seat::Foreign { .. } => None,
         }
+    }
+
+    /// Whether nobody receives here any more. A socket can be taken out of its group, but never back in.
+    fn is_dead<K: Kernel<Fd = F>>(&self, kernel: &K) -> bool {
+        matches!(self, Seat::Vacant { of, .. } if !of.is_some_and(|slot| kernel.is_held(slot)))
     }
 
     fn is_vacant(&self) -> bool {
@@ -52,6 +66,11 @@ pub(crate) struct Group<F> {
 impl<F: Clone> Group<F> {
     pub(crate) fn new(family: Family) -> Self {
         Group { family, seats: Vec::new(), strays: Vec::new(), certain: false }
+    }
+
+    /// Which family's it is.
+    pub(crate) fn family(&self) -> Family {
+        self.family
     }
 
     /// Whether every index is known.
@@ -84,21 +103,53 @@ impl<F: Clone> Group<F> {
             *seat = Seat::Member { slot, socket };
             return;
         }
+        for seat in &mut self.seats {
+            if let Seat::Vacant { of, .. } = seat
+                && *of == Some(slot)
+            {
+                // Whoever had the slot is gone.
+                *of = None;
+            }
+        }
         self.strays.retain(|(stray, _)| *stray != slot);
         self.seats.push(Seat::Member { slot, socket });
         self.certain &= just_bound;
     }
 
-    /// The member of this slot is gone; its seat stays until it can go without moving others.
-    pub(crate) fn vacate<K: Kernel<Fd = F>>(&mut self, kernel: &mut K, slot: u16) {
+    /// Takes over a socket from the host before, with the slot it serves. If that is nobody's any more, the socket is
+    /// given up where it moves nobody.
+    pub(crate) fn inherit<K: Kernel<Fd = F>>(&mut self, kernel: &K, (of, socket): Held<F>) {
+        if self.sockets().any(|(_, s)| kernel.same(&s, &socket)) {
+            return;
+        }
+        let of = of.filter(|slot| self.sockets().all(|(known, _)| known != Some(*slot)));
+        self.seats.push(Seat::Vacant { of, socket });
+        self.certain = false;
+    }
+
+    /// All sockets of ours, with the slots they serve.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = Held<F>> {
+        let seats = self.seats.iter().filter_map(|seat| match seat {
+            Seat::Member { slot, socket } => Some((Some(*slot), socket.clone())),
+            Seat::Vacant { of, socket } => Some((*of, socket.clone())),
+            Seat::Foreign { .. } => None,
+        });
+        seats.chain(self.strays.iter().map(|(slot, socket)| (Some(*slot), socket.clone())))
+    }
+
+    /// The member of this slot is gone; its seat stays until it can go without moving others. If it did not `leave` but
+    /// its connection ended, it may come back.
+    pub(crate) fn vacate<K: Kernel<Fd = F>>(&mut self, kernel: &mut K, slot: u16, leave: bool) {
         if let Some(at) = self.strays.iter().position(|(stray, _)| *stray == slot) {
             let (_, socket) = self.strays.swap_remove(at);
-            kernel.expel(self.family, &socket);
+            if leave || !kernel.is_held(slot) {
+                kernel.expel(self.family, &socket);
+            }
         }
         if let Some(seat) = self.seats.iter_mut().find(|s| s.is_of(slot))
             && let Some(socket) = seat.socket().cloned()
         {
-            *seat = Seat::Vacant { socket };
+            *seat = Seat::Vacant { of: (!leave).then_some(slot), socket };
         }
         if self.certain {
             self.trim(kernel);
@@ -106,14 +157,14 @@ impl<F: Clone> Group<F> {
     }
 
     fn trim<K: Kernel<Fd = F>>(&mut self, kernel: &mut K) {
-        while let Some(seat) = self.seats.pop_if(|s| s.is_vacant()) {
+        while let Some(seat) = self.seats.pop_if(|s| s.is_dead(kernel)) {
             if let Some(socket) = seat.socket() {
                 kernel.expel(self.family, socket);
             }
         }
         let vacant = self.seats.iter().filter(|s| s.is_vacant()).count();
         if vacant > SPARE + self.seats.len() / 2
-            && let Some(at) = self.seats.iter().position(Seat::is_vacant)
+            && let Some(at) = self.seats.iter().position(|s| s.is_dead(kernel))
             && let Some(socket) = self.seats.swap_remove(at).socket()
         {
             kernel.expel(self.family, socket);
@@ -180,7 +231,11 @@ impl<F: Clone> Group<F> {
         for seat in known.into_iter().flatten() {
             match seat {
                 Seat::Member { slot, socket } => self.strays.push((slot, socket)),
-                Seat::Vacant { socket } => kernel.expel(self.family, &socket),
+                Seat::Vacant { of, socket } => {
+                    if !of.is_some_and(|slot| kernel.is_held(slot)) {
+                        kernel.expel(self.family, &socket);
+                    }
+                }
                 Seat::Foreign { .. } => {}
             }
         }
@@ -207,9 +262,9 @@ impl<F: Clone> Group<F> {
         let indexed = self.seats.iter().zip(0_u32..);
         indexed
             .filter_map(|(seat, index)| match seat {
-                Seat::Member { slot, .. } | Seat::Foreign { presumed: Some(slot) } => {
-                    Some((*slot, index))
-                }
+                Seat::Member { slot, .. }
+                | Seat::Vacant { of: Some(slot), .. }
+                | Seat::Foreign { presumed: Some(slot) } => Some((*slot, index)),
                 _ => None,
             })
             .collect()

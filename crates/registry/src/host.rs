@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 const MAX_CONNS: usize = 2048;
 /// Requests of one connection in a turn.
 const BATCH: usize = 16;
+/// How long the members of a host that ended have to come back before the steering changes without them.
+const RETURN_WITHIN: Duration = Duration::from_secs(1);
+/// How often those that are awaited are looked at.
+const REVIEW: Duration = Duration::from_millis(10);
 /// How long a burst of requests may put off finding out an uncertain order.
 const SETTLE_WITHIN: Duration = Duration::from_millis(20);
 /// First and longest pause between experiments while sockets of unknown owners are in the group: short at
@@ -56,6 +60,8 @@ pub(crate) struct Host {
     unsettled_since: Option<Instant>,
     retry_at: Option<Instant>,
     pause: Duration,
+    /// Until when the members of the host before are awaited, and when to see whether they still exist.
+    return_by: Option<(Instant, Instant)>,
 }
 
 impl Host {
@@ -67,10 +73,10 @@ impl Host {
         port: u16,
     ) -> Self {
         let mut server = Server::new(Real::new(names.clone(), table.clone(), port));
-        if generation > 0 {
-            // The processes of the stopped host see no end of their connection.
-            server.absentees();
-        }
+        // The processes of a stopped host see no end of their connection; they are called here.
+        server.follow(generation == 0);
+        let now = Instant::now();
+        let return_by = server.is_awaiting().then(|| (now + RETURN_WITHIN, now + REVIEW));
         Host {
             listener,
             generation,
@@ -82,6 +88,7 @@ impl Host {
             unsettled_since: None,
             retry_at: None,
             pause: RETRY.0,
+            return_by,
         }
     }
 
@@ -96,7 +103,8 @@ impl Host {
 
     /// When to call [`Host::serve`] although nothing is ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.unsettled_since.or(self.retry_at)
+        let review = self.return_by.map(|(_, review)| review);
+        review.or(self.unsettled_since).or(self.retry_at)
     }
 
     /// Serves what is ready. False when this registry has been deposed and is to be dropped.
@@ -110,6 +118,15 @@ impl Host {
                 Ready::Listener => self.accept(),
                 Ready::Conn(id) => self.turn(*id),
             }
+        }
+        if let Some((by, _)) = self.return_by {
+            self.server.review_awaited();
+            if self.server.is_awaiting() && now < by {
+                self.return_by = Some((by, now + REVIEW));
+                return true;
+            }
+            self.return_by = None;
+            self.server.stop_awaiting();
         }
         if self.server.is_settled() {
             self.unsettled_since = None;

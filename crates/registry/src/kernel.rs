@@ -11,9 +11,12 @@ pub(crate) enum Family {
     V6,
 }
 
+/// A socket and the slot it serves, if any.
+pub(crate) type Held<F> = (Option<u16>, F);
+
 /// The system under the server. `Fd` is a shared handle: clones are one descriptor.
 pub(crate) trait Kernel {
-    type Fd: Clone;
+    type Fd: Clone + PartialEq;
 
     /// A new socket at the end of the family's group; `None` where the host lacks the family.
     fn bind(&mut self, family: Family) -> Result<Option<Self::Fd>, Error>;
@@ -28,8 +31,17 @@ pub(crate) trait Kernel {
     fn are_at(&mut self, family: Family, expected: &[(Self::Fd, u32)]) -> Option<bool>;
     /// Whether two descriptors are one socket.
     fn same(&self, a: &Self::Fd, b: &Self::Fd) -> bool;
+    /// Makes these sockets, each with the slot it serves, outlive this process for as long as somebody holds the vault,
+    /// instead of those before.
+    fn fill_vault(&mut self, sockets: &[Held<Self::Fd>]);
+    /// The vault, to be held by members; `None` if there cannot be one.
+    fn vault(&self) -> Option<Self::Fd>;
+    /// Takes the sockets out of the vault of a host that ended.
+    fn empty_vault(&mut self, vault: &Self::Fd) -> Vec<(Family, Held<Self::Fd>)>;
     /// The proof that a slot is in use, which lives as long as its holder; `None` if it is in use.
     fn deed(&mut self, slot: u16) -> Result<Option<Self::Fd>, Error>;
+    /// Whether the proof that a slot is in use still exists.
+    fn is_held(&self, slot: u16) -> bool;
     /// Slots in use by processes that are not among `present`; these are told to look for this registry.
     fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16>;
     /// Nanoseconds since the epoch.

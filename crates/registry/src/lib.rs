@@ -12,10 +12,10 @@
 //! - A member that is killed, stopped or debugged disturbs no other, also if it hosts the registry: a host
 //!   that ended is followed at once; one that is stopped is *deposed* by the first process that gets no
 //!   answer within half a second, or by a member that such an observer calls, and abdicates when it wakes.
-//! - Until a killed host is followed, which takes milliseconds, the kernel may hand a datagram to another
-//!   member, where it is lost: the killed one's sockets leave the group, and the last ones move into their
-//!   places. Reliable connections repeat what was lost; unreliable ones do not.
-//! - While the host lives, a member's coming and going moves no other member's traffic (`group`).
+//! - A member's coming and going moves no other member's traffic (`group`), also if it hosted the registry: what
+//!   only the host held is kept open by the others (`vault`), and its successor leaves the steering as it is
+//!   until all have come back. Only when that takes too long, or when a new process comes before, datagrams for those
+//!   that are not back may go astray for a moment.
 //! - A new host finds out the order of the group by experiment, without the help of the members' engines and
 //!   also for stopped members (`probe`); traffic for unknown slots goes to the leader, the oldest member.
 //! - All calls end within two seconds.
@@ -39,6 +39,7 @@ mod record;
 mod server;
 mod steer;
 mod sys;
+mod vault;
 mod worker;
 
 /// The message parsers, for fuzzing; not part of the API.

@@ -135,6 +135,16 @@ impl Names {
         }
     }
 
+    /// Whether somebody holds the deed of a slot. The holder does not notice.
+    pub(crate) fn is_held(&self, slot: u16) -> rustix::io::Result<bool> {
+        let fd = self.socket(SocketType::DGRAM)?;
+        match rustix::net::connect(&fd, &self.address(&format!("/slot/{slot}"))?) {
+            Ok(()) => Ok(true),
+            Err(Errno::CONNREFUSED) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Tells the holders of these slots to look for the registry; returns those that exist.
     pub(crate) fn summon(&self, slots: impl Iterator<Item = u16>) -> rustix::io::Result<Vec<u16>> {
         let from = self.socket(SocketType::DGRAM)?;

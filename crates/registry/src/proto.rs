@@ -11,7 +11,7 @@ use crate::Error;
 pub(crate) const VERSION: u16 = 1;
 /// Largest record in bytes.
 pub(crate) const MAX_RECORD: usize = 32 * 1024;
-/// Most descriptors in one record: v4, v6 and deed of a join; directory, v4, v6 of a rejoin.
+/// Most descriptors in one record: v4, v6, deed and vault of a join; directory, v4, v6 and vault of a rejoin.
 pub(crate) const MAX_FDS: usize = 4;
 /// Longest published id in bytes.
 pub(crate) const MAX_ID: usize = 128;

@@ -2,11 +2,12 @@
 
 use crate::Error;
 use crate::fds::Fd;
-use crate::kernel::{Family, Kernel};
+use crate::kernel::{Family, Held, Kernel};
 use crate::names::Names;
 use crate::probe;
 use crate::steer::{Insn, SLOTS};
 use crate::sys;
+use crate::vault::{self, Vault};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{SocketFlags, SocketType};
@@ -21,11 +22,14 @@ pub(crate) struct Real {
     names: Names,
     table: Arc<crate::fds::Table>,
     port: u16,
+    vault: Option<Vault>,
 }
 
 impl Real {
     pub(crate) fn new(names: Names, table: Arc<crate::fds::Table>, port: u16) -> Self {
-        Real { names, table, port }
+        // Without a vault all works, but less smoothly when this host ends.
+        let vault = Vault::new(&table).ok();
+        Real { names, table, port, vault }
     }
 }
 
@@ -133,9 +137,29 @@ impl Kernel for Real {
         }
     }
 
+    fn fill_vault(&mut self, sockets: &[Held<Arc<Fd>>]) {
+        if let Some(vault) = &mut self.vault {
+            vault.fill(sockets);
+        }
+    }
+
+    fn vault(&self) -> Option<Arc<Fd>> {
+        Some(self.vault.as_ref()?.far().clone())
+    }
+
+    fn empty_vault(&mut self, vault: &Arc<Fd>) -> Vec<(Family, Held<Arc<Fd>>)> {
+        let ours = self.vault.as_ref().is_some_and(|own| self.same(own.far(), vault));
+        if ours { Vec::new() } else { vault::empty(vault, &self.table) }
+    }
+
     fn deed(&mut self, slot: u16) -> Result<Option<Arc<Fd>>, Error> {
         let deed = self.names.deed(slot).map_err(|e| Error::system("binding a slot's name", e))?;
         Ok(deed.map(Arc::new))
+    }
+
+    fn is_held(&self, slot: u16) -> bool {
+        // Not known means that it may be.
+        self.names.is_held(slot).unwrap_or(true)
     }
 
     fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16> {

@@ -7,7 +7,7 @@
 
 use crate::Error;
 use crate::group::Group;
-use crate::kernel::{Family, Kernel};
+use crate::kernel::{Family, Held, Kernel};
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row, VERSION};
 use crate::steer::SLOTS;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -50,6 +50,12 @@ pub(crate) struct Server<K: Kernel> {
     stale: bool,
     /// Slots of processes that had not come back by then.
     absent: Vec<u16>,
+    /// Slots of the host before that are expected back; until then the steering stays as it was.
+    awaited: BTreeSet<u16>,
+    /// The host before has ended, so what was its alone is ours.
+    inherits: bool,
+    /// What the vault holds.
+    in_vault: Vec<Held<K::Fd>>,
 }
 
 fn done<F>() -> Answer<F> {
@@ -79,6 +85,40 @@ impl<K: Kernel> Server<K> {
             next_slot,
             stale: false,
             absent: Vec::new(),
+            awaited: BTreeSet::new(),
+            inherits: false,
+            in_vault: Vec::new(),
+        }
+    }
+
+    /// Follows on a host, if there was one: calls its members and waits for them with a new order of steering.
+    /// `ended` tells that it does not merely stand still.
+    pub(crate) fn follow(&mut self, ended: bool) {
+        self.inherits = ended;
+        self.awaited = self.absentees().into_iter().collect();
+    }
+
+    /// Whether members of the host before have yet to come back.
+    pub(crate) fn is_awaiting(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// No longer awaits those that ended meanwhile.
+    pub(crate) fn review_awaited(&mut self) {
+        self.awaited.retain(|slot| self.kernel.is_held(*slot));
+    }
+
+    /// Goes on without those who did not come back.
+    pub(crate) fn stop_awaiting(&mut self) {
+        self.awaited.clear();
+    }
+
+    /// Keeps all sockets in the vault: those of members too, for these may end together with this process.
+    fn secure(&mut self) {
+        let sockets: Vec<_> = self.groups.iter().flat_map(Group::sockets).collect();
+        if sockets != self.in_vault {
+            self.kernel.fill_vault(&sockets);
+            self.in_vault = sockets;
         }
     }
 
@@ -92,9 +132,10 @@ impl<K: Kernel> Server<K> {
         self.peers.remove(&conn);
         let gone = self.members.iter().filter(|(_, m)| m.conn == conn);
         let gone: Vec<u16> = gone.map(|(slot, _)| *slot).collect();
-        self.remove(&gone);
+        self.remove(&gone, false);
         self.published.retain(|_, (owner, _)| *owner != conn);
         self.claims.retain(|_, (owner, _)| *owner != conn);
+        self.secure();
     }
 
     /// Answers one request.
@@ -104,7 +145,9 @@ impl<K: Kernel> Server<K> {
         request: Request,
         fds: Vec<K::Fd>,
     ) -> Answer<K::Fd> {
-        self.answer(conn, request, fds).unwrap_or_else(|e| (Reply::Failed(e), Vec::new()))
+        let answer = self.answer(conn, request, fds);
+        self.secure();
+        answer.unwrap_or_else(|e| (Reply::Failed(e), Vec::new()))
     }
 
     fn answer(
@@ -134,7 +177,13 @@ impl<K: Kernel> Server<K> {
                 let directory = next()?;
                 let v4 = if v4 { Some(next()?) } else { None };
                 let v6 = if v6 { Some(next()?) } else { None };
-                self.rejoin(conn, slot, joined_at, who, directory, [v4, v6])
+                // The last one, if any, is the vault of the host before.
+                let vault = next().ok();
+                let answer = self.rejoin(conn, slot, joined_at, who, directory, [v4, v6])?;
+                if let Some(vault) = vault.filter(|_| self.inherits) {
+                    self.inherit(&vault);
+                }
+                Ok(answer)
             }
             Request::Leave { slot } => {
                 self.own(conn, slot)?;
@@ -142,12 +191,12 @@ impl<K: Kernel> Server<K> {
                 self.claims.retain(|_, (_, holder)| *holder != slot);
                 let released = before - self.claims.len();
                 self.count(conn, -(released as isize))?;
-                self.remove(&[slot]);
+                self.remove(&[slot], true);
                 Ok(done())
             }
             Request::Members { after } => {
-                // Who sees a member listed may count on its steering.
-                if self.is_stale() {
+                // Who sees a member listed may count on its steering; while others are awaited it is as it was.
+                if self.is_stale() && !self.is_awaiting() {
                     self.settle()?;
                 }
                 Ok((Reply::Members(self.page(after)), Vec::new()))
@@ -297,11 +346,11 @@ impl<K: Kernel> Server<K> {
         self.members.insert(slot, member);
         self.stale = true;
         if let Err(error) = self.seat() {
-            self.remove(&[slot]);
+            self.remove(&[slot], true);
             return Err(error);
         }
         let flags = (v4.is_some(), v6.is_some());
-        let fds = [v4, v6, Some(deed)].into_iter().flatten().collect();
+        let fds = [v4, v6, Some(deed), self.kernel.vault()].into_iter().flatten().collect();
         Ok((Reply::Joined { slot, joined_at, v4: flags.0, v6: flags.1 }, fds))
     }
 
@@ -337,11 +386,22 @@ impl<K: Kernel> Server<K> {
         }
         let member = self.member(conn, joined_at, who, directory);
         self.members.insert(slot, member);
+        self.awaited.remove(&slot);
         self.stale = true;
-        Ok(done())
+        Ok((Reply::Done, self.kernel.vault().into_iter().collect()))
     }
 
-    fn remove(&mut self, slots: &[u16]) {
+    /// Takes over what only the host before held.
+    fn inherit(&mut self, vault: &K::Fd) {
+        for (family, socket) in self.kernel.empty_vault(vault) {
+            let of = |group: &&mut Group<K::Fd>| group.family() == family;
+            if let Some(group) = self.groups.iter_mut().find(of) {
+                group.inherit(&self.kernel, socket);
+            }
+        }
+    }
+
+    fn remove(&mut self, slots: &[u16], leave: bool) {
         if slots.is_empty() {
             return;
         }
@@ -352,7 +412,7 @@ impl<K: Kernel> Server<K> {
         let leader = self.leader();
         for group in &mut self.groups {
             for slot in slots {
-                group.vacate(&mut self.kernel, *slot);
+                group.vacate(&mut self.kernel, *slot, leave);
             }
             let _ = group.steer(&mut self.kernel, leader);
         }
@@ -387,6 +447,7 @@ impl<K: Kernel> Server<K> {
         for group in &mut self.groups {
             group.presume(&self.absent);
         }
+        self.secure();
         self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader))
     }
 

@@ -15,11 +15,23 @@ struct Net {
     expelled: Vec<u32>,
     located: usize,
     fail_steering: bool,
+    vault: u32,
+    /// Contents of all vaults.
+    kept: BTreeMap<u32, Vec<Held<u32>>>,
 }
 
 impl Net {
     fn new() -> Self {
-        Net { next: 100, ..Net::default() }
+        Net { next: 100, vault: 50, ..Net::default() }
+    }
+
+    /// The registry's process ends: what only it held closes, save what is in the vault.
+    fn host_ends(&mut self, sockets: &[u32]) {
+        let kept = self.kept.get(&self.vault).cloned().unwrap_or_default();
+        for socket in sockets.iter().filter(|s| kept.iter().all(|(_, k)| k != *s)) {
+            self.close(*socket);
+        }
+        self.vault += 1;
     }
 
     fn fresh(&mut self) -> u32 {
@@ -87,9 +99,23 @@ impl Kernel for Net {
     fn same(&self, a: &u32, b: &u32) -> bool {
         a == b
     }
+    fn fill_vault(&mut self, sockets: &[Held<u32>]) {
+        self.kept.insert(self.vault, sockets.to_vec());
+    }
+    fn vault(&self) -> Option<u32> {
+        Some(self.vault)
+    }
+    fn empty_vault(&mut self, vault: &u32) -> Vec<(Family, Held<u32>)> {
+        let family = |s: &u32| if self.groups[0].contains(s) { Family::V4 } else { Family::V6 };
+        let kept = self.kept.remove(vault).filter(|_| *vault != self.vault).unwrap_or_default();
+        kept.into_iter().map(|held| (family(&held.1), held)).collect()
+    }
     fn deed(&mut self, slot: u16) -> Result<Option<u32>, Error> {
         let fd = self.fresh();
         Ok(self.deeds.insert(slot).then_some(fd))
+    }
+    fn is_held(&self, slot: u16) -> bool {
+        self.deeds.contains(&slot)
     }
     fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16> {
         self.deeds.difference(present).copied().collect()
@@ -109,6 +135,7 @@ struct Process {
     slot: u16,
     joined_at: u64,
     sockets: [u32; 2],
+    vault: u32,
 }
 
 fn who() -> Identity {
@@ -125,7 +152,7 @@ fn join(server: &mut Server<Net>, conn: ConnId) -> Process {
     greet(server, conn);
     match server.handle(conn, Request::Join { who: who() }, vec![7]) {
         (Reply::Joined { slot, joined_at, v4: true, v6: true }, fds) => {
-            Process { conn, slot, joined_at, sockets: [fds[0], fds[1]] }
+            Process { conn, slot, joined_at, sockets: [fds[0], fds[1]], vault: fds[3] }
         }
         other => panic!("{other:?}"),
     }
@@ -135,7 +162,8 @@ fn rejoin(server: &mut Server<Net>, process: &Process) {
     greet(server, process.conn);
     let Process { slot, joined_at, sockets, .. } = *process;
     let request = Request::Rejoin { slot, joined_at, v4: true, v6: true, who: who() };
-    let (reply, _) = server.handle(process.conn, request, vec![7, sockets[0], sockets[1]]);
+    let fds = vec![7, sockets[0], sockets[1], process.vault];
+    let (reply, _) = server.handle(process.conn, request, fds);
     assert_eq!(reply, Reply::Done);
 }
 
@@ -250,6 +278,92 @@ fn a_successor_finds_the_order_and_presumes_the_one_that_is_missing() {
     server.settle().unwrap();
     check(&server, &processes);
     assert!(server.is_settled());
+}
+
+#[test]
+fn a_member_whose_connection_broke_comes_back_to_its_seat() {
+    let mut server = Server::new(Net::new());
+    let mut processes: Vec<Process> = (0..4).map(|conn| join(&mut server, conn)).collect();
+    let order = server.kernel.groups.clone();
+    // The last one, whose seat could go at once; datagrams go on arriving.
+    server.closed(processes[3].conn);
+    check(&server, &processes);
+    assert_eq!(server.kernel.groups, order);
+    processes[3].conn = 20;
+    rejoin(&mut server, &processes[3]);
+    server.settle().unwrap();
+    check(&server, &processes);
+    assert!(server.kernel.expelled.is_empty() && server.is_settled());
+    // Had it died instead, its seat would have gone with the next change.
+    server.closed(20);
+    server.kernel.deeds.remove(&processes[3].slot);
+    die(&mut server, &processes[2]);
+    assert_eq!(server.kernel.groups[0], order[0][..2]);
+}
+
+#[test]
+fn the_end_of_a_host_disturbs_no_datagram() {
+    let mut server = Server::new(Net::new());
+    let mut processes: Vec<Process> = (0..9).map(|conn| join(&mut server, conn)).collect();
+    let gone = processes.remove(5);
+    die(&mut server, &gone);
+    let host = processes.remove(3);
+    let with_it = processes.remove(1);
+    let mut net = std::mem::replace(&mut server.kernel, Net::new());
+    net.host_ends(&[&gone.sockets[..], &host.sockets, &with_it.sockets].concat());
+    net.deeds.remove(&host.slot);
+
+    let mut server = Server::new(net);
+    server.follow(true);
+    // One that went with the host, but whose end is seen later.
+    server.kernel.deeds.remove(&with_it.slot);
+    let stopped = processes.pop().unwrap();
+    for process in &processes {
+        assert!(server.is_awaiting());
+        check(&server, &processes);
+        rejoin(&mut server, process);
+        let (reply, _) = server.handle(process.conn, Request::Members { after: 0 }, vec![]);
+        assert!(matches!(reply, Reply::Members(_)));
+    }
+    check(&server, &processes);
+    server.review_awaited();
+    assert_eq!(server.awaited, [stopped.slot].into());
+    server.stop_awaiting();
+    assert!(server.is_stale());
+    server.settle().unwrap();
+    assert!(server.is_settled());
+    check(&server, &processes);
+    check(&server, std::slice::from_ref(&stopped));
+    rejoin(&mut server, &stopped);
+    processes.push(stopped);
+    check(&server, &processes);
+    for socket in server.kernel.groups.iter().flatten() {
+        let mut kept = server.kernel.kept[&server.kernel.vault].iter();
+        assert!(kept.any(|(_, s)| s == socket), "the next host's");
+    }
+    // All goes on as ever, and in the end nothing is left.
+    processes.push(join(&mut server, 50));
+    check(&server, &processes);
+    for process in std::mem::take(&mut processes) {
+        die(&mut server, &process);
+    }
+    assert!(server.kernel.groups.iter().all(Vec::is_empty));
+}
+
+#[test]
+fn a_host_that_stands_still_is_not_inherited_from() {
+    let mut server = Server::new(Net::new());
+    let processes: Vec<Process> = (0..3).map(|conn| join(&mut server, conn)).collect();
+    let mut net = std::mem::replace(&mut server.kernel, Net::new());
+    net.vault += 1;
+    let mut server = Server::new(net);
+    server.follow(false);
+    rejoin(&mut server, &processes[1]);
+    rejoin(&mut server, &processes[2]);
+    server.stop_awaiting();
+    server.settle().unwrap();
+    check(&server, &processes);
+    assert!(server.kernel.expelled.is_empty());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, wait};
 use crate::proto::{Request, VERSION};
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -78,10 +78,14 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
     drop(line);
     let deadline = Instant::now() + LIMIT;
     let mut result = Err(Error::Timeout);
+    let mut vault = None;
     while Instant::now() < deadline {
         result = match shared.place.establish(deadline, host) {
             Ok(link) => match kept.bring(&link, host) {
-                Ok(()) => Ok(link),
+                Ok(new) => {
+                    vault = new.map(|fd| Arc::new(shared.place.table.keep(fd)));
+                    Ok(link)
+                }
                 Err(Failure::Gone) => continue,
                 Err(Failure::Refused(error)) => Err(error),
             },
@@ -95,6 +99,7 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
         Ok(link) => {
             line.link = Some(Arc::new(link));
             line.error = None;
+            line.kept.vault = vault.or(line.kept.vault.take());
         }
         Err(error) => line.error = Some(error),
     }
@@ -103,18 +108,25 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
 }
 
 impl crate::client::Kept {
-    /// Registers everything again with a new host.
-    fn bring(&self, link: &Link, host: &mut Option<Host>) -> Result<(), Failure> {
+    /// Registers everything again with a new host, and returns that one's vault.
+    fn bring(&self, link: &Link, host: &mut Option<Host>) -> Result<Option<OwnedFd>, Failure> {
+        let mut vault = None;
         let mut ask = |request: Request, fds: &[BorrowedFd<'_>]| {
             let outcome = link.exchange(&request, fds, Instant::now() + ANSWER_WITHIN, host);
             match outcome {
+                Ok((_, fds)) => Ok(fds.into_iter().next()),
                 // Somebody was faster with this name; the rest can still be had.
-                Err(Failure::Refused(Error::Taken | Error::Unknown)) | Ok(_) => Ok(()),
+                Err(Failure::Refused(Error::Taken | Error::Unknown)) => Ok(None),
                 Err(failure) => Err(failure),
             }
         };
         for (slot, member) in &self.members {
-            let fds = [Some(&member.directory), member.v4.as_ref(), member.v6.as_ref()];
+            let fds = [
+                Some(&member.directory),
+                member.v4.as_ref(),
+                member.v6.as_ref(),
+                self.vault.as_deref(),
+            ];
             let fds: Vec<BorrowedFd<'_>> = fds.into_iter().flatten().map(|f| f.as_fd()).collect();
             let request = Request::Rejoin {
                 slot: *slot,
@@ -123,7 +135,7 @@ impl crate::client::Kept {
                 v6: member.v6.is_some(),
                 who: member.who.clone(),
             };
-            ask(request, &fds)?;
+            vault = ask(request, &fds)?.or(vault);
         }
         for (id, fd) in &self.published {
             ask(Request::Publish { id: id.clone() }, &[fd.as_fd()])?;
@@ -131,7 +143,7 @@ impl crate::client::Kept {
         for ((kind, key), slot) in &self.claims {
             ask(Request::Claim { kind: *kind, key: *key, slot: *slot }, &[])?;
         }
-        Ok(())
+        Ok(vault)
     }
 }
 

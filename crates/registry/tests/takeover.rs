@@ -99,6 +99,25 @@ fn after_a_killed_host_every_slot_works_again_also_the_stopped_ones() {
 }
 
 #[test]
+fn no_datagram_goes_astray_when_the_host_ends() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let mut members: Vec<_> = (0..5).map(|_| place.member()).collect();
+    // A vacant seat in the middle, which only the host holds.
+    members.remove(2).0.kill();
+    recovery(&place, &mut members, 1);
+    host.kill();
+    // Longer than a successor waits for members to come back.
+    let begin = Instant::now();
+    let mut tag = 100;
+    while begin.elapsed() < Duration::from_millis(600) {
+        tag += 1;
+        steering_is_exact(&place, &mut members, tag);
+    }
+    recovery(&place, &mut members, 2);
+}
+
+#[test]
 fn hosts_killed_one_after_the_other_are_followed_every_time() {
     let place = Place::new();
     let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
