@@ -146,6 +146,33 @@ fn traffic_goes_on_when_the_host_of_the_registry_dies_or_stands_still() {
 }
 
 #[test]
+fn unreliable_traffic_loses_nothing_when_the_host_of_the_registry_ends() {
+    let host = host!("lost");
+    if !system::has("ibv_uc_pingpong") {
+        skip!("ibv_uc_pingpong is not installed (package ibverbs-utils)");
+    }
+    for signal in [Signal::KILL, Signal::TERM] {
+        let idle = port();
+        let mut first = write_bw(&host, idle, "-n 500").start();
+        listening(idle, Some(&host), &mut first);
+        // One lost packet stops a pingpong for good.
+        let (server, mut client) = busy_pair_of(
+            |port| {
+                Run::hca(&format!("ibv_uc_pingpong -g 0 -n 100000 -s 512 -p {port}"))
+                    .within(&host)
+                    .limit(Duration::from_secs(120))
+            },
+            &host,
+        );
+        until_traffic(&host, &mut client);
+        first.signal(signal);
+        short_pair(&host, "the registry's host is gone");
+        client.finish().ok();
+        server.finish().ok();
+    }
+}
+
+#[test]
 fn nothing_is_left() {
     let host = host!("left");
     let folder = tempfile::tempdir().expect("a temporary folder");
