@@ -10,7 +10,7 @@ use crate::fds::{Fd, Table};
 use crate::names::Names;
 use crate::proto::{Reply, Request};
 use crate::real::Real;
-use crate::record;
+use crate::record::{self, Record};
 use crate::server::{Answer, ConnId, Server};
 use crate::sys;
 use rustix::event::PollFlags;
@@ -29,6 +29,9 @@ const BATCH: usize = 16;
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// How often those that are awaited are looked at.
 const REVIEW: Duration = Duration::from_millis(10);
+/// How long a join waits for them, since seating a member needs the order of all: well within what its caller allows
+/// for the answer ([`crate::link::ANSWER_WITHIN`]).
+const JOINS_WAIT: Duration = Duration::from_millis(300);
 /// How long a burst of requests may put off finding out an uncertain order.
 const SETTLE_WITHIN: Duration = Duration::from_millis(20);
 /// First and longest pause between experiments while sockets of unknown owners are in the group: short at
@@ -38,6 +41,18 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 struct Conn {
     fd: Fd,
     pending: Option<(Vec<u8>, Vec<Arc<Fd>>)>,
+    /// A join that waits for the members of the host before.
+    held: Option<Record>,
+}
+
+/// The wait for the members of the host before.
+struct Return {
+    /// When the steering changes without them.
+    by: Instant,
+    /// Until when joins are held.
+    joins_at: Instant,
+    /// When to see next whether they still exist.
+    review_at: Instant,
 }
 
 /// What a poll found ready.
@@ -60,8 +75,7 @@ pub(crate) struct Host {
     unsettled_since: Option<Instant>,
     retry_at: Option<Instant>,
     pause: Duration,
-    /// Until when the members of the host before are awaited, and when to see whether they still exist.
-    return_by: Option<(Instant, Instant)>,
+    awaits: Option<Return>,
 }
 
 impl Host {
@@ -76,7 +90,11 @@ impl Host {
         // The processes of a stopped host see no end of their connection; they are called here.
         server.follow(generation == 0);
         let now = Instant::now();
-        let return_by = server.is_awaiting().then(|| (now + RETURN_WITHIN, now + REVIEW));
+        let awaits = server.is_awaiting().then(|| Return {
+            by: now + RETURN_WITHIN,
+            joins_at: now + JOINS_WAIT,
+            review_at: now + REVIEW,
+        });
         Host {
             listener,
             generation,
@@ -88,14 +106,18 @@ impl Host {
             unsettled_since: None,
             retry_at: None,
             pause: RETRY.0,
-            return_by,
+            awaits,
         }
     }
 
     /// What to poll for.
     pub(crate) fn interest(&self) -> impl Iterator<Item = (Ready, BorrowedFd<'_>, PollFlags)> {
         let conns = self.conns.iter().map(|(id, conn)| {
-            let flags = if conn.pending.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            let flags = match conn {
+                Conn { held: Some(_), .. } => PollFlags::empty(),
+                Conn { pending: Some(_), .. } => PollFlags::OUT,
+                _ => PollFlags::IN,
+            };
             (Ready::Conn(*id), conn.fd.as_fd(), flags)
         });
         std::iter::once((Ready::Listener, self.listener.as_fd(), PollFlags::IN)).chain(conns)
@@ -103,7 +125,7 @@ impl Host {
 
     /// When to call [`Host::serve`] although nothing is ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let review = self.return_by.map(|(_, review)| review);
+        let review = self.awaits.as_ref().map(|awaits| awaits.review_at);
         review.or(self.unsettled_since).or(self.retry_at)
     }
 
@@ -116,17 +138,13 @@ impl Host {
         for item in ready {
             match item {
                 Ready::Listener => self.accept(),
+                // While a join is held, its connection is watched for its end only.
+                Ready::Conn(id) if self.is_held(*id) => self.end(*id),
                 Ready::Conn(id) => self.turn(*id),
             }
         }
-        if let Some((by, _)) = self.return_by {
-            self.server.review_awaited();
-            if self.server.is_awaiting() && now < by {
-                self.return_by = Some((by, now + REVIEW));
-                return true;
-            }
-            self.return_by = None;
-            self.server.stop_awaiting();
+        if self.still_awaits(now) {
+            return true;
         }
         if self.server.is_settled() {
             self.unsettled_since = None;
@@ -148,6 +166,32 @@ impl Host {
             self.settle(now);
         }
         true
+    }
+
+    /// Looks after the members of the host before; true as long as the steering is to stay as it is.
+    fn still_awaits(&mut self, now: Instant) -> bool {
+        let Some(awaits) = &mut self.awaits else { return false };
+        self.server.review_awaited();
+        awaits.review_at = now + REVIEW;
+        let still = self.server.is_awaiting() && now < awaits.by;
+        if !still {
+            self.awaits = None;
+            self.server.stop_awaiting();
+        }
+        if !self.joins_wait() {
+            let held = self.conns.iter().filter(|(_, conn)| conn.held.is_some());
+            let held: Vec<ConnId> = held.map(|(id, _)| *id).collect();
+            for id in held {
+                self.turn(id);
+            }
+        }
+        still
+    }
+
+    /// Whether a new member must wait for the members of the host before.
+    fn joins_wait(&self) -> bool {
+        self.server.is_awaiting()
+            && self.awaits.as_ref().is_some_and(|awaits| Instant::now() < awaits.joins_at)
     }
 
     fn settle(&mut self, now: Instant) {
@@ -174,18 +218,24 @@ impl Host {
             let id = self.next_conn;
             self.next_conn += 1;
             self.server.connected(id, pid, uid);
-            self.conns.insert(id, Conn { fd, pending: None });
+            self.conns.insert(id, Conn { fd, pending: None, held: None });
         }
     }
 
     fn turn(&mut self, id: ConnId) {
+        let joins_wait = self.joins_wait();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let mut keep = flush(conn);
         for _ in 0..BATCH {
             if !keep || conn.pending.is_some() {
                 break;
             }
-            match record::receive(&conn.fd) {
+            match conn.held.take().map_or_else(|| record::receive(&conn.fd), |held| Ok(Some(held)))
+            {
+                Ok(Some(record)) if joins_wait && is_join(&record) => {
+                    conn.held = Some(record);
+                    break;
+                }
                 Ok(Some(record)) => {
                     keep = match answer(&mut self.server, &self.table, id, record) {
                         Some((bytes, fds)) => {
@@ -201,17 +251,29 @@ impl Host {
             }
         }
         if !keep {
-            self.conns.remove(&id);
-            self.server.closed(id);
+            self.end(id);
         }
     }
+
+    fn end(&mut self, id: ConnId) {
+        self.conns.remove(&id);
+        self.server.closed(id);
+    }
+
+    fn is_held(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(|conn| conn.held.is_some())
+    }
+}
+
+fn is_join(record: &Record) -> bool {
+    matches!(Request::decode(&record.bytes), Ok((_, Request::Join { .. })))
 }
 
 fn answer(
     server: &mut Server<Real>,
     table: &Arc<Table>,
     id: ConnId,
-    record: record::Record,
+    record: Record,
 ) -> Option<(Vec<u8>, Vec<Arc<Fd>>)> {
     let (seq, request) = Request::decode(&record.bytes).ok()?;
     let (reply, fds): Answer<Arc<Fd>> = if record.cut {

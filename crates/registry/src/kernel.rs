@@ -36,8 +36,8 @@ pub(crate) trait Kernel {
     fn fill_vault(&mut self, sockets: &[Held<Self::Fd>]);
     /// The vault, to be held by members; `None` if there cannot be one.
     fn vault(&self) -> Option<Self::Fd>;
-    /// Takes the sockets out of the vault of a host that ended.
-    fn empty_vault(&mut self, vault: &Self::Fd) -> Vec<(Family, Held<Self::Fd>)>;
+    /// The sockets in the vault of a host that ended; they stay in it.
+    fn open_vault(&mut self, vault: &Self::Fd) -> Vec<(Family, Held<Self::Fd>)>;
     /// The proof that a slot is in use, which lives as long as its holder; `None` if it is in use.
     fn deed(&mut self, slot: u16) -> Result<Option<Self::Fd>, Error>;
     /// Whether the proof that a slot is in use still exists.

@@ -14,8 +14,9 @@
 //!   answer within half a second, or by a member that such an observer calls, and abdicates when it wakes.
 //! - A member's coming and going moves no other member's traffic (`group`), also if it hosted the registry: what
 //!   only the host held is kept open by the others (`vault`), and its successor leaves the steering as it is
-//!   until all have come back. Only when that takes too long, or when a new process comes before, datagrams for those
-//!   that are not back may go astray for a moment.
+//!   until all have come back; new members wait for them. Only when that takes too long (300 ms for a new member, a
+//!   second otherwise) and no other member knows their place, datagrams for those that are not back may go astray
+//!   for a moment.
 //! - A new host finds out the order of the group by experiment, without the help of the members' engines and
 //!   also for stopped members (`probe`); traffic for unknown slots goes to the leader, the oldest member.
 //! - All calls end within two seconds.

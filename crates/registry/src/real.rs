@@ -147,9 +147,9 @@ impl Kernel for Real {
         Some(self.vault.as_ref()?.far().clone())
     }
 
-    fn empty_vault(&mut self, vault: &Arc<Fd>) -> Vec<(Family, Held<Arc<Fd>>)> {
+    fn open_vault(&mut self, vault: &Arc<Fd>) -> Vec<(Family, Held<Arc<Fd>>)> {
         let ours = self.vault.as_ref().is_some_and(|own| self.same(own.far(), vault));
-        if ours { Vec::new() } else { vault::empty(vault, &self.table) }
+        if ours { Vec::new() } else { vault::contents(vault, &self.table) }
     }
 
     fn deed(&mut self, slot: u16) -> Result<Option<Arc<Fd>>, Error> {

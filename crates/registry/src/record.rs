@@ -33,10 +33,19 @@ pub(crate) fn send(to: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Resul
 
 /// Receives one record, `None` at the end of the connection, or `EAGAIN`.
 pub(crate) fn receive(from: impl AsFd) -> Result<Option<Record>> {
+    take(from, RecvFlags::empty())
+}
+
+/// Copies the record at the socket's peek offset, which moves on; see [`crate::sys::peek_from_start`].
+pub(crate) fn peek(from: impl AsFd) -> Result<Option<Record>> {
+    take(from, RecvFlags::PEEK)
+}
+
+fn take(from: impl AsFd, flags: RecvFlags) -> Result<Option<Record>> {
     let mut bytes = vec![0; MAX_RECORD];
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got =
         rustix::net::recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
     let mut fds = Vec::new();

@@ -393,7 +393,7 @@ impl<K: Kernel> Server<K> {
 
     /// Takes over what only the host before held.
     fn inherit(&mut self, vault: &K::Fd) {
-        for (family, socket) in self.kernel.empty_vault(vault) {
+        for (family, socket) in self.kernel.open_vault(vault) {
             let of = |group: &&mut Group<K::Fd>| group.family() == family;
             if let Some(group) = self.groups.iter_mut().find(of) {
                 group.inherit(&self.kernel, socket);
@@ -414,7 +414,10 @@ impl<K: Kernel> Server<K> {
             for slot in slots {
                 group.vacate(&mut self.kernel, *slot, leave);
             }
-            let _ = group.steer(&mut self.kernel, leader);
+            // An order that is not known must not replace a steering that was right; it is settled soon.
+            if group.is_certain() {
+                let _ = group.steer(&mut self.kernel, leader);
+            }
         }
     }
 

@@ -105,9 +105,10 @@ impl Kernel for Net {
     fn vault(&self) -> Option<u32> {
         Some(self.vault)
     }
-    fn empty_vault(&mut self, vault: &u32) -> Vec<(Family, Held<u32>)> {
+    fn open_vault(&mut self, vault: &u32) -> Vec<(Family, Held<u32>)> {
         let family = |s: &u32| if self.groups[0].contains(s) { Family::V4 } else { Family::V6 };
-        let kept = self.kept.remove(vault).filter(|_| *vault != self.vault).unwrap_or_default();
+        let kept =
+            self.kept.get(vault).cloned().filter(|_| *vault != self.vault).unwrap_or_default();
         kept.into_iter().map(|held| (family(&held.1), held)).collect()
     }
     fn deed(&mut self, slot: u16) -> Result<Option<u32>, Error> {
@@ -348,6 +349,26 @@ fn the_end_of_a_host_disturbs_no_datagram() {
         die(&mut server, &process);
     }
     assert!(server.kernel.groups.iter().all(Vec::is_empty));
+}
+
+#[test]
+fn who_leaves_before_the_order_is_known_moves_nobody() {
+    let mut server = Server::new(Net::new());
+    let mut processes: Vec<Process> = (0..4).map(|conn| join(&mut server, conn)).collect();
+    let mut net = std::mem::replace(&mut server.kernel, Net::new());
+    net.vault += 1;
+    let mut server = Server::new(net);
+    server.follow(true);
+    // Not in the order of the group.
+    rejoin(&mut server, &processes[3]);
+    rejoin(&mut server, &processes[1]);
+    let gone = processes.remove(3);
+    let (reply, _) = server.handle(gone.conn, Request::Leave { slot: gone.slot }, vec![]);
+    assert!(matches!(reply, Reply::Done));
+    check(&server, &processes);
+    server.stop_awaiting();
+    server.settle().unwrap();
+    check(&server, &processes);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The socket options that rustix lacks: reuseport steering, socket filters, drop counts, and the
+//! The socket options that rustix lacks: reuseport steering, socket filters, drop counts, peeking, and the
 //! peer's credentials (rustix reads a process id of 0, which another PID namespace gives, as non-zero).
 
 use crate::steer::Insn;
@@ -85,6 +85,21 @@ pub(crate) fn drops(fd: impl AsFd) -> Result<u32> {
 /// Process (0 where it is not visible here) and user at the other end.
 pub(crate) fn peer(fd: impl AsFd) -> Result<(i32, u32)> {
     get::<libc::ucred>(fd.as_fd(), libc::SO_PEERCRED).map(|c| (c.pid, c.uid))
+}
+
+/// Lets `MSG_PEEK` read a socket's queue record by record, from its first one (`SO_PEEK_OFF`).
+pub(crate) fn peek_from_start(fd: impl AsFd) -> Result<()> {
+    let zero: libc::c_int = 0;
+    // SAFETY: the kernel reads one int, which outlives the call.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            (&raw const zero).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })
 }
 
 /// Runs `f` with all signals blocked that are not raised by an instruction, so that a thread it

@@ -118,6 +118,43 @@ fn no_datagram_goes_astray_when_the_host_ends() {
 }
 
 #[test]
+fn a_new_member_waits_for_those_of_the_host_before() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let mut members: Vec<_> = (0..4).map(|_| place.member()).collect();
+    members.remove(1).0.kill();
+    recovery(&place, &mut members, 1);
+    for (child, _) in &members {
+        child.signal(libc::SIGSTOP);
+    }
+    host.kill();
+    let mut new = place.child();
+    assert_eq!(new.ask("connect member"), "ok");
+    new.tell("join");
+    // All the while nobody is back, and the new one hosts.
+    let begin = Instant::now();
+    let mut tag = 100;
+    while begin.elapsed() < Duration::from_millis(50) {
+        tag += 1;
+        for (_, slot) in &members {
+            place.send(*slot, tag);
+        }
+        std::thread::yield_now();
+    }
+    for (child, _) in &members {
+        child.signal(libc::SIGCONT);
+    }
+    let slot = new.hear().strip_prefix("joined ").unwrap().parse().unwrap();
+    for (child, slot) in &mut members {
+        // What fits a receive buffer; a gap at its front would be what went astray.
+        assert_eq!(child.receive(SOON), Some((*slot, 101)));
+        assert_eq!(child.receive(SOON), Some((*slot, 102)));
+    }
+    members.push((new, slot));
+    recovery(&place, &mut members, 2);
+}
+
+#[test]
 fn hosts_killed_one_after_the_other_are_followed_every_time() {
     let place = Place::new();
     let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
