@@ -557,8 +557,6 @@ static void not_offered(void)
 	struct ibv_flow_attr flow = { .size = sizeof(flow), .port = 1 };
 	struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 1, 1 } };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
-	row(MAN("ibv_alloc_mw"), EOPNOTSUPP, POINTER(ibv_dealloc_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_1)), "memory window of type 1");
-	row(MAN("ibv_alloc_mw"), EOPNOTSUPP, POINTER(ibv_dealloc_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_2)), "memory window of type 2");
 	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_attach_mcast(qp, &gid, 0), "attach to a multicast group");
 	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_detach_mcast(qp, &gid, 0), "detach from a multicast group");
 	row(MAN("ibv_create_flow"), EOPNOTSUPP, POINTER(ibv_destroy_flow, ibv_create_flow(qp, &flow)), "steering flow");

@@ -94,6 +94,11 @@ fn failing_requests_get_the_specified_completion() {
 }
 
 #[test]
+fn windows_give_only_what_was_bound() {
+    judged(&Place::here(), &compiled!("bad_windows"), 73);
+}
+
+#[test]
 fn memory_may_go_away_under_traffic() {
     judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }

@@ -7,12 +7,13 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
 use crate::key::{KeyTable, PdId};
 use crate::mr::Mr;
+use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr};
 use crate::timers::Timers;
-use crate::types::{Access, AhAttr, EventType, QpType};
+use crate::types::{Access, AhAttr, EventType, MwType, QpType};
 use link::{Backlog, Batch, Endpoint, Flow, Path};
 use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
@@ -465,6 +466,15 @@ impl Device {
     ) -> Result<Arc<Mr>> {
         self.alive()?;
         Mr::new(&self.arc()?, pd, umem, iova, access)
+    }
+
+    /// A memory window.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when no key is left.
+    pub fn alloc_mw(&self, pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Mw>> {
+        self.alive()?;
+        Mw::new(&self.arc()?, pd, mw_type)
     }
 
     /// A completion queue of at least `cqe` entries.

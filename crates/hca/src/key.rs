@@ -5,6 +5,7 @@
 //! nothing.
 
 use crate::error::{Error, Result};
+use crate::mw::Window;
 use crate::sabotage::{self, Sabotage};
 use crate::types::Access;
 use std::collections::VecDeque;
@@ -34,6 +35,9 @@ pub enum KeyError {
     /// The range leaves the registration.
     #[error("range outside the registration")]
     Range,
+    /// A memory window that is not bound, or bound to another QP.
+    #[error("memory window not bound to this queue pair")]
+    NotBound,
 }
 
 /// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each access enters anew and
@@ -95,14 +99,24 @@ pub struct Mkey {
     pub umem: Arc<Umem>,
 }
 
-struct Slot {
-    tag: u8,
-    mkey: Option<Mkey>,
+/// What a place of the table holds.
+pub(crate) enum Entry {
+    /// A registration, and how many windows are bound to it.
+    Region { mkey: Mkey, windows: u32 },
+    /// A memory window.
+    Window(Window),
 }
 
-struct Slots {
-    slots: Vec<Slot>,
+pub(crate) struct Slot {
+    pub(crate) tag: u8,
+    pub(crate) entry: Option<Entry>,
+}
+
+pub(crate) struct Slots {
+    pub(crate) slots: Vec<Slot>,
     free: VecDeque<u32>,
+    /// Windows that are bound.
+    pub(crate) bound: usize,
 }
 
 /// All keys of one device.
@@ -124,18 +138,18 @@ impl KeyTable {
     /// An empty table whose key tags start at random.
     pub fn new() -> KeyTable {
         // Index 0 stays empty: a zeroed key must never be valid.
-        let slots = vec![Slot { tag: 0, mkey: None }];
+        let slots = vec![Slot { tag: 0, entry: None }];
         KeyTable {
-            slots: RwLock::new(Slots { slots, free: VecDeque::new() }),
+            slots: RwLock::new(Slots { slots, free: VecDeque::new(), bound: 0 }),
             random: RandomState::new(),
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Slots> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Slots> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Slots> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Slots> {
         self.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,51 +158,87 @@ impl KeyTable {
     /// # Errors
     /// [`Error::NoMemory`] when the device has no key left.
     pub fn insert(&self, pd: PdId, umem: Arc<Umem>, iova: u64, access: Access) -> Result<u32> {
-        let mkey = Mkey { pd, iova, access, umem };
+        self.install(Entry::Region { mkey: Mkey { pd, iova, access, umem }, windows: 0 })
+    }
+
+    /// Files `entry` under a new key.
+    pub(crate) fn install(&self, entry: Entry) -> Result<u32> {
         let mut table = self.write();
         let index = if table.slots.len() < MAX_KEYS {
             let index = table.slots.len() as u32;
             let tag = self.random.hash_one(index) as u8;
-            table.slots.push(Slot { tag, mkey: None });
+            table.slots.push(Slot { tag, entry: None });
             index
         } else {
             table.free.pop_front().ok_or(Error::NoMemory("all memory keys are in use"))?
         };
         let slot = &mut table.slots[index as usize];
         slot.tag = slot.tag.wrapping_add(1);
-        slot.mkey = Some(mkey);
+        slot.entry = Some(entry);
         Ok(index << 8 | u32::from(slot.tag))
     }
 
     /// Changes what `key` stands for (re-registration); the number stays.
-    pub fn replace(&self, key: u32, mkey: Mkey) -> Result<Mkey> {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while windows are bound to it, [`Error::Invalid`] when the key is gone.
+    pub fn replace(&self, key: u32, new: Mkey) -> Result<Mkey> {
         let mut table = self.write();
-        let slot = table.find_mut(key).ok_or(Error::Invalid("no such key"))?;
-        slot.mkey.replace(mkey).ok_or(Error::Invalid("no such key"))
+        match table.find_mut(key) {
+            Some(Entry::Region { windows: 1.., .. }) => Err(BOUND),
+            Some(Entry::Region { mkey, .. }) => Ok(std::mem::replace(mkey, new)),
+            _ => Err(Error::Invalid("no such key")),
+        }
     }
 
-    /// Removes a key and revokes its memory; returns once no access through it is in progress.
-    pub fn remove(&self, key: u32) -> Result<()> {
-        let mkey = {
-            let mut table = self.write();
-            let slot = table.find_mut(key).ok_or(Error::Invalid("no such key"))?;
-            let mkey = slot.mkey.take();
-            table.free.push_back(key >> 8);
-            mkey
+    /// Removes the key of a registration and revokes its memory; returns once no access through it is in progress. Windows
+    /// that are still bound to it lose it. `retract` runs before the place can be used again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such key.
+    pub fn remove(&self, key: u32, retract: impl FnOnce()) -> Result<()> {
+        self.take_region(key, true, retract)
+    }
+
+    /// The same, but not while a window is bound to it (IBA 10.6.7.2.6).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] then.
+    pub fn remove_unbound(&self, key: u32, retract: impl FnOnce()) -> Result<()> {
+        self.take_region(key, false, retract)
+    }
+
+    fn take_region(&self, key: u32, bound_too: bool, retract: impl FnOnce()) -> Result<()> {
+        let mut table = self.write();
+        let windows = match table.find(key) {
+            Some(Entry::Region { windows, .. }) => *windows,
+            _ => return Err(Error::Invalid("no such key")),
         };
-        if let Some(mkey) = mkey {
+        if windows > 0 {
+            if !bound_too {
+                return Err(BOUND);
+            }
+            table.unbind_all(|_, binding| binding.region == key);
+        }
+        retract();
+        let entry = table.take(key);
+        drop(table);
+        if let Some(Entry::Region { mkey, .. }) = entry {
             mkey.umem.revoke();
         }
         Ok(())
     }
 
-    /// What `key` stands for.
+    /// The registration that `key` stands for.
     pub fn get(&self, key: u32) -> Option<Mkey> {
-        self.read().find(key).cloned()
+        match self.read().find(key) {
+            Some(Entry::Region { mkey, .. }) => Some(mkey.clone()),
+            _ => None,
+        }
     }
 
-    /// Checks key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. A length of 0 resolves
-    /// for any key (IBA 9.7.4.1.6): callers skip the call then.
+    /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. Memory windows
+    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then.
     pub fn resolve(
         &self,
         pd: PdId,
@@ -197,43 +247,90 @@ impl KeyTable {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        let table = self.read();
-        let mkey = table.find(key).ok_or(KeyError::Unknown)?;
-        if mkey.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
-            return Err(KeyError::ForeignPd);
+        match self.read().find(key) {
+            Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
+            _ => Err(KeyError::Unknown),
         }
-        if !mkey.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
-            return Err(KeyError::Denied);
-        }
-        let offset = va.checked_sub(mkey.iova).ok_or(KeyError::Range)?;
-        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
-        if end > mkey.umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
-            return Err(KeyError::Range);
-        }
-        Ok(MemRef { umem: mkey.umem.clone(), offset, len })
     }
 
-    /// Invalidates a key by a local or remote invalidate. Only memory windows of type 2 can be invalidated (IBA
-    /// 10.6.7.2.4) and keys of registrations are none, so every key is refused.
-    pub fn invalidate(&self, pd: PdId, key: u32) -> std::result::Result<(), KeyError> {
-        let table = self.read();
-        let mkey = table.find(key).ok_or(KeyError::Unknown)?;
-        Err(if mkey.pd == pd { KeyError::Denied } else { KeyError::ForeignPd })
+    /// Checks an access by the peer of QP `qpn`: the key may also be that of a memory window.
+    pub fn resolve_remote(
+        &self,
+        (pd, qpn): (PdId, u32),
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        match self.read().find(key) {
+            Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
+            Some(Entry::Window(window)) => window.resolve(pd, qpn, va, len, access),
+            None => Err(KeyError::Unknown),
+        }
+    }
+}
+
+/// Why a registration cannot go or change.
+const BOUND: Error = Error::Busy("memory windows are bound to the region");
+
+impl Mkey {
+    fn resolve(
+        &self,
+        pd: PdId,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        if self.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
+            return Err(KeyError::ForeignPd);
+        }
+        if !self.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
+            return Err(KeyError::Denied);
+        }
+        self.range(va, len)
+    }
+
+    /// The `len` bytes from `va` on, if all are in the registration.
+    pub(crate) fn range(&self, va: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
+        let offset = va.checked_sub(self.iova).ok_or(KeyError::Range)?;
+        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
+        if end > self.umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        Ok(MemRef { umem: self.umem.clone(), offset, len })
+    }
+}
+
+impl MemRef {
+    /// The `len` bytes from `at` on, counted from the start of the range.
+    pub(crate) fn part(&self, at: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
+        let end = at.checked_add(len).ok_or(KeyError::Range)?;
+        if end > self.len && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        Ok(MemRef { umem: self.umem.clone(), offset: self.offset.saturating_add(at), len })
     }
 }
 
 impl Slots {
-    fn find(&self, key: u32) -> Option<&Mkey> {
+    pub(crate) fn find(&self, key: u32) -> Option<&Entry> {
         let slot = self.slots.get((key >> 8) as usize)?;
         if slot.tag == key as u8 || sabotage::on(Sabotage::SkipRkeyCheck) {
-            slot.mkey.as_ref()
+            slot.entry.as_ref()
         } else {
             None
         }
     }
 
-    fn find_mut(&mut self, key: u32) -> Option<&mut Slot> {
+    pub(crate) fn find_mut(&mut self, key: u32) -> Option<&mut Entry> {
         let slot = self.slots.get_mut((key >> 8) as usize)?;
-        (slot.tag == key as u8 && slot.mkey.is_some()).then_some(slot)
+        if slot.tag == key as u8 { slot.entry.as_mut() } else { None }
+    }
+
+    /// Empties the place of `key`, whatever its tag, for later use.
+    pub(crate) fn take(&mut self, key: u32) -> Option<Entry> {
+        let entry = self.slots.get_mut((key >> 8) as usize)?.entry.take()?;
+        self.free.push_back(key >> 8);
+        Some(entry)
     }
 }

@@ -37,6 +37,15 @@ impl Mr {
         Ok(Arc::new(Mr { device: device.clone(), key, pd: Mutex::new(pd.clone()) }))
     }
 
+    /// Ends the region's life: nothing reaches its memory through the key any more when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a memory window is bound to it.
+    pub fn dereg(&self) -> Result<()> {
+        let retract = || self.device.directory().remove_key(self.key);
+        self.device.keys().remove_unbound(self.key, retract)
+    }
+
     /// lkey and rkey.
     pub fn key(&self) -> u32 {
         self.key
@@ -45,7 +54,7 @@ impl Mr {
     /// Changes domain, memory or rights in place; the key stays. `None` keeps what is.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the key is gone.
+    /// [`Error::Busy`] while a memory window is bound to it, [`Error::Invalid`] when the key is gone.
     pub fn rereg(
         &self,
         pd: Option<&Arc<Pd>>,
@@ -85,9 +94,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.directory().remove_key(self.key);
-        // The key was inserted by `new` and only we remove it.
-        let _ = self.device.keys().remove(self.key);
+        // Refused after `dereg`.
+        let _ =
+            self.device.keys().remove(self.key, || self.device.directory().remove_key(self.key));
         self.pd.lock().unwrap_or_else(PoisonError::into_inner).drop_user();
     }
 }

@@ -267,6 +267,7 @@ impl Qp {
         drop(turn);
         if let Some(device) = device {
             device.remove_qp(self.number);
+            device.keys().forget_qp(self.number);
         }
         self.init.send_cq.forget(self.number);
         self.init.recv_cq.forget(self.number);

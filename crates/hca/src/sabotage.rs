@@ -35,6 +35,10 @@ pub enum Sabotage {
     SkipLengthCheck,
     /// A fenced request does not wait.
     IgnoreFence,
+    /// A window of type 2 is open to every QP.
+    SkipWindowQp,
+    /// A window is bound to a registration that does not allow it.
+    SkipBindRight,
 }
 
 impl Sabotage {
@@ -54,6 +58,8 @@ impl Sabotage {
         Sabotage::AckBeforePlace,
         Sabotage::SkipLengthCheck,
         Sabotage::IgnoreFence,
+        Sabotage::SkipWindowQp,
+        Sabotage::SkipBindRight,
     ];
 }
 

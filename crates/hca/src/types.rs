@@ -215,6 +215,35 @@ pub enum SendOp {
     },
     /// Invalidate a local key.
     LocalInvalidate(u32),
+    /// Bind a memory window.
+    BindMw(Bind),
+}
+
+/// Type of a memory window (`enum ibv_mw_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum MwType {
+    /// Open to every QP of its domain.
+    One = 1,
+    /// Open to the peer of the QP that binds it.
+    Two = 2,
+}
+
+/// What a memory window becomes a key for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bind {
+    /// Any key the window ever had.
+    pub window: u32,
+    /// The new key, of which the low 8 bits count.
+    pub key: u32,
+    /// Local key of the registration.
+    pub region: u32,
+    /// Address of the first byte, as the registration counts.
+    pub addr: u64,
+    /// Length in bytes; 0 unbinds a window of type 1.
+    pub len: u64,
+    /// Rights (`enum ibv_access_flags`).
+    pub access: u32,
 }
 
 /// Payload of a send request.

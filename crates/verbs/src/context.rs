@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{cq, cq_ex, device, dm, mr, pd, post, qp, query, srq};
+use crate::{cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -23,6 +23,7 @@ const COMP_VECTORS: c_int = 1;
 pub enum Owned {
     Pd(Arc<hca::Pd>),
     Mr(Arc<hca::Mr>, Arc<Mutex<mr::Facts>>),
+    Mw(Arc<hca::Mw>),
     Cq(Arc<hca::Cq>),
     Dm(Arc<dm::Memory>),
     Srq(Arc<hca::Srq>),
@@ -178,6 +179,9 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     c.context.device = device::the_device();
     c.context.ops.query_device = Some(query::ibv_query_device);
     c.context.ops.query_port = Some(query::ibv_query_port);
+    c.context.ops.alloc_mw = Some(mw::alloc_mw);
+    c.context.ops.bind_mw = Some(mw::bind_mw);
+    c.context.ops.dealloc_mw = Some(mw::dealloc_mw);
     c.context.ops.poll_cq = Some(cq::poll_cq);
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_srq_recv = Some(post::post_srq_recv);

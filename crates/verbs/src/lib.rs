@@ -37,6 +37,7 @@ mod identity;
 mod marshal;
 mod memory;
 mod mr;
+mod mw;
 mod object;
 mod pd;
 mod post;

@@ -55,6 +55,12 @@ impl Mr {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// lkey and rkey.
+    pub fn key(&self) -> u32 {
+        // SAFETY: the C struct is live; programs only read it.
+        unsafe { (*self.c.get()).lkey }
+    }
+
     fn context(&self) -> Res<&Context> {
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
@@ -324,7 +330,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
-/// `ibv_dereg_mr(3)`: returns once nothing reaches the memory through the key any more.
+/// `ibv_dereg_mr(3)`: returns once nothing reaches the memory through the key any more. EBUSY while a memory window is bound
+/// to it.
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
     status(|| {
         // SAFETY: the program passes a live MR.
@@ -333,6 +340,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
             return Err(INVALID);
         }
         let context = mr.context()?;
+        if let Some(hca) = &mr.hca {
+            hca.dereg()?;
+        }
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*mr.c.get()).handle });
         // SAFETY: it came from `give`, and the program uses it no more.

@@ -4,6 +4,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::ah::Ah;
 use crate::ffi::{Errno, Res, status};
+use crate::mw;
 use crate::object::object;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -82,11 +83,17 @@ unsafe fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> hca::Result<SendWr> {
         }
         WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: target, add: atomic.compare_add },
         WR_LOCAL_INV => SendOp::LocalInvalidate(wr.imm_or_rkey),
+        // SAFETY: the program passes a live window and region.
+        WR_BIND_MW => unsafe { mw::posted(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?,
         _ => return Err(Error::Invalid("the device has no such operation")),
     };
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(Error::Invalid("unknown send flag"))?;
-    // SAFETY: the caller's promise.
-    let gather = unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?) }?;
+    let gather = match op {
+        // It moves no data, and what the list says does not count.
+        SendOp::BindMw(_) => SgList::new(),
+        // SAFETY: the caller's promise.
+        _ => unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?) }?,
+    };
     let payload = if flags.contains(SendFlags::INLINE) {
         let parts = gather.iter().map(|entry| (entry.addr, entry.length as usize));
         gather_inline(parts, qp.max_inline())?

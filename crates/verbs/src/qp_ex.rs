@@ -5,6 +5,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::baton::Baton;
 use crate::ffi::{Errno, INVALID, Res, quiet, status};
+use crate::mw;
 use crate::object::object;
 use crate::post;
 use crate::qp::{Qp, post_built};
@@ -15,8 +16,11 @@ use std::ffi::{c_int, c_void};
 /// Operations that every transport has.
 const ANY: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
 /// Those of connected transports.
-const CONNECTED: u64 =
-    ANY | QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM | QP_EX_WITH_LOCAL_INV;
+const CONNECTED: u64 = ANY
+    | QP_EX_WITH_RDMA_WRITE
+    | QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | QP_EX_WITH_LOCAL_INV
+    | QP_EX_WITH_BIND_MW;
 /// Those of the reliable one.
 const RELIABLE: u64 = CONNECTED
     | QP_EX_WITH_SEND_WITH_INV
@@ -60,6 +64,7 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_rdma_read = wants(QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
     c.wr_atomic_cmp_swp = wants(QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = wants(QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    c.wr_bind_mw = wants(QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
     c.wr_local_inv = wants(QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_inline_data = Some(wr_set_inline_data);
@@ -108,6 +113,18 @@ fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
         }
         Ok(())
     });
+}
+
+/// The same for an operation that may be wrong in itself. A wrong one leaves a request behind for what amends it; it is
+/// never posted.
+fn begin_checked(qp: *mut ibv_qp_ex, op: hca::Result<SendOp>) {
+    match op {
+        Ok(op) => begin(qp, op),
+        Err(error) => {
+            begin(qp, SendOp::Send);
+            collect(qp, |_, _| Err(error));
+        }
+    }
 }
 
 /// Completes the request last begun.
@@ -188,6 +205,21 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
     begin(qp, SendOp::FetchAdd { remote: Remote { addr, rkey }, add });
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the program passes a live struct that names null or a live region, and a live window.
+    let op = match unsafe { info.as_ref() } {
+        // SAFETY: as above.
+        Some(info) => unsafe { mw::posted(mw, rkey, info) },
+        None => Err(Error::Invalid("no bind information")),
+    };
+    begin_checked(qp, op);
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {

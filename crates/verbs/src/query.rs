@@ -14,11 +14,18 @@ const CAP_CURR_QP_STATE_MOD: u32 = 1 << 7;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const CAP_SRQ_RESIZE: u32 = 1 << 13;
+const CAP_MEM_WINDOW: u32 = 1 << 17;
+/// Local invalidate, and SEND with invalidate.
+const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_CURR_QP_STATE_MOD
     | CAP_SYS_IMAGE_GUID
     | CAP_RC_RNR_NAK_GEN
-    | CAP_SRQ_RESIZE;
+    | CAP_SRQ_RESIZE
+    | CAP_MEM_WINDOW
+    | CAP_MEM_MGT_EXTENSIONS
+    | CAP_MEM_WINDOW_TYPE_2B;
 
 /// Atomics are atomic among the device's own; `IBV_ATOMIC_HCA`.
 const ATOMIC_CAP_HCA: c_int = 1;
@@ -72,7 +79,7 @@ fn device_attr(attr: &hca::DeviceAttr) -> ibv_device_attr {
         atomic_cap: ATOMIC_CAP_HCA,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: int(attr.max_mw),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,

@@ -52,6 +52,8 @@ pub struct Executor<'a> {
     pub keys: &'a KeyTable,
     /// Protection domain of the QP.
     pub pd: PdId,
+    /// Its number: windows of type 2 are open to one QP.
+    pub qpn: u32,
     /// What the QP lets its peer do.
     pub access: Access,
 }
@@ -73,7 +75,7 @@ impl Executor<'_> {
             return Ok(Target(None));
         }
         self.keys
-            .resolve(self.pd, remote.rkey, remote.addr, u64::from(len), right)
+            .resolve_remote((self.pd, self.qpn), remote.rkey, remote.addr, u64::from(len), right)
             .map(|memory| Target(Some(memory)))
             .map_err(Refusal::RemoteAccess)
     }
@@ -104,7 +106,7 @@ impl Executor<'_> {
 
     /// Invalidates a key on the peer's behalf.
     pub fn invalidate(&self, key: u32) -> Result<(), Refusal> {
-        self.keys.invalidate(self.pd, key).map_err(Refusal::RemoteAccess)
+        self.keys.invalidate((self.pd, self.qpn), key).map_err(Refusal::RemoteAccess)
     }
 }
 

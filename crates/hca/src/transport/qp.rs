@@ -151,6 +151,7 @@ impl Transport {
                     | SendOp::Write(_)
                     | SendOp::WriteImm(..)
                     | SendOp::LocalInvalidate(_)
+                    | SendOp::BindMw(_)
             ),
             (QpType::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
         };

@@ -232,8 +232,8 @@ impl Transport {
             return Step::Wait;
         }
         let wqe = &self.req.queue[index];
-        if let SendOp::LocalInvalidate(key) = wqe.wr.op {
-            return self.local_invalidate(index, key, cx);
+        if wqe.is_local() {
+            return self.change_key(index, cx);
         }
         let fenced =
             wqe.wr.flags.contains(SendFlags::FENCE) && !sabotage::on(Sabotage::IgnoreFence);
@@ -267,18 +267,19 @@ impl Transport {
         Step::Moved
     }
 
-    /// A local invalidate takes effect when everything before it is complete: a retransmission may still need the key.
-    fn local_invalidate(&mut self, index: usize, key: u32, cx: &mut Cx<'_>) -> Step {
+    /// A bind or local invalidate takes effect when everything before it is complete: a retransmission may still need the
+    /// key. So it needs no fence, and what follows finds the key changed.
+    fn change_key(&mut self, index: usize, cx: &mut Cx<'_>) -> Step {
         if index != 0 {
             return Step::Wait;
         }
-        match cx.keys.invalidate(self.pd, key) {
+        match self.req.queue[0].change_key(cx.keys, (self.pd, self.qpn)) {
             Ok(()) => {
                 self.complete_oldest(cx);
                 Step::Moved
             }
-            Err(error) => {
-                self.req.queue[0].phase = Phase::Failed(WcStatus::MwBindErr, vendor::key(error));
+            Err((status, vendor_err)) => {
+                self.req.queue[0].phase = Phase::Failed(status, vendor_err);
                 self.fail_if_oldest(cx);
                 Step::Wait
             }
@@ -392,18 +393,16 @@ impl Transport {
                 if self.state != QpState::Rts {
                     return;
                 }
-                let outcome = match wqe.wr.op {
-                    SendOp::LocalInvalidate(key) => cx
-                        .keys
-                        .invalidate(self.pd, key)
-                        .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
-                    _ => wqe.resolve(cx.keys, self.pd),
+                let outcome = if wqe.is_local() {
+                    wqe.change_key(cx.keys, (self.pd, self.qpn))
+                } else {
+                    wqe.resolve(cx.keys, self.pd)
                 };
                 if let Err((status, vendor_err)) = outcome {
                     wqe.phase = Phase::Failed(status, vendor_err);
                     return self.fail_if_oldest(cx);
                 }
-                if matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) {
+                if wqe.is_local() {
                     self.complete_oldest(cx);
                     continue;
                 }

@@ -123,7 +123,7 @@ impl Write {
 
 impl Transport {
     pub(super) fn executor<'k>(&self, keys: &'k KeyTable) -> Executor<'k> {
-        Executor { keys, pd: self.pd, access: self.attr.access }
+        Executor { keys, pd: self.pd, qpn: self.qpn, access: self.attr.access }
     }
 
     /// A request packet of a reliable connection.

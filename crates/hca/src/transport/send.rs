@@ -11,6 +11,7 @@ use wire::Psn;
 /// Vendor error codes of completions: which check failed.
 pub(super) mod vendor {
     use crate::key::KeyError;
+    use crate::mw::BindError;
     use umem::AccessError;
 
     pub(in super::super) const NONE: u32 = 0;
@@ -25,6 +26,18 @@ pub(super) mod vendor {
             KeyError::ForeignPd => 2,
             KeyError::Denied => 3,
             KeyError::Range => 4,
+            KeyError::NotBound => 5,
+        }
+    }
+
+    pub(in super::super) fn bind(error: BindError) -> u32 {
+        match error {
+            BindError::Window => 0x31,
+            BindError::State => 0x32,
+            BindError::Rights => 0x33,
+            BindError::Region => 0x34,
+            BindError::RegionRights => 0x35,
+            BindError::Range => 0x36,
         }
     }
 
@@ -166,6 +179,28 @@ impl Wqe {
         matches!(self.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
+    /// Changes a key here and tells the peer nothing.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.wr.op, SendOp::LocalInvalidate(_) | SendOp::BindMw(_))
+    }
+
+    /// Does what [`Wqe::is_local`] is about. `Err` is the status it fails with.
+    pub(super) fn change_key(
+        &self,
+        keys: &KeyTable,
+        who: (PdId, u32),
+    ) -> Result<(), (WcStatus, u32)> {
+        match &self.wr.op {
+            SendOp::LocalInvalidate(key) => keys
+                .invalidate(who, *key)
+                .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
+            SendOp::BindMw(bind) => {
+                keys.bind(who, bind).map_err(|error| (WcStatus::MwBindErr, vendor::bind(error)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes PSNs from `first` on.
     pub(super) fn start(&mut self, first: Psn, mtu: u32, base: u64) {
         self.phase = Phase::Started;
@@ -217,6 +252,7 @@ impl Wqe {
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::LocalInvalidate(_) => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
         };
         Completion {
             wr_id: self.wr.wr_id,

@@ -9,3 +9,4 @@ mod support;
 mod throughput;
 mod timers;
 mod uc_ud;
+mod windows;

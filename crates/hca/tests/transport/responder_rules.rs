@@ -188,7 +188,7 @@ fn a_repeated_read_starts_where_it_asks() {
         (out.len(), out[0].nak(), out[0].psn()),
         (1, Some(NakCode::RemoteOperational), FIRST_PSN)
     );
-    node.keys.remove(region.key).unwrap();
+    node.keys.remove(region.key, || ()).unwrap();
     let out = node.feed(&read(FIRST_PSN + 1, region.iova + 256, region.key, 744));
     assert_eq!(
         (out.len(), out[0].nak(), out[0].psn()),
@@ -386,7 +386,7 @@ fn an_unknown_key_gives_no_access() {
     assert_guarded(
         |node| {
             let region = node.register(1024);
-            node.keys.remove(region.key).unwrap();
+            node.keys.remove(region.key, || ()).unwrap();
             (region.clone(), region.iova, region.key)
         },
         true,
@@ -646,7 +646,7 @@ fn a_registration_that_ends_amid_a_message_ends_its_access() {
     let mut node = responder();
     let region = node.register(1024);
     node.feed(&write(First, FIRST_PSN, 256).reth(region.iova, region.key, 512));
-    node.keys.remove(region.key).unwrap();
+    node.keys.remove(region.key, || ()).unwrap();
     let out = node.feed(&write(Last, FIRST_PSN + 1, 256));
     assert_no_access(&node, &out, FIRST_PSN + 1);
     assert_eq!(region.get(256, 256), [0; 256]);

@@ -2,7 +2,7 @@
 //! `cargo test -p hca --features sabotage`
 #![cfg(feature = "sabotage")]
 
-use crate::{requester_rules, responder_rules, uc_ud};
+use crate::{requester_rules, responder_rules, uc_ud, windows};
 use hca::sabotage::{Sabotage, with};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -47,4 +47,6 @@ proofs! {
     payload_size: SkipLengthCheck, responder_rules::payload_fits_its_place;
     announced_length: SkipLengthCheck, responder_rules::a_write_keeps_to_its_announced_length;
     fence: IgnoreFence, requester_rules::a_fence_waits_for_reads_and_atomics;
+    window_qp: SkipWindowQp, windows::a_window_of_type_2_is_open_to_one_qp;
+    bind_right: SkipBindRight, windows::a_wrong_bind_fails_and_changes_nothing;
 }

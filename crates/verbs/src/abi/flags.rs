@@ -63,6 +63,7 @@ pub const QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
 pub const QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
 pub const QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub const QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub const QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 pub const WR_RDMA_WRITE: u32 = 0;
@@ -73,6 +74,7 @@ pub const WR_RDMA_READ: u32 = 4;
 pub const WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub const WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const WR_LOCAL_INV: u32 = 7;
+pub const WR_BIND_MW: u32 = 8;
 pub const WR_SEND_WITH_INV: u32 = 9;
 
 pub const VALUES_MASK_RAW_CLOCK: u32 = 1;

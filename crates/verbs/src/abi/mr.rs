@@ -1,7 +1,7 @@
 //! Protection domains, memory regions and thread domains.
 
 use super::{ibv_context, size};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 #[repr(C)]
 pub struct ibv_pd {
@@ -43,6 +43,35 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 size!(ibv_mr, 48);
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    /// `type` in C.
+    pub mw_type: c_uint,
+}
+size!(ibv_mw, 32);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+size!(ibv_mw_bind_info, 32);
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+size!(ibv_mw_bind, 48);
 
 /// Since rdma-core 59.
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! Work requests and completions.
 
-use super::{ibv_ah, size};
+use super::{ibv_ah, ibv_mw, ibv_mw_bind_info, size};
 use std::ffi::{c_int, c_uint, c_void};
 
 #[repr(C)]
@@ -54,6 +54,15 @@ pub union wr_union {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
+pub struct wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+size!(wr_bind_mw, 48);
+
+#[repr(C)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
     pub next: *mut ibv_send_wr,
@@ -65,8 +74,8 @@ pub struct ibv_send_wr {
     pub imm_or_rkey: u32,
     pub wr: wr_union,
     pub remote_srqn: u32,
-    /// `bind_mw` or `tso`: operations that this device does not have.
-    pub unused: [u64; 6],
+    /// Shares its place with `tso`.
+    pub bind_mw: wr_bind_mw,
 }
 size!(ibv_send_wr, 128);
 

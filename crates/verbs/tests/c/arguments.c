@@ -153,7 +153,11 @@ static void advice(void)
 	STATUS(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1), EINVAL);
 	STATUS(ibv_dereg_mr(mr), 0);
 	REFUSED(ibv_alloc_null_mr(pd), EOPNOTSUPP);
-	REFUSED(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
+	REFUSED(ibv_alloc_mw(pd, 0), EINVAL);
+	REFUSED(ibv_alloc_mw(pd, 3), EINVAL);
+	REFUSED(context->ops.alloc_mw(NULL, IBV_MW_TYPE_1), EINVAL);
+	STATUS(context->ops.dealloc_mw(NULL), EINVAL);
+	STATUS(context->ops.bind_mw(NULL, NULL, NULL), EINVAL);
 }
 
 static void device_memory(void)

@@ -1,0 +1,286 @@
+//! Memory windows (IBA 10.6.7.2): a key over a part of a registration, bound by a work request.
+//!
+//! A window of type 1 is open to every QP of its protection domain and is bound anew at will; a bind of length 0 unbinds
+//! it. One of type 2 (the kind B, as Linux has it) is free until it is bound, is then open to the peer of the binding QP
+//! only, and becomes free again by an invalidate. Windows live in the key table but not in the shared directory:
+//! a process that does not find a key there asks the key's owner.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
+use crate::pd::{Belonging, Pd};
+use crate::sabotage::{self, Sabotage};
+use crate::types::{Access, Bind, MwType};
+use std::sync::Arc;
+
+/// Rights that a window may give.
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::ZERO_BASED);
+
+/// Why a window is not bound (completion status MW_BIND_ERR).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindError {
+    /// There is no such window, or it belongs to another protection domain.
+    #[error("no such window in the queue pair's protection domain")]
+    Window,
+    /// A window of type 2 that is bound already, or would be bound to nothing.
+    #[error("a window of type 2 must be free and get memory")]
+    State,
+    /// Rights that a window cannot give, or a zero-based window of type 1.
+    #[error("the window cannot have these rights")]
+    Rights,
+    /// There is no such registration, or it belongs to another protection domain.
+    #[error("no such region in the queue pair's protection domain")]
+    Region,
+    /// The registration allows no windows, or no writing ones, or is zero-based.
+    #[error("the region does not allow such windows")]
+    RegionRights,
+    /// The range leaves the registration.
+    #[error("range outside the region")]
+    Range,
+}
+
+/// What a window is bound to.
+pub(crate) struct Binding {
+    /// Key of the registration.
+    pub(crate) region: u32,
+    memory: MemRef,
+    /// Address of the first byte as peers name it.
+    base: u64,
+    access: Access,
+    /// The QP that bound it.
+    qpn: u32,
+}
+
+/// A window in the key table.
+pub(crate) struct Window {
+    pd: PdId,
+    mw_type: MwType,
+    binding: Option<Binding>,
+}
+
+impl Window {
+    /// Checks an access by the peer of QP `qpn`.
+    pub(crate) fn resolve(
+        &self,
+        pd: PdId,
+        qpn: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let binding = self.binding_of(pd, qpn)?;
+        if !binding.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
+            return Err(KeyError::Denied);
+        }
+        binding.memory.part(va.checked_sub(binding.base).ok_or(KeyError::Range)?, len)
+    }
+
+    fn binding_of(&self, pd: PdId, qpn: u32) -> std::result::Result<&Binding, KeyError> {
+        if self.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
+            return Err(KeyError::ForeignPd);
+        }
+        let binding = self.binding.as_ref().ok_or(KeyError::NotBound)?;
+        let foreign = self.mw_type == MwType::Two && binding.qpn != qpn;
+        if foreign && !sabotage::on(Sabotage::SkipWindowQp) {
+            return Err(KeyError::NotBound);
+        }
+        Ok(binding)
+    }
+}
+
+impl Slots {
+    /// Takes the memory from every window whose binding `which` picks.
+    pub(crate) fn unbind_all(&mut self, which: impl Fn(MwType, &Binding) -> bool) {
+        let mut regions = Vec::new();
+        for slot in &mut self.slots {
+            if let Some(Entry::Window(Window { mw_type, binding, .. })) = &mut slot.entry
+                && let Some(gone) = binding.take_if(|binding| which(*mw_type, binding))
+            {
+                regions.push(gone.region);
+            }
+        }
+        regions.into_iter().for_each(|region| self.release(region));
+    }
+
+    /// One window less is bound to `region`.
+    fn release(&mut self, region: u32) {
+        self.bound -= 1;
+        if let Some(Entry::Region { windows, .. }) = self.find_mut(region) {
+            *windows -= 1;
+        }
+    }
+
+    /// What the new binding would be, or that the window is to be unbound.
+    fn check_bind(
+        &self,
+        (pd, qpn): (PdId, u32),
+        bind: &Bind,
+    ) -> std::result::Result<Option<Binding>, BindError> {
+        let place =
+            self.slots.get((bind.window >> 8) as usize).and_then(|slot| slot.entry.as_ref());
+        let Some(Entry::Window(window)) = place else { return Err(BindError::Window) };
+        if window.pd != pd {
+            return Err(BindError::Window);
+        }
+        let two = window.mw_type == MwType::Two;
+        if two && (window.binding.is_some() || bind.len == 0) {
+            return Err(BindError::State);
+        }
+        let access = Access::from_bits(bind.access).ok_or(BindError::Rights)?;
+        let zero_based = access.contains(Access::ZERO_BASED);
+        if !RIGHTS.contains(access) || (zero_based && !two) {
+            return Err(BindError::Rights);
+        }
+        if bind.len == 0 {
+            return Ok(None);
+        }
+        let Some(Entry::Region { mkey, .. }) = self.find(bind.region) else {
+            return Err(BindError::Region);
+        };
+        if mkey.pd != pd {
+            return Err(BindError::Region);
+        }
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let allowed = mkey.access.contains(Access::MW_BIND)
+            && !mkey.access.contains(Access::ZERO_BASED)
+            && (!writes || mkey.access.contains(Access::LOCAL_WRITE));
+        if !allowed && !sabotage::on(Sabotage::SkipBindRight) {
+            return Err(BindError::RegionRights);
+        }
+        let memory = mkey.range(bind.addr, bind.len).map_err(|_| BindError::Range)?;
+        let base = if zero_based { 0 } else { bind.addr };
+        Ok(Some(Binding { region: bind.region, memory, base, access, qpn }))
+    }
+}
+
+impl KeyTable {
+    /// A new window: of type 1 bound to nothing, of type 2 free. The key is the first of those it will have.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when the device has no key left.
+    pub fn insert_window(&self, pd: PdId, mw_type: MwType) -> Result<u32> {
+        self.install(Entry::Window(Window { pd, mw_type, binding: None }))
+    }
+
+    /// Ends a window, bound or not, whatever its present key.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such window.
+    pub fn remove_window(&self, window: u32) -> Result<()> {
+        let mut table = self.write();
+        let place = table.slots.get((window >> 8) as usize).and_then(|slot| slot.entry.as_ref());
+        if !matches!(place, Some(Entry::Window(_))) {
+            return Err(Error::Invalid("no such window"));
+        }
+        if let Some(Entry::Window(Window { binding: Some(gone), .. })) = table.take(window) {
+            table.release(gone.region);
+        }
+        Ok(())
+    }
+
+    /// Binds a window on behalf of QP `qpn` in domain `pd`. Its key becomes the old one with the tag of `bind.key`.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing has changed then.
+    pub fn bind(&self, who: (PdId, u32), bind: &Bind) -> std::result::Result<(), BindError> {
+        let mut table = self.write();
+        let new = table.check_bind(who, bind)?;
+        if let Some(new) = &new
+            && let Some(Entry::Region { windows, .. }) = table.find_mut(new.region)
+        {
+            *windows += 1;
+            table.bound += 1;
+        }
+        let Some(slot) = table.slots.get_mut((bind.window >> 8) as usize) else { return Ok(()) };
+        slot.tag = bind.key as u8;
+        if let Some(Entry::Window(window)) = &mut slot.entry
+            && let Some(old) = std::mem::replace(&mut window.binding, new)
+        {
+            table.release(old.region);
+        }
+        Ok(())
+    }
+
+    /// Invalidates a key by a local or remote invalidate at QP `qpn`. Only memory windows of type 2 bound to that QP can be
+    /// invalidated (IBA 10.6.7.2.4); they become free.
+    ///
+    /// # Errors
+    /// Why the key is no such window's.
+    pub fn invalidate(
+        &self,
+        (pd, qpn): (PdId, u32),
+        key: u32,
+    ) -> std::result::Result<(), KeyError> {
+        let mut table = self.write();
+        let window = match table.find_mut(key) {
+            Some(Entry::Window(window)) => window,
+            Some(Entry::Region { mkey, .. }) if mkey.pd == pd => return Err(KeyError::Denied),
+            Some(Entry::Region { .. }) => return Err(KeyError::ForeignPd),
+            None => return Err(KeyError::Unknown),
+        };
+        window.binding_of(pd, qpn)?;
+        if window.mw_type == MwType::One {
+            return Err(KeyError::Denied);
+        }
+        if let Some(gone) = window.binding.take() {
+            table.release(gone.region);
+        }
+        Ok(())
+    }
+
+    /// A QP is gone: windows of type 2 that it bound are free.
+    pub(crate) fn forget_qp(&self, qpn: u32) {
+        // Most processes bind none, and destroy queue pairs all the same.
+        if self.read().bound > 0 {
+            self.write()
+                .unbind_all(|mw_type, binding| mw_type == MwType::Two && binding.qpn == qpn);
+        }
+    }
+}
+
+/// A memory window. Dropping it ends it.
+pub struct Mw {
+    device: Arc<Device>,
+    key: u32,
+    mw_type: MwType,
+    pd: Belonging,
+}
+
+impl std::fmt::Debug for Mw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mw {{ first key: {:#x} }}", self.key)
+    }
+}
+
+impl Mw {
+    pub(crate) fn new(device: &Arc<Device>, pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Mw>> {
+        let key = device.keys().insert_window(pd.id(), mw_type)?;
+        Ok(Arc::new(Mw { device: device.clone(), key, mw_type, pd: Belonging::new(pd) }))
+    }
+
+    /// Its first key. Later ones differ in the low 8 bits.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its type.
+    pub fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+
+    /// Protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        self.pd.pd()
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        // The window was inserted by `new` and only we remove it.
+        let _ = self.device.keys().remove_window(self.key);
+    }
+}
