@@ -68,20 +68,22 @@ impl Device {
         self.thread.program_polled(self.now_ns());
     }
 
-    /// A turn that waits for its place.
-    fn progress_waiting(&self) {
+    /// A turn that waits for its place; answers with the bytes of payload it took.
+    fn progress_waiting(&self) -> usize {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.turn(&mut receiving);
+        self.turn(&mut receiving)
     }
 
-    fn turn(&self, receiving: &mut Receiving) {
+    /// One turn; answers with the bytes of payload it took.
+    fn turn(&self, receiving: &mut Receiving) -> usize {
         let Receiving { receiver, batch, touched, seen } = receiving;
         // One reading of the clock serves the turn, taken only once something happened.
         let mut now = None;
-        let mut unanswered = 0;
+        let (mut bytes, mut unanswered) = (0, 0);
         receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
             let now = *now.get_or_insert_with(Instant::now);
             self.dispatch(&datagram, now, batch, touched);
+            bytes += datagram.payload.len();
             unanswered += datagram.payload.len();
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
@@ -100,6 +102,7 @@ impl Device {
         }
         batch.flush(self.endpoint());
         self.take_over_link_counts(seen);
+        bytes
     }
 
     /// Lets every QP that packets touched acknowledge them and go on.
@@ -278,41 +281,67 @@ impl Relief {
     }
 }
 
+/// Whether a stream runs to a program that does not poll. The thread then looks again for a moment before it sleeps: to
+/// wake it costs the sender more than a train does, and a sleeping CPU more than that.
+#[derive(Default)]
+struct Stream {
+    /// When the stream has dried up, nanoseconds after the device's epoch.
+    ends_ns: u64,
+}
+
+impl Stream {
+    /// Payload of one turn that makes a stream.
+    const BYTES: usize = 32 << 10;
+    /// How long after a turn with payload more of it is awaited.
+    const LINGER_NS: u64 = 50_000;
+
+    /// Takes note of a turn that ended at `now_ns` and brought `bytes` of payload; answers whether to look again.
+    fn goes_on(&mut self, bytes: usize, now_ns: u64) -> bool {
+        if bytes >= Stream::BYTES {
+            self.ends_ns = now_ns + Stream::LINGER_NS;
+        }
+        now_ns < self.ends_ns
+    }
+}
+
 /// Body of the progress thread; ends with the device.
 pub(crate) fn run(device: Weak<Device>) {
     let mut growing = Relief(Relief::FIRST);
     let mut relief = None;
+    let mut stream = Stream::default();
+    let mut awake = false;
     while let Some(device) = device.upgrade() {
         let thread = &device.thread;
         thread.stand_if_asked();
         if thread.stop.load(SeqCst) {
             return;
         }
-        sleep(&device, relief);
+        if !awake {
+            sleep(&device, relief);
+        }
         let polled_ns = thread.polled_ns.load(Relaxed);
         relief = growing.next(device.now_ns().saturating_sub(polled_ns) < POLLS_NOW_NS);
-        if relief.is_none() {
-            device.progress_waiting();
-        }
+        awake = relief.is_none() && {
+            let bytes = device.progress_waiting();
+            let goes_on = stream.goes_on(bytes, device.now_ns());
+            if goes_on && bytes == 0 {
+                // Whoever else wants this CPU goes first.
+                std::thread::yield_now();
+            }
+            goes_on
+        };
     }
 }
 
-/// Sleeps until a packet arrives (without `relief`) or it is over, a timer is due, or a kick.
+/// Sleeps until a packet arrives, a timer is due or a kick; with `relief` only until that is over or a kick: the program
+/// that polls also serves the timers, and one that just stopped finds them at most that late.
 fn sleep(device: &Device, relief: Option<Duration>) {
-    let until_next = device.timers.until_next(Instant::now());
-    let limit = [until_next, relief].into_iter().flatten().min();
-    let wakes_at = limit.map_or(u64::MAX, |t| device.now_ns() + t.as_nanos() as u64);
-    device.thread.wakes_at_ns.store(wakes_at, Relaxed);
-    fence(SeqCst);
-    // A deadline set between reading the heap and announcing the sleep would be missed without a second look.
-    let limit = match (limit, device.timers.until_next(Instant::now())) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    };
+    let thread = &device.thread;
+    let timeout = relief.or_else(|| until_timer(device));
     let timeout =
-        limit.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+        timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 3]> = smallvec::SmallVec::new();
-    fds.push(PollFd::from_borrowed_fd(device.thread.fd(), PollFlags::IN));
+    fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
     if relief.is_none() {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -320,8 +349,21 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     }
     // Interrupted or not, the caller looks at everything afterwards.
     let _ = poll(&mut fds, timeout.as_ref());
-    let _ = rustix::io::read(&device.thread.kick, &mut [0u8; 8]);
-    device.thread.wakes_at_ns.store(0, Relaxed);
+    if !fds[0].revents().is_empty() {
+        let _ = rustix::io::read(&thread.kick, &mut [0u8; 8]);
+    }
+    thread.wakes_at_ns.store(0, Relaxed);
+}
+
+/// Announces a sleep until the next timer, and says how long that is.
+fn until_timer(device: &Device) -> Option<Duration> {
+    let first = device.timers.until_next(Instant::now());
+    let wakes_at = first.map_or(u64::MAX, |t| device.now_ns() + t.as_nanos() as u64);
+    device.thread.wakes_at_ns.store(wakes_at, Relaxed);
+    fence(SeqCst);
+    // A deadline set between reading the heap and announcing the sleep would be missed without a second look.
+    let second = device.timers.until_next(Instant::now());
+    first.into_iter().chain(second).min()
 }
 
 #[cfg(test)]
