@@ -11,6 +11,7 @@ use crate::types::Access;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use umem::Fold;
 use umem::{AccessError, AtomicOp, Umem};
 
 /// Keys that one device can hold: the directory has a place for each.
@@ -64,6 +65,17 @@ impl MemRef {
     pub fn read(&self, at: u64, dst: &mut [u8]) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, dst.len())?;
         self.umem.enter()?.read(offset, dst)
+    }
+
+    /// As [`read`](MemRef::read), folding the bytes on the way where that can be.
+    pub fn read_folding(
+        &self,
+        at: u64,
+        dst: &mut [u8],
+        fold: &mut Fold,
+    ) -> std::result::Result<(), AccessError> {
+        let offset = self.place(at, dst.len())?;
+        self.umem.enter()?.read_folding(offset, dst, fold)
     }
 
     /// Copies in at `at`.

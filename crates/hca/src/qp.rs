@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use umem::AccessError;
+use umem::Fold;
 use wire::Headers;
 
 /// What a QP is created from.
@@ -394,7 +395,7 @@ impl Tx for Out<'_> {
         to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> std::result::Result<(), AccessError>,
+        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> std::result::Result<(), AccessError>,
     ) -> std::result::Result<(), AccessError> {
         let endpoint = self.device.endpoint();
         match to {

@@ -22,6 +22,7 @@ use crate::flow::{Flow, FlowState};
 use crate::stats::add;
 use crate::trace::{Trace, Traced};
 use crate::udp::{self, Outgoing};
+use mm::guard::fold::Fold;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -89,7 +90,8 @@ impl Batch {
         }
     }
 
-    /// Appends a packet: `headers`, `payload_len` bytes that `fill` writes, as many bytes of padding
+    /// Appends a packet: `headers`, `payload_len` bytes that `fill` writes (and folds into
+    /// the ICRC on the way, where it can), as many bytes of padding
     /// as the headers say, the ICRC. Sends what was staged before when the buffer is full. A packet
     /// longer than any datagram counts as lost.
     ///
@@ -104,7 +106,7 @@ impl Batch {
         flow: &Flow,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), E>,
     ) -> Result<(), E> {
         let headers_len = headers.len();
         let overhead = headers_len + usize::from(headers.bth.pad) + ICRC_LEN;
@@ -124,30 +126,31 @@ impl Batch {
         let out = &mut self.bytes[start..start + len];
         let (transport, icrc) = out.split_at_mut(len - ICRC_LEN);
         headers.emit(transport);
-        fill(&mut transport[headers_len..headers_len + payload_len])?;
-        transport[headers_len + payload_len..].fill(0);
-        let train = match self.trains.last_mut() {
-            Some(train) if joins => {
+        let train = self.trains.last_mut().filter(|_| joins);
+        let (hashed, identification) = match &train {
+            Some(train) if len == train.segment => (train.headers, train.count as u16),
+            Some(train) => (flow.0.crc.at_length(transport.len()), train.count as u16),
+            None => (flow.0.crc.at_length(transport.len()), 0),
+        };
+        let mut fold = crc::begin(&hashed, identification, transport, headers_len);
+        let (body, padding) = transport[headers_len..].split_at_mut(payload_len);
+        fill(body, &mut fold)?;
+        padding.fill(0);
+        let value = crc::end(&fold, payload_len)
+            .unwrap_or_else(|| crc::icrc(&hashed, identification, transport));
+        icrc.copy_from_slice(&value.to_le_bytes());
+        match train {
+            Some(train) => {
                 train.count += 1;
                 train.len += len;
                 train.open = len == train.segment;
-                train
             }
-            _ => {
+            None => {
                 let open = flow.0.socket.gso.load(Relaxed);
-                let headers = flow.0.crc.at_length(transport.len());
-                let flow = flow.0.clone();
-                let train = Train { flow, headers, start, len, segment: len, count: 1, open };
-                self.trains.push_mut(train)
+                let (flow, headers) = (flow.0.clone(), hashed);
+                self.trains.push(Train { flow, headers, start, len, segment: len, count: 1, open });
             }
-        };
-        let identification = (train.count - 1) as u16;
-        let value = if len == train.segment {
-            crc::icrc(&train.headers, identification, transport)
-        } else {
-            flow.0.crc.icrc(identification, transport)
-        };
-        icrc.copy_from_slice(&value.to_le_bytes());
+        }
         self.used += len;
         Ok(())
     }
@@ -305,7 +308,7 @@ mod tests {
         let mut batch = Batch::new();
         for refusals_and_trains in [(1, 5), (1, 10)] {
             for fill in 0..5u8 {
-                let mut write = |out: &mut [u8]| {
+                let mut write = |out: &mut [u8], _: &mut Fold| {
                     out.fill(fill);
                     Ok::<_, Infallible>(())
                 };

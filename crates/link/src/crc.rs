@@ -6,9 +6,12 @@
 //! in front (which a CRC does not feel), so there is no tail. It wants AVX-512 and VPCLMULQDQ;
 //! elsewhere, and for short packets, the general way is taken.
 //!
+//! A payload that is copied into place is folded by the copy itself ([`begin`], [`end`]), which reads it only once.
+//!
 //! The method is folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
 //! PCLMULQDQ", Intel 2009), here over four registers of 64 bytes.
 
+use mm::guard::fold::{Fold, Register, STEP};
 use wire::icrc::LengthCrc;
 
 /// Length of a register.
@@ -35,11 +38,69 @@ fn continued(initial: u32, transport: &[u8]) -> Option<u32> {
     if transport.len() < SHORTEST || !transport.len().is_multiple_of(4) {
         return None;
     }
-    let folded = fold(!initial, transport)?;
-    // 16 bytes that have the same CRC as all, from a register of zeroes.
+    Some(closed(&fold(!initial, transport)?))
+}
+
+/// CRC of all bytes from the 16 that have the same one, from a register of zeroes.
+#[inline]
+fn closed(folded: &[u8; 16]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
-    hasher.update(&folded);
-    Some(hasher.finalize())
+    hasher.update(folded);
+    hasher.finalize()
+}
+
+/// The CRC of a packet whose payload is about to be copied behind the first `headers_len` bytes of `transport`: what the
+/// copy goes on from. It takes no bytes where folding does not serve.
+#[inline]
+pub(crate) fn begin(
+    headers: &LengthCrc,
+    identification: u16,
+    transport: &[u8],
+    headers_len: usize,
+) -> Fold {
+    let payload_len = transport.len() - headers_len;
+    let aligned = headers_len.is_multiple_of(4) && payload_len.is_multiple_of(STEP);
+    if !aligned || payload_len == 0 || !(8..=BLOCK).contains(&headers_len) || !Fold::is_supported()
+    {
+        return Fold::off();
+    }
+    start(!headers.icrc(identification, &[]), transport, headers_len / 4)
+}
+
+/// The ICRC of the packet begun so, if all of its payload was folded.
+#[inline]
+pub(crate) fn end(fold: &Fold, payload_len: usize) -> Option<u32> {
+    if payload_len == 0 || fold.folded() != payload_len {
+        return None;
+    }
+    finish(fold.sums()).map(|folded| closed(&folded))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn start(_register: u32, _transport: &[u8], _words: usize) -> Fold {
+    Fold::off()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn start(register: u32, transport: &[u8], words: usize) -> Fold {
+    match transport.first_chunk() {
+        // SAFETY: the CPU has the features that the function is compiled for: `begin` asked.
+        Some(start) => unsafe { x86::begin(register, words, start) },
+        None => Fold::off(),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn finish(_sums: &[Register; 4]) -> Option<[u8; 16]> {
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn finish(sums: &[Register; 4]) -> Option<[u8; 16]> {
+    // SAFETY: the CPU has the features that the function is compiled for: it folded these sums.
+    Some(unsafe { x86::finish(sums) })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -60,6 +121,7 @@ fn fold(register: u32, transport: &[u8]) -> Option<[u8; 16]> {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::BLOCK;
+    use mm::guard::fold::{Fold, Register};
     use std::arch::x86_64::*;
     use std::mem::transmute;
 
@@ -86,6 +148,34 @@ mod x86 {
     /// Moves each lane to where the last one is; the last one is added as it is.
     const TO_LAST_LANE: [[i64; 2]; 4] = [factors(384), factors(256), factors(128), [0, 0]];
 
+    /// The block that begins with the CRC register: the first `words` words (2 to 16) of `start` at the end of zeroes.
+    #[target_feature(enable = "avx512f")]
+    fn front(register: u32, words: usize, start: &[u8; BLOCK]) -> __m512i {
+        // The CRC register joins the first word, the ones join the second.
+        let skipped = 16 - words;
+        let front = _mm512_maskz_expand_epi32(0xffff << skipped, load(start));
+        let register = _mm512_maskz_set1_epi32(1 << skipped, register as i32);
+        let ones = _mm512_maskz_set1_epi32(2 << skipped, 0xff);
+        _mm512_xor_si512(_mm512_or_si512(front, ones), register)
+    }
+
+    /// What a copy of the payload shall go on from, behind the first `words` words of `start`.
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    pub(super) fn begin(register: u32, words: usize, start: &[u8; BLOCK]) -> Fold {
+        let mut sums = [[0; 8]; 4];
+        // SAFETY: both types are 64 plain bytes.
+        sums[3] = unsafe { transmute::<__m512i, Register>(front(register, words, start)) };
+        // SAFETY: both types are 64 plain bytes.
+        Fold::new(sums, unsafe { transmute::<[[i64; 2]; 4], Register>(ON_256_BYTES) })
+    }
+
+    /// The 16 bytes that four sums come to.
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    pub(super) fn finish(sums: &[Register; 4]) -> [u8; 16] {
+        // SAFETY: both types are 256 plain bytes.
+        close(unsafe { transmute::<[Register; 4], [__m512i; 4]>(*sums) })
+    }
+
     /// Folds `transport` into 16 bytes; `None` when the masked byte is not in the first block.
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     pub(super) fn fold(register: u32, transport: &[u8]) -> Option<[u8; 16]> {
@@ -96,14 +186,7 @@ mod x86 {
             1 => return None,
             words => (words, blocks),
         };
-        // The first `words` words move to the end of a register; the CRC register joins the first of
-        // them, the ones join the second.
-        let skipped = 16 - words;
-        let front = _mm512_maskz_expand_epi32(0xffff << skipped, load(start));
-        let register = _mm512_maskz_set1_epi32(1 << skipped, register as i32);
-        let ones = _mm512_maskz_set1_epi32(2 << skipped, 0xff);
-        let front = _mm512_xor_si512(_mm512_or_si512(front, ones), register);
-
+        let front = front(register, words, start);
         let zero = _mm512_setzero_si512();
         // Registers of zeroes in front make the number of blocks a multiple of four.
         let (head, body) = blocks.split_at(blocks.len() & 3);
@@ -119,6 +202,11 @@ mod x86 {
                 *sum = moved_plus(*sum, on, load(block));
             }
         }
+        Some(close(sums))
+    }
+
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn close(sums: [__m512i; 4]) -> [u8; 16] {
         let on = constants(ON_64_BYTES);
         let first = moved_plus(sums[0], on, sums[1]);
         let second = moved_plus(sums[2], on, sums[3]);
@@ -130,7 +218,7 @@ mod x86 {
         let sum =
             _mm_xor_si128(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
         // SAFETY: both types are 16 plain bytes.
-        Some(unsafe { transmute::<__m128i, [u8; 16]>(sum) })
+        unsafe { transmute::<__m128i, [u8; 16]>(sum) }
     }
 
     #[target_feature(enable = "avx512f")]

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use link::{Batch, Endpoint, Receiver};
+use mm::guard::fold::Fold;
 use rustix::net::{SendFlags, sendto};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use wire::Position::{First, Last, Middle, Only};
@@ -117,7 +118,7 @@ fn a_failed_fill_sends_nothing() {
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
     let mut batch = Batch::new();
     stage(&mut batch, &ep, &flow, Middle, 0, 64);
-    let failed = batch.packet(&ep, &flow, &write(Middle, 1, 64), 64, &mut |_| Err("unmapped"));
+    let failed = batch.packet(&ep, &flow, &write(Middle, 1, 64), 64, &mut |_, _| Err("unmapped"));
     assert_eq!(failed, Err("unmapped"));
     stage(&mut batch, &ep, &flow, Middle, 2, 64);
     batch.flush(&ep);
@@ -130,7 +131,7 @@ fn packets_longer_than_a_datagram_are_counted_as_lost() {
     let ep = mirror();
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
     let mut batch = Batch::new();
-    let mut fill = |_: &mut [u8]| -> Result<(), ()> { panic!("not to be filled") };
+    let mut fill = |_: &mut [u8], _: &mut Fold| -> Result<(), ()> { panic!("not to be filled") };
     for len in [65507, usize::MAX] {
         batch.packet(&ep, &flow, &write(Middle, 1, 0), len, &mut fill).unwrap();
     }

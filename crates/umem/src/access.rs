@@ -1,6 +1,7 @@
 //! An access in progress: the data path. No allocation, no lock; one counter moves per segment touched.
 
 use crate::{AccessError, AtomicOp, Segment, Umem};
+use mm::guard::fold::Fold;
 
 /// An access in progress. Offsets count from the start of the registration.
 pub struct Access<'a> {
@@ -42,6 +43,25 @@ impl<'a> Access<'a> {
             rest = tail;
             read_one(segment, at, piece)
         })
+    }
+
+    /// As [`read`](Access::read); folds the bytes into `fold` on the way where they lie in one segment.
+    #[inline]
+    pub fn read_folding(
+        &self,
+        offset: u64,
+        dst: &mut [u8],
+        fold: &mut Fold,
+    ) -> Result<(), AccessError> {
+        let [segment] = &*self.umem.segments else {
+            *fold = Fold::off();
+            return self.read(offset, dst);
+        };
+        self.check(offset, dst.len())?;
+        let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
+        segment.space.read_folding(addr, dst, fold)?;
+        segment.route.count_read(dst.len() as u64);
+        Ok(())
     }
 
     /// Copies `src` in, in ascending order. Fails with [`AccessError::Fault`] on a read-only registration.

@@ -18,5 +18,6 @@ mod umem;
 pub use access::Access;
 pub use check::{AccessFlags, Offered, RegError, Rereg};
 pub use mm::AtomicOp;
+pub use mm::guard::fold::Fold;
 pub use space::{AccessError, DmaSpace, Segment, process_space};
 pub use umem::{RevokeWatcher, Umem};

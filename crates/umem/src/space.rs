@@ -1,5 +1,6 @@
 //! Memory that DMA addresses name (D5).
 
+use mm::guard::fold::{Fold, copy_from_folding};
 use mm::{AtomicOp, guard};
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +34,11 @@ impl From<mm::Fault> for AccessError {
 pub trait DmaSpace: Send + Sync {
     /// Copies out of memory at `addr`.
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+    /// As `read`; where it can, folds the bytes into `fold` on the way, else leaves that at no bytes.
+    fn read_folding(&self, addr: u64, dst: &mut [u8], fold: &mut Fold) -> Result<(), AccessError> {
+        *fold = Fold::off();
+        self.read(addr, dst)
+    }
     /// Copies into memory at `addr`, in ascending order, the last byte last.
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError>;
     /// One atomic operation on the 8-byte aligned word at `addr`; returns the old value.
@@ -59,6 +65,10 @@ impl DmaSpace for ProcessSpace {
     #[inline]
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         Ok(guard::copy_from(addr, dst)?)
+    }
+    #[inline]
+    fn read_folding(&self, addr: u64, dst: &mut [u8], fold: &mut Fold) -> Result<(), AccessError> {
+        Ok(copy_from_folding(addr, dst, fold)?)
     }
     #[inline]
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {

@@ -9,6 +9,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::types::{Access, RecvWr, Remote, SgList};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use umem::Fold;
 use umem::{AccessError, AtomicOp};
 
 /// Longest message (IBA 9.4.1): 2^31 bytes.
@@ -124,9 +125,9 @@ impl Target {
     }
 
     /// Fetches bytes for an RDMA READ, `at` counted from its start. The error is that of the memory.
-    pub fn fetch(&self, at: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
+    pub fn fetch(&self, at: u64, bytes: &mut [u8], fold: &mut Fold) -> Result<(), AccessError> {
         match &self.0 {
-            Some(memory_ref) if !bytes.is_empty() => memory_ref.read(at, bytes),
+            Some(memory_ref) if !bytes.is_empty() => memory_ref.read_folding(at, bytes, fold),
             _ => Ok(()),
         }
     }

@@ -29,6 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use umem::AccessError;
+use umem::Fold;
 use wire::Headers;
 
 /// Where a packet goes.
@@ -50,7 +51,7 @@ pub trait Tx {
         to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
     ) -> Result<(), AccessError>;
 
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an

@@ -379,7 +379,7 @@ impl Transport {
             _ => {}
         }
         let to = to.as_ref().map_or(To::Peer, To::Ah);
-        cx.tx.packet(to, &headers, len, &mut |dst| wqe.fill(at, dst))?;
+        cx.tx.packet(to, &headers, len, &mut |dst, fold| wqe.fill(at, dst, fold))?;
         self.sent_packets += 1;
         self.sent_bytes += len as u64;
         Ok(())

@@ -152,10 +152,10 @@ impl Transport {
             headers.atomic_ack = Some(old);
         }
         let sent = match &response.answer {
-            Answer::Read(read) => {
-                cx.tx.packet(To::Peer, &headers, len, &mut |dst| read.target.fetch(at, dst))
-            }
-            _ => cx.tx.packet(To::Peer, &headers, 0, &mut |_| Ok(())),
+            Answer::Read(read) => cx
+                .tx
+                .packet(To::Peer, &headers, len, &mut |dst, fold| read.target.fetch(at, dst, fold)),
+            _ => cx.tx.packet(To::Peer, &headers, 0, &mut |_, _| Ok(())),
         };
         match sent {
             Ok(()) => {

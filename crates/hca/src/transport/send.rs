@@ -6,6 +6,7 @@ use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::types::*;
 use smallvec::SmallVec;
 use umem::AccessError;
+use umem::Fold;
 use wire::Psn;
 
 /// Vendor error codes of completions: which check failed.
@@ -103,9 +104,15 @@ impl SgMemory {
         Ok(())
     }
 
-    pub(super) fn read(&mut self, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    /// Copies payload out; folds it on the way where it can, else `fold` is left off.
+    pub(super) fn read(
+        &mut self,
+        at: u64,
+        dst: &mut [u8],
+        fold: &mut Fold,
+    ) -> Result<(), AccessError> {
         self.for_each_part(at, dst.len(), |memory, within, range| {
-            memory.read(within, &mut dst[range])
+            memory.read_folding(within, &mut dst[range], fold)
         })
     }
 
@@ -232,14 +239,19 @@ impl Wqe {
     }
 
     /// Copies payload out, for a packet.
-    pub(super) fn fill(&mut self, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    pub(super) fn fill(
+        &mut self,
+        at: u64,
+        dst: &mut [u8],
+        fold: &mut Fold,
+    ) -> Result<(), AccessError> {
         match &self.wr.payload {
             Payload::Inline(bytes) => {
                 let at = at as usize;
                 dst.copy_from_slice(bytes.get(at..at + dst.len()).ok_or(AccessError::OutOfRange)?);
                 Ok(())
             }
-            Payload::Gather(_) => self.memory.read(at, dst),
+            Payload::Gather(_) => self.memory.read(at, dst, fold),
         }
     }
 

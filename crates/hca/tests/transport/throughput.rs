@@ -7,6 +7,7 @@ use hca::*;
 use std::result::Result;
 use std::time::Instant;
 use umem::AccessError;
+use umem::Fold;
 use wire::Headers;
 
 /// Keeps packets without allocating for each, as a link's batch does.
@@ -22,13 +23,13 @@ impl Tx for Train {
         _to: To<'_>,
         headers: &Headers,
         len: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let at = self.packets.last().map_or(0, |(_, at, len)| at + len);
         if self.bytes.len() < at + len {
             self.bytes.resize(at + len, 0);
         }
-        fill(&mut self.bytes[at..at + len])?;
+        fill(&mut self.bytes[at..at + len], &mut Fold::off())?;
         self.packets.push((*headers, at, len));
         Ok(())
     }

@@ -19,10 +19,10 @@
 mod socket;
 
 use link::{Batch, Endpoint, Path, Receiver};
+use mm::guard::fold::{Fold, copy_from_folding};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, sendmsg_addr};
 use socket::set_option;
-use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -310,11 +310,11 @@ fn link(case: Case) -> io::Result<Figures> {
     let send = move || {
         for _ in 0..case.train_segments() {
             let from = &memory[place(psn, case.mtu)];
-            let mut fill = |out: &mut [u8]| {
-                out.copy_from_slice(from);
-                Ok::<_, Infallible>(())
+            let mut fill = |out: &mut [u8], fold: &mut Fold| {
+                copy_from_folding(from.as_ptr() as u64, out, fold)
             };
-            let Ok(()) = batch.packet(&sending, &flow, &headers(psn), case.mtu, &mut fill);
+            let filled = batch.packet(&sending, &flow, &headers(psn), case.mtu, &mut fill);
+            filled.expect("the memory is ours");
             psn += 1;
         }
         batch.flush(&sending);

@@ -4,6 +4,7 @@
 pub mod lab;
 
 use link::{Batch, Datagram, Endpoint, Flow, Path, Receiver};
+use mm::guard::fold::Fold;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -86,7 +87,7 @@ pub fn stage(
     len: usize,
 ) {
     let headers = write(position, psn, len);
-    let mut fill = |out: &mut [u8]| -> Result<(), ()> {
+    let mut fill = |out: &mut [u8], _: &mut Fold| -> Result<(), ()> {
         for (index, value) in out.iter_mut().enumerate() {
             *value = byte(psn, index);
         }

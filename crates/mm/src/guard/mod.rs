@@ -14,6 +14,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+pub mod fold;
 mod handler;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -141,6 +141,46 @@ global_asm!(
     peerdma_guard_copy peerdma_guard_copy_to, dil
     peerdma_guard_copy peerdma_guard_copy_from, sil
 
+    # rdi destination, rsi source at a 64-byte boundary, rdx bytes: a multiple of 256, not 0; rcx four sums and the factors
+    peerdma_guard_function peerdma_guard_copy_fold
+        vmovdqa64 zmm0, [rcx]
+        vmovdqa64 zmm1, [rcx + 64]
+        vmovdqa64 zmm2, [rcx + 128]
+        vmovdqa64 zmm3, [rcx + 192]
+        vmovdqa64 zmm4, [rcx + 256]
+    2:
+        vmovdqa64 zmm5, [rsi]
+        vmovdqa64 zmm6, [rsi + 64]
+        vmovdqa64 zmm7, [rsi + 128]
+        vmovdqa64 zmm8, [rsi + 192]
+        vpclmulqdq zmm9, zmm0, zmm4, 0x00
+        vpclmulqdq zmm10, zmm1, zmm4, 0x00
+        vpclmulqdq zmm11, zmm2, zmm4, 0x00
+        vpclmulqdq zmm12, zmm3, zmm4, 0x00
+        vpclmulqdq zmm0, zmm0, zmm4, 0x11
+        vpclmulqdq zmm1, zmm1, zmm4, 0x11
+        vpclmulqdq zmm2, zmm2, zmm4, 0x11
+        vpclmulqdq zmm3, zmm3, zmm4, 0x11
+        vmovdqu64 [rdi], zmm5
+        vmovdqu64 [rdi + 64], zmm6
+        vmovdqu64 [rdi + 128], zmm7
+        vmovdqu64 [rdi + 192], zmm8
+        vpternlogq zmm0, zmm9, zmm5, 0x96
+        vpternlogq zmm1, zmm10, zmm6, 0x96
+        vpternlogq zmm2, zmm11, zmm7, 0x96
+        vpternlogq zmm3, zmm12, zmm8, 0x96
+        add     rsi, 256
+        add     rdi, 256
+        sub     rdx, 256
+        jnz     2b
+        vmovdqa64 [rcx], zmm0
+        vmovdqa64 [rcx + 64], zmm1
+        vmovdqa64 [rcx + 128], zmm2
+        vmovdqa64 [rcx + 192], zmm3
+        vzeroupper
+        xor     eax, eax
+        ret
+
     peerdma_guard_function peerdma_guard_fill           # rdi address, sil byte, rdx bytes
         mov     eax, esi
         mov     rcx, rdx

@@ -10,6 +10,7 @@ use std::result::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use umem::Fold;
 use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
 use wire::Headers;
 
@@ -127,10 +128,10 @@ impl Tx for Outbox {
         _to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), AccessError>,
+        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut payload = vec![0; payload_len];
-        fill(&mut payload)?;
+        fill(&mut payload, &mut Fold::off())?;
         self.0.push(Packet { headers: *headers, payload });
         Ok(())
     }
