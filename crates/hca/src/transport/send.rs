@@ -1,7 +1,7 @@
 //! One send request on its way: where its bytes are, which PSNs it takes, how far it is.
 
 use super::executor::total_length;
-use super::window::PACKET_COST;
+use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::types::*;
 use smallvec::SmallVec;
@@ -224,7 +224,7 @@ impl Wqe {
     /// Where on the axis of costs its PSN number `packet` begins.
     pub(super) fn position(&self, packet: u32, mtu: u32) -> u64 {
         let payload = (u64::from(packet) * u64::from(mtu)).min(self.length.into());
-        self.base + payload + u64::from(packet) * PACKET_COST
+        self.base + payload + request_cost(packet)
     }
 
     /// PSNs that the request packet at `packet` covers.

@@ -6,9 +6,19 @@
 
 use std::time::{Duration, Instant};
 
-/// What a packet costs beyond its payload: what Linux charges to a socket's buffer for a short datagram. Within a GRO
-/// train it is less.
-pub(super) const PACKET_COST: u64 = 832;
+/// What a packet costs beyond its payload: what Linux charges to a socket's buffer for a short datagram.
+const PACKET_COST: u64 = 832;
+/// What a further packet of the same request costs beyond its payload: headers, and its share in a GRO train. Where the
+/// path breaks trains up it is more; loss then tells.
+const FURTHER_COST: u64 = 96;
+
+/// What the first `packets` packets of a request cost beyond their payload.
+pub(super) fn request_cost(packets: u32) -> u64 {
+    match packets {
+        0 => 0,
+        more => PACKET_COST + u64::from(more - 1) * FURTHER_COST,
+    }
+}
 /// Where an untried window starts, if the limit allows.
 const START: u64 = 128 << 10;
 /// Packets that always fit.
