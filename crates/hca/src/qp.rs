@@ -8,7 +8,7 @@ use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::timers::Appointment;
-use crate::transport::{Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use crate::transport::{Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
 use link::Batch;
 use link::ip_of_gid;
@@ -16,7 +16,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use umem::AccessError;
-use umem::Fold;
 use wire::Headers;
 
 /// What a QP is created from.
@@ -395,7 +394,7 @@ impl Tx for Out<'_> {
         to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> std::result::Result<(), AccessError>,
+        fill: &mut Fill<'_>,
     ) -> std::result::Result<(), AccessError> {
         let endpoint = self.device.endpoint();
         match to {

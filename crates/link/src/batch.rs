@@ -73,6 +73,9 @@ impl Train {
     }
 }
 
+/// Writes a packet's payload into place, and folds it on the way where it can.
+pub type Fill<'a, E> = dyn FnMut(&mut [u8], &mut Fold) -> Result<(), E> + 'a;
+
 impl Default for Batch {
     fn default() -> Batch {
         Batch::new()
@@ -106,7 +109,7 @@ impl Batch {
         flow: &Flow,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), E>,
+        fill: &mut Fill<'_, E>,
     ) -> Result<(), E> {
         let headers_len = headers.len();
         let overhead = headers_len + usize::from(headers.bth.pad) + ICRC_LEN;

@@ -22,7 +22,7 @@ mod trace;
 mod udp;
 
 pub use backlog::Backlog;
-pub use batch::Batch;
+pub use batch::{Batch, Fill};
 pub use endpoint::{DEFAULT_RECEIVE_BUFFER_BYTES, Endpoint};
 pub use flow::{Flow, Path};
 pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, gid_of_ip, ip_of_gid};

@@ -29,7 +29,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use umem::AccessError;
-use umem::Fold;
 use wire::Headers;
 
 /// Where a packet goes.
@@ -41,6 +40,9 @@ pub enum To<'a> {
     Ah(&'a Arc<crate::device::AddressHandle>),
 }
 
+/// Writes a packet's payload into place, and folds it into the ICRC on the way where it can.
+pub type Fill<'a> = link::Fill<'a, AccessError>;
+
 /// Takes packets towards the wire. The sink owns the buffer, so payload is copied once, straight from registered
 /// memory into the train; it appends padding and ICRC and groups equal packets into GSO trains.
 pub trait Tx {
@@ -51,7 +53,7 @@ pub trait Tx {
         to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
+        fill: &mut Fill<'_>,
     ) -> Result<(), AccessError>;
 
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an

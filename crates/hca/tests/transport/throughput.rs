@@ -2,7 +2,7 @@
 //! `cargo test --release -p hca --test transport -- --ignored --nocapture throughput`
 
 use crate::support::{Node, Setup, send_wr};
-use hca::transport::{Cx, Rx, To, Tx};
+use hca::transport::{Cx, Fill, Rx, To, Tx};
 use hca::*;
 use std::result::Result;
 use std::time::Instant;
@@ -23,7 +23,7 @@ impl Tx for Train {
         _to: To<'_>,
         headers: &Headers,
         len: usize,
-        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
+        fill: &mut Fill<'_>,
     ) -> Result<(), AccessError> {
         let at = self.packets.last().map_or(0, |(_, at, len)| at + len);
         if self.bytes.len() < at + len {

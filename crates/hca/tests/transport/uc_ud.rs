@@ -335,7 +335,7 @@ fn a_long_uc_message_leaves_room_for_others() {
     }
     assert_eq!(out.len(), 4096);
     assert_eq!(node.qp.deadline(), None);
-    // 4096 packets cost 4.3 MiB; the buffer of 256 KiB bears 100 MB/s.
+    // 4096 packets cost 1.4 MiB; the buffer of 256 KiB bears 100 MB/s.
     let took = node.now - start;
-    assert!((40..48).contains(&took.as_millis()), "{took:?}");
+    assert!((12..16).contains(&took.as_millis()), "{took:?}");
 }

@@ -2,7 +2,7 @@
 
 use super::Packet;
 use hca::key::{KeyTable, PdId};
-use hca::transport::{Count, Counter, Cx, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use hca::transport::{Count, Counter, Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use hca::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -128,7 +128,7 @@ impl Tx for Outbox {
         _to: To<'_>,
         headers: &Headers,
         payload_len: usize,
-        fill: &mut dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError>,
+        fill: &mut Fill<'_>,
     ) -> Result<(), AccessError> {
         let mut payload = vec![0; payload_len];
         fill(&mut payload, &mut Fold::off())?;
