@@ -325,7 +325,7 @@ static void shared_queues(void)
 	row(page, 0, ibv_destroy_srq(srq), "destroy the SRQ at last");
 	struct ibv_srq_init_attr_ex wide = { .attr = { 4, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
 					     .srq_type = IBV_SRQT_XRC, .pd = pd };
-	row(MAN("ibv_create_srq_ex"), EOPNOTSUPP, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "XRC SRQ");
+	row(MAN("ibv_create_srq_ex"), EINVAL, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "XRC SRQ of no domain");
 	wide.srq_type = IBV_SRQT_TM;
 	row(MAN("ibv_create_srq_ex"), EOPNOTSUPP, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "tag-matching SRQ");
 }
@@ -549,7 +549,6 @@ static void posting_datagrams(void)
 static void not_offered(void)
 {
 	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
-	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
 	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq };
 	struct ibv_rwq_ind_table_init_attr table = { .log_ind_tbl_size = 0 };
 	struct ibv_alloc_dm_attr dm = { .length = 4096, .comp_mask = 1 << 20 };
@@ -560,7 +559,6 @@ static void not_offered(void)
 	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_attach_mcast(qp, &gid, 0), "attach to a multicast group");
 	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_detach_mcast(qp, &gid, 0), "detach from a multicast group");
 	row(MAN("ibv_create_flow"), EOPNOTSUPP, POINTER(ibv_destroy_flow, ibv_create_flow(qp, &flow)), "steering flow");
-	row(MAN("ibv_open_xrcd"), EOPNOTSUPP, POINTER(ibv_close_xrcd, ibv_open_xrcd(context, &xrcd)), "XRC domain");
 	row(MAN("ibv_create_wq"), EOPNOTSUPP, POINTER(ibv_destroy_wq, ibv_create_wq(context, &wq)), "work queue");
 	row(MAN("ibv_create_rwq_ind_table"), EOPNOTSUPP,
 	    POINTER(ibv_destroy_rwq_ind_table, ibv_create_rwq_ind_table(context, &table)), "indirection table");

@@ -99,6 +99,11 @@ fn windows_give_only_what_was_bound() {
 }
 
 #[test]
+fn the_halves_of_xrc_know_their_domain() {
+    judged(&Place::here(), &compiled!("bad_xrc"), 63);
+}
+
+#[test]
 fn memory_may_go_away_under_traffic() {
     judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }

@@ -40,10 +40,10 @@ macro_rules! need_perftest {
 fn every_program_over_every_transport() {
     need_perftest!();
     for (programs, transports) in [
-        (["ib_write_bw", "ib_write_lat"], &["RC", "UC"][..]),
-        (["ib_send_bw", "ib_send_lat"], &["RC", "UC", "UD"][..]),
-        (["ib_read_bw", "ib_read_lat"], &["RC"][..]),
-        (["ib_atomic_bw", "ib_atomic_lat"], &["RC"][..]),
+        (["ib_write_bw", "ib_write_lat"], &["RC", "UC", "XRC"][..]),
+        (["ib_send_bw", "ib_send_lat"], &["RC", "UC", "UD", "XRC"][..]),
+        (["ib_read_bw", "ib_read_lat"], &["RC", "XRC"][..]),
+        (["ib_atomic_bw", "ib_atomic_lat"], &["RC", "XRC"][..]),
     ] {
         for program in programs {
             for transport in transports {

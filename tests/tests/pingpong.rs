@@ -85,6 +85,22 @@ fn srq() {
     pingpong("ibv_srq_pingpong", "-n 500 -q 4 -e");
 }
 
+/// It measures nothing: it says that every message came right.
+#[test]
+fn xrc() {
+    if !system::has("ibv_xsrq_pingpong") {
+        skip!("ibv_xsrq_pingpong is not installed (package ibverbs-utils)");
+    }
+    for switches in ["-n 200", "-n 50 -e", "-n 50 -s 65536 -m 1024"] {
+        let port = port();
+        let line = format!("ibv_xsrq_pingpong -g 0 -p {port} {switches}");
+        let (server, client) = pair(Run::hca(&line), None, Run::hca(&line).arg("127.0.0.1"), port);
+        for said in [&server.stdout, &client.stdout] {
+            assert!(said.contains("success"), "not all messages came: {said}");
+        }
+    }
+}
+
 #[test]
 fn as_a_plain_user() {
     if !is_root() {

@@ -11,9 +11,10 @@ use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
-use crate::srq::{Srq, SrqAttr};
+use crate::srq::{Srq, SrqAttr, XrcSrq};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, EventType, MwType, QpType};
+use crate::xrc::{Xrc, Xrcd, XrcdInit};
 use link::{Backlog, Batch, Endpoint, Flow, Path};
 use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
 use registry::{Client, Identity};
@@ -104,6 +105,7 @@ pub struct Device {
     directory: Directory,
     slot: u16,
     keys: KeyTable,
+    xrc: Xrc,
     qps: RwLock<QpTable>,
     gids: Mutex<GidTable>,
     next_pd: AtomicU32,
@@ -157,6 +159,7 @@ impl Device {
             directory,
             slot,
             keys: KeyTable::new(),
+            xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             gids: Mutex::new(gids),
             next_pd: AtomicU32::new(1),
@@ -383,6 +386,10 @@ impl Device {
         &self.keys
     }
 
+    pub(crate) fn xrc(&self) -> &Xrc {
+        &self.xrc
+    }
+
     /// What other processes see.
     pub fn directory(&self) -> &Directory {
         &self.directory
@@ -489,11 +496,11 @@ impl Device {
         Ok(Cq::new(&self.arc()?, cqe, notify))
     }
 
-    /// A shared receive queue.
+    /// A shared receive queue, of an XRC domain if `xrc` says so.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a size is out of the device's limits.
-    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Srq>> {
+    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr, xrc: Option<XrcSrq>) -> Result<Arc<Srq>> {
         self.alive()?;
         if attr.max_wr == 0 || attr.max_wr > self.attr.max_srq_wr {
             return Err(Error::Invalid("size of the shared receive queue out of range"));
@@ -502,7 +509,21 @@ impl Device {
             return Err(Error::Invalid("too many scatter entries"));
         }
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
-        Ok(Srq::new(&self.arc()?, pd, attr))
+        Ok(Srq::new(&self.arc()?, pd, attr, xrc))
+    }
+
+    /// An XRC domain.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is there and shall be new, EAGAIN when it is not and shall not be made.
+    pub fn open_xrcd(&self, init: XrcdInit) -> Result<Arc<Xrcd>> {
+        self.alive()?;
+        self.xrc.open(&self.arc()?, init)
+    }
+
+    /// The queue pair with this number.
+    pub fn find_qp(&self, number: u32) -> Option<Arc<Qp>> {
+        self.qp(number)
     }
 
     /// A queue pair in the RESET state.

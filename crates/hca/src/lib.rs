@@ -24,6 +24,7 @@ mod srq;
 mod timers;
 pub mod transport;
 mod types;
+mod xrc;
 
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
 pub use counters::{Count, Counter};
@@ -36,5 +37,6 @@ pub use mr::Mr;
 pub use mw::{BindError, Mw};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
-pub use srq::{Srq, SrqAttr};
+pub use srq::{Srq, SrqAttr, XrcSrq};
 pub use types::*;
+pub use xrc::{Inode, Xrcd, XrcdId, XrcdInit};

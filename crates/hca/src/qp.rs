@@ -10,9 +10,11 @@ use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
+use crate::xrc::{Xrcd, XrcdId};
 use link::Batch;
 use link::ip_of_gid;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use umem::AccessError;
@@ -23,16 +25,24 @@ use wire::Headers;
 pub struct QpInit {
     /// Transport type.
     pub qp_type: QpType,
-    /// Completions of sends.
-    pub send_cq: Arc<Cq>,
-    /// Completions of receives.
-    pub recv_cq: Arc<Cq>,
+    /// Completions of sends; none on the receiving half of XRC.
+    pub send_cq: Option<Arc<Cq>>,
+    /// Completions of receives; none on XRC.
+    pub recv_cq: Option<Arc<Cq>>,
+    /// Domain of the receiving half of XRC.
+    pub xrcd: Option<Arc<Xrcd>>,
     /// Receives come from here instead of an own queue.
     pub srq: Option<Arc<Srq>>,
     /// Queue sizes wanted.
     pub cap: QpCap,
     /// Every send raises a completion.
     pub sq_sig_all: bool,
+}
+
+impl QpInit {
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        self.send_cq.iter().chain(&self.recv_cq)
+    }
 }
 
 /// What one QP's lock guards.
@@ -52,6 +62,8 @@ pub struct Qp {
     init: QpInit,
     pd: Arc<Pd>,
     core: Mutex<Core>,
+    /// The program's handles: it may open the receiving half of XRC more than once.
+    handles: AtomicU32,
     this: Weak<Qp>,
 }
 
@@ -71,14 +83,17 @@ impl Qp {
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
             srq,
+            xrcd: init.xrcd.as_ref().map(|xrcd| xrcd.id()),
             window_bytes: device.window_bytes(),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
         });
         pd.add_user();
-        init.send_cq.add_user();
-        init.recv_cq.add_user();
+        init.cqs().for_each(|cq| cq.add_user());
         if let Some(srq) = &init.srq {
             srq.add_user();
+        }
+        if let Some(xrcd) = &init.xrcd {
+            xrcd.add_user();
         }
         let qp = Arc::new_cyclic(|this| Qp {
             device: Arc::downgrade(device),
@@ -92,6 +107,7 @@ impl Qp {
                 destroyed: false,
             }),
             init,
+            handles: AtomicU32::new(1),
             this: this.clone(),
         });
         device.directory().publish_qp(number, qp.init.qp_type, QpState::Reset, pd.id().0, 0);
@@ -140,7 +156,7 @@ impl Qp {
     /// route.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let device = self.device()?;
-        let connected = self.init.qp_type != QpType::Ud;
+        let connected = self.init.qp_type.is_connected();
         if mask.contains(AttrMask::PORT) {
             device.port(u32::from(attr.port_num))?;
         }
@@ -154,7 +170,7 @@ impl Qp {
             } else {
                 self.query().dest_qp_num
             };
-            let unreliable = self.init.qp_type != QpType::Rc;
+            let unreliable = !self.init.qp_type.is_reliable();
             Some((device.way(path, dest, unreliable)?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
@@ -171,8 +187,7 @@ impl Qp {
             core.way = None;
             core.peer = None;
             if before != QpState::Reset {
-                self.init.send_cq.forget(self.number);
-                self.init.recv_cq.forget(self.number);
+                self.init.cqs().for_each(|cq| cq.forget(self.number));
             }
         }
         if matches!(after, QpState::Rts | QpState::Sqd) {
@@ -250,6 +265,26 @@ impl Qp {
         outcome
     }
 
+    /// Takes one more handle of the receiving half of XRC in domain `xrcd`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the QP is none, or of another domain, or just going.
+    pub fn open(&self, xrcd: XrcdId) -> Result<()> {
+        let same = self.init.xrcd.as_ref().is_some_and(|own| own.id() == xrcd);
+        let more = |handles| if handles > 0 { Some(handles + 1) } else { None };
+        if same && self.handles.fetch_update(Relaxed, Relaxed, more).is_ok() {
+            return Ok(());
+        }
+        Err(Error::Invalid("the XRC domain has no such queue pair"))
+    }
+
+    /// Gives a handle back; the last one destroys the QP.
+    pub fn close(&self) {
+        if self.handles.fetch_sub(1, Relaxed) == 1 {
+            self.destroy();
+        }
+    }
+
     /// Ends the QP's life: no packet, completion or event of it comes afterwards. Waits for a turn of progress.
     pub fn destroy(&self) {
         if self.core().destroyed {
@@ -269,20 +304,23 @@ impl Qp {
             device.remove_qp(self.number);
             device.keys().forget_qp(self.number);
         }
-        self.init.send_cq.forget(self.number);
-        self.init.recv_cq.forget(self.number);
         self.pd.drop_user();
-        self.init.send_cq.drop_user();
-        self.init.recv_cq.drop_user();
+        for cq in self.init.cqs() {
+            cq.forget(self.number);
+            cq.drop_user();
+        }
         if let Some(srq) = &self.init.srq {
             srq.drop_user();
+        }
+        if let Some(xrcd) = &self.init.xrcd {
+            xrcd.drop_user();
         }
     }
 
     /// One packet from the wire. `batch` collects what it makes the QP send.
     pub(crate) fn receive(&self, device: &Device, rx: &Rx<'_>, now: Instant, batch: &mut Batch) {
         let mut core = self.core();
-        let foreign = self.init.qp_type != QpType::Ud && core.peer != Some(rx.src);
+        let foreign = self.init.qp_type.is_connected() && core.peer != Some(rx.src);
         if core.destroyed || foreign {
             device.directory().count(Counter::RxDropped, 1);
             return;
@@ -355,6 +393,7 @@ impl Qp {
             now,
             tx: &mut tx,
             keys: device.keys(),
+            xrc: device.xrc(),
             sink: &mut sink,
             counters: device.directory(),
         };
@@ -430,11 +469,15 @@ struct Told<'a> {
 
 impl Sink for Told<'_> {
     fn sent(&mut self, completion: Completion) {
-        self.qp.init.send_cq.push(self.stamp(completion));
+        if let Some(cq) = &self.qp.init.send_cq {
+            cq.push(self.stamp(completion));
+        }
     }
 
     fn received(&mut self, completion: Completion) {
-        self.qp.init.recv_cq.push(self.stamp(completion));
+        if let Some(cq) = &self.qp.init.recv_cq {
+            cq.push(self.stamp(completion));
+        }
     }
 
     fn event(&mut self, event: EventType) {
@@ -474,8 +517,15 @@ mod tests {
         let max_send_wr = 16384;
         let cq = device.create_cq(max_send_wr, None).unwrap();
         let cap = QpCap { max_send_wr, max_inline_data: 1024, ..QpCap::default() };
-        let init =
-            QpInit { qp_type, send_cq: cq.clone(), recv_cq: cq, srq: None, cap, sq_sig_all: true };
+        let init = QpInit {
+            qp_type,
+            send_cq: Some(cq.clone()),
+            recv_cq: Some(cq),
+            xrcd: None,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        };
         let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
         let gids = device.gids(1).unwrap();
         let here = gids.iter().find(|entry| entry.ip.is_loopback() && entry.ip.is_ipv4()).unwrap();
@@ -520,6 +570,7 @@ mod tests {
             payload: Payload::Inline(vec![0; 1024].into()),
             flags: SendFlags::empty(),
             datagram: None,
+            xrc_srqn: 0,
         };
         qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
         assert!(qp.core().transport.deadline().is_some(), "most of it waits for its pace");
@@ -528,7 +579,7 @@ mod tests {
         let later = Instant::now() + std::time::Duration::from_secs(10);
         qp.end_of_batch(&device, later, &mut Batch::new());
         let mut polled = 0;
-        qp.init.send_cq.poll(1, &mut |_| polled += 1).unwrap();
+        qp.init.send_cq.as_ref().unwrap().poll(1, &mut |_| polled += 1).unwrap();
         assert_eq!(polled, 0);
     }
     #[test]

@@ -39,6 +39,8 @@ pub enum Sabotage {
     SkipWindowQp,
     /// A window is bound to a registration that does not allow it.
     SkipBindRight,
+    /// An XRC queue of any domain may be named.
+    SkipXrcDomain,
 }
 
 impl Sabotage {
@@ -60,6 +62,7 @@ impl Sabotage {
         Sabotage::IgnoreFence,
         Sabotage::SkipWindowQp,
         Sabotage::SkipBindRight,
+        Sabotage::SkipXrcDomain,
     ];
 }
 

@@ -1,14 +1,16 @@
 //! Shared receive queues (IBA 10.2.9): receive requests that several QPs take from in order of arrival.
 
+use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
-use crate::transport::SharedReceive;
-use crate::types::{EventType, RecvWr};
+use crate::transport::{SharedReceive, XrcReceive};
+use crate::types::{Completion, EventType, RecvWr};
+use crate::xrc::{Xrcd, XrcdId};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Size and limit of a shared receive queue (`struct ibv_srq_attr`).
@@ -27,12 +29,24 @@ struct Queue {
     attr: SrqAttr,
 }
 
+/// What an XRC queue has besides.
+#[derive(Clone, Debug)]
+pub struct XrcSrq {
+    /// Its domain.
+    pub xrcd: Arc<Xrcd>,
+    /// Where its requests complete.
+    pub cq: Arc<Cq>,
+}
+
 /// A shared receive queue. `queue` is taken under a QP's lock, never the other way.
 pub struct Srq {
     device: Weak<Device>,
     pd: Belonging,
     queue: Mutex<Queue>,
     users: AtomicU32,
+    /// The domain, where to complete, and the number by which peers name it.
+    xrc: Option<(XrcSrq, u32)>,
+    ended: AtomicBool,
     this: Weak<Srq>,
 }
 
@@ -43,8 +57,19 @@ impl std::fmt::Debug for Srq {
 }
 
 impl Srq {
-    pub(crate) fn new(device: &Arc<Device>, pd: &Arc<Pd>, attr: SrqAttr) -> Arc<Srq> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        xrc: Option<XrcSrq>,
+    ) -> Arc<Srq> {
+        if let Some(xrc) = &xrc {
+            xrc.xrcd.add_user();
+            xrc.cq.add_user();
+        }
         Arc::new_cyclic(|this| Srq {
+            xrc: xrc.map(|xrc| (xrc, device.xrc().add_queue(this))),
+            ended: AtomicBool::new(false),
             device: Arc::downgrade(device),
             pd: Belonging::new(pd),
             queue: Mutex::new(Queue { requests: VecDeque::new(), attr }),
@@ -60,6 +85,11 @@ impl Srq {
     /// Protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         self.pd.pd()
+    }
+
+    /// The number by which peers name an XRC queue.
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|(_, number)| *number)
     }
 
     /// Appends a receive request.
@@ -112,8 +142,22 @@ impl Srq {
         if self.users.load(Relaxed) > 0 {
             return Err(Error::Busy("queue pairs still use the shared receive queue"));
         }
-        self.pd.end();
+        self.end();
         Ok(())
+    }
+
+    fn end(&self) {
+        if self.ended.swap(true, Relaxed) {
+            return;
+        }
+        if let Some((xrc, number)) = &self.xrc {
+            if let Some(device) = self.device.upgrade() {
+                device.xrc().remove_queue(*number);
+            }
+            xrc.xrcd.drop_user();
+            xrc.cq.drop_user();
+        }
+        self.pd.end();
     }
 
     pub(crate) fn add_user(&self) {
@@ -122,6 +166,24 @@ impl Srq {
 
     pub(crate) fn drop_user(&self) {
         self.users.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl XrcReceive for Srq {
+    fn xrcd(&self) -> Option<XrcdId> {
+        self.xrc.as_ref().map(|(xrc, _)| xrc.xrcd.id())
+    }
+
+    fn received(&self, completion: Completion) {
+        if let (Some((xrc, _)), Some(device)) = (&self.xrc, self.device.upgrade()) {
+            xrc.cq.push(Completion { timestamp_ns: device.now_ns(), ..completion });
+        }
     }
 }
 

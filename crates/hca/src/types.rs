@@ -122,6 +122,22 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// The sending half of an extended reliable connection.
+    XrcSend = 9,
+    /// Its receiving half.
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// Whether a QP has one peer.
+    pub fn is_connected(self) -> bool {
+        self != QpType::Ud
+    }
+
+    /// Whether its requests are acknowledged.
+    pub fn is_reliable(self) -> bool {
+        matches!(self, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
+    }
 }
 
 /// QP state (`enum ibv_qp_state`).
@@ -279,6 +295,8 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// Destination on UD.
     pub datagram: Option<Datagram>,
+    /// The peer's shared receive queue on XRC.
+    pub xrc_srqn: u32,
 }
 
 /// A receive work request.

@@ -49,8 +49,9 @@ impl End {
         };
         let init = QpInit {
             qp_type,
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
+            send_cq: Some(cq.clone()),
+            recv_cq: Some(cq.clone()),
+            xrcd: None,
             srq: None,
             cap,
             sq_sig_all: true,
@@ -149,6 +150,7 @@ impl End {
             payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
             flags: SendFlags::SIGNALED,
             datagram: None,
+            xrc_srqn: 0,
         };
         self.qp.post_send(&mut [Ok(wr)].into_iter()).unwrap();
     }
@@ -232,7 +234,7 @@ fn what_the_program_destroyed_holds_its_domain_no_longer() {
     let End { device, pd, cq, qp, mr, buffer: _buffer } = End::new("one", &options(), QpType::Ud);
     qp.destroy();
     drop((cq, mr));
-    let srq = device.create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }).unwrap();
+    let srq = device.create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, None).unwrap();
     let gids = device.gids(1).unwrap();
     let to = AhAttr { is_global: true, dgid: gids[0].gid, port_num: 1, ..AhAttr::default() };
     let ah = device.create_ah(&pd, &to).unwrap();

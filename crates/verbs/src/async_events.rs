@@ -35,13 +35,14 @@ struct Route {
 /// Takes the HCA's events and queues them at the contexts concerned.
 #[derive(Default)]
 pub struct Sink {
-    /// By the address of the HCA's object, which stays the same while the object lives.
-    routes: Mutex<HashMap<usize, Route>>,
+    /// By the address of the HCA's object, which stays the same while the object lives. A shared queue pair has one for
+    /// each of its C objects.
+    routes: Mutex<HashMap<usize, Vec<Route>>>,
     contexts: Mutex<Vec<Arc<Events>>>,
 }
 
 impl Sink {
-    fn routes(&self) -> MutexGuard<'_, HashMap<usize, Route>> {
+    fn routes(&self) -> MutexGuard<'_, HashMap<usize, Vec<Route>>> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,13 +68,22 @@ impl Sink {
         element: u64,
         acks: Arc<Acks>,
     ) {
-        self.routes().insert(Arc::as_ptr(object) as usize, Route { events, element, acks });
+        let address = Arc::as_ptr(object) as usize;
+        self.routes().entry(address).or_default().push(Route { events, element, acks });
     }
 
-    /// The object is being destroyed: no event of it reaches the program from now on, and the program has
+    /// The C object at `element` is being destroyed: no event of it reaches the program from now on, and the program has
     /// acknowledged those it got when this returns.
-    pub fn remove_object<T>(&self, object: &Arc<T>) {
-        let route = self.routes().remove(&(Arc::as_ptr(object) as usize));
+    pub fn remove_object<T>(&self, object: &Arc<T>, element: u64) {
+        let address = Arc::as_ptr(object) as usize;
+        let mut all = self.routes();
+        let Some(routes) = all.get_mut(&address) else { return };
+        let found = routes.iter().position(|route| route.element == element);
+        let route = found.map(|at| routes.swap_remove(at));
+        if routes.is_empty() {
+            all.remove(&address);
+        }
+        drop(all);
         if let Some(route) = route {
             route.events.remove(|entry| entry.acks.is_some() && entry.element == route.element);
             route.acks.wait();
@@ -81,7 +91,7 @@ impl Sink {
     }
 
     fn to_object(&self, address: usize, event: EventType) {
-        if let Some(route) = self.routes().get(&address) {
+        for route in self.routes().get(&address).into_iter().flatten() {
             let acks = Some(route.acks.clone());
             route.events.push(Entry { element: route.element, event, acks });
         }

@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq};
+use crate::{cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -27,6 +27,7 @@ pub enum Owned {
     Cq(Arc<hca::Cq>),
     Dm(Arc<dm::Memory>),
     Srq(Arc<hca::Srq>),
+    Xrcd(Arc<hca::Xrcd>),
     Qp(Arc<hca::Qp>),
 }
 
@@ -76,7 +77,7 @@ impl Drop for Ucontext {
         // Queue pairs first: they use all the others.
         for object in objects.values() {
             if let Owned::Qp(qp) = object {
-                qp.destroy();
+                qp.close();
             }
         }
         objects.clear();
@@ -175,6 +176,10 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     c.query_device_ex = Some(query::query_device_ex);
     c.create_qp_ex = Some(qp::create_qp_ex);
     c.create_srq_ex = Some(srq::create_srq_ex);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.get_srq_num = Some(srq::get_srq_num);
+    c.open_qp = Some(xrc::open_qp);
     c.sz = size_of::<verbs_context>();
     c.context.device = device::the_device();
     c.context.ops.query_device = Some(query::ibv_query_device);
@@ -235,7 +240,7 @@ fn not_ours(fd: c_int) -> crate::ffi::Errno {
 }
 
 /// Device and inode number of an open descriptor.
-fn inode(fd: c_int) -> Res<(u64, u64)> {
+pub fn inode(fd: c_int) -> Res<(u64, u64)> {
     if fd < 0 {
         return Err(INVALID);
     }

@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
             channel.detach(cq.as_c() as usize);
         }
         cq.completion_acks.wait();
-        context.engine().sink.remove_object(&cq.hca);
+        context.engine().sink.remove_object(&cq.hca, c as u64);
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*cq.as_c()).handle });
         // SAFETY: it came from `give`, and the program uses it no more.

@@ -50,6 +50,7 @@ mod strings;
 mod sysfs_face;
 mod sysfs_files;
 mod unsupported;
+mod xrc;
 
 use std::sync::Once;
 

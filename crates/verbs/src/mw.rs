@@ -119,6 +119,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
             payload: Payload::Gather(SgList::new()),
             flags: SendFlags::from_bits(wanted.send_flags).ok_or(INVALID)?,
             datagram: None,
+            xrc_srqn: 0,
         };
         qp.hca().post_send(&mut std::iter::once(Ok(request))).map_err(|(_, error)| error)?;
         // SAFETY: the C struct is live; the program reads the member.

@@ -108,7 +108,7 @@ unsafe fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> hca::Result<SendWr> {
     } else {
         None
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, payload, flags, datagram })
+    Ok(SendWr { wr_id: wr.wr_id, op, payload, flags, datagram, xrc_srqn: wr.remote_srqn })
 }
 
 /// A destination as a value.

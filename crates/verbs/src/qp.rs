@@ -11,15 +11,14 @@ use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 use hca::{AttrMask, QpState, QpType};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 // QP types that other devices have (enum ibv_qp_type).
 const RAW_PACKET: c_uint = 8;
-const XRC_SEND: c_uint = 9;
-const XRC_RECV: c_uint = 10;
 const DRIVER: c_uint = 0xff;
 
 /// A queue pair. Always in the extended form.
@@ -86,7 +85,9 @@ fn qp_type(value: c_uint) -> Res<QpType> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        RAW_PACKET | XRC_SEND | XRC_RECV | DRIVER => Err(UNSUPPORTED),
+        9 => Ok(QpType::XrcSend),
+        10 => Ok(QpType::XrcRecv),
+        RAW_PACKET | DRIVER => Err(UNSUPPORTED),
         _ => Err(INVALID),
     }
 }
@@ -111,79 +112,131 @@ fn cap_to_c(cap: &hca::QpCap) -> ibv_qp_cap {
     }
 }
 
+/// The HCA's objects that `init` names, as far as the QP type uses them, and their domain.
+///
+/// # Safety
+/// The pointers are null or live objects.
+unsafe fn parts(
+    qp_type: QpType,
+    context: &Context,
+    pd: *mut ibv_pd,
+    xrcd: *mut ibv_xrcd,
+    init: &ibv_qp_init_attr,
+) -> Res<(Arc<hca::Pd>, hca::QpInit)> {
+    let here = |other: Res<&Context>| match other?.as_c() == context.as_c() {
+        true => Ok(()),
+        false => Err(INVALID),
+    };
+    let cq = |cq: *mut ibv_cq| -> Res<Option<Arc<hca::Cq>>> {
+        // SAFETY: the caller's promise.
+        let cq = unsafe { object::<Cq>(cq) }?;
+        here(cq.context())?;
+        Ok(Some(cq.hca().clone()))
+    };
+    let mut parts = hca::QpInit {
+        qp_type,
+        send_cq: None,
+        recv_cq: None,
+        xrcd: None,
+        srq: None,
+        cap: cap_from_c(&init.cap),
+        sq_sig_all: init.sq_sig_all != 0,
+    };
+    if qp_type == QpType::XrcRecv {
+        // SAFETY: the caller's promise.
+        let xrcd = unsafe { object::<Xrcd>(xrcd) }?;
+        here(xrcd.context())?;
+        parts.xrcd = Some(xrcd.hca().clone());
+        parts.cap = hca::QpCap::default();
+        // Its memory keys are judged by the domain of the queue that a packet names.
+        return Ok((context.device().alloc_pd()?, parts));
+    }
+    // SAFETY: the caller's promise.
+    let domain = unsafe { object::<Pd>(pd) }?;
+    here(domain.context())?;
+    parts.send_cq = cq(init.send_cq)?;
+    if qp_type == QpType::XrcSend {
+        parts.cap.max_recv_wr = 0;
+        parts.cap.max_recv_sge = 0;
+        return Ok((domain.hca().clone(), parts));
+    }
+    parts.recv_cq = cq(init.recv_cq)?;
+    // SAFETY: the caller's promise.
+    if let Some(srq) = unsafe { init.srq.cast::<Srq>().as_ref() } {
+        here(srq.context())?;
+        if srq.hca().number().is_some() {
+            return Err(INVALID);
+        }
+        parts.srq = Some(srq.hca().clone());
+    }
+    Ok((domain.hca().clone(), parts))
+}
+
 /// Creates a queue pair; `send_ops` are the operations wanted from the `ibv_wr_*` functions.
 ///
 /// # Safety
-/// The pointers in `init` are null or live objects.
+/// The pointers are null or live objects.
 unsafe fn create(
-    pd: *mut ibv_pd,
+    context: &Context,
+    (pd, xrcd): (*mut ibv_pd, *mut ibv_xrcd),
     init: &mut ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) -> Res<*mut ibv_qp> {
     let qp_type = qp_type(init.qp_type)?;
     // SAFETY: the caller's promise.
-    let (domain, send_cq, recv_cq, srq) = unsafe {
-        (
-            object::<Pd>(pd)?,
-            object::<Cq>(init.send_cq)?,
-            object::<Cq>(init.recv_cq)?,
-            init.srq.cast::<Srq>().as_ref(),
-        )
-    };
-    let context = domain.context()?;
-    let here = |other: Res<&Context>| other.is_ok_and(|other| std::ptr::eq(other, context));
-    if !here(send_cq.context()) || !here(recv_cq.context()) {
-        return Err(INVALID);
-    }
-    if srq.is_some_and(|srq| !here(srq.context())) {
-        return Err(INVALID);
-    }
+    let (domain, parts) = unsafe { parts(qp_type, context, pd, xrcd, init) }?;
     if let Some(ops) = send_ops
         && ops & !qp_ex::operations(qp_type) != 0
     {
         return Err(UNSUPPORTED);
     }
-    let hca = context.device().create_qp(
-        domain.hca(),
-        hca::QpInit {
-            qp_type,
-            send_cq: send_cq.hca().clone(),
-            recv_cq: recv_cq.hca().clone(),
-            srq: srq.map(|srq| srq.hca().clone()),
-            cap: cap_from_c(&init.cap),
-            sq_sig_all: init.sq_sig_all != 0,
-        },
-    )?;
+    let named = |used: bool, cq: *mut ibv_cq| if used { cq } else { std::ptr::null_mut() };
+    let send_cq = named(parts.send_cq.is_some(), init.send_cq);
+    let recv_cq = named(parts.recv_cq.is_some(), init.recv_cq);
+    let srq = if parts.srq.is_some() { init.srq } else { std::ptr::null_mut() };
+    let hca = context.device().create_qp(&domain, parts)?;
     init.cap = cap_to_c(&hca.query().cap);
-    let handle = context.ucontext().own(Owned::Qp(hca.clone()));
     // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer, an `Option` of a function or a
     // pthread object that is never used.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
-    c.qp_base.context = context.as_c();
     c.qp_base.qp_context = init.qp_context;
-    c.qp_base.pd = pd;
-    c.qp_base.send_cq = init.send_cq;
-    c.qp_base.recv_cq = init.recv_cq;
-    c.qp_base.srq = init.srq;
-    c.qp_base.handle = handle;
-    c.qp_base.qp_num = hca.number();
-    c.qp_base.state = QpState::Reset as c_uint;
-    c.qp_base.qp_type = init.qp_type;
+    c.qp_base.pd = if qp_type == QpType::XrcRecv { std::ptr::null_mut() } else { pd };
+    c.qp_base.send_cq = send_cq;
+    c.qp_base.recv_cq = recv_cq;
+    c.qp_base.srq = srq;
     if let Some(ops) = send_ops {
         qp_ex::fill(&mut c, ops);
     }
+    Ok(install(context, hca, c, send_ops.is_some()))
+}
+
+/// Files a handle of a queue pair and makes its C object from what `c` says already.
+fn install(context: &Context, hca: Arc<hca::Qp>, mut c: ibv_qp_ex, builds: bool) -> *mut ibv_qp {
+    c.qp_base.context = context.as_c();
+    c.qp_base.handle = context.ucontext().own(Owned::Qp(hca.clone()));
+    c.qp_base.qp_num = hca.number();
+    c.qp_base.state = hca.state() as c_uint;
+    c.qp_base.qp_type = hca.init().qp_type as c_uint;
     let acks = Arc::new(Acks::default());
     let qp = Box::new(Qp {
         c: UnsafeCell::new(c),
-        hca,
         acks: acks.clone(),
-        builder: send_ops.map(|_| Builder::default()),
-        sq_sig_all: init.sq_sig_all,
-        max_inline: init.cap.max_inline_data,
+        builder: builds.then(Builder::default),
+        sq_sig_all: hca.init().sq_sig_all.into(),
+        max_inline: hca.query().cap.max_inline_data,
+        hca,
     });
     let address = qp.as_c() as u64;
     context.engine().sink.add_object(&qp.hca, context.events().clone(), address, acks);
-    Ok(give(qp))
+    give(qp)
+}
+
+/// The C object of one more handle.
+pub fn opened(context: &Context, hca: Arc<hca::Qp>, qp_context: *mut c_void) -> *mut ibv_qp {
+    // SAFETY: all-zero is a valid value, as above.
+    let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    c.qp_base.qp_context = qp_context;
+    install(context, hca, c, false)
 }
 
 /// `ibv_create_qp(3)`.
@@ -192,10 +245,13 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: the program passes a live PD and a live struct naming live objects.
-    pointer(|| unsafe { create(pd, arg_mut(init)?, None) })
+    pointer(|| unsafe {
+        let context = object::<Pd>(pd)?.context()?;
+        create(context, (pd, std::ptr::null_mut()), arg_mut(init)?, None)
+    })
 }
 
-/// `ibv_create_qp_ex(3)`. Beyond a PD, only `send_ops_flags` and empty `create_flags` are known here; everything else is
+/// `ibv_create_qp_ex(3)`. Beyond a PD or an XRC domain, only `send_ops_flags` and empty `create_flags` are known here; everything else is
 /// EOPNOTSUPP.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
@@ -204,19 +260,22 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     pointer(|| {
         // SAFETY: the program passes an open context and a live struct.
         let (context, init) = unsafe { (Context::of(context)?, arg_mut(init)?) };
-        qp_type(init.qp_type)?;
-        let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_CREATE_FLAGS | QP_INIT_ATTR_SEND_OPS_FLAGS;
+        // What the type belongs to: an XRC domain or a protection domain.
+        let (owner, other) = match qp_type(init.qp_type)? {
+            QpType::XrcRecv => (QP_INIT_ATTR_XRCD, QP_INIT_ATTR_PD),
+            _ => (QP_INIT_ATTR_PD, QP_INIT_ATTR_XRCD),
+        };
+        let known = QP_INIT_ATTR_PD
+            | QP_INIT_ATTR_XRCD
+            | QP_INIT_ATTR_CREATE_FLAGS
+            | QP_INIT_ATTR_SEND_OPS_FLAGS;
         if init.comp_mask & !known != 0 {
             return Err(UNSUPPORTED);
         }
         if init.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
             return Err(UNSUPPORTED);
         }
-        if init.comp_mask & QP_INIT_ATTR_PD == 0 {
-            return Err(INVALID);
-        }
-        // SAFETY: the mask says that the program passes a live PD.
-        if !std::ptr::eq(unsafe { object::<Pd>(init.pd) }?.context()?, context) {
+        if init.comp_mask & owner == 0 || init.comp_mask & other != 0 {
             return Err(INVALID);
         }
         let ops = init.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -231,7 +290,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             sq_sig_all: init.sq_sig_all,
         };
         // SAFETY: the struct names live objects.
-        let qp = unsafe { create(init.pd, &mut basic, ops) }?;
+        let qp = unsafe { create(context, (init.pd, init.xrcd), &mut basic, ops) }?;
         init.cap = basic.cap;
         Ok(qp)
     })
@@ -323,6 +382,16 @@ fn attr_to_c(attr: &hca::QpAttr) -> ibv_qp_attr {
     }
 }
 
+/// Attributes that the halves of XRC do not have and that programs may give all the same, as if to RC (`modify_qp_mask` of
+/// uverbs).
+fn ignored(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        QpType::XrcRecv => AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY,
+        _ => AttrMask::empty(),
+    }
+}
+
 /// `ibv_modify_qp(3)`.
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
@@ -334,6 +403,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let (qp, attr) = unsafe { (object::<Qp>(qp)?, arg(attr)?) };
         // The kernel's answer to bits beyond the standard ones.
         let mask = AttrMask::from_bits(mask as u32).ok_or(UNSUPPORTED)?;
+        let mask = mask - ignored(qp.hca.init().qp_type);
         qp.hca.modify(&attr_from_c(attr, mask)?, mask)?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the C struct is live; programs read this member only.
@@ -371,14 +441,14 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements.
+/// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements. The receiving half of XRC goes with its last handle.
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(c) }?;
         let context = qp.context()?;
-        qp.hca.destroy();
-        context.engine().sink.remove_object(&qp.hca);
+        qp.hca.close();
+        context.engine().sink.remove_object(&qp.hca, c as u64);
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*qp.as_c()).handle });
         // SAFETY: it came from `give`, and the program uses it no more.

@@ -31,7 +31,8 @@ const RELIABLE: u64 = CONNECTED
 /// The `send_ops_flags` that a QP type may ask for.
 pub fn operations(qp_type: QpType) -> u64 {
     match qp_type {
-        QpType::Rc => RELIABLE,
+        QpType::Rc | QpType::XrcSend => RELIABLE,
+        QpType::XrcRecv => 0,
         QpType::Uc => CONNECTED,
         QpType::Ud => ANY,
     }
@@ -67,6 +68,7 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_bind_mw = wants(QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
     c.wr_local_inv = wants(QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     c.wr_set_inline_data = Some(wr_set_inline_data);
     c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     c.wr_set_sge = Some(wr_set_sge);
@@ -104,6 +106,7 @@ fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
             payload: Payload::Gather(SgList::new()),
             flags: SendFlags::empty(),
             datagram: None,
+            xrc_srqn: 0,
         });
         // INLINE is said by the function that sets the data, not by the flag.
         let flags = SendFlags::from_bits(flags & !SendFlags::INLINE.bits())
@@ -230,6 +233,13 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     amend(qp, |_, request| {
         // SAFETY: the program passes a live address handle.
         request.datagram = Some(unsafe { post::datagram(ah, qpn, qkey) }?);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    amend(qp, |_, request| {
+        request.xrc_srqn = remote_srqn;
         Ok(())
     });
 }

@@ -4,9 +4,11 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::acks::Acks;
 use crate::context::{Context, Owned};
+use crate::cq::Cq;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
+use crate::xrc::Xrcd;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -48,12 +50,13 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
+    xrc: Option<hca::XrcSrq>,
 ) -> Res<*mut ibv_srq> {
     // SAFETY: the caller's promise.
     let domain = unsafe { object::<Pd>(pd) }?;
     let context = domain.context()?;
     let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-    let hca = context.device().create_srq(domain.hca(), wanted)?;
+    let hca = context.device().create_srq(domain.hca(), wanted, xrc)?;
     let granted = hca.query();
     attr.max_wr = granted.max_wr;
     attr.max_sge = granted.max_sge;
@@ -83,12 +86,12 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         // SAFETY: the program passes a live struct and a live PD.
         unsafe {
             let init = arg_mut(init)?;
-            create(pd, init.srq_context, &mut init.attr)
+            create(pd, init.srq_context, &mut init.attr, None)
         }
     })
 }
 
-/// `ibv_create_srq_ex(3)`: basic queues only; XRC and tag matching are EOPNOTSUPP.
+/// `ibv_create_srq_ex(3)`: basic queues and those of XRC; tag matching is EOPNOTSUPP.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -97,10 +100,17 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the program passes an open context and a live struct.
         let (context, init) = unsafe { (Context::of(context)?, arg_mut(init)?) };
         let typed = init.comp_mask & SRQ_INIT_ATTR_TYPE != 0;
-        if typed && init.srq_type != SRQT_BASIC
-            || init.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0
-        {
+        let of_xrc = SRQ_INIT_ATTR_XRCD | SRQ_INIT_ATTR_CQ;
+        let wanted = match init.srq_type {
+            SRQT_XRC if typed => of_xrc,
+            _ if !typed || init.srq_type == SRQT_BASIC => 0,
+            _ => return Err(UNSUPPORTED),
+        };
+        if init.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD | wanted) != 0 {
             return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & wanted != wanted {
+            return Err(INVALID);
         }
         if init.comp_mask & SRQ_INIT_ATTR_PD == 0 {
             return Err(INVALID);
@@ -110,8 +120,29 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if !std::ptr::eq(domain.context()?, context) {
             return Err(INVALID);
         }
+        let xrc = if wanted == of_xrc {
+            // SAFETY: the mask says that the program passes a live domain and a live CQ.
+            let (xrcd, cq) = unsafe { (object::<Xrcd>(init.xrcd)?, object::<Cq>(init.cq)?) };
+            if !std::ptr::eq(xrcd.context()?, context) || !std::ptr::eq(cq.context()?, context) {
+                return Err(INVALID);
+            }
+            Some(hca::XrcSrq { xrcd: xrcd.hca().clone(), cq: cq.hca().clone() })
+        } else {
+            None
+        };
         // SAFETY: as above.
-        unsafe { create(init.pd, init.srq_context, &mut init.attr) }
+        unsafe { create(init.pd, init.srq_context, &mut init.attr, xrc) }
+    })
+}
+
+/// `ibv_get_srq_num(3)`: EINVAL for a queue that is none of XRC.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live SRQ and a place to fill.
+        let (srq, number) = unsafe { (object::<Srq>(srq)?, arg_mut(number)?) };
+        srq.context()?;
+        *number = srq.hca.number().ok_or(INVALID)?;
+        Ok(())
     })
 }
 
@@ -153,7 +184,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(c: *mut ibv_srq) -> c_int {
         let srq = unsafe { object::<Srq>(c) }?;
         let context = srq.context()?;
         srq.hca.destroy()?;
-        context.engine().sink.remove_object(&srq.hca);
+        context.engine().sink.remove_object(&srq.hca, c as u64);
         // SAFETY: the C struct is live.
         context.ucontext().disown(unsafe { (*srq.c.get()).handle });
         // SAFETY: it came from `give`, and the program uses it no more.

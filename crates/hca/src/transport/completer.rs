@@ -311,7 +311,7 @@ impl Transport {
             cx.sink.sent(wqe.completion(self.qpn, status, vendor_err));
         }
         match self.kind {
-            QpType::Rc => self.enter_error(cx),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.enter_error(cx),
             QpType::Uc | QpType::Ud => {
                 self.state = QpState::Sqe;
                 self.flush_sends(cx);

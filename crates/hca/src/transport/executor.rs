@@ -3,10 +3,10 @@
 //! It knows no packets. The packet responder calls it, the same-host path calls it, a PCI front end may. What it refuses
 //! it refuses with a typed [`Refusal`]; the caller turns that into a NAK, a completion or silence.
 
-use super::SharedReceive;
+use super::{SharedReceive, Sink, XrcReceive};
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
-use crate::types::{Access, RecvWr, Remote, SgList};
+use crate::types::{Access, Completion, RecvWr, Remote, SgList};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use umem::Fold;
@@ -144,7 +144,7 @@ pub struct Inbox {
     own: VecDeque<RecvWr>,
     shared: Option<Arc<dyn SharedReceive>>,
     /// Taken for a message that then was dropped whole; the next message gets it.
-    held: Option<RecvWr>,
+    held: Option<Landing>,
 }
 
 impl Inbox {
@@ -175,22 +175,25 @@ impl Inbox {
 
     /// Takes the next request.
     pub fn take(&mut self, pd: PdId) -> Result<Landing, Refusal> {
+        if let Some(landing) = self.held.take() {
+            return Ok(landing);
+        }
         let shared_pd = self.shared.as_ref().and_then(|shared| shared.pd_id());
-        let request = self.held.take().or_else(|| match &self.shared {
+        let request = match &self.shared {
             Some(shared) => shared.take(),
             None => self.own.pop_front(),
-        });
+        };
         Ok(Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd)))
     }
 
     /// Gives back a request whose message was dropped whole.
     pub fn put_back(&mut self, landing: Landing) {
-        self.held = Some(landing.request);
+        self.held = Some(Landing { xrc: landing.xrc, ..Landing::new(landing.request, landing.pd) });
     }
 
     /// Takes what the QP itself still holds, for the flush: never the shared queue's.
-    pub fn drain(&mut self) -> Option<RecvWr> {
-        self.held.take().or_else(|| self.own.pop_front())
+    pub fn drain(&mut self, pd: PdId) -> Option<Landing> {
+        self.held.take().or_else(|| Some(Landing::new(self.own.pop_front()?, pd)))
     }
 
     /// Forgets everything (RESET).
@@ -210,12 +213,29 @@ pub struct Landing {
     entry: usize,
     within: u32,
     resolved: Option<MemRef>,
+    /// The XRC queue it comes from, and completes at.
+    xrc: Option<Arc<dyn XrcReceive>>,
 }
 
 impl Landing {
     fn new(request: RecvWr, pd: PdId) -> Landing {
         let capacity = total_length(&request.scatter);
-        Landing { request, pd, capacity, filled: 0, entry: 0, within: 0, resolved: None }
+        Landing { request, pd, capacity, filled: 0, entry: 0, within: 0, resolved: None, xrc: None }
+    }
+
+    /// Takes the next request of an XRC queue.
+    pub fn of_xrc(queue: Arc<dyn XrcReceive>, pd: PdId) -> Result<Landing, Refusal> {
+        let request = queue.take().ok_or(Refusal::NotReady)?;
+        let pd = queue.pd_id().unwrap_or(pd);
+        Ok(Landing { xrc: Some(queue), ..Landing::new(request, pd) })
+    }
+
+    /// Reports its completion to whom it belongs.
+    pub(super) fn tell(&self, done: Completion, sink: &mut dyn Sink) {
+        match &self.xrc {
+            Some(queue) => queue.received(done),
+            None => sink.received(done),
+        }
     }
 
     /// The program's identifier.

@@ -25,6 +25,7 @@ pub use qp::{Init, Transport};
 pub use crate::counters::{Count, Counter};
 use crate::key::{KeyTable, PdId};
 use crate::types::*;
+use crate::xrc::XrcdId;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -101,6 +102,20 @@ pub trait SharedReceive: Send + Sync {
     }
 }
 
+/// A shared receive queue of an XRC domain. It has a completion queue of its own.
+pub trait XrcReceive: SharedReceive {
+    /// Its domain.
+    fn xrcd(&self) -> Option<XrcdId>;
+    /// A completion of one of its requests.
+    fn received(&self, completion: Completion);
+}
+
+/// The XRC receive queues of a device, by number.
+pub trait XrcQueues {
+    /// The queue with this number. Called under a QP's lock.
+    fn queue(&self, number: u32) -> Option<Arc<dyn XrcReceive>>;
+}
+
 /// What a call may use besides the QP itself.
 pub struct Cx<'a> {
     /// The present.
@@ -109,6 +124,8 @@ pub struct Cx<'a> {
     pub tx: &'a mut dyn Tx,
     /// Keys of the device.
     pub keys: &'a KeyTable,
+    /// XRC queues of the device.
+    pub xrc: &'a dyn XrcQueues,
     /// Way out for completions and events.
     pub sink: &'a mut dyn Sink,
     /// Counters.

@@ -11,9 +11,10 @@ use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
+use crate::xrc::XrcdId;
 use std::sync::Arc;
 use std::time::Instant;
-use wire::{Operation, Psn};
+use wire::Psn;
 
 /// What a transport is created from.
 pub struct Init {
@@ -29,6 +30,8 @@ pub struct Init {
     pub sq_sig_all: bool,
     /// Receives come from here instead of an own queue.
     pub srq: Option<Arc<dyn SharedReceive>>,
+    /// Receives come from any queue of this domain.
+    pub xrcd: Option<XrcdId>,
     /// What the link's buffers bear in flight, in bytes.
     pub window_bytes: u64,
     /// Limit of `max_rd_atomic` and `max_dest_rd_atomic`.
@@ -54,6 +57,7 @@ pub struct Transport {
     pub(super) req: Requester,
     pub(super) resp: Responder,
     pub(super) inbox: Inbox,
+    pub(super) xrcd: Option<XrcdId>,
     /// The latest present known.
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
@@ -84,6 +88,7 @@ impl Transport {
             req: Requester::new(Psn::default(), init.window_bytes, mtu),
             resp: Responder::default(),
             inbox: Inbox::new(init.srq),
+            xrcd: init.xrcd,
             now: None,
             more: false,
             paced_until: None,
@@ -135,6 +140,9 @@ impl Transport {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Error::Invalid("the QP is not ready to send"));
         }
+        if self.kind == QpType::XrcRecv {
+            return Err(Error::Invalid("the receiving half of XRC does not send"));
+        }
         if self.req.queue.len() + requests > self.cap.max_send_wr as usize {
             return Err(Error::NoMemory("the send queue is full"));
         }
@@ -143,7 +151,8 @@ impl Transport {
 
     fn check_send(&self, wr: &SendWr) -> Result<()> {
         let offered = match (self.kind, &wr.op) {
-            (QpType::Rc, _) => true,
+            (QpType::Rc | QpType::XrcSend, _) => true,
+            (QpType::XrcRecv, _) => false,
             (QpType::Uc, op) => matches!(
                 op,
                 SendOp::Send
@@ -202,8 +211,8 @@ impl Transport {
         if self.state == QpState::Reset {
             return Err(Error::Invalid("the QP is in RESET"));
         }
-        if self.inbox.is_shared() {
-            return Err(Error::Invalid("the QP receives from a shared queue"));
+        if self.inbox.is_shared() || matches!(self.kind, QpType::XrcSend | QpType::XrcRecv) {
+            return Err(Error::Invalid("the QP has no receive queue of its own"));
         }
         if wr.scatter.len() > self.cap.max_recv_sge as usize {
             return Err(Error::Invalid("more scatter entries than the QP allows"));
@@ -222,7 +231,7 @@ impl Transport {
         self.paced_until = None;
         self.respond(cx);
         match (self.state, self.kind) {
-            (QpState::Rts | QpState::Sqd, QpType::Rc) => self.request(cx),
+            (QpState::Rts | QpState::Sqd, kind) if kind.is_reliable() => self.request(cx),
             (QpState::Rts | QpState::Sqd, _) => self.send_unacknowledged(cx),
             (QpState::Sqe, _) => self.flush_sends(cx),
             (QpState::Err, _) => self.flush(cx),
@@ -243,14 +252,14 @@ impl Transport {
         if !listening || !partition || bth.opcode.service != service(self.kind) {
             return cx.counters.count(Counter::RxDropped, 1);
         }
-        match (self.kind, bth.opcode.operation) {
-            (
-                QpType::Rc,
-                Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse,
-            ) => self.answer(rx, cx),
-            (QpType::Rc, _) => self.serve(rx, cx),
+        match (self.kind, bth.opcode.is_response()) {
+            (QpType::Rc | QpType::XrcSend, true) => self.answer(rx, cx),
+            (QpType::Rc | QpType::XrcRecv, false) => self.serve(rx, cx),
             (QpType::Uc, _) => self.serve_unreliable(rx, cx),
             (QpType::Ud, _) => self.receive_datagram(rx, cx),
+            (QpType::XrcSend, false) | (QpType::XrcRecv, true) => {
+                cx.counters.count(Counter::RxDropped, 1);
+            }
         }
     }
 
@@ -269,7 +278,7 @@ impl Transport {
 
     /// Time has passed.
     pub fn timer(&mut self, cx: &mut Cx<'_>) {
-        if self.kind == QpType::Rc && matches!(self.state, QpState::Rts | QpState::Sqd) {
+        if self.kind.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.request_timers(cx);
         }
         self.transmit(cx);
@@ -326,12 +335,13 @@ impl Transport {
     fn flush(&mut self, cx: &mut Cx<'_>) {
         self.flush_sends(cx);
         abandon(&mut self.resp.message, &mut self.inbox);
-        while let Some(request) = self.inbox.drain() {
+        while let Some(landing) = self.inbox.drain(self.pd) {
             cx.counters.count(Counter::CqeFlushErr, 1);
-            cx.sink.received(Completion {
+            let done = Completion {
                 solicited: true,
-                ..blank(request.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn)
-            });
+                ..blank(landing.wr_id(), WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn)
+            };
+            landing.tell(done, cx.sink);
         }
     }
 }

@@ -356,6 +356,7 @@ impl Transport {
             psn: wqe.first.plus(packet),
         });
         headers.deth = deth;
+        headers.xrc_srqn = (service == Service::Xrc).then_some(wqe.wr.xrc_srqn);
         headers.imm = imm;
         headers.invalidate = invalidate;
         match (wqe.wr.op, remote) {
@@ -449,5 +450,6 @@ pub(super) fn service(kind: QpType) -> Service {
         QpType::Rc => Service::Rc,
         QpType::Uc => Service::Uc,
         QpType::Ud => Service::Ud,
+        QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
     }
 }

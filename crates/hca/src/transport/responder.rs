@@ -3,11 +3,12 @@
 use super::executor::{Executor, Inbox, Landing, MAX_MESSAGE, Refusal, Target};
 use super::qp::Transport;
 use super::response::{Answer, ReadAnswer, Response};
-use super::{Counter, Cx, Rx};
-use crate::key::KeyTable;
+use super::{Counter, Cx, Rx, XrcReceive};
+use crate::key::{KeyError, KeyTable};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use umem::AtomicOp;
 use wire::{AtomicEth, NakCode, Opcode, Operation, Position, Psn, Reth, Syndrome};
 
@@ -39,6 +40,8 @@ pub(super) struct Responder {
     saved: VecDeque<(Psn, u64)>,
     /// PSN of the latest READ or atomic.
     last_answered: Option<Psn>,
+    /// The XRC queue that the packet at hand names: its domain is also that of the memory keys.
+    queue: Option<Arc<dyn XrcReceive>>,
     /// The communication-established event was raised.
     pub(super) established: bool,
 }
@@ -123,7 +126,9 @@ impl Write {
 
 impl Transport {
     pub(super) fn executor<'k>(&self, keys: &'k KeyTable) -> Executor<'k> {
-        Executor { keys, pd: self.pd, qpn: self.qpn, access: self.attr.access }
+        let queue = self.resp.queue.as_ref();
+        let pd = queue.and_then(|queue| queue.pd_id()).unwrap_or(self.pd);
+        Executor { keys, pd, qpn: self.qpn, access: self.attr.access }
     }
 
     /// A request packet of a reliable connection.
@@ -149,6 +154,24 @@ impl Transport {
             Ok(()) => {}
             Err(refusal) => self.refuse(refusal, psn, cx),
         }
+        self.resp.queue = None;
+    }
+
+    /// The queue that an XRC packet names (IBA A14.4).
+    fn named_queue(
+        &self,
+        rx: &Rx<'_>,
+        cx: &Cx<'_>,
+    ) -> Result<Option<Arc<dyn XrcReceive>>, Refusal> {
+        let Some(number) = rx.headers.xrc_srqn else { return Ok(None) };
+        let queue = cx
+            .xrc
+            .queue(number)
+            .ok_or(Refusal::InvalidRequest("no such XRC shared receive queue"))?;
+        if queue.xrcd() != self.xrcd && !sabotage::on(Sabotage::SkipXrcDomain) {
+            return Err(Refusal::RemoteAccess(KeyError::ForeignPd));
+        }
+        Ok(Some(queue))
     }
 
     /// The first packet in RTR tells the program that its peer is there (IBA 11.6.3.2).
@@ -163,6 +186,7 @@ impl Transport {
         let opcode = rx.headers.bth.opcode;
         check_order(self.resp.message.as_ref(), opcode)?;
         check_packet(opcode, rx.payload.len(), self.mtu)?;
+        self.resp.queue = self.named_queue(rx, cx)?;
         match opcode.operation {
             Operation::Send => self.serve_send(rx, cx)?,
             Operation::Write => self.serve_write(rx, cx)?,
@@ -183,7 +207,11 @@ impl Transport {
     }
 
     fn take_receive(&mut self, cx: &mut Cx<'_>) -> Result<Option<Landing>, Refusal> {
-        match self.inbox.take(self.pd) {
+        let taken = match &self.resp.queue {
+            Some(queue) => Landing::of_xrc(queue.clone(), self.pd),
+            None => self.inbox.take(self.pd),
+        };
+        match taken {
             Ok(landing) => Ok(Some(landing)),
             Err(Refusal::NotReady) if sabotage::on(Sabotage::IgnoreRnr) => Ok(None),
             Err(refusal) => {
@@ -213,7 +241,7 @@ impl Transport {
         }
         let byte_len = landing.filled() as u32;
         let done = self.received(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, byte_len, rx);
-        cx.sink.received(done);
+        landing.tell(done, cx.sink);
         self.message_done();
         Ok(())
     }
@@ -257,7 +285,7 @@ impl Transport {
         if let Some(landing) = landing {
             let opcode = WcOpcode::RecvRdmaWithImm;
             let done = self.received(landing.wr_id(), WcStatus::Success, opcode, write.len, rx);
-            cx.sink.received(done);
+            landing.tell(done, cx.sink);
         }
         if ends {
             self.message_done();
@@ -323,6 +351,12 @@ impl Transport {
     /// A request seen before (IBA 9.7.5.1.4): nothing takes effect twice.
     fn repeat(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
         cx.counters.count(Counter::DuplicateRequest, 1);
+        self.resp.queue = self.named_queue(rx, cx).unwrap_or_default();
+        self.repeat_answer(rx, cx);
+        self.resp.queue = None;
+    }
+
+    fn repeat_answer(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
         let psn = rx.headers.bth.psn;
         match rx.headers.bth.opcode.operation {
             Operation::Send | Operation::Write => {
@@ -424,10 +458,11 @@ impl Transport {
     /// Completes a receive request with an error of its own.
     pub(super) fn fail_receive(&mut self, landing: Landing, status: WcStatus, cx: &mut Cx<'_>) {
         cx.counters.count(Counter::RespCqeError, 1);
-        cx.sink.received(Completion {
+        let done = Completion {
             solicited: true,
             ..blank(landing.wr_id(), status, WcOpcode::Recv, self.qpn)
-        });
+        };
+        landing.tell(done, cx.sink);
     }
 
     /// A completion for a receive request.

@@ -6,9 +6,9 @@
 
 use super::executor::{Refusal, Target, fetch_failed};
 use super::qp::Transport;
-use super::requester::PKEY;
+use super::requester::{PKEY, service};
 use super::{Cx, To};
-use wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Position, Psn, Service, Syndrome};
+use wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Position, Psn, Syndrome};
 
 /// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by RNR NAK.
 const NO_CREDITS: u8 = 31;
@@ -95,6 +95,7 @@ impl Transport {
     fn respond_step(&mut self, cx: &mut Cx<'_>) {
         let mtu = self.mtu;
         let dest_qp = self.attr.dest_qp_num;
+        let service = service(self.kind);
         let Some(response) = self.resp.responses.front_mut() else { return };
         let (operation, position, psn, syndrome) = match &response.answer {
             Answer::Ack => (
@@ -130,13 +131,7 @@ impl Transport {
             _ => 0,
         };
         let mut headers = Headers::new(Bth {
-            opcode: Opcode {
-                service: Service::Rc,
-                operation,
-                position,
-                imm: false,
-                invalidate: false,
-            },
+            opcode: Opcode { service, operation, position, imm: false, invalidate: false },
             solicited: false,
             migrated: true,
             pad: (len.wrapping_neg() & 3) as u8,

@@ -22,20 +22,15 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
     type M = AttrMask;
     let none = M::empty();
     let ud = kind == QpType::Ud;
-    let rc = kind == QpType::Rc;
-    let pick = |datagram: M, unreliable: M, reliable: M| match kind {
-        QpType::Ud => datagram,
-        QpType::Uc => unreliable,
-        QpType::Rc => reliable,
-    };
-    let migration = M::ALT_PATH | M::PATH_MIG_STATE;
+    // What the sending half of a connection retries with, and what its receiving half answers with.
+    let sends = matches!(kind, QpType::Rc | QpType::XrcSend);
+    let answers = matches!(kind, QpType::Rc | QpType::XrcRecv);
+    let when = |holds: bool, mask: M| if holds { mask } else { none };
+    let migration = when(!ud, M::ALT_PATH | M::PATH_MIG_STATE);
     let init = M::PKEY_INDEX | M::PORT | if ud { M::QKEY } else { M::ACCESS_FLAGS };
     let rts = M::CUR_STATE
-        | pick(
-            M::QKEY,
-            M::ACCESS_FLAGS | migration,
-            M::ACCESS_FLAGS | migration | M::MIN_RNR_TIMER,
-        );
+        | if ud { M::QKEY } else { M::ACCESS_FLAGS | migration }
+        | when(answers, M::MIN_RNR_TIMER);
     let (required, optional) = match (from, to) {
         (_, Reset) => (none, none),
         (Reset, Err) => return None,
@@ -43,31 +38,31 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
         (Reset, Init) => (init, none),
         (Init, Init) => (none, init),
         (Init, Rtr) => {
-            let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-            let required =
-                pick(none, connected, connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
+            let required = when(!ud, M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN)
+                | when(answers, M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
             let optional = M::PKEY_INDEX | if ud { M::QKEY } else { M::ALT_PATH | M::ACCESS_FLAGS };
             (required, optional)
         }
         (Rtr, Rts) => {
-            let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-            (M::SQ_PSN | if rc { reliable } else { none }, rts)
+            let reliable = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+            let required = M::SQ_PSN | when(kind.is_reliable(), M::TIMEOUT) | when(sends, reliable);
+            (required, rts)
         }
         (Rts, Rts) | (Sqd, Rts) => (none, rts),
         (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => {
-            let unreliable = M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX | migration;
-            let reliable = unreliable
-                | M::PORT
-                | M::TIMEOUT
-                | M::RETRY_CNT
-                | M::RNR_RETRY
-                | M::MAX_QP_RD_ATOMIC
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER;
-            (none, pick(M::PKEY_INDEX | M::QKEY, unreliable, reliable))
+            let sending = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+            let optional = M::PKEY_INDEX
+                | if ud { M::QKEY } else { M::AV | M::ACCESS_FLAGS | migration }
+                | when(kind.is_reliable(), M::PORT | M::TIMEOUT)
+                | when(sends, sending)
+                | when(answers, M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
+            (none, optional)
         }
-        (Sqe, Rts) => (none, M::CUR_STATE | pick(M::QKEY, M::ACCESS_FLAGS, none)),
+        (Sqe, Rts) => {
+            let optional = when(ud, M::QKEY) | when(kind == QpType::Uc, M::ACCESS_FLAGS);
+            (none, M::CUR_STATE | optional)
+        }
         _ => return None,
     };
     Some(Rule { required, optional })

@@ -10,3 +10,4 @@ mod throughput;
 mod timers;
 mod uc_ud;
 mod windows;
+mod xrc;

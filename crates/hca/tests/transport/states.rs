@@ -5,7 +5,10 @@ use QpState::{Err as Error_, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use hca::*;
 
 const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error_];
-const KINDS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const KINDS: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
+
+/// Those with a receive queue of their own.
+const RECEIVING: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
 /// from, to, service, required, optional. `-` is nothing.
 const TABLE: &str = "
@@ -33,6 +36,22 @@ sqd   rts  ud  -                                                        cur_stat
 sqd   sqd  rc  -                                                        port,av,timeout,retry_cnt,rnr_retry,max_rd_atomic,max_dest_rd_atomic,access,pkey_index,min_rnr,alt_path,path_mig
 sqd   sqd  uc  -                                                        av,access,pkey_index,alt_path,path_mig
 sqd   sqd  ud  -                                                        pkey_index,qkey
+reset init ini pkey_index,port,access                                   -
+reset init tgt pkey_index,port,access                                   -
+init  init ini -                                                        pkey_index,port,access
+init  init tgt -                                                        pkey_index,port,access
+init  rtr  ini av,path_mtu,dest_qpn,rq_psn                              access,pkey_index,alt_path
+init  rtr  tgt av,path_mtu,dest_qpn,rq_psn,max_dest_rd_atomic,min_rnr   access,pkey_index,alt_path
+rtr   rts  ini timeout,retry_cnt,rnr_retry,sq_psn,max_rd_atomic         cur_state,access,alt_path,path_mig
+rtr   rts  tgt timeout,sq_psn                                           cur_state,access,min_rnr,alt_path,path_mig
+rts   rts  ini -                                                        cur_state,access,alt_path,path_mig
+rts   rts  tgt -                                                        cur_state,access,min_rnr,alt_path,path_mig
+rts   sqd  ini -                                                        sqd_notify
+rts   sqd  tgt -                                                        sqd_notify
+sqd   rts  ini -                                                        cur_state,access,alt_path,path_mig
+sqd   rts  tgt -                                                        cur_state,access,min_rnr,alt_path,path_mig
+sqd   sqd  ini -                                                        port,av,timeout,retry_cnt,rnr_retry,max_rd_atomic,access,pkey_index,alt_path,path_mig
+sqd   sqd  tgt -                                                        port,av,timeout,max_dest_rd_atomic,access,pkey_index,min_rnr,alt_path,path_mig
 sqe   rts  rc  -                                                        cur_state
 sqe   rts  uc  -                                                        cur_state,access
 sqe   rts  ud  -                                                        cur_state,qkey
@@ -43,7 +62,13 @@ fn state_name(state: QpState) -> &'static str {
 }
 
 fn kind_name(kind: QpType) -> &'static str {
-    ["rc", "uc", "ud"][kind as usize - 2]
+    match kind {
+        QpType::Rc => "rc",
+        QpType::Uc => "uc",
+        QpType::Ud => "ud",
+        QpType::XrcSend => "ini",
+        QpType::XrcRecv => "tgt",
+    }
 }
 
 fn bit(name: &str) -> AttrMask {
@@ -135,7 +160,7 @@ fn in_state(kind: QpType, state: QpState) -> Option<Node> {
     match state {
         Sqd | Error_ => go(&mut node, state, AttrMask::empty()),
         Sqe => {
-            if kind == QpType::Rc {
+            if kind.is_reliable() {
                 return None;
             }
             let bad = Sge { addr: 0, length: 8, lkey: 0 };
@@ -274,10 +299,11 @@ fn posting_depends_on_the_state() {
                 let ah = device::AddressHandle::unrouted(AhAttr::default());
                 wr.datagram = Some(Datagram { ah, remote_qpn: 1, remote_qkey: 1 });
             }
-            let may_send = !matches!(state, Reset | Init | Rtr);
+            let may_send = !matches!(state, Reset | Init | Rtr) && kind != QpType::XrcRecv;
             assert_eq!(node.qp.post_send(wr).is_ok(), may_send, "{kind:?} {state:?}");
             let recv = RecvWr { wr_id: 2, scatter: Default::default() };
-            assert_eq!(node.qp.post_recv(recv).is_ok(), state != Reset, "{kind:?} {state:?}");
+            let may_receive = state != Reset && RECEIVING.contains(&kind);
+            assert_eq!(node.qp.post_recv(recv).is_ok(), may_receive, "{kind:?} {state:?}");
         }
     }
 }
@@ -299,7 +325,7 @@ fn reset_forgets_everything_without_a_word() {
 
 #[test]
 fn the_error_state_flushes_both_queues() {
-    for kind in KINDS {
+    for kind in RECEIVING {
         let mut node = in_state(kind, Rtr).unwrap();
         node.post_recv(1, &[]);
         node.post_recv(2, &[]);

@@ -40,9 +40,9 @@ fn call(
     train: &mut Train,
     f: impl FnOnce(&mut hca::transport::Transport, &mut Cx<'_>),
 ) {
-    let Node { qp, keys, told, counts, .. } = node;
+    let Node { qp, keys, queues, told, counts, .. } = node;
     let now = Instant::now();
-    f(qp, &mut Cx { now, tx: train, keys, sink: told, counters: counts });
+    f(qp, &mut Cx { now, tx: train, keys, xrc: queues, sink: told, counters: counts });
 }
 
 fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {

@@ -48,12 +48,24 @@ pub const CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
 pub const SRQ_MAX_WR: i32 = 1;
 pub const SRQ_LIMIT: i32 = 1 << 1;
 pub const SRQT_BASIC: u32 = 0;
+pub const SRQT_XRC: u32 = 1;
 pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+
+pub const XRCD_INIT_ATTR_FD: u32 = 1;
+pub const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
 
 pub const QP_INIT_ATTR_PD: u32 = 1;
+pub const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+
+pub const QP_OPEN_ATTR_NUM: u32 = 1;
+pub const QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+pub const QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+pub const QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 
 pub const QP_EX_WITH_RDMA_WRITE: u64 = 1;
 pub const QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;

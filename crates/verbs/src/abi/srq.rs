@@ -1,7 +1,20 @@
-//! Shared receive queues.
+//! Shared receive queues and XRC domains.
 
 use super::{ibv_context, ibv_cq, ibv_pd, size};
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+
+#[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+size!(ibv_xrcd_init_attr, 12);
 
 #[repr(C)]
 pub struct ibv_srq {
@@ -39,7 +52,7 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: c_uint,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: [u32; 2],
 }

@@ -257,8 +257,10 @@ static void pairs(void)
 	init = basic_qp(cq);
 	init.qp_type = 77;
 	REFUSED(ibv_create_qp(pd, &init), EINVAL);
-	init.qp_type = IBV_QPT_XRC_SEND;
-	REFUSED(ibv_create_qp(pd, &init), EOPNOTSUPP);
+	init.qp_type = IBV_QPT_XRC_RECV;
+	REFUSED(ibv_create_qp(pd, &init), EINVAL);
+	REFUSED(ibv_open_xrcd(context, NULL), EINVAL);
+	REFUSED(ibv_open_qp(context, NULL), EINVAL);
 	init.qp_type = IBV_QPT_RAW_PACKET;
 	REFUSED(ibv_create_qp(pd, &init), EOPNOTSUPP);
 	init = basic_qp(cq);

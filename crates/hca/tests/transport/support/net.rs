@@ -2,6 +2,7 @@
 
 use super::Rng;
 use super::node::{Node, Setup};
+use hca::QpType;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use wire::{Headers, MAX_HEADERS_LEN};
@@ -40,13 +41,25 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(setup: &Setup, window_bytes: u64, seed: u64, faults: Faults) -> Pair {
+        Pair::of([setup.kind; 2], setup, window_bytes, seed, faults)
+    }
+
+    /// Nodes of these kinds.
+    pub fn of(
+        kinds: [QpType; 2],
+        setup: &Setup,
+        window_bytes: u64,
+        seed: u64,
+        faults: Faults,
+    ) -> Pair {
         let mut rng = Rng(seed);
         let psn = [rng.next() as u32 & 0x00ff_ffff, rng.next() as u32 & 0x00ff_ffff];
         let start = Instant::now();
         let nodes = [0usize, 1].map(|me| {
-            let mut node = Node::with_window(setup.kind, 11 + me as u32, None, window_bytes);
+            let mut node = Node::with_window(kinds[me], 11 + me as u32, None, window_bytes);
             node.now = start;
             let own = Setup {
+                kind: kinds[me],
                 dest: 12 - me as u32,
                 sq_psn: psn[me],
                 rq_psn: psn[1 - me],

@@ -2,7 +2,10 @@
 
 use super::Packet;
 use hca::key::{KeyTable, PdId};
-use hca::transport::{Count, Counter, Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use hca::transport::{
+    Count, Counter, Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx, XrcQueues,
+    XrcReceive,
+};
 use hca::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -147,12 +150,51 @@ impl SharedReceive for Loose {
     }
 }
 
+/// An XRC receive queue and what was told to it.
+pub struct XrcQueue {
+    pub requests: Loose,
+    pub xrcd: XrcdId,
+    pub pd: PdId,
+    pub told: Mutex<Vec<Completion>>,
+}
+
+impl SharedReceive for XrcQueue {
+    fn take(&self) -> Option<RecvWr> {
+        self.requests.take()
+    }
+    fn pd_id(&self) -> Option<PdId> {
+        Some(self.pd)
+    }
+}
+
+impl XrcReceive for XrcQueue {
+    fn xrcd(&self) -> Option<XrcdId> {
+        Some(self.xrcd)
+    }
+    fn received(&self, completion: Completion) {
+        self.told.lock().unwrap().push(completion);
+    }
+}
+
+/// The XRC queues of a node, by number.
+#[derive(Default)]
+pub struct Queues(pub HashMap<u32, Arc<XrcQueue>>);
+
+impl XrcQueues for Queues {
+    fn queue(&self, number: u32) -> Option<Arc<dyn XrcReceive>> {
+        Some(self.0.get(&number)?.clone())
+    }
+}
+
+/// The XRC domain of every receiving half.
+pub const XRCD: XrcdId = XrcdId(3);
 pub const PD: PdId = PdId(7);
 
 /// A QP, its device's keys, and what it emitted and told.
 pub struct Node {
     pub qp: Transport,
     pub keys: KeyTable,
+    pub queues: Queues,
     pub told: Told,
     pub counts: Counts,
     pub out: Outbox,
@@ -185,12 +227,14 @@ impl Node {
             cap,
             sq_sig_all: false,
             srq,
+            xrcd: (qp_type == QpType::XrcRecv).then_some(XRCD),
             window_bytes,
             max_rd_atomic: 16,
         };
         Node {
             qp: Transport::new(init),
             keys: KeyTable::new(),
+            queues: Queues::default(),
             told: Told::default(),
             counts: Counts::default(),
             out: Outbox::default(),
@@ -200,8 +244,8 @@ impl Node {
     }
 
     pub fn with<R>(&mut self, f: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R) -> R {
-        let Node { qp, keys, told, counts, out, now, .. } = self;
-        f(qp, &mut Cx { now: *now, tx: out, keys, sink: told, counters: counts })
+        let Node { qp, keys, queues, told, counts, out, now, .. } = self;
+        f(qp, &mut Cx { now: *now, tx: out, keys, xrc: queues, sink: told, counters: counts })
     }
 
     pub fn counted(&self, what: Counter) -> u64 {
@@ -233,6 +277,14 @@ impl Node {
             | Access::REMOTE_WRITE
             | Access::REMOTE_ATOMIC;
         self.register_as(PD, len, all)
+    }
+
+    /// An XRC queue with number `number`, of domain `xrcd`, whose requests lie in `pd`.
+    pub fn xrc_queue(&mut self, number: u32, xrcd: XrcdId, pd: PdId) -> Arc<XrcQueue> {
+        let told = Mutex::default();
+        let queue = Arc::new(XrcQueue { requests: Loose::default(), xrcd, pd, told });
+        self.queues.0.insert(number, queue.clone());
+        queue
     }
 
     pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask) -> hca::Result<()> {
@@ -310,8 +362,8 @@ impl Node {
         self.modify(&QpAttr { qp_state: QpState::Init, ..base }, init).unwrap();
         let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
         let rtr = match kind {
-            QpType::Rc => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-            QpType::Uc => connected,
+            QpType::Rc | QpType::XrcRecv => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            QpType::Uc | QpType::XrcSend => connected,
             QpType::Ud => M::empty(),
         };
         self.modify(&QpAttr { qp_state: QpState::Rtr, ..base }, M::STATE | rtr).unwrap();
@@ -319,7 +371,10 @@ impl Node {
             return;
         }
         let rts = match kind {
-            QpType::Rc => M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+            QpType::Rc | QpType::XrcSend => {
+                M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC
+            }
+            QpType::XrcRecv => M::TIMEOUT,
             _ => M::empty(),
         };
         self.modify(&QpAttr { qp_state: QpState::Rts, ..base }, M::STATE | M::SQ_PSN | rts)
@@ -374,5 +429,6 @@ pub fn send_wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr {
         payload: Payload::Gather(sges.iter().copied().collect()),
         flags: SendFlags::SIGNALED,
         datagram: None,
+        xrc_srqn: 0,
     }
 }

@@ -1,0 +1,111 @@
+//! XRC domains, and queue pairs opened by number (ibv_open_xrcd(3), ibv_open_qp(3)).
+
+use crate::abi::flags::*;
+use crate::abi::*;
+use crate::context::{Context, Owned, inode};
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::object::{Object, give, object, take_back};
+use crate::qp;
+use hca::{QpType, XrcdInit};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// One open of an XRC domain.
+#[repr(C)]
+pub struct Xrcd {
+    c: UnsafeCell<ibv_xrcd>,
+    hca: Arc<hca::Xrcd>,
+    handle: u32,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Xrcd {
+    type C = ibv_xrcd;
+}
+
+impl Xrcd {
+    /// The HCA's domain.
+    pub fn hca(&self) -> &Arc<hca::Xrcd> {
+        &self.hca
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> Res<&Context> {
+        // SAFETY: the C struct is live and its context outlives it by the verbs contract.
+        unsafe { Context::of((*self.c.get()).context) }
+    }
+}
+
+/// `ibv_open_xrcd(3)`, with the kernel's errors: EBADF for a wrong descriptor, EAGAIN for a file without a domain and no
+/// `O_CREAT`, EINVAL for one with a domain and `O_EXCL`.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    init: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    pointer(|| {
+        // SAFETY: the program passes an open context and a live struct.
+        let (context, init) = unsafe { (Context::of(context)?, arg(init)?) };
+        const BOTH: u32 = XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS;
+        if init.comp_mask & !BOTH != 0 {
+            return Err(Errno(libc::ENOSYS));
+        }
+        if init.comp_mask != BOTH || init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(INVALID);
+        }
+        let inode = match init.fd {
+            -1 => None,
+            fd => Some(inode(fd).map_err(|_| Errno(libc::EBADF))?),
+        };
+        let hca = context.device().open_xrcd(XrcdInit {
+            inode,
+            create: init.oflags & libc::O_CREAT != 0,
+            exclusive: init.oflags & libc::O_EXCL != 0,
+        })?;
+        let handle = context.ucontext().own(Owned::Xrcd(hca.clone()));
+        let c = UnsafeCell::new(ibv_xrcd { context: context.as_c() });
+        Ok(give(Box::new(Xrcd { c, hca, handle })))
+    })
+}
+
+/// `ibv_close_xrcd(3)`: EBUSY while a queue pair or shared receive queue made from it is there.
+pub(crate) unsafe extern "C" fn close_xrcd(c: *mut ibv_xrcd) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live domain.
+        let xrcd = unsafe { object::<Xrcd>(c) }?;
+        let context = xrcd.context()?;
+        xrcd.hca.close()?;
+        context.ucontext().disown(xrcd.handle);
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Xrcd>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_open_qp(3)`: one more handle of the receiving half of XRC.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program passes an open context and a live struct.
+        let (context, attr) = unsafe { (Context::of(context)?, arg(attr)?) };
+        let needed = QP_OPEN_ATTR_NUM | QP_OPEN_ATTR_XRCD | QP_OPEN_ATTR_TYPE;
+        if attr.comp_mask & !(needed | QP_OPEN_ATTR_CONTEXT) != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if attr.comp_mask & needed != needed || attr.qp_type != QpType::XrcRecv as c_uint {
+            return Err(INVALID);
+        }
+        // SAFETY: the mask says that the program passes a live domain.
+        let xrcd = unsafe { object::<Xrcd>(attr.xrcd) }?;
+        if !std::ptr::eq(xrcd.context()?, context) {
+            return Err(INVALID);
+        }
+        let hca = context.device().find_qp(attr.qp_num).ok_or(INVALID)?;
+        hca.open(xrcd.hca.id())?;
+        let named = attr.comp_mask & QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if named { attr.qp_context } else { std::ptr::null_mut() };
+        Ok(qp::opened(context, hca, qp_context))
+    })
+}
