@@ -190,7 +190,12 @@ impl<F: Clone> Group<F> {
     }
 
     /// Finds the order out by experiment, if it is uncertain.
-    pub(crate) fn settle<K: Kernel<Fd = F>>(&mut self, kernel: &mut K, leader: Option<u16>) {
+    pub(crate) fn settle<K: Kernel<Fd = F>>(
+        &mut self,
+        kernel: &mut K,
+        leader: Option<u16>,
+        services: &BTreeMap<u64, u16>,
+    ) {
         if self.certain || self.is_empty() {
             return;
         }
@@ -199,7 +204,7 @@ impl<F: Clone> Group<F> {
             // Without our program nothing answers to probes: attach what is known and try once more.
             let sockets: Vec<F> = self.strays.iter().map(|(_, s)| s.clone()).collect();
             for socket in sockets.iter().take(1) {
-                let _ = kernel.steer(socket, &steer::program(&self.map(), self.index_of(leader)));
+                let _ = kernel.steer(socket, &self.program(leader, services));
             }
             self.locate(kernel);
         }
@@ -274,13 +279,25 @@ impl<F: Clone> Group<F> {
         slot.and_then(|s| self.map().get(&s).copied()).unwrap_or(0)
     }
 
-    /// Attaches the program for the order as it is.
+    /// The program for the order as it is.
+    pub(crate) fn program(
+        &self,
+        leader: Option<u16>,
+        services: &BTreeMap<u64, u16>,
+    ) -> Vec<steer::Insn> {
+        let leader = self.index_of(leader);
+        let v6 = self.family == Family::V6;
+        steer::program(steer::Plan { map: &self.map(), leader, services, v6 })
+    }
+
+    /// Attaches it.
     pub(crate) fn steer<K: Kernel<Fd = F>>(
         &self,
         kernel: &mut K,
         leader: Option<u16>,
+        services: &BTreeMap<u64, u16>,
     ) -> Result<(), Error> {
         let Some(via) = self.seats.iter().find_map(Seat::socket) else { return Ok(()) };
-        kernel.steer(via, &steer::program(&self.map(), self.index_of(leader)))
+        kernel.steer(via, &self.program(leader, services))
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! There is no daemon. Whichever member first binds an abstract UNIX socket hosts the registry in a thread;
 //! when its process ends, however it ends, another member takes over. The registry hands out *slots* (the
-//! upper 10 bits of all queue pair numbers of a member), passes each member its UDP sockets, and steers
+//! upper 10 bits of all queue pair numbers and communication ids of a member), passes each member its UDP sockets, and steers
 //! datagrams to them with a classic BPF program on the `SO_REUSEPORT` group, without privilege. It also
 //! passes on the members' shared directories and published descriptors, and keeps claims on numbers such as
 //! CM service ids. Nothing is left on disk, and nothing of a killed process stays.
@@ -50,7 +50,8 @@ pub use proto::decode_anything;
 pub use client::{Client, Grant, Member, Options, Role};
 pub use error::Error;
 pub use proto::Identity;
-pub use steer::{QPN_INDEX_BITS, SLOTS};
+pub use server::{CLAIM_PORT, CLAIM_SERVICE};
+pub use steer::{COMM_ID_INDEX_BITS, QPN_INDEX_BITS, SLOTS, fold};
 
 /// The UDP port of RoCEv2 (IBA annex A17).
 pub const ROCE_PORT: u16 = 4791;

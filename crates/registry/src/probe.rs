@@ -295,6 +295,11 @@ pub(crate) fn are_at<F: AsFd>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn plain(map: &BTreeMap<u16, u32>) -> Vec<steer::Insn> {
+        let services = &BTreeMap::new();
+        steer::program(steer::Plan { map, leader: 0, services, v6: false })
+    }
     use std::collections::BTreeMap;
     use std::net::UdpSocket;
 
@@ -314,7 +319,7 @@ mod tests {
             let port = free_port();
             let Ok(Some(_)) = crate::real::socket(family, 0) else { continue };
             let mut sockets: Vec<OwnedFd> = (0..5).map(|_| member(family, port)).collect();
-            sys::steer_group(&sockets[0], &steer::program(&BTreeMap::new(), 0)).unwrap();
+            sys::steer_group(&sockets[0], &plain(&BTreeMap::new())).unwrap();
             let order = |sockets: &[OwnedFd]| locate(family, port, 1, sockets).unwrap();
             let identity = |n| (0..n).map(Some).collect::<Vec<_>>();
             assert_eq!(order(&sockets), identity(5));
@@ -345,7 +350,7 @@ mod tests {
         let enough: bool = optmem.trim().parse::<u32>().unwrap() >= 1 << 16;
         for members in [1, 300, 512, 1023_u32] {
             let map = (0..members).map(|i| ((i * 2 % 1023 + 1) as u16, i * 7 % 1023)).collect();
-            let attached = sys::steer_group(&socket, &steer::program(&map, 0));
+            let attached = sys::steer_group(&socket, &plain(&map));
             let allowed = enough || members <= 300;
             assert!(attached.is_ok() || !allowed, "{members} members: {attached:?}");
         }
@@ -355,7 +360,7 @@ mod tests {
     fn sockets_of_others_are_seen_as_such() {
         let port = free_port();
         let mut sockets: Vec<OwnedFd> = (0..6).map(|_| member(Family::V4, port)).collect();
-        sys::steer_group(&sockets[0], &steer::program(&BTreeMap::new(), 0)).unwrap();
+        sys::steer_group(&sockets[0], &plain(&BTreeMap::new())).unwrap();
         let _foreign = [sockets.remove(4), sockets.remove(1)];
         let order = locate(Family::V4, port, 1, &sockets).unwrap();
         assert_eq!(order, [Some(0), None, Some(1), Some(2), None, Some(3)]);
@@ -365,7 +370,7 @@ mod tests {
     fn a_socket_that_drops_for_other_reasons_confuses_nobody() {
         let port = free_port();
         let sockets: Vec<OwnedFd> = (0..3).map(|_| member(Family::V4, port)).collect();
-        sys::steer_group(&sockets[0], &steer::program(&[(1, 2)].into(), 0)).unwrap();
+        sys::steer_group(&sockets[0], &plain(&[(1, 2)].into())).unwrap();
         let flood = UdpSocket::bind("127.0.0.1:0").unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -9,14 +9,20 @@ use crate::Error;
 use crate::group::Group;
 use crate::kernel::{Family, Held, Kernel};
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row, VERSION};
-use crate::steer::SLOTS;
+use crate::steer::{self, SLOTS};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Number of a connection; never used twice.
 pub(crate) type ConnId = u64;
 
 /// Publications and claims that one connection may hold.
-const MAX_ENTRIES: usize = 4096;
+const MAX_ENTRIES: usize = 1 << 16;
+
+/// Kind of a claim on a port of an RDMA port space. The key's upper half is the lower half of the service id, its lower
+/// half the address ([`fold`](crate::fold)); a claim for all addresses excludes other processes' claims for any.
+pub const CLAIM_PORT: u32 = 1;
+/// Kind of a claim on a service id, with the same keys: requests of the connection manager are steered to its holder.
+pub const CLAIM_SERVICE: u32 = 2;
 
 struct Member<F> {
     conn: ConnId,
@@ -43,7 +49,7 @@ pub(crate) struct Server<K: Kernel> {
     peers: HashMap<ConnId, Peer>,
     members: BTreeMap<u16, Member<K::Fd>>,
     published: HashMap<String, (ConnId, K::Fd)>,
-    claims: HashMap<(u32, u64), (ConnId, u16)>,
+    claims: BTreeMap<(u32, u64), (ConnId, u16)>,
     groups: [Group<K::Fd>; 2],
     next_slot: u16,
     /// Something changed since the order of an uncertain group was last sought.
@@ -80,7 +86,7 @@ impl<K: Kernel> Server<K> {
             peers: HashMap::new(),
             members: BTreeMap::new(),
             published: HashMap::new(),
-            claims: HashMap::new(),
+            claims: BTreeMap::new(),
             groups: [Group::new(Family::V4), Group::new(Family::V6)],
             next_slot,
             stale: false,
@@ -132,9 +138,9 @@ impl<K: Kernel> Server<K> {
         self.peers.remove(&conn);
         let gone = self.members.iter().filter(|(_, m)| m.conn == conn);
         let gone: Vec<u16> = gone.map(|(slot, _)| *slot).collect();
-        self.remove(&gone, false);
         self.published.retain(|_, (owner, _)| *owner != conn);
         self.claims.retain(|_, (owner, _)| *owner != conn);
+        self.remove(&gone, false);
         self.secure();
     }
 
@@ -225,6 +231,9 @@ impl<K: Kernel> Server<K> {
                     _ => return Err(Error::Unknown),
                 };
                 self.count(conn, -1)?;
+                if kind == CLAIM_SERVICE {
+                    self.steer_services()?;
+                }
                 Ok(done())
             }
             Request::Owner { kind, key } => {
@@ -267,13 +276,53 @@ impl<K: Kernel> Server<K> {
 
     fn claim(&mut self, conn: ConnId, name: (u32, u64), slot: u16) -> Result<Answer<K::Fd>, Error> {
         self.own(conn, slot)?;
+        if name.0 == CLAIM_PORT && self.overlaps(conn, name.1) {
+            return Err(Error::Taken);
+        }
         match self.claims.get(&name) {
             Some(holder) if *holder != (conn, slot) => return Err(Error::Taken),
-            Some(_) => {}
+            Some(_) => return Ok(done()),
             None => self.count(conn, 1)?,
         }
         self.claims.insert(name, (conn, slot));
+        if name.0 == CLAIM_SERVICE
+            && let Err(error) = self.steer_services()
+        {
+            self.claims.remove(&name);
+            self.count(conn, -1)?;
+            return Err(error);
+        }
         Ok(done())
+    }
+
+    /// Whether another connection claimed the port for all addresses, or for one where this claim is for all.
+    fn overlaps(&self, conn: ConnId, key: u64) -> bool {
+        let any = |key: u64| matches!(key as u32, steer::ANY_V4 | steer::ANY_V6);
+        let (first, last) = (key & !0xffff_ffff, key | 0xffff_ffff);
+        let mut others = self.claims.range((CLAIM_PORT, first)..=(CLAIM_PORT, last));
+        others.any(|((_, other), (owner, _))| *owner != conn && (any(key) || any(*other)))
+    }
+
+    /// Claimed services with their slots.
+    fn services(&self) -> BTreeMap<u64, u16> {
+        let services = self.claims.range((CLAIM_SERVICE, 0)..=(CLAIM_SERVICE, u64::MAX));
+        services.map(|((_, key), (_, slot))| (*key, *slot)).collect()
+    }
+
+    /// Steers requests for services as they are claimed now; while others are awaited it is as it was.
+    fn steer_services(&mut self) -> Result<(), Error> {
+        let (leader, services) = (self.leader(), self.services());
+        let fits = |g: &Group<K::Fd>| g.program(leader, &services).len() <= steer::MAX_INSNS;
+        if !self.groups.iter().all(fits) {
+            return Err(Error::Full("too many services are listened for".into()));
+        }
+        if self.is_awaiting() {
+            return Ok(());
+        }
+        if !self.is_settled() {
+            return self.settle();
+        }
+        self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader, &services))
     }
 
     /// The member that receives what belongs to no slot: the one that joined first.
@@ -356,10 +405,10 @@ impl<K: Kernel> Server<K> {
 
     /// Steers to a member that has just been bound, and makes sure.
     fn seat(&mut self) -> Result<(), Error> {
-        let leader = self.leader();
+        let (leader, services) = (self.leader(), self.services());
         for group in &mut self.groups {
             if group.is_certain() {
-                group.steer(&mut self.kernel, leader)?;
+                group.steer(&mut self.kernel, leader, &services)?;
                 group.verify_last(&mut self.kernel);
             }
         }
@@ -409,14 +458,14 @@ impl<K: Kernel> Server<K> {
             self.members.remove(slot);
         }
         self.stale = true;
-        let leader = self.leader();
+        let (leader, services) = (self.leader(), self.services());
         for group in &mut self.groups {
             for slot in slots {
                 group.vacate(&mut self.kernel, *slot, leave);
             }
             // An order that is not known must not replace a steering that was right; it is settled soon.
             if group.is_certain() {
-                let _ = group.steer(&mut self.kernel, leader);
+                let _ = group.steer(&mut self.kernel, leader, &services);
             }
         }
     }
@@ -434,12 +483,12 @@ impl<K: Kernel> Server<K> {
     /// Finds out the order of the groups and steers by it.
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
         let changed = std::mem::take(&mut self.stale);
-        let leader = self.leader();
+        let (leader, services) = (self.leader(), self.services());
         let absentees = if changed { None } else { Some(self.absentees()) };
         for group in &mut self.groups {
             // Probes pile up at a stopped process, so without a change only what is ours is probed.
             if absentees != Some(self.absent.clone()) || !group.holds(&mut self.kernel) {
-                group.settle(&mut self.kernel, leader);
+                group.settle(&mut self.kernel, leader, &services);
             }
         }
         self.absent = match absentees {
@@ -451,7 +500,7 @@ impl<K: Kernel> Server<K> {
             group.presume(&self.absent);
         }
         self.secure();
-        self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader))
+        self.groups.iter().try_for_each(|g| g.steer(&mut self.kernel, leader, &services))
     }
 
     /// Slots of processes that are not here; these are told to look for this registry.

@@ -6,10 +6,15 @@
 //! slot 0 (QP 0 and 1) and runts go to the leader. A probe, a datagram for QP 0 with [`PROBE_MAGIC`],
 //! goes to the index that it names; that is how the order of a group is found out (see `locate`).
 //!
+//! Datagrams for QP 1 are messages of the connection manager, which every process has one of. An answer goes
+//! by the upper 10 bits of the communication id that its receiver chose; a request goes to the member that
+//! claimed its service id, for the address that the request's private data names or for all (`services`).
+//!
 //! The map is a compare tree over runs of slots: runs that share an index are one leaf, and so are
 //! runs where the index grows with the slot, which is what members that joined in turn look like.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// Bits of a queue pair's index within its slot.
 pub const QPN_INDEX_BITS: u32 = 14;
@@ -25,6 +30,11 @@ pub(crate) const PROBE_BYTES: usize = 24;
 pub(crate) type Insn = libc::sock_filter;
 
 const LD_ABS: u16 = 0x20;
+const LDH_ABS: u16 = 0x28;
+const LD_MEM: u16 = 0x60;
+const ST: u16 = 0x02;
+const TAX: u16 = 0x07;
+const XOR_X: u16 = 0xac;
 const AND: u16 = 0x54;
 const SUB: u16 = 0x14;
 const RSH: u16 = 0x74;
@@ -104,8 +114,107 @@ fn tree(runs: &[Run]) -> Vec<Insn> {
     code
 }
 
-/// The program for a map from slot to index in the group; `leader` is the index for everything else.
-pub(crate) fn program(map: &BTreeMap<u16, u32>, leader: u32) -> Vec<Insn> {
+/// The QP of the general services interface.
+const GSI_QPN: u32 = 1;
+/// Where a MAD begins: behind BTH and DETH.
+const MAD: u32 = 12 + 8;
+/// Within the UDP payload: attribute id, first and second communication id, service id.
+const ATTRIBUTE: u32 = MAD + 16;
+const FIRST_ID: u32 = MAD + 24;
+const SECOND_ID: u32 = MAD + 28;
+const SERVICE_ID: u32 = MAD + 32;
+/// Private data of the two requests, and the destination address in it (kernel `struct cma_hdr`).
+const REQ_DESTINATION: u32 = MAD + 24 + 140 + 20;
+const SIDR_REQ_DESTINATION: u32 = MAD + 24 + 16 + 20;
+/// Attributes of the communication management class (IBA 12.6).
+const REQ: u32 = 0x10;
+const SIDR_REQ: u32 = 0x17;
+const SIDR_REP: u32 = 0x18;
+/// Bits of a communication id below the slot of the process that chose it.
+pub const COMM_ID_INDEX_BITS: u32 = 22;
+/// Longest program the kernel takes (BPF_MAXINSNS).
+pub(crate) const MAX_INSNS: usize = 4096;
+
+/// An address in 32 bits, for claims of a service id at one address: IPv4 as it is, IPv6 folded.
+pub fn fold(ip: IpAddr) -> u32 {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) if ip.is_unspecified() => ANY_V6,
+        IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
+            (0..4).fold(0, |folded, word| folded ^ (bits >> (32 * word)) as u32)
+        }
+    }
+}
+
+/// The folded form of all IPv4 and of all IPv6 addresses.
+pub(crate) const ANY_V4: u32 = 0;
+pub(crate) const ANY_V6: u32 = u32::MAX;
+
+/// What a steering program is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan<'a> {
+    /// Index of each slot in the group.
+    pub map: &'a BTreeMap<u16, u32>,
+    /// Index for everything else.
+    pub leader: u32,
+    /// Slot of each claimed service: its id's lower half, then its folded address.
+    pub services: &'a BTreeMap<u64, u16>,
+    pub v6: bool,
+}
+
+impl Plan<'_> {
+    fn index(&self, slot: u16) -> u32 {
+        self.map.get(&slot).copied().unwrap_or(self.leader)
+    }
+}
+
+/// Leaves the folded destination address at `at` in scratch memory.
+fn fold_address(at: u32, v6: bool) -> Vec<Insn> {
+    if !v6 {
+        return vec![op(LD_ABS, at + 12), op(ST, 0)];
+    }
+    let mut code = vec![op(LD_ABS, at)];
+    for word in 1..4 {
+        code.extend([op(TAX, 0), op(LD_ABS, at + 4 * word), op(XOR_X, 0)]);
+    }
+    code.push(op(ST, 0));
+    code
+}
+
+/// Answers by service id, which is in the accumulator, and by the folded address.
+fn services(plan: Plan<'_>) -> Vec<Insn> {
+    let any = if plan.v6 { ANY_V6 } else { ANY_V4 };
+    let mut groups: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+    for (key, slot) in plan.services {
+        let (id, folded) = ((key >> 32) as u32, *key as u32);
+        groups.entry(id).or_default().push((folded, plan.index(*slot)));
+    }
+    let mut code = Vec::new();
+    for (id, claims) in groups {
+        let wildcard = claims.iter().find(|(folded, _)| *folded == any);
+        let otherwise = wildcard.map_or(plan.leader, |(_, index)| *index);
+        let mut group = Vec::new();
+        for (folded, index) in claims.iter().filter(|(folded, _)| *folded != any) {
+            if group.is_empty() {
+                group.push(op(LD_MEM, 0));
+            }
+            group.extend([jump(JEQ, *folded, 0, 1), op(RET_K, *index)]);
+        }
+        group.push(op(RET_K, otherwise));
+        code.extend([jump(JEQ, id, 1, 0), op(JA, group.len() as u32)]);
+        code.extend(group);
+    }
+    code.push(op(RET_K, plan.leader));
+    code
+}
+
+/// The program that steers a group.
+pub(crate) fn program(plan: Plan<'_>) -> Vec<Insn> {
+    let tree = tree(&runs(plan.map, plan.leader));
+    let sidr = fold_address(SIDR_REQ_DESTINATION, plan.v6);
+    let req = fold_address(REQ_DESTINATION, plan.v6);
+    let behind_tree = tree.len() as u32 + 1;
     let mut code = vec![
         op(LD_ABS, 4),
         op(AND, 0x00ff_ffff),
@@ -114,10 +223,29 @@ pub(crate) fn program(map: &BTreeMap<u16, u32>, leader: u32) -> Vec<Insn> {
         jump(JEQ, PROBE_MAGIC, 0, 2),
         op(LD_ABS, 16),
         op(RET_A, 0),
-        op(RET_K, leader),
+        op(RET_K, plan.leader),
+        jump(JEQ, GSI_QPN, 0, 11),
+        op(LDH_ABS, ATTRIBUTE),
+        jump(JEQ, REQ, 7, 0),
+        jump(JEQ, SIDR_REQ, 7, 0),
+        jump(JEQ, SIDR_REP, 0, 2),
+        op(LD_ABS, FIRST_ID),
+        op(JA, 1),
+        op(LD_ABS, SECOND_ID),
+        op(RSH, COMM_ID_INDEX_BITS),
+        op(JA, 3),
+        op(JA, behind_tree + 1 + sidr.len() as u32 + 1),
+        op(JA, behind_tree),
         op(RSH, QPN_INDEX_BITS),
     ];
-    code.extend(tree(&runs(map, leader)));
+    code.extend(tree);
+    code.extend(sidr);
+    code.push(op(JA, req.len() as u32));
+    code.extend(req);
+    // Service ids of the RDMA CM have no upper half (IBA annex A11).
+    code.extend([op(LD_ABS, SERVICE_ID), jump(JEQ, 0, 1, 0), op(RET_K, plan.leader)]);
+    code.push(op(LD_ABS, SERVICE_ID + 4));
+    code.extend(services(plan));
     code
 }
 
@@ -151,7 +279,7 @@ pub(crate) fn probe(index: u32, token: u32) -> [u8; PROBE_BYTES] {
 /// Runs a program over a payload as the kernel would.
 #[cfg(test)]
 pub(crate) fn execute(code: &[Insn], payload: &[u8]) -> u32 {
-    let (mut pc, mut a) = (0_usize, 0_u32);
+    let (mut pc, mut a, mut x, mut scratch) = (0_usize, 0_u32, 0_u32, 0_u32);
     loop {
         let i = &code[pc];
         pc += 1;
@@ -161,6 +289,15 @@ pub(crate) fn execute(code: &[Insn], payload: &[u8]) -> u32 {
                 let Some(word) = payload.get(at..at + 4) else { return 0 };
                 a = u32::from_be_bytes(word.try_into().unwrap());
             }
+            LDH_ABS => {
+                let at = i.k as usize;
+                let Some(half) = payload.get(at..at + 2) else { return 0 };
+                a = u32::from(u16::from_be_bytes(half.try_into().unwrap()));
+            }
+            LD_MEM => a = scratch,
+            ST => scratch = a,
+            TAX => x = a,
+            XOR_X => a ^= x,
             AND => a &= i.k,
             SUB => a = a.wrapping_sub(i.k),
             RSH => a >>= i.k,
@@ -184,8 +321,12 @@ mod tests {
         bytes
     }
 
+    fn steer(map: &BTreeMap<u16, u32>, leader: u32, services: &BTreeMap<u64, u16>) -> Vec<Insn> {
+        program(Plan { map, leader, services, v6: false })
+    }
+
     fn check(map: &BTreeMap<u16, u32>, leader: u32) -> usize {
-        let code = program(map, leader);
+        let code = steer(map, leader, &BTreeMap::new());
         for slot in 1..SLOTS {
             let want = map.get(&slot).copied().unwrap_or(leader);
             for low in [0, 0x1555, 0x3fff] {
@@ -194,18 +335,86 @@ mod tests {
             }
         }
         assert_eq!(execute(&code, &bth(0)), 0, "too short to be a probe");
-        assert_eq!(execute(&code, &bth(1)), leader);
         assert_eq!(execute(&code, &probe(77, 1)), 77);
         let mut not_probe = probe(77, 1);
         not_probe[13] ^= 1;
         assert_eq!(execute(&code, &not_probe), leader);
+        assert_eq!(execute(&code, &mad(0x99, [0; 3], None)), leader);
         code.len()
+    }
+
+    /// A MAD with its attribute, the words behind its header, and a destination address in its private data.
+    fn mad(attribute: u16, words: [u32; 3], to: Option<IpAddr>) -> Vec<u8> {
+        let mut bytes = bth(GSI_QPN).to_vec();
+        bytes.resize(12 + 8 + 256, 0);
+        bytes[36..38].copy_from_slice(&attribute.to_be_bytes());
+        for (at, word) in [44, 48, 56].into_iter().zip(words) {
+            bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        let at = if u32::from(attribute) == REQ { 204 } else { 80 };
+        match to {
+            Some(IpAddr::V4(ip)) => bytes[at + 12..at + 16].copy_from_slice(&ip.octets()),
+            Some(IpAddr::V6(ip)) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
+            None => {}
+        }
+        bytes
+    }
+
+    #[test]
+    fn answers_of_the_connection_manager_go_by_the_id_their_receiver_chose() {
+        let map = [(5, 0), (6, 1), (9, 2)].into();
+        let code = steer(&map, 0, &BTreeMap::new());
+        let id = |slot: u32| slot << COMM_ID_INDEX_BITS | 0x12345;
+        for attribute in [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a] {
+            assert_eq!(execute(&code, &mad(attribute, [id(5), id(9), 0], None)), 2);
+        }
+        assert_eq!(execute(&code, &mad(0x18, [id(6), id(9), 0], None)), 1);
+        assert_eq!(execute(&code, &mad(0x13, [id(6), id(7), 0], None)), 0, "nobody's");
+    }
+
+    #[test]
+    fn requests_go_to_the_member_that_holds_the_service_at_the_address() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let key = |id: u32, to: &str| u64::from(id) << 32 | u64::from(fold(ip(to)));
+        let map = [(5, 0), (6, 1), (9, 2), (10, 3)].into();
+        let services = [
+            (key(0x0106_1111, "0.0.0.0"), 6),
+            (key(0x0106_2222, "10.0.0.1"), 9),
+            (key(0x0106_2222, "10.0.0.2"), 10),
+            (key(0x0106_3333, "fe80::1"), 9),
+            (key(0x0106_3333, "::"), 10),
+        ]
+        .into();
+        for (v6, cases) in [
+            (
+                false,
+                &[
+                    (0x0106_1111, "10.0.0.7", 1),
+                    (0x0106_2222, "10.0.0.1", 2),
+                    (0x0106_2222, "10.0.0.2", 3),
+                    (0x0106_2222, "10.0.0.3", 0),
+                    (0x0111_2222, "10.0.0.1", 0),
+                ][..],
+            ),
+            (true, &[(0x0106_3333, "fe80::1", 2), (0x0106_3333, "fe80::2", 3)][..]),
+        ] {
+            let code = program(Plan { map: &map, leader: 0, services: &services, v6 });
+            for &(id, to, index) in cases {
+                for attribute in [0x10, 0x17] {
+                    let request = mad(attribute, [0, 0, id], Some(ip(to)));
+                    assert_eq!(execute(&code, &request), index, "{id:#x} at {to}");
+                }
+                let mut foreign = mad(0x10, [0, 0, id], Some(ip(to)));
+                foreign[52] = 1;
+                assert_eq!(execute(&code, &foreign), 0, "not of the RDMA CM");
+            }
+        }
     }
 
     #[test]
     fn members_that_joined_in_turn_cost_few_instructions() {
         let map = (0..900).map(|i| (100 + i as u16, i)).collect();
-        assert!(check(&map, 0) < 24);
+        assert!(check(&map, 0) < 48);
     }
 
     #[test]
@@ -220,10 +429,10 @@ mod tests {
                 slots.swap(i, x as usize % (i + 1));
             }
             let map = slots.iter().take(members).zip(0..).map(|(s, i)| (*s, i)).collect();
-            assert!(check(&map, 3) <= 4096, "{members} members");
+            assert!(check(&map, 3) <= MAX_INSNS, "{members} members");
         }
         let alternating = (0..512).map(|i| (2 * i as u16 + 1, i)).collect();
-        assert!(check(&alternating, 5) <= 4096);
+        assert!(check(&alternating, 5) <= MAX_INSNS);
     }
 
     #[test]
