@@ -5,6 +5,7 @@ use crate::cq::Cq;
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
+use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
 use crate::mr::Mr;
 use crate::mw::Mw;
@@ -117,6 +118,7 @@ pub struct Device {
     lost: AtomicBool,
     pub(crate) receiving: Mutex<Receiving>,
     pub(crate) timers: Timers,
+    pub(crate) gsi: Gsi,
     pub(crate) thread: Thread,
     this: Weak<Device>,
 }
@@ -170,6 +172,7 @@ impl Device {
             lost: AtomicBool::new(false),
             receiving: Mutex::new(Receiving::new()),
             timers: Timers::new(epoch),
+            gsi: Gsi::default(),
             thread,
             this: this.clone(),
         });

@@ -7,6 +7,7 @@
 
 use crate::counters::{Count, Counter};
 use crate::device::Device;
+use crate::gsi;
 use crate::qp::Qp;
 use crate::transport::Rx;
 use link::{Batch, Datagram, Receiver};
@@ -97,6 +98,8 @@ impl Device {
             while let Some(qpn) = self.timers.pop_due(now) {
                 if let Some(qp) = self.qp(qpn) {
                     qp.timer(self, now, batch);
+                } else if qpn == gsi::QPN {
+                    self.gsi.timer(now);
                 }
             }
         }
@@ -152,6 +155,9 @@ impl Device {
         counters.count(Counter::RcvdPackets, 1);
         counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
         let qpn = datagram.headers.bth.dest_qp;
+        if qpn == gsi::QPN {
+            return self.gsi.receive(self, datagram, now);
+        }
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,

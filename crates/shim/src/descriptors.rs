@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::pid_t;
 
-use crate::fail;
+use crate::{fail, rdma_cm};
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = 1024;
@@ -71,7 +71,10 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if protected(fd) {
         return fail(libc::EBADF);
     }
-    pass!(CLOSE(fd), SYS_close, fd)
+    let channel = rdma_cm::channel(fd);
+    let code = pass!(CLOSE(fd), SYS_close, fd);
+    channel.inspect(|inode| rdma_cm::closed(*inode));
+    code
 }
 
 #[unsafe(no_mangle)]
@@ -79,7 +82,10 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if protected(new) {
         return fail(libc::EBADF);
     }
-    pass_or!(DUP2(old, new), -1)
+    let channel = rdma_cm::channel(new);
+    let code = pass_or!(DUP2(old, new), -1);
+    channel.inspect(|inode| rdma_cm::closed(*inode));
+    code
 }
 
 #[unsafe(no_mangle)]
@@ -87,11 +93,20 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if protected(new) {
         return fail(libc::EBADF);
     }
-    pass!(DUP3(old, new, flags), SYS_dup3, old, new, flags)
+    let channel = rdma_cm::channel(new);
+    let code = pass!(DUP3(old, new, flags), SYS_dup3, old, new, flags);
+    channel.inspect(|inode| rdma_cm::closed(*inode));
+    code
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let code = close_unprotected(first, last, flags);
+    rdma_cm::many_closed();
+    code
+}
+
+fn close_unprotected(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut from = first;
     let mut flags_left = flags as c_uint;
     while let Some(skipped) = next_protected(from).filter(|&fd| fd <= last) {
@@ -114,11 +129,13 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     if next_protected(first).is_none() {
-        return pass_or!(CLOSEFROM(first as c_int), ());
+        pass_or!(CLOSEFROM(first as c_int), ());
+        return rdma_cm::many_closed();
     }
     // SAFETY: closing what the caller asked to close.
     if unsafe { close_range(first, c_uint::MAX, 0) } != 0 {
         close_listed(first);
+        rdma_cm::many_closed();
     }
 }
 

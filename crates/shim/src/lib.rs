@@ -2,7 +2,7 @@
 //!
 //! The functions defined here under the C library's own names end up exported from the preloaded library, so that
 //! a program's calls reach them first. Each keeps the exact semantics of the original, and for everything that is
-//! not ours it costs one comparison and one indirect call. Four matters:
+//! not ours it costs one comparison and one indirect call. Five matters:
 //!
 //! - **Files** (`redirect`, `open`, `stat`): `/sys/class/infiniband*`, our PCI functions below `/sys/devices` and
 //!   `/dev/infiniband` are looked up in the tree that the environment variable [`sysfs::ROOT_VARIABLE`] names.
@@ -12,6 +12,8 @@
 //!   ([`set_invalidate`]).
 //! - **Signals** (`signals`): once `mm::guard` handles SIGSEGV and SIGBUS, the program's own actions are kept
 //!   behind it.
+//! - **The connection manager** (`rdma_cm`): what librdmacm writes to `/dev/infiniband/rdma_cm` is answered by a
+//!   callback ([`set_rdma_cm`]).
 //! - **Descriptors and processes** (`descriptors`, `process`): a program that closes every descriptor does not
 //!   close the engine's ([`protect_fd`]), and a process that became a daemon is told ([`set_daemon`]).
 //!
@@ -29,6 +31,7 @@ mod descriptors;
 mod memory;
 mod open;
 mod process;
+mod rdma_cm;
 mod redirect;
 mod signals;
 mod stat;
@@ -37,6 +40,7 @@ pub use descriptors::{protect_fd, unprotect_fd};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};
 pub use process::{in_daemon, set_daemon};
+pub use rdma_cm::{RdmaCm, count_channels, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 
 /// Runs before the program: finds the next definitions, so that no later call has to.

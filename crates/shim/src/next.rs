@@ -115,6 +115,9 @@ table! {
     SIGSET c"sigset": fn(c_int, sighandler_t) -> sighandler_t;
     SIGPROCMASK c"sigprocmask": fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
     PTHREAD_SIGMASK c"pthread_sigmask": fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+    FSTAT c"fstat": fn(c_int, *mut libc::stat) -> c_int;
+    FXSTAT c"__fxstat": fn(c_int, c_int, *mut libc::stat) -> c_int;
+    WRITE c"write": fn(c_int, *const c_void, size_t) -> ssize_t;
     CLOSE c"close": fn(c_int) -> c_int;
     DUP2 c"dup2": fn(c_int, c_int) -> c_int;
     DUP3 c"dup3": fn(c_int, c_int, c_int) -> c_int;

@@ -2,7 +2,7 @@
 //!
 //! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous file that holds
 //! it. Our files are read-only, also to root, as the kernel's attributes are. A uverbs node exists but cannot be
-//! opened: nothing speaks the kernel's command ABI behind it.
+//! opened: nothing speaks the kernel's command ABI behind it. `rdma_cm` can (`rdma_cm`).
 //!
 //! Most of these are cancellation points: a thread cancelled inside the C library unwinds through the frames here, hence
 //! `C-unwind`.
@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{AT_FDCWD, DIR, FILE, dirent, glob_t, mode_t};
 
 use crate::fail;
-use crate::redirect::{self, Target};
+use crate::rdma_cm;
+use crate::redirect::{self, Node, Target};
 
 /// Answers the content of a changing attribute, named like `class/infiniband/peerdma0/ports/1/gids/0`; None leaves
 /// it to the file in the tree.
@@ -42,8 +43,14 @@ fn provided(target: &Target) -> Option<Vec<u8>> {
 impl Target {
     /// `open(2)` of what this leads to.
     fn open(&self, flags: c_int) -> c_int {
-        if self.uverbs.is_some() && flags & libc::O_PATH == 0 && self.exists() {
-            return fail(libc::ENXIO);
+        if let Some(node) = self.node
+            && flags & libc::O_PATH == 0
+            && self.exists()
+        {
+            return match node {
+                Node::Uverbs(_) => fail(libc::ENXIO),
+                Node::RdmaCm => rdma_cm::open(flags),
+            };
         }
         let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_ACCMODE;
         let writes = flags & (libc::O_CREAT | libc::O_TRUNC | libc::O_ACCMODE) != 0

@@ -1,7 +1,7 @@
 //! Which paths are ours, and where they lead.
 //!
 //! The tree (crate `sysfs`) has the shape of `/sys` below its root, and `dev/infiniband` beside it. Redirected are
-//! `/sys/class/infiniband*` and `/dev/infiniband` always, so that only our devices are seen, and below
+//! `/sys/class/infiniband*`, `/sys/class/misc/rdma_cm` and `/dev/infiniband` always, so that only our devices are seen, and below
 //! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Reading a
 //! path is lexical; symbolic links inside the tree are followed by the kernel.
 
@@ -17,14 +17,66 @@ const DEV: &[u8] = b"/dev/infiniband";
 /// `dddd:bb:dd.f`
 const PCI_ADDRESS_LEN: usize = 12;
 
+/// A character device of ours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// `uverbs<index>`.
+    Uverbs(u32),
+    /// `rdma_cm`.
+    RdmaCm,
+}
+
+impl Node {
+    fn of(below_dev: &[&[u8]]) -> Option<Node> {
+        match below_dev {
+            [b"rdma_cm"] => Some(Node::RdmaCm),
+            [name] => {
+                let index = std::str::from_utf8(name.strip_prefix(b"uverbs")?).ok()?;
+                Some(Node::Uverbs(index.parse().ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it exists although there is no tree.
+    fn is_announced(self) -> bool {
+        match self {
+            Node::Uverbs(index) => {
+                1u64.checked_shl(index).is_some_and(|bit| ANNOUNCED.load(Relaxed) & bit != 0)
+            }
+            Node::RdmaCm => ANNOUNCED.load(Relaxed) != 0,
+        }
+    }
+
+    /// Its path for C.
+    pub(crate) fn path(self) -> CString {
+        let name = match self {
+            Node::Uverbs(index) => format!("/dev/infiniband/uverbs{index}"),
+            Node::RdmaCm => "/dev/infiniband/rdma_cm".to_owned(),
+        };
+        CString::new(name).unwrap_or_default()
+    }
+
+    /// Its device number.
+    pub(crate) fn device(self) -> libc::dev_t {
+        match self {
+            Node::Uverbs(index) => {
+                let minor = sysfs::UVERBS_BASE_MINOR.saturating_add(index);
+                libc::makedev(sysfs::UVERBS_MAJOR, minor)
+            }
+            Node::RdmaCm => crate::rdma_cm::device(),
+        }
+    }
+}
+
 /// Where a path of ours leads.
 pub(crate) struct Target {
     /// The file that answers in its place.
     pub(crate) path: CString,
     /// The path below the root, when it names its object without `..`.
     key: Option<String>,
-    /// Index of the uverbs node, if it is one.
-    pub(crate) uverbs: Option<u32>,
+    /// The device node, if it is one.
+    pub(crate) node: Option<Node>,
 }
 
 impl Target {
@@ -46,7 +98,7 @@ static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
 /// Whether the program holds a directory of the tree, so that relative paths may be ours.
 static RELATIVE: AtomicBool = AtomicBool::new(false);
 
-/// Lets `/dev/infiniband/uverbs<index>` exist, as a character device open to all, also without a sysfs tree.
+/// Lets `/dev/infiniband/uverbs<index>` and `rdma_cm` exist, as character devices open to all, also without a sysfs tree.
 /// Indices from 64 on are ignored.
 pub fn announce_uverbs(index: u32) {
     if let Some(bit) = 1u64.checked_shl(index) {
@@ -134,11 +186,11 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
     let root = root();
     match components.as_slice() {
         [b"dev", b"infiniband", rest @ ..] => {
-            let uverbs = uverbs_index(rest);
+            let node = Node::of(rest);
             match root {
-                Some(root) => Some(target(root, &components, uverbs)),
-                None if ANNOUNCED.load(Relaxed) & 1u64.checked_shl(uverbs?)? != 0 => {
-                    Some(Target { path: c"/dev/null".into(), key: None, uverbs })
+                Some(root) => Some(target(root, &components, node)),
+                None if node?.is_announced() => {
+                    Some(Target { path: c"/dev/null".into(), key: None, node })
                 }
                 None => None,
             }
@@ -146,6 +198,7 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
         [b"sys", rest @ ..] => {
             let root = root?;
             let ours = match rest {
+                [b"class", b"misc", b"rdma_cm", ..] => true,
                 [b"class", class, ..] => class.starts_with(b"infiniband"),
                 [b"bus", b"pci", b"devices", below @ ..] => {
                     below.iter().any(|part| has_function(root, part))
@@ -180,19 +233,14 @@ fn find_relative(directory: c_int, path: &[u8]) -> Option<Target> {
         .then(|| target(root, &components, None))
 }
 
-fn target(root: &[u8], components: &[&[u8]], uverbs: Option<u32>) -> Target {
+fn target(root: &[u8], components: &[&[u8]], node: Option<Node>) -> Target {
     let below = components.join(&b'/');
     let mut path = root.to_vec();
     path.push(b'/');
     path.extend_from_slice(&below);
     let key = if components.contains(&&b".."[..]) { None } else { String::from_utf8(below).ok() };
     // No NUL can be inside: every part comes from a NUL-terminated string.
-    Target { path: CString::new(path).unwrap_or_default(), key, uverbs }
-}
-
-fn uverbs_index(below_dev: &[&[u8]]) -> Option<u32> {
-    let [name] = below_dev else { return None };
-    std::str::from_utf8(name.strip_prefix(b"uverbs")?).ok()?.parse().ok()
+    Target { path: CString::new(path).unwrap_or_default(), key, node }
 }
 
 fn has_function(root: &[u8], part: &[u8]) -> bool {
@@ -239,7 +287,7 @@ mod tests {
     #[test]
     fn an_attribute_is_named_the_same_whichever_way_leads_to_it() {
         let attribute = |key: &str| {
-            Target { path: CString::default(), key: Some(key.into()), uverbs: None }.attribute()
+            Target { path: CString::default(), key: Some(key.into()), node: None }.attribute()
         };
         let expected = Some("class/infiniband/peerdma0/ports/1/state".to_owned());
         assert_eq!(attribute("class/infiniband/peerdma0/ports/1/state"), expected);

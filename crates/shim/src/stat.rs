@@ -6,12 +6,12 @@ use core::ptr::null_mut;
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, size_t, ssize_t};
 
 use crate::fail;
-use crate::redirect::{self, Target};
+use crate::redirect::{self, Node, Target};
 
 impl Target {
-    /// A uverbs node is a link in the tree and a device to the program.
+    /// A node is a link in the tree and a device to the program.
     fn follow(&self, flags: c_int) -> c_int {
-        if self.uverbs.is_some() { flags & !AT_SYMLINK_NOFOLLOW } else { flags }
+        if self.node.is_some() { flags & !AT_SYMLINK_NOFOLLOW } else { flags }
     }
 
     /// # Safety
@@ -19,9 +19,9 @@ impl Target {
     unsafe fn stat(&self, buffer: *mut libc::stat, flags: c_int) -> c_int {
         let code =
             system!(SYS_newfstatat, AT_FDCWD, self.as_ptr(), buffer, self.follow(flags)) as c_int;
-        if let (0, Some(index)) = (code, self.uverbs) {
+        if let (0, Some(node)) = (code, self.node) {
             // SAFETY: filled by the call above.
-            unsafe { (*buffer).st_rdev = libc::makedev(sysfs::UVERBS_MAJOR, minor(index)) };
+            unsafe { (*buffer).st_rdev = node.device() };
         }
         code
     }
@@ -31,15 +31,11 @@ impl Target {
     }
 
     fn readlink(&self, buffer: *mut c_char, size: size_t) -> ssize_t {
-        match self.uverbs {
+        match self.node {
             Some(_) if self.access(libc::F_OK) == 0 => fail(libc::EINVAL),
             _ => system!(SYS_readlinkat, AT_FDCWD, self.as_ptr(), buffer, size) as ssize_t,
         }
     }
-}
-
-fn minor(uverbs_index: u32) -> u32 {
-    sysfs::UVERBS_BASE_MINOR.saturating_add(uverbs_index)
 }
 
 macro_rules! stat_functions {
@@ -142,11 +138,12 @@ unsafe extern "C" fn statx(
     };
     let code =
         system!(SYS_statx, AT_FDCWD, target.as_ptr(), target.follow(flags), mask, buffer) as c_int;
-    if let (0, Some(index)) = (code, target.uverbs) {
+    if let (0, Some(node)) = (code, target.node) {
+        let device = node.device();
         // SAFETY: filled by the call above.
         unsafe {
-            (*buffer).stx_rdev_major = sysfs::UVERBS_MAJOR;
-            (*buffer).stx_rdev_minor = minor(index);
+            (*buffer).stx_rdev_major = libc::major(device);
+            (*buffer).stx_rdev_minor = libc::minor(device);
         }
     }
     code
@@ -251,9 +248,9 @@ unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mu
     let Some(target) = (unsafe { redirect::find(path) }) else {
         return pass_or!(REALPATH(path, resolved), null_mut());
     };
-    if let Some(index) = target.uverbs {
+    if let Some(node) = target.node {
         // SAFETY: as for the function itself.
-        return unsafe { uverbs_realpath(&target, index, resolved) };
+        return unsafe { node_realpath(&target, node, resolved) };
     }
     let found = pass_or!(REALPATH(target.as_ptr(), resolved), null_mut());
     if !found.is_null() {
@@ -265,17 +262,17 @@ unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mu
 
 /// # Safety
 /// `resolved` is null or holds PATH_MAX bytes.
-unsafe fn uverbs_realpath(target: &Target, index: u32, resolved: *mut c_char) -> *mut c_char {
+unsafe fn node_realpath(target: &Target, node: Node, resolved: *mut c_char) -> *mut c_char {
     if target.access(libc::F_OK) != 0 {
         return null_mut();
     }
-    let name = format!("/dev/infiniband/uverbs{index}\0");
-    // SAFETY: the name is NUL-terminated and far shorter than PATH_MAX.
+    let path = node.path();
+    // SAFETY: NUL-terminated and far shorter than PATH_MAX.
     unsafe {
         if resolved.is_null() {
-            return libc::strdup(name.as_ptr().cast());
+            return libc::strdup(path.as_ptr());
         }
-        core::ptr::copy_nonoverlapping(name.as_ptr().cast(), resolved, name.len());
+        core::ptr::copy_nonoverlapping(path.as_ptr(), resolved, path.count_bytes() + 1);
     }
     resolved
 }

@@ -7,7 +7,7 @@
 //! `drivers/pci/pci-sysfs.c`.
 //!
 //! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from `class/…` and
-//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node: a program
+//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node and one for `rdma_cm`: a program
 //! that only asks whether the node is a character device it may open gets the answer it would get from the
 //! kernel, without privilege.
 #![forbid(unsafe_code)]
@@ -33,6 +33,15 @@ pub const UVERBS_ABI_VERSION: u32 = 6;
 
 /// Version of the umad ABI; `ibstat` refuses to list devices without it.
 pub const UMAD_ABI_VERSION: u32 = 5;
+
+/// Version of the connection manager's command ABI as `class/misc/rdma_cm/abi_version` shows it.
+pub const RDMA_CM_ABI_VERSION: u32 = 4;
+
+/// Major device number of miscellaneous devices, of which the connection manager's is one.
+pub const MISC_MAJOR: u32 = 10;
+
+/// Minor device number of `rdma_cm`, which the kernel hands out dynamically.
+pub const RDMA_CM_MINOR: u32 = 122;
 
 /// Major device number of uverbs nodes.
 pub const UVERBS_MAJOR: u32 = 231;

@@ -9,7 +9,10 @@ use std::path::Path;
 use crate::attributes::{DEVICE_FILES, PORT_FILES, content};
 use crate::description::{DeviceDescription, STANDARD_COUNTERS};
 use crate::pci::PciFunction;
-use crate::{UMAD_ABI_VERSION, UVERBS_ABI_VERSION, UVERBS_BASE_MINOR, UVERBS_MAJOR};
+use crate::{
+    MISC_MAJOR, RDMA_CM_ABI_VERSION, RDMA_CM_MINOR, UMAD_ABI_VERSION, UVERBS_ABI_VERSION,
+    UVERBS_BASE_MINOR, UVERBS_MAJOR,
+};
 
 /// Mode of every attribute: readable by all, writable by none, as the kernel's read-only attributes.
 const FILE_MODE: u32 = 0o444;
@@ -46,6 +49,7 @@ pub fn entries(device: &DeviceDescription) -> Vec<Entry> {
         tree.link(&format!("{function}/net/{ifname}"), format!("/sys/class/net/{ifname}"));
     }
     tree.file("class/infiniband_mad/abi_version", format!("{UMAD_ABI_VERSION}\n"));
+    tree.rdma_cm();
     tree.entries
 }
 
@@ -187,6 +191,18 @@ impl Builder {
         self.link_inside(&format!("class/infiniband/{}", device.name), &directory);
         self.link_inside(&format!("{directory}/subsystem"), "class/infiniband");
         self.link(&format!("{directory}/device"), format!("../../../{}", device.pci.bdf));
+    }
+
+    /// The connection manager, one for all devices.
+    fn rdma_cm(&mut self) {
+        let directory = "class/misc/rdma_cm";
+        self.file(&format!("{directory}/abi_version"), format!("{RDMA_CM_ABI_VERSION}\n"));
+        self.file(&format!("{directory}/dev"), format!("{MISC_MAJOR}:{RDMA_CM_MINOR}\n"));
+        let uevent = format!(
+            "MAJOR={MISC_MAJOR}\nMINOR={RDMA_CM_MINOR}\nDEVNAME=infiniband/rdma_cm\nDEVMODE=0666\n"
+        );
+        self.file(&format!("{directory}/uevent"), uevent);
+        self.link("dev/infiniband/rdma_cm", "/dev/null".into());
     }
 
     fn uverbs(&mut self, device: &DeviceDescription) {
