@@ -40,7 +40,7 @@ pub use descriptors::{protect_fd, unprotect_fd};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};
 pub use process::{in_daemon, set_daemon};
-pub use rdma_cm::{RdmaCm, count_channels, mark, set_rdma_cm};
+pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 
 /// Runs before the program: finds the next definitions, so that no later call has to.

@@ -46,7 +46,7 @@ pub fn mark(fd: c_int) -> Option<u64> {
     if system!(SYS_fchmod, fd, MARK) != 0 {
         return None;
     }
-    inode(fd)
+    inode_of_channel(fd)
 }
 
 fn rdma_cm() -> Option<&'static RdmaCm> {
@@ -94,7 +94,8 @@ fn is_channel(stat: &libc::stat) -> bool {
     stat.st_mode == libc::S_IFSOCK | MARK
 }
 
-fn inode(fd: c_int) -> Option<u64> {
+/// The inode number of a channel, if `fd` is a descriptor of one.
+pub fn inode_of_channel(fd: c_int) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     if system!(SYS_fstat, fd, stat.as_mut_ptr()) != 0 {
         return None;
@@ -110,7 +111,7 @@ pub(crate) fn channel(fd: c_int) -> Option<u64> {
     if CHANNELS.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    inode(fd)
+    inode_of_channel(fd)
 }
 
 /// Tells that a descriptor of a channel was closed.

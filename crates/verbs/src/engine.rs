@@ -3,7 +3,7 @@
 
 use crate::async_events::Sink;
 use crate::ffi::{Errno, Res};
-use crate::{device, env, fork, identity, memory, sysfs_face};
+use crate::{device, env, fork, identity, memory, sysfs_face, ucma};
 use link::Trace;
 use registry::{Client, Role};
 use std::fs::OpenOptions;
@@ -27,6 +27,8 @@ pub struct Engine {
     pub sink: Arc<Sink>,
     /// The registry of this user and network namespace.
     pub registry: Arc<Client>,
+    /// The connection manager.
+    pub cm: Arc<ucma::Service>,
     trace: Option<Arc<Trace>>,
 }
 
@@ -67,6 +69,7 @@ impl Drop for Engine {
 /// A program may end without closing its device.
 extern "C" fn at_exit() {
     if let Some(engine) = running_now() {
+        engine.cm.end();
         engine.device.settle(LAST_TURN);
         engine.report();
         // Whoever holds the device still may end it after us; the report must not come twice.
@@ -120,6 +123,7 @@ pub fn running_now() -> Option<Arc<Engine>> {
 /// Tells the interposed calls whom to ask; also after a fork, which forgets it.
 pub fn set_callbacks() {
     shim::announce_uverbs(0);
+    ucma::announce();
     shim::set_provider(Box::new(sysfs_face::attribute));
     shim::set_invalidate(|addr, len| {
         mm::invalidate(addr as u64..(addr as u64).saturating_add(len as u64));
@@ -160,7 +164,8 @@ fn start() -> Res<Engine> {
     })?;
     let sink = Arc::new(Sink::default());
     device.set_event_sink(sink.clone());
-    Ok(Engine { device, sink, registry, trace })
+    let cm = ucma::Service::start(&device, &registry);
+    Ok(Engine { device, sink, registry, cm, trace })
 }
 
 fn registry_errno(error: &registry::Error) -> Errno {

@@ -76,7 +76,7 @@ impl Drop for NotCancelled {
 }
 
 /// Runs `body`; a panic becomes EIO.
-fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
+pub fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
     let _whole = NotCancelled::begin();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
 }

@@ -3,6 +3,7 @@
 
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine};
+use crate::ucma;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -83,6 +84,7 @@ fn let_go(engine: &Engine) {
 fn in_daemon() {
     if let Some(engine) = engine::running() {
         engine::set_callbacks();
+        ucma::adopt();
         if let Err(error) = engine.device.adopt() {
             crate::log!("the engine does not go on in the daemon: {error}");
             engine.device.lose();

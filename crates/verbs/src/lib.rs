@@ -49,6 +49,7 @@ mod srq;
 mod strings;
 mod sysfs_face;
 mod sysfs_files;
+mod ucma;
 mod unsupported;
 mod xrc;
 

@@ -1,0 +1,19 @@
+//! The InfiniBand connection manager (IBA chapter 12): connections and datagram services agreed upon by management
+//! datagrams between queue pairs 1.
+//!
+//! A state machine without I/O and clock: calls, received MADs and instants go in; MADs, events and a next deadline come
+//! out. Where the specification leaves a choice it is Linux's (`drivers/infiniband/core/cm.c`). MADs that make no
+//! sense are dropped; none can do more than that.
+#![forbid(unsafe_code)]
+
+mod conn;
+mod event;
+mod machine;
+mod mad;
+
+pub use event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
+pub use machine::{Cm, Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
+pub use mad::{
+    Ece, MAD_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason, SIDR_REP_PRIVATE_LEN,
+    SIDR_REQ_PRIVATE_LEN, SidrStatus, Transport,
+};

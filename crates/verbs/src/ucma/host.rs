@@ -1,0 +1,106 @@
+//! What the host says: which of its addresses leads to a destination, which ports are free for all, and the registry as the
+//! place of claims.
+
+use crate::ffi::{Errno, Res};
+use cma::{Claim, ClaimKind, Claims, Error, Local};
+use hca::Device;
+use registry::{CLAIM_PORT, CLAIM_SERVICE, Client};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::ops::RangeInclusive;
+
+/// Any port: nothing is sent there.
+const DISCARD: u16 = 9;
+/// `net.ipv4.ip_local_port_range` where it cannot be read.
+const LOCAL_PORTS: RangeInclusive<u16> = 32768..=60999;
+/// `net.ipv4.ip_unprivileged_port_start` likewise.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
+fn socket_addr(ip: IpAddr, scope: u32, port: u16) -> SocketAddr {
+    match ip {
+        IpAddr::V4(ip) => (ip, port).into(),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope).into(),
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// What an address of this host is among the device's; `ifindex` 0 means any interface.
+pub fn local(device: &Device, ip: IpAddr, ifindex: u32) -> Option<Local> {
+    let mtu = device.port(1).ok()?.active_mtu as u8;
+    let gids = device.gids(1).ok()?;
+    let ours = |entry: &&hca::GidEntry| entry.ip == ip;
+    let there = |entry: &&hca::GidEntry| ours(entry) && entry.ifindex == ifindex;
+    let entry = gids.iter().find(there).or_else(|| gids.iter().find(ours))?;
+    Some(Local { ip, ifindex: entry.ifindex, gid_index: entry.index as u8, mtu })
+}
+
+/// The address of this host that packets to `dst` leave from, which is `src` if that is given.
+pub fn route(device: &Device, src: Option<IpAddr>, dst: IpAddr, scope: u32) -> Res<Local> {
+    let any: IpAddr = match dst {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let from = socket_addr(src.unwrap_or(any), scope, 0);
+    let socket = UdpSocket::bind(from).map_err(|error| errno(&error))?;
+    socket.connect(socket_addr(dst, scope, DISCARD)).map_err(|error| errno(&error))?;
+    let ip = socket.local_addr().map_err(|error| errno(&error))?.ip().to_canonical();
+    local(device, ip, scope).ok_or(Errno(libc::ENODEV))
+}
+
+fn sysctl(name: &str) -> Option<Vec<u16>> {
+    let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()?;
+    text.split_whitespace().map(|word| word.parse().ok()).collect()
+}
+
+/// Ports for those who do not care.
+pub fn local_ports() -> RangeInclusive<u16> {
+    match sysctl("ip_local_port_range").as_deref() {
+        Some([first, last]) if first <= last => *first..=*last,
+        _ => LOCAL_PORTS,
+    }
+}
+
+/// Whether the program may bind to a port.
+pub fn may_bind(port: u16) -> bool {
+    let first = sysctl("ip_unprivileged_port_start").and_then(|words| words.first().copied());
+    // SAFETY: no preconditions.
+    port == 0 || port >= first.unwrap_or(FIRST_UNPRIVILEGED_PORT) || unsafe { libc::geteuid() } == 0
+}
+
+/// Claims at the registry.
+pub struct Registry<'a> {
+    pub client: &'a Client,
+    pub slot: u16,
+}
+
+impl Registry<'_> {
+    fn name((kind, service, ip): Claim) -> (u32, u64) {
+        let kind = match kind {
+            ClaimKind::Port => CLAIM_PORT,
+            ClaimKind::Service => CLAIM_SERVICE,
+        };
+        (kind, service << 32 | u64::from(registry::fold(ip)))
+    }
+}
+
+impl Claims for Registry<'_> {
+    fn claim(&self, claim: Claim) -> Result<(), Error> {
+        let (kind, key) = Registry::name(claim);
+        self.client.claim(self.slot, kind, key).map_err(|error| {
+            crate::log!("{error}");
+            match error {
+                registry::Error::Taken => Error::ADDRINUSE,
+                registry::Error::Full(_) => Error::NOMEM,
+                registry::Error::Timeout => Error::TIMEDOUT,
+                _ => Error::NODEV,
+            }
+        })
+    }
+
+    fn release(&self, claim: Claim) {
+        let (kind, key) = Registry::name(claim);
+        self.client.release(kind, key);
+    }
+}
