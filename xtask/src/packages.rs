@@ -12,7 +12,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("rdma-core", "the conformance suite"),
     ("ibverbs-providers", "the lab"),
     ("ibverbs-utils", "pingpongs and device listings"),
-    ("rdmacm-utils", "the lab"),
+    ("rdmacm-utils", "programs of librdmacm and the lab"),
     ("perftest", "perftest"),
     ("python3", "the conformance suite"),
     ("python3-pyverbs", "the conformance suite"),

@@ -139,7 +139,7 @@ fn coreutils_see_the_device() {
     let bench = Bench::new("coreutils");
     assert_eq!(
         bench.shell("ls /sys/class/infiniband /dev/infiniband"),
-        "/dev/infiniband:\nuverbs0\n\n/sys/class/infiniband:\npeerdma0\n"
+        "/dev/infiniband:\nrdma_cm\nuverbs0\n\n/sys/class/infiniband:\npeerdma0\n"
     );
     assert_eq!(bench.shell(&format!("cat {DEVICE}/ports/1/state")), "4: ACTIVE\n");
     assert_eq!(bench.shell(&format!("ls {DEVICE}/device/net/")), "lo\n");
@@ -148,6 +148,8 @@ fn coreutils_see_the_device() {
         "character special file e7:c0\n"
     );
     assert_eq!(bench.shell("test -c /dev/infiniband/uverbs0 && echo yes"), "yes\n");
+    assert_eq!(bench.shell("test -c /dev/infiniband/rdma_cm && echo yes"), "yes\n");
+    assert_eq!(bench.shell("cat /sys/class/misc/rdma_cm/abi_version"), "4\n");
     assert_eq!(bench.shell(&format!("readlink -f {DEVICE}/device")), format!("{FUNCTION}\n"));
     assert_eq!(
         bench.shell(&format!("cd {DEVICE}/ports/1 && cat gids/0")),
@@ -206,7 +208,7 @@ fn python_sees_the_device_and_closes_no_engine() {
          print(subprocess.run(['true'], close_fds=True).returncode)\n"
     );
     let expected = format!(
-        "['peerdma0'] ['{DEVICE}/ports/1/state']\n100 Gb/sec (4X EDR) {FUNCTION}\nTrue False\nb'lo\\n'\n0\n"
+        "['peerdma0'] ['{DEVICE}/ports/1/state']\n100 Gb/sec (4X EDR) {FUNCTION}\nTrue True\nb'lo\\n'\n0\n"
     );
     assert_eq!(
         text(bench.command("/usr/bin/python3").args(["-c", &script]).output().unwrap()),

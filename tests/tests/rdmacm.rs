@@ -1,0 +1,134 @@
+//! librdmacm, unmodified, and its programs: connections made by address, by streams, by files, a thousand at a time.
+
+use std::time::{Duration, Instant};
+use system::{Namespace, Run, User, is_root, port, skip, veth_pair};
+
+/// How long a server may take until it listens.
+const STARTING: Duration = Duration::from_secs(20);
+
+/// Where both ends run.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    server: Option<&'a Namespace>,
+    client: Option<&'a Namespace>,
+    user: User,
+}
+
+const HERE: Place<'static> = Place { server: None, client: None, user: User::Same };
+
+impl Place<'_> {
+    fn run(&self, line: &str, at: Option<&Namespace>) -> Run {
+        let run = Run::hca(line).user(self.user);
+        match at {
+            Some(namespace) => run.within(namespace),
+            None => run,
+        }
+    }
+
+    /// Runs a server and its client. Before the server listens the client is refused, and tries again.
+    #[track_caller]
+    fn converse(&self, server: &str, client: &str, ends: bool) -> String {
+        let port = port().to_string();
+        let fill = |line: &str| line.replace("PORT", &port);
+        let mut server = self.run(&fill(server), self.server).start();
+        let begun = Instant::now();
+        let said = loop {
+            let client = self.run(&fill(client), self.client).finish();
+            if client.succeeded() {
+                break client.stdout;
+            }
+            let late = begun.elapsed() > STARTING || client.timed_out;
+            assert!(!late && server.alive(), "{client}\nserver: {}", server.said());
+        };
+        if ends {
+            server.finish().ok();
+        } else {
+            assert!(server.alive(), "the server ended: {}", server.said());
+        }
+        said
+    }
+}
+
+macro_rules! need {
+    ($program:literal) => {
+        if !system::has($program) {
+            skip!("{} is not installed", $program);
+        }
+    };
+}
+
+#[test]
+fn rping_by_every_kind_of_address() {
+    need!("rping");
+    for (listen, connect) in [
+        ("-a 127.0.0.1", "127.0.0.1"),
+        ("", "127.0.0.1"),
+        ("-a ::1", "::1"),
+        ("-a ::", "::1"),
+        ("-a ::", "127.0.0.1"),
+    ] {
+        let server = format!("rping -s {listen} -p PORT -C 10 -V");
+        HERE.converse(&server, &format!("rping -c -a {connect} -p PORT -C 10 -V"), true);
+    }
+}
+
+#[test]
+fn rdma_cm_programs() {
+    need!("ucmatose");
+    for (server, client) in [
+        ("ucmatose -p PORT -c 20 -C 10", "ucmatose -s 127.0.0.1 -p PORT -c 20 -C 10"),
+        ("udaddy -c 5", "udaddy -s 127.0.0.1 -c 5"),
+        ("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
+        ("rstream -p PORT -S 4096 -I 100", "rstream -s 127.0.0.1 -p PORT -S 4096 -I 100"),
+        ("riostream -p PORT -S 64 -I 5", "riostream -s 127.0.0.1 -p PORT -S 64 -I 5"),
+    ] {
+        HERE.converse(server, client, true);
+    }
+}
+
+#[test]
+fn a_thousand_connections() {
+    need!("cmtime");
+    // Its server serves for ever.
+    let said =
+        HERE.converse("cmtime -p PORT -c 1000", "cmtime -s 127.0.0.1 -p PORT -c 1000", false);
+    assert!(said.contains("disconnect"), "{said}");
+}
+
+#[test]
+fn nobody_listens() {
+    need!("rping");
+    let begun = Instant::now();
+    let client = Run::hca(&format!("rping -c -a 127.0.0.1 -p {} -C 1", port())).finish();
+    assert!(!client.succeeded() && !client.timed_out, "{client}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "refused at once, not given up on");
+    assert!(client.stderr.contains("REJECTED") || client.stdout.contains("REJECTED"), "{client}");
+}
+
+#[test]
+fn between_namespaces() {
+    need!("rping");
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let (left, right) = veth_pair("cm", 1500);
+    let place = Place { server: Some(&left), client: Some(&right), user: User::Same };
+    for address in ["198.18.9.1", "fd09::1"] {
+        let server = format!("rping -s -a {address} -p PORT -C 10 -V");
+        place.converse(&server, &format!("rping -c -a {address} -p PORT -C 10 -V"), true);
+    }
+    place.converse("udaddy", "udaddy -s 198.18.9.1", true);
+}
+
+#[test]
+fn as_a_plain_user() {
+    need!("rping");
+    if !is_root() {
+        skip!("already a plain user: the other tests show it");
+    }
+    // UDP port 4791 is one user's in a namespace.
+    let own = Namespace::new("cmuser");
+    let place = Place { server: Some(&own), client: Some(&own), user: User::Nobody };
+    place.converse("rping -s -p PORT -C 10 -V", "rping -c -a 127.0.0.1 -p PORT -C 10 -V", true);
+    place.converse("udaddy", "udaddy -s 127.0.0.1", true);
+}
