@@ -2,7 +2,7 @@
 
 use crate::addr::{Addr, PortSpace};
 use crate::error::Error;
-use crate::event::{ConnParam, DatagramParam, Delivered, Ece, Event, EventKind, Param};
+use crate::event::{ConnParam, Delivered, Ece, Event, EventKind, Param};
 use crate::id::{ChannelId, Id, Key, Local, Path, QpType, State};
 use crate::ports::Sharing;
 use cm::{Cm, ConnId};
@@ -388,7 +388,7 @@ impl Cma {
     pub(crate) fn report(&mut self, key: Key, kind: EventKind, status: i32) {
         let datagram = self.ids.get(&key).is_some_and(Id::is_datagram);
         let param = if datagram {
-            Param::Datagram(Box::new(DatagramParam::default()))
+            Param::Datagram(Box::default())
         } else {
             Param::Conn(ConnParam::default())
         };

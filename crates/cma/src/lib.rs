@@ -27,5 +27,5 @@ pub use event::{AddressVector, ConnParam, DatagramParam, Delivered, Ece, Event, 
 pub use header::{HEADER_LEN, Header};
 pub use id::{ChannelId, Key, Local, Path, QpType, RATE, State};
 pub use options::IdOption;
-pub use ports::{Claim, ClaimKind, Claims, Ports, Sharing};
+pub use ports::{Claim, ClaimKind, Claims, FreePorts, Ports, Sharing};
 pub use qp::QpAttr;

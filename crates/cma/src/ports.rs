@@ -47,6 +47,15 @@ pub struct Sharing {
     pub one_family: bool,
 }
 
+/// Ports for those who do not care.
+#[derive(Clone, Debug)]
+pub struct FreePorts {
+    /// Out of which.
+    pub range: RangeInclusive<u16>,
+    /// Where to begin, at random.
+    pub first: u16,
+}
+
 /// The table.
 #[derive(Default)]
 pub struct Ports {
@@ -56,18 +65,16 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Binds `key` to `addr`, in which port 0 becomes a free one out of `range`, sought from a random `start`.
+    /// Binds `key` to `addr`, in which port 0 becomes a free one.
     ///
     /// # Errors
     /// EADDRINUSE and EADDRNOTAVAIL as the kernel; EPROTONOSUPPORT for a service id of no port space.
     pub fn bind(
         &mut self,
         key: Key,
-        space: PortSpace,
+        (space, sharing): (PortSpace, Sharing),
         mut addr: Addr,
-        sharing: Sharing,
-        range: RangeInclusive<u16>,
-        start: u16,
+        free: FreePorts,
         claims: &dyn Claims,
     ) -> Result<Addr, Error> {
         let space = space.for_binding(&addr).ok_or(Error::PROTONOSUPPORT)?;
@@ -76,9 +83,10 @@ impl Ports {
             self.take(key, space, addr, sharing, claims)?;
             return Ok(addr);
         }
-        let (first, count) = (*range.start(), u32::from(range.end() - range.start()) + 1);
+        let (first, last) = (*free.range.start(), *free.range.end());
+        let count = u32::from(last.saturating_sub(first)) + 1;
         for step in 0..count {
-            let port = first + ((u32::from(start) + step) % count) as u16;
+            let port = first + ((u32::from(free.first) + step) % count) as u16;
             if port == 0 || self.bound.contains_key(&(space, port)) {
                 continue;
             }
@@ -262,7 +270,8 @@ mod tests {
                 std::net::SocketAddr::V6(v6) => Addr::V6(*v6.ip(), v6.port(), 0, 0),
             };
             let space = PortSpace::Tcp;
-            let bound = self.ports.bind(key, space, addr, sharing, 100..=103, 2, &self.registry)?;
+            let free = FreePorts { range: 100..=103, first: 2 };
+            let bound = self.ports.bind(key, (space, sharing), addr, free, &self.registry)?;
             Ok((key, bound))
         }
     }

@@ -8,7 +8,7 @@ use super::layout::{
 };
 use super::service::Service;
 use crate::ffi::{Errno, INVALID, Res};
-use cma::{Addr, ConnectParam, Described, Error, IbAddr, IdOption, Key, gid_of};
+use cma::{Addr, ConnectParam, Described, Error, FreePorts, IbAddr, IdOption, Key, gid_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::time::Instant;
@@ -222,7 +222,7 @@ impl Command<'_> {
 
     /// `rdma_bind_addr`.
     fn bind(&self, key: Key, addr: Addr) -> Res<()> {
-        let (space, sharing) = self.with(|cma| cma.may_bind(key, &addr))?;
+        let how = self.with(|cma| cma.may_bind(key, &addr))?;
         let local = match addr.ip() {
             Some(ip) if !addr.is_any() => Some(self.own_address(ip, addr.scope())?),
             _ => None,
@@ -230,11 +230,11 @@ impl Command<'_> {
         if !host::may_bind(addr.port()) {
             return Err(Errno(libc::EACCES));
         }
-        let range = host::local_ports();
-        let start = self.with(|cma| Ok(cma.random_port()))?;
+        let first = self.with(|cma| Ok(cma.random_port()))?;
+        let free = FreePorts { range: host::local_ports(), first };
         let addr = self
             .service
-            .with_ports(|ports, claims| ports.bind(key, space, addr, sharing, range, start, claims))
+            .with_ports(|ports, claims| ports.bind(key, how, addr, free, claims))
             .map_err(errno)?;
         self.with(|cma| cma.bind(key, addr, local)).inspect_err(|_| self.service.free_ports(key))
     }
@@ -559,7 +559,7 @@ fn option(level: u32, name: u32, value: &[u8]) -> Res<IdOption> {
         (0, 2) => Ok(IdOption::AfOnly(flag()?)),
         (0, 3) => Ok(IdOption::AckTimeout(byte()?)),
         (1, 1) => {
-            if value.len() % PATH_DATA_LEN != 0 {
+            if !value.len().is_multiple_of(PATH_DATA_LEN) {
                 return Err(INVALID);
             }
             let paths = value.chunks_exact(PATH_DATA_LEN).map(parse_path_data);
