@@ -125,7 +125,7 @@ impl Cma {
                 }
                 if matches!(id.qp_type, QpType::RC | QpType::XRC_SEND | QpType::XRC_RECV) {
                     attr.mask |= TIMEOUT;
-                    attr.timeout = path.ack_timeout;
+                    attr.timeout = id.ack_timeout.unwrap_or(path.ack_timeout);
                 }
             }
             _ => return Err(Error::INVAL),
