@@ -8,6 +8,7 @@ use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
 use crate::mr::Mr;
+use crate::multicast::Groups;
 use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::progress::{self, Receiving, Thread};
@@ -109,6 +110,7 @@ pub struct Device {
     xrc: Xrc,
     qps: RwLock<QpTable>,
     gids: Mutex<GidTable>,
+    pub(crate) groups: Groups,
     next_pd: AtomicU32,
     events: OnceLock<Arc<dyn EventSink>>,
     batches: Mutex<Vec<Batch>>,
@@ -164,6 +166,7 @@ impl Device {
             xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             gids: Mutex::new(gids),
+            groups: Groups::default(),
             next_pd: AtomicU32::new(1),
             events: OnceLock::new(),
             batches: Mutex::default(),
@@ -343,10 +346,11 @@ impl Device {
             return Err(Error::Invalid("source and destination GID are of different families"));
         }
         let link_local = matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let scoped = link_local || dst.is_multicast();
         Ok(Path {
             src: source.ip,
             dst,
-            scope_id: if link_local { source.ifindex } else { 0 },
+            scope_id: if scoped { source.ifindex } else { 0 },
             traffic_class: attr.traffic_class,
             hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
             flow_label: attr.flow_label,

@@ -16,6 +16,7 @@ mod event;
 mod gsi;
 pub mod key;
 mod mr;
+pub mod multicast;
 mod mw;
 mod pd;
 mod progress;

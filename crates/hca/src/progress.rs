@@ -8,6 +8,7 @@
 use crate::counters::{Count, Counter};
 use crate::device::Device;
 use crate::gsi;
+use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::transport::Rx;
 use link::{Batch, Datagram, Receiver};
@@ -158,6 +159,9 @@ impl Device {
         if qpn == gsi::QPN {
             return self.gsi.receive(self, datagram, now);
         }
+        if qpn == MULTICAST_QPN {
+            return self.dispatch_multicast(datagram, now, batch, touched);
+        }
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,
@@ -169,15 +173,38 @@ impl Device {
                 None => return counters.count(Counter::RxDropped, 1),
             },
         };
-        let rx = Rx {
-            headers: &datagram.headers,
-            payload: datagram.payload,
-            src: datagram.src,
-            dst: datagram.dst,
-            traffic_class: datagram.traffic_class,
-            hop_limit: datagram.hop_limit,
-        };
-        touched[index].receive(self, &rx, now, batch);
+        touched[index].receive(self, &rx_of(datagram), now, batch);
+    }
+
+    /// Each member of the group takes the packet.
+    fn dispatch_multicast(
+        &self,
+        datagram: &Datagram<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+    ) {
+        let members = self.groups.members(datagram.dst);
+        if members.is_empty() {
+            self.directory().count(Counter::RxDropped, 1);
+        }
+        for qp in members {
+            qp.receive(self, &rx_of(datagram), now, batch);
+            if touched.iter().all(|known| known.number() != qp.number()) {
+                touched.push(qp);
+            }
+        }
+    }
+}
+
+fn rx_of<'a>(datagram: &'a Datagram<'a>) -> Rx<'a> {
+    Rx {
+        headers: &datagram.headers,
+        payload: datagram.payload,
+        src: datagram.src,
+        dst: datagram.dst,
+        traffic_class: datagram.traffic_class,
+        hop_limit: datagram.hop_limit,
     }
 }
 

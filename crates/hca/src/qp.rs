@@ -302,6 +302,7 @@ impl Qp {
         drop(turn);
         if let Some(device) = device {
             device.remove_qp(self.number);
+            device.forget_multicast(self.number);
             device.keys().forget_qp(self.number);
         }
         self.pd.drop_user();

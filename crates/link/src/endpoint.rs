@@ -5,7 +5,9 @@ use crate::ports::{self, Ports};
 use crate::stats::Stats;
 use crate::trace::Trace;
 use crate::{fds, udp};
+use rustix::net::sockopt;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,11 +54,15 @@ impl Endpoint {
             for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
                 udp::set_option(fd.as_fd(), libc::IPPROTO_IP, option, 1)?;
             }
+            // Groups that others on the host joined are no business of ours.
+            udp::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
         }
         if let Some(fd) = &v6 {
             for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
                 udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, option, 1)?;
             }
+            // Kernels before 4.20 lack it; packets of foreign groups then find no QP.
+            let _ = udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0);
             // The ICRC makes the UDP checksum needless, and Linux rxe, as many a NIC, sends it as zero,
             // which IPv6 otherwise forbids.
             udp::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
@@ -88,6 +94,39 @@ impl Endpoint {
     /// `InvalidInput` when the addresses are of different families; else those of making a socket.
     pub fn flow(&self, path: Path, dest_qpn: u32) -> io::Result<Flow> {
         Flow::new(&self.ports, path, dest_qpn, self.port)
+    }
+
+    /// Takes what is sent to the multicast `group` on the interface `ifindex` (IGMP or MLD tells the network).
+    ///
+    /// # Errors
+    /// Those of `IP_ADD_MEMBERSHIP`: `ENODEV` without such an interface, `EADDRINUSE` when joined already, `ENOBUFS` past
+    /// `igmp_max_memberships`; `EAFNOSUPPORT` without a socket of the family.
+    pub fn join(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let fd = self.receive_fd(group.is_ipv6()).ok_or(rustix::io::Errno::AFNOSUPPORT)?;
+        match group {
+            IpAddr::V4(group) => {
+                let any = Ipv4Addr::UNSPECIFIED;
+                sockopt::set_ip_add_membership_with_ifindex(fd, &group, &any, ifindex)?;
+            }
+            IpAddr::V6(group) => sockopt::set_ipv6_add_membership(fd, &group, ifindex)?,
+        }
+        Ok(())
+    }
+
+    /// Ends a [`join`](Endpoint::join).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` when not joined.
+    pub fn leave(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let fd = self.receive_fd(group.is_ipv6()).ok_or(rustix::io::Errno::AFNOSUPPORT)?;
+        match group {
+            IpAddr::V4(group) => {
+                let any = Ipv4Addr::UNSPECIFIED;
+                sockopt::set_ip_drop_membership_with_ifindex(fd, &group, &any, ifindex)?;
+            }
+            IpAddr::V6(group) => sockopt::set_ipv6_drop_membership(fd, &group, ifindex)?,
+        }
+        Ok(())
     }
 
     /// The sockets to wait on for readability.

@@ -19,7 +19,7 @@ pub struct Path {
     pub src: IpAddr,
     /// Destination, of the same family.
     pub dst: IpAddr,
-    /// Interface index for link-local IPv6 addresses, otherwise 0.
+    /// Interface to leave by, for link-local IPv6 and multicast destinations; otherwise 0.
     pub scope_id: u32,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -97,6 +97,7 @@ fn control(path: &Path) -> Control {
         IpAddr::V4(src) => {
             // in_pktinfo: interface index, source address, destination (not used on sending).
             let mut info = [0; 12];
+            info[..4].copy_from_slice(&path.scope_id.to_ne_bytes());
             info[4..8].copy_from_slice(&src.octets());
             control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             control.push(libc::IPPROTO_IP, libc::IP_TOS, &traffic_class);

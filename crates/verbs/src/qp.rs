@@ -6,7 +6,7 @@ use crate::acks::Acks;
 use crate::ah;
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
-use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
@@ -441,12 +441,42 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
+/// `ibv_attach_mcast(3)`. The LID is InfiniBand's; RoCE has none.
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    c: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live QP and a live GID.
+        let (qp, gid) = unsafe { (object::<Qp>(c)?, arg(gid.cast_mut())?) };
+        Ok(qp.context()?.device().attach_multicast(&qp.hca, gid.raw)?)
+    })
+}
+
+/// `ibv_detach_mcast(3)`.
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    c: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live QP and a live GID.
+        let (qp, gid) = unsafe { (object::<Qp>(c)?, arg(gid.cast_mut())?) };
+        Ok(qp.context()?.device().detach_multicast(&qp.hca, gid.raw)?)
+    })
+}
+
 /// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements. The receiving half of XRC goes with its last handle.
+/// EBUSY while attached to a multicast group, as `uverbs_free_qp` answers.
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(c) }?;
         let context = qp.context()?;
+        if context.device().has_multicast(&qp.hca) {
+            return Err(Errno(libc::EBUSY));
+        }
         qp.hca.close();
         context.engine().sink.remove_object(&qp.hca, c as u64);
         // SAFETY: the C struct is live.

@@ -84,9 +84,10 @@ fn device_attr(attr: &hca::DeviceAttr) -> ibv_device_attr {
         max_mw: int(attr.max_mw),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
-        max_mcast_grp: 0,
-        max_mcast_qp_attach: 0,
-        max_total_mcast_qp_attach: 0,
+        max_mcast_grp: hca::multicast::MAX_GROUPS as c_int,
+        max_mcast_qp_attach: hca::multicast::MAX_MEMBERS as c_int,
+        max_total_mcast_qp_attach: (hca::multicast::MAX_GROUPS * hca::multicast::MAX_MEMBERS)
+            as c_int,
         max_ah: int(attr.max_ah),
         max_fmr: 0,
         max_map_per_fmr: 0,

@@ -25,10 +25,6 @@ macro_rules! no_pointer {
 }
 
 no_status! {
-    /// `ibv_attach_mcast(3)`: the device has no multicast (`max_mcast_grp` is 0).
-    ibv_attach_mcast(*mut ibv_qp, *const ibv_gid, u16);
-    /// `ibv_detach_mcast(3)`.
-    ibv_detach_mcast(*mut ibv_qp, *const ibv_gid, u16);
     /// `ibv_query_ece(3)`: no vendor-specific connection options.
     ibv_query_ece(*mut ibv_qp, *mut ibv_ece);
     /// `ibv_set_ece(3)`.

@@ -61,3 +61,8 @@ fn forks_and_daemons() {
 fn threads_are_cancelled_where_they_wait_and_nowhere_else() {
     run("cancel");
 }
+
+#[test]
+fn multicast_reaches_the_members_of_the_group() {
+    run("multicast");
+}

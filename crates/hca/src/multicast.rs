@@ -1,0 +1,160 @@
+//! Multicast groups: which datagram QPs take what is sent to a group (IBA 10.5).
+//!
+//! A group is an IP multicast address. While it has members the receive sockets are in it on every interface that has a
+//! GID, as a NIC's filter would be open; the kernel hands each process of the host its own copy. The interfaces are those
+//! at the first attach.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+use crate::types::QpType;
+use link::ip_of_gid;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Destination QP number of a multicast packet.
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
+/// Groups of a device, as Linux's rxe has them.
+pub const MAX_GROUPS: usize = 8192;
+/// Members of one group.
+pub const MAX_MEMBERS: usize = 56;
+
+/// A group with members.
+struct Group {
+    members: Vec<Arc<Qp>>,
+    /// Interfaces on which the sockets joined.
+    joined: Vec<u32>,
+}
+
+/// The groups of a device. Taken for reading by whoever dispatches; a leaf lock but for the joins themselves.
+#[derive(Default)]
+pub(crate) struct Groups(RwLock<HashMap<IpAddr, Group>>);
+
+impl Groups {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<IpAddr, Group>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<IpAddr, Group>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Members of the group that `dst` is.
+    pub(crate) fn members(&self, dst: IpAddr) -> Vec<Arc<Qp>> {
+        self.read().get(&dst).map_or_else(Vec::new, |group| group.members.clone())
+    }
+}
+
+fn group_of(qp: &Qp, gid: [u8; 16]) -> Result<IpAddr> {
+    if qp.init().qp_type != QpType::Ud {
+        return Err(Error::Invalid("only datagram QPs take multicast"));
+    }
+    let group = ip_of_gid(gid);
+    if !group.is_multicast() {
+        return Err(Error::Invalid("the GID is no multicast address"));
+    }
+    Ok(group)
+}
+
+impl Device {
+    /// Lets `qp` take what is sent to the group that `gid` names. One that does already is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another service or an address that is no group, [`Error::NoMemory`] at [`MAX_GROUPS`] or
+    /// [`MAX_MEMBERS`], [`Error::System`] when the sockets cannot join on any interface.
+    pub fn attach_multicast(&self, qp: &Arc<Qp>, gid: [u8; 16]) -> Result<()> {
+        self.alive()?;
+        let ip = group_of(qp, gid)?;
+        let interfaces = self.interfaces(ip.is_ipv4())?;
+        let mut groups = self.groups.write();
+        let known = groups.len();
+        let group = match groups.entry(ip) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if known >= MAX_GROUPS => {
+                return Err(Error::NoMemory("the device has its most multicast groups"));
+            }
+            Entry::Vacant(entry) => {
+                let joined = self.join(ip, &interfaces)?;
+                entry.insert(Group { members: Vec::new(), joined })
+            }
+        };
+        if group.members.iter().any(|member| member.number() == qp.number()) {
+            return Ok(());
+        }
+        if group.members.len() >= MAX_MEMBERS {
+            return Err(Error::NoMemory("the multicast group has its most members"));
+        }
+        group.members.push(qp.clone());
+        Ok(())
+    }
+
+    /// Ends what [`attach_multicast`](Device::attach_multicast) began.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `qp` is not attached to the group.
+    pub fn detach_multicast(&self, qp: &Arc<Qp>, gid: [u8; 16]) -> Result<()> {
+        let ip = group_of(qp, gid)?;
+        let mut groups = self.groups.write();
+        let absent = Error::Invalid("the QP is not attached to the group");
+        let group = groups.get_mut(&ip).ok_or(absent)?;
+        let at = group.members.iter().position(|m| m.number() == qp.number()).ok_or(absent)?;
+        group.members.swap_remove(at);
+        if group.members.is_empty()
+            && let Some(group) = groups.remove(&ip)
+        {
+            self.leave(ip, &group);
+        }
+        Ok(())
+    }
+
+    /// Whether `qp` is attached to a group.
+    pub fn has_multicast(&self, qp: &Qp) -> bool {
+        let number = qp.number();
+        self.groups.read().values().any(|g| g.members.iter().any(|m| m.number() == number))
+    }
+
+    /// Takes the QP with `number` out of every group.
+    pub(crate) fn forget_multicast(&self, number: u32) {
+        if self.groups.read().is_empty() {
+            return;
+        }
+        self.groups.write().retain(|ip, group| {
+            group.members.retain(|member| member.number() != number);
+            let stays = !group.members.is_empty();
+            if !stays {
+                self.leave(*ip, group);
+            }
+            stays
+        });
+    }
+
+    /// Interfaces with a GID of the family.
+    fn interfaces(&self, v4: bool) -> Result<BTreeSet<u32>> {
+        let gids = self.gids(1)?;
+        Ok(gids.iter().filter(|entry| entry.ip.is_ipv4() == v4).map(|e| e.ifindex).collect())
+    }
+
+    fn join(&self, group: IpAddr, interfaces: &BTreeSet<u32>) -> Result<Vec<u32>> {
+        let mut refused = rustix::io::Errno::NODEV.raw_os_error();
+        let mut joined = Vec::new();
+        for &ifindex in interfaces {
+            match self.endpoint().join(group, ifindex) {
+                Ok(()) => joined.push(ifindex),
+                Err(error) => refused = error.raw_os_error().unwrap_or(refused),
+            }
+        }
+        if joined.is_empty() {
+            return Err(Error::System(refused, "no interface takes the multicast group"));
+        }
+        Ok(joined)
+    }
+
+    fn leave(&self, ip: IpAddr, group: &Group) {
+        for &ifindex in &group.joined {
+            // The interface may be gone, and its membership with it.
+            let _ = self.endpoint().leave(ip, ifindex);
+        }
+    }
+}
