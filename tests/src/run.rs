@@ -43,9 +43,15 @@ impl Run {
     /// `line`, split at white space, as it is.
     pub fn plain(line: &str) -> Run {
         let mut words = line.split_whitespace().map(OsString::from);
+        let program = words.next().unwrap_or_default();
+        Run { args: words.collect(), ..Run::program(program) }
+    }
+
+    /// One program, taken whole, as it is.
+    pub fn program(program: impl Into<OsString>) -> Run {
         Run {
-            program: words.next().unwrap_or_default(),
-            args: words.collect(),
+            program: program.into(),
+            args: Vec::new(),
             env: Vec::new(),
             options: Vec::new(),
             on_hca: false,
@@ -64,6 +70,12 @@ impl Run {
     /// An option of `peerdma run`.
     pub fn option(mut self, option: impl Into<OsString>) -> Run {
         self.options.push(option.into());
+        self
+    }
+
+    /// More arguments, each taken whole.
+    pub fn args(mut self, args: &[&str]) -> Run {
+        self.args.extend(args.iter().map(OsString::from));
         self
     }
 

@@ -5,12 +5,16 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
+use system::Run;
 
 /// `net.core.rmem_max` of an untuned host.
 const STOCK_BUFFER_BYTES: &str = "212992";
 const MESSAGE_BYTES: &str = "1048576";
+/// How long one program may take, which needs some ten seconds: perftest's latency programs wait for ever for a peer that
+/// failed, since they spin on memory only.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// One row: what was measured, one figure a round.
 struct Row {
@@ -47,7 +51,8 @@ pub fn run(rounds: u32, json: bool) -> Result<bool> {
     inside
         .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""])
         .arg(std::env::current_exe()?)
-        .args(["bench", "--inside", "--rounds", &rounds.to_string()]);
+        .args(["bench", "--inside", "--rounds", &rounds.to_string()])
+        .env("PEERDMA_BIN", target().join("peerdma"));
     if json {
         inside.arg("--json");
     }
@@ -156,19 +161,42 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or(default, PathBuf::from).join("release")
 }
 
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        bail!("{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+/// Runs a program to its end, and gives what it said.
+fn output(run: Run) -> Result<String> {
+    let finished = run.limit(LIMIT).finish();
+    if !finished.succeeded() {
+        bail!("{finished}");
     }
-    Ok(text)
+    Ok(finished.stdout)
+}
+
+/// Runs a server and, once it listens, its client; gives what the client said. Neither outlives this.
+fn pair(server: Run, client: Run, port: u16) -> Result<String> {
+    let mut server = server.limit(LIMIT).start();
+    system::listening(port, None, &mut server);
+    let client = client.limit(LIMIT).finish();
+    if !client.succeeded() {
+        bail!("{client}\nits server said:\n{}", server.said());
+    }
+    let server = server.finish();
+    if !server.succeeded() {
+        bail!("{server}\nits client said:\n{}", client.stdout);
+    }
+    Ok(client.stdout)
 }
 
 fn bare_gb_per_second(stock: bool) -> Result<f64> {
-    let mut command = Command::new(target().join("examples/speed"));
-    command.args(["bare", "--mtu", "4096", "--rounds", "1", "--seconds", "2", "--json"]);
-    let text = output(&mut command)?;
+    let speed = Run::program(target().join("examples/speed"));
+    let text = output(speed.args(&[
+        "bare",
+        "--mtu",
+        "4096",
+        "--rounds",
+        "1",
+        "--seconds",
+        "2",
+        "--json",
+    ]))?;
     // The example measures both buffers, the large one first.
     let figures: Vec<f64> = text
         .split("\"gb_per_second\":")
@@ -179,27 +207,14 @@ fn bare_gb_per_second(stock: bool) -> Result<f64> {
 }
 
 /// Server and client of a program on the HCA; gives what the client said.
-fn perftest(line: &[&str], stock: bool) -> Result<String> {
-    let port = system::port().to_string();
-    let hca = |address: Option<&str>| {
-        let mut command = Command::new(target().join("peerdma"));
-        command.args(["run", "--"]).args(line);
-        command.args(["-d", "peerdma0", "-x", "0", "-F", "-p", &port]);
-        command.args(address);
-        if stock {
-            command.env("PEERDMA_RECEIVE_BUFFER", STOCK_BUFFER_BYTES);
-        }
-        command
-    };
-    let mut server = hca(None).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-    // perftest's client does not retry.
-    std::thread::sleep(Duration::from_millis(700));
-    let text = output(&mut hca(Some("127.0.0.1")));
-    if text.is_err() {
-        let _ = server.kill();
+fn perftest(line: &str, stock: bool) -> Result<String> {
+    let port = system::port();
+    let mut server = Run::hca(&format!("{line} -d peerdma0 -x 0 -F -p {port}"));
+    if stock {
+        server = server.env("PEERDMA_RECEIVE_BUFFER", STOCK_BUFFER_BYTES);
     }
-    server.wait()?;
-    text
+    let client = server.clone().arg("127.0.0.1");
+    pair(server, client, port)
 }
 
 /// Words of the line of figures.
@@ -210,35 +225,25 @@ fn figures(text: &str) -> Result<Vec<f64>> {
 }
 
 fn write_gb_per_second(stock: bool) -> Result<f64> {
-    let line = ["ib_write_bw", "-s", MESSAGE_BYTES, "-n", "8000", "--report_gbits"];
+    let line = format!("ib_write_bw -s {MESSAGE_BYTES} -n 8000 --report_gbits");
     let figures = figures(&perftest(&line, stock)?)?;
     // Columns: bytes, iterations, peak, average.
     figures.get(3).map(|gbit| gbit / 8.0).context("no average")
 }
 
 fn latency_us(program: &str) -> Result<f64> {
-    let figures = figures(&perftest(&[program, "-s", "8", "-n", "20000"], false)?)?;
+    let figures = figures(&perftest(&format!("{program} -s 8 -n 20000"), false)?)?;
     // Columns: bytes, iterations, least, greatest, typical.
     figures.get(4).copied().context("no typical latency")
 }
 
 /// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical latency.
 fn ucx(test: &str, bytes: &str, count: &str, column: usize) -> Result<f64> {
-    let port = system::port().to_string();
-    let call = |address: Option<&str>| {
-        let mut command = Command::new("ucx_perftest");
-        command.args(address).args(["-t", test, "-s", bytes, "-n", count, "-p", &port]);
-        command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
-        command
-    };
-    let mut server = call(None).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-    std::thread::sleep(Duration::from_millis(500));
-    let text = output(&mut call(Some("127.0.0.1")));
-    if text.is_err() {
-        let _ = server.kill();
-    }
-    server.wait()?;
-    let text = text?;
+    let port = system::port();
+    let call = Run::plain("ucx_perftest").env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
+    let options = format!("-t {test} -s {bytes} -n {count} -p {port}");
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let text = pair(call.clone().args(&options), call.arg("127.0.0.1").args(&options), port)?;
     let line = text.lines().rev().find(|line| line.trim_start().starts_with("Final:"));
     let line = line.with_context(|| format!("no final line in {text}"))?;
     let words: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
