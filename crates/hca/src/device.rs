@@ -222,6 +222,7 @@ impl Device {
     /// # Errors
     /// When no thread can be had.
     pub fn adopt(&self) -> std::io::Result<()> {
+        self.directory.own();
         self.thread.resume();
         self.start_thread()
     }

@@ -88,10 +88,16 @@ impl Directory {
             shm.word(head::NAME + i * 8).store(word, Relaxed);
         }
         shm.word(head::GUID).store(guid, Relaxed);
-        shm.word(head::PID).store(u64::from(std::process::id()), Relaxed);
         shm.word(head::VERSION).store(VERSION, Relaxed);
-        shm.word(head::MAGIC).store(MAGIC, Release);
-        Ok(Directory { shm })
+        let directory = Directory { shm };
+        directory.own();
+        directory.shm.word(head::MAGIC).store(MAGIC, Release);
+        Ok(directory)
+    }
+
+    /// Notes that the device is this process's.
+    pub(crate) fn own(&self) {
+        self.shm.word(head::PID).store(u64::from(std::process::id()), Relaxed);
     }
 
     /// Notes the slot that the registry granted.

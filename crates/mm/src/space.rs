@@ -33,7 +33,8 @@ struct Entry {
 
 /// The notifiers and the pinned-page account of one process.
 pub struct AddressSpace {
-    pid: i32,
+    /// The process that the registrations are of.
+    pid: AtomicI32,
     /// Number of registrations, and the hull of their ranges: readable without the lock.
     count: AtomicUsize,
     low: AtomicU64,
@@ -79,7 +80,7 @@ impl Default for AddressSpace {
 impl AddressSpace {
     fn new() -> AddressSpace {
         AddressSpace {
-            pid: pid(),
+            pid: AtomicI32::new(pid()),
             count: AtomicUsize::new(0),
             low: AtomicU64::new(u64::MAX),
             high: AtomicU64::new(0),
@@ -97,7 +98,7 @@ impl AddressSpace {
         loop {
             let current = CURRENT.load(Acquire);
             // SAFETY: leaked by an earlier turn of this loop, here or in the parent.
-            if !current.is_null() && unsafe { &*current }.pid == pid() {
+            if !current.is_null() && unsafe { &*current }.pid.load(Relaxed) == pid() {
                 // SAFETY: from `Arc::into_raw` below; the leaked count keeps it alive.
                 return unsafe {
                     Arc::increment_strong_count(current);
@@ -109,6 +110,16 @@ impl AddressSpace {
                 // SAFETY: just made, and nobody has seen it.
                 drop(unsafe { Arc::from_raw(fresh) });
             }
+        }
+    }
+
+    /// In a child that carries its parent's registrations on, while the parent ends (`daemon(3)`): they are this process's from
+    /// now on.
+    pub fn adopt() {
+        let current = CURRENT.load(Acquire);
+        if !current.is_null() {
+            // SAFETY: `CURRENT` only ever holds pointers that were leaked by `process`.
+            unsafe { &*current }.pid.store(pid(), Relaxed);
         }
     }
 
@@ -141,7 +152,7 @@ impl AddressSpace {
         if self.count.load(Acquire) == 0
             || range.end <= self.low.load(Acquire)
             || range.start >= self.high.load(Acquire)
-            || self.pid != pid()
+            || self.pid.load(Relaxed) != pid()
             || self.owner.load(Relaxed) == tid()
         {
             return;

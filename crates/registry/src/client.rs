@@ -1,9 +1,11 @@
 //! The client: calls of this process on the registry, wherever it is hosted.
 
 use crate::fds::{Fd, Table};
+use crate::host::Host;
 use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, Place};
 use crate::names::Names;
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row};
+use crate::rest::Rest;
 use crate::{Error, worker};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
@@ -132,6 +134,7 @@ pub(crate) struct Shared {
     pub wake: Fd,
     pub stop: AtomicBool,
     abandoned: AtomicBool,
+    pub rest: Rest,
 }
 
 impl Shared {
@@ -221,6 +224,13 @@ fn one(fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
     fds.into_iter().next().map(crate::fds::high).ok_or_else(missing)
 }
 
+fn start_worker(shared: Arc<Shared>, host: Option<Host>) -> Result<JoinHandle<()>, Error> {
+    worker::spawn(shared, host).map_err(|e| Error::System {
+        what: "starting the registry's thread".into(),
+        errno: e.raw_os_error().unwrap_or(libc::EAGAIN),
+    })
+}
+
 impl Client {
     /// Connects to the registry at its usual place; see [`Client::connect_at`].
     pub fn connect(role: Role) -> Result<Arc<Client>, Error> {
@@ -244,15 +254,14 @@ impl Client {
             wake: table.keep(wake),
             stop: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            rest: Rest::default(),
         });
         let worker = match role {
             Role::Observer => None,
-            Role::Member => Some(worker::spawn(shared.clone()).map_err(|e| Error::System {
-                what: "starting the registry's thread".into(),
-                errno: e.raw_os_error().unwrap_or(libc::EAGAIN),
-            })?),
+            Role::Member => Some(start_worker(shared.clone(), None)?),
         };
-        let client = Client { shared: ManuallyDrop::new(shared), worker: Mutex::new(worker) };
+        let (shared, worker) = (ManuallyDrop::new(shared), Mutex::new(worker));
+        let client = Client { shared, worker };
         client.shared.take(Instant::now() + LIMIT)?;
         client.shared.release(client.shared.lock());
         Ok(Arc::new(client))
@@ -439,6 +448,52 @@ impl Client {
             Reply::Owner { slot } => Ok(slot),
             reply => unexpected(&reply),
         })
+    }
+
+    /// Before a fork whose child carries this client on ([`Client::adopt`]): lets a call under way end and the thread stand
+    /// still. [`Client::resume`] follows in the parent if it goes on after all. Takes four seconds at most.
+    pub fn pause(&self) {
+        if self.is_abandoned() || self.lock_worker().is_none() {
+            return;
+        }
+        self.shared.rest.ask();
+        self.shared.nudge();
+        if self.shared.rest.wait(LIMIT) {
+            let mut line = self.shared.lock();
+            let deadline = Instant::now() + LIMIT;
+            while line.busy && Instant::now() < deadline {
+                let waited = self.shared.changed.wait_timeout(line, ANSWER_WITHIN);
+                line = waited.unwrap_or_else(|e| e.into_inner()).0;
+            }
+        }
+    }
+
+    /// In the parent after [`Client::pause`], when there is no child that carries the client on.
+    pub fn resume(&self) {
+        self.shared.rest.end();
+    }
+
+    /// In a child that carries its parent's client on, while the parent ends: the memberships are this process's from
+    /// now on, and it hosts the registry if the parent did.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn adopt(&self) -> Result<(), Error> {
+        let host = self.shared.rest.inherit();
+        let mut line = self.shared.lock();
+        // The old connection tells the parent's process id.
+        if let Some(link) = line.link.take() {
+            link.cut();
+        }
+        self.shared.release(line);
+        let worker = start_worker(Arc::clone(&self.shared), host)?;
+        // The thread that the old handle names is not in this process.
+        std::mem::forget(self.lock_worker().replace(worker));
+        Ok(())
+    }
+
+    fn lock_worker(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.worker.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// For a forked child: closes every descriptor of this client without telling anyone. It takes no lock

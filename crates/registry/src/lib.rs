@@ -37,6 +37,7 @@ mod probe;
 mod proto;
 mod real;
 mod record;
+mod rest;
 mod server;
 mod steer;
 mod sys;

@@ -22,16 +22,22 @@ const STILL_THERE_WITHIN: Duration = Duration::from_millis(250);
 /// Pause after a failed attempt to reconnect.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Starts the thread.
-pub(crate) fn spawn(shared: Arc<Shared>) -> std::io::Result<std::thread::JoinHandle<()>> {
+/// Starts the thread, which goes on with `host`.
+pub(crate) fn spawn(
+    shared: Arc<Shared>,
+    host: Option<Host>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
     let builder = std::thread::Builder::new().name("peerdma-reg".into()).stack_size(STACK);
-    crate::sys::with_signals_blocked(|| builder.spawn(move || run(&shared)))
+    crate::sys::with_signals_blocked(|| builder.spawn(move || run(&shared, host)))
 }
 
-fn run(shared: &Shared) {
-    let mut host: Option<Host> = None;
+fn run(shared: &Shared, mut host: Option<Host>) {
     let mut retry_at: Option<Instant> = None;
-    while !shared.stop.load(Ordering::Acquire) {
+    loop {
+        shared.rest.stand_if_asked(&mut host);
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
         let (link, deeds) = shared.watched();
         if link.is_none() && retry_at.is_none_or(|at| Instant::now() >= at) {
             retry_at = reconnect(shared, &mut host).err().map(|_| Instant::now() + RETRY);

@@ -254,6 +254,28 @@ fn an_abandoned_copy_in_a_forked_child_holds_nothing_up() {
 }
 
 #[test]
+fn a_daemon_carries_on_what_its_parent_was() {
+    let place = Place::new();
+    let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
+    assert_eq!(members[0].0.ask("publish vram/1 control"), "ok");
+    assert_eq!(members[0].0.ask("pause"), "ok");
+    // The host first, then one that is not; each time the others go on all the while.
+    for at in [0, 2] {
+        let (child, slot) = &mut members[at];
+        let daemon = child.ask("daemon");
+        let listed = format!("{slot}:{daemon}");
+        let begin = Instant::now();
+        while !members[1].0.ask("members").split(['*', ' ']).any(|member| member == listed) {
+            assert!(begin.elapsed() < SOON, "the daemon {daemon} is not listed");
+        }
+        steering_is_exact(&place, &mut members, 10 + at as u32);
+    }
+    assert_eq!(members[1].0.ask("lookup vram/1"), "control");
+    members.push(place.member());
+    recovery(&place, &mut members, 20);
+}
+
+#[test]
 fn a_host_that_drops_its_client_is_followed_like_a_killed_one() {
     let place = Place::new();
     let (mut host, _) = place.member();

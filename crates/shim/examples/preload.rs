@@ -16,8 +16,8 @@ fn on_invalidate(start: usize, len: usize) {
     LEN.store(len, SeqCst);
 }
 
-fn on_daemon() {
-    DAEMONS.fetch_add(1, SeqCst);
+fn on_daemon(outcome: shim::Daemon) {
+    DAEMONS.fetch_add(if outcome == shim::Daemon::Child { 1 } else { 100 }, SeqCst);
 }
 
 extern "C" fn start() {
@@ -56,7 +56,7 @@ unsafe extern "C" fn peerdma_test_invalidated(start: *mut usize, len: *mut usize
     CALLS.swap(0, SeqCst)
 }
 
-/// How often `daemon` called back.
+/// How often `daemon` called back, with a hundred for each time that it failed.
 #[unsafe(no_mangle)]
 extern "C" fn peerdma_test_daemons() -> usize {
     DAEMONS.load(SeqCst)

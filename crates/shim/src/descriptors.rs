@@ -24,7 +24,8 @@ fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((PROTECTED.get(fd / BITS)?, 1 << (fd % BITS)))
 }
 
-fn process() -> pid_t {
+/// This process, whatever the C library remembers.
+pub(crate) fn process() -> pid_t {
     system!(SYS_getpid) as pid_t
 }
 

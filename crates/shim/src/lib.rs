@@ -15,7 +15,7 @@
 //! - **The connection manager** (`rdma_cm`): what librdmacm writes to `/dev/infiniband/rdma_cm` is answered by a
 //!   callback ([`set_rdma_cm`]).
 //! - **Descriptors and processes** (`descriptors`, `process`): a program that closes every descriptor does not
-//!   close the engine's ([`protect_fd`]), and a process that became a daemon is told ([`set_daemon`]).
+//!   close the engine's ([`protect_fd`]), and a process that became a daemon, or could not, is told ([`set_daemon`]).
 //!
 //! Calls are passed on to the next definition in the program's lookup order, so that other preloaded libraries,
 //! UCX's memory hooks and cancellation keep working; before this library's constructor ran, and where the C
@@ -39,7 +39,7 @@ mod stat;
 pub use descriptors::{protect_fd, unprotect_fd};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};
-pub use process::{in_daemon, set_daemon};
+pub use process::{Daemon, in_daemon, set_daemon};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 
@@ -57,7 +57,16 @@ static INITIALISE: extern "C" fn() = initialise;
 
 /// Sets errno and returns −1, as a failing C function does.
 fn fail<T: From<i8>>(errno: libc::c_int) -> T {
+    set_errno(errno);
+    T::from(-1)
+}
+
+fn errno() -> libc::c_int {
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(errno: libc::c_int) {
     // SAFETY: errno is this thread's own.
     unsafe { *libc::__errno_location() = errno };
-    T::from(-1)
 }

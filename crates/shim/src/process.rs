@@ -1,23 +1,38 @@
 //! Processes that multiply: forks, and the fork inside `daemon`.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{memory, open};
+use crate::descriptors::process;
+use crate::{errno, memory, open, set_errno};
 
 static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-static IN_DAEMON: AtomicBool = AtomicBool::new(false);
 
-/// Sets what to call in a process that `daemon(3)` has just made, before the program goes on in it. The process is a
-/// fork without the parent's threads; callbacks other than this one are gone and may be set again.
-pub fn set_daemon(callback: fn()) {
+thread_local! {
+    /// Of the thread, and of its copy in the child: another thread may fork at the same time.
+    static IN_DAEMON: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What came of the fork inside `daemon(3)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Daemon {
+    /// This is the new process: a fork without the parent's threads; callbacks other than this one are gone and may be
+    /// set again.
+    Child,
+    /// There was no fork, and the process goes on as before.
+    Failed,
+}
+
+/// Sets what to call after the fork inside `daemon(3)`, before the program goes on.
+pub fn set_daemon(callback: fn(Daemon)) {
     DAEMON.store(callback as *mut c_void, Ordering::Release);
 }
 
 /// Whether the fork going on is `daemon`'s, for fork handlers: the parent is about to end and the child carries on.
 pub fn in_daemon() -> bool {
-    IN_DAEMON.load(Ordering::Relaxed)
+    IN_DAEMON.get()
 }
 
 /// Sees to it that a forked child forgets the callbacks. Run before anyone else can register a fork handler, so that
@@ -34,14 +49,18 @@ extern "C" fn in_child() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn daemon(keep_directory: c_int, keep_output: c_int) -> c_int {
-    IN_DAEMON.store(true, Ordering::Relaxed);
+    let before = process();
+    IN_DAEMON.set(true);
     let code = pass_or!(DAEMON(keep_directory, keep_output), -1);
-    IN_DAEMON.store(false, Ordering::Relaxed);
+    IN_DAEMON.set(false);
     let callback = DAEMON.load(Ordering::Acquire);
-    if code == 0 && !callback.is_null() {
+    if !callback.is_null() {
         // SAFETY: not null, so stored by `set_daemon` from this type.
-        let callback: fn() = unsafe { core::mem::transmute::<*mut c_void, fn()>(callback) };
-        callback();
+        let callback = unsafe { core::mem::transmute::<*mut c_void, fn(Daemon)>(callback) };
+        // What fails after the fork (a new session, /dev/null) fails in the child.
+        let errno = errno();
+        callback(if process() == before { Daemon::Failed } else { Daemon::Child });
+        set_errno(errno);
     }
     code
 }

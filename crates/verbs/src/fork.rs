@@ -4,6 +4,7 @@
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine};
 use crate::ucma;
+use shim::Daemon;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -31,7 +32,7 @@ pub fn watch() {
     ONCE.call_once(|| {
         // SAFETY: the handlers are functions that live as long as this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-        shim::set_daemon(in_daemon);
+        shim::set_daemon(after_daemon);
     });
 }
 
@@ -40,6 +41,9 @@ extern "C" fn before() {
     let engine = place.upgrade();
     if let Some(engine) = &engine {
         engine.device.pause();
+        if shim::in_daemon() {
+            engine.registry.pause();
+        }
     }
     // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
     in_fork().0 = Some(Held { place, engine });
@@ -47,7 +51,7 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     let held = in_fork().0.take();
-    // After `daemon`'s fork the parent only ends, and the child has the engine.
+    // After `daemon`'s fork the parent only ends, and the child has the engine; if it failed, `after_daemon` hears of it.
     if let Some(engine) = held.as_ref().and_then(|held| held.engine.as_ref())
         && !shim::in_daemon()
     {
@@ -80,15 +84,21 @@ fn let_go(engine: &Engine) {
     }
 }
 
-/// Runs in the process that `daemon(3)` made.
-fn in_daemon() {
-    if let Some(engine) = engine::running() {
-        engine::set_callbacks();
-        ucma::adopt();
-        if let Err(error) = engine.device.adopt() {
-            crate::log!("the engine does not go on in the daemon: {error}");
-            engine.device.lose();
-        }
+/// Runs in the process that `daemon(3)` made, or in the one that goes on because it failed.
+fn after_daemon(outcome: Daemon) {
+    let Some(engine) = engine::running() else { return };
+    if outcome == Daemon::Failed {
+        engine.registry.resume();
+        engine.device.resume();
+        return;
+    }
+    engine::set_callbacks();
+    mm::AddressSpace::adopt();
+    ucma::adopt();
+    let registry = engine.registry.adopt().map_err(|error| error.to_string());
+    if let Err(error) = registry.and_then(|()| engine.device.adopt().map_err(|e| e.to_string())) {
+        crate::log!("the engine does not go on in the daemon: {error}");
+        engine.device.lose();
     }
 }
 

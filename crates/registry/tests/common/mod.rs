@@ -303,6 +303,23 @@ impl State {
                     pid => Ok(pid.to_string()),
                 }
             }
+            ["daemon"] => {
+                self.client().pause();
+                // SAFETY: the child goes on with this thread alone, as after `daemon(3)`; the parent only ends.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        self.client().adopt()?;
+                        Ok(std::process::id().to_string())
+                    }
+                    // SAFETY: as above.
+                    _ => unsafe { libc::_exit(0) },
+                }
+            }
+            ["pause"] => {
+                self.client().pause();
+                self.client().resume();
+                ok()
+            }
             ["drop"] => {
                 self.client = None;
                 ok()

@@ -1,6 +1,7 @@
 /* Forks: the parent's device goes on, the child's contexts are dead, a device opened by the child is its own, and a
  * process that daemon(3) made carries on. */
 #include "common.h"
+#include <sys/resource.h>
 
 static char memory[64];
 
@@ -69,6 +70,91 @@ static int finished(pid_t child)
 	return status;
 }
 
+/* A device of its own. */
+struct life {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+};
+
+static struct life open_life(void)
+{
+	struct life life = { .context = open_context() };
+	struct ibv_qp_init_attr init;
+
+	life.pd = ibv_alloc_pd(life.context);
+	life.channel = ibv_create_comp_channel(life.context);
+	life.cq = ibv_create_cq(life.context, 4, NULL, life.channel, 0);
+	init = basic_qp(life.cq);
+	life.qp = ibv_create_qp(life.pd, &init);
+	life.mr = ibv_reg_mr(life.pd, memory, sizeof(memory),
+			     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	STATUS(connect_qp(life.qp, life.qp), 0);
+	return life;
+}
+
+/* One write that only the engine's own thread completes. */
+static void write_without_polling(struct life *life)
+{
+	struct pollfd wait = { .fd = life->channel->fd, .events = POLLIN };
+	struct ibv_cq *told;
+	void *cookie;
+
+	STATUS(ibv_req_notify_cq(life->cq, 0), 0);
+	STATUS(post(life->qp, IBV_WR_RDMA_WRITE, memory, 8, life->mr, memory + 32, life->mr->rkey), 0);
+	CHECK(poll(&wait, 1, 10000) == 1);
+	STATUS(ibv_get_cq_event(life->channel, &told, &cookie), 0);
+	ibv_ack_cq_events(life->cq, 1);
+	STATUS(next_completion(life->cq).status, IBV_WC_SUCCESS);
+}
+
+/* A device goes over to the daemon that its process becomes: its thread, its place in the registry, and its watch over
+ * registered memory. */
+static void become_daemon(int told)
+{
+	struct life life = open_life();
+	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr = ibv_reg_mr(life.pd, page, 4096, IBV_ACCESS_LOCAL_WRITE);
+	char verdict;
+
+	CHECK(!daemon(1, 1));
+	STATUS(write_to_itself(life.qp, life.cq, life.mr), IBV_WC_SUCCESS);
+	write_without_polling(&life);
+	/* Joins through the registry that the daemon hosts, or is a member of. */
+	pid_t other = fork();
+	if (!other)
+		_exit(whole_life());
+	STATUS(finished(other), 0);
+	/* A page that is gone and replaced is not the registered one. */
+	CHECK(mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+	      page);
+	STATUS(post(life.qp, IBV_WR_RDMA_WRITE, page, 8, mr, memory + 32, life.mr->rkey), 0);
+	STATUS(next_completion(life.cq).status, IBV_WC_LOC_PROT_ERR);
+	verdict = failures;
+	CHECK(write(told, &verdict, 1) == 1);
+	_exit(0);
+}
+
+/* Where no process can be made, daemon() fails and all is as before. */
+static void fail_to_become_daemon(void)
+{
+	struct rlimit none = { 0, 0 };
+	struct life life;
+
+	if (!geteuid())
+		CHECK(!setuid(65534));
+	life = open_life();
+	write_without_polling(&life);
+	CHECK(!setrlimit(RLIMIT_NPROC, &none));
+	CHECK(daemon(1, 1) == -1 && errno == EAGAIN);
+	write_without_polling(&life);
+	STATUS(write_to_itself(life.qp, life.cq, life.mr), IBV_WC_SUCCESS);
+	_exit(failures);
+}
+
 int main(void)
 {
 	struct ibv_context *context;
@@ -90,6 +176,12 @@ int main(void)
 	struct ibv_cq *told;
 	struct ibv_wc wc;
 	void *cookie;
+
+	/* First: the device of a process is one user's. */
+	child = fork();
+	if (!child)
+		fail_to_become_daemon();
+	STATUS(finished(child), 0);
 
 	CHECK(!ibv_fork_init());
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
@@ -154,23 +246,8 @@ int main(void)
 
 	CHECK(!pipe(pipe_fds));
 	child = fork();
-	if (!child) {
-		/* A device of this process goes over to the daemon it becomes. */
-		struct ibv_context *mine = open_context();
-		struct ibv_pd *my_pd = ibv_alloc_pd(mine);
-		struct ibv_cq *my_cq = ibv_create_cq(mine, 4, NULL, NULL, 0);
-		struct ibv_qp_init_attr my_init = basic_qp(my_cq);
-		struct ibv_qp *my_qp = ibv_create_qp(my_pd, &my_init);
-		struct ibv_mr *my_mr = ibv_reg_mr(my_pd, memory, sizeof(memory),
-						  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-
-		STATUS(connect_qp(my_qp, my_qp), 0);
-		CHECK(!daemon(1, 1));
-		STATUS(write_to_itself(my_qp, my_cq, my_mr), IBV_WC_SUCCESS);
-		verdict = failures;
-		CHECK(write(pipe_fds[1], &verdict, 1) == 1);
-		_exit(0);
-	}
+	if (!child)
+		become_daemon(pipe_fds[1]);
 	STATUS(finished(child), 0);
 	close(pipe_fds[1]);
 	CHECK(read(pipe_fds[0], &verdict, 1) == 1 && verdict == 0);

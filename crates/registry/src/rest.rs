@@ -1,0 +1,95 @@
+//! Where the client's thread stands still around a fork whose child carries the client on (`daemon(3)`).
+//!
+//! Only the forking thread exists in the child, so the thread hands the registry that it may host over before it stands:
+//! the next thread, in the parent or in the child, goes on with it.
+
+use crate::host::Host;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct State {
+    wanted: bool,
+    standing: bool,
+    host: Option<Host>,
+}
+
+/// The meeting point.
+#[derive(Default)]
+pub(crate) struct Rest {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Rest {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the thread to stand; see [`Rest::wait`].
+    pub(crate) fn ask(&self) {
+        self.lock().wanted = true;
+    }
+
+    /// Waits until the thread stands. False when it does not in time.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut state = self.lock();
+        while !state.standing {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Lets the thread go on.
+    pub(crate) fn end(&self) {
+        self.lock().wanted = false;
+        self.changed.notify_all();
+    }
+
+    /// In the child, where the thread is not: takes what it handed over, for the one that follows on it.
+    pub(crate) fn inherit(&self) -> Option<Host> {
+        std::mem::take(&mut *self.lock()).host
+    }
+
+    /// For the thread: stands while that is asked.
+    pub(crate) fn stand_if_asked(&self, host: &mut Option<Host>) {
+        let mut state = self.lock();
+        if !state.wanted {
+            return;
+        }
+        state.host = host.take();
+        state.standing = true;
+        self.changed.notify_all();
+        while state.wanted {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.standing = false;
+        *host = state.host.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_stands_while_asked_and_not_otherwise() {
+        let rest = Rest::default();
+        rest.stand_if_asked(&mut None);
+        assert!(!rest.wait(Duration::ZERO));
+        rest.ask();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| rest.stand_if_asked(&mut None));
+            assert!(rest.wait(Duration::from_secs(10)));
+            assert!(!thread.is_finished());
+            rest.end();
+        });
+        assert!(rest.inherit().is_none());
+    }
+}
