@@ -134,7 +134,8 @@ static void registration(void)
 	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_ATOMIC), "register with remote atomic and no local write");
 	row(facts, EOPNOTSUPP, reg(at, 4096, IBV_ACCESS_ON_DEMAND), "register on demand");
 	row(facts, EOPNOTSUPP, reg(0, SIZE_MAX, IBV_ACCESS_ON_DEMAND), "register everything on demand");
-	row(facts, EOPNOTSUPP, reg(at, 4096, LOCAL | 1 << 8), "register for flush");
+	row(facts, 0, reg(at, 4096, LOCAL | 1 << 8), "register for flush to global visibility");
+	row(facts, EOPNOTSUPP, reg(at, 4096, LOCAL | 1 << 9), "register for flush to persistence");
 	row(facts, EINVAL, reg(at + 2 * 4096, 4096, 1 << 10), "unknown access beats an unmapped page");
 	row(facts, 0, reg_iova(memory, 4096, 0, LOCAL), "register with iova 0");
 	row(facts, 0, reg_iova(memory + 7, 40, 0x70000000007, LOCAL), "register with an iova of the same page offset");

@@ -104,6 +104,11 @@ fn the_halves_of_xrc_know_their_domain() {
 }
 
 #[test]
+fn atomic_writes_and_flushes_need_their_rights() {
+    judged(&Place::here(), &compiled!("bad_placement"), 35);
+}
+
+#[test]
 fn memory_may_go_away_under_traffic() {
     judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }

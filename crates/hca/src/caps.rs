@@ -82,6 +82,7 @@ impl DeviceAttr {
             | Access::MW_BIND
             | Access::ZERO_BASED
             | Access::HUGETLB
+            | Access::FLUSH_GLOBAL
             | Access::RELAXED_ORDERING
     }
 }

@@ -280,6 +280,22 @@ impl KeyTable {
             None => Err(KeyError::Unknown),
         }
     }
+
+    /// Checks an access by the peer of QP `qpn` to all that `key` stands for.
+    pub fn resolve_whole(
+        &self,
+        (pd, qpn): (PdId, u32),
+        key: u32,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        match self.read().find(key) {
+            Some(Entry::Region { mkey, .. }) => {
+                mkey.resolve(pd, mkey.iova, mkey.umem.len(), access)
+            }
+            Some(Entry::Window(window)) => window.resolve_whole(pd, qpn, access),
+            None => Err(KeyError::Unknown),
+        }
+    }
 }
 
 /// Why a registration cannot go or change.

@@ -79,6 +79,17 @@ impl Window {
         binding.memory.part(va.checked_sub(binding.base).ok_or(KeyError::Range)?, len)
     }
 
+    /// The same for all of it.
+    pub(crate) fn resolve_whole(
+        &self,
+        pd: PdId,
+        qpn: u32,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let binding = self.binding_of(pd, qpn)?;
+        self.resolve(pd, qpn, binding.base, binding.memory.len(), access)
+    }
+
     fn binding_of(&self, pd: PdId, qpn: u32) -> std::result::Result<&Binding, KeyError> {
         if self.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
             return Err(KeyError::ForeignPd);

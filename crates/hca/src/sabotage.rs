@@ -41,6 +41,8 @@ pub enum Sabotage {
     SkipBindRight,
     /// An XRC queue of any domain may be named.
     SkipXrcDomain,
+    /// A FLUSH needs no right.
+    SkipFlushRight,
 }
 
 impl Sabotage {
@@ -63,6 +65,7 @@ impl Sabotage {
         Sabotage::SkipWindowQp,
         Sabotage::SkipBindRight,
         Sabotage::SkipXrcDomain,
+        Sabotage::SkipFlushRight,
     ];
 }
 

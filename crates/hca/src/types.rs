@@ -233,6 +233,23 @@ pub enum SendOp {
     LocalInvalidate(u32),
     /// Bind a memory window.
     BindMw(Bind),
+    /// Write 8 aligned bytes at once, after everything before.
+    AtomicWrite(Remote),
+    /// Bring what was written before to global visibility or persistence.
+    Flush(Flush),
+}
+
+/// What a FLUSH is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flush {
+    /// Where the range begins; any address in the region for a whole one.
+    pub remote: Remote,
+    /// Length of the range in bytes.
+    pub len: u32,
+    /// Placement (`enum ibv_placement_type`): 1 = global visibility, 2 = persistence, or both.
+    pub placement: u8,
+    /// The whole region instead of the range.
+    pub whole: bool,
 }
 
 /// Type of a memory window (`enum ibv_mw_type`).
@@ -347,6 +364,8 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }

@@ -67,8 +67,8 @@ impl Mr {
     }
 }
 
-/// What the device offers beyond the plain rights: nothing yet.
-const OFFERED: Offered = Offered { on_demand: false, flush_global: false, flush_persistent: false };
+/// What the device offers beyond the plain rights. Memory of a program does not persist.
+const OFFERED: Offered = Offered { on_demand: false, flush_global: true, flush_persistent: false };
 
 /// The rights that `bits` name, in the kernel's checking order. Optional rights that the device does not know are left
 /// out, as ibv_reg_mr(3) says.
@@ -457,7 +457,8 @@ mod tests {
         assert_eq!(rights(8), Err(INVALID));
         assert_eq!(rights(1 << 15), Err(INVALID));
         assert_eq!(rights(1 << 6), Err(UNSUPPORTED));
-        assert_eq!(rights(1 << 8), Err(UNSUPPORTED));
+        assert_eq!(rights(1 << 8), Ok(AccessFlags::FLUSH_GLOBAL));
+        assert_eq!(rights(1 << 9), Err(UNSUPPORTED));
     }
 
     #[test]

@@ -82,6 +82,7 @@ unsafe fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> hca::Result<SendWr> {
             SendOp::CompareSwap { remote: target, compare: atomic.compare_add, swap: atomic.swap }
         }
         WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: target, add: atomic.compare_add },
+        WR_ATOMIC_WRITE => SendOp::AtomicWrite(rdma),
         WR_LOCAL_INV => SendOp::LocalInvalidate(wr.imm_or_rkey),
         // SAFETY: the program passes a live window and region.
         WR_BIND_MW => unsafe { mw::posted(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?,

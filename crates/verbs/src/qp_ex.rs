@@ -9,7 +9,7 @@ use crate::mw;
 use crate::object::object;
 use crate::post;
 use crate::qp::{Qp, post_built};
-use hca::{Error, Payload, QpType, Remote, SendFlags, SendOp, SendWr, SgList};
+use hca::{Error, Flush, Payload, QpType, Remote, SendFlags, SendOp, SendWr, SgList};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 
@@ -26,7 +26,9 @@ const RELIABLE: u64 = CONNECTED
     | QP_EX_WITH_SEND_WITH_INV
     | QP_EX_WITH_RDMA_READ
     | QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    | QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | QP_EX_WITH_ATOMIC_WRITE
+    | QP_EX_WITH_FLUSH;
 
 /// The `send_ops_flags` that a QP type may ask for.
 pub fn operations(qp_type: QpType) -> u64 {
@@ -65,6 +67,8 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_rdma_read = wants(QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
     c.wr_atomic_cmp_swp = wants(QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = wants(QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    c.wr_atomic_write = wants(QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write);
+    c.wr_flush = wants(QP_EX_WITH_FLUSH).then_some(wr_flush);
     c.wr_bind_mw = wants(QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
     c.wr_local_inv = wants(QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
@@ -208,6 +212,46 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
     begin(qp, SendOp::FetchAdd { remote: Remote { addr, rkey }, add });
+}
+
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    value: *const c_void,
+) {
+    begin(qp, SendOp::AtomicWrite(Remote { addr, rkey }));
+    amend(qp, |_, request| {
+        request.payload = post::gather_inline(std::iter::once((value as u64, 8)), 8)?;
+        Ok(())
+    });
+}
+
+// enum ibv_selectivity_level
+const FLUSH_RANGE: u8 = 0;
+const FLUSH_MR: u8 = 1;
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let op = match level {
+        // The length does not count for all of a region.
+        FLUSH_MR => Ok(0),
+        FLUSH_RANGE => {
+            u32::try_from(len).map_err(|_| Error::Invalid("FLUSH of more than 2^31 bytes"))
+        }
+        _ => Err(Error::Invalid("FLUSH of an unknown selectivity level")),
+    };
+    let op = op.map(|len| {
+        let remote = Remote { addr, rkey };
+        SendOp::Flush(Flush { remote, len, placement, whole: level == FLUSH_MR })
+    });
+    begin_checked(qp, op);
 }
 
 unsafe extern "C" fn wr_bind_mw(

@@ -18,6 +18,9 @@ const CAP_MEM_WINDOW: u32 = 1 << 17;
 const CAP_XRC: u32 = 1 << 20;
 /// Local invalidate, and SEND with invalidate.
 const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+// enum ib_uverbs_device_cap_flags, beyond 32 bits
+const CAP_EX_FLUSH_GLOBAL: u64 = 1 << 38;
+const CAP_EX_ATOMIC_WRITE: u64 = 1 << 40;
 const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_CURR_QP_STATE_MOD
@@ -134,7 +137,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.orig_attr = device_attr(context.device().attr());
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = CORE_CLOCK_KHZ;
-        out.device_cap_flags_ex = u64::from(DEVICE_CAP_FLAGS);
+        out.device_cap_flags_ex =
+            u64::from(DEVICE_CAP_FLAGS) | CAP_EX_FLUSH_GLOBAL | CAP_EX_ATOMIC_WRITE;
         out.max_dm_size = crate::dm::MAX_BYTES;
         out.phys_port_cnt_ex = context.device().attr().phys_port_cnt;
         // SAFETY: the caller provides `size` bytes; what lies beyond our struct is cleared.

@@ -5,7 +5,7 @@
 //! [`ParseError`]; reserved fields are ignored on receipt and zero on emission, as the specification asks.
 
 use crate::opcode::CNP_OPCODE;
-use crate::{Aeth, AtomicEth, Bth, Deth, Headers, NakCode, Opcode, Psn, Reth, Syndrome};
+use crate::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, NakCode, Opcode, Psn, Reth, Syndrome};
 use std::fmt;
 
 /// Length of a BTH in bytes.
@@ -132,6 +132,10 @@ impl Headers {
         if opcode.has_xrceth() {
             out.put(u24(self.xrc_srqn.expect("an XRC request has an XRCETH"), 0));
         }
+        if opcode.has_feth() {
+            let feth = self.feth.expect("a FLUSH has a FETH");
+            out.put([0, 0, 0, (feth.level & 3) << 4 | (feth.placement & 0xf)]);
+        }
         if opcode.has_reth() {
             let reth = self.reth.expect("this opcode has a RETH");
             out.put(reth.va.to_be_bytes());
@@ -211,6 +215,10 @@ impl Headers {
         }
         if opcode.has_xrceth() {
             headers.xrc_srqn = Some(rest.u32() & 0x00ff_ffff);
+        }
+        if opcode.has_feth() {
+            let bits = rest.u32() as u8;
+            headers.feth = Some(Feth { placement: bits & 0xf, level: bits >> 4 & 3 });
         }
         if opcode.has_reth() {
             headers.reth = Some(Reth { va: rest.u64(), rkey: rest.u32(), len: rest.u32() });
@@ -322,6 +330,23 @@ mod tests {
         assert_eq!(headers.emit(&mut out), 32);
         assert_eq!(out[..32], WRITE_ONLY_IMM[..32]);
         assert_eq!(out[32..], [0xee; 8], "nothing beyond the headers is touched");
+    }
+
+    /// FLUSH of a range to global visibility and persistence (IBA A19.4): BTH, FETH, RETH.
+    #[test]
+    fn a_flush_is_as_the_annex_lays_it_out() {
+        let bytes: [u8; 32] = [
+            0x1c, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0x80, 0, 0, 9, // BTH
+            0, 0, 0, 0x13, // FETH: level 1, both placements
+            0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, // RETH
+        ];
+        let (headers, payload) = Headers::parse(&bytes).unwrap();
+        assert_eq!(headers.feth, Some(Feth { placement: 3, level: 1 }));
+        assert_eq!(headers.reth, Some(Reth { va: 0x1_0000_0002, rkey: 3, len: 4 }));
+        assert!(payload.is_empty());
+        let mut out = [0xee; 32];
+        assert_eq!(headers.emit(&mut out), 32);
+        assert_eq!(out, bytes);
     }
 
     #[test]

@@ -42,6 +42,15 @@ pub struct Reth {
     pub len: u32,
 }
 
+/// FLUSH extended transport header (IBA A19.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Feth {
+    /// Placement type, four bits: 1 = global visibility, 2 = persistence.
+    pub placement: u8,
+    /// Selectivity level, two bits: 0 = the range that the RETH names, 1 = all of its memory region.
+    pub level: u8,
+}
+
 /// Atomic extended transport header (IBA 9.3.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicEth {
@@ -108,7 +117,9 @@ pub struct Headers {
     pub deth: Option<Deth>,
     /// Shared receive queue number (XRCETH), present on XRC requests.
     pub xrc_srqn: Option<u32>,
-    /// Present on the first packet of an RDMA WRITE and on READ requests.
+    /// Present on FLUSH requests.
+    pub feth: Option<Feth>,
+    /// Present on the first packet of an RDMA WRITE and on READ, FLUSH and ATOMIC WRITE requests.
     pub reth: Option<Reth>,
     /// Present on atomic requests.
     pub atomic: Option<AtomicEth>,
@@ -129,6 +140,7 @@ impl Headers {
             bth,
             deth: None,
             xrc_srqn: None,
+            feth: None,
             reth: None,
             atomic: None,
             aeth: None,

@@ -16,7 +16,9 @@ mod psn;
 pub mod timer;
 
 pub use codec::{BTH_LEN, ParseError};
-pub use headers::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome};
+pub use headers::{
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome,
+};
 pub use opcode::{CNP_OPCODE, Opcode, Operation, Position, Service};
 pub use psn::Psn;
 

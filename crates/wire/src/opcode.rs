@@ -32,6 +32,10 @@ pub enum Operation {
     CompareSwap,
     /// A fetch-and-add request.
     FetchAdd,
+    /// A request to bring earlier writes to global visibility or persistence (IBA A19).
+    Flush,
+    /// A write of 8 aligned bytes at once (IBA A19).
+    AtomicWrite,
 }
 
 /// Where a packet stands in its message.
@@ -91,8 +95,8 @@ static DECODE: [Option<Opcode>; 256] = {
 const UNDEFINED: u8 = 0xff;
 
 /// Opcode byte of every [`Opcode::index`].
-static ENCODE: [u8; 512] = {
-    let mut table = [UNDEFINED; 512];
+static ENCODE: [u8; 1024] = {
+    let mut table = [UNDEFINED; 1024];
     let mut byte = 0;
     while byte < 256 {
         if let Some(opcode) = Opcode::decode(byte as u8) {
@@ -146,12 +150,18 @@ impl Opcode {
         matches!(self.service, Service::Xrc) && self.is_request()
     }
 
-    /// Carries a RETH: the first or only packet of an RDMA WRITE, and a READ request.
+    /// Carries a FETH: a FLUSH request.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        matches!(self.operation, Operation::Flush)
+    }
+
+    /// Carries a RETH: the first or only packet of an RDMA WRITE, and the requests that name memory but are no atomics.
     #[inline]
     pub const fn has_reth(self) -> bool {
         match self.operation {
             Operation::Write => self.position.starts(),
-            Operation::ReadRequest => true,
+            Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite => true,
             _ => false,
         }
     }
@@ -193,7 +203,10 @@ impl Opcode {
     /// May carry payload. The others end with their headers.
     #[inline]
     pub const fn has_payload(self) -> bool {
-        matches!(self.operation, Operation::Send | Operation::Write | Operation::ReadResponse)
+        matches!(
+            self.operation,
+            Operation::Send | Operation::Write | Operation::ReadResponse | Operation::AtomicWrite
+        )
     }
 
     /// Travels from requester to responder.
@@ -216,6 +229,7 @@ impl Opcode {
     pub const fn headers_len(self) -> usize {
         12 + 8 * self.has_deth() as usize
             + 4 * self.has_xrceth() as usize
+            + 4 * self.has_feth() as usize
             + 16 * self.has_reth() as usize
             + 28 * self.has_atomic() as usize
             + 4 * self.has_aeth() as usize
@@ -224,14 +238,14 @@ impl Opcode {
             + 4 * self.invalidate as usize
     }
 
-    /// A number below 512 that no other combination of the fields has.
+    /// A number below 1024 that no other combination of the fields has.
     #[inline]
     const fn index(self) -> usize {
         self.operation as usize
-            | (self.position as usize) << 3
-            | (self.service as usize) << 5
-            | (self.imm as usize) << 7
-            | (self.invalidate as usize) << 8
+            | (self.position as usize) << 4
+            | (self.service as usize) << 6
+            | (self.imm as usize) << 8
+            | (self.invalidate as usize) << 9
     }
 
     const fn decode(byte: u8) -> Option<Opcode> {
@@ -268,6 +282,8 @@ impl Opcode {
             0x14 => (FetchAdd, Only, false, false),
             0x16 => (Send, Last, false, true),
             0x17 => (Send, Only, false, true),
+            0x1c => (Flush, Only, false, false),
+            0x1d => (AtomicWrite, Only, false, false),
             _ => return None,
         };
         let defined = match service {
@@ -297,8 +313,8 @@ mod tests {
             assert_eq!(Opcode::new(service, operation, position, imm, invalidate), Some(opcode));
             assert!(opcode.headers_len() <= crate::MAX_HEADERS_LEN);
         }
-        // 23 of RC and of XRC, 12 of UC, 2 of UD.
-        assert_eq!(defined, 23 + 23 + 12 + 2);
+        // 25 of RC and of XRC, 12 of UC, 2 of UD.
+        assert_eq!(defined, 25 + 25 + 12 + 2);
     }
 
     #[test]
@@ -316,6 +332,8 @@ mod tests {
             (Rc, ReadRequest, First, false, false),
             (Uc, Send, Only, false, true),
             (Uc, ReadRequest, Only, false, false),
+            (Uc, AtomicWrite, Only, false, false),
+            (Rc, Flush, First, false, false),
             (Ud, Send, First, false, false),
             (Ud, Write, Only, false, false),
         ] {
@@ -336,6 +354,8 @@ mod tests {
             (0x12, 24), // RC atomic acknowledge
             (0x13, 40), // RC compare and swap
             (0x17, 16), // RC SEND only with invalidate
+            (0x1c, 32), // RC FLUSH
+            (0x1d, 28), // RC ATOMIC WRITE
             (0x64, 20), // UD SEND only
             (0x65, 24), // UD SEND only with immediate
             (0xa1, 16), // XRC SEND middle

@@ -54,6 +54,7 @@ fn wireshark_name(sample: &Sample) -> String {
         Operation::AtomicAcknowledge => "ATOMIC Acknowledge".into(),
         Operation::CompareSwap => "CmpSwap".into(),
         Operation::FetchAdd => "FetchAdd".into(),
+        Operation::Flush | Operation::AtomicWrite => "unknown".into(),
     };
     let extra = match (opcode.imm, opcode.invalidate) {
         (true, _) => " with Immediate",
@@ -83,7 +84,11 @@ fn wireshark_reads_every_packet_as_meant() {
     if !installed("tshark", "-v") {
         return;
     }
-    let samples = samples();
+    // Wireshark 4.0 is older than the opcodes of annex A19.
+    let of_a19 = |sample: &Sample| {
+        matches!(sample.headers.bth.opcode.operation, Operation::Flush | Operation::AtomicWrite)
+    };
+    let samples: Vec<_> = samples().into_iter().filter(|sample| !of_a19(sample)).collect();
     let packets: Vec<_> = samples.iter().map(Sample::ip_packet).collect();
     let path = write_pcap("dissect.pcap", Link::Raw, &packets);
 

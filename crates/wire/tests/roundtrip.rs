@@ -5,7 +5,8 @@ mod common;
 use proptest::prelude::*;
 use wire::icrc::{Addresses, Checker, FlowCrc};
 use wire::{
-    Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS_LEN, NakCode, Opcode, Psn, Reth, Syndrome,
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, MAX_HEADERS_LEN, NakCode, Opcode, Psn, Reth,
+    Syndrome,
 };
 
 fn opcode() -> impl Strategy<Value = Opcode> {
@@ -48,6 +49,9 @@ fn headers() -> impl Strategy<Value = Headers> {
         headers.xrc_srqn = opcode.has_xrceth().then_some(low);
         headers.reth =
             opcode.has_reth().then_some(Reth { va: wide[0], rkey: word[1], len: word[2] });
+        headers.feth = opcode
+            .has_feth()
+            .then_some(Feth { placement: word[2] as u8 & 0xf, level: word[1] as u8 & 3 });
         headers.atomic = opcode.has_atomic().then_some(AtomicEth {
             va: wide[0],
             rkey: word[1],
@@ -106,8 +110,9 @@ proptest! {
             prop_assert_eq!(Headers::parse(&clean).expect("still a packet").0, headers);
             let changed: u32 =
                 packet[..len].iter().zip(&out[..len]).map(|(a, b)| (a ^ b).count_ones()).sum();
-            // BTH 6 + 7, and 8 in each of DETH (or XRCETH).
-            prop_assert!(changed <= 6 + 7 + 8, "{} bits lost", changed);
+            // BTH 6 + 7, 8 in DETH or XRCETH, 26 in FETH.
+            let reserved = 6 + 7 + 8 + if opcode.has_feth() { 26 } else { 0 };
+            prop_assert!(changed <= reserved, "{} bits lost", changed);
         }
     }
 

@@ -149,7 +149,8 @@ impl Transport {
         let mtu = self.mtu;
         let cursor = self.req.cursor;
         let Some(wqe) = self.req.queue.front_mut() else { return };
-        if wqe.phase != Phase::Started || !wqe.is_read() || wqe.first.plus(wqe.acked) != psn {
+        let answers = wqe.is_read() || wqe.is_placement();
+        if wqe.phase != Phase::Started || !answers || wqe.first.plus(wqe.acked) != psn {
             return cx.counters.count(Counter::RxDropped, 1);
         }
         let packet = wqe.acked;
@@ -158,7 +159,7 @@ impl Transport {
             rx.headers.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
         if refused
             || rx.headers.bth.opcode.position.ends() != ends
-            || rx.payload.len() != wqe.payload_at(packet, mtu)
+            || rx.payload.len() != wqe.answer_at(packet, mtu)
         {
             return self.fail_oldest(WcStatus::BadRespErr, vendor::BAD_RESPONSE, cx);
         }

@@ -6,9 +6,10 @@
 use super::{SharedReceive, Sink, XrcReceive};
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
-use crate::types::{Access, Completion, RecvWr, Remote, SgList};
+use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use umem::Fold;
 use umem::{AccessError, AtomicOp};
 
@@ -105,6 +106,52 @@ impl Executor<'_> {
         }
     }
 
+    /// Writes 8 aligned bytes at once (IBA A19.4.2).
+    pub fn atomic_write(&self, remote: Remote, value: u64) -> Result<(), Refusal> {
+        self.enabled(Access::REMOTE_WRITE, "RDMA WRITE is not enabled on the QP")?;
+        if !remote.addr.is_multiple_of(8) {
+            return Err(Refusal::InvalidRequest("ATOMIC WRITE to a misaligned address"));
+        }
+        let Target(Some(word)) = self.target(remote, 8, Access::REMOTE_WRITE)? else {
+            return Err(Refusal::InvalidRequest("ATOMIC WRITE to nothing"));
+        };
+        let mut compare = value;
+        loop {
+            let swap = AtomicOp::CompareSwap { compare, swap: value };
+            match word.atomic(swap).map_err(memory)? {
+                found if found == compare => return Ok(()),
+                found => compare = found,
+            }
+        }
+    }
+
+    /// Brings earlier writes to where `flush` says (IBA A19.4.1). They were placed before this is called, in memory that
+    /// all processors see, so what is left is that none of it is still in this one's store buffer.
+    pub fn flush(&self, flush: &Flush) -> Result<(), Refusal> {
+        let right = match flush.placement {
+            1 => Access::FLUSH_GLOBAL,
+            2 => Access::FLUSH_PERSISTENT,
+            3 => Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT,
+            _ => return Err(Refusal::InvalidRequest("FLUSH to an unknown placement")),
+        };
+        let right = if sabotage::on(Sabotage::SkipFlushRight) { Access::empty() } else { right };
+        self.enabled(right, "FLUSH is not enabled on the QP")?;
+        if flush.len > MAX_MESSAGE {
+            return Err(Refusal::InvalidRequest("longer than 2^31 bytes"));
+        }
+        let Remote { addr, rkey } = flush.remote;
+        let who = (self.pd, self.qpn);
+        let flushed = if flush.whole {
+            self.keys.resolve_whole(who, rkey, right)
+        } else {
+            self.keys.resolve_remote(who, rkey, addr, flush.len.into(), right)
+        };
+        // The access of no byte finds out whether the memory is still there.
+        flushed.map_err(Refusal::RemoteAccess)?.read(0, &mut []).map_err(memory)?;
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Invalidates a key on the peer's behalf.
     pub fn invalidate(&self, key: u32) -> Result<(), Refusal> {
         self.keys.invalidate((self.pd, self.qpn), key).map_err(Refusal::RemoteAccess)
@@ -122,6 +169,11 @@ impl Target {
             Some(memory_ref) if !bytes.is_empty() => memory_ref.write(at, bytes).map_err(memory),
             _ => Ok(()),
         }
+    }
+
+    /// No memory: for an answer without data.
+    pub(super) fn none() -> Target {
+        Target(None)
     }
 
     /// Fetches bytes for an RDMA READ, `at` counted from its start. The error is that of the memory.

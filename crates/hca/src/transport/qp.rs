@@ -178,7 +178,9 @@ impl Transport {
                 ) {
                     return Err(Error::Invalid("READs and atomics cannot be inline"));
                 }
-                if bytes.len() > self.cap.max_inline_data as usize {
+                // An ATOMIC WRITE takes its value along however little the QP has room for.
+                let granted = matches!(wr.op, SendOp::AtomicWrite(_));
+                if bytes.len() > self.cap.max_inline_data as usize && !granted {
                     return Err(Error::Invalid("more inline data than the QP allows"));
                 }
                 bytes.len() as u64
@@ -193,6 +195,7 @@ impl Transport {
         if length > MAX_MESSAGE.into() {
             return Err(Error::Invalid("a message is longer than 2^31 bytes"));
         }
+        check_placement(&wr.op, length)?;
         match (self.kind, &wr.datagram) {
             (QpType::Ud, None) => Err(Error::Invalid("a datagram needs a destination")),
             (QpType::Ud, Some(_)) if length > self.mtu.into() => {
@@ -343,5 +346,18 @@ impl Transport {
             };
             landing.tell(done, cx.sink);
         }
+    }
+}
+
+/// What ATOMIC WRITE and FLUSH must keep to (IBA A19).
+fn check_placement(op: &SendOp, length: u64) -> Result<()> {
+    match op {
+        SendOp::AtomicWrite(remote) if length != 8 || !remote.addr.is_multiple_of(8) => {
+            Err(Error::Invalid("ATOMIC WRITE writes 8 aligned bytes"))
+        }
+        SendOp::Flush(flush) if !(1..=3).contains(&flush.placement) || flush.len > MAX_MESSAGE => {
+            Err(Error::Invalid("FLUSH of an unknown placement, or of more than 2^31 bytes"))
+        }
+        _ => Ok(()),
     }
 }

@@ -15,7 +15,7 @@ use crate::types::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use umem::AccessError;
-use wire::{AtomicEth, Bth, Deth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
+use wire::{AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
 
 /// The only partition of RoCE: default, full membership.
 pub(super) const PKEY: u16 = 0xffff;
@@ -310,6 +310,8 @@ impl Transport {
             SendOp::Read(remote) => (Operation::ReadRequest, Some(remote)),
             SendOp::CompareSwap { remote, .. } => (Operation::CompareSwap, Some(remote)),
             SendOp::FetchAdd { remote, .. } => (Operation::FetchAdd, Some(remote)),
+            SendOp::AtomicWrite(remote) => (Operation::AtomicWrite, Some(remote)),
+            SendOp::Flush(flush) => (Operation::Flush, Some(flush.remote)),
             _ => (Operation::Send, None),
         };
         let imm = match wqe.wr.op {
@@ -321,7 +323,7 @@ impl Transport {
             _ => None,
         };
         let answered = wqe.is_answered();
-        let len = if answered { 0 } else { wqe.payload_at(packet, mtu) };
+        let len = if wqe.is_fetch() { 0 } else { wqe.payload_at(packet, mtu) };
         let (dest_qp, to, deth) = match &wqe.wr.datagram {
             Some(datagram) => {
                 // Bit 31 of the work request's Q_Key asks for the QP's own (IBA 10.2.5).
@@ -373,6 +375,11 @@ impl Transport {
             }
             (SendOp::FetchAdd { add, .. }, Some(Remote { addr: va, rkey })) => {
                 headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
+            }
+            (SendOp::Flush(flush), Some(Remote { addr: va, rkey })) => {
+                let level = u8::from(flush.whole);
+                headers.feth = Some(Feth { placement: flush.placement, level });
+                headers.reth = Some(Reth { va, rkey, len: flush.len });
             }
             (_, Some(remote)) if position.starts() => {
                 headers.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, len: wqe.length });

@@ -10,7 +10,7 @@ use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use umem::AtomicOp;
-use wire::{AtomicEth, NakCode, Opcode, Operation, Position, Psn, Reth, Syndrome};
+use wire::{AtomicEth, Feth, NakCode, Opcode, Operation, Position, Psn, Reth, Syndrome};
 
 /// A message of several packets that has begun.
 pub(super) enum Incoming {
@@ -61,6 +61,7 @@ pub(super) fn check_packet(opcode: Opcode, payload: usize, mtu: u32) -> Result<(
             Position::Last => (1..=mtu).contains(&payload),
             Position::Only => payload <= mtu,
         },
+        Operation::AtomicWrite => payload == 8,
         _ => payload == 0,
     };
     if fits || sabotage::on(Sabotage::SkipLengthCheck) {
@@ -192,6 +193,7 @@ impl Transport {
             Operation::Write => self.serve_write(rx, cx)?,
             Operation::ReadRequest => return self.serve_read(rx.headers.reth, cx),
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(rx, cx),
+            Operation::AtomicWrite | Operation::Flush => return self.serve_placement(rx, cx),
             _ => return Err(Refusal::InvalidRequest("not a request")),
         }
         let psn = self.resp.expected;
@@ -337,6 +339,43 @@ impl Transport {
         Ok(())
     }
 
+    /// An ATOMIC WRITE or FLUSH (IBA A19): done, then answered by a READ response without data.
+    fn serve_placement(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let psn = self.resp.expected;
+        self.check_resources()?;
+        self.place_or_flush(rx, cx)?;
+        self.message_done();
+        self.resp.expected = psn.plus(1);
+        self.resp.last_answered = Some(psn);
+        self.owe(psn, Answer::done(psn), true);
+        Ok(())
+    }
+
+    fn place_or_flush(&self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        let Some(Reth { va: addr, rkey, len }) = rx.headers.reth else {
+            return Err(Refusal::InvalidRequest("a request without RETH"));
+        };
+        let remote = Remote { addr, rkey };
+        if let Some(Feth { placement, level }) = rx.headers.feth {
+            if level > 1 {
+                return Err(Refusal::InvalidRequest("FLUSH of an unknown selectivity level"));
+            }
+            return self.executor(cx.keys).flush(&Flush {
+                remote,
+                len,
+                placement,
+                whole: level == 1,
+            });
+        }
+        cx.counters.count(Counter::RxWriteRequests, 1);
+        match rx.payload.try_into() {
+            Ok(bytes) if len == 8 => {
+                self.executor(cx.keys).atomic_write(remote, u64::from_ne_bytes(bytes))
+            }
+            _ => Err(Refusal::InvalidRequest("ATOMIC WRITE of other than 8 bytes")),
+        }
+    }
+
     fn atomic(&self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<u64, Refusal> {
         let Some(AtomicEth { va, rkey, swap_or_add, compare }) = rx.headers.atomic else {
             return Err(Refusal::InvalidRequest("atomic without AtomicETH"));
@@ -368,6 +407,14 @@ impl Transport {
                 self.owe_ack(ack);
             }
             Operation::ReadRequest => self.repeat_read(psn, rx.headers.reth, cx),
+            Operation::AtomicWrite | Operation::Flush => {
+                if sabotage::on(Sabotage::ReexecuteAtomics) {
+                    let _ = self.place_or_flush(rx, cx);
+                }
+                if !self.crowded() {
+                    self.owe(psn, Answer::done(psn), false);
+                }
+            }
             Operation::CompareSwap | Operation::FetchAdd => {
                 if self.crowded() {
                     return;

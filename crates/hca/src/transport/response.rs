@@ -32,6 +32,11 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// A READ response without data: what ATOMIC WRITE and FLUSH are answered with.
+    pub(super) fn done(psn: Psn) -> Answer {
+        Answer::Read(ReadAnswer { psn, packets: 1, done: 0, len: 0, target: Target::none() })
+    }
+
     /// The NAK for a repeated READ that can no longer be done. A requester that still waits learns why no data comes;
     /// for one that does not it is stale.
     pub(super) fn refused_repetition(refusal: Refusal) -> Answer {

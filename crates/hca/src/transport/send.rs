@@ -155,6 +155,7 @@ impl Wqe {
     pub(super) fn new(wr: SendWr, sq_sig_all: bool) -> Wqe {
         let length = match (&wr.op, &wr.payload) {
             (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, _) => 8,
+            (SendOp::Flush(_), _) => 0,
             (_, Payload::Inline(bytes)) => bytes.len() as u32,
             // `post_send` has refused anything longer than 2^31.
             (_, Payload::Gather(list)) => total_length(list) as u32,
@@ -173,9 +174,24 @@ impl Wqe {
         }
     }
 
-    /// Whether the peer answers it with data: a READ or an atomic.
+    /// Whether the peer answers it with more than an acknowledge and holds a resource for it.
     pub(super) fn is_answered(&self) -> bool {
+        self.is_read() || self.is_atomic() || self.is_placement()
+    }
+
+    /// Whether the answer brings data: a READ or an atomic.
+    pub(super) fn is_fetch(&self) -> bool {
         self.is_read() || self.is_atomic()
+    }
+
+    /// An ATOMIC WRITE or FLUSH, which a READ response without data answers.
+    pub(super) fn is_placement(&self) -> bool {
+        matches!(self.wr.op, SendOp::AtomicWrite(_) | SendOp::Flush(_))
+    }
+
+    /// Bytes that the READ response at PSN number `packet` brings.
+    pub(super) fn answer_at(&self, packet: u32, mtu: u32) -> usize {
+        if self.is_placement() { 0 } else { self.payload_at(packet, mtu) }
     }
 
     pub(super) fn is_read(&self) -> bool {
@@ -265,6 +281,8 @@ impl Wqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::LocalInvalidate(_) => WcOpcode::LocalInv,
             SendOp::BindMw(_) => WcOpcode::BindMw,
+            SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
+            SendOp::Flush(_) => WcOpcode::Flush,
         };
         Completion {
             wr_id: self.wr.wr_id,
@@ -290,7 +308,7 @@ impl Wqe {
         {
             return Err((WcStatus::LocQpOpErr, vendor::FOREIGN_AH));
         }
-        let access = if self.is_answered() { Access::LOCAL_WRITE } else { Access::empty() };
+        let access = if self.is_fetch() { Access::LOCAL_WRITE } else { Access::empty() };
         let Payload::Gather(list) = &self.wr.payload else { return Ok(()) };
         if self.is_atomic() && total_length(list) < 8 {
             return Err((WcStatus::LocLenErr, vendor::TOO_SHORT));

@@ -119,7 +119,7 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
         (
             M::ACCESS_FLAGS,
             !(Access::LOCAL_WRITE | REMOTE_ACCESS).contains(attr.access),
-            "a QP's access flags are local write and remote write, read and atomic",
+            "a QP's access flags are local write, remote write, read and atomic, and flush to global visibility",
         ),
     ];
     for (names, wrong, why) in checks {
@@ -133,8 +133,10 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
     Ok(())
 }
 
-const REMOTE_ACCESS: Access =
-    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+const REMOTE_ACCESS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL);
 
 /// Attributes of a QP in RESET.
 pub(super) fn reset_attr(cap: QpCap) -> QpAttr {

@@ -1,5 +1,6 @@
 //! The transport in virtual time: two QPs, a network that misbehaves by a seed, and hand-made hostile packets.
 
+mod placement;
 mod rc_lossy;
 mod requester_rules;
 mod responder_rules;

@@ -2,7 +2,7 @@
 //! `cargo test -p hca --features sabotage`
 #![cfg(feature = "sabotage")]
 
-use crate::{requester_rules, responder_rules, uc_ud, windows, xrc};
+use crate::{placement, requester_rules, responder_rules, uc_ud, windows, xrc};
 use hca::sabotage::{Sabotage, with};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -49,5 +49,7 @@ proofs! {
     fence: IgnoreFence, requester_rules::a_fence_waits_for_reads_and_atomics;
     window_qp: SkipWindowQp, windows::a_window_of_type_2_is_open_to_one_qp;
     bind_right: SkipBindRight, windows::a_wrong_bind_fails_and_changes_nothing;
+    flush_right: SkipFlushRight, placement::a_flush_needs_its_right_of_qp_and_key;
+    atomic_write_twice: ReexecuteAtomics, placement::a_repeated_one_is_answered_and_not_done_again;
     xrc_domain: SkipXrcDomain, xrc::a_queue_of_another_domain_cannot_be_named;
 }

@@ -78,6 +78,9 @@ pub const QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
 pub const QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
+pub const QP_EX_WITH_FLUSH: u64 = 1 << 11;
+pub const QP_EX_WITH_ATOMIC_WRITE: u64 = 1 << 12;
+
 pub const WR_RDMA_WRITE: u32 = 0;
 pub const WR_RDMA_WRITE_WITH_IMM: u32 = 1;
 pub const WR_SEND: u32 = 2;
@@ -88,6 +91,7 @@ pub const WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const WR_LOCAL_INV: u32 = 7;
 pub const WR_BIND_MW: u32 = 8;
 pub const WR_SEND_WITH_INV: u32 = 9;
+pub const WR_ATOMIC_WRITE: u32 = 15;
 
 pub const VALUES_MASK_RAW_CLOCK: u32 = 1;
 

@@ -4,7 +4,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::icrc::{self, Addresses};
-use wire::{Aeth, AtomicEth, Bth, Deth, Headers, NakCode, Opcode, Psn, ROCE_PORT, Reth, Syndrome};
+use wire::{
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, NakCode, Opcode, Psn, ROCE_PORT, Reth, Syndrome,
+};
 
 pub const UDP_SOURCE: u16 = 49_321;
 const UDP: u8 = 17;
@@ -38,6 +40,9 @@ pub fn headers_of(opcode: Opcode, payload_len: usize) -> Headers {
     }
     if opcode.has_xrceth() {
         headers.xrc_srqn = Some(0x33_0000 | byte);
+    }
+    if opcode.has_feth() {
+        headers.feth = Some(Feth { placement: 1, level: 1 });
     }
     if opcode.has_reth() {
         let len = payload_len.max(1) as u32;
