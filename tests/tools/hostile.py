@@ -35,7 +35,8 @@ RC, UC, RD, UD, XRC = 0x00, 0x20, 0x40, 0x60, 0xA0
 CNP = 0x81
 SERVICES = {"rc": RC, "uc": UC, "ud": UD}
 
-RETH = {WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMM, READ_REQUEST}
+FLUSH, ATOMIC_WRITE = 0x1C, 0x1D
+RETH = {WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMM, READ_REQUEST, FLUSH, ATOMIC_WRITE}
 AETH = {READ_FIRST, READ_LAST, READ_ONLY, ACK, ATOMIC_ACK}
 IMM = {SEND_LAST_IMM, SEND_ONLY_IMM, WRITE_LAST_IMM, WRITE_ONLY_IMM, SEND_LAST_INV, SEND_ONLY_INV}
 
@@ -120,6 +121,8 @@ def extensions(rng, opcode, va, rkey, length, syndrome=None):
         out += struct.pack("!II", QKEY, rng.getrandbits(24))
     if service == XRC:
         out += struct.pack("!I", rng.getrandbits(24))
+    if operation == FLUSH:
+        out += struct.pack("!I", rng.choice((1, 2, 3, 0x11, 0x13, rng.getrandbits(32))))
     if operation in RETH:
         out += struct.pack("!QII", va & (1 << 64) - 1, rkey & 0xFFFFFFFF, length & 0xFFFFFFFF)
     if operation in (SWAP, ADD):
@@ -169,6 +172,8 @@ def foreign_opcodes(rng, wire, targets):
     while True:
         opcode = rng.getrandbits(8)
         reserved = opcode & 0x1F > (0x17 if target.service == RC else 0x0B) or opcode & 0x1F == 0x15
+        if target.service == RC and opcode & 0x1F in (FLUSH, ATOMIC_WRITE):
+            reserved = False
         if opcode & 0xE0 != target.service or reserved:
             break
     payload, pad = padded(rng, rng.randrange(0, 64))
@@ -280,7 +285,8 @@ def forged_requests(rng, wire, targets):
     psn = target.psn
     kind = rng.randrange(4)
     if kind == 0:
-        steps = [rng.choice((SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV, WRITE_ONLY, WRITE_ONLY_IMM, READ_REQUEST, SWAP, ADD))]
+        steps = [rng.choice((SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV, WRITE_ONLY, WRITE_ONLY_IMM, READ_REQUEST, SWAP, ADD,
+                             FLUSH, ATOMIC_WRITE))]
     elif kind == 1:
         steps = [WRITE_FIRST] + [WRITE_MIDDLE] * rng.randrange(4) + [rng.choice((WRITE_LAST, WRITE_LAST_IMM))]
     elif kind == 2:
@@ -291,8 +297,10 @@ def forged_requests(rng, wire, targets):
         opcode = target.service | operation
         whole = operation in (SEND_FIRST, SEND_MIDDLE, WRITE_FIRST, WRITE_MIDDLE)
         size = MTU if whole and rng.random() < 0.9 else rng.choice((0, 1, 8, 500, min(length, MTU), MTU, MTU + 4, 4096))
-        if operation in (READ_REQUEST, SWAP, ADD) and rng.random() < 0.9:
+        if operation in (READ_REQUEST, SWAP, ADD, FLUSH) and rng.random() < 0.9:
             size = 0
+        if operation == ATOMIC_WRITE and rng.random() < 0.9:
+            size = length = 8
         payload, pad = padded(rng, size)
         wire.send(bth(opcode, target.qpn, psn, pad, ack=rng.random() < 0.7)
                   + extensions(rng, opcode, va, rkey, length) + payload)
