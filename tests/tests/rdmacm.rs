@@ -79,11 +79,27 @@ fn rdma_cm_programs() {
         ("ucmatose -p PORT -c 20 -C 10", "ucmatose -s 127.0.0.1 -p PORT -c 20 -C 10"),
         ("udaddy -c 5", "udaddy -s 127.0.0.1 -c 5"),
         ("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
+        ("rdma_xserver -p PORT -c r", "rdma_xclient -s 127.0.0.1 -p PORT -c r"),
+        ("rdma_xserver -p PORT -c x", "rdma_xclient -s 127.0.0.1 -p PORT -c x"),
         ("rstream -p PORT -S 4096 -I 100", "rstream -s 127.0.0.1 -p PORT -S 4096 -I 100"),
         ("riostream -p PORT -S 64 -I 5", "riostream -s 127.0.0.1 -p PORT -S 64 -I 5"),
     ] {
         HERE.converse(server, client, true);
     }
+}
+
+#[test]
+fn a_file_is_copied() {
+    need!("rcopy");
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let bytes: Vec<u8> =
+        (0..5_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&from, &bytes).unwrap();
+    // Its server serves for ever.
+    let client = format!("rcopy {} 127.0.0.1:{} -p PORT", from.display(), to.display());
+    HERE.converse("rcopy -p PORT", &client, false);
+    assert!(std::fs::read(&to).unwrap() == bytes, "the copy differs");
 }
 
 #[test]

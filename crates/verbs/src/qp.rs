@@ -102,6 +102,16 @@ fn cap_from_c(cap: &ibv_qp_cap) -> hca::QpCap {
     }
 }
 
+/// Most inline data that is granted without being asked for, bytes.
+const MAX_INLINE_IN_PLACE: u32 = 512;
+
+/// Inline data may take the place of the gather list, as in other devices; some programs count on it without asking.
+fn with_room_inline(cap: hca::QpCap) -> hca::QpCap {
+    let in_place =
+        cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32).min(MAX_INLINE_IN_PLACE);
+    hca::QpCap { max_inline_data: cap.max_inline_data.max(in_place), ..cap }
+}
+
 fn cap_to_c(cap: &hca::QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -139,7 +149,7 @@ unsafe fn parts(
         recv_cq: None,
         xrcd: None,
         srq: None,
-        cap: cap_from_c(&init.cap),
+        cap: with_room_inline(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
     };
     if qp_type == QpType::XrcRecv {
@@ -200,7 +210,7 @@ unsafe fn create(
     // pthread object that is never used.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
     c.qp_base.qp_context = init.qp_context;
-    c.qp_base.pd = if qp_type == QpType::XrcRecv { std::ptr::null_mut() } else { pd };
+    c.qp_base.pd = pd;
     c.qp_base.send_cq = send_cq;
     c.qp_base.recv_cq = recv_cq;
     c.qp_base.srq = srq;
@@ -275,7 +285,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if init.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
             return Err(UNSUPPORTED);
         }
-        if init.comp_mask & owner == 0 || init.comp_mask & other != 0 {
+        // librdmacm names a protection domain for receiving XRC queue pairs as well; it is only noted down.
+        let both = owner == QP_INIT_ATTR_PD && init.comp_mask & other != 0;
+        if init.comp_mask & owner == 0 || both {
             return Err(INVALID);
         }
         let ops = init.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -289,8 +301,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
         };
+        let pd = if init.comp_mask & QP_INIT_ATTR_PD != 0 { init.pd } else { std::ptr::null_mut() };
         // SAFETY: the struct names live objects.
-        let qp = unsafe { create(context, (init.pd, init.xrcd), &mut basic, ops) }?;
+        let qp = unsafe { create(context, (pd, init.xrcd), &mut basic, ops) }?;
         init.cap = basic.cap;
         Ok(qp)
     })
