@@ -557,8 +557,8 @@ static void not_offered(void)
 	struct ibv_flow_attr flow = { .size = sizeof(flow), .port = 1 };
 	struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 1, 1 } };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
-	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_attach_mcast(qp, &gid, 0), "attach to a multicast group");
-	row(MAN("ibv_attach_mcast"), EOPNOTSUPP, ibv_detach_mcast(qp, &gid, 0), "detach from a multicast group");
+	row(MAN("ibv_attach_mcast"), EINVAL, ibv_attach_mcast(qp, &gid, 0), "attach a connection to a multicast group");
+	row(MAN("ibv_attach_mcast"), EINVAL, ibv_detach_mcast(qp, &gid, 0), "detach a connection from a multicast group");
 	row(MAN("ibv_create_flow"), EOPNOTSUPP, POINTER(ibv_destroy_flow, ibv_create_flow(qp, &flow)), "steering flow");
 	row(MAN("ibv_create_wq"), EOPNOTSUPP, POINTER(ibv_destroy_wq, ibv_create_wq(context, &wq)), "work queue");
 	row(MAN("ibv_create_rwq_ind_table"), EOPNOTSUPP,
