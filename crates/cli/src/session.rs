@@ -101,11 +101,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        let Some(base) = self.path.parent() else { return };
+        // Under the base lock: a run that begins would take a half removed folder for a dead one, and its name for free.
         // What cannot be removed now is swept by a later run.
-        drop(fs::remove_dir_all(&self.path));
-        if let Some(base) = self.path.parent() {
-            drop(lock_base(base).and_then(|_lock| remove_if_unused(base)));
-        }
+        drop(lock_base(base).and_then(|_lock| {
+            fs::remove_dir_all(&self.path)?;
+            remove_if_unused(base)
+        }));
     }
 }
 
