@@ -11,14 +11,15 @@ use crate::mr::Mr;
 use crate::multicast::Groups;
 use crate::mw::Mw;
 use crate::pd::Pd;
+use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqAttr, XrcSrq};
 use crate::timers::Timers;
-use crate::types::{Access, AhAttr, EventType, MwType, QpType};
+use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
 use link::{Backlog, Batch, Endpoint, Flow, Path};
-use link::{GID_TABLE_LEN, GidTable, ip_of_gid};
+use link::{GID_TABLE_LEN, ip_of_gid};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -109,7 +110,7 @@ pub struct Device {
     keys: KeyTable,
     xrc: Xrc,
     qps: RwLock<QpTable>,
-    gids: Mutex<GidTable>,
+    pub(crate) port: Port,
     pub(crate) groups: Groups,
     next_pd: AtomicU32,
     events: OnceLock<Arc<dyn EventSink>>,
@@ -152,7 +153,7 @@ impl Device {
         let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
-        let gids = GidTable::new().map_err(OpenError::Interfaces)?;
+        let port = Port::open().map_err(OpenError::Interfaces)?;
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let device = Arc::new_cyclic(|this| Device {
@@ -165,7 +166,7 @@ impl Device {
             keys: KeyTable::new(),
             xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
-            gids: Mutex::new(gids),
+            port,
             groups: Groups::default(),
             next_pd: AtomicU32::new(1),
             events: OnceLock::new(),
@@ -270,10 +271,10 @@ impl Device {
     /// [`Error::Invalid`] for a port that does not exist.
     pub fn port(&self, port: u32) -> Result<PortAttr> {
         self.check_port(port)?;
-        let gids = self.fresh_gids();
-        let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| gids.active_mtu());
+        let port = self.port_now();
+        let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| port.gids.active_mtu());
         Ok(PortAttr {
-            active: gids.iter().any(|(_, entry)| entry.up),
+            active: port.state.active,
             max_mtu: MTU_4096,
             active_mtu: wire::mtu::code(mtu_bytes).unwrap_or(MTU_4096),
             gid_tbl_len: GID_TABLE_LEN as u32,
@@ -295,7 +296,7 @@ impl Device {
     /// [`Error::Invalid`] for a port that does not exist.
     pub fn gids(&self, port: u32) -> Result<Vec<GidEntry>> {
         self.check_port(port)?;
-        Ok(self.fresh_gids().iter().map(gid_entry).collect())
+        Ok(self.port_now().gids.iter().map(gid_entry).collect())
     }
 
     /// One entry of a port's GID table; `None` for an empty place.
@@ -307,18 +308,14 @@ impl Device {
         if index >= GID_TABLE_LEN as u32 {
             return Err(Error::Invalid("GID index outside the table"));
         }
-        let entry =
-            self.fresh_gids().get(index as usize).map(|entry| gid_entry((index as usize, entry)));
-        Ok(entry)
+        let port = self.port_now();
+        let entry = port.gids.get(index as usize);
+        Ok(entry.map(|entry| gid_entry((index as usize, entry))))
     }
 
-    /// The GID table as the interfaces are now. When the system cannot tell, the last known table stands.
-    fn fresh_gids(&self) -> MutexGuard<'_, GidTable> {
-        let changed = lock(&self.gids).refresh().is_ok_and(|changes| !changes.is_empty());
-        if changed {
-            self.raise(AsyncEvent { event: EventType::GidChange, source: EventSource::Port(1) });
-        }
-        lock(&self.gids)
+    /// The port as the interfaces are now; its events are raised where it changed.
+    pub(crate) fn port_now(&self) -> MutexGuard<'_, Known> {
+        self.port.now(|event| self.raise(AsyncEvent { event, source: EventSource::Port(1) }))
     }
 
     /// A port's P_Key.
@@ -371,7 +368,7 @@ impl Device {
 
     /// The backlog of the process with `slot` if it is on this host. One copy of its socket serves all who send there.
     fn backlog(&self, dst: IpAddr, slot: u16) -> Option<Arc<Backlog>> {
-        lock(&self.gids).find(dst)?;
+        self.port.known().gids.find(dst)?;
         let id = (slot, dst.is_ipv6());
         if let Some(known) = lock(&self.backlogs).get(&id).and_then(Weak::upgrade) {
             return Some(known);

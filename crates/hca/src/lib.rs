@@ -19,6 +19,7 @@ mod mr;
 pub mod multicast;
 mod mw;
 mod pd;
+mod port;
 mod progress;
 mod qp;
 pub mod sabotage;

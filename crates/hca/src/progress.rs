@@ -1,7 +1,7 @@
 //! Who moves packets when: the program's own threads while they poll, one sleeping thread otherwise (D1).
 //!
 //! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire what is due. The
-//! progress thread sleeps in `poll(2)` on the link's sockets. When it wakes and the program polls at this very moment, it
+//! progress thread sleeps in `poll(2)` on the link's sockets and on the news of the host's interfaces. When it wakes and the program polls at this very moment, it
 //! leaves the sockets to the program for a while ([`Relief`]), the longer the more often it finds that; so a polling
 //! program is not disturbed by a second thread, and one-sided traffic to a program that does not poll is served at once.
 
@@ -373,17 +373,22 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     let timeout = relief.or_else(|| until_timer(device));
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-    let mut fds: smallvec::SmallVec<[PollFd<'_>; 3]> = smallvec::SmallVec::new();
+    let mut fds: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
+    let watch = device.port.watch_fd();
+    fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     if relief.is_none() {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
     }
-    // Interrupted or not, the caller looks at everything afterwards.
+    // Interrupted or not, the caller looks at everything else afterwards.
     let _ = poll(&mut fds, timeout.as_ref());
     if !fds[0].revents().is_empty() {
         let _ = rustix::io::read(&thread.kick, &mut [0u8; 8]);
+    }
+    if watch.is_some() && !fds[1].revents().is_empty() {
+        drop(device.port_now());
     }
     thread.wakes_at_ns.store(0, Relaxed);
 }

@@ -20,6 +20,7 @@ mod receiver;
 mod stats;
 mod trace;
 mod udp;
+mod watch;
 
 pub use backlog::Backlog;
 pub use batch::{Batch, Fill};
@@ -29,6 +30,7 @@ pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, gid_of_ip, ip_of_gid}
 pub use receiver::{Datagram, Receiver};
 pub use stats::Stats;
 pub use trace::Trace;
+pub use watch::Watch;
 
 /// Endpoints and flows are shared between threads; buffers move from one to another.
 const _: () = {

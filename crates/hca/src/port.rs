@@ -1,0 +1,144 @@
+//! The port: its state and its GID table, which follow the host's interfaces.
+//!
+//! Whoever asks gets both as they are at that moment. The progress thread looks as soon as the kernel tells of a change
+//! ([`link::Watch`]), so that events come without anybody asking. Where the system does not tell, every question looks.
+
+use crate::types::EventType;
+use link::{Changes, GidEntry, GidTable, Watch};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The one port of a device.
+pub(crate) struct Port {
+    watch: Option<Watch>,
+    known: Mutex<Known>,
+}
+
+/// What is known of the port.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) gids: GidTable,
+    pub(crate) state: State,
+    /// There was a change that nobody has looked at yet.
+    stale: bool,
+}
+
+/// Whether the port carries packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct State {
+    /// Port state ACTIVE, otherwise DOWN.
+    pub(crate) active: bool,
+    /// An interface other than loopback was up once.
+    wired: bool,
+}
+
+impl State {
+    /// What follows when the port has `entries` from now on. A host without a network has an active port for traffic with
+    /// itself; where there was a network, the loss of its last interface is what pulling the cable is to a real port.
+    fn next<'a>(self, entries: impl Iterator<Item = &'a GidEntry>) -> State {
+        let (mut wire, mut loopback) = (false, false);
+        for entry in entries.filter(|entry| entry.up) {
+            wire |= !entry.loopback;
+            loopback |= entry.loopback;
+        }
+        let wired = self.wired || wire;
+        State { active: wire || (loopback && !wired), wired }
+    }
+}
+
+impl Known {
+    /// Takes over `changes` of the table and answers with the events that tell of them.
+    fn follow(&mut self, changes: &Changes) -> impl Iterator<Item = EventType> + use<> {
+        let before = self.state;
+        self.state = before.next(self.gids.iter().map(|(_, entry)| entry));
+        let port = match (before.active, self.state.active) {
+            (true, false) => Some(EventType::PortErr),
+            (false, true) => Some(EventType::PortActive),
+            _ => None,
+        };
+        let moved = !changes.added.is_empty() || !changes.removed.is_empty();
+        port.into_iter().chain(moved.then_some(EventType::GidChange))
+    }
+}
+
+impl Port {
+    /// The port over the interfaces of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel does not list interfaces and addresses (rtnetlink).
+    pub(crate) fn open() -> io::Result<Port> {
+        // Listening comes first: nothing happens unheard between the two.
+        let watch = Watch::open().ok();
+        let mut known = Known::default();
+        let changes = known.gids.refresh()?;
+        let _ = known.follow(&changes);
+        Ok(Port { watch, known: Mutex::new(known) })
+    }
+
+    /// Readable when the interfaces changed; `None` where the system does not tell.
+    pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What was known when somebody looked last.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is so now. `report` hears of each event in its order, with the port locked: it must only queue and wake. When
+    /// the system cannot tell, the last known stands.
+    pub(crate) fn now(&self, report: impl FnMut(EventType)) -> MutexGuard<'_, Known> {
+        let mut known = self.known();
+        known.stale |= self.watch.as_ref().is_none_or(Watch::changed);
+        if known.stale
+            && let Ok(changes) = known.gids.refresh()
+        {
+            known.stale = false;
+            known.follow(&changes).for_each(report);
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn entry(loopback: bool, up: bool) -> GidEntry {
+        let ip = Ipv4Addr::LOCALHOST.into();
+        GidEntry { gid: [0; 16], ip, ifindex: 1, ifname: String::new(), mtu: 1500, up, loopback }
+    }
+
+    #[test]
+    fn loopback_holds_a_port_up_until_there_was_a_wire() {
+        let (lo, up, down) = (entry(true, true), entry(false, true), entry(false, false));
+        let alone = State::default().next([&lo].into_iter());
+        assert!(alone.active);
+        assert!(alone.next([&lo, &down].into_iter()).active, "a bridge without a carrier");
+        assert!(!alone.next(std::iter::empty()).active);
+        let wired = alone.next([&lo, &up].into_iter());
+        assert!(wired.active);
+        let pulled = wired.next([&lo, &down].into_iter());
+        assert!(!pulled.active);
+        assert!(!pulled.next([&lo].into_iter()).active, "set down");
+        assert!(pulled.next([&up].into_iter()).active);
+    }
+
+    #[test]
+    fn events_tell_of_edges_only() {
+        let mut known = Known::default();
+        let events = |known: &mut Known, changes: Changes| -> Vec<u32> {
+            known.follow(&changes).map(|event| event as u32).collect()
+        };
+        let came = Changes { added: vec![0], ..Changes::default() };
+        let slower = Changes { changed: vec![0], ..Changes::default() };
+        assert_eq!(events(&mut known, came), [EventType::GidChange as u32]);
+        assert_eq!(events(&mut known, slower), []);
+        known.state.active = true;
+        let gone = Changes { removed: vec![0], ..Changes::default() };
+        let expected = [EventType::PortErr as u32, EventType::GidChange as u32];
+        assert_eq!(events(&mut known, gone), expected);
+    }
+}
