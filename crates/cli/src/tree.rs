@@ -4,7 +4,7 @@
 use crate::args::Device;
 use crate::failure::{Context, Failure, Outcome};
 use crate::identity;
-use pcie::{Below, Function, Platform, PlatformError, Role};
+use pcie::{Below, Function, Link, Platform, PlatformError, Role};
 use std::fs;
 use std::path::{Path, PathBuf};
 use sysfs::{
@@ -172,21 +172,27 @@ fn pci_function(platform: &Platform, function: &Function) -> PciFunction {
         Below::Port(port) => machine.function(port).and_then(|port| port.link),
         Below::Host(_) => None,
     };
+    let (speed_gts, width) = match link {
+        Some(Link::Lanes { speed_gts, width }) => (speed_gts, width),
+        _ => (0.0, 0),
+    };
+    // A platform file gives both.
+    let (vendor, device) = function.id.unwrap_or_default();
     PciFunction {
         bdf: function.address.to_string(),
         bridges,
-        vendor: function.vendor,
-        device: function.device,
-        subsystem_vendor: function.vendor,
+        vendor,
+        device,
+        subsystem_vendor: vendor,
         subsystem_device: 0,
         revision: 0,
-        class: function.class,
+        class: function.class.unwrap_or_default(),
         numa_node: numa_node.and_then(|node| i32::try_from(node).ok()).unwrap_or(-1),
         local_cpus: (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
             .collect(),
         bars: bars(function),
-        link_speed_tenth_gt_s: link.map_or(0, |link| (link.speed_gts * 10.0) as u32),
-        link_width: link.map_or(0, |link| link.width.min(255) as u8),
+        link_speed_tenth_gt_s: (speed_gts * 10.0) as u32,
+        link_width: width.min(255) as u8,
     }
 }
 

@@ -6,15 +6,19 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod label;
 mod link;
 mod machine;
 mod platform;
 mod route;
+mod share;
 mod verdict;
 
 pub use address::{Address, BadAddress};
-pub use link::{Link, LinkId};
+pub use label::{Label, labels};
+pub use link::{Link, LinkId, NoSuchLink};
 pub use machine::{Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError};
 pub use platform::{Platform, PlatformError};
-pub use route::{Route, Target, Unreachable};
+pub use route::{Route, Target, Unreachable, Way, way};
+pub use share::{Flow, share};
 pub use verdict::{MapType, Verdict, verdict};

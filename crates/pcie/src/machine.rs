@@ -1,6 +1,6 @@
 //! The tree: host bridges, ports and functions.
 
-use crate::{Address, Link};
+use crate::{Address, Link, LinkId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -46,21 +46,23 @@ pub enum Kind {
     SwitchUpstream,
     /// Downstream port of a switch.
     SwitchDownstream,
+    /// Any other bridge: to conventional PCI, or one that did not say what it is.
+    Bridge,
     /// Endpoint.
     Endpoint,
 }
 
-/// What a function serves as on a software platform.
+/// What a function serves as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// A port, or a device of no interest to us.
     Other,
-    /// A software HCA.
+    /// A network adapter that does RDMA, or on a real machine may.
     Hca,
     /// The Data Direct function of an HCA.
     DataDirect,
-    /// A software GPU.
+    /// A GPU or other accelerator with memory of its own.
     Gpu,
 }
 
@@ -78,9 +80,13 @@ pub enum Below {
 pub struct HostBridge {
     /// Name, unique in the machine.
     pub name: String,
+    /// Whether it is one host bridge for certain. Some files show no more than the processor (NCCL's): what hangs below one of
+    /// those may be below several bridges.
+    pub certain: bool,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
-    /// Vendor and device id of the first device on the root bus, if known: what P2PDMA's list is about.
+    /// Vendor and device id of the first device on the root bus, if known: what P2PDMA's list is about
+    /// ([`HostBridge::NO_DEVICE`] if that is neither device 00.0 nor a root port).
     pub root_device: Option<(u16, u16)>,
 }
 
@@ -94,37 +100,84 @@ pub struct Cpu {
     pub family: u32,
 }
 
-/// A PCI function: port or device.
+/// A PCI function: port or device. What was not read is `None`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Function {
     /// Address.
     pub address: Address,
     /// Name on a software platform, else empty.
     pub name: String,
-    /// Purpose on a software platform.
+    /// Purpose.
     pub role: Role,
     /// For a Data Direct function, the name of its HCA.
     pub of: Option<String>,
     /// Port or endpoint.
     pub kind: Kind,
-    /// Vendor id.
-    pub vendor: u16,
-    /// Device id.
-    pub device: u16,
+    /// Vendor and device id.
+    pub id: Option<(u16, u16)>,
     /// Class code, 24 bits.
-    pub class: u32,
+    pub class: Option<u32>,
     /// What it hangs below.
     pub below: Below,
-    /// For a root port or switch downstream port, the link below it, if known.
+    /// For a root port or switch downstream port the link below it, for any other function the one above it, as it runs.
     pub link: Option<Link>,
+    /// The same link at its best, as this end could run it.
+    pub best_link: Option<Link>,
     /// ACS.
     pub acs: Acs,
-    /// Whether Address Translation Services are on, if known.
+    /// Whether Address Translation Services are on.
     pub ats: Option<bool>,
+    /// NUMA node that firmware names for it.
+    pub numa_node: Option<u32>,
+    /// IOMMU group.
+    pub iommu_group: Option<u32>,
+    /// Driver bound to it.
+    pub driver: Option<String>,
+    /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices.
+    pub interfaces: Vec<String>,
+    /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
+    pub vuid: Option<String>,
     /// Bytes of device memory, on a software platform.
     pub memory_bytes: Option<u64>,
-    /// Bytes of it that the BAR shows, on a software platform.
+    /// Bytes of it that the BAR shows; on a real machine the largest BAR.
     pub bar_bytes: Option<u64>,
+}
+
+impl Function {
+    /// A function of which no more is known.
+    pub fn new(address: Address, kind: Kind, below: Below) -> Function {
+        Function {
+            address,
+            name: String::new(),
+            role: Role::Other,
+            of: None,
+            kind,
+            id: None,
+            class: None,
+            below,
+            link: None,
+            best_link: None,
+            acs: Acs::Unknown,
+            ats: None,
+            numa_node: None,
+            iommu_group: None,
+            driver: None,
+            interfaces: Vec::new(),
+            vuid: None,
+            memory_bytes: None,
+            bar_bytes: None,
+        }
+    }
+
+    /// Whether a link hangs below this function.
+    pub fn is_downstream_port(&self) -> bool {
+        matches!(self.kind, Kind::RootPort | Kind::SwitchDownstream)
+    }
+}
+
+impl HostBridge {
+    /// The root device of a bridge whose first device is none that counts: on no list.
+    pub const NO_DEVICE: (u16, u16) = (0xffff, 0xffff);
 }
 
 /// Why functions do not form a tree.
@@ -216,6 +269,21 @@ impl Machine {
             Below::Port(port) => self.functions.get(&port),
             Below::Host(_) => None,
         })
+    }
+
+    /// A hop's PCIe link, if it is one and known.
+    pub fn link(&self, hop: LinkId) -> Option<Link> {
+        match hop {
+            LinkId::Below(function) | LinkId::Above(function) => self.function(function)?.link,
+            LinkId::RootComplex(_) | LinkId::Sockets(..) => None,
+        }
+    }
+
+    /// The NUMA node of a function: its own, else that of the nearest bridge above that has one.
+    pub fn numa_node_of(&self, function: &Function) -> Option<u32> {
+        self.upwards(function)
+            .find_map(|f| f.numa_node)
+            .or_else(|| self.hosts[self.host_of(function)?].numa_node)
     }
 
     /// Index of the host bridge above a function.

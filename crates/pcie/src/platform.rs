@@ -163,7 +163,12 @@ impl File {
                 )));
             }
             let root_device = host.root_device.as_deref().map(id).transpose()?;
-            hosts.push(HostBridge { name: host.name, numa_node: host.numa_node, root_device });
+            hosts.push(HostBridge {
+                name: host.name,
+                certain: true,
+                numa_node: host.numa_node,
+                root_device,
+            });
         }
         let below = |text: &str| match hosts.iter().position(|h| h.name == text) {
             Some(host) => Ok(Below::Host(host)),
@@ -181,32 +186,12 @@ impl File {
                     port.address
                 )));
             }
-            if let Some(link) = port.link
-                && !(link.speed_gts > 0.0
-                    && link.speed_gts <= 256.0
-                    && (1..=32).contains(&link.width))
-            {
-                return Err(PlatformError::Value(format!(
-                    "port {}: no such link as {link}",
-                    port.address
-                )));
-            }
-            let (vendor, device) = id(port.id.as_deref().unwrap_or("f0f0:0010"))?;
             functions.push(Function {
-                address: port.address,
-                name: String::new(),
-                role: Role::Other,
-                of: None,
-                kind: port.kind,
-                vendor,
-                device,
-                class: 0x06_04_00,
-                below: below(&port.below)?,
+                id: Some(id(port.id.as_deref().unwrap_or("f0f0:0010"))?),
+                class: Some(0x06_04_00),
                 link: port.link,
                 acs: acs(port.acs)?,
-                ats: None,
-                memory_bytes: None,
-                bar_bytes: None,
+                ..Function::new(port.address, port.kind, below(&port.below)?)
             });
         }
         for entry in self.function {
@@ -216,22 +201,17 @@ impl File {
                     entry.name
                 )));
             }
-            let (vendor, device) = id(&entry.id)?;
             functions.push(Function {
-                address: entry.address,
                 name: entry.name,
                 role: entry.role,
                 of: entry.of,
-                kind: Kind::Endpoint,
-                vendor,
-                device,
-                class: entry.class,
-                below: below(&entry.below)?,
-                link: None,
+                id: Some(id(&entry.id)?),
+                class: Some(entry.class),
                 acs: acs(entry.acs)?,
                 ats: entry.ats,
                 memory_bytes: entry.memory_bytes,
                 bar_bytes: entry.bar_bytes,
+                ..Function::new(entry.address, Kind::Endpoint, below(&entry.below)?)
             });
         }
         for function in functions.iter().filter(|f| f.role == Role::DataDirect) {
@@ -390,7 +370,7 @@ mod tests {
             ("below = \"0000:17:02.0\"", "below = \"0000:18:00.0\"", "endpoint"),
             ("acs = []", "acs = [\"XX\"]", "ACS bit"),
             ("8086:09a2", "8086", "not an id"),
-            ("width = 16", "width = 0", "no such link"),
+            ("width = 16", "width = 0", "0 lanes"),
             ("address = \"0000:17:01.0\"", "address = \"0000:17:00.0\"", "twice"),
             ("address = \"0000:17:01.0\"", "address = \"17\"", "not a PCI address"),
             ("of = \"peerdma0\"", "of = \"mlx5_0\"", "HCA"),

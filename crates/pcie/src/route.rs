@@ -149,7 +149,7 @@ pub(crate) fn find(
     };
     let (map_type, distance, links) = match target {
         Target::Host { numa_node } => {
-            let mut links: Vec<LinkId> = ports_above(machine, function, None).collect();
+            let mut links: Vec<LinkId> = links_above(machine, function, None).collect();
             if let Some(host) = machine.host_of(function) {
                 links.push(LinkId::RootComplex(host));
                 links.extend(between_nodes(machine.hosts()[host].numa_node, numa_node));
@@ -167,11 +167,7 @@ pub(crate) fn find(
             (verdict.map_type, verdict.distance, peer_links(machine, function, provider, &verdict))
         }
     };
-    let rate = |link: &LinkId| match link {
-        LinkId::Below(port) => machine.function(*port)?.link.map(|l| l.bytes_per_second()),
-        _ => None,
-    };
-    let bytes_per_second = links.iter().filter_map(rate).min();
+    let bytes_per_second = narrowest(machine, &links);
     Ok(Route {
         function: Some(function.address),
         target,
@@ -184,23 +180,48 @@ pub(crate) fn find(
 }
 
 /// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream link.
-fn ports_above<'a>(
+fn links_above<'a>(
     machine: &'a Machine,
     function: &'a Function,
     until: Option<Address>,
 ) -> impl Iterator<Item = LinkId> + 'a {
-    // a port above the function carries the link below it, also when the paths turn round at that very port
-    let mut done = until == Some(function.address);
+    let uppers = machine.upwards(function).skip(1).map(Some).chain([None]);
     machine
         .upwards(function)
-        .skip(1)
-        .take_while(move |port| {
-            let take = !done;
-            done |= until == Some(port.address);
-            take
+        .zip(uppers)
+        // a port above the function carries the link below it, also when the paths turn round at that very port
+        .take_while(move |(lower, _)| until != Some(lower.address))
+        .filter_map(|(lower, upper)| match upper {
+            Some(port) if port.is_downstream_port() => Some(LinkId::Below(port.address)),
+            _ if !lower.is_downstream_port() && lower.link.is_some() => {
+                Some(LinkId::Above(lower.address))
+            }
+            _ => None,
         })
-        .filter(|port| port.is_downstream_port())
-        .map(|port| LinkId::Below(port.address))
+}
+
+/// The way between two functions on a machine that is only looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// What P2PDMA says.
+    pub verdict: Verdict,
+    /// The hops from client to provider: over the host bridge where the verdict sends them there, else by the nearest common bridge,
+    /// also where there is no verdict for it.
+    pub links: Vec<LinkId>,
+    /// Rate of the narrowest hop in bytes per second, if any is known.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// The way by which `client` would reach the memory of `provider`.
+pub fn way(machine: &Machine, provider: &Function, client: &Function) -> Way {
+    let verdict = verdict(machine, provider, client);
+    let links = peer_links(machine, client, provider, &verdict);
+    let bytes_per_second = narrowest(machine, &links);
+    Way { verdict, links, bytes_per_second }
+}
+
+fn narrowest(machine: &Machine, links: &[LinkId]) -> Option<u64> {
+    links.iter().filter_map(|&link| Some(machine.link(link)?.bytes_per_second())).min()
 }
 
 fn peer_links(
@@ -209,9 +230,9 @@ fn peer_links(
     provider: &Function,
     verdict: &Verdict,
 ) -> Vec<LinkId> {
-    let through = verdict.map_type == MapType::ThruHostBridge;
+    let through = verdict.map_type == MapType::ThruHostBridge || verdict.common.is_none();
     let until = if through { None } else { verdict.common };
-    let mut links: Vec<LinkId> = ports_above(machine, client, until).collect();
+    let mut links: Vec<LinkId> = links_above(machine, client, until).collect();
     if through {
         let (a, b) = (machine.host_of(client), machine.host_of(provider));
         links.extend(a.map(LinkId::RootComplex));
@@ -221,7 +242,7 @@ fn peer_links(
             links.extend(b.map(LinkId::RootComplex));
         }
     }
-    let down: Vec<LinkId> = ports_above(machine, provider, until).collect();
+    let down: Vec<LinkId> = links_above(machine, provider, until).collect();
     for link in down.into_iter().rev() {
         // two functions of one device turn round at the port above them: one link, not two
         if through || links.last() != Some(&link) {

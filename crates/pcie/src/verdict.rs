@@ -3,8 +3,8 @@
 //! Source of every rule: `drivers/pci/p2pdma.c` (`calc_map_type_and_dist`, `pci_bridge_has_acs_redir`,
 //! `cpu_supports_p2pdma`, `host_bridge_whitelist`) and the map types of `include/linux/pci-p2pdma.h`.
 
+use crate::Address;
 use crate::machine::{Acs, AcsBits, Cpu, Function, Machine};
-use crate::{Address, Kind};
 use std::fmt;
 
 /// How peer memory is mapped (`enum pci_p2pdma_map_type`), with the kernel's numbers.
@@ -212,13 +212,6 @@ fn host_bridge_allows(machine: &Machine, provider: &Function, client: &Function)
         }
     }
     Allowed::Yes
-}
-
-impl Function {
-    /// Whether a link hangs below this function.
-    pub fn is_downstream_port(&self) -> bool {
-        matches!(self.kind, Kind::RootPort | Kind::SwitchDownstream)
-    }
 }
 
 #[cfg(test)]

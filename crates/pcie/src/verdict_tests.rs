@@ -1,7 +1,7 @@
 //! One case for each rule of `drivers/pci/p2pdma.c` and for the facts the rules read.
 
 use super::*;
-use crate::{Below, HostBridge, Role};
+use crate::{Below, HostBridge, Kind};
 use Acs::{Absent, Enabled, Unknown};
 
 const INTEL: (u16, u16) = (0x8086, 0x09a2);
@@ -11,22 +11,7 @@ fn address(text: &str) -> Address {
 }
 
 fn function(at: &str, kind: Kind, below: Below, acs: Acs) -> Function {
-    Function {
-        address: address(at),
-        name: String::new(),
-        role: Role::Other,
-        of: None,
-        kind,
-        vendor: 0,
-        device: 0,
-        class: 0,
-        below,
-        link: None,
-        acs,
-        ats: None,
-        memory_bytes: None,
-        bar_bytes: None,
-    }
+    Function { acs, ..Function::new(address(at), kind, below) }
 }
 
 /// Two host bridges. Below the first a switch with devices at 04:00 (two functions) and 05:00, and a device at 06:00 on a
@@ -78,6 +63,7 @@ impl Board {
         ];
         let functions = all.map(|(at, kind, below)| function(at, kind, below, acs(at))).to_vec();
         let hosts = [0, 1].map(|i| HostBridge {
+            certain: true,
             name: format!("h{i}"),
             numa_node: None,
             root_device: self.hosts[i],

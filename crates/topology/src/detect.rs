@@ -1,0 +1,182 @@
+//! What a file is, by its content.
+
+use crate::archive::{Archive, is_archive};
+use crate::source::{Folder, Tree};
+use crate::take::take;
+use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs};
+use pcie::{Machine, Platform};
+use std::fmt;
+use std::path::Path;
+
+/// What a machine was read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// `/sys`, of this machine or a captured one.
+    Sysfs,
+    /// `lspci -vvv`.
+    Lspci,
+    /// `lspci -tv`.
+    LspciTree,
+    /// NCCL's or RCCL's topology XML.
+    Nccl,
+    /// hwloc's XML.
+    Hwloc,
+    /// rdma-core's `rdma_topo dump`.
+    RdmaTopo,
+    /// `nvidia-smi -q -x`.
+    NvidiaSmi,
+    /// A platform file.
+    Platform,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Sysfs => "sysfs",
+            Format::Lspci => "lspci -vvv",
+            Format::LspciTree => "lspci -tv",
+            Format::Nccl => "NCCL topology XML",
+            Format::Hwloc => "hwloc XML",
+            Format::RdmaTopo => "rdma_topo dump",
+            Format::NvidiaSmi => "nvidia-smi -q -x",
+            Format::Platform => "platform file",
+        })
+    }
+}
+
+/// A machine and where it comes from.
+#[derive(Debug)]
+pub struct Capture {
+    /// The machine.
+    pub machine: Machine,
+    /// What it was read from.
+    pub format: Format,
+    /// The product, if the source names it.
+    pub name: Option<String>,
+    /// What was odd about the source.
+    pub notes: Vec<String>,
+}
+
+/// This machine.
+///
+/// A container without `/sys` and a machine without PCI are machines without functions.
+///
+/// # Errors
+/// [`Error::Tree`] if the kernel's tree is none.
+pub fn this_machine() -> Result<Capture, Error> {
+    of_tree(&Folder::new(Path::new("/")))
+}
+
+/// Takes the machine of a folder or archive home in one file (see [`crate::take`]).
+///
+/// # Errors
+/// A source that is neither, or cannot be read; those of writing.
+pub fn take_file(path: &Path, out: impl std::io::Write) -> Result<(), Error> {
+    let wrote = |result: std::io::Result<()>| result.map_err(Error::Write);
+    if path.is_dir() {
+        return wrote(take(&Folder::new(path), out));
+    }
+    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
+    if !is_archive(&bytes) {
+        return Err(Error::NoTree(path.to_owned()));
+    }
+    wrote(take(&Archive::parse(&bytes)?, out))
+}
+
+/// Reads a folder or file of any format.
+///
+/// # Errors
+/// [`Error`] says what was tried and what is wrong.
+pub fn read(path: &Path) -> Result<Capture, Error> {
+    if path.is_dir() {
+        return of_tree(&Folder::new(path));
+    }
+    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
+    parse(&bytes, &path.display().to_string())
+}
+
+/// Reads a file's content; `name` is for messages.
+fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
+    if is_archive(bytes) {
+        return of_tree(&Archive::parse(bytes)?);
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let plain = |format, machine| Capture { machine, format, name: None, notes: Vec::new() };
+    match text.trim_start_matches('\u{feff}').trim_start().chars().next() {
+        Some('<') => xml(&text, name),
+        // a TOML file may begin with a bracket too
+        Some('[') if serde_json::from_str::<Vec<serde::de::IgnoredAny>>(&text).is_ok() => {
+            Ok(plain(Format::RdmaTopo, rdma_topo::read(&text)?))
+        }
+        Some('{') => Err(Error::malformed("rdma_topo dump", "a list of devices is expected")),
+        _ if lspci_tree::is_tree(&text) => Ok(plain(Format::LspciTree, lspci_tree::read(&text)?)),
+        _ if lspci::is_listing(&text) => Ok(plain(Format::Lspci, lspci::read(&text)?)),
+        _ if text.contains("[[host_bridge]]") => {
+            Ok(plain(Format::Platform, Platform::from_toml(&text)?.machine().clone()))
+        }
+        _ => Err(Error::UnknownFormat(name.to_owned())),
+    }
+}
+
+fn xml(text: &str, name: &str) -> Result<Capture, Error> {
+    // hwloc's files name a DTD; entities are not resolved
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let document = roxmltree::Document::parse_with_options(text, options)
+        .map_err(|error| Error::malformed("XML", error))?;
+    let root = document.root_element();
+    match root.tag_name().name() {
+        "system" => {
+            let (machine, notes) = nccl::read(root)?;
+            Ok(Capture { machine, format: Format::Nccl, name: None, notes })
+        }
+        "graphs" => Err(Error::malformed(
+            "NCCL graph XML",
+            "it holds the rings NCCL found, not the machine; \
+             give the file of NCCL_TOPO_DUMP_FILE",
+        )),
+        "nvidia_smi_log" => {
+            let machine = smi::read(root)?;
+            Ok(Capture { machine, format: Format::NvidiaSmi, name: None, notes: Vec::new() })
+        }
+        "topology" => {
+            let hwloc::Hwloc { machine, name, notes } = hwloc::read(root)?;
+            Ok(Capture { machine, format: Format::Hwloc, name, notes })
+        }
+        other => Err(Error::UnknownFormat(format!("{name}: XML with a root element <{other}>"))),
+    }
+}
+
+fn of_tree(tree: &dyn Tree) -> Result<Capture, Error> {
+    let name = tree.line("/sys/class/dmi/id/product_name").filter(|name| !name.is_empty());
+    Ok(Capture { machine: sysfs::read(tree)?, format: Format::Sysfs, name, notes: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nothing_is_refused_with_a_reason() {
+        for (bytes, reason) in [
+            (&b""[..], "not a format"),
+            (b"hello", "not a format"),
+            (b"<html></html>", "<html>"),
+            (b"<system", "XML"),
+            (b"{}", "a list"),
+            (b"\xff\xfe\x00", "not a format"),
+            (b"[[host_bridge]]\nnam = 1", "platform file"),
+        ] {
+            let error = parse(bytes, "x").unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_platform_file_is_a_machine() {
+        let text = include_bytes!("../../pcie/src/default.toml");
+        let capture = parse(text, "x").unwrap();
+        assert_eq!(capture.format, Format::Platform);
+        assert_eq!(crate::accelerators(&capture.machine).len(), 2);
+        assert_eq!(crate::adapters(&capture.machine).len(), 1);
+    }
+}

@@ -1,0 +1,260 @@
+//! `/sys` and `/proc` of a machine, this one or a captured one (Documentation/ABI/testing/sysfs-bus-pci).
+
+use crate::assemble::{Device, assemble};
+use crate::source::Tree;
+use crate::{Error, config};
+use pcie::{Cpu, Link, Machine};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// Reads a machine.
+pub(crate) fn read(tree: &dyn Tree) -> Result<Machine, Error> {
+    let nodes = Nodes::read(tree);
+    let devices: Vec<Device> =
+        tree.list(DEVICES).iter().map(|name| device(tree, name, &nodes)).collect();
+    assemble("sysfs", cpu(tree), nodes.count(), &devices)
+}
+
+fn device(tree: &dyn Tree, name: &str, nodes: &Nodes) -> Device {
+    let path = tree.real(&format!("{DEVICES}/{name}"));
+    let line = |attribute: &str| tree.line(&format!("{path}/{attribute}"));
+    let hex = |attribute: &str| {
+        let text = line(attribute)?;
+        u32::from_str_radix(text.strip_prefix("0x").unwrap_or(&text), 16).ok()
+    };
+    let id = |attribute: &str| u16::try_from(hex(attribute)?).ok();
+    let link = |which: &str| {
+        parse_link(&line(&format!("{which}_link_speed"))?, &line(&format!("{which}_link_width"))?)
+    };
+    Device {
+        config: tree.read(&format!("{path}/config")).unwrap_or_default(),
+        id: id("vendor").zip(id("device")),
+        class: hex("class"),
+        numa_node: line("numa_node")
+            .and_then(|node| node.parse().ok())
+            .or_else(|| nodes.holding(&line("local_cpus")?)),
+        iommu_group: tree.link_name(&format!("{path}/iommu_group")).and_then(|n| n.parse().ok()),
+        driver: tree.link_name(&format!("{path}/driver")),
+        interfaces: interfaces(tree, &path),
+        link: link("current"),
+        best_link: link("max"),
+        largest_bar_bytes: tree
+            .read(&format!("{path}/resource"))
+            .and_then(|text| largest_bar(&String::from_utf8_lossy(&text))),
+        vuid: tree.read(&format!("{path}/vpd")).and_then(|vpd| config::vpd(&vpd, b"VU")),
+        path,
+    }
+}
+
+/// What drivers made of a device, RDMA devices first.
+fn interfaces(tree: &dyn Tree, path: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for class in ["infiniband", "net", "drm", "nvme", "mem"] {
+        let of = tree.list(&format!("{path}/{class}"));
+        names.extend(of.into_iter().filter(|name| class != "drm" || name.starts_with("card")));
+    }
+    names
+}
+
+/// A link as sysfs and NCCL write it: `16.0 GT/s PCIe` and `16`. Unknown speeds and widths are 0, 63, 255 or words.
+pub(crate) fn parse_link(speed: &str, width: &str) -> Option<Link> {
+    let speed_gts = speed.split_whitespace().next()?.trim_end_matches("GT/s").parse().ok()?;
+    Link::lanes(speed_gts, width.trim_start_matches('x').parse().ok()?).ok()
+}
+
+/// The largest of the six memory BARs: a line of `resource` is start, end and flags.
+fn largest_bar(text: &str) -> Option<u64> {
+    const IORESOURCE_MEM: u64 = 0x200;
+    text.lines()
+        .take(6)
+        .filter_map(|line| {
+            let mut numbers = line
+                .split_whitespace()
+                .map(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
+            let (start, end, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
+            (flags & IORESOURCE_MEM != 0).then(|| end.checked_sub(start)?.checked_add(1))?
+        })
+        .max()
+}
+
+/// The NUMA nodes and their processors.
+struct Nodes {
+    /// Node number and `cpumap` as words, the lowest first.
+    maps: Vec<(u32, Vec<u32>)>,
+    known: bool,
+}
+
+impl Nodes {
+    fn read(tree: &dyn Tree) -> Nodes {
+        let names = tree.list("/sys/devices/system/node");
+        let number = |name: &str| name.strip_prefix("node")?.parse::<u32>().ok();
+        let maps: Vec<(u32, Vec<u32>)> = names
+            .iter()
+            .filter_map(|name| {
+                let map = tree.line(&format!("/sys/devices/system/node/{name}/cpumap"));
+                Some((number(name)?, mask(&map.unwrap_or_default())))
+            })
+            .collect();
+        Nodes { known: !maps.is_empty(), maps }
+    }
+
+    /// How many there are that have processors; memory alone (a GPU's, CXL) holds no device.
+    fn count(&self) -> Option<u32> {
+        let with_processors =
+            self.maps.iter().filter(|(_, map)| map.iter().any(|&word| word != 0)).count();
+        self.known.then(|| u32::try_from(with_processors).ok())?
+    }
+
+    /// The one node that has all processors of a map.
+    fn holding(&self, map: &str) -> Option<u32> {
+        let wanted = mask(map);
+        wanted.iter().any(|&word| word != 0).then_some(())?;
+        let inside = |node: &Vec<u32>| {
+            wanted
+                .iter()
+                .enumerate()
+                .all(|(i, word)| word & !node.get(i).copied().unwrap_or(0) == 0)
+        };
+        Some(self.maps.iter().find(|(_, map)| inside(map))?.0)
+    }
+}
+
+/// A processor map, `00000000,000000ff`, as words with the lowest first.
+fn mask(text: &str) -> Vec<u32> {
+    text.split(',').rev().map(|word| u32::from_str_radix(word.trim(), 16).unwrap_or(0)).collect()
+}
+
+/// The processor by `/proc/cpuinfo`. Other architectures have no such line and are on no list of P2PDMA's by processor.
+pub(crate) fn cpu(tree: &dyn Tree) -> Option<Cpu> {
+    let bytes = tree.read("/proc/cpuinfo")?;
+    let text = String::from_utf8_lossy(&bytes);
+    let first: Vec<(&str, &str)> = text
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, value)| (key.trim(), value.trim()))
+        .collect();
+    let value = |key: &str| first.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
+    match (value("vendor_id"), value("cpu family")) {
+        (Some(vendor), Some(family)) => {
+            Some(Cpu { vendor: vendor.to_owned(), family: family.parse().ok()? })
+        }
+        _ if first.is_empty() => None,
+        _ => {
+            let vendor = value("CPU implementer").or_else(|| value("cpu")).unwrap_or("other");
+            Some(Cpu { vendor: vendor.to_owned(), family: 0 })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Files, and links by their target.
+    #[derive(Default)]
+    struct Fake(BTreeMap<String, Result<Vec<u8>, String>>);
+
+    impl Fake {
+        fn put(&mut self, path: &str, content: &[u8]) {
+            self.0.insert(path.into(), Ok(content.to_vec()));
+        }
+        fn put_link(&mut self, path: &str, target: &str) {
+            self.0.insert(path.into(), Err(target.into()));
+        }
+    }
+
+    impl Tree for Fake {
+        fn read(&self, path: &str) -> Option<Vec<u8>> {
+            self.0.get(path)?.as_ref().ok().cloned()
+        }
+        fn list(&self, path: &str) -> Vec<String> {
+            let start = format!("{path}/");
+            let mut names: Vec<String> = self
+                .0
+                .keys()
+                .filter_map(|p| Some(p.strip_prefix(&start)?.split('/').next()?.to_owned()))
+                .collect();
+            names.dedup();
+            names
+        }
+        fn link(&self, path: &str) -> Option<String> {
+            self.0.get(path)?.as_ref().err().cloned()
+        }
+        fn real(&self, path: &str) -> String {
+            self.link(path).unwrap_or_else(|| path.to_owned())
+        }
+    }
+
+    #[test]
+    fn attributes_become_a_function() {
+        let mut tree = Fake::default();
+        let dir = "/sys/devices/pci0000:17/0000:17:00.0";
+        let card = format!("{dir}/0000:18:00.0");
+        tree.put_link(&format!("{DEVICES}/0000:17:00.0"), dir);
+        tree.put_link(&format!("{DEVICES}/0000:18:00.0"), &card);
+        tree.put(&format!("{dir}/class"), b"0x060400\n");
+        tree.put(&format!("{dir}/vendor"), b"0x8086\n");
+        tree.put(&format!("{dir}/device"), b"0x09a2\n");
+        for (attribute, value) in [
+            ("vendor", "0x15b3\n"),
+            ("device", "0x1021\n"),
+            ("class", "0x020700\n"),
+            ("numa_node", "-1\n"),
+            ("local_cpus", "00000000,0000ff00\n"),
+            ("current_link_speed", "32.0 GT/s PCIe\n"),
+            ("current_link_width", "16\n"),
+            ("max_link_speed", "Unknown\n"),
+            ("max_link_width", "255\n"),
+            ("infiniband/mlx5_0/fw_ver", "28.1\n"),
+            ("net/ib0/mtu", "4092\n"),
+        ] {
+            tree.put(&format!("{card}/{attribute}"), value.as_bytes());
+        }
+        tree.put(
+            &format!("{card}/resource"),
+            b"0x0000000000000000 0x0000000001ffffff 0x000000000014220c\n0x10 0x1f 0x101\n",
+        );
+        tree.put_link(&format!("{card}/driver"), "../../../bus/pci/drivers/mlx5_core");
+        tree.put_link(&format!("{card}/iommu_group"), "../../../kernel/iommu_groups/35");
+        tree.put("/sys/devices/system/node/node0/cpumap", b"000000ff\n");
+        tree.put("/sys/devices/system/node/node1/cpumap", b"0000ff00\n");
+        tree.put(
+            "/proc/cpuinfo",
+            b"processor : 0\nvendor_id : GenuineIntel\ncpu family : 6\n\nprocessor : 1\n",
+        );
+        let machine = read(&tree).unwrap();
+        let hca = machine.function("0000:18:00.0".parse().unwrap()).unwrap();
+        assert_eq!(hca.role, pcie::Role::Hca);
+        assert_eq!(hca.id, Some((0x15b3, 0x1021)));
+        assert_eq!(hca.numa_node, Some(1));
+        assert_eq!(hca.iommu_group, Some(35));
+        assert_eq!(hca.driver.as_deref(), Some("mlx5_core"));
+        assert_eq!(hca.interfaces, ["mlx5_0", "ib0"]);
+        assert_eq!(hca.bar_bytes, Some(0x200_0000));
+        assert_eq!(hca.best_link, None);
+        assert_eq!(hca.acs, pcie::Acs::Unknown);
+        // the port did not say how its link runs, the card did
+        let port = machine.function("0000:17:00.0".parse().unwrap()).unwrap();
+        assert_eq!(port.kind, pcie::Kind::RootPort);
+        assert_eq!(port.link, Link::lanes(32.0, 16).ok());
+        assert_eq!(machine.hosts()[0].root_device, Some((0x8086, 0x09a2)));
+        assert_eq!(machine.cpu().unwrap().family, 6);
+    }
+
+    #[test]
+    fn links_as_people_write_them() {
+        for (speed, width, expected) in [
+            ("16.0 GT/s PCIe", "16", Link::lanes(16.0, 16).ok()),
+            ("8 GT/s", "8", Link::lanes(8.0, 8).ok()),
+            ("8GT/s", "x4", Link::lanes(8.0, 4).ok()),
+            ("Unknown", "16", None),
+            ("Unknown speed", "255", None),
+            ("2.5 GT/s", "0", None),
+            ("", "", None),
+        ] {
+            assert_eq!(parse_link(speed, width), expected, "{speed} {width}");
+        }
+    }
+}
