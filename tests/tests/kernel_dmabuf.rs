@@ -1,7 +1,29 @@
-//! A dma-buf of the kernel's own, registered and written by RDMA: in the lab's guest, whose kernel has vgem.
+//! A dma-buf of a DRM node, registered and written by RDMA: a software GPU's, and the kernel's own in the lab's guest, whose
+//! kernel has vgem. One program asks both the same.
 
 use std::time::Duration;
-use system::{lab::Guest, peerdma, skip};
+use system::{Counters, Run, lab::Guest, peerdma, skip};
+
+#[test]
+fn a_software_gpus_buffer_is_written_and_read_by_rdma() {
+    let program = match system::c_program("kernel_dmabuf") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let counters = Counters::new();
+    // On a machine with GPUs of its own this is the first beside them.
+    let script =
+        "exec $PROGRAM /dev/dri/card$(ls /dev/dri | grep -c ^card | awk '{ print $1 - 2 }')";
+    Run::hca("sh -c")
+        .arg(script)
+        .env("PROGRAM", program)
+        .env("PEERDMA_COUNTERS", counters.file())
+        .finish()
+        .ok();
+    let to_gpu =
+        counters.text().lines().any(|line| line.starts_with("route") && line.contains("BUS_ADDR"));
+    assert!(to_gpu, "{}", counters.text());
+}
 
 #[test]
 fn a_kernel_buffer_is_written_and_read_by_rdma() {

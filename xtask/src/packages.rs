@@ -16,6 +16,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("perftest", "perftest"),
     ("python3", "the conformance suite"),
     ("python3-pyverbs", "the conformance suite"),
+    ("python3-dev", "the conformance suite's dma-buf tests"),
+    ("cython3", "the conformance suite's dma-buf tests"),
     ("ucx-utils", "the UCX comparison"),
     ("libfabric-bin", "libfabric programs"),
     ("iproute2", "namespaces and the lab"),

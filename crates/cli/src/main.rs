@@ -8,6 +8,7 @@
 mod args;
 mod demo;
 mod docs;
+mod drm;
 mod embedded;
 mod env;
 mod failure;

@@ -2,6 +2,7 @@
 //! The library in the program answers what changes while it runs; this is what holds before and around it.
 
 use crate::args::Device;
+use crate::drm;
 use crate::failure::{Context, Failure, Outcome};
 use crate::identity;
 use pcie::{Below, Function, Link, Platform, PlatformError, Role};
@@ -91,13 +92,22 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     for function in
         platform.machine().functions().filter(|f| matches!(f.role, Role::Gpu | Role::DataDirect))
     {
-        for entry in sysfs::pci_entries(&pci_function(&platform, function)) {
-            if !entries.contains(&entry) {
-                entries.push(entry);
-            }
+        add(&mut entries, sysfs::pci_entries(&pci_function(&platform, function)));
+    }
+    let gpus = platform.with_role(Role::Gpu).filter(|gpu| gpu.memory_bytes.is_some());
+    for (function, nodes) in gpus.zip(drm::free_nodes()) {
+        add(&mut entries, sysfs::drm_entries(&pci_function(&platform, function), nodes));
+    }
+    add(&mut entries, drm::machines_own());
+    Ok(entries)
+}
+
+fn add(entries: &mut Vec<Entry>, more: Vec<Entry>) {
+    for entry in more {
+        if !entries.contains(&entry) {
+            entries.push(entry);
         }
     }
-    Ok(entries)
 }
 
 fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription> {
@@ -215,6 +225,8 @@ mod tests {
         assert!(has("class/infiniband/peerdma0"));
         assert!(has("bus/pci/devices/0000:18:00.0"));
         assert!(has("bus/pci/devices/0000:1a:00.0"));
+        let nodes = entries.iter().filter(|entry| entry.path.starts_with("dev/dri/renderD"));
+        assert!(nodes.filter(|node| node.node == Node::Link("/dev/null".into())).count() >= 2);
         let mut paths: Vec<_> = entries.iter().map(|entry| &entry.path).collect();
         paths.sort();
         let count = paths.len();

@@ -162,6 +162,8 @@ fn unpack(word: u64) -> Address {
 pub trait ControlBlocks: Send + Sync {
     /// Makes a block known.
     fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), Errno>;
+    /// Takes a block back that was published here.
+    fn withdraw(&self, id: u64);
     /// Fetches a block; `None` if nobody published it, or its exporter is gone.
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno>;
 }
@@ -170,6 +172,10 @@ pub trait ControlBlocks: Send + Sync {
 impl ControlBlocks for registry::Client {
     fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), Errno> {
         registry::Client::publish(self, &registry_name(id), control).map_err(registry_errno)
+    }
+
+    fn withdraw(&self, id: u64) {
+        registry::Client::withdraw(self, &registry_name(id));
     }
 
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno> {
@@ -203,6 +209,10 @@ impl ControlBlocks for LocalControls {
         let fd = rustix::io::fcntl_dupfd_cloexec(control, 0)?;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, fd);
         Ok(())
+    }
+
+    fn withdraw(&self, id: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno> {

@@ -41,12 +41,37 @@ pub enum Error {
     /// The bytes behind the buffer are gone: the host is out of memory.
     #[error("the buffer's memory faulted: the host is out of memory")]
     Fault,
+    /// No buffer has this handle.
+    #[error("no buffer has handle {0}")]
+    BadHandle(u32),
+    /// All handles of a node are used up.
+    #[error("the node has no handle left: open it again")]
+    NoHandle,
+    /// There is nothing that the CPU may map.
+    #[error("not a place where a buffer may be mapped")]
+    NotMappable,
     /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
     /// The function is no GPU with its memory given on the platform.
     #[error("{0} is not a GPU with memory_bytes and bar_bytes on this platform")]
     NotAGpu(pcie::Address),
+}
+
+impl Error {
+    /// The errno at the C ABI, as amdgpu answers.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Error::BadLength(_) | Error::OutOfRange { .. } | Error::NotMappable => Errno::INVAL,
+            Error::OutOfMemory { .. } | Error::OutsideBar { .. } => Errno::NOMEM,
+            Error::NoHandle => Errno::NOSPC,
+            Error::BadHandle(_) => Errno::NOENT,
+            Error::Fault => Errno::FAULT,
+            Error::NotAGpu(_) => Errno::NODEV,
+            Error::System(_, errno) => *errno,
+        };
+        errno.raw_os_error()
+    }
 }
 
 impl From<mm::Fault> for Error {

@@ -1,29 +1,11 @@
-//! What the software GPU computes over its memory: fill, copy, add, hash. Each call returns when it has finished.
+//! What the software GPU computes over its memory: fill, copy, add; the hash is in `hash.rs`. Each call returns when it has
+//! finished.
 
 use crate::{Buffer, Error};
 use mm::guard;
-use std::fmt;
 
 /// Bytes that a kernel keeps at hand.
-const CHUNK: usize = 64 << 10;
-
-/// A hash of a range (BLAKE3).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Digest(pub [u8; 32]);
-
-impl Digest {
-    /// The first 64 bits, for places where collisions need not be excluded.
-    pub fn short(&self) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        u64::from_le_bytes([a, b, c, d, e, f, g, h])
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
+pub(crate) const CHUNK: usize = 64 << 10;
 
 impl Buffer {
     /// Sets `len` bytes from `offset` to `byte`.
@@ -62,18 +44,5 @@ impl Buffer {
             guard::copy_to(to + at, &a[..len])?;
         }
         Ok(())
-    }
-
-    /// Hashes `len` bytes from `offset`.
-    pub fn hash(&self, offset: u64, len: u64) -> Result<Digest, Error> {
-        let from = self.addr(offset, len)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut chunk = vec![0; CHUNK];
-        for at in (0..len).step_by(CHUNK) {
-            let piece = &mut chunk[..(len - at).min(CHUNK as u64) as usize];
-            guard::copy_from(from + at, piece)?;
-            hasher.update(piece);
-        }
-        Ok(Digest(*hasher.finalize().as_bytes()))
     }
 }

@@ -5,13 +5,23 @@
 //! needs no device.
 #![deny(unsafe_code)]
 
+mod buffer;
+mod card;
 mod error;
+mod gem;
+#[cfg(feature = "hash")]
+mod hash;
 mod kernels;
+mod lease;
 mod provider;
 mod software;
 mod vram;
 
+pub use buffer::Buffer;
+pub use card::Config;
 pub use error::Error;
-pub use kernels::Digest;
+pub use gem::Gem;
+#[cfg(feature = "hash")]
+pub use hash::Digest;
 pub use provider::{Memory, Provider, Traits};
-pub use software::{Buffer, Config, SoftwareGpu};
+pub use software::SoftwareGpu;

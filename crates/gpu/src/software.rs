@@ -2,37 +2,14 @@
 //!
 //! A buffer is one memfd that holds its data only, rounded up to pages and sealed against shrinking and growing, so that what an
 //! importer mapped stays there. Its name carries a random id, by which importers find its control block (see
-//! [`dmabuf::Control`]). Descriptors survive the buffer: they keep the data alive, as dma-bufs do.
+//! [`dmabuf::Control`]). A buffer whose descriptor somebody still holds outlives its handle, as a dma-buf's memory does.
 
-use crate::vram::Vram;
+use crate::buffer::Buffer;
+use crate::card::{Card, Config};
 use crate::{Error, Memory, Provider, Traits};
-use dmabuf::{Control, ControlBlocks, Placement, memfd_name};
-use mm::{Mapping, guard, page_size};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// What a software GPU is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// Name for display.
-    pub name: String,
-    /// Bytes of memory.
-    pub vram_bytes: u64,
-    /// Bytes of it that the BAR shows to peers, from the start.
-    pub bar_bytes: u64,
-    /// Its place on the platform.
-    pub address: pcie::Address,
-}
-
-struct Card {
-    config: Config,
-    controls: Arc<dyn ControlBlocks>,
-    vram: Mutex<Vram>,
-}
+use dmabuf::{ControlBlocks, Placement};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// A GPU without a device.
 #[derive(Clone)]
@@ -44,8 +21,7 @@ impl SoftwareGpu {
     /// A GPU whose buffers are made known through `controls`.
     pub fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> SoftwareGpu {
         mm::guard::install();
-        let vram = Mutex::new(Vram::new(config.vram_bytes));
-        SoftwareGpu { card: Arc::new(Card { config, controls, vram }) }
+        SoftwareGpu { card: Card::new(config, controls) }
     }
 
     /// The GPU that a platform file describes.
@@ -74,36 +50,20 @@ impl SoftwareGpu {
 
     /// Bytes of memory not allocated.
     pub fn free_bytes(&self) -> u64 {
-        self.card.vram.lock().unwrap_or_else(PoisonError::into_inner).free_bytes()
+        self.card.free_bytes()
     }
 
-    /// Allocates `len` bytes, filled with zeroes.
+    /// Allocates `len` bytes of the GPU's memory, filled with zeroes.
     ///
     /// # Errors
     /// [`Error::BadLength`] for 0, [`Error::OutOfMemory`], [`Error::System`].
     pub fn alloc(&self, len: u64) -> Result<Buffer, Error> {
-        let size =
-            len.checked_next_multiple_of(page_size()).filter(|&s| s > 0 && s <= i64::MAX as u64);
-        let size = size.ok_or(Error::BadLength(len))?;
-        let mut vram = self.card.vram.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = vram.free_bytes();
-        let start = vram.take(size).ok_or(Error::OutOfMemory { wanted: size, free })?;
-        drop(vram);
-        // from here on the reservation goes back when it is dropped
-        let place = Reservation { card: self.card.clone(), range: start..start + size };
-        let id = random_id()?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(memfd_name(id), flags).map_err(system("memfd_create"))?;
-        rustix::fs::ftruncate(&fd, size).map_err(system("ftruncate"))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("sealing a memfd"))?;
-        let map_error = |e: std::io::Error| {
-            Error::System("mmap", Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))
-        };
-        let mapping = Mapping::shared(fd.as_fd(), size).map_err(map_error)?;
-        let control = Control::create(id, self.card.config.address, Placement::Vram)
-            .map_err(system("control block"))?;
-        Ok(Buffer { len, fd, mapping, control, published: OnceLock::new(), place })
+        self.alloc_in(len, Placement::Vram)
+    }
+
+    /// Allocates `len` bytes in the GPU's memory, or in host memory that the GPU uses. Errors as for [`SoftwareGpu::alloc`].
+    pub fn alloc_in(&self, len: u64, placement: Placement) -> Result<Buffer, Error> {
+        Buffer::new(&self.card, len, placement)
     }
 }
 
@@ -113,116 +73,9 @@ impl std::fmt::Debug for SoftwareGpu {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::System(what, errno)
-}
-
-fn random_id() -> Result<u64, Error> {
-    let mut id = [0; 8];
-    getrandom(&mut id, GetRandomFlags::empty()).map_err(system("getrandom"))?;
-    Ok(u64::from_le_bytes(id))
-}
-
-/// A range of the card's memory, given back when dropped.
-struct Reservation {
-    card: Arc<Card>,
-    range: Range<u64>,
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        let mut vram = self.card.vram.lock().unwrap_or_else(PoisonError::into_inner);
-        vram.give(self.range.start, self.range.end - self.range.start);
-    }
-}
-
-/// Memory of a software GPU. The kernels over it are in the same type (`kernels.rs`).
-pub struct Buffer {
-    len: u64,
-    fd: OwnedFd,
-    mapping: Mapping,
-    control: Control,
-    published: OnceLock<()>,
-    place: Reservation,
-}
-
-impl Buffer {
-    /// Length in bytes as asked for.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether the length is 0; never true.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Length in bytes of the exported descriptor: whole pages.
-    pub fn size(&self) -> u64 {
-        self.mapping.len()
-    }
-
-    /// Where it lies in the GPU's memory.
-    pub fn vram_range(&self) -> Range<u64> {
-        self.place.range.clone()
-    }
-
-    /// The control block that importers share.
-    pub fn control(&self) -> &Control {
-        &self.control
-    }
-
-    /// Exports the buffer as a dma-buf descriptor, which other processes may get too. The first export makes the control block
-    /// known.
-    ///
-    /// # Errors
-    /// [`Error::OutsideBar`] if peers could not reach all of it; [`Error::System`].
-    pub fn export(&self) -> Result<OwnedFd, Error> {
-        let bar_bytes = self.place.card.config.bar_bytes;
-        let end = self.place.range.end;
-        if end > bar_bytes {
-            return Err(Error::OutsideBar { end, bar_bytes });
-        }
-        if self.published.get().is_none() {
-            let controls = &self.place.card.controls;
-            controls
-                .publish(self.control.id(), self.control.as_fd())
-                .map_err(system("publishing a control block"))?;
-            self.published.get_or_init(|| ());
-        }
-        rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(system("dup"))
-    }
-
-    /// Copies from the GPU's memory.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Fault`].
-    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
-        Ok(guard::copy_from(self.addr(offset, dst.len() as u64)?, dst)?)
-    }
-
-    /// Copies to the GPU's memory. Errors as for [`Buffer::read`].
-    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
-        Ok(guard::copy_to(self.addr(offset, src.len() as u64)?, src)?)
-    }
-
-    /// Takes the buffer back from all importers: none begins an access after this.
-    pub fn revoke(&self) {
-        self.control.revoke();
-    }
-
-    /// Address in this process of a checked range.
-    pub(crate) fn addr(&self, offset: u64, len: u64) -> Result<u64, Error> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.mapping.addr() + offset),
-            _ => Err(Error::OutOfRange { offset, len, size: self.len }),
-        }
-    }
-}
-
 impl Memory for Buffer {
     fn len(&self) -> u64 {
-        self.len
+        Buffer::len(self)
     }
     fn export(&self) -> Result<OwnedFd, Error> {
         Buffer::export(self)

@@ -1,6 +1,9 @@
 use super::*;
+use crate::Config;
 use dmabuf::LocalControls;
+use mm::page_size;
 use pcie::{Platform, Role};
+use rustix::io::Errno;
 use std::os::fd::AsRawFd;
 use umem::{AccessError, AccessFlags, Umem};
 
@@ -112,6 +115,9 @@ fn a_descriptor_outlives_its_buffer() {
     let mut back = [0; 4];
     umem.enter().unwrap().read(0, &mut back).unwrap();
     assert_eq!(&back, b"kept");
+    assert_eq!(gpu.free_bytes(), 64 * KIB - page_size(), "the registration holds it");
+    drop(umem);
+    assert_eq!(gpu.free_bytes(), 64 * KIB);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::pid_t;
 
-use crate::{fail, rdma_cm};
+use crate::{drm, fail, rdma_cm};
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = 1024;
@@ -67,14 +67,40 @@ fn next_protected(first: c_uint) -> Option<c_uint> {
         .then_some((index * BITS) as c_uint + word.trailing_zeros())
 }
 
+/// A device of ours that a descriptor is of, by inode number.
+struct Device {
+    channel: Option<u64>,
+    node: Option<u64>,
+}
+
+impl Device {
+    #[inline]
+    fn of(fd: c_int) -> Device {
+        Device { channel: rdma_cm::channel(fd), node: drm::node(fd) }
+    }
+
+    /// Tells that the descriptor was closed.
+    #[inline]
+    fn closed(self) {
+        self.channel.inspect(|inode| rdma_cm::closed(*inode));
+        self.node.inspect(|inode| drm::closed(*inode));
+    }
+}
+
+/// Tells that many descriptors were closed.
+fn many_closed() {
+    rdma_cm::many_closed();
+    drm::many_closed();
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if protected(fd) {
         return fail(libc::EBADF);
     }
-    let channel = rdma_cm::channel(fd);
+    let device = Device::of(fd);
     let code = pass!(CLOSE(fd), SYS_close, fd);
-    channel.inspect(|inode| rdma_cm::closed(*inode));
+    device.closed();
     code
 }
 
@@ -83,9 +109,9 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if protected(new) {
         return fail(libc::EBADF);
     }
-    let channel = rdma_cm::channel(new);
+    let device = Device::of(new);
     let code = pass_or!(DUP2(old, new), -1);
-    channel.inspect(|inode| rdma_cm::closed(*inode));
+    device.closed();
     code
 }
 
@@ -94,16 +120,16 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if protected(new) {
         return fail(libc::EBADF);
     }
-    let channel = rdma_cm::channel(new);
+    let device = Device::of(new);
     let code = pass!(DUP3(old, new, flags), SYS_dup3, old, new, flags);
-    channel.inspect(|inode| rdma_cm::closed(*inode));
+    device.closed();
     code
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let code = close_unprotected(first, last, flags);
-    rdma_cm::many_closed();
+    many_closed();
     code
 }
 
@@ -131,12 +157,12 @@ unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     if next_protected(first).is_none() {
         pass_or!(CLOSEFROM(first as c_int), ());
-        return rdma_cm::many_closed();
+        return many_closed();
     }
     // SAFETY: closing what the caller asked to close.
     if unsafe { close_range(first, c_uint::MAX, 0) } != 0 {
         close_listed(first);
-        rdma_cm::many_closed();
+        many_closed();
     }
 }
 

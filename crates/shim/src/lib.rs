@@ -2,7 +2,7 @@
 //!
 //! The functions defined here under the C library's own names end up exported from the preloaded library, so that
 //! a program's calls reach them first. Each keeps the exact semantics of the original, and for everything that is
-//! not ours it costs one comparison and one indirect call. Five matters:
+//! not ours it costs one comparison and one indirect call. Six matters:
 //!
 //! - **Files** (`redirect`, `open`, `stat`): `/sys/class/infiniband*`, our PCI functions below `/sys/devices` and
 //!   `/dev/infiniband` are looked up in the tree that the environment variable [`sysfs::ROOT_VARIABLE`] names.
@@ -14,6 +14,8 @@
 //!   behind it.
 //! - **The connection manager** (`rdma_cm`): what librdmacm writes to `/dev/infiniband/rdma_cm` is answered by a
 //!   callback ([`set_rdma_cm`]).
+//! - **GPUs** (`drm`): requests to and mappings of the nodes below `/dev/dri` that the tree has are answered by
+//!   callbacks ([`set_drm`]); nodes of the machine's own stay what they are.
 //! - **Descriptors and processes** (`descriptors`, `process`): a program that closes every descriptor does not
 //!   close the engine's ([`protect_fd`]), and a process that became a daemon, or could not, is told ([`set_daemon`]).
 //!
@@ -28,6 +30,7 @@
 #[macro_use]
 mod next;
 mod descriptors;
+mod drm;
 mod memory;
 mod open;
 mod process;
@@ -37,6 +40,7 @@ mod signals;
 mod stat;
 
 pub use descriptors::{protect_fd, unprotect_fd};
+pub use drm::{Drm, Place, count_nodes, mark_node, set_drm};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};
 pub use process::{Daemon, in_daemon, set_daemon};

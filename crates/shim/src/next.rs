@@ -1,6 +1,6 @@
 //! The next definition of each interposed function in the program's lookup order, usually the C library's.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -118,6 +118,7 @@ table! {
     FSTAT c"fstat": fn(c_int, *mut libc::stat) -> c_int;
     FXSTAT c"__fxstat": fn(c_int, c_int, *mut libc::stat) -> c_int;
     WRITE c"write": fn(c_int, *const c_void, size_t) -> ssize_t;
+    IOCTL c"ioctl": fn(c_int, c_ulong; ...) -> c_int;
     CLOSE c"close": fn(c_int) -> c_int;
     DUP2 c"dup2": fn(c_int, c_int) -> c_int;
     DUP3 c"dup3": fn(c_int, c_int, c_int) -> c_int;

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{AT_FDCWD, DIR, FILE, dirent, glob_t, mode_t};
 
+use crate::drm;
 use crate::fail;
 use crate::rdma_cm;
 use crate::redirect::{self, Node, Target};
@@ -50,6 +51,7 @@ impl Target {
             return match node {
                 Node::Uverbs(_) => fail(libc::ENXIO),
                 Node::RdmaCm => rdma_cm::open(flags),
+                Node::Drm(minor) => drm::open(minor, flags),
             };
         }
         let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_ACCMODE;

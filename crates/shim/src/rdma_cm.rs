@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{dev_t, mode_t, size_t, ssize_t};
 
-use crate::fail;
+use crate::{drm, fail};
 
 /// Who answers for the connection manager's device.
 pub struct RdmaCm {
@@ -141,15 +141,16 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: size_t)
     pass!(WRITE(fd, buffer, len), SYS_write, fd, buffer, len)
 }
 
-/// Makes what fstat says of a channel what it would say of the device.
+/// Makes what fstat says of a channel or a GPU's node what it would say of the device.
 ///
 /// # Safety
 /// `stat` was filled.
 unsafe fn disguise(code: c_int, stat: *mut libc::stat) -> c_int {
-    if code == 0 && CHANNELS.load(Ordering::Relaxed) != 0 {
+    if code == 0 {
         // SAFETY: as the caller promises.
         let stat = unsafe { &mut *stat };
-        if is_channel(stat) {
+        drm::disguise(stat);
+        if CHANNELS.load(Ordering::Relaxed) != 0 && is_channel(stat) {
             stat.st_mode = libc::S_IFCHR | 0o666;
             stat.st_rdev = device();
         }

@@ -2,8 +2,10 @@
 //!
 //! The tree (crate `sysfs`) has the shape of `/sys` below its root, and `dev/infiniband` beside it. Redirected are
 //! `/sys/class/infiniband*`, `/sys/class/misc/rdma_cm` and `/dev/infiniband` always, so that only our devices are seen, and below
-//! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Reading a
-//! path is lexical; symbolic links inside the tree are followed by the kernel.
+//! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Of GPUs the machine's
+//! own are seen too: the listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
+//! and `/sys/dev/char` what the machine does not have is the tree's. Reading a path is lexical; symbolic links inside the
+//! tree are followed by the kernel.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -14,6 +16,7 @@ use std::sync::OnceLock;
 
 const SYS: &[u8] = b"/sys";
 const DEV: &[u8] = b"/dev/infiniband";
+const DRI: &[u8] = b"/dev/dri";
 /// `dddd:bb:dd.f`
 const PCI_ADDRESS_LEN: usize = 12;
 
@@ -24,6 +27,8 @@ pub(crate) enum Node {
     Uverbs(u32),
     /// `rdma_cm`.
     RdmaCm,
+    /// `card<minor>` or `renderD<minor>` of a software GPU.
+    Drm(u32),
 }
 
 impl Node {
@@ -38,6 +43,17 @@ impl Node {
         }
     }
 
+    /// The node of a name below `/dev/dri`.
+    fn of_dri(name: &[u8]) -> Option<Node> {
+        let name = std::str::from_utf8(name).ok()?;
+        let (number, renders) = match name.strip_prefix("renderD") {
+            Some(number) => (number, true),
+            None => (name.strip_prefix("card")?, false),
+        };
+        let minor: u32 = number.parse().ok()?;
+        (renders == (minor >= sysfs::DRM_RENDER_BASE_MINOR)).then_some(Node::Drm(minor))
+    }
+
     /// Whether it exists although there is no tree.
     fn is_announced(self) -> bool {
         match self {
@@ -45,6 +61,7 @@ impl Node {
                 1u64.checked_shl(index).is_some_and(|bit| ANNOUNCED.load(Relaxed) & bit != 0)
             }
             Node::RdmaCm => ANNOUNCED.load(Relaxed) != 0,
+            Node::Drm(_) => false,
         }
     }
 
@@ -53,6 +70,7 @@ impl Node {
         let name = match self {
             Node::Uverbs(index) => format!("/dev/infiniband/uverbs{index}"),
             Node::RdmaCm => "/dev/infiniband/rdma_cm".to_owned(),
+            Node::Drm(minor) => sysfs::drm_node(minor),
         };
         CString::new(name).unwrap_or_default()
     }
@@ -65,6 +83,7 @@ impl Node {
                 libc::makedev(sysfs::UVERBS_MAJOR, minor)
             }
             Node::RdmaCm => crate::rdma_cm::device(),
+            Node::Drm(minor) => crate::drm::device(minor),
         }
     }
 }
@@ -117,7 +136,8 @@ fn root() -> Option<&'static [u8]> {
         let value = std::env::var_os(sysfs::ROOT_VARIABLE)?;
         let root = value.as_bytes();
         // A root inside what is redirected would lead back here.
-        if root.first() != Some(&b'/') || root.starts_with(b"/sys") || root.starts_with(DEV) {
+        let redirected = |root: &[u8]| [SYS, DEV, DRI].iter().any(|ours| root.starts_with(ours));
+        if root.first() != Some(&b'/') || redirected(root) {
             return None;
         }
         let canonical = std::fs::canonicalize(&value)
@@ -135,7 +155,7 @@ fn root() -> Option<&'static [u8]> {
 #[inline]
 pub(crate) unsafe fn find(path: *const c_char) -> Option<Target> {
     // SAFETY: as the caller promises.
-    if unsafe { begins(path, b"/sys/") || begins(path, DEV) } {
+    if unsafe { begins(path, b"/sys/") || begins(path, DEV) || begins(path, DRI) } {
         // SAFETY: not null, as it begins with something.
         return find_absolute(unsafe { CStr::from_ptr(path) }.to_bytes());
     }
@@ -195,9 +215,19 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
                 None => None,
             }
         }
+        [b"dev", b"dri", rest @ ..] => {
+            let root = root?;
+            let ours = in_tree(root, &components) && (rest.is_empty() || !exists(&[path]));
+            let node = rest.first().and_then(|name| Node::of_dri(name));
+            ours.then(|| target(root, &components, node))
+        }
         [b"sys", rest @ ..] => {
             let root = root?;
             let ours = match rest {
+                [b"class", b"drm"] => in_tree(root, rest),
+                [b"class", b"drm", ..] | [b"dev", b"char", _, ..] => {
+                    in_tree(root, rest) && !exists(&[path])
+                }
                 [b"class", b"misc", b"rdma_cm", ..] => true,
                 [b"class", class, ..] => class.starts_with(b"infiniband"),
                 [b"bus", b"pci", b"devices", below @ ..] => {
@@ -272,7 +302,8 @@ pub(crate) unsafe fn restore(path: *mut c_char) {
     else {
         return;
     };
-    let prefix: &[u8] = if below.starts_with(DEV) { b"" } else { SYS };
+    let is_dev = below.starts_with(DEV) || below.starts_with(DRI);
+    let prefix: &[u8] = if is_dev { b"" } else { SYS };
     // SAFETY: the prefix is shorter than the root, so the result fits; copied with its NUL, regions may overlap.
     unsafe {
         core::ptr::copy(path.add(root.len()), path.add(prefix.len()), below.len() + 1);

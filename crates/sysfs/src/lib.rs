@@ -6,14 +6,18 @@
 //! Names and formats are those of `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and
 //! `drivers/pci/pci-sysfs.c`.
 //!
+//! A software GPU's DRM nodes are shown too ([`drm_entries`]).
+//!
 //! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from `class/…` and
-//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node and one for `rdma_cm`: a program
+//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node and one for `rdma_cm`,
+//! and `dev/dri/` one for each node of a GPU: a program
 //! that only asks whether the node is a character device it may open gets the answer it would get from the
 //! kernel, without privilege.
 #![forbid(unsafe_code)]
 
 mod attributes;
 mod description;
+mod drm;
 mod pci;
 mod tree;
 
@@ -22,6 +26,7 @@ pub use description::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PhysState, Port, PortState, Rate,
     STANDARD_COUNTERS,
 };
+pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmNodes, drm_entries, drm_node};
 pub use pci::PciFunction;
 pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};
 

@@ -94,8 +94,8 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 }
 
 #[derive(Default)]
-struct Builder {
-    entries: Vec<Entry>,
+pub(crate) struct Builder {
+    pub(crate) entries: Vec<Entry>,
     directories: BTreeSet<String>,
 }
 
@@ -115,18 +115,18 @@ impl Builder {
         }
     }
 
-    fn file(&mut self, path: &str, text: String) {
+    pub(crate) fn file(&mut self, path: &str, text: String) {
         self.parents(path);
         self.entries.push(Entry { path: path.into(), node: Node::File(text) });
     }
 
-    fn link(&mut self, path: &str, target: String) {
+    pub(crate) fn link(&mut self, path: &str, target: String) {
         self.parents(path);
         self.entries.push(Entry { path: path.into(), node: Node::Link(target) });
     }
 
     /// A link at `path` to `target`, both relative to the root, written relative to the link as in sysfs.
-    fn link_inside(&mut self, path: &str, target: &str) {
+    pub(crate) fn link_inside(&mut self, path: &str, target: &str) {
         let up = "../".repeat(path.matches('/').count());
         self.link(path, format!("{up}{target}"));
     }

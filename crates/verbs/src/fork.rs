@@ -3,7 +3,7 @@
 
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine};
-use crate::ucma;
+use crate::{drm, ucma};
 use shim::Daemon;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -95,6 +95,7 @@ fn after_daemon(outcome: Daemon) {
     engine::set_callbacks();
     mm::AddressSpace::adopt();
     ucma::adopt();
+    drm::adopt();
     let registry = engine.registry.adopt().map_err(|error| error.to_string());
     if let Err(error) = registry.and_then(|()| engine.device.adopt().map_err(|e| e.to_string())) {
         crate::log!("the engine does not go on in the daemon: {error}");

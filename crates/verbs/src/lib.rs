@@ -25,6 +25,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod dm;
+mod drm;
 mod engine;
 mod env;
 // A test program has no symbol versions, and its own open(2) and the like.

@@ -2,11 +2,8 @@
 
 use crate::env;
 use crate::ffi::{Errno, Res};
-use dmabuf::ControlBlocks;
 use pcie::{Function, Platform, Role};
-use rustix::io::Errno as System;
 use std::ffi::c_int;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use umem::{AccessFlags, RegError, Umem};
 
@@ -45,6 +42,11 @@ fn read_place() -> Option<Place> {
         env::say_not_open("the platform has no function with role \"hca\"");
     }
     Some(Place { hca: hca?, platform })
+}
+
+/// The GPU at an address of the platform.
+pub fn gpu(address: pcie::Address) -> Res<&'static Function> {
+    place()?.platform.machine().function(address).ok_or(Errno(libc::ENODEV))
 }
 
 /// Whether there is a platform to sit in; ENODEV otherwise.
@@ -86,37 +88,7 @@ pub fn dmabuf(
     access: AccessFlags,
 ) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
-    Ok(Umem::from_dmabuf_fd(fd, &Controls(registry), offset, len, access, hca, platform)?)
-}
-
-/// Control blocks of other processes' buffers, published in the registry under `dmabuf-` and the id in hexadecimal.
-struct Controls<'a>(&'a registry::Client);
-
-fn name(id: u64) -> String {
-    format!("dmabuf-{id:016x}")
-}
-
-fn system(error: registry::Error) -> System {
-    match error {
-        registry::Error::System { errno, .. } => System::from_raw_os_error(errno),
-        registry::Error::Taken => System::EXIST,
-        registry::Error::Timeout => System::TIMEDOUT,
-        _ => System::IO,
-    }
-}
-
-impl ControlBlocks for Controls<'_> {
-    fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), System> {
-        self.0.publish(&name(id), control).map_err(system)
-    }
-
-    fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, System> {
-        match self.0.lookup(&name(id)) {
-            Ok(control) => Ok(Some(control)),
-            Err(registry::Error::Unknown) => Ok(None),
-            Err(error) => Err(system(error)),
-        }
-    }
+    Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform)?)
 }
 
 #[cfg(test)]

@@ -1,0 +1,144 @@
+//! `/dev/dri`: the nodes that the software GPUs answer at.
+//!
+//! An open node is a socket whose other end is the engine's: it can be polled and duplicated, and the engine sees when its
+//! last copy is closed. Its permission bits mark it and hold the node's minor number ([`mark_node`]). Requests of `ioctl(2)`
+//! and mappings of such a descriptor are answered by callbacks ([`set_drm`]); while no node is open, the functions here
+//! cost one load.
+
+use core::ffi::{c_int, c_ulong, c_void};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use libc::{dev_t, mode_t};
+
+use crate::{errno, fail, set_errno};
+
+/// A descriptor and an offset in its file.
+pub type Place = (c_int, u64);
+
+/// Who answers for the GPUs' nodes. Errors are errno values.
+pub struct Drm {
+    /// Opens the node of a minor number with the flags of `open(2)`: a descriptor that was marked.
+    pub open: fn(u32, c_int) -> Result<c_int, c_int>,
+    /// `ioctl(2)` on the node of an inode number.
+    ///
+    /// # Safety
+    /// The argument need not point to memory.
+    pub ioctl: unsafe fn(u64, c_ulong, *mut c_void) -> Result<c_int, c_int>,
+    /// What `mmap(2)` of (offset, length in bytes) reaches: a descriptor, which the caller closes, and the offset in it.
+    pub map: fn(u64, u64, u64) -> Result<Place, c_int>,
+    /// A descriptor of the node of this inode number was closed, or perhaps of any.
+    pub closed: fn(Option<u64>),
+}
+
+static DRM: AtomicPtr<Drm> = AtomicPtr::new(core::ptr::null_mut());
+static NODES: AtomicUsize = AtomicUsize::new(0);
+
+/// Permission bits that nobody gives a socket; the other nine are the minor number.
+const MARK: mode_t = 0o7000;
+const MINOR: mode_t = 0o777;
+
+/// Sets who answers. It stays set in a forked child.
+pub fn set_drm(drm: &'static Drm) {
+    DRM.store(core::ptr::from_ref(drm).cast_mut(), Ordering::Release);
+}
+
+/// Counts open nodes.
+pub fn count_nodes(by: isize) {
+    NODES.fetch_add(by as usize, Ordering::Relaxed);
+}
+
+/// Marks a new socket as the node of a minor number below 512 and answers its inode number.
+pub fn mark_node(fd: c_int, minor: u32) -> Option<u64> {
+    let minor = mode_t::try_from(minor).ok().filter(|minor| *minor <= MINOR)?;
+    if system!(SYS_fchmod, fd, MARK | minor) != 0 {
+        return None;
+    }
+    stat(fd).filter(is_node).map(|stat| stat.st_ino)
+}
+
+fn drm() -> Option<&'static Drm> {
+    // SAFETY: null or from a static reference.
+    unsafe { DRM.load(Ordering::Acquire).as_ref() }
+}
+
+pub(crate) fn open(minor: u32, flags: c_int) -> c_int {
+    let Some(drm) = drm() else { return fail(libc::ENXIO) };
+    (drm.open)(minor, flags).unwrap_or_else(fail)
+}
+
+/// Device number of a node.
+pub(crate) fn device(minor: u32) -> dev_t {
+    libc::makedev(sysfs::DRM_MAJOR, minor)
+}
+
+fn stat(fd: c_int) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: filled when the call succeeds.
+    (system!(SYS_fstat, fd, stat.as_mut_ptr()) == 0).then(|| unsafe { stat.assume_init() })
+}
+
+fn is_node(stat: &libc::stat) -> bool {
+    stat.st_mode & !MINOR == libc::S_IFSOCK | MARK
+}
+
+/// The inode number of an open node's descriptor.
+#[inline]
+pub(crate) fn node(fd: c_int) -> Option<u64> {
+    if NODES.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    stat(fd).filter(is_node).map(|stat| stat.st_ino)
+}
+
+/// Tells that a descriptor of a node was closed.
+pub(crate) fn closed(inode: u64) {
+    if let Some(drm) = drm() {
+        (drm.closed)(Some(inode));
+    }
+}
+
+/// Tells that many descriptors were closed.
+pub(crate) fn many_closed() {
+    if NODES.load(Ordering::Relaxed) != 0
+        && let Some(drm) = drm()
+    {
+        (drm.closed)(None);
+    }
+}
+
+/// Makes what fstat says of a node's socket what it would say of the node.
+pub(crate) fn disguise(stat: &mut libc::stat) {
+    if NODES.load(Ordering::Relaxed) != 0 && is_node(stat) {
+        stat.st_rdev = device(stat.st_mode & MINOR);
+        stat.st_mode = libc::S_IFCHR | 0o666;
+    }
+}
+
+/// Variadic in C. Its third argument is passed in the same register as a named one on the architectures supported.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if let Some(inode) = node(fd)
+        && let Some(drm) = drm()
+    {
+        let before = errno();
+        // SAFETY: it checks the argument.
+        return match unsafe { (drm.ioctl)(inode, request, argument) } {
+            Ok(code) => {
+                set_errno(before);
+                code
+            }
+            Err(errno) => fail(errno),
+        };
+    }
+    pass!(IOCTL(fd, request, argument), SYS_ioctl, fd, request, argument)
+}
+
+/// What a mapping of `fd` reaches, if that is a node: a descriptor to close, and the offset; −1 with errno set as the
+/// descriptor if nothing.
+#[inline]
+pub(crate) fn mapped(fd: c_int, offset: u64, len: u64) -> Option<Place> {
+    let inode = node(fd)?;
+    let drm = drm()?;
+    Some((drm.map)(inode, offset, len).unwrap_or_else(|errno| (fail(errno), 0)))
+}

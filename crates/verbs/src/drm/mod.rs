@@ -1,0 +1,228 @@
+//! `/dev/dri`: the platform's GPUs as the software GPU answers for them, in the words of the kernel's amdgpu driver.
+//!
+//! An open node is one end of a socket pair; all copies of the program's end closed is what ends it. Its buffers are a
+//! [`gpu::Gem`] of the GPU that the sysfs tree shows for the node's number; a dma-buf exported from one is the software GPU's
+//! own descriptor, so that registering it takes the way of all GPU memory. The engine starts with the first export,
+//! whose control block it makes known.
+
+mod request;
+
+use crate::engine::{self, Engine};
+use crate::ffi::{Errno, Res, contained, last_errno, set_errno};
+use crate::memory;
+use dmabuf::ControlBlocks;
+use gpu::{Gem, SoftwareGpu};
+use rustix::io::Errno as System;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static DRM: shim::Drm = shim::Drm { open, ioctl, map, closed };
+
+/// One open node.
+struct Node {
+    minor: u32,
+    gem: Mutex<Gem>,
+    end: OwnedFd,
+}
+
+/// Open nodes by inode number, and the GPUs that were opened by their address.
+#[derive(Default)]
+struct State {
+    nodes: HashMap<u64, Arc<Node>>,
+    gpus: HashMap<pcie::Address, SoftwareGpu>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// The process whose nodes these are; a forked child has only copies of their descriptors.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Lets programs open the nodes, also those that call no verb.
+extern "C" fn announce() {
+    shim::set_drm(&DRM);
+}
+
+#[cfg_attr(not(test), used)]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static ANNOUNCE: extern "C" fn() = announce;
+
+/// In the process that `daemon(3)` made: the nodes are its own.
+pub fn adopt() {
+    OWNER.store(std::process::id(), Relaxed);
+}
+
+fn state() -> MutexGuard<'static, Option<State>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_owner() -> bool {
+    OWNER.load(Relaxed) == std::process::id()
+}
+
+impl From<gpu::Error> for Errno {
+    fn from(error: gpu::Error) -> Errno {
+        crate::log!("{error}");
+        Errno(error.errno())
+    }
+}
+
+fn open(minor: u32, flags: c_int) -> Result<c_int, c_int> {
+    contained(|| {
+        if !is_owner() {
+            forget_parents();
+        }
+        let gpu = gpu_of(minor)?;
+        let (ours, theirs, inode) = socket(minor, flags)?;
+        let node = Node { minor, gem: Mutex::new(Gem::new(gpu)), end: ours };
+        state().get_or_insert_default().nodes.insert(inode, Arc::new(node));
+        shim::count_nodes(1);
+        Ok(theirs.into_raw_fd())
+    })
+    .map_err(|errno| errno.0)
+}
+
+/// In a forked child, before its first node: the parent's buffers are not to be freed here.
+fn forget_parents() {
+    if OWNER.swap(std::process::id(), Relaxed) != 0
+        && let Ok(mut state) = STATE.try_lock()
+    {
+        std::mem::forget(state.take());
+    }
+}
+
+/// The GPU that the tree shows for a node.
+fn gpu_of(minor: u32) -> Res<SoftwareGpu> {
+    let root = shim::sysfs_root().ok_or(Errno(libc::ENXIO))?;
+    let link = root.join(format!("dev/char/{}:{minor}/device", sysfs::DRM_MAJOR));
+    let device = std::fs::read_link(link).map_err(|_| Errno(libc::ENXIO))?;
+    let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let address = name.parse().map_err(|_| Errno(libc::ENXIO))?;
+    let mut state = state();
+    let gpus = &mut state.get_or_insert_default().gpus;
+    if let Some(gpu) = gpus.get(&address) {
+        return Ok(gpu.clone());
+    }
+    let gpu = SoftwareGpu::of(memory::gpu(address)?, Arc::new(Controls::default()))?;
+    gpus.insert(address, gpu.clone());
+    Ok(gpu)
+}
+
+/// Our end, the program's, and the inode number of the latter.
+fn socket(minor: u32, flags: c_int) -> Res<(OwnedFd, OwnedFd, u64)> {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: two places for descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: just made, and nobody else's.
+    let [theirs, ours] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let inode = shim::mark_node(theirs.as_raw_fd(), minor).ok_or(Errno(libc::EIO))?;
+    // SAFETY: no pointers are passed.
+    unsafe {
+        if flags & libc::O_CLOEXEC == 0 {
+            libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0);
+        }
+        if flags & libc::O_NONBLOCK != 0 {
+            libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+        }
+    }
+    Ok((link::fds::raise(ours), theirs, inode))
+}
+
+fn node(inode: u64) -> Res<Arc<Node>> {
+    if !is_owner() {
+        return Err(Errno(libc::ENODEV));
+    }
+    let found = state().as_ref().and_then(|state| state.nodes.get(&inode).cloned());
+    // A descriptor that came from another process: its buffers are there.
+    found.ok_or(Errno(libc::ENODEV))
+}
+
+unsafe fn ioctl(inode: u64, request: c_ulong, argument: *mut c_void) -> Result<c_int, c_int> {
+    contained(|| {
+        mm::guard::install();
+        request::run(&*node(inode)?, request as u32, argument as u64)
+    })
+    .map(|()| 0)
+    .map_err(|errno| errno.0)
+}
+
+fn map(inode: u64, offset: u64, len: u64) -> Result<shim::Place, c_int> {
+    contained(|| {
+        let (fd, at) = node(inode)?.gem().mapping(offset, len)?;
+        Ok((fd.into_raw_fd(), at))
+    })
+    .map_err(|errno| errno.0)
+}
+
+impl Node {
+    fn gem(&self) -> MutexGuard<'_, Gem> {
+        self.gem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is a render node, which has no display.
+    fn renders(&self) -> bool {
+        self.minor >= sysfs::DRM_RENDER_BASE_MINOR
+    }
+
+    /// Whether no descriptor of the program's is left.
+    fn is_closed(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one live pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLHUP != 0 }
+    }
+}
+
+/// A descriptor was closed; if it was a node's last, its buffers go.
+fn closed(inode: Option<u64>) {
+    if !is_owner() {
+        return;
+    }
+    let errno = last_errno();
+    let _ = contained(|| {
+        let mut ended = Vec::new();
+        if let Some(state) = state().as_mut() {
+            let is_meant = |number: u64| inode.is_none_or(|inode| inode == number);
+            state.nodes.retain(|number, node| {
+                let ends = is_meant(*number) && node.is_closed();
+                if ends {
+                    ended.push(node.clone());
+                }
+                !ends
+            });
+        }
+        shim::count_nodes(-(ended.len() as isize));
+        // Outside the lock: an engine may end with the last buffer.
+        drop(ended);
+        Ok(())
+    });
+    set_errno(errno);
+}
+
+/// Control blocks through the engine's registry. The engine runs as long as a block is known there.
+#[derive(Default)]
+struct Controls(Mutex<HashMap<u64, Arc<Engine>>>);
+
+impl ControlBlocks for Controls {
+    fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), System> {
+        let engine = engine::get().map_err(|errno| System::from_raw_os_error(errno.0))?;
+        ControlBlocks::publish(&*engine.registry, id, control)?;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, engine);
+        Ok(())
+    }
+
+    fn withdraw(&self, id: u64) {
+        let engine = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(engine) = engine {
+            ControlBlocks::withdraw(&*engine.registry, id);
+        }
+    }
+
+    fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, System> {
+        let engine = engine::get().map_err(|errno| System::from_raw_os_error(errno.0))?;
+        ControlBlocks::lookup(&*engine.registry, id)
+    }
+}
