@@ -33,6 +33,10 @@ pub struct DeviceAttr {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
+    /// Tagged buffers of a queue that matches tags.
+    pub max_num_tags: u32,
+    /// List operations outstanding on one.
+    pub max_tag_ops: u32,
     pub max_pkeys: u32,
     pub phys_port_cnt: u32,
 }
@@ -68,6 +72,8 @@ impl DeviceAttr {
             max_srq: 1 << 15,
             max_srq_wr: 32767,
             max_srq_sge: 32,
+            max_num_tags: 4095,
+            max_tag_ops: 1 << 14,
             max_pkeys: 1,
             phys_port_cnt: 1,
         }

@@ -14,7 +14,7 @@ use crate::pd::Pd;
 use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
-use crate::srq::{Srq, SrqAttr, XrcSrq};
+use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
@@ -501,11 +501,11 @@ impl Device {
         Ok(Cq::new(&self.arc()?, cqe, notify))
     }
 
-    /// A shared receive queue, of an XRC domain if `xrc` says so.
+    /// A shared receive queue.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a size is out of the device's limits.
-    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr, xrc: Option<XrcSrq>) -> Result<Arc<Srq>> {
+    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr, kind: SrqKind) -> Result<Arc<Srq>> {
         self.alive()?;
         if attr.max_wr == 0 || attr.max_wr > self.attr.max_srq_wr {
             return Err(Error::Invalid("size of the shared receive queue out of range"));
@@ -513,8 +513,14 @@ impl Device {
         if attr.max_sge > self.attr.max_srq_sge {
             return Err(Error::Invalid("too many scatter entries"));
         }
+        if let SrqKind::TagMatching(_, cap) = &kind
+            && (!(1..=self.attr.max_num_tags).contains(&cap.max_num_tags)
+                || cap.max_ops > self.attr.max_tag_ops)
+        {
+            return Err(Error::Invalid("size of the matching list out of range"));
+        }
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
-        Ok(Srq::new(&self.arc()?, pd, attr, xrc))
+        Ok(Srq::new(&self.arc()?, pd, attr, kind))
     }
 
     /// An XRC domain.
@@ -549,6 +555,9 @@ impl Device {
         }
         if init.srq.is_some() && init.qp_type == QpType::Uc {
             return Err(Error::Invalid("UC does not receive from a shared queue"));
+        }
+        if init.qp_type != QpType::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {
+            return Err(Error::Invalid("only RC receives from a queue that matches tags"));
         }
         let device = self.arc()?;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);

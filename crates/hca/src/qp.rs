@@ -8,7 +8,7 @@ use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::timers::Appointment;
-use crate::transport::{Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx};
+use crate::transport::{Cx, Fill, Init, Rx, Sink, To, Transport, Tx};
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
 use link::Batch;
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Qp {
 
 impl Qp {
     pub(crate) fn new(device: &Arc<Device>, number: u32, pd: &Arc<Pd>, init: QpInit) -> Arc<Qp> {
-        let srq = init.srq.clone().map(|srq| srq as Arc<dyn SharedReceive>);
+        let srq = init.srq.as_ref().map(Srq::shared);
         let transport = Transport::new(Init {
             qp_type: init.qp_type,
             qpn: number,

@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
-use crate::transport::{SharedReceive, XrcReceive};
+use crate::tm::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
+use crate::transport::blank;
+use crate::transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
 use crate::types::{Completion, EventType, RecvWr};
 use crate::xrc::{Xrcd, XrcdId};
 use std::collections::VecDeque;
@@ -27,6 +29,19 @@ pub struct SrqAttr {
 struct Queue {
     requests: VecDeque<RecvWr>,
     attr: SrqAttr,
+    tags: Option<TagList>,
+}
+
+impl Queue {
+    /// Takes the oldest request, and says whether the armed limit is undercut now.
+    fn take(requests: &mut VecDeque<RecvWr>, attr: &mut SrqAttr) -> Option<(RecvWr, bool)> {
+        let request = requests.pop_front()?;
+        let reached = requests.len() < attr.limit as usize;
+        if reached {
+            attr.limit = 0;
+        }
+        Some((request, reached))
+    }
 }
 
 /// What an XRC queue has besides.
@@ -38,14 +53,37 @@ pub struct XrcSrq {
     pub cq: Arc<Cq>,
 }
 
+/// What a queue is for (`enum ibv_srq_type`).
+#[derive(Clone, Debug)]
+pub enum SrqKind {
+    /// Any QPs of the protection domain.
+    Basic,
+    /// The receiving halves of an XRC domain.
+    Xrc(XrcSrq),
+    /// RC QPs whose messages carry tags. Everything completes at this queue.
+    TagMatching(Arc<Cq>, TmCap),
+}
+
+impl SrqKind {
+    /// Where its requests complete, if not at the QP's.
+    fn cq(&self) -> Option<&Arc<Cq>> {
+        match self {
+            SrqKind::Basic => None,
+            SrqKind::Xrc(xrc) => Some(&xrc.cq),
+            SrqKind::TagMatching(cq, _) => Some(cq),
+        }
+    }
+}
+
 /// A shared receive queue. `queue` is taken under a QP's lock, never the other way.
 pub struct Srq {
     device: Weak<Device>,
     pd: Belonging,
     queue: Mutex<Queue>,
     users: AtomicU32,
-    /// The domain, where to complete, and the number by which peers name it.
-    xrc: Option<(XrcSrq, u32)>,
+    kind: SrqKind,
+    /// The number by which peers name an XRC queue.
+    number: Option<u32>,
     ended: AtomicBool,
     this: Weak<Srq>,
 }
@@ -61,18 +99,25 @@ impl Srq {
         device: &Arc<Device>,
         pd: &Arc<Pd>,
         attr: SrqAttr,
-        xrc: Option<XrcSrq>,
+        kind: SrqKind,
     ) -> Arc<Srq> {
-        if let Some(xrc) = &xrc {
-            xrc.xrcd.add_user();
-            xrc.cq.add_user();
+        if let Some(cq) = kind.cq() {
+            cq.add_user();
         }
+        if let SrqKind::Xrc(xrc) = &kind {
+            xrc.xrcd.add_user();
+        }
+        let tags = match &kind {
+            SrqKind::TagMatching(_, cap) => Some(TagList::new(*cap)),
+            _ => None,
+        };
         Arc::new_cyclic(|this| Srq {
-            xrc: xrc.map(|xrc| (xrc, device.xrc().add_queue(this))),
+            number: matches!(kind, SrqKind::Xrc(_)).then(|| device.xrc().add_queue(this)),
+            kind,
             ended: AtomicBool::new(false),
             device: Arc::downgrade(device),
             pd: Belonging::new(pd),
-            queue: Mutex::new(Queue { requests: VecDeque::new(), attr }),
+            queue: Mutex::new(Queue { requests: VecDeque::new(), attr, tags }),
             users: AtomicU32::new(0),
             this: this.clone(),
         })
@@ -89,7 +134,47 @@ impl Srq {
 
     /// The number by which peers name an XRC queue.
     pub fn number(&self) -> Option<u32> {
-        self.xrc.as_ref().map(|(_, number)| *number)
+        self.number
+    }
+
+    /// Whether it matches tags.
+    pub fn matches_tags(&self) -> bool {
+        matches!(self.kind, SrqKind::TagMatching(..))
+    }
+
+    /// As the transport of a QP over it takes it.
+    pub(crate) fn shared(self: &Arc<Srq>) -> SharedQueue {
+        if self.matches_tags() {
+            SharedQueue::Tags(self.clone())
+        } else {
+            SharedQueue::Plain(self.clone())
+        }
+    }
+
+    /// Changes the matching list, at once. Gives the handle of a buffer added.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a queue that does not match tags or too many entries, [`Error::NoMemory`] when the list is full.
+    pub fn post_op(&self, wr: TagWr) -> Result<Option<u32>> {
+        let mut queue = self.queue();
+        let Some(tags) = &mut queue.tags else {
+            return Err(Error::Invalid("the shared receive queue does not match tags"));
+        };
+        if let TagOp::Add { request, .. } = &wr.op
+            && self
+                .device
+                .upgrade()
+                .is_some_and(|d| request.scatter.len() > d.attr().max_srq_sge as usize)
+        {
+            return Err(Error::Invalid("more scatter entries than a tagged buffer may have"));
+        }
+        let (wr_id, signaled) = (wr.wr_id, wr.signaled);
+        let Applied { handle, opcode, status, flags } = tags.apply(wr)?;
+        if signaled {
+            // Under the lock: the buffer's own completion comes later.
+            self.received(Completion { flags, ..blank(wr_id, status, opcode, 0) });
+        }
+        Ok(handle)
     }
 
     /// Appends a receive request.
@@ -150,14 +235,25 @@ impl Srq {
         if self.ended.swap(true, Relaxed) {
             return;
         }
-        if let Some((xrc, number)) = &self.xrc {
-            if let Some(device) = self.device.upgrade() {
-                device.xrc().remove_queue(*number);
-            }
+        if let (Some(number), Some(device)) = (self.number, self.device.upgrade()) {
+            device.xrc().remove_queue(number);
+        }
+        if let SrqKind::Xrc(xrc) = &self.kind {
             xrc.xrcd.drop_user();
-            xrc.cq.drop_user();
+        }
+        if let Some(cq) = self.kind.cq() {
+            cq.drop_user();
         }
         self.pd.end();
+    }
+
+    fn raise_limit(&self, reached: bool) {
+        if reached && let Some(device) = self.device.upgrade() {
+            device.raise(AsyncEvent {
+                event: EventType::SrqLimitReached,
+                source: EventSource::Srq(self.this.clone()),
+            });
+        }
     }
 
     pub(crate) fn add_user(&self) {
@@ -175,15 +271,36 @@ impl Drop for Srq {
     }
 }
 
+impl OwnCompletions for Srq {
+    fn received(&self, completion: Completion) {
+        if let (Some(cq), Some(device)) = (self.kind.cq(), self.device.upgrade()) {
+            cq.push(Completion { timestamp_ns: device.now_ns(), ..completion });
+        }
+    }
+}
+
 impl XrcReceive for Srq {
     fn xrcd(&self) -> Option<XrcdId> {
-        self.xrc.as_ref().map(|(xrc, _)| xrc.xrcd.id())
-    }
-
-    fn received(&self, completion: Completion) {
-        if let (Some((xrc, _)), Some(device)) = (&self.xrc, self.device.upgrade()) {
-            xrc.cq.push(Completion { timestamp_ns: device.now_ns(), ..completion });
+        match &self.kind {
+            SrqKind::Xrc(xrc) => Some(xrc.xrcd.id()),
+            _ => None,
         }
+    }
+}
+
+impl TagReceive for Srq {
+    fn accept(&self, first: &[u8], whole: bool, fetches: bool) -> Option<Accepted> {
+        let mut queue = self.queue();
+        let Queue { requests, attr, tags: Some(tags) } = &mut *queue else { return None };
+        let mut reached = false;
+        let accepted = tags.accept(first, whole, fetches, || {
+            let (request, undercut) = Queue::take(requests, attr)?;
+            reached = undercut;
+            Some(request)
+        });
+        drop(queue);
+        self.raise_limit(reached);
+        accepted
     }
 }
 
@@ -194,18 +311,11 @@ impl SharedReceive for Srq {
 
     fn take(&self) -> Option<RecvWr> {
         let mut queue = self.queue();
-        let request = queue.requests.pop_front()?;
-        let reached = queue.requests.len() < queue.attr.limit as usize;
-        if reached {
-            queue.attr.limit = 0;
-        }
+        let Queue { requests, attr, .. } = &mut *queue;
+        let taken = Queue::take(requests, attr);
         drop(queue);
-        if reached && let Some(device) = self.device.upgrade() {
-            device.raise(AsyncEvent {
-                event: EventType::SrqLimitReached,
-                source: EventSource::Srq(self.this.clone()),
-            });
-        }
+        let (request, reached) = taken?;
+        self.raise_limit(reached);
         Some(request)
     }
 }

@@ -3,6 +3,7 @@
 //! Bit flags and enumerations carry the numeric values of the verbs API, so that a front end converts them by value.
 
 use crate::device::AddressHandle;
+use crate::tm::TmInfo;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -109,6 +110,12 @@ bitflags::bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// `imm_data` holds an invalidated key.
         const WITH_INV = 1 << 3;
+        /// Tag matching: the program shall say how many unexpected messages it has handled.
+        const TM_SYNC_REQ = 1 << 4;
+        /// Tag matching: a message met a tagged buffer.
+        const TM_MATCH = 1 << 5;
+        /// Tag matching: the message is in the tagged buffer.
+        const TM_DATA_VALID = 1 << 6;
     }
 }
 
@@ -350,6 +357,8 @@ pub enum WcStatus {
     FatalErr = 19,
     RespTimeoutErr = 20,
     GeneralErr = 21,
+    TmErr = 22,
+    TmRndvIncomplete = 23,
 }
 
 /// What completed (`enum ibv_wc_opcode`).
@@ -368,6 +377,11 @@ pub enum WcOpcode {
     AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
+    TmAdd = 130,
+    TmDel = 131,
+    TmSync = 132,
+    TmRecv = 133,
+    TmNoTag = 134,
 }
 
 /// A completion (`struct ibv_wc`).
@@ -397,6 +411,8 @@ pub struct Completion {
     pub timestamp_ns: u64,
     /// The sender asked for a solicited event, or the completion is an error.
     pub solicited: bool,
+    /// Of the tag-matching header.
+    pub tm: TmInfo,
 }
 
 /// A global identifier: on RoCEv2 an IPv6 address or a mapped IPv4 address.

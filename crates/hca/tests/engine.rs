@@ -3,7 +3,7 @@
 use hca::{
     Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
     QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    SrqAttr, WcOpcode, WcStatus,
+    SrqAttr, SrqKind, WcOpcode, WcStatus,
 };
 use registry::{Client, Options, Role};
 use std::sync::Arc;
@@ -234,7 +234,9 @@ fn what_the_program_destroyed_holds_its_domain_no_longer() {
     let End { device, pd, cq, qp, mr, buffer: _buffer } = End::new("one", &options(), QpType::Ud);
     qp.destroy();
     drop((cq, mr));
-    let srq = device.create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, None).unwrap();
+    let srq = device
+        .create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, SrqKind::Basic)
+        .unwrap();
     let gids = device.gids(1).unwrap();
     let to = AhAttr { is_global: true, dgid: gids[0].gid, port_num: 1, ..AhAttr::default() };
     let ah = device.create_ah(&pd, &to).unwrap();

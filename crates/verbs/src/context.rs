@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq, xrc};
+use crate::{cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq, tm, xrc};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -171,6 +171,7 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     c.alloc_parent_domain = Some(pd::alloc_parent_domain);
     c.alloc_td = Some(pd::alloc_td);
     c.dealloc_td = Some(pd::dealloc_td);
+    c.post_srq_ops = Some(tm::post_srq_ops);
     c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.query_device_ex = Some(query::query_device_ex);

@@ -45,6 +45,12 @@ impl Cq {
         &self.hca
     }
 
+    /// Whether it was created in the extended form.
+    pub fn is_extended(&self) -> bool {
+        // SAFETY: the C struct is live.
+        unsafe { (*self.as_c_ex()).start_poll.is_some() }
+    }
+
     /// Acknowledgements of `ibv_ack_async_event`.
     pub fn async_acks(&self) -> &Acks {
         &self.async_acks

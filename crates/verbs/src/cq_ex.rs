@@ -4,7 +4,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::context::Context;
 use crate::cq::{self, Cq, Wanted};
-use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, status};
+use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, quiet, status};
 use crate::object::{give, object};
 use crate::pd::Pd;
 use std::ffi::c_int;
@@ -70,6 +70,7 @@ fn fill(c: &mut ibv_cq_ex, wc_flags: u64) {
     c.read_sl = wants(WC_EX_WITH_SL).then_some(read_sl);
     c.read_dlid_path_bits = wants(WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
     c.read_completion_ts = wants(WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
+    c.read_tm_info = wants(WC_EX_WITH_TM_INFO).then_some(read_tm_info);
     c.read_completion_wallclock_ns =
         wants(WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock_ns);
 }
@@ -178,6 +179,15 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     read(cq, |_, completion| completion.timestamp_ns)
+}
+
+unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    let hca::TmInfo { tag, app_ctx } = read(cq, |_, completion| completion.tm);
+    quiet((), || {
+        // SAFETY: the program passes a struct to fill.
+        *unsafe { arg_mut(info) }? = ibv_wc_tm_info { tag, private: app_ctx };
+        Ok(())
+    });
 }
 
 unsafe extern "C" fn read_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {

@@ -50,6 +50,7 @@ mod srq;
 mod strings;
 mod sysfs_face;
 mod sysfs_files;
+mod tm;
 mod ucma;
 mod unsupported;
 mod xrc;

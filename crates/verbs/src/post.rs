@@ -58,7 +58,8 @@ pub fn gather_inline(
     Ok(Payload::Inline(bytes))
 }
 
-fn count_of(num_sge: c_int) -> hca::Result<usize> {
+/// A number of entries as C has it.
+pub fn count_of(num_sge: c_int) -> hca::Result<usize> {
     usize::try_from(num_sge)
         .map_err(|_| Error::Invalid("negative number of scatter/gather entries"))
 }
@@ -128,19 +129,27 @@ pub unsafe fn datagram(
 }
 
 /// A linked list of requests, read as it is walked.
-struct List<T> {
+pub struct List<T> {
     next: *mut T,
     /// The request last handed out: where posting stopped, if it did.
     last: *mut T,
 }
 
 impl<T> List<T> {
-    fn new(first: *mut T) -> List<T> {
+    /// The list that begins with `first`.
+    pub fn new(first: *mut T) -> List<T> {
         List { next: first, last: first }
+    }
+
+    /// The request last handed out.
+    pub fn last(&self) -> *mut T {
+        self.last
     }
 }
 
-trait Linked {
+/// A request that knows the one after it.
+pub trait Linked {
+    /// The one after it, or null.
     fn next(&self) -> *mut Self;
 }
 
@@ -156,6 +165,12 @@ impl Linked for ibv_recv_wr {
     }
 }
 
+impl Linked for ibv_ops_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
 impl<'a, T: Linked + 'a> List<T> {
     /// # Safety
     /// Every element is live.
@@ -166,10 +181,22 @@ impl<'a, T: Linked + 'a> List<T> {
         self.next = element.next();
         Some(element)
     }
+
+    /// The next request, to be filled in.
+    ///
+    /// # Safety
+    /// Every element is live and nobody else uses it.
+    pub unsafe fn step_mut(&mut self) -> Option<&'a mut T> {
+        // SAFETY: the caller's promise.
+        let element = unsafe { self.next.as_mut() }?;
+        self.last = self.next;
+        self.next = element.next();
+        Some(element)
+    }
 }
 
 /// Tells the program where posting stopped.
-fn stopped<T>(bad: *mut *mut T, at: *mut T, error: Error) -> Res<()> {
+pub fn stopped<T>(bad: *mut *mut T, at: *mut T, error: Error) -> Res<()> {
     if !bad.is_null() {
         // SAFETY: the program passes null or a place to fill.
         unsafe { *bad = at };

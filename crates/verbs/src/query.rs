@@ -116,6 +116,16 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
+fn tm_caps(attr: &hca::DeviceAttr) -> ibv_tm_caps {
+    ibv_tm_caps {
+        max_rndv_hdr_size: hca::tm::MAX_RNDV_LEN as u32,
+        max_num_tags: attr.max_num_tags,
+        flags: TM_CAP_RC,
+        max_ops: attr.max_tag_ops,
+        max_sge: attr.max_srq_sge,
+    }
+}
+
 /// `ibv_query_device_ex(3)`; `size` is that of the caller's header.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -139,6 +149,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.hca_core_clock = CORE_CLOCK_KHZ;
         out.device_cap_flags_ex =
             u64::from(DEVICE_CAP_FLAGS) | CAP_EX_FLUSH_GLOBAL | CAP_EX_ATOMIC_WRITE;
+        out.tm_caps = tm_caps(context.device().attr());
         out.max_dm_size = crate::dm::MAX_BYTES;
         out.phys_port_cnt_ex = context.device().attr().phys_port_cnt;
         // SAFETY: the caller provides `size` bytes; what lies beyond our struct is cleared.

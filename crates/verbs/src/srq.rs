@@ -9,6 +9,7 @@ use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
+use hca::{SrqKind, TmCap, XrcSrq};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -50,13 +51,13 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
-    xrc: Option<hca::XrcSrq>,
+    kind: hca::SrqKind,
 ) -> Res<*mut ibv_srq> {
     // SAFETY: the caller's promise.
     let domain = unsafe { object::<Pd>(pd) }?;
     let context = domain.context()?;
     let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-    let hca = context.device().create_srq(domain.hca(), wanted, xrc)?;
+    let hca = context.device().create_srq(domain.hca(), wanted, kind)?;
     let granted = hca.query();
     attr.max_wr = granted.max_wr;
     attr.max_sge = granted.max_sge;
@@ -86,12 +87,12 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         // SAFETY: the program passes a live struct and a live PD.
         unsafe {
             let init = arg_mut(init)?;
-            create(pd, init.srq_context, &mut init.attr, None)
+            create(pd, init.srq_context, &mut init.attr, SrqKind::Basic)
         }
     })
 }
 
-/// `ibv_create_srq_ex(3)`: basic queues and those of XRC; tag matching is EOPNOTSUPP.
+/// `ibv_create_srq_ex(3)`. As with mlx5, tag matching completes at an extended CQ only.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -100,10 +101,11 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the program passes an open context and a live struct.
         let (context, init) = unsafe { (Context::of(context)?, arg_mut(init)?) };
         let typed = init.comp_mask & SRQ_INIT_ATTR_TYPE != 0;
-        let of_xrc = SRQ_INIT_ATTR_XRCD | SRQ_INIT_ATTR_CQ;
-        let wanted = match init.srq_type {
-            SRQT_XRC if typed => of_xrc,
-            _ if !typed || init.srq_type == SRQT_BASIC => 0,
+        let srq_type = if typed { init.srq_type } else { SRQT_BASIC };
+        let wanted = match srq_type {
+            SRQT_XRC => SRQ_INIT_ATTR_XRCD | SRQ_INIT_ATTR_CQ,
+            SRQT_TM => SRQ_INIT_ATTR_CQ | SRQ_INIT_ATTR_TM,
+            SRQT_BASIC => 0,
             _ => return Err(UNSUPPORTED),
         };
         if init.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD | wanted) != 0 {
@@ -120,19 +122,45 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if !std::ptr::eq(domain.context()?, context) {
             return Err(INVALID);
         }
-        let xrc = if wanted == of_xrc {
+        let kind = match srq_type {
             // SAFETY: the mask says that the program passes a live domain and a live CQ.
-            let (xrcd, cq) = unsafe { (object::<Xrcd>(init.xrcd)?, object::<Cq>(init.cq)?) };
-            if !std::ptr::eq(xrcd.context()?, context) || !std::ptr::eq(cq.context()?, context) {
-                return Err(INVALID);
-            }
-            Some(hca::XrcSrq { xrcd: xrcd.hca().clone(), cq: cq.hca().clone() })
-        } else {
-            None
+            SRQT_XRC => unsafe {
+                SrqKind::Xrc(XrcSrq {
+                    xrcd: domain_of(context, init)?,
+                    cq: cq_of(context, init)?.hca().clone(),
+                })
+            },
+            // SAFETY: the mask says that the program passes a live CQ.
+            SRQT_TM => tag_matching(unsafe { cq_of(context, init) }?, &init.tm_cap)?,
+            _ => SrqKind::Basic,
         };
         // SAFETY: as above.
-        unsafe { create(init.pd, init.srq_context, &mut init.attr, xrc) }
+        unsafe { create(init.pd, init.srq_context, &mut init.attr, kind) }
     })
+}
+
+/// # Safety
+/// The XRC domain is null or live.
+unsafe fn domain_of(context: &Context, init: &ibv_srq_init_attr_ex) -> Res<Arc<hca::Xrcd>> {
+    // SAFETY: the caller's promise.
+    let xrcd = unsafe { object::<Xrcd>(init.xrcd) }?;
+    if std::ptr::eq(xrcd.context()?, context) { Ok(xrcd.hca().clone()) } else { Err(INVALID) }
+}
+
+/// # Safety
+/// The CQ is null or live.
+unsafe fn cq_of<'a>(context: &Context, init: &ibv_srq_init_attr_ex) -> Res<&'a Cq> {
+    // SAFETY: the caller's promise.
+    let cq = unsafe { object::<Cq>(init.cq) }?;
+    if std::ptr::eq(cq.context()?, context) { Ok(cq) } else { Err(INVALID) }
+}
+
+fn tag_matching(cq: &Cq, cap: &ibv_tm_cap) -> Res<SrqKind> {
+    if !cq.is_extended() {
+        return Err(INVALID);
+    }
+    let cap = TmCap { max_num_tags: cap.max_num_tags, max_ops: cap.max_ops };
+    Ok(SrqKind::TagMatching(cq.hca().clone(), cap))
 }
 
 /// `ibv_get_srq_num(3)`: EINVAL for a queue that is none of XRC.

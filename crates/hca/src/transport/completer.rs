@@ -288,9 +288,9 @@ impl Transport {
             self.req.queue[1].wr.wr_id = std::mem::replace(&mut self.req.queue[0].wr.wr_id, later);
         }
         if let Some(wqe) = self.req.pop()
-            && wqe.signaled
+            && (wqe.signaled || wqe.offload.is_some())
         {
-            cx.sink.sent(wqe.completion(self.qpn, WcStatus::Success, vendor::NONE));
+            self.report(&wqe, WcStatus::Success, vendor::NONE, cx);
         }
         self.fail_if_oldest(cx);
     }
@@ -309,7 +309,7 @@ impl Transport {
     pub(super) fn fail_oldest(&mut self, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
         if let Some(wqe) = self.req.pop() {
             cx.counters.count(Counter::ReqCqeError, 1);
-            cx.sink.sent(wqe.completion(self.qpn, status, vendor_err));
+            self.report(&wqe, status, vendor_err, cx);
         }
         match self.kind {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.enter_error(cx),

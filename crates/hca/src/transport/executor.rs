@@ -3,9 +3,10 @@
 //! It knows no packets. The packet responder calls it, the same-host path calls it, a PCI front end may. What it refuses
 //! it refuses with a typed [`Refusal`]; the caller turns that into a NAK, a completion or silence.
 
-use super::{SharedReceive, Sink, XrcReceive};
+use super::{OwnCompletions, SharedReceive, Sink, TagReceive, XrcReceive};
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
+use crate::tm::{Fetch, Label};
 use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -195,14 +196,27 @@ pub(super) fn fetch_failed(error: AccessError) -> Refusal {
 pub struct Inbox {
     own: VecDeque<RecvWr>,
     shared: Option<Arc<dyn SharedReceive>>,
+    /// The shared one, if it matches tags.
+    tags: Option<Arc<dyn TagReceive>>,
     /// Taken for a message that then was dropped whole; the next message gets it.
     held: Option<Landing>,
 }
 
 impl Inbox {
     /// An inbox over an own queue, or over a shared one.
-    pub fn new(shared: Option<Arc<dyn SharedReceive>>) -> Inbox {
-        Inbox { shared, ..Inbox::default() }
+    pub fn new(shared: Option<SharedQueue>) -> Inbox {
+        match shared {
+            None => Inbox::default(),
+            Some(SharedQueue::Plain(queue)) => Inbox { shared: Some(queue), ..Inbox::default() },
+            Some(SharedQueue::Tags(queue)) => {
+                Inbox { shared: Some(queue.clone()), tags: Some(queue), ..Inbox::default() }
+            }
+        }
+    }
+
+    /// The shared queue, if it matches tags.
+    pub fn tags(&self) -> Option<&Arc<dyn TagReceive>> {
+        self.tags.as_ref()
     }
 
     /// Whether receives come from a shared queue.
@@ -235,12 +249,14 @@ impl Inbox {
             Some(shared) => shared.take(),
             None => self.own.pop_front(),
         };
-        Ok(Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd)))
+        let landing = Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd));
+        Ok(Landing { owner: self.tags.clone().map(|queue| queue as _), ..landing })
     }
 
     /// Gives back a request whose message was dropped whole.
     pub fn put_back(&mut self, landing: Landing) {
-        self.held = Some(Landing { xrc: landing.xrc, ..Landing::new(landing.request, landing.pd) });
+        let Landing { request, pd, owner, label, .. } = landing;
+        self.held = Some(Landing { owner, label, ..Landing::new(request, pd) });
     }
 
     /// Takes what the QP itself still holds, for the flush: never the shared queue's.
@@ -255,6 +271,15 @@ impl Inbox {
     }
 }
 
+/// A receive queue that several QPs share.
+#[derive(Clone)]
+pub enum SharedQueue {
+    /// Its completions go to the QP's.
+    Plain(Arc<dyn SharedReceive>),
+    /// It matches tags.
+    Tags(Arc<dyn TagReceive>),
+}
+
 /// A consumed receive request that a message is filling from its start.
 pub struct Landing {
     request: RecvWr,
@@ -265,26 +290,50 @@ pub struct Landing {
     entry: usize,
     within: u32,
     resolved: Option<MemRef>,
-    /// The XRC queue it comes from, and completes at.
-    xrc: Option<Arc<dyn XrcReceive>>,
+    /// The queue it comes from, and completes at.
+    owner: Option<Arc<dyn OwnCompletions>>,
+    label: Label,
 }
 
 impl Landing {
     fn new(request: RecvWr, pd: PdId) -> Landing {
         let capacity = total_length(&request.scatter);
-        Landing { request, pd, capacity, filled: 0, entry: 0, within: 0, resolved: None, xrc: None }
+        Landing {
+            request,
+            pd,
+            capacity,
+            filled: 0,
+            entry: 0,
+            within: 0,
+            resolved: None,
+            owner: None,
+            label: Label::PLAIN,
+        }
+    }
+
+    /// Takes what the tag list says for the message that begins with `first`: the request, how many bytes of the message
+    /// do not go there, and what to fetch.
+    pub fn of_tags(
+        queue: &Arc<dyn TagReceive>,
+        pd: PdId,
+        (first, whole, fetches): (&[u8], bool, bool),
+    ) -> Result<(Landing, usize, Option<Fetch>), Refusal> {
+        let found = queue.accept(first, whole, fetches).ok_or(Refusal::NotReady)?;
+        let landing = Landing::new(found.request, queue.pd_id().unwrap_or(pd));
+        let landing = Landing { owner: Some(queue.clone()), label: found.label, ..landing };
+        Ok((landing, found.skip, found.fetch))
     }
 
     /// Takes the next request of an XRC queue.
     pub fn of_xrc(queue: Arc<dyn XrcReceive>, pd: PdId) -> Result<Landing, Refusal> {
         let request = queue.take().ok_or(Refusal::NotReady)?;
         let pd = queue.pd_id().unwrap_or(pd);
-        Ok(Landing { xrc: Some(queue), ..Landing::new(request, pd) })
+        Ok(Landing { owner: Some(queue), ..Landing::new(request, pd) })
     }
 
     /// Reports its completion to whom it belongs.
     pub(super) fn tell(&self, done: Completion, sink: &mut dyn Sink) {
-        match &self.xrc {
+        match &self.owner {
             Some(queue) => queue.received(done),
             None => sink.received(done),
         }
@@ -293,6 +342,16 @@ impl Landing {
     /// The program's identifier.
     pub fn wr_id(&self) -> u64 {
         self.request.wr_id
+    }
+
+    /// What its completion says.
+    pub fn label(&self) -> Label {
+        self.label
+    }
+
+    /// The request itself, with the domain of its keys.
+    pub(super) fn into_request(self) -> (RecvWr, PdId) {
+        (self.request, self.pd)
     }
 
     /// Bytes placed.

@@ -10,6 +10,7 @@
 mod completer;
 pub mod executor;
 mod qp;
+mod rendezvous;
 mod requester;
 mod responder;
 mod response;
@@ -20,10 +21,15 @@ mod uc;
 mod ud;
 mod window;
 
+pub use executor::SharedQueue;
 pub use qp::{Init, Transport};
+pub(crate) use responder::blank;
 
 pub use crate::counters::{Count, Counter};
 use crate::key::{KeyTable, PdId};
+use crate::tm::Accepted;
+#[cfg(doc)]
+use crate::tm::TagList;
 use crate::types::*;
 use crate::xrc::XrcdId;
 use std::net::IpAddr;
@@ -102,12 +108,22 @@ pub trait SharedReceive: Send + Sync {
     }
 }
 
-/// A shared receive queue of an XRC domain. It has a completion queue of its own.
-pub trait XrcReceive: SharedReceive {
-    /// Its domain.
-    fn xrcd(&self) -> Option<XrcdId>;
+/// A shared receive queue with a completion queue of its own.
+pub trait OwnCompletions: SharedReceive {
     /// A completion of one of its requests.
     fn received(&self, completion: Completion);
+}
+
+/// A shared receive queue of an XRC domain.
+pub trait XrcReceive: OwnCompletions {
+    /// Its domain.
+    fn xrcd(&self) -> Option<XrcdId>;
+}
+
+/// A shared receive queue that matches tags.
+pub trait TagReceive: OwnCompletions {
+    /// Where a message goes, as [`TagList::accept`] says. Called under a QP's lock.
+    fn accept(&self, first: &[u8], whole: bool, fetches: bool) -> Option<Accepted>;
 }
 
 /// The XRC receive queues of a device, by number.

@@ -1,18 +1,17 @@
 //! One QP's transport as a whole: posting, packets in, packets out, time, and the end of everything in the error state.
 
-use super::executor::{Inbox, MAX_MESSAGE, total_length};
+use super::executor::{Inbox, MAX_MESSAGE, SharedQueue, total_length};
 use super::requester::{PKEY, Requester, service};
 use super::responder::{Responder, abandon, blank};
 use super::send::{Wqe, vendor};
 use super::state::reset_attr;
 use super::timing::ack_timeout;
-use super::{Counter, Cx, Rx, SharedReceive};
+use super::{Counter, Cx, Rx};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
 use crate::xrc::XrcdId;
-use std::sync::Arc;
 use std::time::Instant;
 use wire::Psn;
 
@@ -29,7 +28,7 @@ pub struct Init {
     /// Every send raises a completion.
     pub sq_sig_all: bool,
     /// Receives come from here instead of an own queue.
-    pub srq: Option<Arc<dyn SharedReceive>>,
+    pub srq: Option<SharedQueue>,
     /// Receives come from any queue of this domain.
     pub xrcd: Option<XrcdId>,
     /// What the link's buffers bear in flight, in bytes.
@@ -143,7 +142,7 @@ impl Transport {
         if self.kind == QpType::XrcRecv {
             return Err(Error::Invalid("the receiving half of XRC does not send"));
         }
-        if self.req.queue.len() + requests > self.cap.max_send_wr as usize {
+        if self.req.posted() + requests > self.cap.max_send_wr as usize {
             return Err(Error::NoMemory("the send queue is full"));
         }
         Ok(())
@@ -331,7 +330,7 @@ impl Transport {
         self.req.timers.stop();
         while let Some(wqe) = self.req.pop() {
             cx.counters.count(Counter::CqeFlushErr, 1);
-            cx.sink.sent(wqe.completion(self.qpn, WcStatus::WrFlushErr, vendor::NONE));
+            self.report(&wqe, WcStatus::WrFlushErr, vendor::NONE, cx);
         }
     }
 
@@ -342,7 +341,7 @@ impl Transport {
             cx.counters.count(Counter::CqeFlushErr, 1);
             let done = Completion {
                 solicited: true,
-                ..blank(landing.wr_id(), WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn)
+                ..blank(landing.wr_id(), WcStatus::WrFlushErr, landing.label().opcode, self.qpn)
             };
             landing.tell(done, cx.sink);
         }

@@ -41,6 +41,8 @@ pub(super) struct Cursor {
 pub(super) struct Requester {
     /// Requests not completed, oldest first.
     pub(super) queue: VecDeque<Wqe>,
+    /// Of these, the HCA's own.
+    offloaded: usize,
     pub(super) cursor: Cursor,
     /// PSN of the next request that begins.
     pub(super) next_psn: Psn,
@@ -73,6 +75,7 @@ impl Requester {
     pub(super) fn new(first: Psn, window_bytes: u64, mtu: u32) -> Requester {
         Requester {
             queue: VecDeque::new(),
+            offloaded: 0,
             cursor: Cursor::default(),
             next_psn: first,
             high: first,
@@ -91,6 +94,17 @@ impl Requester {
             probe_end: None,
             sample: None,
         }
+    }
+
+    /// Requests of the program that are not complete.
+    pub(super) fn posted(&self) -> usize {
+        self.queue.len() - self.offloaded
+    }
+
+    /// Appends a request of the HCA's own.
+    pub(super) fn offload(&mut self, wqe: Wqe) {
+        self.queue.push_back(wqe);
+        self.offloaded += 1;
     }
 
     /// The oldest unanswered PSN.
@@ -133,6 +147,7 @@ impl Requester {
     /// Takes the oldest request out; the cursor stays on its packet.
     pub(super) fn pop(&mut self) -> Option<Wqe> {
         let wqe = self.queue.pop_front()?;
+        self.offloaded -= usize::from(wqe.offload.is_some());
         match self.cursor.wqe {
             0 => self.cursor.packet = 0,
             _ => self.cursor.wqe -= 1,
@@ -241,9 +256,10 @@ impl Transport {
             return Step::Wait;
         }
         let max_rd_atomic = u64::from(self.attr.max_rd_atomic);
-        let (mtu, pd) = (self.mtu, self.pd);
+        let mtu = self.mtu;
         let req = &mut self.req;
         let wqe = &mut req.queue[index];
+        let pd = wqe.pd(self.pd);
         let outcome = if wqe.is_answered() && max_rd_atomic == 0 {
             Err((WcStatus::LocQpOpErr, vendor::NO_READ_RESOURCES))
         } else {

@@ -6,6 +6,7 @@ use super::response::{Answer, ReadAnswer, Response};
 use super::{Counter, Cx, Rx, XrcReceive};
 use crate::key::{KeyError, KeyTable};
 use crate::sabotage::{self, Sabotage};
+use crate::tm::{Fetch, Label, TmInfo};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,9 @@ pub(super) enum Incoming {
     Send(Landing),
     Write(Write),
 }
+
+/// A SEND that begins: its receive request, the bytes in front that do not go there, and what to fetch instead.
+type Begun = (Landing, usize, Option<Fetch>);
 
 /// An RDMA WRITE in progress.
 pub(super) struct Write {
@@ -223,16 +227,29 @@ impl Transport {
         }
     }
 
+    /// Where a SEND that begins with this packet goes, how much of the packet does not go there, and what to fetch instead.
+    fn begin_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<Option<Begun>, Refusal> {
+        let Some(tags) = self.inbox.tags() else {
+            return Ok(self.take_receive(cx)?.map(|landing| (landing, 0, None)));
+        };
+        let whole = rx.headers.bth.opcode.position.ends();
+        let begun = Landing::of_tags(tags, self.pd, (rx.payload, whole, self.can_fetch()));
+        begun.map(Some).inspect_err(|_| cx.counters.count(Counter::OutOfBuffer, 1))
+    }
+
     fn serve_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let bth = &rx.headers.bth;
-        let mut landing = match self.resp.message.take() {
-            Some(Incoming::Send(landing)) => landing,
-            _ => match self.take_receive(cx)? {
-                Some(landing) => landing,
+        let (mut landing, skip, fetch) = match self.resp.message.take() {
+            Some(Incoming::Send(landing)) => (landing, 0, None),
+            _ => match self.begin_send(rx, cx)? {
+                Some(begun) => begun,
                 None => return Ok(()),
             },
         };
-        let mut outcome = landing.append(cx.keys, rx.payload);
+        let mut outcome = match &fetch {
+            Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
+            _ => landing.append(cx.keys, rx.payload.get(skip..).unwrap_or_default()),
+        };
         let ends = bth.opcode.position.ends();
         if let (Ok(()), true, Some(key)) = (outcome, ends, rx.headers.invalidate) {
             outcome = self.executor(cx.keys).invalidate(key);
@@ -242,8 +259,14 @@ impl Transport {
             return outcome;
         }
         let byte_len = landing.filled() as u32;
-        let done = self.received(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, byte_len, rx);
+        let Label { status, opcode, flags, info } = landing.label();
+        let mut done = self.received(landing.wr_id(), status, opcode, byte_len, rx);
+        done.flags |= flags;
+        done.tm = info;
         landing.tell(done, cx.sink);
+        if let Some(fetch) = fetch {
+            self.rendezvous(landing, fetch);
+        }
         self.message_done();
         Ok(())
     }
@@ -507,7 +530,7 @@ impl Transport {
         cx.counters.count(Counter::RespCqeError, 1);
         let done = Completion {
             solicited: true,
-            ..blank(landing.wr_id(), status, WcOpcode::Recv, self.qpn)
+            ..blank(landing.wr_id(), status, landing.label().opcode, self.qpn)
         };
         landing.tell(done, cx.sink);
     }
@@ -539,7 +562,7 @@ impl Transport {
 }
 
 /// A completion with nothing but who and what.
-pub(super) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Completion {
+pub(crate) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Completion {
     Completion {
         wr_id,
         status,
@@ -553,6 +576,7 @@ pub(super) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32)
         sl: 0,
         timestamp_ns: 0,
         solicited: false,
+        tm: TmInfo::default(),
     }
 }
 

@@ -1,8 +1,10 @@
 //! One send request on its way: where its bytes are, which PSNs it takes, how far it is.
 
 use super::executor::total_length;
+use super::rendezvous::Offload;
 use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::tm::TmInfo;
 use crate::types::*;
 use smallvec::SmallVec;
 use umem::AccessError;
@@ -149,6 +151,8 @@ pub(super) struct Wqe {
     pub(super) chunk: u32,
     /// Cost of everything before it since the QP began to send.
     pub(super) base: u64,
+    /// The HCA's own, not the program's.
+    pub(super) offload: Option<Offload>,
 }
 
 impl Wqe {
@@ -171,6 +175,20 @@ impl Wqe {
             acked: 0,
             chunk: 1,
             base: 0,
+            offload: None,
+        }
+    }
+
+    /// A request of the HCA's own: `wr` for `offload`.
+    pub(super) fn offloaded(wr: SendWr, offload: Offload) -> Wqe {
+        Wqe { offload: Some(offload), ..Wqe::new(wr, false) }
+    }
+
+    /// The domain of its keys on a QP of domain `pd`.
+    pub(super) fn pd(&self, pd: PdId) -> PdId {
+        match &self.offload {
+            Some(Offload::Fetch { pd, .. }) => *pd,
+            _ => pd,
         }
     }
 
@@ -297,6 +315,7 @@ impl Wqe {
             sl: 0,
             timestamp_ns: 0,
             solicited: status != WcStatus::Success,
+            tm: TmInfo::default(),
         }
     }
 

@@ -7,6 +7,7 @@ mod responder_rules;
 mod sabotage;
 mod states;
 mod support;
+mod tags;
 mod throughput;
 mod timers;
 mod uc_ud;

@@ -3,7 +3,7 @@
 use crate::support::craft::*;
 use crate::support::{Loose, Node, PD, Packet, Region, Setup};
 use hca::key::PdId;
-use hca::transport::Counter;
+use hca::transport::{Counter, SharedQueue};
 use hca::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -674,7 +674,7 @@ fn the_first_packet_in_rtr_establishes_communication() {
 #[test]
 fn the_last_receive_of_a_shared_queue_is_told() {
     let shared = Arc::new(Loose::default());
-    let mut node = Node::new(QpType::Rc, 11, Some(shared.clone()));
+    let mut node = Node::new(QpType::Rc, 11, Some(SharedQueue::Plain(shared.clone())));
     node.connect(&Setup::new(QpType::Rc));
     let region = node.register(1024);
     for wr_id in [5, 6] {

@@ -2,7 +2,7 @@
 
 use crate::support::craft::packet;
 use crate::support::{Faults, Loose, Node, PD, Packet, Pair, Region, Rng, Setup, send_wr};
-use hca::transport::{Counter, Rx};
+use hca::transport::{Counter, Rx, SharedQueue};
 use hca::*;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -241,7 +241,7 @@ fn a_datagram_without_room_is_dropped_and_costs_no_receive() {
 #[test]
 fn a_dropped_datagram_keeps_the_shared_receive_it_took() {
     let shared = Arc::new(Loose::default());
-    let mut node = Node::new(QpType::Ud, 11, Some(shared.clone()));
+    let mut node = Node::new(QpType::Ud, 11, Some(SharedQueue::Plain(shared.clone())));
     node.connect(&Setup::new(QpType::Ud));
     let region = node.register(64);
     let scatter = [region.sge(0, 64)].into_iter().collect();

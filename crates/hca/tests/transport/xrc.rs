@@ -1,8 +1,7 @@
 //! Extended reliable connections: a sending half, a receiving half, and the queues that packets name.
 
 use crate::support::craft::packet;
-use crate::support::{Faults, Node, PD, Packet, Pair, Setup, XRCD, send_wr};
-use hca::key::PdId;
+use crate::support::{Faults, Node, PD, Packet, Pair, QUEUE_PD, Setup, XRCD, send_wr};
 use hca::*;
 use std::time::Duration;
 use wire::Position::{First, Last, Only};
@@ -10,8 +9,6 @@ use wire::{NakCode, Operation, Position, Service};
 
 const FIRST_PSN: u32 = 1000;
 const FAR: Remote = Remote { addr: 0x7000, rkey: 0x1234 };
-/// Domain of the queues: the receiving half itself has none that anybody else has.
-const QUEUE_PD: PdId = PdId(40);
 const QUEUE: u32 = 0x00ab_cdef;
 
 fn half(kind: QpType) -> Node {

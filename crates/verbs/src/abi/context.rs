@@ -83,7 +83,8 @@ pub struct verbs_context {
     pub alloc_td:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Slot,
-    pub post_srq_ops: Slot,
+    pub post_srq_ops:
+        Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_ops_wr, *mut *mut ibv_ops_wr) -> c_int>,
     pub destroy_rwq_ind_table: Slot,
     pub create_rwq_ind_table: Slot,
     pub destroy_wq: Slot,

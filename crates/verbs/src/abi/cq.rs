@@ -31,6 +31,13 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
+#[repr(C)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub private: u32,
+}
+size!(ibv_wc_tm_info, 16);
+
 pub type ReadU32 = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>;
 pub type ReadU64 = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>;
 pub type ReadU8 = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>;
@@ -58,7 +65,7 @@ pub struct ibv_cq_ex {
     pub read_completion_ts: ReadU64,
     pub read_cvlan: Slot,
     pub read_flow_tag: Slot,
-    pub read_tm_info: Slot,
+    pub read_tm_info: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_wc_tm_info)>,
     pub read_completion_wallclock_ns: ReadU64,
 }
 size!(ibv_cq_ex, 288);

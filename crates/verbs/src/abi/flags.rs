@@ -29,8 +29,9 @@ pub const WC_EX_WITH_SLID: u64 = 1 << 4;
 pub const WC_EX_WITH_SL: u64 = 1 << 5;
 pub const WC_EX_WITH_DLID_PATH_BITS: u64 = 1 << 6;
 pub const WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const WC_EX_WITH_TM_INFO: u64 = 1 << 10;
 pub const WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
-/// What `create_cq_ex` grants: all but VLAN, flow tag and tag matching, which this device does not have.
+/// What `create_cq_ex` grants: all but VLAN and flow tag, which this device does not have.
 pub const WC_EX_GRANTED: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_IMM
     | WC_EX_WITH_QP_NUM
@@ -39,6 +40,7 @@ pub const WC_EX_GRANTED: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_SL
     | WC_EX_WITH_DLID_PATH_BITS
     | WC_EX_WITH_COMPLETION_TIMESTAMP
+    | WC_EX_WITH_TM_INFO
     | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 pub const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
@@ -49,10 +51,19 @@ pub const SRQ_MAX_WR: i32 = 1;
 pub const SRQ_LIMIT: i32 = 1 << 1;
 pub const SRQT_BASIC: u32 = 0;
 pub const SRQT_XRC: u32 = 1;
+pub const SRQT_TM: u32 = 2;
 pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
 pub const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
 pub const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub const SRQ_INIT_ATTR_TM: u32 = 1 << 4;
+
+pub const TM_CAP_RC: u32 = 1;
+pub const WR_TAG_ADD: u32 = 0;
+pub const WR_TAG_DEL: u32 = 1;
+pub const WR_TAG_SYNC: u32 = 2;
+pub const OPS_SIGNALED: i32 = 1;
+pub const OPS_TM_SYNC: i32 = 1 << 1;
 
 pub const XRCD_INIT_ATTR_FD: u32 = 1;
 pub const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;

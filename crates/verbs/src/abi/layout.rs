@@ -250,6 +250,21 @@ fn layouts() -> Vec<Layout> {
             cq,
             tm_cap
         }),
+        layout!(ibv_tm_cap { max_num_tags, max_ops }),
+        layout!(ibv_wc_tm_info { "tag" = tag, "priv" = private }),
+        layout!(ibv_ops_wr {
+            "wr_id" = wr_id,
+            "next" = next,
+            "opcode" = opcode,
+            "flags" = flags,
+            "tm.unexpected_cnt" = tm.unexpected_cnt,
+            "tm.handle" = tm.handle,
+            "tm.add.recv_wr_id" = tm.recv_wr_id,
+            "tm.add.sg_list" = tm.sg_list,
+            "tm.add.num_sge" = tm.num_sge,
+            "tm.add.tag" = tm.tag,
+            "tm.add.mask" = tm.mask
+        }),
         layout!(ibv_qp {
             context,
             qp_context,

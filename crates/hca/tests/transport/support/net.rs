@@ -3,6 +3,7 @@
 use super::Rng;
 use super::node::{Node, Setup};
 use hca::QpType;
+use hca::transport::SharedQueue;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use wire::{Headers, MAX_HEADERS_LEN};
@@ -52,11 +53,24 @@ impl Pair {
         seed: u64,
         faults: Faults,
     ) -> Pair {
+        Pair::over(kinds, [None, None], setup, window_bytes, seed, faults)
+    }
+
+    /// Nodes of these kinds over these shared receive queues.
+    pub fn over(
+        kinds: [QpType; 2],
+        mut shared: [Option<SharedQueue>; 2],
+        setup: &Setup,
+        window_bytes: u64,
+        seed: u64,
+        faults: Faults,
+    ) -> Pair {
         let mut rng = Rng(seed);
         let psn = [rng.next() as u32 & 0x00ff_ffff, rng.next() as u32 & 0x00ff_ffff];
         let start = Instant::now();
         let nodes = [0usize, 1].map(|me| {
-            let mut node = Node::with_window(kinds[me], 11 + me as u32, None, window_bytes);
+            let shared = shared[me].take();
+            let mut node = Node::with_window(kinds[me], 11 + me as u32, shared, window_bytes);
             node.now = start;
             let own = Setup {
                 kind: kinds[me],

@@ -2,9 +2,10 @@
 
 use super::Packet;
 use hca::key::{KeyTable, PdId};
+use hca::tm::{Accepted, TagList};
 use hca::transport::{
-    Count, Counter, Cx, Fill, Init, Rx, SharedReceive, Sink, To, Transport, Tx, XrcQueues,
-    XrcReceive,
+    Count, Counter, Cx, Fill, Init, OwnCompletions, Rx, SharedQueue, SharedReceive, Sink,
+    TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
 };
 use hca::*;
 use std::collections::HashMap;
@@ -171,8 +172,63 @@ impl XrcReceive for XrcQueue {
     fn xrcd(&self) -> Option<XrcdId> {
         Some(self.xrcd)
     }
+}
+
+impl OwnCompletions for XrcQueue {
     fn received(&self, completion: Completion) {
         self.told.lock().unwrap().push(completion);
+    }
+}
+
+/// A queue that matches tags, and what was told to it.
+pub struct TagQueue {
+    pub requests: Loose,
+    pub list: Mutex<TagList>,
+    pub told: Mutex<Vec<Completion>>,
+}
+
+impl TagQueue {
+    pub fn new() -> Arc<TagQueue> {
+        let list = Mutex::new(TagList::new(TmCap { max_num_tags: 64, max_ops: 64 }));
+        Arc::new(TagQueue { requests: Loose::default(), list, told: Mutex::default() })
+    }
+
+    /// Posts a buffer for `tag`, in step.
+    pub fn add(&self, wr_id: u64, tag: u64, into: &[Sge]) {
+        let request = RecvWr { wr_id, scatter: into.iter().copied().collect() };
+        let op = TagOp::Add { request, tag, mask: u64::MAX };
+        let wr = TagWr { wr_id: 0, op, signaled: false, handled: None };
+        assert_eq!(self.list.lock().unwrap().apply(wr).unwrap().flags, WcFlags::empty());
+    }
+
+    pub fn post(&self, wr_id: u64, sge: Sge) {
+        let request = RecvWr { wr_id, scatter: [sge].into_iter().collect() };
+        self.requests.0.lock().unwrap().push_back(request);
+    }
+
+    pub fn told(&self) -> Vec<Completion> {
+        self.told.lock().unwrap().clone()
+    }
+}
+
+impl SharedReceive for TagQueue {
+    fn take(&self) -> Option<RecvWr> {
+        self.requests.take()
+    }
+    fn pd_id(&self) -> Option<PdId> {
+        Some(QUEUE_PD)
+    }
+}
+
+impl OwnCompletions for TagQueue {
+    fn received(&self, completion: Completion) {
+        self.told.lock().unwrap().push(completion);
+    }
+}
+
+impl TagReceive for TagQueue {
+    fn accept(&self, first: &[u8], whole: bool, fetches: bool) -> Option<Accepted> {
+        self.list.lock().unwrap().accept(first, whole, fetches, || self.requests.take())
     }
 }
 
@@ -189,6 +245,8 @@ impl XrcQueues for Queues {
 /// The XRC domain of every receiving half.
 pub const XRCD: XrcdId = XrcdId(3);
 pub const PD: PdId = PdId(7);
+/// Domain of the shared queues that have one of their own.
+pub const QUEUE_PD: PdId = PdId(40);
 
 /// A QP, its device's keys, and what it emitted and told.
 pub struct Node {
@@ -203,14 +261,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(qp_type: QpType, qpn: u32, srq: Option<Arc<dyn SharedReceive>>) -> Node {
+    pub fn new(qp_type: QpType, qpn: u32, srq: Option<SharedQueue>) -> Node {
         Node::with_window(qp_type, qpn, srq, 256 << 10)
     }
 
     pub fn with_window(
         qp_type: QpType,
         qpn: u32,
-        srq: Option<Arc<dyn SharedReceive>>,
+        srq: Option<SharedQueue>,
         window_bytes: u64,
     ) -> Node {
         let cap = QpCap {
