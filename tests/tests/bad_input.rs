@@ -104,6 +104,11 @@ fn the_halves_of_xrc_know_their_domain() {
 }
 
 #[test]
+fn tags_meet_their_buffers_and_nothing_else_does() {
+    judged(&Place::here(), &compiled!("bad_tags"), 73);
+}
+
+#[test]
 fn atomic_writes_and_flushes_need_their_rights() {
     judged(&Place::here(), &compiled!("bad_placement"), 35);
 }
