@@ -303,6 +303,46 @@ static void rendezvous_rows(void)
 	end(to);
 }
 
+/* A CQ with two places gets a third completion of the list. */
+static void overrun(void)
+{
+	const char *page = "IBA 11.6.3.2";
+	struct ibv_cq_init_attr_ex small = { .cqe = 1 };
+	struct ibv_cq *roomy = cq;
+	cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(context, &small));
+	struct ibv_srq *srq = queue();
+	struct ibv_qp_init_attr init = { .send_cq = roomy, .recv_cq = roomy, .srq = srq, .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init), *peer = new_qp(pd, sender_cq, IBV_QPT_RC);
+	if (!qp)
+		fail("a queue pair over the queue");
+	connect_to(qp, peer->qp_num);
+	for (int i = 0; i < 3; i++) {
+		struct ibv_ops_wr wr = { .wr_id = 502, .opcode = IBV_WR_TAG_SYNC, .flags = SYNC };
+		row("man ibv_post_srq_ops", 0, apply(srq, &wr), "operation %d", i);
+	}
+	int of_cq = 0, of_srq = 0, of_qp = 0;
+	while (!of_cq || !of_srq || !of_qp) {
+		struct ibv_async_event event;
+		if (ibv_get_async_event(context, &event))
+			fail("an event");
+		of_cq += event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq;
+		of_srq += event.event_type == IBV_EVENT_SRQ_ERR && event.element.srq == srq;
+		of_qp += event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == qp;
+		ibv_ack_async_event(&event);
+	}
+	holds(page, of_cq == 1 && of_srq == 1 && of_qp == 1, "CQ, queue and queue pair report the loss, each once");
+	equal(page, IBV_QPS_ERR, state_of(qp), "the queue pair is in error");
+	for (int i = 0; i < 2; i++)
+		completion(page, 502, IBV_WC_TM_SYNC, 0, 0, 0, "what found a place is there");
+	struct ibv_wc wc;
+	equal(page, -1, ibv_poll_cq(cq, 1, &wc), "then polling fails");
+	ibv_destroy_qp(qp);
+	ibv_destroy_qp(peer);
+	ibv_destroy_srq(srq);
+	ibv_destroy_cq(cq);
+	cq = roomy;
+}
+
 int main(void)
 {
 	open_first_device();
@@ -329,5 +369,6 @@ int main(void)
 	operations();
 	eager();
 	rendezvous_rows();
+	overrun();
 	return finish();
 }

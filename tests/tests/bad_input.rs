@@ -105,7 +105,7 @@ fn the_halves_of_xrc_know_their_domain() {
 
 #[test]
 fn tags_meet_their_buffers_and_nothing_else_does() {
-    judged(&Place::here(), &compiled!("bad_tags"), 73);
+    judged(&Place::here(), &compiled!("bad_tags"), 81);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSource};
 use crate::types::{Completion, EventType};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,6 @@ struct Ring {
     /// Entries asked for.
     cqe: u32,
     armed: Armed,
-    overrun: bool,
 }
 
 impl Ring {
@@ -36,6 +35,8 @@ pub struct Cq {
     device: Weak<Device>,
     notify: Option<Arc<dyn CqNotify>>,
     ring: Mutex<Ring>,
+    /// A completion found no place: no other is taken any more (IBA 11.6.3.2).
+    overrun: AtomicBool,
     users: AtomicU32,
     this: Weak<Cq>,
 }
@@ -59,8 +60,8 @@ impl Cq {
                 completions: VecDeque::with_capacity((cqe as usize).min(4096)),
                 cqe,
                 armed: Armed::No,
-                overrun: false,
             }),
+            overrun: AtomicBool::new(false),
             users: AtomicU32::new(0),
             this: this.clone(),
         })
@@ -79,7 +80,7 @@ impl Cq {
     /// polling program needs no other thread (D1).
     ///
     /// # Errors
-    /// [`Error::Lost`] once the queue overran, or when it is empty and the device is lost.
+    /// [`Error::Lost`] when it is empty and overran, or the device is lost.
     pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         let taken = self.take(max, take)?;
         if taken > 0 || max == 0 {
@@ -94,7 +95,7 @@ impl Cq {
 
     fn take(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         let mut ring = self.ring();
-        if ring.overrun {
+        if max > 0 && ring.completions.is_empty() && self.overran() {
             return Err(Error::Lost("the completion queue overran: create it larger"));
         }
         let count = max.min(ring.completions.len());
@@ -155,14 +156,13 @@ impl Cq {
 
     pub(crate) fn push(&self, completion: Completion) {
         let mut ring = self.ring();
-        if ring.overrun {
+        if self.overran() {
             return;
         }
         if ring.completions.len() >= ring.places() {
-            ring.overrun = true;
+            self.overrun.store(true, Relaxed);
             drop(ring);
-            self.raise(EventType::CqErr);
-            return;
+            return self.report_overrun();
         }
         let wanted = match ring.armed {
             Armed::No => false,
@@ -179,9 +179,16 @@ impl Cq {
         }
     }
 
-    fn raise(&self, event: EventType) {
-        if let Some(device) = self.device.upgrade() {
-            device.raise(AsyncEvent { event, source: EventSource::Cq(self.this.clone()) });
-        }
+    /// Whether completions were lost.
+    pub(crate) fn overran(&self) -> bool {
+        self.overrun.load(Relaxed)
+    }
+
+    /// Tells the program, and has every queue pair that completes here look: it cannot go on.
+    fn report_overrun(&self) {
+        let Some(device) = self.device.upgrade() else { return };
+        let (event, source) = (EventType::CqErr, EventSource::Cq(self.this.clone()));
+        device.raise(AsyncEvent { event, source });
+        device.rouse_users_of(self);
     }
 }

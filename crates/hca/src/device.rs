@@ -448,6 +448,16 @@ impl Device {
         self.qp_table().places.get(number as usize % MAX_QPS)?.clone()
     }
 
+    /// Gives every queue pair that completes at `cq` a turn soon.
+    pub(crate) fn rouse_users_of(&self, cq: &Cq) {
+        let table = self.qp_table();
+        let users = table.places.iter().flatten().filter(|qp| qp.completes_at(cq));
+        let numbers: Vec<u32> = users.map(|qp| qp.number()).collect();
+        drop(table);
+        let now = Instant::now();
+        numbers.into_iter().for_each(|number| self.set_timer(now, number));
+    }
+
     pub(crate) fn remove_qp(&self, number: u32) {
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let removed = table.places[number as usize % MAX_QPS].take();

@@ -114,6 +114,16 @@ impl Qp {
         qp
     }
 
+    /// Whether completions of its requests go to `cq`.
+    pub(crate) fn completes_at(&self, cq: &Cq) -> bool {
+        self.cqs().any(|own| std::ptr::eq(&raw const **own, cq))
+    }
+
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        let of_tags = self.init.srq.as_ref().and_then(|srq| srq.tags_cq());
+        self.init.cqs().chain(of_tags)
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -350,7 +360,8 @@ impl Qp {
             return;
         }
         core.appointment.came(now);
-        if core.transport.deadline().is_some_and(|deadline| deadline <= now) {
+        let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
+        if due || self.cqs().any(|cq| cq.overran()) {
             self.run(device, &mut core, now, batch, |transport, cx| {
                 transport.timer(cx);
                 transport.transmit(cx);
@@ -398,7 +409,11 @@ impl Qp {
             sink: &mut sink,
             counters: device.directory(),
         };
-        call(&mut core.transport, &mut cx)
+        let result = call(&mut core.transport, &mut cx);
+        if self.cqs().any(|cq| cq.overran()) {
+            core.transport.fail(&mut cx);
+        }
+        result
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Srq {
     /// The number by which peers name an XRC queue.
     number: Option<u32>,
     ended: AtomicBool,
+    /// Its own completions were lost, and the program knows (IBA 11.6.3.2, SRQ catastrophic error).
+    failed: AtomicBool,
     this: Weak<Srq>,
 }
 
@@ -115,6 +117,7 @@ impl Srq {
             number: matches!(kind, SrqKind::Xrc(_)).then(|| device.xrc().add_queue(this)),
             kind,
             ended: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             device: Arc::downgrade(device),
             pd: Belonging::new(pd),
             queue: Mutex::new(Queue { requests: VecDeque::new(), attr, tags }),
@@ -135,6 +138,11 @@ impl Srq {
     /// The number by which peers name an XRC queue.
     pub fn number(&self) -> Option<u32> {
         self.number
+    }
+
+    /// Where everything of a queue that matches tags completes.
+    pub(crate) fn tags_cq(&self) -> Option<&Arc<Cq>> {
+        self.kind.cq().filter(|_| self.matches_tags())
     }
 
     /// Whether it matches tags.
@@ -248,11 +256,14 @@ impl Srq {
     }
 
     fn raise_limit(&self, reached: bool) {
-        if reached && let Some(device) = self.device.upgrade() {
-            device.raise(AsyncEvent {
-                event: EventType::SrqLimitReached,
-                source: EventSource::Srq(self.this.clone()),
-            });
+        if reached {
+            self.raise(EventType::SrqLimitReached);
+        }
+    }
+
+    fn raise(&self, event: EventType) {
+        if let Some(device) = self.device.upgrade() {
+            device.raise(AsyncEvent { event, source: EventSource::Srq(self.this.clone()) });
         }
     }
 
@@ -275,6 +286,9 @@ impl OwnCompletions for Srq {
     fn received(&self, completion: Completion) {
         if let (Some(cq), Some(device)) = (self.kind.cq(), self.device.upgrade()) {
             cq.push(Completion { timestamp_ns: device.now_ns(), ..completion });
+            if cq.overran() && !self.failed.swap(true, Relaxed) {
+                self.raise(EventType::SrqErr);
+            }
         }
     }
 }

@@ -326,6 +326,14 @@ impl Transport {
         }
     }
 
+    /// What it does can no longer be reported: a local work queue catastrophic error (IBA 11.6.3.2).
+    pub fn fail(&mut self, cx: &mut Cx<'_>) {
+        if !matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
+            cx.sink.event(EventType::QpFatal);
+            self.enter_error(cx);
+        }
+    }
+
     pub(super) fn flush_sends(&mut self, cx: &mut Cx<'_>) {
         self.req.timers.stop();
         while let Some(wqe) = self.req.pop() {

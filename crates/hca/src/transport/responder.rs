@@ -514,6 +514,10 @@ impl Transport {
             Refusal::ReceiveProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
         };
         self.owe(psn, Answer::Nak(Syndrome::Nak(code)), false);
+        // The memory of an earlier READ failed after a later request had ended the connection: the program knows.
+        if self.state == QpState::Err {
+            return;
+        }
         if landing_status != WcStatus::WrFlushErr
             && let Some(Incoming::Send(landing)) = self.resp.message.take()
         {

@@ -692,6 +692,39 @@ fn the_last_receive_of_a_shared_queue_is_told() {
 }
 
 #[test]
+fn the_end_of_a_connection_is_told_once() {
+    let mut node = Node::new(QpType::Rc, 11, Some(SharedQueue::Plain(Arc::new(Loose::default()))));
+    node.connect(&Setup::new(QpType::Rc));
+    let region = node.register(1024);
+    // A READ is granted, the next request is refused, and then the READ's memory fails.
+    node.receive(&read(FIRST_PSN, region.iova, region.key, 8));
+    node.receive(&write(Only, FIRST_PSN + 1, 8).reth(region.iova, region.key ^ 0xff00, 8));
+    region.ram.broken.store(true, Relaxed);
+    node.end_of_batch();
+    let out = node.emitted();
+    assert_eq!((out.len(), out[0].psn()), (1, FIRST_PSN));
+    assert_eq!(out[0].nak(), Some(NakCode::RemoteOperational));
+    assert_eq!(node.told.events, [EventType::QpAccessErr, EventType::QpLastWqeReached]);
+}
+
+#[test]
+fn what_can_report_nothing_ends_with_an_event() {
+    let mut node = responder();
+    receives(&mut node, 2);
+    node.receive(&send(Only, FIRST_PSN, 8));
+    for _ in 0..2 {
+        node.with(|qp, cx| qp.fail(cx));
+    }
+    node.end_of_batch();
+    assert!(node.emitted().is_empty(), "what was not reported is not acknowledged");
+    assert_eq!((node.qp.state(), &node.told.events[..]), (QpState::Err, &[EventType::QpFatal][..]));
+    assert_eq!(node.told.received[1].status, WcStatus::WrFlushErr);
+    let mut idle = Node::new(QpType::Rc, 11, None);
+    idle.with(|qp, cx| qp.fail(cx));
+    assert_eq!((idle.qp.state(), idle.told.events.len()), (QpState::Reset, 0));
+}
+
+#[test]
 pub fn packets_of_another_partition_or_service_are_dropped() {
     let mut foreign = send(Only, FIRST_PSN, 8);
     foreign.headers.bth.pkey = 0x8001;

@@ -123,26 +123,60 @@ static void limit(void)
 	STATUS(ibv_destroy_cq(cq), 0);
 }
 
+static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	STATUS(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+	return attr.qp_state;
+}
+
+/*
+ * What found a place can be polled. Every queue pair of the CQ that could complete something ends, the idle ones too, and
+ * says so once; one in RESET and one of another CQ go on.
+ */
 static void overrun(void)
 {
-	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0), *other = ibv_create_cq(context, 1, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = basic_qp(cq);
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	struct ibv_async_event event;
+	struct ibv_qp *busy = ibv_create_qp(pd, &init), *idle = ibv_create_qp(pd, &init), *fresh = ibv_create_qp(pd, &init);
+	struct ibv_qp_init_attr apart = basic_qp(other);
+	struct ibv_qp *healthy = ibv_create_qp(pd, &apart);
+	int cq_errors = 0, busy_ends = 0, idle_ends = 0;
 	struct ibv_wc wc;
 
-	STATUS(connect_qp(qp, qp), 0);
+	STATUS(connect_qp(busy, busy), 0);
+	STATUS(connect_qp(idle, idle), 0);
+	STATUS(connect_qp(healthy, healthy), 0);
 	for (int i = 0; i < 4; i++)
-		STATUS(post(qp, IBV_WR_RDMA_WRITE, memory, 8, mr, memory, mr->rkey), 0);
-	CHECK(readable(context->async_fd));
-	do {
+		STATUS(post(busy, IBV_WR_RDMA_WRITE, memory, 8, mr, memory, mr->rkey), 0);
+	while (!cq_errors || !busy_ends || !idle_ends) {
+		struct ibv_async_event event;
+
+		CHECK(readable(context->async_fd));
 		STATUS(ibv_get_async_event(context, &event), 0);
+		cq_errors += event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq;
+		busy_ends += event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == busy;
+		idle_ends += event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == idle;
+		CHECK(event.event_type != IBV_EVENT_QP_FATAL || (event.element.qp != fresh && event.element.qp != healthy));
 		ibv_ack_async_event(&event);
-	} while (event.event_type != IBV_EVENT_CQ_ERR);
-	CHECK(event.element.cq == cq);
+	}
+	CHECK(cq_errors == 1 && busy_ends == 1 && idle_ends == 1);
+	CHECK(state_of(busy) == IBV_QPS_ERR && state_of(idle) == IBV_QPS_ERR);
+	CHECK(state_of(fresh) == IBV_QPS_RESET && state_of(healthy) == IBV_QPS_RTS);
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(ibv_poll_cq(cq, 1, &wc) < 0);
-	STATUS(ibv_destroy_qp(qp), 0);
+	CHECK(quiet(context->async_fd));
+	STATUS(post(healthy, IBV_WR_RDMA_WRITE, memory, 8, mr, memory, mr->rkey), 0);
+	next_completion(other);
+	STATUS(ibv_destroy_qp(busy), 0);
+	STATUS(ibv_destroy_qp(idle), 0);
+	STATUS(ibv_destroy_qp(fresh), 0);
+	STATUS(ibv_destroy_qp(healthy), 0);
 	STATUS(ibv_destroy_cq(cq), 0);
+	STATUS(ibv_destroy_cq(other), 0);
 }
 
 int main(void)
