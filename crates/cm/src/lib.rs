@@ -8,12 +8,15 @@
 
 mod conn;
 mod event;
+mod incoming;
 mod machine;
 mod mad;
+mod params;
 
 pub use event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
-pub use machine::{Cm, Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
+pub use machine::Cm;
 pub use mad::{
     Ece, MAD_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason, SIDR_REP_PRIVATE_LEN,
     SIDR_REQ_PRIVATE_LEN, SidrStatus, Transport,
 };
+pub use params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};

@@ -19,6 +19,14 @@ struct Wanted<'a> {
     qp_type: QpType,
 }
 
+/// Why a request comes to nobody.
+enum Unwanted {
+    /// Nobody listens.
+    Nobody,
+    /// The listener has as many requests as it asked for.
+    NoRoom,
+}
+
 impl Cma {
     /// A MAD arrived on queue pair 1.
     pub fn receive(&mut self, from: cm::Path, mad: &[u8; cm::MAD_LEN], now: Instant) {
@@ -42,7 +50,7 @@ impl Cma {
         while let Some(event) = self.cm.poll_event() {
             match event {
                 cm::Event::Request(request) => self.request(&request, now),
-                cm::Event::SidrRequest(request) => self.sidr_request(&request, now),
+                cm::Event::SidrRequest(request) => self.sidr_request(&request),
                 event => self.take_event(event),
             }
         }
@@ -107,20 +115,20 @@ impl Cma {
     }
 
     /// Makes the id of a request and answers it with the listener; `None` where nobody listens or there is no room.
-    fn accept_request(&mut self, wanted: &Wanted<'_>) -> Result<(Key, Key, usize), Reason> {
+    fn accept_request(&mut self, wanted: &Wanted<'_>) -> Result<(Key, Key, usize), Unwanted> {
         let header = Header::parse(wanted.private);
         let ends =
             header.unwrap_or(Header { port: 0, src: wanted.path.remote, dst: wanted.path.local });
-        let none = Reason::INVALID_SERVICE_ID;
-        let listener = self.listener(wanted.service_id, &ends, &wanted.path).ok_or(none)?;
-        let Some(id) = self.ids.get_mut(&listener) else { return Err(none) };
+        let listener = self.listener(wanted.service_id, &ends, &wanted.path);
+        let Some(listener) = listener else { return Err(Unwanted::Nobody) };
+        let Some(id) = self.ids.get_mut(&listener) else { return Err(Unwanted::Nobody) };
         let is_ib = matches!(id.src, Addr::Ib(_));
         let datagram = wanted.qp_type == QpType::UD;
         if (header.is_none() && !is_ib) || id.is_datagram() != datagram {
-            return Err(none);
+            return Err(Unwanted::Nobody);
         }
         if id.backlog == 0 {
-            return Err(Reason::CONSUMER_DEFINED);
+            return Err(Unwanted::NoRoom);
         }
         id.backlog -= 1;
         let (channel, space) = (id.channel, id.space);
@@ -156,10 +164,12 @@ impl Cma {
         };
         let (listener, key, offset) = match self.accept_request(&wanted) {
             Ok(found) => found,
-            Err(reason) => {
-                let _ = self.cm.reject(request.conn, reason, &[], now);
-                return self.cm.destroy(request.conn, now);
+            Err(Unwanted::Nobody) => {
+                let _ = self.cm.reject(request.conn, Reason::INVALID_SERVICE_ID, &[], now);
+                return;
             }
+            // The peer asks again, when there may be room (kernel `cm_destroy_id` for ENOMEM).
+            Err(Unwanted::NoRoom) => return self.cm.ignore(request.conn),
         };
         let ece = Ece { vendor_id: request.ece.vendor_id, attr_mod: request.ece.attr_mod };
         if let Some(id) = self.ids.get_mut(&key) {
@@ -194,7 +204,7 @@ impl Cma {
         self.queue_request(listener, key, param, ece);
     }
 
-    fn sidr_request(&mut self, request: &cm::SidrRequest, now: Instant) {
+    fn sidr_request(&mut self, request: &cm::SidrRequest) {
         let wanted = Wanted {
             conn: request.conn,
             path: request.path,
@@ -204,15 +214,15 @@ impl Cma {
         };
         let (listener, key, offset) = match self.accept_request(&wanted) {
             Ok(found) => found,
-            Err(reason) => {
-                let status = match reason {
-                    Reason::INVALID_SERVICE_ID => SidrStatus::UNSUPPORTED,
-                    _ => SidrStatus::REJECT,
+            Err(unwanted) => {
+                let status = match unwanted {
+                    Unwanted::Nobody => SidrStatus::UNSUPPORTED,
+                    Unwanted::NoRoom => SidrStatus::REJECT,
                 };
                 let private = Vec::new();
                 let params = cm::SidrReplyParams { status, qpn: 0, qkey: 0, private };
                 let _ = self.cm.sidr_reply(request.conn, params);
-                return self.cm.destroy(request.conn, now);
+                return;
             }
         };
         let private_data = request.private.get(offset..).unwrap_or_default().to_vec();

@@ -1,0 +1,354 @@
+//! What comes from outside: the peer's messages, and time.
+
+use crate::conn::{Conn, State, duration, sidr};
+use crate::event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
+use crate::machine::Cm;
+use crate::mad::{
+    About, Kind, MAD_LEN, Mad, REJ_PRIVATE_LEN, Reason, Rep, Req, SIDR_REQ_PRIVATE_LEN, SidrRep,
+    Transport, rej,
+};
+use crate::params::{ConnId, Path};
+use std::time::Instant;
+
+/// How long a program may think about a request: about a minute (`CMA_CM_MRA_SETTING`).
+const THINKING_TIME: u8 = 24;
+
+impl Cm {
+    /// A MAD arrived on queue pair 1 along `path`, which is the way back.
+    pub fn receive(&mut self, path: Path, mad: &[u8; MAD_LEN], now: Instant) {
+        let mad = Mad(*mad);
+        let Some(kind) = mad.kind() else { return };
+        match kind {
+            Kind::Req => self.receive_req(path, &mad, now),
+            Kind::SidrReq => self.receive_sidr_req(path, &mad),
+            Kind::SidrRep => self.receive_sidr_rep(path, &mad),
+            Kind::Rej => self.receive_rej(path, &mad, now),
+            Kind::Dreq => self.receive_dreq(path, &mad, now),
+            Kind::Rep => {
+                if let Some(id) = self.find(path, mad.remote_id()) {
+                    self.receive_rep(id, path, &mad, now);
+                }
+            }
+            Kind::Mra | Kind::Rtu | Kind::Drep => {
+                let Some(id) = self.find_both(path, &mad) else { return };
+                match kind {
+                    Kind::Mra => self.receive_mra(id, &mad, now),
+                    Kind::Rtu => self.receive_rtu(id),
+                    _ => self.receive_drep(id, now),
+                }
+            }
+        }
+    }
+
+    /// The conversation that we named so, with the peer at the end of `path`.
+    fn find(&self, path: Path, id: u32) -> Option<u32> {
+        let conn = self.conns.get(&id)?;
+        (conn.path.remote == path.remote).then_some(id)
+    }
+
+    /// The same, if the peer names it as it did before.
+    fn find_both(&self, path: Path, mad: &Mad) -> Option<u32> {
+        let id = self.find(path, mad.remote_id())?;
+        let known = self.conns.get(&id)?.remote_id;
+        (known == 0 || known == mad.local_id()).then_some(id)
+    }
+
+    fn receive_req(&mut self, path: Path, mad: &Mad, now: Instant) {
+        let Some(req) = Req::parse(mad) else { return };
+        let theirs = (req.local_id, req.ca_guid, path.remote);
+        if let Some(id) = self.begun.get(&theirs).copied() {
+            return self.receive_req_again(id);
+        }
+        let queue_pair = (req.qpn, req.ca_guid, path.remote);
+        if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
+            self.refuse_stale(path, mad, About::Req, 0);
+            return self.end_stale(stale, now);
+        }
+        let conn = Conn {
+            state: State::ReqReceived,
+            path,
+            tid: mad.tid(),
+            remote_id: req.local_id,
+            remote_guid: req.ca_guid,
+            remote_qpn: req.qpn,
+            local_qpn: 0,
+            service_id: req.service_id,
+            transport: req.transport,
+            detached: false,
+            last: None,
+            retries_left: 0,
+            patience: duration(req.local_timeout),
+            granted: None,
+            retries: req.max_retries,
+            timewait: duration(req.ack_timeout),
+            deadline: None,
+        };
+        let Some(id) = self.insert(conn) else { return };
+        self.begun.insert(theirs, id);
+        self.queue_pairs.insert(queue_pair, id);
+        self.events.push_back(Event::Request(Box::new(Request {
+            conn: ConnId(id),
+            path,
+            service_id: req.service_id,
+            transport: req.transport,
+            qpn: req.qpn,
+            psn: req.psn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: req.flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            mtu: req.mtu,
+            ack_timeout: req.ack_timeout,
+            flow_label: req.flow_label,
+            traffic_class: req.traffic_class,
+            hop_limit: req.hop_limit,
+            remote_gid: req.local_gid,
+            ece: req.ece,
+            private: req.private,
+        })));
+    }
+
+    /// The peer repeats its REQ: our answer was lost, or is not there yet.
+    fn receive_req_again(&mut self, id: u32) {
+        match self.conns.get(&id).map(|conn| conn.state) {
+            Some(State::ReqReceived) => self.send_mra(id, About::Req),
+            Some(State::RepSent) => self.repeat(id),
+            Some(State::Timewait) => self.send_rej(id, Reason::STALE_CONN, &[]),
+            _ => {}
+        }
+    }
+
+    /// The peer's queue pair is that of another connection: the message is about one that we know nothing of.
+    fn refuse_stale(&mut self, path: Path, mad: &Mad, about: About, own_id: u32) {
+        let ids = (own_id, mad.local_id());
+        self.out.push_back((path, rej(mad.tid(), ids, about, Reason::STALE_CONN, &[], &[])));
+    }
+
+    /// The peer forgot this connection, or never ended it: it ends now.
+    fn end_stale(&mut self, id: u32, now: Instant) {
+        if self.conns.get(&id).is_some_and(|conn| conn.state == State::Established) {
+            self.send_dreq(id, now);
+        }
+    }
+
+    fn send_mra(&mut self, id: u32, about: About) {
+        let (tid, local, remote) = self.ids(id);
+        let mut mad = Mad::with_ids(Kind::Mra, tid, local, remote);
+        mad.set(8, &[(about as u8) << 6, THINKING_TIME << 3]);
+        if let Some(conn) = self.conns.get(&id) {
+            self.out.push_back((conn.path, mad));
+        }
+    }
+
+    fn repeat(&mut self, id: u32) {
+        if let Some(conn) = self.conns.get(&id)
+            && let Some(mad) = &conn.last
+        {
+            self.out.push_back((conn.path, mad.clone()));
+        }
+    }
+
+    fn receive_rep(&mut self, id: u32, path: Path, mad: &Mad, now: Instant) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        match conn.state {
+            State::ReqSent => {}
+            State::RepReceived => return self.send_mra(id, About::Rep),
+            State::Established if conn.remote_id == mad.local_id() => return self.repeat(id),
+            _ => return,
+        }
+        let rep = Rep::parse(mad, conn.transport == Transport::Xrc);
+        let queue_pair = (rep.qpn, rep.ca_guid, path.remote);
+        if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
+            self.refuse_stale(path, mad, About::Rep, id);
+            return self.end_stale(stale, now);
+        }
+        conn.remote_id = rep.local_id;
+        conn.remote_guid = rep.ca_guid;
+        conn.remote_qpn = rep.qpn;
+        self.queue_pairs.insert(queue_pair, id);
+        self.enter(id, State::RepReceived);
+        let reply = Reply {
+            conn: ConnId(id),
+            qpn: rep.qpn,
+            psn: rep.psn,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            ece: rep.ece,
+            private: rep.private,
+        };
+        self.tell(id, Event::Reply(Box::new(reply)));
+    }
+
+    fn receive_rtu(&mut self, id: u32) {
+        if self.conns.get(&id).is_some_and(|conn| conn.state == State::RepSent) {
+            self.enter(id, State::Established);
+            self.tell(id, Event::Established(ConnId(id)));
+        }
+    }
+
+    /// The peer received our message and needs more time.
+    fn receive_mra(&mut self, id: u32, mad: &Mad, now: Instant) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let about = mad.u8(8) >> 6;
+        let awaited = match conn.state {
+            State::ReqSent => About::Req,
+            State::RepSent => About::Rep,
+            _ => return,
+        };
+        // Once for each message, or the wait would have no end.
+        if about == awaited as u8 && conn.granted.is_none() {
+            let longer = duration(mad.u8(9) >> 3) + conn.patience;
+            conn.granted = Some(longer);
+            self.set_deadline(id, Some(now + longer));
+        }
+    }
+
+    fn receive_rej(&mut self, path: Path, mad: &Mad, now: Instant) {
+        let reason = Reason(mad.u16(10));
+        let found = match mad.remote_id() {
+            // Who gave up before it heard from us does not know our name for it, but says its own.
+            0 if reason == Reason::TIMEOUT => {
+                let theirs = (mad.local_id(), mad.u64(12), path.remote);
+                self.begun.get(&theirs).copied()
+            }
+            _ => self.find_both(path, mad),
+        };
+        let Some(id) = found else { return };
+        let event = Event::Refused(Box::new(Refused {
+            conn: ConnId(id),
+            reason,
+            private: mad.private(84, REJ_PRIVATE_LEN),
+        }));
+        let Some(state) = self.conns.get(&id).map(|conn| conn.state) else { return };
+        match state {
+            State::ReqSent | State::ReqReceived | State::RepSent
+                if reason != Reason::STALE_CONN =>
+            {
+                self.tell(id, event);
+                self.remove(id);
+            }
+            State::DreqReceived | State::Timewait | State::SidrReqSent | State::SidrReqReceived => {
+            }
+            _ => {
+                self.enter_timewait(id, now);
+                self.tell(id, event);
+            }
+        }
+    }
+
+    fn receive_dreq(&mut self, path: Path, mad: &Mad, now: Instant) {
+        let Some(id) = self.find_both(path, mad) else {
+            // Whatever it was, it is over.
+            let drep = Mad::with_ids(Kind::Drep, mad.tid(), mad.remote_id(), mad.local_id());
+            return self.out.push_back((path, drep));
+        };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.local_qpn != mad.u24(8) {
+            return;
+        }
+        conn.tid = mad.tid();
+        match conn.state {
+            State::RepSent | State::Established => {
+                self.enter(id, State::DreqReceived);
+                self.tell(id, Event::DisconnectRequested(ConnId(id)));
+            }
+            State::DreqSent => {
+                // Both want the same.
+                self.tell(id, Event::DisconnectRequested(ConnId(id)));
+                self.send_drep(id, now);
+            }
+            State::Timewait => {
+                let (tid, local, remote) = self.ids(id);
+                self.send(id, Mad::with_ids(Kind::Drep, tid, local, remote));
+            }
+            _ => {}
+        }
+    }
+
+    fn receive_drep(&mut self, id: u32, now: Instant) {
+        if self.conns.get(&id).is_some_and(|conn| conn.state == State::DreqSent) {
+            self.tell(id, Event::Disconnected(ConnId(id)));
+            self.enter_timewait(id, now);
+        }
+    }
+
+    fn receive_sidr_req(&mut self, path: Path, mad: &Mad) {
+        let theirs = (mad.u32(0), 0, path.remote);
+        if self.begun.contains_key(&theirs) {
+            return;
+        }
+        let service_id = mad.u64(8);
+        let mut conn = sidr(State::SidrReqReceived, path, mad.u32(0), service_id);
+        conn.tid = mad.tid();
+        let Some(id) = self.insert(conn) else { return };
+        self.begun.insert(theirs, id);
+        self.events.push_back(Event::SidrRequest(Box::new(SidrRequest {
+            conn: ConnId(id),
+            path,
+            service_id,
+            private: mad.private(16, SIDR_REQ_PRIVATE_LEN),
+        })));
+    }
+
+    fn receive_sidr_rep(&mut self, path: Path, mad: &Mad) {
+        let rep = SidrRep::parse(mad);
+        let Some(id) = self.find(path, rep.request_id) else { return };
+        if self.conns.get(&id).is_none_or(|conn| conn.state != State::SidrReqSent) {
+            return;
+        }
+        let reply = SidrReply {
+            conn: ConnId(id),
+            status: rep.status,
+            qpn: rep.qpn,
+            qkey: rep.qkey,
+            private: rep.private,
+        };
+        self.tell(id, Event::SidrReply(Box::new(reply)));
+        self.remove(id);
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Instant) {
+        while let Some((at, id)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.expire(id, now);
+        }
+    }
+
+    fn expire(&mut self, id: u32, now: Instant) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let event = ConnId(id);
+        if conn.state == State::Timewait {
+            self.tell(id, Event::TimewaitExit(event));
+            return self.remove(id);
+        }
+        if conn.retries_left > 0 {
+            conn.retries_left -= 1;
+            let again = now + conn.granted.unwrap_or(conn.patience);
+            self.repeat(id);
+            return self.set_deadline(id, Some(again));
+        }
+        match conn.state {
+            State::ReqSent | State::RepSent => {
+                self.tell(id, Event::Unreachable(event));
+                self.send_rej(id, Reason::TIMEOUT, &[]);
+                self.remove(id);
+            }
+            State::SidrReqSent => {
+                self.tell(id, Event::SidrUnanswered(event));
+                self.remove(id);
+            }
+            State::DreqSent => {
+                self.enter_timewait(id, now);
+                self.tell(id, Event::DisconnectUnanswered(event));
+            }
+            _ => self.set_deadline(id, None),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Two and more connection managers in virtual time, over a network that loses, repeats, delays and reorders.
+#![forbid(unsafe_code)]
+
+mod exact;
+mod net;
+mod random;
+mod stale;
