@@ -14,6 +14,7 @@ Examples:
   peerdma run -- ib_write_bw            ... a server in one terminal,
   peerdma run -- ib_write_bw 127.0.0.1  ... and its client in another
   eval \"$(peerdma env)\"                 the same for all programs of this shell
+  peerdma topo                          which network adapter is near which GPU
   peerdma ps                            which processes have a device open")]
 pub struct Cli {
     /// What to do.
@@ -28,6 +29,7 @@ pub enum Command {
     Demo(Demo),
     Env(Env),
     Ps(Ps),
+    Topo(Topo),
     /// Print the default platform, to change and use with --platform
     #[command(after_help = "\
 Examples:
@@ -132,6 +134,46 @@ pub struct Ps {
     /// As a JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Show a machine's PCIe tree: which network adapter is near which GPU.
+///
+/// Reads this machine, or with --from a machine that somebody else captured. What cannot be read is shown as unknown;
+/// ACS and ATS need root.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma topo
+  peerdma topo --pair 0000:3b:00.0,mlx5_0 --pair 0000:5e:00.0,mlx5_0
+  sudo peerdma topo --write-capture node17.tar.gz
+  peerdma topo --from node17.tar.gz --svg node17.svg
+  lspci -Dnnvvv > node17.txt; peerdma topo --from node17.txt
+  peerdma topo --json | jq '.pairs[] | select(.label == \"PIX\")'
+
+--from reads a folder or tar (.gz, .bz2) with /sys in it, lspci -vvv or -tv, NCCL's topology XML, hwloc's XML, \
+nvidia-smi -q -x, an rdma_topo dump, and platform files.")]
+pub struct Topo {
+    /// Read this file or folder instead of this machine
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Show the way between two devices, given by address or name; several show what each gets when all run at once
+    #[arg(long, value_name = "GPU,NIC")]
+    pub pair: Vec<String>,
+    /// Show all devices
+    #[arg(long)]
+    pub all: bool,
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the tree, with the ways of --pair (default: of each GPU and its nearest adapter) in colour
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write what a machine shows of itself to one file, for --from elsewhere
+    #[arg(long, value_name = "FILE.tar.gz", conflicts_with_all = ["json", "svg", "pair", "all"])]
+    pub write_capture: Option<PathBuf>,
+    /// Print the dump that rdma-core's rdma_topo reads
+    #[arg(long, conflicts_with_all = ["json", "svg", "pair", "all", "write_capture"])]
+    pub rdma_topo: bool,
 }
 
 /// Prove that GPU memory crosses between two processes by RDMA.

@@ -22,6 +22,7 @@ mod session;
 mod settings;
 mod style;
 mod supervise;
+mod topo;
 mod tree;
 
 use args::{Cli, Command, DemoPeer};
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),
         Command::Ps(arguments) => ps::ps(&arguments),
+        Command::Topo(arguments) => topo::topo(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
     };
     exit(outcome)

@@ -8,7 +8,7 @@ use crate::machine::{Acs, AcsBits, Cpu, Function, Machine};
 use std::fmt;
 
 /// How peer memory is mapped (`enum pci_p2pdma_map_type`), with the kernel's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum MapType {
     /// What decides could not be read.
