@@ -114,6 +114,11 @@ fn atomic_writes_and_flushes_need_their_rights() {
 }
 
 #[test]
+fn queues_live_in_the_memory_of_the_programs_allocator() {
+    judged(&Place::here(), &compiled!("allocators"), 65);
+}
+
+#[test]
 fn memory_may_go_away_under_traffic() {
     judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(crate) fn is_sole_opener(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no pointer is passed; the lease is given back at once.
     unsafe {
-        let set = |lease: i32| libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_SETLEASE, lease);
+        let set =
+            |lease: i32| libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_SETLEASE, lease);
         let granted = set(libc::F_WRLCK) == 0;
         if granted {
             set(libc::F_UNLCK);

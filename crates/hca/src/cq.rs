@@ -3,8 +3,8 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSource};
+use crate::slots::{Fifo, QueueMemory, SlotLost};
 use crate::types::{Completion, EventType};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,27 +16,31 @@ enum Armed {
 }
 
 struct Ring {
-    completions: VecDeque<Completion>,
+    completions: Fifo<Completion>,
     /// Entries asked for.
     cqe: u32,
     armed: Armed,
+    /// Why it takes no completions any more, once it does not.
+    why: &'static str,
 }
 
-impl Ring {
-    /// Places there are: drivers round up to a power of two with one to spare, and programs that ask for the bare
-    /// minimum live on it (perftest's latency tests ask for 1 and let 2 completions wait).
-    fn places(&self) -> usize {
-        (self.cqe as usize + 1).next_power_of_two()
-    }
+/// Places of a queue of `cqe` entries: drivers round up to a power of two with one to spare, and programs that ask for the
+/// bare minimum live on it (perftest's latency tests ask for 1 and let 2 completions wait).
+pub(crate) fn places(cqe: u32) -> usize {
+    (cqe as usize + 1).next_power_of_two()
 }
+
+const OVERRUN: &str = "the completion queue overran: create it larger";
+const LOST: &str =
+    "the memory that the program gave the completion queue is gone or was overwritten";
 
 /// A completion queue. `ring` is the innermost lock of the device: nothing else is taken under it.
 pub struct Cq {
     device: Weak<Device>,
     notify: Option<Arc<dyn CqNotify>>,
     ring: Mutex<Ring>,
-    /// A completion found no place: no other is taken any more (IBA 11.6.3.2).
-    overrun: AtomicBool,
+    /// A completion found no place, or the memory is lost: no other is taken any more (IBA 11.6.3.2).
+    failed: AtomicBool,
     users: AtomicU32,
     this: Weak<Cq>,
 }
@@ -52,16 +56,18 @@ impl Cq {
         device: &Arc<Device>,
         cqe: u32,
         notify: Option<Arc<dyn CqNotify>>,
+        memory: Option<QueueMemory>,
     ) -> Arc<Cq> {
         Arc::new_cyclic(|this| Cq {
             device: Arc::downgrade(device),
             notify,
             ring: Mutex::new(Ring {
-                completions: VecDeque::with_capacity((cqe as usize).min(4096)),
+                completions: Fifo::of_cq(cqe, memory),
                 cqe,
                 armed: Armed::No,
+                why: OVERRUN,
             }),
-            overrun: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             users: AtomicU32::new(0),
             this: this.clone(),
         })
@@ -80,7 +86,7 @@ impl Cq {
     /// polling program needs no other thread (D1).
     ///
     /// # Errors
-    /// [`Error::Lost`] when it is empty and overran, or the device is lost.
+    /// [`Error::Lost`] when it is empty and overran or lost its memory, or the device is lost.
     pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         let taken = self.take(max, take)?;
         if taken > 0 || max == 0 {
@@ -95,12 +101,22 @@ impl Cq {
 
     fn take(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         let mut ring = self.ring();
-        if max > 0 && ring.completions.is_empty() && self.overran() {
-            return Err(Error::Lost("the completion queue overran: create it larger"));
+        if max > 0 && ring.completions.is_empty() && self.failed() {
+            return Err(Error::Lost(ring.why));
         }
-        let count = max.min(ring.completions.len());
-        ring.completions.drain(..count).for_each(take);
-        Ok(count)
+        let mut taken = 0;
+        while taken < max {
+            match ring.completions.pop_front() {
+                Some(Ok(completion)) => take(completion),
+                Some(Err(SlotLost)) => {
+                    self.fail(ring, LOST);
+                    return if taken > 0 { Ok(taken) } else { Err(Error::Lost(LOST)) };
+                }
+                None => break,
+            }
+            taken += 1;
+        }
+        Ok(taken)
     }
 
     /// Asks for one event at the next completion, or at the next solicited one. The stronger of two requests holds
@@ -113,11 +129,12 @@ impl Cq {
         };
     }
 
-    /// Changes the capacity.
+    /// Changes the capacity, and moves to `memory` where the front end provides it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when more completions wait than would fit, or out of the device's limits.
-    pub fn resize(&self, cqe: u32) -> Result<()> {
+    /// [`Error::Invalid`] when more completions wait than would fit, or out of the device's limits; [`Error::Lost`]
+    /// when the old or the new memory is not there.
+    pub fn resize(&self, cqe: u32, memory: Option<QueueMemory>) -> Result<()> {
         let max = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_cqe);
         let mut ring = self.ring();
         if cqe == 0 || cqe > max {
@@ -125,6 +142,10 @@ impl Cq {
         }
         if ring.completions.len() > cqe as usize {
             return Err(Error::Invalid("more completions wait than the new size holds"));
+        }
+        if ring.completions.move_to(Fifo::of_cq(cqe, memory)).is_err() {
+            self.fail(ring, LOST);
+            return Err(Error::Lost(LOST));
         }
         ring.cqe = cqe;
         Ok(())
@@ -138,6 +159,8 @@ impl Cq {
         if self.users.load(Relaxed) > 0 {
             return Err(Error::Busy("queue pairs still use the completion queue"));
         }
+        // Whoever provided its memory takes it back now.
+        self.ring().completions = Fifo::default();
         Ok(())
     }
 
@@ -151,25 +174,28 @@ impl Cq {
 
     /// Forgets completions of a destroyed QP, as a driver cleans its CQ.
     pub(crate) fn forget(&self, qp_num: u32) {
-        self.ring().completions.retain(|c| c.qp_num != qp_num);
+        let mut ring = self.ring();
+        if ring.completions.retain(|c| c.qp_num != qp_num).is_err() {
+            self.fail(ring, LOST);
+        }
     }
 
     pub(crate) fn push(&self, completion: Completion) {
         let mut ring = self.ring();
-        if self.overran() {
+        if self.failed() {
             return;
         }
-        if ring.completions.len() >= ring.places() {
-            self.overrun.store(true, Relaxed);
-            drop(ring);
-            return self.report_overrun();
+        if ring.completions.len() >= places(ring.cqe) {
+            return self.fail(ring, OVERRUN);
         }
         let wanted = match ring.armed {
             Armed::No => false,
             Armed::Solicited => completion.solicited,
             Armed::Any => true,
         };
-        ring.completions.push_back(completion);
+        if ring.completions.push_back(completion).is_err() {
+            return self.fail(ring, LOST);
+        }
         if wanted {
             ring.armed = Armed::No;
             drop(ring);
@@ -180,12 +206,21 @@ impl Cq {
     }
 
     /// Whether completions were lost.
-    pub(crate) fn overran(&self) -> bool {
-        self.overrun.load(Relaxed)
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Relaxed)
     }
 
-    /// Tells the program, and has every queue pair that completes here look: it cannot go on.
-    fn report_overrun(&self) {
+    /// From now on it takes no completions. Tells the program, and has every queue pair that completes here look: it
+    /// cannot go on.
+    fn fail(&self, mut ring: MutexGuard<'_, Ring>, why: &'static str) {
+        if self.failed.swap(true, Relaxed) {
+            return;
+        }
+        ring.why = why;
+        if why == LOST {
+            ring.completions.clear();
+        }
+        drop(ring);
         let Some(device) = self.device.upgrade() else { return };
         let (event, source) = (EventType::CqErr, EventSource::Cq(self.this.clone()));
         device.raise(AsyncEvent { event, source });

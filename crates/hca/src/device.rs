@@ -14,6 +14,7 @@ use crate::pd::Pd;
 use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
+use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, MwType, QpType};
@@ -504,25 +505,37 @@ impl Device {
     /// # Errors
     /// [`Error::Invalid`] when `cqe` is 0 or above the limit.
     pub fn create_cq(&self, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Result<Arc<Cq>> {
-        self.alive()?;
-        if cqe == 0 || cqe > self.attr.max_cqe {
-            return Err(Error::Invalid("completion queue size out of range"));
-        }
-        Ok(Cq::new(&self.arc()?, cqe, notify))
+        self.create_cq_in(cqe, notify, None)
     }
 
-    /// A shared receive queue.
+    /// A completion queue in memory that the front end provides, of [`QueueMemory::bytes_of_cq`].
+    ///
+    /// # Errors
+    /// As [`Device::create_cq`].
+    pub fn create_cq_in(
+        &self,
+        cqe: u32,
+        notify: Option<Arc<dyn CqNotify>>,
+        memory: Option<QueueMemory>,
+    ) -> Result<Arc<Cq>> {
+        self.alive()?;
+        self.check_cq(cqe)?;
+        Ok(Cq::new(&self.arc()?, cqe, notify, memory))
+    }
+
+    /// A shared receive queue, in `memory` of [`QueueMemory::bytes_of_srq`] if the front end provides it.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a size is out of the device's limits.
-    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr, kind: SrqKind) -> Result<Arc<Srq>> {
+    pub fn create_srq(
+        &self,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        kind: SrqKind,
+        memory: Option<QueueMemory>,
+    ) -> Result<Arc<Srq>> {
         self.alive()?;
-        if attr.max_wr == 0 || attr.max_wr > self.attr.max_srq_wr {
-            return Err(Error::Invalid("size of the shared receive queue out of range"));
-        }
-        if attr.max_sge > self.attr.max_srq_sge {
-            return Err(Error::Invalid("too many scatter entries"));
-        }
+        self.check_srq(&attr)?;
         if let SrqKind::TagMatching(_, cap) = &kind
             && (!(1..=self.attr.max_num_tags).contains(&cap.max_num_tags)
                 || cap.max_ops > self.attr.max_tag_ops)
@@ -530,7 +543,7 @@ impl Device {
             return Err(Error::Invalid("size of the matching list out of range"));
         }
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
-        Ok(Srq::new(&self.arc()?, pd, attr, kind))
+        Ok(Srq::new(&self.arc()?, pd, attr, kind, memory))
     }
 
     /// An XRC domain.
@@ -554,21 +567,7 @@ impl Device {
     /// [`Error::NoMemory`] when no number is free.
     pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>> {
         self.alive()?;
-        let cap = init.cap;
-        if cap.max_send_wr > self.attr.max_qp_wr
-            || cap.max_recv_wr > self.attr.max_qp_wr
-            || cap.max_send_sge > self.attr.max_sge
-            || cap.max_recv_sge > self.attr.max_sge
-            || cap.max_inline_data > self.attr.max_inline_data
-        {
-            return Err(Error::Invalid("a queue size is above the device's limit"));
-        }
-        if init.srq.is_some() && init.qp_type == QpType::Uc {
-            return Err(Error::Invalid("UC does not receive from a shared queue"));
-        }
-        if init.qp_type != QpType::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {
-            return Err(Error::Invalid("only RC receives from a queue that matches tags"));
-        }
+        self.check_qp(&init)?;
         let device = self.arc()?;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
@@ -586,6 +585,54 @@ impl Device {
     pub fn create_ah(&self, pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         self.alive()?;
         AddressHandle::new(self, pd, *attr)
+    }
+
+    /// Whether the device can make a completion queue of `cqe` entries.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the size is out of the device's limits.
+    pub fn check_cq(&self, cqe: u32) -> Result<()> {
+        if cqe == 0 || cqe > self.attr.max_cqe {
+            return Err(Error::Invalid("completion queue size out of range"));
+        }
+        Ok(())
+    }
+
+    /// Whether the device can make a shared receive queue like this.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a size is out of the device's limits.
+    pub fn check_srq(&self, attr: &SrqAttr) -> Result<()> {
+        if attr.max_wr == 0 || attr.max_wr > self.attr.max_srq_wr {
+            return Err(Error::Invalid("size of the shared receive queue out of range"));
+        }
+        if attr.max_sge > self.attr.max_srq_sge {
+            return Err(Error::Invalid("too many scatter entries"));
+        }
+        Ok(())
+    }
+
+    /// Whether the device can make a QP like this.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a size is out of the device's limits or the service does not go with it.
+    pub fn check_qp(&self, init: &QpInit) -> Result<()> {
+        let cap = init.cap;
+        if cap.max_send_wr > self.attr.max_qp_wr
+            || cap.max_recv_wr > self.attr.max_qp_wr
+            || cap.max_send_sge > self.attr.max_sge
+            || cap.max_recv_sge > self.attr.max_sge
+            || cap.max_inline_data > self.attr.max_inline_data
+        {
+            return Err(Error::Invalid("a queue size is above the device's limit"));
+        }
+        if init.srq.is_some() && init.qp_type == QpType::Uc {
+            return Err(Error::Invalid("UC does not receive from a shared queue"));
+        }
+        if init.qp_type != QpType::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {
+            return Err(Error::Invalid("only RC receives from a queue that matches tags"));
+        }
+        Ok(())
     }
 
     fn arc(&self) -> Result<Arc<Device>> {

@@ -6,6 +6,7 @@ use crate::device::{Device, Way};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
+use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{Cx, Fill, Init, Rx, Sink, To, Transport, Tx};
@@ -37,6 +38,8 @@ pub struct QpInit {
     pub cap: QpCap,
     /// Every send raises a completion.
     pub sq_sig_all: bool,
+    /// Where its queues live, of [`QueueMemory::bytes_of_qp`]; `None` = in the engine's own memory.
+    pub memory: Option<QueueMemory>,
 }
 
 impl QpInit {
@@ -86,6 +89,7 @@ impl Qp {
             xrcd: init.xrcd.as_ref().map(|xrcd| xrcd.id()),
             window_bytes: device.window_bytes(),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
+            memory: init.memory.clone(),
         });
         pd.add_user();
         init.cqs().for_each(|cq| cq.add_user());
@@ -308,6 +312,7 @@ impl Qp {
             return;
         }
         core.way = None;
+        core.transport.leave_memory();
         drop(core);
         drop(turn);
         if let Some(device) = device {
@@ -361,7 +366,7 @@ impl Qp {
         }
         core.appointment.came(now);
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
-        if due || self.cqs().any(|cq| cq.overran()) {
+        if due || self.cqs().any(|cq| cq.failed()) {
             self.run(device, &mut core, now, batch, |transport, cx| {
                 transport.timer(cx);
                 transport.transmit(cx);
@@ -410,7 +415,7 @@ impl Qp {
             counters: device.directory(),
         };
         let result = call(&mut core.transport, &mut cx);
-        if self.cqs().any(|cq| cq.overran()) {
+        if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }
         result
@@ -541,6 +546,7 @@ mod tests {
             srq: None,
             cap,
             sq_sig_all: true,
+            memory: None,
         };
         let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
         let gids = device.gids(1).unwrap();

@@ -6,12 +6,12 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
+use crate::slots::{Fifo, QueueMemory, SlotLost};
 use crate::tm::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
 use crate::transport::blank;
 use crate::transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
 use crate::types::{Completion, EventType, RecvWr};
 use crate::xrc::{Xrcd, XrcdId};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,22 +27,34 @@ pub struct SrqAttr {
 }
 
 struct Queue {
-    requests: VecDeque<RecvWr>,
+    requests: Fifo<RecvWr>,
     attr: SrqAttr,
     tags: Option<TagList>,
+    /// The memory that the program gave it is gone or was overwritten.
+    lost: bool,
 }
 
 impl Queue {
     /// Takes the oldest request, and says whether the armed limit is undercut now.
-    fn take(requests: &mut VecDeque<RecvWr>, attr: &mut SrqAttr) -> Option<(RecvWr, bool)> {
-        let request = requests.pop_front()?;
+    fn take(
+        requests: &mut Fifo<RecvWr>,
+        attr: &mut SrqAttr,
+    ) -> Option<std::result::Result<(RecvWr, bool), SlotLost>> {
+        let request = match requests.pop_front()? {
+            Ok(request) => request,
+            Err(lost) => return Some(Err(lost)),
+        };
         let reached = requests.len() < attr.limit as usize;
         if reached {
             attr.limit = 0;
         }
-        Some((request, reached))
+        Some(Ok((request, reached)))
     }
 }
+
+const LOST: Error = Error::Lost(
+    "the memory that the program gave the shared receive queue is gone or was overwritten",
+);
 
 /// What an XRC queue has besides.
 #[derive(Clone, Debug)]
@@ -102,6 +114,7 @@ impl Srq {
         pd: &Arc<Pd>,
         attr: SrqAttr,
         kind: SrqKind,
+        memory: Option<QueueMemory>,
     ) -> Arc<Srq> {
         if let Some(cq) = kind.cq() {
             cq.add_user();
@@ -120,7 +133,12 @@ impl Srq {
             failed: AtomicBool::new(false),
             device: Arc::downgrade(device),
             pd: Belonging::new(pd),
-            queue: Mutex::new(Queue { requests: VecDeque::new(), attr, tags }),
+            queue: Mutex::new(Queue {
+                requests: Fifo::of_receives(attr.max_wr, attr.max_sge, memory),
+                attr,
+                tags,
+                lost: false,
+            }),
             users: AtomicU32::new(0),
             this: this.clone(),
         })
@@ -188,7 +206,7 @@ impl Srq {
     /// Appends a receive request.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when full, [`Error::Invalid`] with too many entries.
+    /// [`Error::NoMemory`] when full, [`Error::Invalid`] with too many entries, [`Error::Lost`] when its memory is.
     pub fn post(&self, request: RecvWr) -> Result<()> {
         let mut queue = self.queue();
         if request.scatter.len() > queue.attr.max_sge as usize {
@@ -197,7 +215,9 @@ impl Srq {
         if queue.requests.len() >= queue.attr.max_wr as usize {
             return Err(Error::NoMemory("the shared receive queue is full"));
         }
-        queue.requests.push_back(request);
+        if queue.lost || queue.requests.push_back(request).is_err() {
+            return Err(LOST);
+        }
         Ok(())
     }
 
@@ -206,12 +226,18 @@ impl Srq {
         self.queue().attr
     }
 
-    /// Changes size and limit, each where given, both or none. An armed limit that is already undercut raises its event
-    /// at the next request taken.
+    /// Changes size and limit, each where given, both or none. With a new size it moves to `memory`, where the front end
+    /// provides it. An armed limit that is already undercut raises its event at the next request taken.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the size is 0, beyond the device's limit or below what waits, or the limit above the size.
-    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
+    /// [`Error::Invalid`] when the size is 0, beyond the device's limit or below what waits, or the limit above the size;
+    /// [`Error::Lost`] when the old or the new memory is not there.
+    pub fn modify(
+        &self,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+        memory: Option<QueueMemory>,
+    ) -> Result<()> {
         let most = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_srq_wr);
         let mut queue = self.queue();
         let size = max_wr.unwrap_or(queue.attr.max_wr);
@@ -221,6 +247,13 @@ impl Srq {
         }
         if limit > size {
             return Err(Error::Invalid("limit above the size of the shared receive queue"));
+        }
+        if max_wr.is_some() {
+            let moved = Fifo::of_receives(size, queue.attr.max_sge, memory);
+            if queue.requests.move_to(moved).is_err() {
+                self.fail(queue);
+                return Err(LOST);
+            }
         }
         queue.attr.max_wr = size;
         queue.attr.limit = limit;
@@ -252,6 +285,8 @@ impl Srq {
         if let Some(cq) = self.kind.cq() {
             cq.drop_user();
         }
+        // Whoever provided its memory takes it back now.
+        self.queue().requests = Fifo::default();
         self.pd.end();
     }
 
@@ -259,6 +294,14 @@ impl Srq {
         if reached {
             self.raise(EventType::SrqLimitReached);
         }
+    }
+
+    /// Nothing can be taken from it any more; the program is told by an event (IBA 11.6.3.3).
+    fn fail(&self, mut queue: MutexGuard<'_, Queue>) {
+        queue.lost = true;
+        queue.requests = Fifo::default();
+        drop(queue);
+        self.raise(EventType::SrqErr);
     }
 
     fn raise(&self, event: EventType) {
@@ -286,7 +329,7 @@ impl OwnCompletions for Srq {
     fn received(&self, completion: Completion) {
         if let (Some(cq), Some(device)) = (self.kind.cq(), self.device.upgrade()) {
             cq.push(Completion { timestamp_ns: device.now_ns(), ..completion });
-            if cq.overran() && !self.failed.swap(true, Relaxed) {
+            if cq.failed() && !self.failed.swap(true, Relaxed) {
                 self.raise(EventType::SrqErr);
             }
         }
@@ -305,14 +348,21 @@ impl XrcReceive for Srq {
 impl TagReceive for Srq {
     fn accept(&self, first: &[u8], whole: bool, fetches: bool) -> Option<Accepted> {
         let mut queue = self.queue();
-        let Queue { requests, attr, tags: Some(tags) } = &mut *queue else { return None };
-        let mut reached = false;
+        let Queue { requests, attr, tags: Some(tags), .. } = &mut *queue else { return None };
+        let (mut reached, mut lost) = (false, false);
         let accepted = tags.accept(first, whole, fetches, || {
-            let (request, undercut) = Queue::take(requests, attr)?;
+            let Ok((request, undercut)) = Queue::take(requests, attr)? else {
+                lost = true;
+                return None;
+            };
             reached = undercut;
             Some(request)
         });
-        drop(queue);
+        if lost {
+            self.fail(queue);
+        } else {
+            drop(queue);
+        }
         self.raise_limit(reached);
         accepted
     }
@@ -326,9 +376,11 @@ impl SharedReceive for Srq {
     fn take(&self) -> Option<RecvWr> {
         let mut queue = self.queue();
         let Queue { requests, attr, .. } = &mut *queue;
-        let taken = Queue::take(requests, attr);
+        let Ok((request, reached)) = Queue::take(requests, attr)? else {
+            self.fail(queue);
+            return None;
+        };
         drop(queue);
-        let (request, reached) = taken?;
         self.raise_limit(reached);
         Some(request)
     }

@@ -361,6 +361,38 @@ pub enum WcStatus {
     TmRndvIncomplete = 23,
 }
 
+impl WcStatus {
+    /// The status with this number.
+    pub fn from_bits(bits: u32) -> Option<WcStatus> {
+        use WcStatus::*;
+        let all = [
+            Success,
+            LocLenErr,
+            LocQpOpErr,
+            LocEecOpErr,
+            LocProtErr,
+            WrFlushErr,
+            MwBindErr,
+            BadRespErr,
+            LocAccessErr,
+            RemInvReqErr,
+            RemAccessErr,
+            RemOpErr,
+            RetryExcErr,
+            RnrRetryExcErr,
+            LocRddViolErr,
+            RemInvRdReqErr,
+            RemAbortErr,
+            FatalErr,
+            RespTimeoutErr,
+            GeneralErr,
+            TmErr,
+            TmRndvIncomplete,
+        ];
+        all.into_iter().find(|&status| status as u32 == bits)
+    }
+}
+
 /// What completed (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -382,6 +414,32 @@ pub enum WcOpcode {
     TmSync = 132,
     TmRecv = 133,
     TmNoTag = 134,
+}
+
+impl WcOpcode {
+    /// The opcode with this number.
+    pub fn from_bits(bits: u32) -> Option<WcOpcode> {
+        use WcOpcode::*;
+        let all = [
+            Send,
+            RdmaWrite,
+            RdmaRead,
+            CompSwap,
+            FetchAdd,
+            BindMw,
+            LocalInv,
+            Flush,
+            AtomicWrite,
+            Recv,
+            RecvRdmaWithImm,
+            TmAdd,
+            TmDel,
+            TmSync,
+            TmRecv,
+            TmNoTag,
+        ];
+        all.into_iter().find(|&opcode| opcode as u32 == bits)
+    }
 }
 
 /// A completion (`struct ibv_wc`).

@@ -55,6 +55,7 @@ impl End {
             srq: None,
             cap,
             sq_sig_all: true,
+            memory: None,
         };
         let qp = device.create_qp(&pd, init).unwrap();
         let buffer = vec![0; 4 << 20];
@@ -235,7 +236,7 @@ fn what_the_program_destroyed_holds_its_domain_no_longer() {
     qp.destroy();
     drop((cq, mr));
     let srq = device
-        .create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, SrqKind::Basic)
+        .create_srq(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, SrqKind::Basic, None)
         .unwrap();
     let gids = device.gids(1).unwrap();
     let to = AhAttr { is_global: true, dgid: gids[0].gid, port_num: 1, ..AhAttr::default() };

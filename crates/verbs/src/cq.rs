@@ -2,14 +2,16 @@
 
 use crate::abi::*;
 use crate::acks::Acks;
+use crate::allocator::{Allocation, Resource};
 use crate::baton::Baton;
 use crate::channel::Channel;
 use crate::context::{Context, Owned};
 use crate::ffi::{Errno, INVALID, Res, count, pointer, status};
 use crate::object::{Object, give, object, take_back};
+use crate::pd::Pd;
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A completion queue. Always in the extended form.
 #[repr(C)]
@@ -22,6 +24,10 @@ pub struct Cq {
     pub(crate) polling: Option<Baton>,
     /// The completion that the `read_*` functions look at; written only by the holder of `polling`.
     pub(crate) current: Cell<Option<hca::Completion>>,
+    /// The parent domain it was made with.
+    domain: *const Pd,
+    /// Its ring, if the program's allocator provides it.
+    memory: Mutex<Option<Allocation>>,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -80,12 +86,32 @@ pub struct Wanted {
     pub comp_vector: u32,
     /// One thread only, by the program's promise.
     pub single_threaded: bool,
+    /// The parent domain to make it with, or null.
+    pub domain: *const Pd,
+}
+
+/// Memory for a ring of `cqe` entries, if `domain` has an allocator.
+///
+/// # Safety
+/// `domain` is null or live.
+unsafe fn allocate(context: &Context, domain: *const Pd, cqe: u32) -> Res<Option<Allocation>> {
+    context.device().check_cq(cqe)?;
+    // SAFETY: the caller's promise.
+    match unsafe { domain.as_ref() } {
+        Some(domain) => Allocation::new(domain, Resource::Cq, hca::QueueMemory::bytes_of_cq(cqe)),
+        None => Ok(None),
+    }
+}
+
+/// Waits for nobody: only the thread that resizes or destroys a queue looks at its memory.
+fn lock(memory: &Mutex<Option<Allocation>>) -> std::sync::MutexGuard<'_, Option<Allocation>> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Creates a queue.
 ///
 /// # Safety
-/// `wanted.channel` is null or a live channel.
+/// `wanted.channel` and `wanted.domain` are null or live.
 pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
     // SAFETY: the context's C struct is live.
     let vectors = unsafe { (*context.as_c()).num_comp_vectors };
@@ -97,9 +123,12 @@ pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
     if channel.is_some_and(|channel| channel.context() != context.as_c()) {
         return Err(INVALID);
     }
+    // SAFETY: the caller's promise.
+    let memory = unsafe { allocate(context, wanted.domain, wanted.cqe) }?;
     let notifier = channel.map(Channel::attach);
     let notify = notifier.clone().map(|notifier| notifier as Arc<dyn hca::CqNotify>);
-    let hca = context.device().create_cq(wanted.cqe, notify).inspect_err(|_| {
+    let place = memory.as_ref().map(Allocation::memory);
+    let hca = context.device().create_cq_in(wanted.cqe, notify, place).inspect_err(|_| {
         if let Some(channel) = channel {
             channel.detach(0);
         }
@@ -121,6 +150,8 @@ pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
         completion_acks: Acks::default(),
         polling: (!wanted.single_threaded).then(Baton::default),
         current: Cell::new(None),
+        domain: wanted.domain,
+        memory: Mutex::new(memory),
     });
     let address = cq.as_c() as usize;
     let sink = &context.engine().sink;
@@ -144,7 +175,9 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let context = unsafe { Context::of(context) }?;
         let cqe = u32::try_from(cqe).map_err(|_| INVALID)?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
-        let wanted = Wanted { cqe, cq_context, channel, comp_vector, single_threaded: false };
+        let domain = std::ptr::null();
+        let wanted =
+            Wanted { cqe, cq_context, channel, comp_vector, single_threaded: false, domain };
         // SAFETY: the program passes null or a live channel.
         Ok(give(unsafe { create(context, &wanted) }?))
     })
@@ -155,8 +188,12 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     status(|| {
         // SAFETY: the program passes a live CQ.
         let cq = unsafe { object::<Cq>(cq) }?;
-        cq.context()?;
-        cq.hca.resize(u32::try_from(cqe).map_err(|_| INVALID)?)?;
+        let cqe = u32::try_from(cqe).map_err(|_| INVALID)?;
+        // SAFETY: the parent domain lives as long as what was made with it.
+        let memory = unsafe { allocate(cq.context()?, cq.domain, cqe) }?;
+        cq.hca.resize(cqe, memory.as_ref().map(Allocation::memory))?;
+        let before = std::mem::replace(&mut *lock(&cq.memory), memory);
+        drop(before);
         // SAFETY: the C struct is live; programs read this member only.
         unsafe { (*cq.as_c()).cqe = cq.hca.capacity() as c_int };
         Ok(())

@@ -31,12 +31,14 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
             return Err(UNSUPPORTED);
         }
+        let mut parent = std::ptr::null();
         if attr.comp_mask & CQ_INIT_ATTR_MASK_PD != 0 {
             // SAFETY: the mask says that the program passes a live parent domain.
             let domain = unsafe { object::<Pd>(attr.parent_domain) }?;
             if !domain.is_parent() {
                 return Err(INVALID);
             }
+            parent = std::ptr::from_ref(domain);
         }
         let wanted = Wanted {
             cqe: attr.cqe,
@@ -44,8 +46,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             channel: attr.channel,
             comp_vector: attr.comp_vector,
             single_threaded: flags & CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+            domain: parent,
         };
-        // SAFETY: the program passes null or a live channel.
+        // SAFETY: the program passes null or a live channel; the domain was looked at above.
         let cq = unsafe { cq::create(context, &wanted) }?;
         // SAFETY: nobody else knows the queue yet.
         fill(unsafe { &mut *cq.as_c_ex() }, attr.wc_flags);

@@ -15,6 +15,7 @@
 mod abi;
 mod acks;
 mod ah;
+mod allocator;
 mod async_events;
 mod baton;
 mod buf;

@@ -1,8 +1,9 @@
 //! Protection domains, parent domains and thread domains.
 
 use crate::abi::*;
+use crate::allocator::Allocator;
 use crate::context::{Context, Owned};
-use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, quiet, status};
+use crate::ffi::{INVALID, Res, arg, pointer, quiet, status};
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -27,6 +28,10 @@ pub struct Pd {
     kind: Kind,
     /// Parent domains around this one.
     parents: AtomicU32,
+    /// Provides the memory of queues made with this one.
+    allocator: Option<Allocator>,
+    /// Pieces of its memory in use.
+    buffers: AtomicU32,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -37,7 +42,14 @@ unsafe impl Object for Pd {
 impl Pd {
     fn new(context: &Context, handle: u32, hca: Arc<hca::Pd>, kind: Kind) -> Box<Pd> {
         let c = UnsafeCell::new(ibv_pd { context: context.as_c(), handle });
-        Box::new(Pd { c, hca, kind, parents: AtomicU32::new(0) })
+        Box::new(Pd {
+            c,
+            hca,
+            kind,
+            parents: AtomicU32::new(0),
+            allocator: None,
+            buffers: AtomicU32::new(0),
+        })
     }
 
     /// The HCA's domain.
@@ -65,6 +77,21 @@ impl Pd {
     pub fn is_parent(&self) -> bool {
         matches!(self.kind, Kind::Parent(..))
     }
+
+    /// What provides the memory of queues made with it.
+    pub fn allocator(&self) -> Option<&Allocator> {
+        self.allocator.as_ref()
+    }
+
+    /// Counts a piece of memory in use.
+    pub fn add_buffer(&self) {
+        self.buffers.fetch_add(1, SeqCst);
+    }
+
+    /// Takes one off the count.
+    pub fn drop_buffer(&self) {
+        self.buffers.fetch_sub(1, SeqCst);
+    }
 }
 
 /// `ibv_alloc_pd(3)`.
@@ -84,7 +111,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(c: *mut ibv_pd) -> c_int {
         // SAFETY: the program passes a live PD.
         let pd = unsafe { object::<Pd>(c) }?;
         let context = pd.context()?;
-        if pd.parents.load(SeqCst) > 0 {
+        if pd.parents.load(SeqCst) > 0 || pd.buffers.load(SeqCst) > 0 {
             return Err(crate::ffi::Errno(libc::EBUSY));
         }
         match pd.kind {
@@ -179,7 +206,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(c: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain(3)`. Custom allocators (`comp_mask`) are refused: queues here are not program memory.
+/// `ibv_alloc_parent_domain(3)`.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -187,9 +214,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     pointer(|| {
         // SAFETY: the program passes an open context and a live struct.
         let (context, attr) = unsafe { (Context::of(context)?, arg(attr)?) };
-        if attr.comp_mask != 0 {
-            return Err(UNSUPPORTED);
-        }
+        let allocator = Allocator::of(attr)?;
         // SAFETY: the program passes a live PD.
         let inner = unsafe { object::<Pd>(attr.pd) }?;
         if inner.is_parent() || !std::ptr::eq(inner.context()?, context) {
@@ -202,6 +227,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             td.users.fetch_add(1, SeqCst);
         }
         let kind = Kind::Parent(std::ptr::from_ref(inner), td);
-        Ok(give(Pd::new(context, inner.handle(), inner.hca.clone(), kind)))
+        let mut parent = Pd::new(context, inner.handle(), inner.hca.clone(), kind);
+        parent.allocator = allocator;
+        Ok(give(parent))
     })
 }

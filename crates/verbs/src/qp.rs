@@ -4,6 +4,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::acks::Acks;
 use crate::ah;
+use crate::allocator::{Allocation, Resource};
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
@@ -31,6 +32,8 @@ pub struct Qp {
     builder: Option<Builder>,
     sq_sig_all: c_int,
     max_inline: u32,
+    /// Its queues, if the program's allocator provides them: given back after the HCA's QP is destroyed.
+    _memory: Option<Allocation>,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -151,6 +154,7 @@ unsafe fn parts(
         srq: None,
         cap: with_room_inline(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
+        memory: None,
     };
     if qp_type == QpType::XrcRecv {
         // SAFETY: the caller's promise.
@@ -194,7 +198,7 @@ unsafe fn create(
 ) -> Res<*mut ibv_qp> {
     let qp_type = qp_type(init.qp_type)?;
     // SAFETY: the caller's promise.
-    let (domain, parts) = unsafe { parts(qp_type, context, pd, xrcd, init) }?;
+    let (domain, mut parts) = unsafe { parts(qp_type, context, pd, xrcd, init) }?;
     if let Some(ops) = send_ops
         && ops & !qp_ex::operations(qp_type) != 0
     {
@@ -204,6 +208,9 @@ unsafe fn create(
     let send_cq = named(parts.send_cq.is_some(), init.send_cq);
     let recv_cq = named(parts.recv_cq.is_some(), init.recv_cq);
     let srq = if parts.srq.is_some() { init.srq } else { std::ptr::null_mut() };
+    // SAFETY: the caller's promise.
+    let memory = unsafe { allocate(context, pd, &parts) }?;
+    parts.memory = memory.as_ref().map(Allocation::memory);
     let hca = context.device().create_qp(&domain, parts)?;
     init.cap = cap_to_c(&hca.query().cap);
     // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer, an `Option` of a function or a
@@ -217,11 +224,41 @@ unsafe fn create(
     if let Some(ops) = send_ops {
         qp_ex::fill(&mut c, ops);
     }
-    Ok(install(context, hca, c, send_ops.is_some()))
+    Ok(install(context, hca, c, send_ops.is_some(), memory))
+}
+
+/// Memory for the queues, if the domain has an allocator.
+///
+/// # Safety
+/// `pd` is null or live.
+unsafe fn allocate(
+    context: &Context,
+    pd: *mut ibv_pd,
+    init: &hca::QpInit,
+) -> Res<Option<Allocation>> {
+    context.device().check_qp(init)?;
+    let mut cap = init.cap;
+    if init.srq.is_some() {
+        cap.max_recv_wr = 0;
+    }
+    // The receiving half of XRC has no queue, and mostly no domain.
+    // SAFETY: the caller's promise.
+    match unsafe { object::<Pd>(pd) } {
+        Ok(pd) if init.qp_type != QpType::XrcRecv => {
+            Allocation::new(pd, Resource::Qp, hca::QueueMemory::bytes_of_qp(&cap))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Files a handle of a queue pair and makes its C object from what `c` says already.
-fn install(context: &Context, hca: Arc<hca::Qp>, mut c: ibv_qp_ex, builds: bool) -> *mut ibv_qp {
+fn install(
+    context: &Context,
+    hca: Arc<hca::Qp>,
+    mut c: ibv_qp_ex,
+    builds: bool,
+    memory: Option<Allocation>,
+) -> *mut ibv_qp {
     c.qp_base.context = context.as_c();
     c.qp_base.handle = context.ucontext().own(Owned::Qp(hca.clone()));
     c.qp_base.qp_num = hca.number();
@@ -235,6 +272,7 @@ fn install(context: &Context, hca: Arc<hca::Qp>, mut c: ibv_qp_ex, builds: bool)
         sq_sig_all: hca.init().sq_sig_all.into(),
         max_inline: hca.query().cap.max_inline_data,
         hca,
+        _memory: memory,
     });
     let address = qp.as_c() as u64;
     context.engine().sink.add_object(&qp.hca, context.events().clone(), address, acks);
@@ -246,7 +284,7 @@ pub fn opened(context: &Context, hca: Arc<hca::Qp>, qp_context: *mut c_void) -> 
     // SAFETY: all-zero is a valid value, as above.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
     c.qp_base.qp_context = qp_context;
-    install(context, hca, c, false)
+    install(context, hca, c, false, None)
 }
 
 /// `ibv_create_qp(3)`.

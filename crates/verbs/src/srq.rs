@@ -3,6 +3,7 @@
 use crate::abi::flags::*;
 use crate::abi::*;
 use crate::acks::Acks;
+use crate::allocator::{Allocation, Resource};
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
@@ -12,7 +13,7 @@ use crate::xrc::Xrcd;
 use hca::{SrqKind, TmCap, XrcSrq};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -20,6 +21,8 @@ pub struct Srq {
     c: UnsafeCell<ibv_srq>,
     hca: Arc<hca::Srq>,
     acks: Arc<Acks>,
+    /// Its requests' place, if the program's allocator provides it.
+    memory: Mutex<Option<Allocation>>,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -45,6 +48,13 @@ impl Srq {
     }
 }
 
+/// Memory for its requests, if `domain` has an allocator.
+fn allocate(context: &Context, domain: &Pd, attr: hca::SrqAttr) -> Res<Option<Allocation>> {
+    context.device().check_srq(&attr)?;
+    let bytes = hca::QueueMemory::bytes_of_srq(attr.max_wr, attr.max_sge);
+    Allocation::new(domain, Resource::Srq, bytes)
+}
+
 /// # Safety
 /// `pd` is null or live.
 unsafe fn create(
@@ -57,7 +67,9 @@ unsafe fn create(
     let domain = unsafe { object::<Pd>(pd) }?;
     let context = domain.context()?;
     let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-    let hca = context.device().create_srq(domain.hca(), wanted, kind)?;
+    let memory = allocate(context, domain, wanted)?;
+    let place = memory.as_ref().map(Allocation::memory);
+    let hca = context.device().create_srq(domain.hca(), wanted, kind, place)?;
     let granted = hca.query();
     attr.max_wr = granted.max_wr;
     attr.max_sge = granted.max_sge;
@@ -72,7 +84,12 @@ unsafe fn create(
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
-    let srq = Box::new(Srq { c: UnsafeCell::new(c), hca, acks: acks.clone() });
+    let srq = Box::new(Srq {
+        c: UnsafeCell::new(c),
+        hca,
+        acks: acks.clone(),
+        memory: Mutex::new(memory),
+    });
     let address = srq.c.get() as u64;
     context.engine().sink.add_object(&srq.hca, context.events().clone(), address, acks);
     Ok(give(srq))
@@ -183,12 +200,21 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     status(|| {
         // SAFETY: the program passes a live SRQ and a live struct.
         let (srq, attr) = unsafe { (object::<Srq>(srq)?, arg(attr)?) };
-        srq.context()?;
+        let context = srq.context()?;
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
             return Err(INVALID);
         }
         let given = |bit, value| (mask & bit != 0).then_some(value);
-        srq.hca.modify(given(SRQ_MAX_WR, attr.max_wr), given(SRQ_LIMIT, attr.srq_limit))?;
+        let (max_wr, limit) = (given(SRQ_MAX_WR, attr.max_wr), given(SRQ_LIMIT, attr.srq_limit));
+        let Some(size) = max_wr else { return Ok(srq.hca.modify(None, limit, None)?) };
+        // SAFETY: the C struct is live, and its domain as long as what was made with it.
+        let domain = unsafe { object::<Pd>((*srq.c.get()).pd) }?;
+        let memory = allocate(context, domain, hca::SrqAttr { max_wr: size, ..srq.hca.query() })?;
+        srq.hca.modify(max_wr, limit, memory.as_ref().map(Allocation::memory))?;
+        let mut place = srq.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *place, memory);
+        drop(place);
+        drop(before);
         Ok(())
     })
 }

@@ -6,9 +6,9 @@
 use super::{OwnCompletions, SharedReceive, Sink, TagReceive, XrcReceive};
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
+use crate::slots::{Fifo, SlotLost};
 use crate::tm::{Fetch, Label};
 use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use umem::Fold;
@@ -38,6 +38,9 @@ pub enum Refusal {
     /// A receive request's own key does not give the access (local protection error).
     #[error("the receive request's memory is not accessible")]
     ReceiveProtection,
+    /// The receive queue's own memory is gone: no request can be taken or told of (local work queue catastrophic error).
+    #[error("{0}")]
+    QueueLost(SlotLost),
 }
 
 fn memory(error: AccessError) -> Refusal {
@@ -194,7 +197,7 @@ pub(super) fn fetch_failed(error: AccessError) -> Refusal {
 /// The receive requests that a QP may consume: its own queue or a shared one.
 #[derive(Default)]
 pub struct Inbox {
-    own: VecDeque<RecvWr>,
+    own: Fifo<RecvWr>,
     shared: Option<Arc<dyn SharedReceive>>,
     /// The shared one, if it matches tags.
     tags: Option<Arc<dyn TagReceive>>,
@@ -204,12 +207,13 @@ pub struct Inbox {
 
 impl Inbox {
     /// An inbox over an own queue, or over a shared one.
-    pub fn new(shared: Option<SharedQueue>) -> Inbox {
+    pub(crate) fn new(own: Fifo<RecvWr>, shared: Option<SharedQueue>) -> Inbox {
+        let own = Inbox { own, ..Inbox::default() };
         match shared {
-            None => Inbox::default(),
-            Some(SharedQueue::Plain(queue)) => Inbox { shared: Some(queue), ..Inbox::default() },
+            None => own,
+            Some(SharedQueue::Plain(queue)) => Inbox { shared: Some(queue), ..own },
             Some(SharedQueue::Tags(queue)) => {
-                Inbox { shared: Some(queue.clone()), tags: Some(queue), ..Inbox::default() }
+                Inbox { shared: Some(queue.clone()), tags: Some(queue), ..own }
             }
         }
     }
@@ -235,8 +239,11 @@ impl Inbox {
     }
 
     /// Appends to the own queue.
-    pub fn post(&mut self, request: RecvWr) {
-        self.own.push_back(request);
+    ///
+    /// # Errors
+    /// [`SlotLost`] when its memory is gone.
+    pub fn post(&mut self, request: RecvWr) -> Result<(), SlotLost> {
+        self.own.push_back(request)
     }
 
     /// Takes the next request.
@@ -247,7 +254,7 @@ impl Inbox {
         let shared_pd = self.shared.as_ref().and_then(|shared| shared.pd_id());
         let request = match &self.shared {
             Some(shared) => shared.take(),
-            None => self.own.pop_front(),
+            None => self.own.pop_front().transpose().map_err(Refusal::QueueLost)?,
         };
         let landing = Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd));
         Ok(Landing { owner: self.tags.clone().map(|queue| queue as _), ..landing })
@@ -260,8 +267,20 @@ impl Inbox {
     }
 
     /// Takes what the QP itself still holds, for the flush: never the shared queue's.
-    pub fn drain(&mut self, pd: PdId) -> Option<Landing> {
-        self.held.take().or_else(|| Some(Landing::new(self.own.pop_front()?, pd)))
+    ///
+    /// # Errors
+    /// [`SlotLost`], once for each request that cannot be told of.
+    pub fn drain(&mut self, pd: PdId) -> Option<Result<Landing, SlotLost>> {
+        if let Some(landing) = self.held.take() {
+            return Some(Ok(landing));
+        }
+        Some(self.own.pop_front()?.map(|request| Landing::new(request, pd)))
+    }
+
+    /// Lets go of the queue's memory, with all in it.
+    pub(super) fn leave_memory(&mut self) {
+        self.held = None;
+        self.own = Fifo::default();
     }
 
     /// Forgets everything (RESET).

@@ -10,6 +10,7 @@ use super::{Counter, Cx, Rx};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
+use crate::slots::{self, Fifo, QueueMemory, SendSlots};
 use crate::types::*;
 use crate::xrc::XrcdId;
 use std::time::Instant;
@@ -35,6 +36,8 @@ pub struct Init {
     pub window_bytes: u64,
     /// Limit of `max_rd_atomic` and `max_dest_rd_atomic`.
     pub max_rd_atomic: u8,
+    /// Where its queues live; `None` = in the engine's own memory.
+    pub memory: Option<QueueMemory>,
 }
 
 /// Everything of one QP that its lock guards.
@@ -56,6 +59,8 @@ pub struct Transport {
     pub(super) req: Requester,
     pub(super) resp: Responder,
     pub(super) inbox: Inbox,
+    /// Where payloads of send requests are described, if not in the requests.
+    send_slots: Option<SendSlots>,
     pub(super) xrcd: Option<XrcdId>,
     /// The latest present known.
     pub(super) now: Option<Instant>,
@@ -73,6 +78,13 @@ impl Transport {
     pub fn new(init: Init) -> Transport {
         let attr = reset_attr(init.cap);
         let mtu = 128 << attr.path_mtu;
+        let (send_slots, receives) = match init.memory {
+            Some(memory) => {
+                let (sends, receives) = slots::split(memory, &init.cap);
+                (Some(sends), receives)
+            }
+            None => (None, Fifo::default()),
+        };
         Transport {
             kind: init.qp_type,
             qpn: init.qpn,
@@ -86,7 +98,8 @@ impl Transport {
             mtu,
             req: Requester::new(Psn::default(), init.window_bytes, mtu),
             resp: Responder::default(),
-            inbox: Inbox::new(init.srq),
+            inbox: Inbox::new(receives, init.srq),
+            send_slots,
             xrcd: init.xrcd,
             now: None,
             more: false,
@@ -116,12 +129,11 @@ impl Transport {
     ///
     /// # Errors
     /// [`Error::Invalid`] in a state before RTS or for a request that breaks a limit; [`Error::NoMemory`] when the queue
-    /// is full.
+    /// is full; [`Error::Lost`] when the memory that the program gave the queue is gone.
     pub fn post_send(&mut self, wr: SendWr) -> Result<()> {
         self.check_room(1)?;
         self.check_send(&wr)?;
-        self.req.queue.push_back(Wqe::new(wr, self.sq_sig_all));
-        Ok(())
+        self.append(wr)
     }
 
     /// Appends all of `batch` or nothing.
@@ -131,7 +143,15 @@ impl Transport {
     pub fn post_sends(&mut self, batch: Vec<SendWr>) -> Result<()> {
         self.check_room(batch.len())?;
         batch.iter().try_for_each(|wr| self.check_send(wr))?;
-        self.req.queue.extend(batch.into_iter().map(|wr| Wqe::new(wr, self.sq_sig_all)));
+        batch.into_iter().try_for_each(|wr| self.append(wr))
+    }
+
+    fn append(&mut self, wr: SendWr) -> Result<()> {
+        let mut wqe = Wqe::new(wr, self.sq_sig_all);
+        if let Some(slots) = &mut self.send_slots {
+            wqe.slot = Some(slots.store(&mut wqe.wr).map_err(|_| QUEUE_LOST)?);
+        }
+        self.req.queue.push_back(wqe);
         Ok(())
     }
 
@@ -208,7 +228,7 @@ impl Transport {
     ///
     /// # Errors
     /// [`Error::Invalid`] in RESET, on a QP with a shared queue, or with too many entries; [`Error::NoMemory`] when
-    /// the queue is full.
+    /// the queue is full; [`Error::Lost`] when the memory that the program gave the queue is gone.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         if self.state == QpState::Reset {
             return Err(Error::Invalid("the QP is in RESET"));
@@ -222,8 +242,7 @@ impl Transport {
         if self.inbox.len() >= self.cap.max_recv_wr as usize {
             return Err(Error::NoMemory("the receive queue is full"));
         }
-        self.inbox.post(wr);
-        Ok(())
+        self.inbox.post(wr).map_err(|_| QUEUE_LOST)
     }
 
     /// Emits what is owed to the peer and as many requests as window and peer allow.
@@ -326,12 +345,20 @@ impl Transport {
         }
     }
 
-    /// What it does can no longer be reported: a local work queue catastrophic error (IBA 11.6.3.2).
+    /// What it does can no longer be reported, or its receive requests are gone: a local work queue catastrophic error
+    /// (IBA 11.6.3.2).
     pub fn fail(&mut self, cx: &mut Cx<'_>) {
         if !matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
             cx.sink.event(EventType::QpFatal);
             self.enter_error(cx);
         }
+    }
+
+    /// Forgets all requests and the memory they are in, before whoever provided it takes it back.
+    pub(crate) fn leave_memory(&mut self) {
+        self.send_slots = None;
+        self.req.queue.clear();
+        self.inbox.leave_memory();
     }
 
     pub(super) fn flush_sends(&mut self, cx: &mut Cx<'_>) {
@@ -345,7 +372,11 @@ impl Transport {
     fn flush(&mut self, cx: &mut Cx<'_>) {
         self.flush_sends(cx);
         abandon(&mut self.resp.message, &mut self.inbox);
-        while let Some(landing) = self.inbox.drain(self.pd) {
+        while let Some(drained) = self.inbox.drain(self.pd) {
+            let Ok(landing) = drained else {
+                cx.sink.event(EventType::QpFatal);
+                return self.inbox.clear();
+            };
             cx.counters.count(Counter::CqeFlushErr, 1);
             let done = Completion {
                 solicited: true,
@@ -355,6 +386,8 @@ impl Transport {
         }
     }
 }
+
+const QUEUE_LOST: Error = Error::Lost("the memory that the program gave the queue is gone");
 
 /// What ATOMIC WRITE and FLUSH must keep to (IBA A19).
 fn check_placement(op: &SendOp, length: u64) -> Result<()> {

@@ -512,6 +512,9 @@ impl Transport {
                 (NakCode::InvalidRequest, WcStatus::LocLenErr, None)
             }
             Refusal::ReceiveProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
+            Refusal::QueueLost(_) => {
+                (NakCode::RemoteOperational, WcStatus::WrFlushErr, Some(EventType::QpFatal))
+            }
         };
         self.owe(psn, Answer::Nak(Syndrome::Nak(code)), false);
         // The memory of an earlier READ failed after a later request had ended the connection: the program knows.

@@ -4,9 +4,11 @@ use super::executor::total_length;
 use super::rendezvous::Offload;
 use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::slots::{SendSlot, SlotLost};
 use crate::tm::TmInfo;
 use crate::types::*;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use umem::AccessError;
 use umem::Fold;
 use wire::Psn;
@@ -22,6 +24,7 @@ pub(super) mod vendor {
     pub(in super::super) const NO_READ_RESOURCES: u32 = 0x21;
     pub(in super::super) const BAD_RESPONSE: u32 = 0x22;
     pub(in super::super) const FOREIGN_AH: u32 = 0x23;
+    pub(in super::super) const SLOT_LOST: u32 = 0x24;
 
     pub(in super::super) fn key(error: KeyError) -> u32 {
         match error {
@@ -136,7 +139,9 @@ pub(super) enum Phase {
 
 /// A send request in the queue.
 pub(super) struct Wqe {
+    /// Its payload is empty where `slot` describes it.
     pub(super) wr: SendWr,
+    pub(super) slot: Option<SendSlot>,
     /// Payload, or bytes a READ or atomic brings.
     pub(super) length: u32,
     pub(super) signaled: bool,
@@ -167,6 +172,7 @@ impl Wqe {
         Wqe {
             signaled: sq_sig_all || wr.flags.contains(SendFlags::SIGNALED),
             wr,
+            slot: None,
             length,
             memory: SgMemory::default(),
             phase: Phase::Posted,
@@ -279,6 +285,9 @@ impl Wqe {
         dst: &mut [u8],
         fold: &mut Fold,
     ) -> Result<(), AccessError> {
+        if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_inline()) {
+            return slot.inline(at, dst);
+        }
         match &self.wr.payload {
             Payload::Inline(bytes) => {
                 let at = at as usize;
@@ -328,11 +337,19 @@ impl Wqe {
             return Err((WcStatus::LocQpOpErr, vendor::FOREIGN_AH));
         }
         let access = if self.is_fetch() { Access::LOCAL_WRITE } else { Access::empty() };
-        let Payload::Gather(list) = &self.wr.payload else { return Ok(()) };
-        if self.is_atomic() && total_length(list) < 8 {
+        let list = match (&self.slot, &self.wr.payload) {
+            (Some(slot), _) => match slot.gather() {
+                None => return Ok(()),
+                Some(Ok(list)) => Cow::Owned(list),
+                Some(Err(SlotLost)) => return Err((WcStatus::LocQpOpErr, vendor::SLOT_LOST)),
+            },
+            (None, Payload::Inline(_)) => return Ok(()),
+            (None, Payload::Gather(list)) => Cow::Borrowed(list),
+        };
+        if self.is_atomic() && total_length(&list) < 8 {
             return Err((WcStatus::LocLenErr, vendor::TOO_SHORT));
         }
-        self.memory = SgMemory::resolve(keys, pd, list, access)
+        self.memory = SgMemory::resolve(keys, pd, &list, access)
             .map_err(|error| (WcStatus::LocProtErr, vendor::key(error)))?;
         Ok(())
     }

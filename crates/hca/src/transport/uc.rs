@@ -41,6 +41,7 @@ impl Transport {
                 }
                 self.enter_error(cx);
             }
+            Err(Refusal::QueueLost(_)) => self.fail(cx),
             Err(refusal) => {
                 let counter = match refusal {
                     Refusal::NotReady => Counter::OutOfBuffer,

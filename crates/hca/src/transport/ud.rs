@@ -28,8 +28,10 @@ impl Transport {
             return cx.counters.count(Counter::RxDropped, 1);
         }
         self.note_established(cx);
-        let Ok(mut landing) = self.inbox.take(self.pd) else {
-            return cx.counters.count(Counter::OutOfBuffer, 1);
+        let mut landing = match self.inbox.take(self.pd) {
+            Ok(landing) => landing,
+            Err(Refusal::QueueLost(_)) => return self.fail(cx),
+            Err(_) => return cx.counters.count(Counter::OutOfBuffer, 1),
         };
         if landing.room() < (GRH_LEN + rx.payload.len()) as u64 {
             // The request waits for a datagram that fits.

@@ -288,6 +288,7 @@ impl Node {
             xrcd: (qp_type == QpType::XrcRecv).then_some(XRCD),
             window_bytes,
             max_rd_atomic: 16,
+            memory: None,
         };
         Node {
             qp: Transport::new(init),
