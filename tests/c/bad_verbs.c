@@ -328,7 +328,7 @@ static void shared_queues(void)
 					     .srq_type = IBV_SRQT_XRC, .pd = pd };
 	row(MAN("ibv_create_srq_ex"), EINVAL, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "XRC SRQ of no domain");
 	wide.srq_type = IBV_SRQT_TM;
-	row(MAN("ibv_create_srq_ex"), EOPNOTSUPP, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "tag-matching SRQ");
+	row(MAN("ibv_create_srq_ex"), EINVAL, POINTER(ibv_destroy_srq, ibv_create_srq_ex(context, &wide)), "tag-matching SRQ of no CQ");
 }
 
 static int qp_of(struct ibv_qp_init_attr init)
