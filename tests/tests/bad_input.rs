@@ -109,6 +109,11 @@ fn tags_meet_their_buffers_and_nothing_else_does() {
 }
 
 #[test]
+fn counters_count_what_they_were_told_to() {
+    judged(&Place::here(), &compiled!("bad_counters"), 15);
+}
+
+#[test]
 fn atomic_writes_and_flushes_need_their_rights() {
     judged(&Place::here(), &compiled!("bad_placement"), 35);
 }

@@ -22,6 +22,7 @@ mod buf;
 mod channel;
 mod compat;
 mod context;
+mod counters;
 mod cq;
 mod cq_ex;
 mod device;

@@ -63,10 +63,14 @@ pub struct verbs_context {
     pub advise_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32) -> c_int>,
     pub alloc_null_mr: Slot,
-    pub read_counters: Slot,
-    pub attach_counters_point_flow: Slot,
-    pub create_counters: Slot,
-    pub destroy_counters: Slot,
+    pub read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> c_int>,
+    pub attach_counters_point_flow: Option<
+        unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut c_void) -> c_int,
+    >,
+    pub create_counters: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters,
+    >,
+    pub destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> c_int>,
     pub reg_dm_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
     pub alloc_dm:

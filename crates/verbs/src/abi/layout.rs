@@ -192,6 +192,9 @@ fn layouts() -> Vec<Layout> {
         layout!(ibv_mw_bind { wr_id, send_flags, bind_info }),
         layout!(ibv_alloc_dm_attr { length, log_align_req, comp_mask }),
         layout!(ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }),
+        layout!(ibv_counters { context }),
+        layout!(ibv_counters_init_attr { comp_mask }),
+        layout!(ibv_counter_attach_attr { counter_desc, index, comp_mask }),
         layout!(ibv_comp_channel { context, fd, refcnt }),
         layout!(ibv_cq {
             context,

@@ -12,6 +12,7 @@
 
 mod ah;
 mod context;
+mod counters;
 mod cq;
 mod device;
 pub mod flags;
@@ -25,6 +26,7 @@ mod wr;
 
 pub use ah::*;
 pub use context::*;
+pub use counters::*;
 pub use cq::*;
 pub use device::*;
 pub use kern::*;
