@@ -9,12 +9,14 @@ mod capture;
 mod counters;
 pub mod lab;
 mod namespace;
+mod rows;
 mod run;
 
 pub use c::c_program;
 pub use capture::{Capture, Packets};
 pub use counters::Counters;
 pub use namespace::{Namespace, veth_pair};
+pub use rows::{judged, rows};
 pub use run::{Finished, Run, Running, User, listening, pair, peerdma, port, shared_dir};
 
 /// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use system::{
-    Finished, Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
+    Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
 };
 
 /// The program, or the end of the test as skipped.
@@ -61,21 +61,10 @@ impl Place {
     }
 }
 
-/// A program that judges itself, row by row: all right, and at least as many rows as it had when this was written.
+/// A program that judges itself, in its place.
 #[track_caller]
 fn judged(place: &Place, line: &str, least: u32) {
-    let finished = place.run(Run::hca(line)).limit(Duration::from_secs(120)).finish();
-    let wrong: Vec<&str> = finished.stdout.lines().filter(|l| l.starts_with("NOT")).collect();
-    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), finished.stderr);
-    let finished = finished.ok();
-    let rows = rows(&finished);
-    assert!(rows >= least, "{rows} rows instead of {least}: {finished}");
-}
-
-/// Number of rows of a program that judges itself.
-fn rows(finished: &Finished) -> u32 {
-    let totals = finished.stdout.lines().last().unwrap_or_default();
-    totals.split(' ').next().and_then(|rows| rows.parse().ok()).unwrap_or(0)
+    system::judged(place.run(Run::hca(line)), least);
 }
 
 #[test]
@@ -198,7 +187,7 @@ fn against_victim(place: &Place, victim: &str, count: u32, switches: &[&str]) {
     std::fs::write(file("stop"), "").expect("a file");
     let victim = victim.finish();
     assert!(victim.succeeded(), "{victim}\n{sent}");
-    assert!(rows(&victim) >= 60, "{victim}");
+    assert!(system::rows(&victim) >= 60, "{victim}");
     // Many are lost in a flood; every kind must have come through.
     let least = u64::from(count) / 20;
     for (name, least) in [

@@ -5,6 +5,7 @@ use crate::exporter::{AttachRequest, Direction, Exporter, Importer, Mapped};
 use crate::gpu_memory::{self, GpuMemory};
 use crate::kernel::KernelBuffer;
 use crate::{Error, fd};
+use descriptors::Kept;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -28,7 +29,7 @@ impl DmaBuf {
     /// [`Error::NoSuchFd`] for a number that is not open, [`Error::NotDmaBuf`] for any other kind of file. That a buffer cannot be
     /// mapped shows at [`DmaBuf::attach`], after the caller has checked its size.
     pub fn get(fd: RawFd, controls: &dyn ControlBlocks) -> Result<Arc<DmaBuf>, Error> {
-        let fd = Arc::new(fd::duplicate(fd).map_err(|_| Error::NoSuchFd)?);
+        let fd = Arc::new(Kept::new(fd::duplicate(fd).map_err(|_| Error::NoSuchFd)?));
         if fd::is_kernel_dmabuf(fd.as_fd()) {
             let buffer = KernelBuffer::open(fd)?;
             return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));

@@ -3,10 +3,11 @@
 use crate::control::{Control, ControlBlocks, Placement};
 use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped};
 use crate::{Error, fd};
+use descriptors::Kept;
 use mm::Mapping;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id follow.
@@ -28,7 +29,7 @@ pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
 }
 
 pub(crate) struct GpuMemory {
-    fd: Arc<OwnedFd>,
+    fd: Arc<Kept>,
     size: u64,
     control: Control,
     mapping: std::sync::OnceLock<Mapping>,
@@ -36,7 +37,7 @@ pub(crate) struct GpuMemory {
 
 impl GpuMemory {
     pub(crate) fn open(
-        fd: Arc<OwnedFd>,
+        fd: Arc<Kept>,
         id: u64,
         controls: &dyn ControlBlocks,
     ) -> Result<GpuMemory, Error> {
@@ -78,7 +79,7 @@ impl GpuMemory {
 /// Maps a whole buffer once; importers of this process share the mapping.
 pub(crate) fn map_once<'a>(
     slot: &'a std::sync::OnceLock<Mapping>,
-    fd: &OwnedFd,
+    fd: &Kept,
     size: u64,
 ) -> Result<&'a Mapping, Error> {
     if let Some(mapping) = slot.get() {

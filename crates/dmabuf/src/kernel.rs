@@ -6,18 +6,18 @@
 use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped};
 use crate::gpu_memory::map_once;
 use crate::{Error, fd};
+use descriptors::Kept;
 use mm::Mapping;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 pub(crate) struct KernelBuffer {
-    fd: Arc<OwnedFd>,
+    fd: Arc<Kept>,
     size: u64,
     mapping: OnceLock<Mapping>,
 }
 
 impl KernelBuffer {
-    pub(crate) fn open(fd: Arc<OwnedFd>) -> Result<KernelBuffer, Error> {
+    pub(crate) fn open(fd: Arc<Kept>) -> Result<KernelBuffer, Error> {
         // a dma-buf tells its size by lseek only; st_size is 0
         let size =
             rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0)).map_err(Error::NotMappable)?;

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
+use descriptors::Kept;
 use dmabuf::{Control, Placement, memfd_name};
 use mm::{Mapping, guard, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// What a buffer consists of; a handle and the card's list of abandoned ones share it.
 pub(crate) struct Body {
-    fd: OwnedFd,
+    fd: Kept,
     mapping: Mapping,
     control: Control,
     published: OnceLock<()>,
@@ -60,7 +61,7 @@ impl Buffer {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("sealing a memfd"))?;
         // Opened anew: only so does the kernel count who has it open.
-        let fd = reopen(&fd, true)?;
+        let fd = Kept::new(reopen(&fd, true)?);
         let map_error = |e: std::io::Error| {
             Error::System("mmap", Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))
         };
@@ -163,7 +164,7 @@ impl Drop for Buffer {
 }
 
 /// The file behind a descriptor, opened once more.
-fn reopen(fd: &OwnedFd, writes: bool) -> Result<OwnedFd, Error> {
+fn reopen(fd: &impl AsRawFd, writes: bool) -> Result<OwnedFd, Error> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = if writes { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(system("opening a buffer's file"))

@@ -11,9 +11,10 @@ use crate::gsi;
 use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::transport::Rx;
+use descriptors::Kept;
 use link::{Batch, Datagram, Receiver};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
@@ -211,7 +212,7 @@ fn rx_of<'a>(datagram: &'a Datagram<'a>) -> Rx<'a> {
 /// What the progress thread and its device share.
 pub(crate) struct Thread {
     /// Written to wake the thread.
-    kick: OwnedFd,
+    kick: Kept,
     /// When the program last made progress, nanoseconds after the device's epoch; in the future while it is at it.
     polled_ns: AtomicU64,
     stop: AtomicBool,
@@ -232,7 +233,7 @@ impl Thread {
     pub(crate) fn new() -> rustix::io::Result<Thread> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Thread {
-            kick: link::fds::raise(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            kick: Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             polled_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             pause: Mutex::default(),

@@ -6,6 +6,7 @@
 //! waited for any longer: its datagrams are then lost, as on a wire.
 
 use crate::udp;
+use descriptors::Kept;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ pub const WATCHDOG: Duration = Duration::from_millis(50);
 /// Watches one receive socket of a peer.
 #[derive(Debug)]
 pub struct Backlog {
-    socket: OwnedFd,
+    socket: Kept,
     state: Mutex<State>,
 }
 
@@ -31,7 +32,7 @@ struct State {
 impl Backlog {
     /// Watches `socket`, a copy of a receive socket of the peer.
     pub fn new(socket: OwnedFd) -> Backlog {
-        Backlog { socket, state: Mutex::new(State { credit: 0, stuck: None }) }
+        Backlog { socket: Kept::new(socket), state: Mutex::new(State { credit: 0, stuck: None }) }
     }
 
     /// Whether `bytes` more may be sent now. Asks the kernel once per share of the buffer, not per packet.

@@ -4,7 +4,8 @@ use crate::flow::{Flow, Path};
 use crate::ports::{self, Ports};
 use crate::stats::Stats;
 use crate::trace::Trace;
-use crate::{fds, udp};
+use crate::udp;
+use descriptors::Kept;
 use rustix::net::sockopt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,8 +18,8 @@ pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
 /// The sockets of one device. All methods may be called from any thread.
 pub struct Endpoint {
-    v4: Option<OwnedFd>,
-    v6: Option<OwnedFd>,
+    v4: Option<Kept>,
+    v6: Option<Kept>,
     port: u16,
     ports: Ports,
     stats: Stats,
@@ -48,8 +49,8 @@ impl Endpoint {
         port: u16,
         bytes: usize,
     ) -> io::Result<Endpoint> {
-        let v4 = v4.map(fds::raise);
-        let v6 = v6.map(fds::raise);
+        let v4 = v4.map(Kept::new);
+        let v6 = v6.map(Kept::new);
         if let Some(fd) = &v4 {
             for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
                 udp::set_option(fd.as_fd(), libc::IPPROTO_IP, option, 1)?;

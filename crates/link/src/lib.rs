@@ -10,7 +10,6 @@ mod batch;
 mod cmsg;
 mod crc;
 mod endpoint;
-pub mod fds;
 mod flow;
 mod gids;
 mod name;

@@ -7,13 +7,14 @@
 //! sockets are shared once there are many, so that a thousand queue pairs are not a thousand
 //! descriptors.
 
-use crate::{fds, udp};
+use crate::udp;
+use descriptors::{Kept, soft_limit};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -36,7 +37,7 @@ pub(crate) struct Destination {
 
 /// A socket bound to a source port of its own and to no address.
 pub(crate) struct PortSocket {
-    fd: OwnedFd,
+    fd: Kept,
     pub(crate) port: u16,
     /// Whether the kernel takes GSO trains on the way to this destination.
     pub(crate) gso: AtomicBool,
@@ -77,7 +78,7 @@ impl Ports {
             list.retain(|socket| socket.strong_count() > 0);
             !list.is_empty()
         });
-        let cap = fds::soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
+        let cap = soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
         let list = sockets.entry(destination).or_default();
         if open.load(Relaxed) >= cap {
             let least = list.iter().min_by_key(|socket| socket.strong_count());
@@ -101,7 +102,7 @@ fn open_socket(
         IpAddr::V6(_) => (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()),
     };
     let fd = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(ipproto::UDP))?;
-    let fd = fds::raise(fd);
+    let fd = Kept::new(fd);
     match destination {
         IpAddr::V4(_) => udp::set_option(
             fd.as_fd(),
@@ -127,7 +128,7 @@ fn open_socket(
 }
 
 /// Binds to the preferred port or, failing that, to the first free one from a random start.
-fn bind_port(fd: &OwnedFd, any: IpAddr, preferred: Option<u16>) -> io::Result<u16> {
+fn bind_port(fd: &Kept, any: IpAddr, preferred: Option<u16>) -> io::Result<u16> {
     let start = RandomState::new().hash_one(0u8) as u32;
     let random = (0..PORTS).map(|step| FIRST_PORT + (start.wrapping_add(step) % PORTS) as u16);
     for port in preferred.into_iter().chain(random) {
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn sockets_are_fresh_up_to_the_cap_then_shared_within_a_destination() {
         let ports = Ports::default();
-        let cap = fds::soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
+        let cap = soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
         let first: Vec<_> = (0..cap).map(|_| ports.get(destination(1), None).unwrap()).collect();
         let mut numbers: Vec<_> = first.iter().map(|socket| socket.port).collect();
         numbers.sort();

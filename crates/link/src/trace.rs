@@ -7,6 +7,7 @@
 //!
 //! Records are written whole and in append mode, so several processes may share one file.
 
+use descriptors::Kept;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -68,7 +69,7 @@ impl Trace {
         let written = if begun { Ok(()) } else { file.write_all(&header()) };
         file.unlock()?;
         written?;
-        Ok(Trace::with(Box::new(file)))
+        Ok(Trace::with(Box::new(Kept::new(file.into()))))
     }
 
     /// Writes to `out`, beginning with the file header.

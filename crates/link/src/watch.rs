@@ -2,12 +2,12 @@
 //! every listener: carrier, administrator's up and down, addresses that come, go or pass duplicate
 //! detection. What changed is for the listener to look up, so a lost notice does no harm.
 
-use crate::fds;
+use descriptors::Kept;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// What is listened to.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
@@ -17,7 +17,7 @@ const NOTICES: usize = 1024;
 /// A listener; its descriptor is readable while notices wait.
 #[derive(Debug)]
 pub struct Watch {
-    socket: OwnedFd,
+    socket: Kept,
 }
 
 impl Watch {
@@ -28,7 +28,7 @@ impl Watch {
     pub fn open() -> io::Result<Watch> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 is NETLINK_ROUTE.
-        let socket = fds::raise(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?);
+        let socket = Kept::new(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?);
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS as u32))?;
         Ok(Watch { socket })
     }

@@ -221,7 +221,7 @@ fn unexpected<T>(reply: &Reply) -> Result<T, Error> {
 
 fn one(fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
     let missing = || Error::Protocol("a reply without its descriptor".into());
-    fds.into_iter().next().map(crate::fds::high).ok_or_else(missing)
+    fds.into_iter().next().map(descriptors::raise).ok_or_else(missing)
 }
 
 fn start_worker(shared: Arc<Shared>, host: Option<Host>) -> Result<JoinHandle<()>, Error> {
@@ -322,7 +322,7 @@ impl Client {
             let Reply::Joined { slot, joined_at, v4, v6 } = reply else {
                 return unexpected(&reply);
             };
-            let mut fds = fds.into_iter().map(crate::fds::high);
+            let mut fds = fds.into_iter().map(descriptors::raise);
             let v4 = if v4 { fds.next() } else { None };
             let v6 = if v6 { fds.next() } else { None };
             let deed = fds.next().ok_or_else(|| Error::Protocol("a grant without deed".into()))?;

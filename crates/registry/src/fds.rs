@@ -5,13 +5,11 @@
 //! only ever grows and that [`Table::abandon`] empties without locking or allocating; an [`Fd`] whose
 //! entry is gone closes nothing when dropped.
 
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use descriptors::Kept;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Where descriptors are moved to, out of the way of programs that count on low numbers
-/// (`select`, `close` loops).
-const FLOOR: RawFd = 512;
 const EMPTY: RawFd = -1;
 const CELLS: usize = 256;
 
@@ -57,9 +55,9 @@ impl Table {
         }
     }
 
-    /// Takes ownership of a descriptor and moves it high.
+    /// Takes ownership of a descriptor, moves it high and has it spared.
     pub(crate) fn keep(self: &Arc<Self>, fd: OwnedFd) -> Fd {
-        let raw = high(fd).into_raw_fd();
+        let raw = Kept::new(fd).into_raw_fd();
         Fd { index: self.enter(raw), raw, table: self.clone() }
     }
 
@@ -86,16 +84,11 @@ impl Table {
     }
 }
 
-/// Moves a descriptor up to [`FLOOR`] or beyond, where the limit allows.
-pub(crate) fn high(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, FLOOR).unwrap_or(fd)
-}
-
 fn close(raw: RawFd) {
     if raw != EMPTY {
         // SAFETY: the number came out of its table entry by an atomic swap, so nobody else closes it,
         // and an entry is made only from an owned descriptor.
-        drop(unsafe { OwnedFd::from_raw_fd(raw) });
+        drop(Kept::here(unsafe { OwnedFd::from_raw_fd(raw) }));
     }
 }
 
@@ -146,7 +139,7 @@ mod tests {
         let table = Table::new();
         let fd = table.keep(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let raw = fd.raw;
-        assert!(raw >= FLOOR && open(raw));
+        assert!(raw > 100 && descriptors::is_kept(raw) && open(raw));
         drop(fd);
         assert!(table.cell(0).is_some_and(|c| c.load(Ordering::Relaxed) == EMPTY));
     }

@@ -3,6 +3,7 @@
 //! `PEERDMA_TEST_GID`, if set, is what every `gids/0` reads; `peerdma_test_*` are for C programs that load symbols.
 
 use std::ffi::c_int;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -62,16 +63,25 @@ extern "C" fn peerdma_test_daemons() -> usize {
     DAEMONS.load(SeqCst)
 }
 
-/// Protects a descriptor.
+/// Makes a descriptor the engine's.
+///
+/// # Safety
+/// It is open, and the program gives it up.
 #[unsafe(no_mangle)]
-extern "C" fn peerdma_test_protect(fd: c_int) {
-    shim::protect_fd(fd);
+unsafe extern "C" fn peerdma_test_keep(fd: c_int) {
+    // SAFETY: as the caller promises.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    descriptors::Kept::here(fd).into_raw_fd();
 }
 
-/// Ends the protection.
+/// Closes a descriptor of the engine's.
+///
+/// # Safety
+/// It was given to [`peerdma_test_keep`].
 #[unsafe(no_mangle)]
-extern "C" fn peerdma_test_unprotect(fd: c_int) {
-    shim::unprotect_fd(fd);
+unsafe extern "C" fn peerdma_test_let_go(fd: c_int) {
+    // SAFETY: as the caller promises.
+    drop(descriptors::Kept::here(unsafe { OwnedFd::from_raw_fd(fd) }));
 }
 
 /// Installs the fault guard.

@@ -16,8 +16,8 @@
 //!   callback ([`set_rdma_cm`]).
 //! - **GPUs** (`drm`): requests to and mappings of the nodes below `/dev/dri` that the tree has are answered by
 //!   callbacks ([`set_drm`]); nodes of the machine's own stay what they are.
-//! - **Descriptors and processes** (`descriptors`, `process`): a program that closes every descriptor does not
-//!   close the engine's ([`protect_fd`]), and a process that became a daemon, or could not, is told ([`set_daemon`]).
+//! - **Descriptors and processes** (`close`, `process`): a program that closes every descriptor does not
+//!   close the engine's (`descriptors::Kept`), and a process that became a daemon, or could not, is told ([`set_daemon`]).
 //!
 //! Calls are passed on to the next definition in the program's lookup order, so that other preloaded libraries,
 //! UCX's memory hooks and cancellation keep working; before this library's constructor ran, and where the C
@@ -29,7 +29,7 @@
 
 #[macro_use]
 mod next;
-mod descriptors;
+mod close;
 mod drm;
 mod memory;
 mod open;
@@ -39,7 +39,6 @@ mod redirect;
 mod signals;
 mod stat;
 
-pub use descriptors::{protect_fd, unprotect_fd};
 pub use drm::{Drm, Place, count_nodes, mark_node, set_drm};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};

@@ -5,7 +5,6 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::descriptors::process;
 use crate::{errno, memory, open, set_errno};
 
 static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -13,6 +12,11 @@ static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 thread_local! {
     /// Of the thread, and of its copy in the child: another thread may fork at the same time.
     static IN_DAEMON: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This process, whatever the C library remembers.
+fn process() -> libc::pid_t {
+    system!(SYS_getpid) as libc::pid_t
 }
 
 /// What came of the fork inside `daemon(3)`.

@@ -202,7 +202,7 @@ fn python_sees_the_device_and_closes_no_engine() {
          print(subprocess.run(['ls', '{DEVICE}/device/net/'], capture_output=True).stdout)\n\
          import ctypes\n\
          fd = os.dup2(1, 200)\n\
-         ctypes.CDLL(None).peerdma_test_protect(fd)\n\
+         ctypes.CDLL(None).peerdma_test_keep(fd)\n\
          os.closerange(3, 1000)\n\
          os.fstat(fd)\n\
          print(subprocess.run(['true'], close_fds=True).returncode)\n"

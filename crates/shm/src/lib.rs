@@ -4,6 +4,7 @@
 //! sealed against shrinking before it is mapped, so a touch of the mapping cannot fault whatever another process
 //! does with the descriptor; [`Shm::open`] refuses one that is not.
 
+use descriptors::Kept;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 /// A mapped region of shared atomic words.
 #[derive(Debug)]
 pub struct Shm {
-    fd: OwnedFd,
+    fd: Kept,
     base: NonNull<AtomicU64>,
     words: usize,
 }
@@ -62,7 +63,7 @@ impl Shm {
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Shm { fd, base, words: len / 8 })
+        Ok(Shm { fd: Kept::new(fd), base, words: len / 8 })
     }
 
     /// The word at byte offset `at`.

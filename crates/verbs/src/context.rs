@@ -7,6 +7,7 @@ use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
 use crate::{counters, cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq, tm, xrc};
+use descriptors::Kept;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -34,7 +35,7 @@ pub enum Owned {
 /// What the kernel keeps behind a uverbs file: the objects, by handle. Contexts that import one another share it.
 pub struct Ucontext {
     /// A unique inode, by which an import finds us.
-    cmd_fd: OwnedFd,
+    cmd_fd: Kept,
     next_handle: AtomicU32,
     objects: Mutex<HashMap<u32, Owned>>,
 }
@@ -47,7 +48,7 @@ impl Ucontext {
             return Err(last_errno());
         }
         // SAFETY: `fd` was just created and belongs to nobody else.
-        let cmd_fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let cmd_fd = Kept::here(unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(Ucontext { cmd_fd, next_handle: AtomicU32::new(1), objects: Mutex::default() })
     }
 

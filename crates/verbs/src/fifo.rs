@@ -3,6 +3,7 @@
 //! `O_NONBLOCK` work on it as programs expect.
 
 use crate::ffi::{Res, last_errno};
+use descriptors::Kept;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -26,7 +27,7 @@ pub fn wait(fd: RawFd) -> bool {
 
 /// A queue of events of one kind.
 pub struct Fifo<T> {
-    fd: OwnedFd,
+    fd: Kept,
     queue: Mutex<VecDeque<T>>,
 }
 
@@ -39,7 +40,8 @@ impl<T> Fifo<T> {
             return Err(last_errno());
         }
         // SAFETY: `fd` was just created and belongs to nobody else.
-        Ok(Fifo { fd: unsafe { OwnedFd::from_raw_fd(fd) }, queue: Mutex::default() })
+        let fd = Kept::here(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(Fifo { fd, queue: Mutex::default() })
     }
 
     /// The descriptor programs wait on.

@@ -92,6 +92,7 @@ fn after_daemon(outcome: Daemon) {
         engine.device.resume();
         return;
     }
+    descriptors::adopt();
     engine::set_callbacks();
     mm::AddressSpace::adopt();
     ucma::adopt();

@@ -1,4 +1,4 @@
-/* A protected descriptor survives everything its own process does, and nothing of its children's concern. */
+/* A descriptor of the engine survives everything its own process does, and nothing of its children's concern. */
 #include "check.h"
 #include <sys/wait.h>
 
@@ -17,12 +17,12 @@ static void reopen(void)
 
 int main(void)
 {
-    void (*protect)(int) = find("peerdma_test_protect");
-    void (*unprotect)(int) = find("peerdma_test_unprotect");
+    void (*keep)(int) = find("peerdma_test_keep");
+    void (*let_go)(int) = find("peerdma_test_let_go");
     int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     CHECK(file >= 0 && dup3(file, 201, O_CLOEXEC) == 201 && close(file) == 0);
     engine = 201;
-    protect(engine);
+    keep(engine);
     reopen();
 
     FAILS(close(engine), EBADF);
@@ -63,8 +63,8 @@ int main(void)
     CHECK(alive(engine));
     FAILS(close(engine), EBADF);
 
-    unprotect(engine);
-    CHECK(close(engine) == 0 && !alive(engine));
+    let_go(engine);
+    CHECK(!alive(engine));
 
     size_t (*daemons)(void) = find("peerdma_test_daemons");
     int channel[2];

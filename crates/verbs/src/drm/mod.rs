@@ -10,6 +10,7 @@ mod request;
 use crate::engine::{self, Engine};
 use crate::ffi::{Errno, Res, contained, last_errno, set_errno};
 use crate::memory;
+use descriptors::Kept;
 use dmabuf::ControlBlocks;
 use gpu::{Gem, SoftwareGpu};
 use rustix::io::Errno as System;
@@ -25,7 +26,7 @@ static DRM: shim::Drm = shim::Drm { open, ioctl, map, closed };
 struct Node {
     minor: u32,
     gem: Mutex<Gem>,
-    end: OwnedFd,
+    end: Kept,
 }
 
 /// Open nodes by inode number, and the GPUs that were opened by their address.
@@ -110,7 +111,7 @@ fn gpu_of(minor: u32) -> Res<SoftwareGpu> {
 }
 
 /// Our end, the program's, and the inode number of the latter.
-fn socket(minor: u32, flags: c_int) -> Res<(OwnedFd, OwnedFd, u64)> {
+fn socket(minor: u32, flags: c_int) -> Res<(Kept, OwnedFd, u64)> {
     let mut pair = [0; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: two places for descriptors.
@@ -129,7 +130,7 @@ fn socket(minor: u32, flags: c_int) -> Res<(OwnedFd, OwnedFd, u64)> {
             libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
         }
     }
-    Ok((link::fds::raise(ours), theirs, inode))
+    Ok((Kept::new(ours), theirs, inode))
 }
 
 fn node(inode: u64) -> Res<Arc<Node>> {

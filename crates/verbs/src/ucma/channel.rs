@@ -7,6 +7,7 @@
 use crate::engine::Engine;
 use crate::ffi::{Errno, Res, last_errno};
 use cma::ChannelId;
+use descriptors::Kept;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub struct Channel {
     inode: u64,
     engine: Arc<Engine>,
-    end: Arc<OwnedFd>,
+    end: Arc<Kept>,
 }
 
 impl Channel {
@@ -29,7 +30,7 @@ impl Channel {
         }
         // SAFETY: just made, and nobody else's.
         let [theirs, ours] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        let ours = link::fds::raise(ours);
+        let ours = Kept::new(ours);
         let inode = shim::mark(theirs.as_raw_fd()).ok_or(Errno(libc::EIO))?;
         // SAFETY: no pointers are passed.
         unsafe {

@@ -7,16 +7,17 @@
 use super::channel::{put_token, take_token};
 use super::host::Registry;
 use cma::{ChannelId, Cma, Error, Key, Ports};
+use descriptors::Kept;
 use hca::{Device, GsiSink, MAD_LEN, MadPath};
 use registry::Client;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 /// Our end of a channel, and whether the token lies in it or was just taken.
 struct Token {
-    end: Arc<OwnedFd>,
+    end: Arc<Kept>,
     out: bool,
 }
 
@@ -60,7 +61,7 @@ impl Service {
     }
 
     /// A channel was opened.
-    pub fn open(&self, channel: ChannelId, end: Arc<OwnedFd>) {
+    pub fn open(&self, channel: ChannelId, end: Arc<Kept>) {
         let mut state = lock(&self.state);
         state.cma.open(channel);
         state.tokens.insert(channel, Token { end, out: false });

@@ -1,0 +1,36 @@
+//! What a host program does to the process that it shares with the engine: the engine goes on, and the program finds what it
+//! would find without it.
+
+use system::{Namespace, Run, c_program, is_root, judged, skip};
+
+/// The program, or the end of the test as skipped.
+macro_rules! compiled {
+    ($name:literal) => {
+        match c_program($name) {
+            Ok(program) => program.display().to_string(),
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// A network of the test's own where that can be made.
+struct Place(Option<Namespace>);
+
+impl Place {
+    fn new() -> Place {
+        Place(is_root().then(|| Namespace::new("host")))
+    }
+
+    fn run(&self, line: &str) -> Run {
+        match &self.0 {
+            Some(namespace) => Run::hca(line).within(namespace),
+            None => Run::hca(line),
+        }
+    }
+}
+
+#[test]
+fn closing_every_descriptor_spares_the_engine() {
+    let program = compiled!("closes_all");
+    judged(Place::new().run(&program), 36);
+}
