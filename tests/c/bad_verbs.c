@@ -553,7 +553,6 @@ static void not_offered(void)
 	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq };
 	struct ibv_rwq_ind_table_init_attr table = { .log_ind_tbl_size = 0 };
 	struct ibv_alloc_dm_attr dm = { .length = 4096, .comp_mask = 1 << 20 };
-	struct ibv_counters_init_attr counters = { 0 };
 	struct ibv_flow_attr flow = { .size = sizeof(flow), .port = 1 };
 	struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 1, 1 } };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
@@ -565,7 +564,6 @@ static void not_offered(void)
 	    POINTER(ibv_destroy_rwq_ind_table, ibv_create_rwq_ind_table(context, &table)), "indirection table");
 	int got = POINTER(ibv_free_dm, ibv_alloc_dm(context, &dm));
 	equal(MAN("ibv_alloc_dm"), 1, got == EINVAL || got == EOPNOTSUPP, "device memory with an unknown comp_mask");
-	row(MAN("ibv_create_counters"), EOPNOTSUPP, POINTER(ibv_destroy_counters, ibv_create_counters(context, &counters)), "counters");
 	row(MAN("ibv_alloc_null_mr"), EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_alloc_null_mr(pd)), "null MR");
 	row(MAN("ibv_modify_cq"), EOPNOTSUPP, ibv_modify_cq(cq, &moderate), "moderate a CQ");
 	row(MAN("ibv_modify_qp_rate_limit"), EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &rate), "limit the rate of a QP");
