@@ -1,19 +1,21 @@
 //! The importer's handles: the buffer behind a descriptor, and one function's attachment to it.
 
 use crate::control::ControlBlocks;
-use crate::exporter::{AttachRequest, Direction, Exporter, Importer, Mapped};
+use crate::exporter::{AttachRequest, Direction, Exporter, Mapped, Place};
 use crate::gpu_memory::{self, GpuMemory};
 use crate::kernel::KernelBuffer;
 use crate::{Error, fd};
 use descriptors::Kept;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A buffer; keeps its own reference, so the program may close its descriptor.
 pub struct DmaBuf {
     size: u64,
     exporter: Box<dyn Exporter>,
-    importers: Mutex<Vec<Weak<dyn Importer>>>,
+    /// What the dynamic attachments are mapped for.
+    dynamic: Mutex<Vec<Weak<AtomicU64>>>,
 }
 
 impl std::fmt::Debug for DmaBuf {
@@ -35,7 +37,7 @@ impl DmaBuf {
             return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
         }
         if let Some(id) = gpu_memory::id_of(fd.as_fd()) {
-            let buffer = GpuMemory::open(fd, id, controls)?;
+            let buffer = GpuMemory::open(&*fd, id, controls)?;
             return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
         }
         let name = fd::name(fd.as_fd()).unwrap_or_else(|| format!("descriptor {}", fd.as_raw_fd()));
@@ -44,12 +46,17 @@ impl DmaBuf {
 
     /// A buffer of an exporter in this process.
     pub fn new(size: u64, exporter: Box<dyn Exporter>) -> Arc<DmaBuf> {
-        Arc::new(DmaBuf { size, exporter, importers: Mutex::default() })
+        Arc::new(DmaBuf { size, exporter, dynamic: Mutex::default() })
     }
 
     /// Size in bytes (`lseek(SEEK_END)`).
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Index of the place that the buffer is at now.
+    pub fn place(&self) -> usize {
+        self.exporter.place().index
     }
 
     /// Name of the exporter.
@@ -62,55 +69,95 @@ impl DmaBuf {
         self.exporter.pinning().is_some()
     }
 
-    /// Attaches a function and maps the whole buffer for it. A static attachment (no `importer`) is pinned first, if the
-    /// exporter can move the buffer; a dynamic one is told before it moves.
+    /// Attaches a function and maps the whole buffer for it. Unless the hold is dynamic the buffer is pinned first, if its
+    /// exporter can move it.
     pub fn attach(
         self: &Arc<Self>,
         request: &AttachRequest<'_>,
-        importer: Option<&Arc<dyn Importer>>,
+        hold: Hold,
     ) -> Result<Attachment, Error> {
         self.exporter.attach(request)?;
         // from here on dropping undoes what was done
-        let mut attachment =
-            Attachment { dmabuf: self.clone(), mapped: None, pinned: false, importer: None };
-        match importer {
-            Some(importer) => {
-                let mut importers = self.importers.lock().unwrap_or_else(PoisonError::into_inner);
-                importers.push(Arc::downgrade(importer));
-                attachment.importer = Some(Arc::downgrade(importer));
+        let mut attachment = Attachment {
+            dmabuf: self.clone(),
+            mapped: [const { None }; Place::COUNT],
+            generation: Arc::default(),
+            faults: AtomicU64::new(0),
+            pinned: None,
+        };
+        match hold {
+            Hold::Dynamic => {
+                let mut dynamic = self.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+                dynamic.push(Arc::downgrade(&attachment.generation));
             }
-            None => {
+            Hold::Pinned | Hold::PinnedRevocable => {
+                let revocable = matches!(hold, Hold::PinnedRevocable);
                 if let Some(pinning) = self.exporter.pinning() {
-                    pinning.pin()?;
-                    attachment.pinned = true;
+                    pinning.pin(revocable)?;
+                    attachment.pinned = Some(revocable);
                 }
             }
         }
-        attachment.mapped = Some(self.exporter.map(request)?);
+        let now = self.exporter.place();
+        attachment.generation.store(now.generation, Relaxed);
+        if matches!(hold, Hold::Dynamic) && self.is_dynamic() {
+            // a place that the function does not reach is no error until the buffer is there
+            let places = attachment.mapped.iter_mut().enumerate();
+            places.for_each(|(place, mapped)| *mapped = Some(self.exporter.map(request, place)));
+        } else if let Some(mapped) = attachment.mapped.get_mut(now.index) {
+            *mapped = Some(self.exporter.map(request, now.index));
+        }
+        attachment.mapped_at(now.index)?;
         Ok(attachment)
     }
 
-    /// Tells every dynamic importer that its mapping is no longer valid (`dma_buf_invalidate_mappings`); for the exporter.
+    /// Makes the next access of every dynamic importer find no mapping (`dma_buf_invalidate_mappings`); for an exporter that
+    /// does not count its moves.
     pub fn invalidate_mappings(&self) {
-        let importers = self.importers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for importer in importers.iter().filter_map(Weak::upgrade) {
-            importer.invalidate_mappings();
+        let dynamic = self.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+        for generation in dynamic.iter().filter_map(Weak::upgrade) {
+            generation.store(ZAPPED, Relaxed);
         }
     }
+}
+
+/// How an importer keeps the buffer from moving, or lives with it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Hold {
+    /// Pinned for as long as it is attached; such a buffer cannot be revoked either (`ib_umem_dmabuf_get_pinned`).
+    Pinned,
+    /// Pinned until it is revoked (`ib_umem_dmabuf_get_pinned_revocable_and_lock`).
+    PinnedRevocable,
+    /// Not pinned: maps again after each move (`ib_umem_dmabuf_get`).
+    #[default]
+    Dynamic,
 }
 
 /// One function's use of a buffer; detached when dropped.
 pub struct Attachment {
     dmabuf: Arc<DmaBuf>,
-    mapped: Option<Mapped>,
-    pinned: bool,
-    importer: Option<Weak<dyn Importer>>,
+    /// By the index of the place.
+    mapped: [Option<Result<Mapped, Error>>; Place::COUNT],
+    /// Move after which the mapping in use was made.
+    generation: Arc<AtomicU64>,
+    faults: AtomicU64,
+    pinned: Option<bool>,
 }
 
+/// No generation: nothing is mapped.
+const ZAPPED: u64 = u64::MAX;
+
 impl Attachment {
-    /// The bytes and the route to them.
-    pub fn mapped(&self) -> &Mapped {
-        self.mapped.as_ref().expect("an attachment is handed out mapped")
+    /// The bytes and the route to them, at the place of an index.
+    ///
+    /// # Errors
+    /// What the exporter said; [`Error::NotMapped`] for a place at which the buffer never is.
+    pub fn mapped_at(&self, place: usize) -> Result<&Mapped, Error> {
+        match self.mapped.get(place) {
+            Some(Some(Ok(mapped))) => Ok(mapped),
+            Some(Some(Err(error))) => Err(error.clone()),
+            _ => Err(Error::NotMapped),
+        }
     }
 
     /// The buffer.
@@ -118,19 +165,46 @@ impl Attachment {
         &self.dmabuf
     }
 
-    /// Opens an access to the bytes; close it with [`Attachment::leave`]. Never allocates.
+    /// How often [`Attachment::fault`] mapped it again.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Relaxed)
+    }
+
+    /// Opens an access to the bytes, which are at the place of the index answered until [`Attachment::leave`]. Never
+    /// allocates or waits.
     ///
     /// # Errors
-    /// [`Error::Revoked`], or what the exporter says.
+    /// [`Error::Revoked`]; [`Error::NotMapped`] and [`Error::Moving`], after which [`Attachment::fault`] helps; or what the
+    /// exporter says.
     #[inline]
-    pub fn enter(&self) -> Result<(), Error> {
-        self.dmabuf.exporter.begin_cpu_access(Direction::Bidirectional)
+    pub fn enter(&self) -> Result<usize, Error> {
+        let place = self.dmabuf.exporter.begin_cpu_access(Direction::Bidirectional)?;
+        if place.generation == self.generation.load(Relaxed) {
+            return Ok(place.index);
+        }
+        self.leave();
+        Err(Error::NotMapped)
     }
 
     /// Closes an access.
     #[inline]
     pub fn leave(&self) {
         self.dmabuf.exporter.end_cpu_access(Direction::Bidirectional);
+    }
+
+    /// Maps the buffer again after a move, for which it waits. Answers the index of its place.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`]; [`Error::Moving`] when the move takes too long; [`Error::Unreachable`] if the function does not reach
+    /// the new place.
+    pub fn fault(&self) -> Result<usize, Error> {
+        self.dmabuf.exporter.wait_for_move()?;
+        let place = self.dmabuf.exporter.place();
+        self.mapped_at(place.index)?;
+        if self.generation.swap(place.generation, Relaxed) != place.generation {
+            self.faults.fetch_add(1, Relaxed);
+        }
+        Ok(place.index)
     }
 }
 
@@ -143,21 +217,15 @@ impl std::fmt::Debug for Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         let exporter = &self.dmabuf.exporter;
-        if let Some(mapped) = self.mapped.take() {
-            exporter.unmap(&mapped);
-        }
-        if self.pinned
+        self.mapped.iter().flatten().flatten().for_each(|mapped| exporter.unmap(mapped));
+        if let Some(revocable) = self.pinned
             && let Some(pinning) = exporter.pinning()
         {
-            pinning.unpin();
+            pinning.unpin(revocable);
         }
-        if let Some(importer) = self.importer.take() {
-            let mut importers =
-                self.dmabuf.importers.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(at) = importers.iter().position(|i| i.ptr_eq(&importer)) {
-                importers.swap_remove(at);
-            }
-        }
+        let mut dynamic = self.dmabuf.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+        dynamic.retain(|generation| generation.as_ptr() != Arc::as_ptr(&self.generation));
+        drop(dynamic);
         exporter.detach();
     }
 }

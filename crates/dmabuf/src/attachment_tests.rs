@@ -1,9 +1,10 @@
 use super::*;
-use crate::{Control, Extent, LocalControls, Pinning, Placement, memfd_name};
+use crate::{Extent, LocalControls, Pinning, Placement, Storage, memfd_name};
 use pcie::Platform;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
 fn memfd(name: &str, size: u64, seals: SealFlags) -> OwnedFd {
     let fd =
@@ -14,16 +15,18 @@ fn memfd(name: &str, size: u64, seals: SealFlags) -> OwnedFd {
 }
 
 /// A buffer of `gpu` as an exporter makes it.
-fn exported(controls: &LocalControls, gpu: &str, id: u64) -> (OwnedFd, Control) {
+fn exported(controls: &LocalControls, gpu: &str, id: u64) -> (OwnedFd, Storage) {
     let address = Platform::default().named(gpu).unwrap().address;
-    let control = Control::create(id, address, Placement::Vram).unwrap();
-    controls.publish(id, control.as_fd()).unwrap();
-    (memfd(&memfd_name(id), 8192, SealFlags::SHRINK | SealFlags::GROW), control)
+    let data = memfd(&memfd_name(id), 8192, SealFlags::SHRINK | SealFlags::GROW);
+    let own = data.try_clone().unwrap();
+    let storage = Storage::create(own, 8192, id, address, Placement::Vram).unwrap();
+    controls.publish(id, storage.control().as_fd()).unwrap();
+    (data, storage)
 }
 
 fn attach(platform: &Platform, dmabuf: &Arc<DmaBuf>) -> Result<Attachment, Error> {
     let function = platform.named("peerdma0").unwrap();
-    dmabuf.attach(&AttachRequest { function, platform }, None)
+    dmabuf.attach(&AttachRequest { function, platform }, Hold::PinnedRevocable)
 }
 
 #[test]
@@ -66,17 +69,16 @@ fn gpu_memory_is_mapped_with_its_route() {
         let dmabuf = DmaBuf::get(fd.as_raw_fd(), &controls).unwrap();
         assert_eq!(
             (dmabuf.size(), dmabuf.exporter_name(), dmabuf.is_dynamic()),
-            (8192, "peerdma-gpu", false)
+            (8192, "peerdma-gpu", true)
         );
         rustix::io::pwrite(&fd, b"hello", 4096).unwrap();
         drop(fd);
         let attachment = attach(&platform, &dmabuf).unwrap();
-        let mapped = attachment.mapped();
+        let mapped = attachment.mapped_at(attachment.enter().unwrap()).unwrap();
         assert_eq!(mapped.route.map_type(), map_type);
         let [Extent { addr, len: 8192 }] = mapped.extents[..] else {
             panic!("{:?}", mapped.extents)
         };
-        attachment.enter().unwrap();
         let mut bytes = [0; 5];
         mm::guard::copy_from(addr + 4096, &mut bytes).unwrap();
         attachment.leave();
@@ -103,7 +105,7 @@ fn a_revoked_buffer_is_neither_entered_nor_attached() {
     let attachment = attach(&platform, &dmabuf).unwrap();
     attachment.enter().unwrap();
     attachment.leave();
-    control.revoke();
+    control.revoke(Duration::ZERO).unwrap();
     assert_eq!(attachment.enter(), Err(Error::Revoked));
     assert_eq!(attach(&platform, &dmabuf).unwrap_err().errno(), libc::ENODEV);
 }
@@ -132,11 +134,11 @@ struct Counting {
 struct Handle(Arc<Counting>);
 
 impl Pinning for Counting {
-    fn pin(&self) -> Result<(), Error> {
+    fn pin(&self, _revocable: bool) -> Result<(), Error> {
         self.pins.fetch_add(1, SeqCst);
         Ok(())
     }
-    fn unpin(&self) {
+    fn unpin(&self, _revocable: bool) {
         self.unpins.fetch_add(1, SeqCst);
     }
 }
@@ -148,7 +150,7 @@ impl Exporter for Handle {
     fn detach(&self) {
         self.0.detached.fetch_add(1, SeqCst);
     }
-    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error> {
+    fn map(&self, request: &AttachRequest<'_>, _place: usize) -> Result<Mapped, Error> {
         if self.0.fail_map {
             return Err(Error::Revoked);
         }
@@ -163,12 +165,6 @@ impl Exporter for Handle {
 
 #[test]
 fn static_importers_pin_and_dynamic_ones_are_told() {
-    struct Told(AtomicU32);
-    impl Importer for Told {
-        fn invalidate_mappings(&self) {
-            self.0.fetch_add(1, SeqCst);
-        }
-    }
     let platform = Platform::default();
     let counting = Arc::new(Counting::default());
     let counts = || [&counting.pins, &counting.unpins, &counting.detached].map(|c| c.load(SeqCst));
@@ -178,16 +174,19 @@ fn static_importers_pin_and_dynamic_ones_are_told() {
     drop(fixed);
     assert_eq!(counts(), [1, 1, 1]);
 
-    let told = Arc::new(Told(AtomicU32::new(0)));
-    let importer: Arc<dyn Importer> = told.clone();
     let request =
         AttachRequest { function: platform.named("peerdma0").unwrap(), platform: &platform };
-    let moving = dmabuf.attach(&request, Some(&importer)).unwrap();
+    let moving = dmabuf.attach(&request, Hold::Dynamic).unwrap();
     assert_eq!(counts(), [1, 1, 1], "a dynamic importer does not pin");
+    moving.enter().unwrap();
+    moving.leave();
     dmabuf.invalidate_mappings();
+    assert_eq!(moving.enter(), Err(Error::NotMapped));
+    assert_eq!((moving.fault(), moving.faults()), (Ok(0), 1));
+    moving.enter().unwrap();
+    moving.leave();
     drop(moving);
     dmabuf.invalidate_mappings();
-    assert_eq!(told.0.load(SeqCst), 1, "told while attached, not after");
     assert_eq!(counts(), [1, 1, 2]);
 
     let failing = Arc::new(Counting { fail_map: true, ..Counting::default() });

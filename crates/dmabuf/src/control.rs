@@ -1,42 +1,59 @@
-//! The control block: what an exporting software GPU says about a buffer, in shared memory.
+//! The control block: what a software GPU's buffer shares between its exporter and its importers, in shared memory.
 //!
 //! The data memfd holds data only, so that its size and `mmap` are right; everything else is here, in a second memfd that an
-//! importer gets from the registry by the buffer's id. All fields are 64-bit words, changed atomically; version 1 is
+//! importer gets from the registry by the buffer's id. All fields are 64-bit words, changed atomically; version 2 is
 //!
 //! | byte | word |
 //! | --- | --- |
 //! | 0 | magic `peerdmaB` |
-//! | 8 | version (1) |
+//! | 8 | version (2) |
 //! | 16 | id of the buffer |
 //! | 24 | the GPU's PCI address: domain << 16, bus << 8, device << 3, function |
-//! | 32 | placement |
-//! | 40 | generation: counts moves |
-//! | 48 | revoked: 0 or 1, never back |
+//! | 32 | state: bit 0 users are kept out, bit 1 revoked, bit 2 in host memory; from bit 3 on the number of moves |
+//! | 40 | 1 while the exporter keeps a place in its memory for the buffer |
+//! | 48 | process id of who moves it, for display |
 //! | 56 | process id of the exporter, for display |
-//! | 64..128 | fences (reserved) |
-//! | 128..4096 | enter/leave slots (reserved): 62 of 64 bytes |
+//! | 64 | the placement whose bytes are in the data memfd: 1 VRAM, 2 host memory |
+//! | 128 + 64 n | users of slot n (0 to 61): accesses, revocable pins << 32, pins << 48 |
+//! | 136 + 64 n | process id of the slot's owner, for display |
+//! | 4096.. | the buffer's bytes while it is at the other placement |
+//!
+//! Bytes 1 and 128 + 64 n are locked (`F_OFD_SETLK`) by who moves the buffer and by the owner of slot n: the kernel lets
+//! go of a lock when its owner ends, however it ends.
 
 use crate::Error;
+use crate::turnstile::State;
 use pcie::Address;
 use rustix::io::Errno;
 use shm::Shm;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdmaB");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// Bytes before the second place.
 const BYTES: usize = 4096;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
 const AT_ID: usize = 16;
 const AT_GPU: usize = 24;
-const AT_PLACEMENT: usize = 32;
-const AT_GENERATION: usize = 40;
-const AT_REVOKED: usize = 48;
+const AT_STATE: usize = 32;
+const AT_HOME: usize = 40;
+const AT_MOVER: usize = 48;
 const AT_PID: usize = 56;
+const AT_BORN: usize = 64;
+const AT_SLOTS: usize = 128;
+const SLOT_BYTES: usize = 64;
+
+/// Processes that can use a buffer at the same time.
+pub(crate) const SLOTS: usize = (BYTES - AT_SLOTS) / SLOT_BYTES;
+/// The byte that a mover locks.
+pub(crate) const MOVER_BYTE: i64 = 1;
 
 /// Where a buffer's bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +65,15 @@ pub enum Placement {
     Host = 2,
 }
 
+impl std::fmt::Display for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Placement::Vram => "vram",
+            Placement::Host => "host",
+        })
+    }
+}
+
 /// A buffer's control block, as exporter and importers share it.
 #[derive(Debug)]
 pub struct Control {
@@ -55,15 +81,23 @@ pub struct Control {
 }
 
 impl Control {
-    /// A new block for a buffer of the GPU at `gpu`.
-    pub fn create(id: u64, gpu: Address, placement: Placement) -> rustix::io::Result<Control> {
-        let shared = Shm::create("peerdma-control", BYTES)?;
+    /// A new block for a buffer of `size` bytes of the GPU at `gpu`.
+    pub fn create(
+        id: u64,
+        gpu: Address,
+        placement: Placement,
+        size: u64,
+    ) -> rustix::io::Result<Control> {
+        let bytes = usize::try_from(size).ok().and_then(|size| size.checked_add(BYTES));
+        let shared = Shm::create("peerdma-control", bytes.ok_or(Errno::NOMEM)?)?;
         for (at, value) in [
             (AT_VERSION, VERSION),
             (AT_ID, id),
             (AT_GPU, pack(gpu)),
-            (AT_PLACEMENT, placement as u64),
+            (AT_STATE, State::new(placement).0),
+            (AT_HOME, u64::from(placement == Placement::Vram)),
             (AT_PID, u64::from(std::process::id())),
+            (AT_BORN, placement as u64),
         ] {
             shared.word(at).store(value, Relaxed);
         }
@@ -71,8 +105,8 @@ impl Control {
         Ok(Control { shared })
     }
 
-    /// Another process's block for the buffer `id`.
-    pub fn open(fd: OwnedFd, id: u64) -> Result<Control, Error> {
+    /// Another process's block for the buffer `id` of `size` bytes.
+    pub fn open(fd: OwnedFd, id: u64, size: u64) -> Result<Control, Error> {
         let refuse =
             |why: &str| Error::NotDmaBuf(format!("the control block of buffer {id:016x} {why}"));
         let shared = Shm::open(fd).map_err(|e| refuse(&format!("cannot be mapped: {e}")))?;
@@ -90,9 +124,10 @@ impl Control {
         if shared.word(AT_ID).load(Relaxed) != id {
             return Err(refuse("belongs to another buffer"));
         }
-        let control = Control { shared };
-        control.placement().ok_or_else(|| refuse("names an unknown placement"))?;
-        Ok(control)
+        if ((shared.bytes() - BYTES) as u64) < size {
+            return Err(refuse("has no room for the buffer's bytes"));
+        }
+        Ok(Control { shared })
     }
 
     /// The buffer's id.
@@ -105,35 +140,89 @@ impl Control {
         unpack(self.shared.word(AT_GPU).load(Relaxed))
     }
 
-    /// Where the bytes are now; `None` if the exporter wrote a value that this version does not know.
-    pub fn placement(&self) -> Option<Placement> {
-        match self.shared.word(AT_PLACEMENT).load(Acquire) {
-            1 => Some(Placement::Vram),
-            2 => Some(Placement::Host),
-            _ => None,
-        }
-    }
-
-    /// Number of moves so far.
-    pub fn generation(&self) -> u64 {
-        self.shared.word(AT_GENERATION).load(Acquire)
-    }
-
-    /// Whether the exporter has taken the buffer back.
+    /// Where the bytes are now, and what happens to them.
     #[inline]
-    pub fn revoked(&self) -> bool {
-        self.shared.word(AT_REVOKED).load(Acquire) != 0
+    pub fn state(&self) -> State {
+        State(self.state_word().load(SeqCst))
     }
 
-    /// Takes the buffer back from all importers: none begins a new access after this. Returns whether it had not been yet.
-    pub fn revoke(&self) -> bool {
-        self.shared.word(AT_REVOKED).swap(1, AcqRel) == 0
+    /// Whether the exporter keeps a place in its memory for the buffer.
+    pub fn has_home(&self) -> bool {
+        self.shared.word(AT_HOME).load(SeqCst) != 0
     }
 
     /// Process id of the exporter, in its own PID namespace.
     pub fn exporter_pid(&self) -> u64 {
         self.shared.word(AT_PID).load(Relaxed)
     }
+
+    #[inline]
+    pub(crate) fn state_word(&self) -> &AtomicU64 {
+        self.shared.word(AT_STATE)
+    }
+
+    pub(crate) fn set_home(&self, home: bool) {
+        self.shared.word(AT_HOME).store(u64::from(home), SeqCst);
+    }
+
+    pub(crate) fn set_mover(&self, pid: u32) {
+        self.shared.word(AT_MOVER).store(u64::from(pid), Relaxed);
+    }
+
+    pub(crate) fn mover(&self) -> u64 {
+        self.shared.word(AT_MOVER).load(Relaxed)
+    }
+
+    /// Changes the state and wakes who waits for that.
+    pub(crate) fn set_state(&self, state: State) {
+        self.state_word().store(state.0, SeqCst);
+        self.shared.wake(AT_STATE);
+    }
+
+    /// Waits for the state to be another than `seen`; may end early.
+    pub(crate) fn wait_state(&self, seen: State, limit: Duration) {
+        self.shared.wait(AT_STATE, seen.0, limit);
+    }
+
+    /// The users of a slot.
+    #[inline]
+    pub(crate) fn users(&self, slot: usize) -> &AtomicU64 {
+        self.shared.word(AT_SLOTS + slot * SLOT_BYTES)
+    }
+
+    /// The owner of a slot, for display.
+    pub(crate) fn owner(&self, slot: usize) -> &AtomicU64 {
+        self.shared.word(AT_SLOTS + slot * SLOT_BYTES + 8)
+    }
+
+    /// Waits for a slot's users to be others than `seen`; may end early.
+    pub(crate) fn wait_users(&self, slot: usize, seen: u64, limit: Duration) {
+        self.shared.wait(AT_SLOTS + slot * SLOT_BYTES, seen, limit);
+    }
+
+    /// Wakes who waits for a slot's users.
+    pub(crate) fn wake_users(&self, slot: usize) {
+        self.shared.wake(AT_SLOTS + slot * SLOT_BYTES);
+    }
+
+    /// The placement at which the bytes are in the data file: where the buffer was made, so that a program that maps the
+    /// descriptor of one that never moved sees them.
+    pub fn born(&self) -> Placement {
+        match self.shared.word(AT_BORN).load(Relaxed) {
+            2 => Placement::Host,
+            _ => Placement::Vram,
+        }
+    }
+
+    /// Address of the second place.
+    pub(crate) fn second_place(&self) -> Option<u64> {
+        self.shared.addr(BYTES)
+    }
+}
+
+/// The byte that the owner of a slot locks.
+pub(crate) fn slot_byte(slot: usize) -> i64 {
+    (AT_SLOTS + slot * SLOT_BYTES) as i64
 }
 
 impl AsFd for Control {
@@ -232,38 +321,33 @@ mod tests {
     #[test]
     fn both_sides_see_the_same_block() {
         let gpu = "1ffff:1a:1f.7".parse().unwrap();
-        let exporter = Control::create(5, gpu, Placement::Vram).unwrap();
-        let importer = Control::open(again(&exporter), 5).unwrap();
-        assert_eq!(
-            (importer.id(), importer.gpu(), importer.placement()),
-            (5, gpu, Some(Placement::Vram))
-        );
-        assert_eq!((importer.generation(), importer.revoked()), (0, false));
+        let exporter = Control::create(5, gpu, Placement::Vram, 64).unwrap();
+        let importer = Control::open(again(&exporter), 5, 64).unwrap();
+        assert_eq!((importer.id(), importer.gpu()), (5, gpu));
+        assert_eq!(importer.state(), State::new(Placement::Vram));
         assert_eq!(importer.exporter_pid(), u64::from(std::process::id()));
-        assert!(exporter.revoke());
-        assert!(!exporter.revoke());
-        assert!(importer.revoked());
+        assert!(importer.has_home());
+        exporter.set_state(exporter.state().moved(Placement::Host).revoked());
+        assert_eq!(importer.state().placement(), Placement::Host);
+        assert!(importer.state().is_revoked());
     }
 
     #[test]
     fn foreign_and_newer_blocks_are_refused() {
         let gpu = "1a:00.0".parse().unwrap();
-        let make = || Control::create(5, gpu, Placement::Host).unwrap();
-        let refused = |c: &Control, id| Control::open(again(c), id).unwrap_err().to_string();
+        let make = || Control::create(5, gpu, Placement::Host, 64).unwrap();
+        let refused = |c: &Control, id| Control::open(again(c), id, 64).unwrap_err().to_string();
         assert!(refused(&make(), 6).contains("another buffer"));
-        for (at, value, why) in [
-            (AT_MAGIC, 0, "not one of ours"),
-            (AT_VERSION, 2, "version 2"),
-            (AT_PLACEMENT, 9, "placement"),
-        ] {
+        for (at, value, why) in [(AT_MAGIC, 0, "not one of ours"), (AT_VERSION, 1, "version 1")] {
             let control = make();
             control.shared.word(at).store(value, Relaxed);
             assert!(refused(&control, 5).contains(why));
         }
+        assert!(Control::open(again(&make()), 5, 65).unwrap_err().to_string().contains("room"));
         let short = Shm::create("short", 64).unwrap();
-        assert!(Control::open(short.as_fd().try_clone_to_owned().unwrap(), 5).is_err());
+        assert!(Control::open(short.as_fd().try_clone_to_owned().unwrap(), 5, 0).is_err());
         let unsealed =
             rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert!(Control::open(unsealed, 5).is_err());
+        assert!(Control::open(unsealed, 5, 0).is_err());
     }
 }

@@ -23,6 +23,30 @@ pub enum Error {
     /// The exporter took the buffer back (ENODEV).
     #[error("the exporter revoked the buffer")]
     Revoked,
+    /// The buffer has moved since the importer mapped it; [`crate::Attachment::fault`] maps it again (EAGAIN).
+    #[error("the buffer has moved")]
+    NotMapped,
+    /// A process moves the buffer and has not finished in time (EBUSY).
+    #[error("the buffer is moving (process {0})")]
+    Moving(u64),
+    /// A process pins the buffer (EBUSY).
+    #[error("process {0} pins the buffer: deregister its memory regions")]
+    Pinned(u64),
+    /// A process is inside an access and has not left in time (ETIMEDOUT).
+    #[error("process {0} is inside an access to the buffer and does not leave it: is it stopped?")]
+    InUse(u64),
+    /// The exporter keeps no place for the buffer in its memory (ENOSPC).
+    #[error("the exporter keeps no place for the buffer in its memory")]
+    NoHome,
+    /// The new place of a buffer has no pages (ENOMEM).
+    #[error("the host is out of memory")]
+    OutOfMemory,
+    /// As many processes use the buffer as can (EBUSY).
+    #[error("{0} processes use the buffer, and more cannot")]
+    TooManyUsers(usize),
+    /// The control block could not be made or opened (the errno it gave).
+    #[error("the buffer's control block: {0}")]
+    Control(Errno),
     /// The exporter cannot move or pin this buffer (EINVAL).
     #[error("the exporter does not pin")]
     NoPinning,
@@ -37,11 +61,19 @@ impl Error {
         match self {
             Error::NoSuchFd => libc::EBADF,
             Error::NotDmaBuf(_) | Error::NoPinning => libc::EINVAL,
-            Error::Unreachable(_) => libc::EBUSY,
+            Error::Unreachable(_)
+            | Error::Moving(_)
+            | Error::Pinned(_)
+            | Error::TooManyUsers(_) => libc::EBUSY,
+            Error::NotMapped => libc::EAGAIN,
+            Error::InUse(_) => libc::ETIMEDOUT,
+            Error::NoHome => libc::ENOSPC,
+            Error::OutOfMemory => libc::ENOMEM,
             Error::Revoked => libc::ENODEV,
-            Error::Registry(errno) | Error::NotMappable(errno) | Error::Sync(errno) => {
-                errno.raw_os_error()
-            }
+            Error::Registry(errno)
+            | Error::NotMappable(errno)
+            | Error::Control(errno)
+            | Error::Sync(errno) => errno.raw_os_error(),
         }
     }
 }

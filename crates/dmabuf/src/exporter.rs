@@ -1,5 +1,4 @@
-//! What an exporter does and what an importer may be told (`struct dma_buf_ops`, `struct dma_buf_attach_ops` in
-//! `include/linux/dma-buf.h`).
+//! What an exporter does (`struct dma_buf_ops` in `include/linux/dma-buf.h`).
 
 use crate::Error;
 use std::sync::Arc;
@@ -42,12 +41,26 @@ pub struct Mapped {
     pub route: Arc<pcie::Route>,
 }
 
+/// Where a buffer is during an access. A static exporter's is always the same.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Place {
+    /// Which of the exporter's places, below [`Place::COUNT`].
+    pub index: usize,
+    /// Number of moves so far.
+    pub generation: u64,
+}
+
+impl Place {
+    /// Places that a buffer may be at.
+    pub const COUNT: usize = 2;
+}
+
 /// Pin and unpin: an exporter has both or neither, and is dynamic if it has them.
 pub trait Pinning: Send + Sync {
-    /// Keeps the buffer where it is.
-    fn pin(&self) -> Result<(), Error>;
+    /// Keeps the buffer where it is; if `revocable`, only until it is revoked.
+    fn pin(&self, revocable: bool) -> Result<(), Error>;
     /// Lets it move again.
-    fn unpin(&self);
+    fn unpin(&self, revocable: bool);
 }
 
 /// The exporter's side of a buffer. Mandatory: `map`, `unmap`; release is the exporter's `Drop`.
@@ -64,8 +77,13 @@ pub trait Exporter: Send + Sync {
     /// The function has gone.
     fn detach(&self) {}
 
-    /// Makes the whole buffer reachable for the function.
-    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error>;
+    /// The place that the buffer is at now; where it moves, a moment later perhaps another.
+    fn place(&self) -> Place {
+        Place::default()
+    }
+
+    /// Makes the whole buffer reachable for the function at the place of an index, be it there now or not.
+    fn map(&self, request: &AttachRequest<'_>, place: usize) -> Result<Mapped, Error>;
 
     /// Ends a mapping.
     fn unmap(&self, mapped: &Mapped);
@@ -75,10 +93,15 @@ pub trait Exporter: Send + Sync {
         None
     }
 
-    /// The CPU is about to access the mapped bytes. The software HCA's DMA is CPU access, so this opens every access.
-    /// Must not allocate.
-    fn begin_cpu_access(&self, direction: Direction) -> Result<(), Error> {
+    /// The CPU is about to access the mapped bytes; they stay where the answer says until the end. The software HCA's DMA is
+    /// CPU access, so this opens every access. Must not allocate or wait: a buffer that is moving is [`Error::Moving`].
+    fn begin_cpu_access(&self, direction: Direction) -> Result<Place, Error> {
         let _ = direction;
+        Ok(Place::default())
+    }
+
+    /// Waits for a move to end, for a bounded time.
+    fn wait_for_move(&self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -86,10 +109,4 @@ pub trait Exporter: Send + Sync {
     fn end_cpu_access(&self, direction: Direction) {
         let _ = direction;
     }
-}
-
-/// A dynamic importer: may be told that its mapping is no longer valid.
-pub trait Importer: Send + Sync {
-    /// Stop using the mapping; map again before the next access (`invalidate_mappings`). Does not block for long.
-    fn invalidate_mappings(&self);
 }

@@ -1,4 +1,5 @@
-//! What a descriptor from a C program is. The only unsafe code of this room: raw descriptor numbers and one ioctl.
+//! What a descriptor from a C program is, and locks on files. The only unsafe code of this room: raw descriptor numbers, one
+//! ioctl, and a fcntl that rustix does not have.
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -55,4 +56,41 @@ pub(crate) fn sync(fd: &impl AsFd, flags: u64) -> Result<(), Errno> {
             errno => return Err(errno.unwrap_or(Errno::IO)),
         }
     }
+}
+
+/// The file behind a descriptor, opened once more: with locks of its own.
+pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+}
+
+/// A lock on one byte, owned by the open file description (fcntl(2), "Open file description locks").
+fn lock(fd: &impl AsRawFd, command: i32, kind: i32, byte: i64) -> Option<libc::flock> {
+    let mut lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the structure that the command reads and writes.
+    let code = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), command, &raw mut lock) };
+    (code == 0).then_some(lock)
+}
+
+/// Locks a byte unless somebody else has.
+pub(crate) fn try_lock(fd: &impl AsRawFd, byte: i64) -> bool {
+    lock(fd, libc::F_OFD_SETLK, libc::F_WRLCK, byte).is_some()
+}
+
+/// Gives a lock back.
+pub(crate) fn unlock(fd: &impl AsRawFd, byte: i64) {
+    lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, byte);
+}
+
+/// Whether somebody else has locked a byte.
+pub(crate) fn is_locked(fd: &impl AsRawFd, byte: i64) -> bool {
+    lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte)
+        .is_none_or(|lock| i32::from(lock.l_type) != libc::F_UNLCK)
 }

@@ -1,17 +1,24 @@
 //! A software GPU's buffer on the importing side: a memfd with a name, and its control block.
 
-use crate::control::{Control, ControlBlocks, Placement};
-use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped};
+use crate::control::{ControlBlocks, Placement};
+use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinning, Place};
+use crate::storage::Storage;
+use crate::turnstile::{State, Use};
 use crate::{Error, fd};
-use descriptors::Kept;
-use mm::Mapping;
 use rustix::fs::SealFlags;
-use rustix::io::Errno;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id follow.
 pub const MEMFD_PREFIX: &str = "peerdma-vram:";
+
+/// How long an access waits for a move to end. Copying takes a second for some gigabytes.
+const MOVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The buffers that this process has imported: importers of one share its slot among the users.
+static IMPORTED: Mutex<Option<HashMap<u64, Weak<Storage>>>> = Mutex::new(None);
 
 /// The memfd name of the buffer `id`.
 pub fn memfd_name(id: u64) -> String {
@@ -19,7 +26,7 @@ pub fn memfd_name(id: u64) -> String {
 }
 
 /// The id of a software GPU's buffer, if `fd` is one.
-pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
+pub fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
     // only memfds have seals, so no file elsewhere can pass by its path
     rustix::fs::fcntl_get_seals(fd).ok()?;
     let name = fd::name(fd)?;
@@ -29,66 +36,101 @@ pub(crate) fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
 }
 
 pub(crate) struct GpuMemory {
-    fd: Arc<Kept>,
-    size: u64,
-    control: Control,
-    mapping: std::sync::OnceLock<Mapping>,
+    storage: Arc<Storage>,
 }
 
-impl GpuMemory {
-    pub(crate) fn open(
-        fd: Arc<Kept>,
+impl Storage {
+    /// The buffer `id` behind a descriptor; its control block comes from `controls`. Importers of a process share one.
+    ///
+    /// # Errors
+    /// [`Error::NotDmaBuf`] where `fd` or the control block is none of a software GPU's, or its exporter is gone;
+    /// [`Error::Registry`], [`Error::TooManyUsers`], [`Error::Control`].
+    pub fn import(
+        fd: &impl AsFd,
         id: u64,
         controls: &dyn ControlBlocks,
-    ) -> Result<GpuMemory, Error> {
+    ) -> Result<Arc<Storage>, Error> {
+        if let Some(storage) = known(id) {
+            return Ok(storage);
+        }
         let control = controls.lookup(id).map_err(Error::Registry)?.ok_or_else(|| {
             Error::NotDmaBuf(format!(
                 "software GPU buffer {id:016x} is unknown to the registry: its exporter is gone"
             ))
         })?;
-        let control = Control::open(control, id)?;
         // a file that can shrink is still safe (accesses are guarded), but is none of ours
-        if !rustix::fs::fcntl_get_seals(&*fd)
-            .map_err(Error::NotMappable)?
-            .contains(SealFlags::SHRINK)
+        if !rustix::fs::fcntl_get_seals(fd).map_err(Error::NotMappable)?.contains(SealFlags::SHRINK)
         {
             return Err(Error::NotDmaBuf(
                 "a memfd with a software GPU's name that is not sealed".into(),
             ));
         }
-        let size = rustix::fs::fstat(&*fd).map_err(Error::NotMappable)?.st_size.max(0) as u64;
-        Ok(GpuMemory { fd, size, control, mapping: std::sync::OnceLock::new() })
+        let size = rustix::fs::fstat(fd).map_err(Error::NotMappable)?.st_size.max(0) as u64;
+        let data = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(Error::Control)?;
+        let storage = Arc::new(Storage::open(data, size, id, control)?);
+        let mut imported = IMPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let imported = imported.get_or_insert_default();
+        imported.retain(|_, storage| storage.strong_count() > 0);
+        imported.insert(id, Arc::downgrade(&storage));
+        Ok(storage)
+    }
+}
+
+fn known(id: u64) -> Option<Arc<Storage>> {
+    let imported = IMPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    imported.as_ref()?.get(&id)?.upgrade().filter(|storage| storage.is_own())
+}
+
+impl GpuMemory {
+    pub(crate) fn open(
+        fd: &impl AsFd,
+        id: u64,
+        controls: &dyn ControlBlocks,
+    ) -> Result<GpuMemory, Error> {
+        Ok(GpuMemory { storage: Storage::import(fd, id, controls)? })
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.size
+        self.storage.size()
     }
 
-    fn route(&self, request: &AttachRequest<'_>) -> Result<Arc<pcie::Route>, Error> {
-        if self.control.revoked() {
-            return Err(Error::Revoked);
-        }
-        let target = match self.control.placement() {
-            Some(Placement::Host) => pcie::Target::HOST,
-            _ => pcie::Target::Function(self.control.gpu()),
+    fn route(
+        &self,
+        request: &AttachRequest<'_>,
+        placement: Placement,
+    ) -> Result<Arc<pcie::Route>, Error> {
+        let target = match placement {
+            Placement::Host => pcie::Target::HOST,
+            Placement::Vram => pcie::Target::Function(self.storage.control().gpu()),
         };
         Ok(request.platform.route(request.function, target)?)
     }
 }
 
-/// Maps a whole buffer once; importers of this process share the mapping.
-pub(crate) fn map_once<'a>(
-    slot: &'a std::sync::OnceLock<Mapping>,
-    fd: &Kept,
-    size: u64,
-) -> Result<&'a Mapping, Error> {
-    if let Some(mapping) = slot.get() {
-        return Ok(mapping);
+/// A placement's index among the places.
+fn index(placement: Placement) -> usize {
+    match placement {
+        Placement::Vram => 0,
+        Placement::Host => 1,
     }
-    let errno =
-        |e: std::io::Error| Error::NotMappable(Errno::from_io_error(&e).unwrap_or(Errno::NODEV));
-    let mapping = Mapping::shared(fd.as_fd(), size).map_err(errno)?;
-    Ok(slot.get_or_init(|| mapping))
+}
+
+fn place(state: State) -> Place {
+    Place { index: index(state.placement()), generation: state.generation() }
+}
+
+fn pin(revocable: bool) -> Use {
+    if revocable { Use::RevocablePin } else { Use::Pin }
+}
+
+impl Pinning for GpuMemory {
+    fn pin(&self, revocable: bool) -> Result<(), Error> {
+        self.storage.enter_within(pin(revocable), MOVE_LIMIT).map(drop)
+    }
+
+    fn unpin(&self, revocable: bool) {
+        self.storage.leave(pin(revocable));
+    }
 }
 
 impl Exporter for GpuMemory {
@@ -97,21 +139,43 @@ impl Exporter for GpuMemory {
     }
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<(), Error> {
-        self.route(request).map(drop)
+        let state = self.storage.control().state();
+        if state.is_revoked() {
+            return Err(Error::Revoked);
+        }
+        self.route(request, state.placement()).map(drop)
     }
 
-    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error> {
-        let route = self.route(request)?;
-        let mapping = map_once(&self.mapping, &self.fd, self.size)?;
-        Ok(Mapped { extents: vec![Extent { addr: mapping.addr(), len: self.size }], route })
+    fn place(&self) -> Place {
+        place(self.storage.control().state())
+    }
+
+    fn map(&self, request: &AttachRequest<'_>, place: usize) -> Result<Mapped, Error> {
+        let placement = if place == 0 { Placement::Vram } else { Placement::Host };
+        let route = self.route(request, placement)?;
+        let addr = self.storage.addr(placement)?;
+        Ok(Mapped { extents: vec![Extent { addr, len: self.size() }], route })
     }
 
     fn unmap(&self, _mapped: &Mapped) {
         // the mapping is shared by all importers of this process and goes with the buffer
     }
 
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        Some(self)
+    }
+
     #[inline]
-    fn begin_cpu_access(&self, _direction: Direction) -> Result<(), Error> {
-        if self.control.revoked() { Err(Error::Revoked) } else { Ok(()) }
+    fn begin_cpu_access(&self, _direction: Direction) -> Result<Place, Error> {
+        self.storage.enter(Use::Access).map(place)
+    }
+
+    #[inline]
+    fn end_cpu_access(&self, _direction: Direction) {
+        self.storage.leave(Use::Access);
+    }
+
+    fn wait_for_move(&self) -> Result<(), Error> {
+        self.storage.wait(MOVE_LIMIT)
     }
 }

@@ -3,11 +3,12 @@
 //! Where its exporter keeps the bytes is not told to user space; they count as host memory, since that is how this process
 //! reaches them.
 
-use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped};
-use crate::gpu_memory::map_once;
+use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Place};
 use crate::{Error, fd};
 use descriptors::Kept;
 use mm::Mapping;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
 pub(crate) struct KernelBuffer {
@@ -27,6 +28,18 @@ impl KernelBuffer {
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
+
+    /// Maps the whole buffer once; importers of this process share the mapping.
+    fn map_once(&self) -> Result<&Mapping, Error> {
+        if let Some(mapping) = self.mapping.get() {
+            return Ok(mapping);
+        }
+        let errno = |e: std::io::Error| {
+            Error::NotMappable(Errno::from_io_error(&e).unwrap_or(Errno::NODEV))
+        };
+        let mapping = Mapping::shared(self.fd.as_fd(), self.size).map_err(errno)?;
+        Ok(self.mapping.get_or_init(|| mapping))
+    }
 }
 
 fn flags(direction: Direction) -> u64 {
@@ -42,9 +55,9 @@ impl Exporter for KernelBuffer {
         "kernel"
     }
 
-    fn map(&self, request: &AttachRequest<'_>) -> Result<Mapped, Error> {
+    fn map(&self, request: &AttachRequest<'_>, _place: usize) -> Result<Mapped, Error> {
         let route = request.platform.route(request.function, pcie::Target::HOST)?;
-        let mapping = map_once(&self.mapping, &self.fd, self.size)?;
+        let mapping = self.map_once()?;
         Ok(Mapped { extents: vec![Extent { addr: mapping.addr(), len: self.size }], route })
     }
 
@@ -52,8 +65,9 @@ impl Exporter for KernelBuffer {
         // the mapping is shared by all importers of this process and goes with the buffer
     }
 
-    fn begin_cpu_access(&self, direction: Direction) -> Result<(), Error> {
-        fd::sync(&*self.fd, flags(direction)).map_err(Error::Sync)
+    fn begin_cpu_access(&self, direction: Direction) -> Result<Place, Error> {
+        fd::sync(&*self.fd, flags(direction)).map_err(Error::Sync)?;
+        Ok(Place::default())
     }
 
     fn end_cpu_access(&self, direction: Direction) {

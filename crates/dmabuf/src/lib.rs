@@ -2,7 +2,8 @@
 //!
 //! [`DmaBuf::get`] takes a descriptor that a program has: a software GPU's memfd, or a kernel dma-buf. [`DmaBuf::attach`]
 //! makes a PCI function an importer of it, if the platform lets it reach the memory; the attachment's extents are then
-//! readable and writable by guarded copies. Calls, their order and their errors follow `drivers/dma-buf/dma-buf.c`.
+//! readable and writable by guarded copies. A software GPU's buffer may move, also while it is used, and be taken back: see
+//! [`Storage`]. Calls, their order and their errors follow `drivers/dma-buf/dma-buf.c`.
 
 mod attachment;
 mod control;
@@ -11,9 +12,15 @@ mod exporter;
 mod fd;
 mod gpu_memory;
 mod kernel;
+mod relocate;
+mod storage;
+mod turnstile;
 
-pub use attachment::{Attachment, DmaBuf};
+pub use attachment::{Attachment, DmaBuf, Hold};
 pub use control::{Control, ControlBlocks, LocalControls, Placement};
 pub use error::Error;
-pub use exporter::{AttachRequest, Direction, Exporter, Extent, Importer, Mapped, Pinning};
-pub use gpu_memory::{MEMFD_PREFIX, memfd_name};
+pub use exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinning, Place};
+pub use gpu_memory::{MEMFD_PREFIX, id_of, memfd_name};
+pub use relocate::POISON;
+pub use storage::Storage;
+pub use turnstile::{State, Use};

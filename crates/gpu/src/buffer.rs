@@ -3,37 +3,94 @@
 use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
-use descriptors::Kept;
-use dmabuf::{Control, Placement, memfd_name};
-use mm::{Mapping, guard, page_size};
+use dmabuf::{Control, Placement, Storage, Use, memfd_name};
+use mm::{guard, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long a move or a revoke waits for others.
+const LIMIT: Duration = Duration::from_secs(1);
+/// How long an allocation that needs room waits for the users of a buffer that is in the way.
+const EVICT_LIMIT: Duration = Duration::from_millis(100);
+/// How long the GPU waits for a move to end, which is made of copying.
+const ENTER_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a buffer consists of; a handle and the card's list of abandoned ones share it.
 pub(crate) struct Body {
-    fd: Kept,
-    mapping: Mapping,
-    control: Control,
+    storage: Storage,
     published: OnceLock<()>,
-    place: Option<Reservation>,
+    /// Its place in the GPU's memory, also while another process keeps the bytes in host memory.
+    home: Mutex<Option<Reservation>>,
     card: Arc<Card>,
 }
 
 impl Body {
     /// Whether another process, or the program, holds a descriptor or a mapping. Where the kernel does not tell, yes.
     pub(crate) fn is_open_elsewhere(&self) -> bool {
-        self.published.get().is_some() && !lease::is_sole_opener(self.fd.as_fd())
+        self.published.get().is_some() && !lease::is_sole_opener(self.storage.data().as_fd())
+    }
+
+    fn home(&self) -> MutexGuard<'_, Option<Reservation>> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn placement(&self) -> Placement {
+        self.storage.control().state().placement()
+    }
+
+    /// Gives its place in the GPU's memory to others: the bytes go to host memory. Answers whether it had one.
+    pub(crate) fn evict(&self) -> bool {
+        // one that is busy with its own moves is left alone
+        let Ok(mut home) = self.home.try_lock() else { return false };
+        if home.is_none() {
+            return false;
+        }
+        let moved = self.storage.move_to(Placement::Host, Some(false), EVICT_LIMIT);
+        moved.is_ok() && home.take().is_some()
+    }
+
+    fn move_to(self: &Arc<Self>, to: Placement) -> Result<bool, Error> {
+        if to == Placement::Host {
+            let mut home = self.home();
+            let moved = self.storage.move_to(to, Some(false), LIMIT)?;
+            *home = None;
+            return Ok(moved);
+        }
+        if self.home().is_none() {
+            // without the lock: making room moves others, and might look at this one
+            let place = self.card.reserve(self.storage.size())?;
+            self.check_bar(&place)?;
+            self.home().get_or_insert(place);
+        }
+        let mut home = self.home();
+        let moved = self.storage.move_to(to, Some(home.is_some()), LIMIT);
+        if moved.is_err()
+            && self.placement() == Placement::Host
+            && !self.storage.control().has_home()
+        {
+            *home = None;
+        }
+        Ok(moved?)
+    }
+
+    /// Peers reach what is behind the BAR only.
+    fn check_bar(&self, place: &Reservation) -> Result<(), Error> {
+        let (end, bar_bytes) = (place.range.end, self.card.config.bar_bytes);
+        if self.published.get().is_some() && end > bar_bytes {
+            return Err(Error::OutsideBar { end, bar_bytes });
+        }
+        Ok(())
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
         if self.published.get().is_some() {
-            self.card.controls.withdraw(self.control.id());
+            self.card.controls.withdraw(self.storage.control().id());
         }
     }
 }
@@ -61,15 +118,14 @@ impl Buffer {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("sealing a memfd"))?;
         // Opened anew: only so does the kernel count who has it open.
-        let fd = Kept::new(reopen(&fd, true)?);
-        let map_error = |e: std::io::Error| {
-            Error::System("mmap", Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))
-        };
-        let mapping = Mapping::shared(fd.as_fd(), size).map_err(map_error)?;
-        let control =
-            Control::create(id, card.config.address, placement).map_err(system("control block"))?;
-        let (card, published) = (card.clone(), OnceLock::new());
-        Ok(Buffer { len, body: Arc::new(Body { fd, mapping, control, published, place, card }) })
+        let fd = reopen(&fd, true)?;
+        let storage = Storage::create(fd, size, id, card.config.address, placement)?;
+        // mapped now, so that no later access fails for want of that
+        storage.addr(Placement::Vram)?;
+        let (published, home) = (OnceLock::new(), Mutex::new(place));
+        let body = Arc::new(Body { storage, published, home, card: card.clone() });
+        card.adopt(&body);
+        Ok(Buffer { len, body })
     }
 
     /// Length in bytes as asked for.
@@ -84,17 +140,32 @@ impl Buffer {
 
     /// Length in bytes of the exported descriptor: whole pages.
     pub fn size(&self) -> u64 {
-        self.body.mapping.len()
+        self.body.storage.size()
     }
 
-    /// Where it lies in the GPU's memory; `None` for one in host memory.
+    /// Its place in the GPU's memory; `None` for one in host memory.
     pub fn vram_range(&self) -> Option<Range<u64>> {
-        self.body.place.as_ref().map(|place| place.range.clone())
+        self.body.home().as_ref().map(|place| place.range.clone())
+    }
+
+    /// Where the bytes are now.
+    pub fn placement(&self) -> Placement {
+        self.body.placement()
+    }
+
+    /// Moves the bytes, also while others use them: their next access finds them at the new place. What they leave is
+    /// overwritten with [`dmabuf::POISON`]. Answers whether they moved: not if they were there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] and [`Error::OutsideBar`] for a move into the GPU's memory. [`Error::DmaBuf`]: the buffer is
+    /// pinned or revoked, or somebody was inside an access for a whole second.
+    pub fn move_to(&self, to: Placement) -> Result<bool, Error> {
+        self.body.move_to(to)
     }
 
     /// The control block that importers share.
     pub fn control(&self) -> &Control {
-        &self.body.control
+        self.body.storage.control()
     }
 
     /// Exports the buffer as a dma-buf descriptor, which other processes may get too. The first export makes the control block
@@ -115,45 +186,80 @@ impl Buffer {
         {
             return Err(Error::OutsideBar { end, bar_bytes });
         }
+        let control = self.control();
         if body.published.get().is_none() {
             body.card
                 .controls
-                .publish(body.control.id(), body.control.as_fd())
+                .publish(control.id(), control.as_fd())
                 .map_err(system("publishing a control block"))?;
             body.published.get_or_init(|| ());
         }
-        reopen(&body.fd, writes)
+        reopen(body.storage.data(), writes)
     }
 
     /// A descriptor for the program to map: of the bytes where they are now.
     pub(crate) fn cpu_descriptor(&self) -> Result<OwnedFd, Error> {
-        reopen(&self.body.fd, true)
+        reopen(self.body.storage.data(), true)
     }
 
     /// Copies from the GPU's memory.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Fault`].
+    /// [`Error::OutOfRange`], [`Error::Fault`]; [`Error::DmaBuf`] while somebody moves the buffer and does not end.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
-        Ok(guard::copy_from(self.addr(offset, dst.len() as u64)?, dst)?)
+        let bytes = self.bytes(offset, dst.len() as u64)?;
+        Ok(guard::copy_from(bytes.addr(), dst)?)
     }
 
     /// Copies to the GPU's memory. Errors as for [`Buffer::read`].
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
-        Ok(guard::copy_to(self.addr(offset, src.len() as u64)?, src)?)
+        let bytes = self.bytes(offset, src.len() as u64)?;
+        Ok(guard::copy_to(bytes.addr(), src)?)
     }
 
-    /// Takes the buffer back from all importers: none begins an access after this.
-    pub fn revoke(&self) {
-        self.body.control.revoke();
+    /// Takes the buffer back from all importers for good: from the return on none of them touches it. The GPU uses it on.
+    ///
+    /// # Errors
+    /// [`Error::DmaBuf`]: pinned by somebody who does not take part in that, then it is not revoked; or somebody was inside an
+    /// access for a whole second and may still finish it, then no other begins one.
+    pub fn revoke(&self) -> Result<(), Error> {
+        Ok(self.body.storage.revoke(LIMIT)?)
     }
 
-    /// Address in this process of a checked range.
-    pub(crate) fn addr(&self, offset: u64, len: u64) -> Result<u64, Error> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.body.mapping.addr() + offset),
-            _ => Err(Error::OutOfRange { offset, len, size: self.len }),
+    /// A checked range, which stays where it is for the life of the answer.
+    pub(crate) fn bytes(&self, offset: u64, len: u64) -> Result<Bytes<'_>, Error> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Error::OutOfRange { offset, len, size: self.len });
         }
+        let storage = &self.body.storage;
+        let (placement, inside) = match storage.enter_within(Use::Access, ENTER_LIMIT) {
+            Ok(state) => (state.placement(), Some(storage)),
+            // a revoked buffer moves no more, and remains the GPU's
+            Err(dmabuf::Error::Revoked) => (self.placement(), None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = Bytes { addr: 0, inside };
+        bytes.addr = storage.addr(placement)?.checked_add(offset).ok_or(Error::Fault)?;
+        Ok(bytes)
+    }
+}
+
+/// A range of a buffer in use by the GPU.
+pub(crate) struct Bytes<'a> {
+    addr: u64,
+    inside: Option<&'a Storage>,
+}
+
+impl Bytes<'_> {
+    /// Address in this process of the first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+}
+
+impl Drop for Bytes<'_> {
+    fn drop(&mut self) {
+        self.inside.inspect(|storage| storage.leave(Use::Access));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::vram::Vram;
 use dmabuf::ControlBlocks;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What a software GPU is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,12 +27,15 @@ pub(crate) struct Card {
     vram: Mutex<Vram>,
     /// Exported buffers without handle.
     orphans: Mutex<Vec<Arc<Body>>>,
+    /// All buffers, oldest first.
+    bodies: Mutex<Vec<Weak<Body>>>,
 }
 
 impl Card {
     pub(crate) fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> Arc<Card> {
         let vram = Mutex::new(Vram::new(config.vram_bytes));
-        Arc::new(Card { config, controls, vram, orphans: Mutex::default() })
+        let (orphans, bodies) = (Mutex::default(), Mutex::default());
+        Arc::new(Card { config, controls, vram, orphans, bodies })
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
@@ -40,13 +43,35 @@ impl Card {
         self.vram.lock().unwrap_or_else(PoisonError::into_inner).free_bytes()
     }
 
-    /// A range of `size` bytes of the memory.
+    /// A range of `size` bytes of the memory. Where there is none, buffers that nobody pins go to host memory, oldest first,
+    /// until there is.
     pub(crate) fn reserve(self: &Arc<Self>, size: u64) -> Result<Reservation, Error> {
         self.collect();
+        let mut range = self.take(size);
+        if range.is_none() && size <= self.config.vram_bytes {
+            let evict = |body: Arc<Body>| body.evict().then(|| self.take(size)).flatten();
+            range = self.bodies().into_iter().find_map(evict);
+        }
+        let free = self.vram.lock().unwrap_or_else(PoisonError::into_inner).free_bytes();
+        let range = range.ok_or(Error::OutOfMemory { wanted: size, free })?;
+        Ok(Reservation { card: self.clone(), range })
+    }
+
+    fn take(&self, size: u64) -> Option<Range<u64>> {
         let mut vram = self.vram.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = vram.free_bytes();
-        let start = vram.take(size).ok_or(Error::OutOfMemory { wanted: size, free })?;
-        Ok(Reservation { card: self.clone(), range: start..start + size })
+        vram.take(size).map(|start| start..start + size)
+    }
+
+    /// Counts a new buffer among those that may have to make room.
+    pub(crate) fn adopt(&self, body: &Arc<Body>) {
+        let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        bodies.retain(|body| body.strong_count() > 0);
+        bodies.push(Arc::downgrade(body));
+    }
+
+    fn bodies(&self) -> Vec<Arc<Body>> {
+        let bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        bodies.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The last handle of a buffer is gone. It lives on while somebody holds a descriptor of it.

@@ -50,6 +50,9 @@ pub enum Error {
     /// There is nothing that the CPU may map.
     #[error("not a place where a buffer may be mapped")]
     NotMappable,
+    /// Others use the buffer, or it is revoked.
+    #[error(transparent)]
+    DmaBuf(#[from] dmabuf::Error),
     /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
@@ -69,6 +72,7 @@ impl Error {
             Error::Fault => Errno::FAULT,
             Error::NotAGpu(_) => Errno::NODEV,
             Error::System(_, errno) => *errno,
+            Error::DmaBuf(error) => return error.errno(),
         };
         errno.raw_os_error()
     }

@@ -26,7 +26,8 @@ impl fmt::Display for Digest {
 impl Buffer {
     /// Hashes `len` bytes from `offset`. Errors as for [`Buffer::fill`].
     pub fn hash(&self, offset: u64, len: u64) -> Result<Digest, Error> {
-        let from = self.addr(offset, len)?;
+        let bytes = self.bytes(offset, len)?;
+        let from = bytes.addr();
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0; CHUNK];
         for at in (0..len).step_by(CHUNK) {

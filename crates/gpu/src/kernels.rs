@@ -14,19 +14,20 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Fault`]; for the other kernels too.
     pub fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         // a checked range fits the address space
-        Ok(guard::fill(self.addr(offset, len)?, byte, len as usize)?)
+        Ok(guard::fill(self.bytes(offset, len)?.addr(), byte, len as usize)?)
     }
 
     /// Copies `len` bytes from `offset` of this buffer to `to_offset` of another, or of this one where they do not overlap.
     pub fn copy_to(&self, offset: u64, to: &Buffer, to_offset: u64, len: u64) -> Result<(), Error> {
-        let (from, to) = (self.addr(offset, len)?, to.addr(to_offset, len)?);
-        Ok(guard::copy(to, from, len as usize)?)
+        let (from, to) = (self.bytes(offset, len)?, to.bytes(to_offset, len)?);
+        Ok(guard::copy(to.addr(), from.addr(), len as usize)?)
     }
 
     /// Adds the bytes of `other` to those of this buffer, as little-endian 64-bit words that wrap, over the whole length of this
     /// buffer. A last piece shorter than a word is taken as if followed by zeroes.
     pub fn add(&self, other: &Buffer) -> Result<(), Error> {
-        let (to, from) = (self.addr(0, self.len())?, other.addr(0, self.len())?);
+        let (sum, addend) = (self.bytes(0, self.len())?, other.bytes(0, self.len())?);
+        let (to, from) = (sum.addr(), addend.addr());
         let (mut a, mut b) = (vec![0; CHUNK], vec![0; CHUNK]);
         for at in (0..self.len()).step_by(CHUNK) {
             let len = (self.len() - at).min(CHUNK as u64) as usize;

@@ -93,7 +93,7 @@ impl Provider for SoftwareGpu {
         &self.card.config.name
     }
     fn traits(&self) -> Traits {
-        Traits { dynamic: false, mmap: true }
+        Traits { dynamic: true, mmap: true }
     }
     fn address(&self) -> Option<pcie::Address> {
         Some(self.card.config.address)

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Config;
-use dmabuf::LocalControls;
+use dmabuf::{Hold, LocalControls, POISON, Placement};
 use mm::page_size;
 use pcie::{Platform, Role};
 use rustix::io::Errno;
@@ -19,7 +19,8 @@ fn gpu(vram_bytes: u64, bar_bytes: u64) -> (SoftwareGpu, Arc<LocalControls>) {
 fn register(fd: &OwnedFd, controls: &LocalControls, len: u64) -> Result<Arc<Umem>, umem::RegError> {
     let platform = Platform::default();
     let hca = platform.named("peerdma0").unwrap();
-    Umem::from_dmabuf_fd(fd.as_raw_fd(), controls, 0, len, AccessFlags::LOCAL_WRITE, hca, &platform)
+    let access = AccessFlags::LOCAL_WRITE;
+    Umem::from_dmabuf_fd(fd.as_raw_fd(), controls, 0, len, access, hca, &platform, Hold::Dynamic)
 }
 
 #[test]
@@ -27,9 +28,10 @@ fn memory_is_finite_and_comes_back() {
     let (gpu, _) = gpu(64 * KIB, 64 * KIB);
     let one = gpu.alloc(1).unwrap();
     assert_eq!((one.len(), one.size(), gpu.free_bytes()), (1, page_size(), 64 * KIB - page_size()));
+    let more = 64 * KIB + page_size();
     assert_eq!(
-        gpu.alloc(64 * KIB).err(),
-        Some(Error::OutOfMemory { wanted: 64 * KIB, free: gpu.free_bytes() })
+        gpu.alloc(more).err(),
+        Some(Error::OutOfMemory { wanted: more, free: gpu.free_bytes() })
     );
     drop(one);
     let all = gpu.alloc(64 * KIB).unwrap();
@@ -98,7 +100,7 @@ fn an_export_is_registered_and_written_by_the_hca() {
     assert_eq!(rustix::fs::ftruncate(&fd, 1 << 20), Err(Errno::PERM));
     // a second export is the same buffer
     let again = register(&buffer.export().unwrap(), &controls, 10).unwrap();
-    buffer.revoke();
+    buffer.revoke().unwrap();
     assert_eq!(again.enter().err(), Some(AccessError::Revoked));
     assert_eq!(umem.enter().err(), Some(AccessError::Revoked));
 }
@@ -131,6 +133,68 @@ fn memory_beyond_the_bar_is_not_exported() {
         Some(Error::OutsideBar { end: 20 * KIB, bar_bytes: 16 * KIB })
     );
     outside.write(0, b"but usable by the GPU").unwrap();
+}
+
+#[test]
+fn a_full_memory_sends_the_oldest_away_while_it_is_used() {
+    let page = page_size();
+    let (gpu, controls) = gpu(2 * page, 2 * page);
+    let (one, two) = (gpu.alloc(page).unwrap(), gpu.alloc(page).unwrap());
+    one.write(0, b"one").unwrap();
+    let umem = register(&one.export().unwrap(), &controls, page).unwrap();
+    let three = gpu.alloc(page).unwrap();
+    assert_eq!(
+        [&one, &two, &three].map(Buffer::placement),
+        [Placement::Host, Placement::Vram, Placement::Vram]
+    );
+    assert_eq!((one.vram_range(), three.vram_range()), (None, Some(0..page)));
+    umem.enter().unwrap().write(3, b"!").unwrap();
+    let mut bytes = [0; 4];
+    one.read(0, &mut bytes).unwrap();
+    assert_eq!((&bytes, umem.faults()), (b"one!", 1));
+    // it comes back when asked, at the cost of another
+    assert_eq!(one.move_to(Placement::Vram), Ok(true));
+    assert_eq!(two.placement(), Placement::Host);
+    // all that is in the way is pinned
+    let pin = |buffer: &Buffer| {
+        let fd = buffer.export().unwrap();
+        let platform = Platform::default();
+        let hca = platform.named("peerdma0").unwrap();
+        let access = AccessFlags::LOCAL_WRITE;
+        Umem::from_dmabuf_fd(
+            fd.as_raw_fd(),
+            &*controls,
+            0,
+            page,
+            access,
+            hca,
+            &platform,
+            Hold::Pinned,
+        )
+    };
+    let pins = [pin(&one).unwrap(), pin(&three).unwrap()];
+    assert_eq!(two.move_to(Placement::Vram), Err(Error::OutOfMemory { wanted: page, free: 0 }));
+    assert_eq!(one.move_to(Placement::Host).unwrap_err().errno(), 16, "EBUSY");
+    drop(pins);
+    assert_eq!(two.move_to(Placement::Vram), Ok(true));
+    assert_eq!(two.move_to(Placement::Vram), Ok(false));
+}
+
+#[test]
+fn what_a_move_leaves_is_poison() {
+    let page = page_size();
+    let (gpu, _) = gpu(4 * page, 4 * page);
+    let buffer = gpu.alloc(2 * page).unwrap();
+    buffer.fill(0, 2 * page, 7).unwrap();
+    let fd = buffer.export().unwrap();
+    buffer.move_to(Placement::Host).unwrap();
+    let mut left = vec![0; 2 * page as usize];
+    rustix::io::pread(&fd, &mut left, 0).unwrap();
+    assert!(left.iter().all(|&byte| byte == POISON));
+    assert_eq!(gpu.free_bytes(), 4 * page);
+    buffer.move_to(Placement::Vram).unwrap();
+    rustix::io::pread(&fd, &mut left, 0).unwrap();
+    assert!(left.iter().all(|&byte| byte == 7));
 }
 
 #[test]

@@ -7,9 +7,11 @@
 use descriptors::Kept;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{Errno, Result};
+use rustix::thread::{Timespec, futex};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 
 /// A mapped region of shared atomic words.
 #[derive(Debug)]
@@ -77,6 +79,33 @@ impl Shm {
         unsafe { self.base.add(at / 8).as_ref() }
     }
 
+    /// Waits while the lower half of the word at `at` is that of `seen`, for `limit` at most; may end early. See
+    /// [`Shm::word`] for panics.
+    pub fn wait(&self, at: usize, seen: u64, limit: Duration) {
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        // An error is an early end: the word has changed, a signal came, or the time is over.
+        let _ = futex::wait(self.low_half(at), futex::Flags::empty(), seen as u32, Some(&limit));
+    }
+
+    /// Ends the waits of all processes for the word at `at`. See [`Shm::word`] for panics.
+    pub fn wake(&self, at: usize) {
+        let _ = futex::wake(self.low_half(at), futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// What the kernel compares: futexes have 32 bits.
+    fn low_half(&self, at: usize) -> &AtomicU32 {
+        let word = std::ptr::from_ref(self.word(at)).cast::<AtomicU32>();
+        let half = if cfg!(target_endian = "big") { 1 } else { 0 };
+        // SAFETY: one half of a live word, aligned. Only the kernel reads it through this reference.
+        unsafe { &*word.add(half) }
+    }
+
+    /// Address of the byte at `at`, for memory behind the words: reach it by guarded copies only. `None` beyond the end.
+    pub fn addr(&self, at: usize) -> Option<u64> {
+        (at <= self.bytes()).then(|| self.base.as_ptr() as u64 + at as u64)
+    }
+
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.words * 8
@@ -108,6 +137,24 @@ mod tests {
         one.word(4088).store(7, Relaxed);
         assert_eq!(two.word(4088).load(Relaxed), 7);
         assert_eq!(two.bytes(), 4096);
+    }
+
+    #[test]
+    fn a_wait_ends_by_a_wake_or_its_limit() {
+        let shared = Shm::create("peerdma-test", 64).unwrap();
+        shared.wait(8, 1, Duration::from_secs(60)); // the word is 0
+        shared.wait(8, 0, Duration::from_millis(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while shared.word(8).load(Relaxed) == 0 {
+                    shared.wait(8, 0, Duration::from_secs(60));
+                }
+            });
+            shared.word(8).store(1, Relaxed);
+            shared.wake(8);
+        });
+        assert_eq!(shared.addr(64).unwrap() - shared.addr(0).unwrap(), 64);
+        assert_eq!(shared.addr(65), None);
     }
 
     #[test]

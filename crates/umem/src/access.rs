@@ -1,11 +1,13 @@
 //! An access in progress: the data path. No allocation, no lock; one counter moves per segment touched.
 
+use crate::translation::Translation;
 use crate::{AccessError, AtomicOp, Segment, Umem};
 use mm::guard::fold::Fold;
 
 /// An access in progress. Offsets count from the start of the registration.
 pub struct Access<'a> {
     umem: &'a Umem,
+    translation: &'a Translation,
 }
 
 impl Drop for Access<'_> {
@@ -17,8 +19,8 @@ impl Drop for Access<'_> {
 
 impl<'a> Access<'a> {
     #[inline]
-    pub(crate) fn new(umem: &'a Umem) -> Access<'a> {
-        Access { umem }
+    pub(crate) fn new(umem: &'a Umem, translation: &'a Translation) -> Access<'a> {
+        Access { umem, translation }
     }
 
     /// Refuses a range that leaves the registration.
@@ -34,7 +36,7 @@ impl<'a> Access<'a> {
     #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, dst.len())?;
-        if let [segment] = &*self.umem.segments {
+        if let [segment] = &*self.translation.segments {
             return read_one(segment, offset, dst);
         }
         let mut rest = dst;
@@ -53,7 +55,7 @@ impl<'a> Access<'a> {
         dst: &mut [u8],
         fold: &mut Fold,
     ) -> Result<(), AccessError> {
-        let [segment] = &*self.umem.segments else {
+        let [segment] = &*self.translation.segments else {
             *fold = Fold::off();
             return self.read(offset, dst);
         };
@@ -71,7 +73,7 @@ impl<'a> Access<'a> {
         if !self.umem.writable {
             return Err(AccessError::Fault);
         }
-        if let [segment] = &*self.umem.segments {
+        if let [segment] = &*self.translation.segments {
             return write_one(segment, offset, src);
         }
         let mut rest = src;
@@ -90,7 +92,7 @@ impl<'a> Access<'a> {
             return Err(AccessError::Fault);
         }
         let (index, at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
-        let segment = &self.umem.segments[index];
+        let segment = &self.translation.segments[index];
         let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
         if segment.len - at < 8 || !addr.is_multiple_of(8) {
             return Err(AccessError::OutOfRange);
@@ -103,8 +105,9 @@ impl<'a> Access<'a> {
 
     /// The segment that holds `offset`, and the place in it.
     fn locate(&self, offset: u64) -> Option<(usize, u64)> {
-        let index = self.umem.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
-        Some((index, offset - self.umem.starts[index]))
+        let index =
+            self.translation.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
+        Some((index, offset - self.translation.starts[index]))
     }
 
     /// Calls `each(segment, place, length)` for the pieces of a checked range, in order.
@@ -120,7 +123,7 @@ impl<'a> Access<'a> {
         }
         let (mut index, mut at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
         while left > 0 {
-            let segment = self.umem.segments.get(index).ok_or(AccessError::OutOfRange)?;
+            let segment = self.translation.segments.get(index).ok_or(AccessError::OutOfRange)?;
             let piece = usize::try_from(segment.len - at).map_or(left, |room| room.min(left));
             each(segment, at, piece)?;
             left -= piece;

@@ -13,6 +13,7 @@ pub mod check;
 mod gate;
 mod register;
 mod space;
+mod translation;
 mod umem;
 
 pub use access::Access;

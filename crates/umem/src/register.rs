@@ -1,8 +1,9 @@
 //! Making registrations: of this process's memory and of dma-bufs. The order of the checks is the kernel's.
 
-use crate::umem::{Keep, Shared, Umem};
+use crate::translation::Translation;
+use crate::umem::{Keep, Shared, Umem, populate};
 use crate::{AccessFlags, RegError, Segment, process_space};
-use dmabuf::{AttachRequest, ControlBlocks, DmaBuf};
+use dmabuf::{AttachRequest, ControlBlocks, DmaBuf, Hold, Mapped, Place};
 use mm::{AddressSpace, page_size};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -58,7 +59,8 @@ impl Umem {
         let segment = Segment { space: dma, addr, len, route };
         let keep =
             Keep { _registration: Some(registration), _pinned: Some(pinned), attachment: None };
-        Ok(Arc::new(Umem::assemble(shared, vec![segment], writable, keep)))
+        let translation = Translation::new(vec![segment]);
+        Ok(Arc::new(Umem::assemble(shared, vec![Some(translation)], writable, keep)))
     }
 
     /// Registers `len` bytes from `offset` of the dma-buf behind a program's descriptor (`ib_umem_dmabuf_get_pinned`).
@@ -77,16 +79,20 @@ impl Umem {
         access: AccessFlags,
         function: &pcie::Function,
         platform: &pcie::Platform,
+        hold: Hold,
     ) -> Result<Arc<Umem>, RegError> {
         offset.checked_add(len).ok_or(RegError::Overflow)?;
-        Umem::from_dmabuf(&DmaBuf::get(fd, controls)?, offset, len, access, function, platform)
+        let dmabuf = DmaBuf::get(fd, controls)?;
+        Umem::from_dmabuf(&dmabuf, offset, len, access, function, platform, hold)
     }
 
-    /// Registers `len` bytes from `offset` of a dma-buf, attached as `function`. The buffer outlives its descriptor.
+    /// Registers `len` bytes from `offset` of a dma-buf, attached as `function` and held as `hold` says. The buffer outlives
+    /// its descriptor.
     ///
     /// # Errors
     /// In this order: [`RegError::Overflow`], [`RegError::BeyondBuffer`], [`RegError::Pages`], the exporter's
     /// ([`RegError::DmaBuf`]).
+    #[allow(clippy::too_many_arguments, reason = "as for `from_dmabuf_fd`")]
     pub fn from_dmabuf(
         dmabuf: &Arc<DmaBuf>,
         offset: u64,
@@ -94,6 +100,7 @@ impl Umem {
         access: AccessFlags,
         function: &pcie::Function,
         platform: &pcie::Platform,
+        hold: Hold,
     ) -> Result<Arc<Umem>, RegError> {
         let end = offset.checked_add(len).ok_or(RegError::Overflow)?;
         let size = dmabuf.size();
@@ -101,35 +108,42 @@ impl Umem {
             return Err(RegError::BeyondBuffer { size, end });
         }
         check_pages(pages(offset, len)?)?;
-        let attachment = dmabuf.attach(&AttachRequest { function, platform }, None)?;
+        let attachment = dmabuf.attach(&AttachRequest { function, platform }, hold)?;
         if len == 0 {
             return Err(RegError::Pages(0));
         }
-        let dma = process_space();
-        let mut segments = Vec::new();
-        let mut at = 0u64;
-        for extent in &attachment.mapped().extents {
-            let extent_end = at.checked_add(extent.len).ok_or(RegError::Overflow)?;
-            let (first, last) = (at.max(offset), extent_end.min(end));
-            if first < last {
-                let addr = extent.addr.checked_add(first - at).ok_or(RegError::Overflow)?;
-                let route = attachment.mapped().route.clone();
-                segments.push(Segment { space: dma.clone(), addr, len: last - first, route });
-            }
-            at = extent_end;
-        }
-        for segment in &segments {
-            // saves the first accesses their page faults; device mappings cannot be populated and need it not, and what is
-            // missing shows as a fault of the access
-            let _ = mm::populate(segment.addr, segment.len, true);
+        let mut translations = Vec::new();
+        for place in 0..Place::COUNT {
+            let mapped = attachment.mapped_at(place).ok();
+            let trimmed = mapped.map(|mapped| trim(mapped, offset, end)).transpose()?;
+            translations.push(trimmed.map(Translation::new));
         }
         let keep = Keep { attachment: Some(attachment), ..Keep::default() };
-        let umem = Umem::assemble(Shared::new(), segments, access.wants_write(), keep);
+        let umem = Umem::assemble(Shared::new(), translations, access.wants_write(), keep);
         if umem.len() != len {
             return Err(RegError::BeyondBuffer { size: umem.len() + offset, end });
         }
+        populate(umem.segments());
         Ok(Arc::new(umem))
     }
+}
+
+/// The part of a mapped buffer from `offset` to `end`, as segments.
+fn trim(mapped: &Mapped, offset: u64, end: u64) -> Result<Vec<Segment>, RegError> {
+    let dma = process_space();
+    let mut segments = Vec::new();
+    let mut at = 0u64;
+    for extent in &mapped.extents {
+        let extent_end = at.checked_add(extent.len).ok_or(RegError::Overflow)?;
+        let (first, last) = (at.max(offset), extent_end.min(end));
+        if first < last {
+            let addr = extent.addr.checked_add(first - at).ok_or(RegError::Overflow)?;
+            let (space, route) = (dma.clone(), mapped.route.clone());
+            segments.push(Segment { space, addr, len: last - first, route });
+        }
+        at = extent_end;
+    }
+    Ok(segments)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,11 +1,12 @@
 use super::*;
 use crate::check::{access_flags, dmabuf_access, page_offset, rereg};
 use crate::{AccessError, AtomicOp, Offered, Rereg, RevokeWatcher};
-use dmabuf::{Control, LocalControls, Placement, memfd_name};
+use dmabuf::{LocalControls, POISON, Placement, Storage, memfd_name};
 use pcie::Platform;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
 const RW: AccessFlags = AccessFlags::LOCAL_WRITE;
 const RO: AccessFlags = AccessFlags::REMOTE_READ;
@@ -44,16 +45,21 @@ impl Bench {
         Umem::from_user(&self.space, addr, len, access, hca, &self.platform)
     }
     fn dmabuf(&self, fd: i32, offset: u64, len: u64) -> Result<Arc<Umem>, RegError> {
-        let hca = self.platform.named("peerdma0").unwrap();
-        Umem::from_dmabuf_fd(fd, &self.controls, offset, len, RW, hca, &self.platform)
+        self.held(fd, offset, len, Hold::Dynamic)
     }
-    fn export(&self, id: u64, pages: u64) -> (OwnedFd, Control) {
+    fn held(&self, fd: i32, offset: u64, len: u64, hold: Hold) -> Result<Arc<Umem>, RegError> {
+        let hca = self.platform.named("peerdma0").unwrap();
+        Umem::from_dmabuf_fd(fd, &self.controls, offset, len, RW, hca, &self.platform, hold)
+    }
+    fn export(&self, id: u64, pages: u64) -> (OwnedFd, Storage) {
         let gpu = self.platform.named("gpu0").unwrap().address;
-        let control = Control::create(id, gpu, Placement::Vram).unwrap();
-        self.controls.publish(id, control.as_fd()).unwrap();
-        let fd = memfd(&memfd_name(id), pages * page_size());
+        let size = pages * page_size();
+        let fd = memfd(&memfd_name(id), size);
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        (fd, control)
+        let own = fd.try_clone().unwrap();
+        let storage = Storage::create(own, size, id, gpu, Placement::Vram).unwrap();
+        self.controls.publish(id, storage.control().as_fd()).unwrap();
+        (fd, storage)
     }
 }
 
@@ -262,8 +268,74 @@ fn gpu_memory_by_descriptor() {
     drop(fd);
     umem.enter().unwrap().read(0, &mut data).unwrap();
     assert_eq!(umem.enter().unwrap().read(page, &mut [0]), Err(AccessError::OutOfRange));
-    control.revoke();
+    control.revoke(SHORT).unwrap();
     assert_eq!(umem.enter().err(), Some(AccessError::Revoked));
+}
+
+const SHORT: Duration = Duration::from_millis(50);
+
+#[test]
+fn a_dma_buf_moves_under_its_registration() {
+    let bench = Bench::new();
+    let page = page_size();
+    let (fd, exporter) = bench.export(11, 2);
+    let umem = bench.dmabuf(fd.as_raw_fd(), page, page).unwrap();
+    let route = |umem: &Umem| umem.segments()[0].route.map_type();
+    umem.enter().unwrap().write(7, b"moves").unwrap();
+    assert_eq!((route(&umem), umem.faults()), (pcie::MapType::BusAddr, 0));
+    assert_eq!(exporter.move_to(Placement::Host, None, SHORT), Ok(true));
+    let mut bytes = [0; 5];
+    umem.enter().unwrap().read(7, &mut bytes).unwrap();
+    assert_eq!((&bytes, umem.faults()), (b"moves", 1));
+    assert_eq!((route(&umem), umem.segments()[0].route.read_bytes()), (pcie::MapType::None, 5));
+    // what the program still maps of the old place is poison
+    rustix::io::pread(&fd, &mut bytes, page + 7).unwrap();
+    assert_eq!(bytes, [POISON; 5]);
+    umem.enter().unwrap().write(7, b"again").unwrap();
+    exporter.move_to(Placement::Vram, None, SHORT).unwrap();
+    umem.enter().unwrap().read(7, &mut bytes).unwrap();
+    assert_eq!((&bytes, umem.faults()), (b"again", 2));
+    rustix::io::pread(&fd, &mut bytes, page + 7).unwrap();
+    assert_eq!(&bytes, b"again");
+    exporter.revoke(SHORT).unwrap();
+    assert_eq!(umem.enter().err(), Some(AccessError::Revoked));
+}
+
+#[test]
+fn a_move_waits_for_the_access_and_the_access_for_the_move() {
+    let bench = Bench::new();
+    let (fd, exporter) = bench.export(12, 1);
+    let umem = bench.dmabuf(fd.as_raw_fd(), 0, page_size()).unwrap();
+    let access = umem.enter().unwrap();
+    access.write(0, &[1]).unwrap();
+    std::thread::scope(|s| {
+        let moves = s.spawn(|| exporter.move_to(Placement::Host, None, Duration::from_secs(60)));
+        while !exporter.control().state().is_closed() {
+            std::thread::yield_now();
+        }
+        let reads = s.spawn(|| {
+            let mut byte = [0];
+            umem.enter().unwrap().read(0, &mut byte).unwrap();
+            byte
+        });
+        access.write(0, &[2]).unwrap();
+        drop(access);
+        assert_eq!(moves.join().unwrap(), Ok(true));
+        assert_eq!(reads.join().unwrap(), [2]);
+    });
+}
+
+#[test]
+fn a_pinned_dma_buf_stays() {
+    let bench = Bench::new();
+    let (fd, exporter) = bench.export(13, 1);
+    for hold in [Hold::Pinned, Hold::PinnedRevocable] {
+        let umem = bench.held(fd.as_raw_fd(), 0, page_size(), hold).unwrap();
+        let error = exporter.move_to(Placement::Host, None, SHORT).unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY, "{hold:?}: {error}");
+        assert_eq!(exporter.revoke(SHORT).is_ok(), hold == Hold::PinnedRevocable);
+        assert_eq!(umem.enter().is_err(), hold == Hold::PinnedRevocable);
+    }
 }
 
 #[test]
@@ -290,7 +362,7 @@ fn the_argument_errors_of_dma_bufs() {
         bench.dmabuf(good, page, page + 1).unwrap_err(),
         RegError::BeyondBuffer { size: 2 * page, end: 2 * page + 1 }
     );
-    control.revoke();
+    control.revoke(SHORT).unwrap();
     assert_eq!(errno(good, 0, page), libc::ENODEV, "step 10: the exporter's");
     assert_eq!(errno(good, 0, 0), libc::EINVAL, "step 9 before 10");
 }

@@ -2,6 +2,7 @@
 
 use crate::access::Access;
 use crate::gate::Gate;
+use crate::translation::Translation;
 use crate::{AccessError, Segment};
 use dmabuf::Attachment;
 use std::ops::Range;
@@ -66,9 +67,8 @@ pub(crate) struct Keep {
 /// One registration.
 pub struct Umem {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) segments: Box<[Segment]>,
-    /// Offset of each segment's first byte.
-    pub(crate) starts: Box<[u64]>,
+    /// By the index of the place that a dma-buf may be at; one for other memory.
+    pub(crate) translations: Box<[Option<Translation>]>,
     pub(crate) len: u64,
     pub(crate) writable: bool,
     pub(crate) keep: Keep,
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Umem {
             f,
             "Umem {{ len: {}, segments: {}, writable: {} }}",
             self.len,
-            self.segments.len(),
+            self.segments().len(),
             self.writable
         )
     }
@@ -90,25 +90,18 @@ impl Umem {
     /// A registration over fixed segments (tests, device memory, a guest's page list). Segments beyond a total of 2^64 - 1 bytes
     /// are left out.
     pub fn from_segments(segments: Vec<Segment>, writable: bool) -> Arc<Umem> {
-        Arc::new(Umem::assemble(Shared::new(), segments, writable, Keep::default()))
+        let translations = vec![Some(Translation::new(segments))];
+        Arc::new(Umem::assemble(Shared::new(), translations, writable, Keep::default()))
     }
 
     pub(crate) fn assemble(
         shared: Arc<Shared>,
-        mut segments: Vec<Segment>,
+        translations: Vec<Option<Translation>>,
         writable: bool,
         keep: Keep,
     ) -> Umem {
-        segments.retain(|s| s.len > 0);
-        let mut starts = Vec::with_capacity(segments.len());
-        let mut len = 0u64;
-        for segment in &segments {
-            let Some(end) = len.checked_add(segment.len) else { break };
-            starts.push(len);
-            len = end;
-        }
-        segments.truncate(starts.len());
-        Umem { shared, segments: segments.into(), starts: starts.into(), len, writable, keep }
+        let len = translations.iter().flatten().map(|t| t.len).min().unwrap_or(0);
+        Umem { shared, translations: translations.into(), len, writable, keep }
     }
 
     /// Length in bytes.
@@ -136,33 +129,70 @@ impl Umem {
         self.shared.gate.is_shut()
     }
 
-    /// The segments in order, for showing their routes.
+    /// The segments in order, for showing their routes. Those of a dma-buf that moves are of the place it is at now.
     pub fn segments(&self) -> &[Segment] {
-        &self.segments
+        let place = self.keep.attachment.as_ref().map_or(0, |a| a.dmabuf().place());
+        self.translations.get(place).and_then(Option::as_ref).map_or(&[], |t| &t.segments)
     }
 
-    /// Begins an access; the mapping stays as it is until the guard is dropped.
+    /// How often an access found that the dma-buf had moved, and mapped it again.
+    pub fn faults(&self) -> u64 {
+        self.keep.attachment.as_ref().map_or(0, Attachment::faults)
+    }
+
+    /// Begins an access; the mapping stays as it is until the guard is dropped. Where a dma-buf moves, waits for that first
+    /// and maps it anew.
     ///
     /// Between here and the drop the thread must not allocate, free or wait: an interposed `munmap`, which `malloc` may
     /// have called, waits for those inside.
     ///
     /// # Errors
-    /// [`AccessError::Revoked`]; for a kernel dma-buf also [`AccessError::Fault`] if its exporter refuses CPU access.
+    /// [`AccessError::Revoked`]; for a dma-buf also [`AccessError::Fault`] if its exporter refuses CPU access or a move takes too
+    /// long, [`AccessError::Unreachable`] if it moved where the HCA does not reach it.
     #[inline]
     pub fn enter(&self) -> Result<Access<'_>, AccessError> {
-        if !self.shared.gate.enter() {
-            return Err(AccessError::Revoked);
+        loop {
+            if !self.shared.gate.enter() {
+                return Err(AccessError::Revoked);
+            }
+            let place = match &self.keep.attachment {
+                None => Ok(0),
+                Some(attachment) => attachment.enter(),
+            };
+            match place {
+                Ok(place) => match self.translations.get(place) {
+                    Some(Some(translation)) => return Ok(Access::new(self, translation)),
+                    _ => {
+                        self.leave();
+                        return Err(AccessError::Unreachable);
+                    }
+                },
+                Err(error) => {
+                    self.shared.gate.leave();
+                    self.fault(error)?;
+                }
+            }
         }
-        if let Some(attachment) = &self.keep.attachment
-            && let Err(error) = attachment.enter()
-        {
-            self.shared.gate.leave();
-            return Err(match error {
-                dmabuf::Error::Revoked => AccessError::Revoked,
-                _ => AccessError::Fault,
-            });
+    }
+
+    /// Helps an access that a dma-buf refused for the moment. Nobody is inside here.
+    #[cold]
+    fn fault(&self, error: dmabuf::Error) -> Result<(), AccessError> {
+        let refused = |error| match error {
+            dmabuf::Error::Revoked => AccessError::Revoked,
+            dmabuf::Error::Unreachable(_) => AccessError::Unreachable,
+            _ => AccessError::Fault,
+        };
+        let (Some(attachment), dmabuf::Error::NotMapped | dmabuf::Error::Moving(_)) =
+            (&self.keep.attachment, &error)
+        else {
+            return Err(refused(error));
+        };
+        let place = attachment.fault().map_err(refused)?;
+        if let Some(Some(translation)) = self.translations.get(place) {
+            populate(&translation.segments);
         }
-        Ok(Access::new(self))
+        Ok(())
     }
 
     #[inline]
@@ -184,5 +214,13 @@ impl Umem {
         let taken = self.shared.watcher.set(watcher).is_ok();
         self.shared.tell();
         taken
+    }
+}
+
+/// Saves the first accesses their page faults; device mappings cannot be populated and need it not, and what is missing
+/// shows as a fault of the access.
+pub(crate) fn populate(segments: &[Segment]) {
+    for segment in segments {
+        let _ = mm::populate(segment.addr, segment.len, true);
     }
 }

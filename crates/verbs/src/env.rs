@@ -1,5 +1,7 @@
 //! What the environment asks of us, and the one way this library ever prints.
 
+use crate::ffi::{INVALID, Res};
+use dmabuf::Hold;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,6 +27,19 @@ pub fn counters() -> Option<PathBuf> {
 /// Receive buffer to ask the kernel for, in bytes: what a host with a small `net.core.rmem_max` would grant.
 pub fn receive_buffer_bytes() -> Option<usize> {
     std::env::var("PEERDMA_RECEIVE_BUFFER").ok()?.parse().ok()
+}
+
+/// How regions of dma-bufs hold their buffer: as mlx5's do, unless `PEERDMA_DMABUF` says otherwise. EINVAL for another word.
+pub fn dmabuf_hold() -> Res<Hold> {
+    match std::env::var("PEERDMA_DMABUF").as_deref() {
+        Err(_) | Ok("" | "dynamic") => Ok(Hold::Dynamic),
+        Ok("pinned") => Ok(Hold::Pinned),
+        Ok("pinned-revocable") => Ok(Hold::PinnedRevocable),
+        Ok(other) => {
+            crate::log!("PEERDMA_DMABUF={other}: known are dynamic, pinned and pinned-revocable");
+            Err(INVALID)
+        }
+    }
 }
 
 fn path(name: &str) -> Option<PathBuf> {

@@ -88,7 +88,8 @@ pub fn dmabuf(
     access: AccessFlags,
 ) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
-    Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform)?)
+    let hold = env::dmabuf_hold()?;
+    Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform, hold)?)
 }
 
 #[cfg(test)]

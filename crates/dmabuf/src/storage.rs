@@ -1,0 +1,192 @@
+//! A software GPU's buffer as one process has it: both places of its bytes, the control block, and a slot of the process's
+//! own among the users.
+
+use crate::control::{Control, MOVER_BYTE, Placement, SLOTS, slot_byte};
+use crate::turnstile::{self, State, Use};
+use crate::{Error, fd};
+use descriptors::Kept;
+use mm::Mapping;
+use pcie::Address;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Mutex, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How often a waiting process looks whether the one it waits for is there still.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A buffer of a software GPU, in this process.
+#[derive(Debug)]
+pub struct Storage {
+    pub(crate) control: Control,
+    data: Kept,
+    size: u64,
+    mapping: OnceLock<Mapping>,
+    /// The control block's file, opened for the locks of this value alone.
+    pub(crate) locks: Kept,
+    pub(crate) slot: usize,
+    /// Among the threads that share the locks.
+    pub(crate) moving: Mutex<()>,
+    pid: u32,
+}
+
+impl Storage {
+    /// The exporter's own, now at `placement`: `data` holds the bytes while they are there.
+    ///
+    /// # Errors
+    /// [`Error::Control`].
+    pub fn create(
+        data: OwnedFd,
+        size: u64,
+        id: u64,
+        gpu: Address,
+        placement: Placement,
+    ) -> Result<Storage, Error> {
+        let control = Control::create(id, gpu, placement, size).map_err(Error::Control)?;
+        Storage::new(data, size, control)
+    }
+
+    /// An importer's.
+    ///
+    /// # Errors
+    /// [`Error::NotDmaBuf`] for a block of another buffer or version, [`Error::TooManyUsers`], [`Error::Control`].
+    pub fn open(data: OwnedFd, size: u64, id: u64, control: OwnedFd) -> Result<Storage, Error> {
+        Storage::new(data, size, Control::open(control, id, size)?)
+    }
+
+    fn new(data: OwnedFd, size: u64, control: Control) -> Result<Storage, Error> {
+        mm::guard::install();
+        let data = Kept::new(data);
+        let locks = Kept::new(fd::reopen(control.as_fd()).map_err(Error::Control)?);
+        let free = |slot: &usize| fd::try_lock(&locks, slot_byte(*slot));
+        let slot = (0..SLOTS).find(free).ok_or(Error::TooManyUsers(SLOTS))?;
+        let pid = std::process::id();
+        // what an owner that was killed left behind
+        control.users(slot).store(0, SeqCst);
+        control.owner(slot).store(u64::from(pid), Relaxed);
+        let (mapping, moving) = (OnceLock::new(), Mutex::new(()));
+        Ok(Storage { control, data, size, mapping, locks, slot, moving, pid })
+    }
+
+    /// The control block.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The data file.
+    pub fn data(&self) -> &Kept {
+        &self.data
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether this process made it; a forked child's copy is its parent's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Address in this process of the buffer's bytes at a place, whether they are there now or not.
+    ///
+    /// # Errors
+    /// [`Error::NotMappable`].
+    pub fn addr(&self, placement: Placement) -> Result<u64, Error> {
+        if placement == self.control.born() {
+            return Ok(self.map_data()?.addr());
+        }
+        self.control.second_place().ok_or(Error::NotMappable(Errno::NOMEM))
+    }
+
+    fn map_data(&self) -> Result<&Mapping, Error> {
+        if let Some(mapping) = self.mapping.get() {
+            return Ok(mapping);
+        }
+        let errno = |e: std::io::Error| {
+            Error::NotMappable(Errno::from_io_error(&e).unwrap_or(Errno::NODEV))
+        };
+        let mapping = Mapping::shared(self.data.as_fd(), self.size).map_err(errno)?;
+        Ok(self.mapping.get_or_init(|| mapping))
+    }
+
+    /// Begins to use the buffer: until [`Storage::leave`] it stays where the answer says. Never allocates or waits.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`]; [`Error::Moving`], after which [`Storage::wait`] helps.
+    #[inline]
+    pub fn enter(&self, how: Use) -> Result<State, Error> {
+        let users = self.control.users(self.slot);
+        turnstile::enter(self.control.state_word(), users, how).map_err(|state| {
+            self.control.wake_users(self.slot);
+            if state.is_revoked() { Error::Revoked } else { Error::Moving(self.control.mover()) }
+        })
+    }
+
+    /// Ends a use.
+    #[inline]
+    pub fn leave(&self, how: Use) {
+        if turnstile::leave(self.control.state_word(), self.control.users(self.slot), how) {
+            self.control.wake_users(self.slot);
+        }
+    }
+
+    /// As [`Storage::enter`], waiting for a move to end, for `limit` at most.
+    pub fn enter_within(&self, how: Use, limit: Duration) -> Result<State, Error> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.enter(how) {
+                Err(Error::Moving(_)) => {
+                    self.wait(deadline.saturating_duration_since(Instant::now()))?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Returns once the buffer is not moving. Where who moved it has been killed, the buffer is let go of: its bytes are at
+    /// the old place, whole, until the moment that all of them are at the new one.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`]; [`Error::Moving`] when `limit` is over.
+    pub fn wait(&self, limit: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let state = self.control.state();
+            if state.is_revoked() {
+                return Err(Error::Revoked);
+            }
+            if !state.is_closed() {
+                return Ok(());
+            }
+            self.recover();
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(Error::Moving(self.control.mover()));
+            }
+            self.control.wait_state(state, rest.min(LOOK_AGAIN));
+        }
+    }
+
+    /// Reopens a buffer whose mover is gone.
+    fn recover(&self) {
+        let _alone = match self.moving.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if fd::try_lock(&self.locks, MOVER_BYTE) {
+            let state = self.control.state();
+            if state.is_closed() {
+                self.control.set_state(state.reopened());
+            }
+            fd::unlock(&self.locks, MOVER_BYTE);
+        }
+    }
+
+    /// Whether the owner of a slot is there.
+    pub(crate) fn is_alive(&self, slot: usize) -> bool {
+        slot == self.slot || fd::is_locked(&self.locks, slot_byte(slot))
+    }
+}

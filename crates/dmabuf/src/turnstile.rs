@@ -1,0 +1,297 @@
+//! Keeping a buffer in its place while it is used, and keeping users out while it moves: the protocol over two kinds of
+//! shared words, of which nobody holds a lock while it touches memory.
+//!
+//! Everybody who uses a buffer counts itself in a word of its own and then looks at the buffer's one state word; who moves
+//! the buffer closes the state and then looks at everybody's word. Each is sequentially consistent, so either the user sees
+//! the state closed and leaves again, or the mover sees the user and waits. Only one at a time closes (a lock of its own).
+//! The model tests (`--cfg loom`) check that nobody is inside while the bytes are copied, that a user inside sees the
+//! placement under which it entered, and that nobody enters a revoked buffer.
+
+use crate::control::Placement;
+
+/// A 64-bit word that several processes share. All operations are sequentially consistent.
+pub(crate) trait Word {
+    fn load(&self) -> u64;
+    fn add(&self, value: u64) -> u64;
+    fn sub(&self, value: u64) -> u64;
+}
+
+macro_rules! word {
+    ($atomic:ty, $order:path) => {
+        impl Word for $atomic {
+            #[inline]
+            fn load(&self) -> u64 {
+                self.load($order)
+            }
+            #[inline]
+            fn add(&self, value: u64) -> u64 {
+                self.fetch_add(value, $order)
+            }
+            #[inline]
+            fn sub(&self, value: u64) -> u64 {
+                self.fetch_sub(value, $order)
+            }
+        }
+    };
+}
+
+word!(std::sync::atomic::AtomicU64, std::sync::atomic::Ordering::SeqCst);
+#[cfg(loom)]
+word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::Ordering::SeqCst);
+
+const CLOSED: u64 = 1;
+const REVOKED: u64 = 2;
+const HOST: u64 = 4;
+const GENERATION: u64 = 8;
+
+/// What the state word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State(pub(crate) u64);
+
+impl State {
+    pub(crate) fn new(placement: Placement) -> State {
+        State(if placement == Placement::Host { HOST } else { 0 })
+    }
+
+    /// Where the bytes are.
+    #[inline]
+    pub fn placement(self) -> Placement {
+        if self.0 & HOST == 0 { Placement::Vram } else { Placement::Host }
+    }
+
+    /// Number of moves so far.
+    #[inline]
+    pub fn generation(self) -> u64 {
+        self.0 / GENERATION
+    }
+
+    /// Whether the exporter has taken the buffer back for good.
+    #[inline]
+    pub fn is_revoked(self) -> bool {
+        self.0 & REVOKED != 0
+    }
+
+    /// Whether users are kept out for the moment.
+    #[inline]
+    pub fn is_closed(self) -> bool {
+        self.0 & CLOSED != 0
+    }
+
+    #[inline]
+    fn is_open(self) -> bool {
+        self.0 & (CLOSED | REVOKED) == 0
+    }
+
+    /// Users kept out.
+    pub(crate) fn closed(self) -> State {
+        State(self.0 | CLOSED)
+    }
+
+    /// Users let in again.
+    pub(crate) fn reopened(self) -> State {
+        State(self.0 & !CLOSED)
+    }
+
+    /// Nobody let in ever again.
+    pub(crate) fn revoked(self) -> State {
+        State(self.0 | REVOKED)
+    }
+
+    /// The bytes moved; still closed if it was.
+    pub(crate) fn moved(self, to: Placement) -> State {
+        let host = if to == Placement::Host { HOST } else { 0 };
+        State((self.0 & !HOST | host).wrapping_add(GENERATION))
+    }
+}
+
+/// Ways of using a buffer, counted in one word: bits 0 to 31, 32 to 47, 48 to 63.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// An access to the bytes, over in a moment.
+    Access,
+    /// A pin whose holder stops when the buffer is revoked.
+    RevocablePin,
+    /// A pin for as long as its holder likes.
+    Pin,
+}
+
+impl Use {
+    #[inline]
+    fn unit(self) -> u64 {
+        match self {
+            Use::Access => 1,
+            Use::RevocablePin => 1 << 32,
+            Use::Pin => 1 << 48,
+        }
+    }
+}
+
+/// The users that one word counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Users(pub(crate) u64);
+
+impl Users {
+    pub(crate) fn accesses(self) -> u64 {
+        self.0 & 0xffff_ffff
+    }
+
+    pub(crate) fn pins(self) -> u64 {
+        self.0 >> 32
+    }
+
+    pub(crate) fn firm_pins(self) -> u64 {
+        self.0 >> 48
+    }
+}
+
+/// Begins to use the buffer: it stays where the answer says until [`leave`]. The error is the state that keeps users out.
+#[inline]
+pub(crate) fn enter(state: &impl Word, users: &impl Word, how: Use) -> Result<State, State> {
+    users.add(how.unit());
+    let now = State(state.load());
+    if now.is_open() {
+        return Ok(now);
+    }
+    users.sub(how.unit());
+    Err(now)
+}
+
+/// Ends a use. Answers whether somebody may wait for it.
+#[inline]
+pub(crate) fn leave(state: &impl Word, users: &impl Word, how: Use) -> bool {
+    users.sub(how.unit());
+    !State(state.load()).is_open()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn a_state_counts_moves_and_keeps_its_marks() {
+        let state = State::new(Placement::Vram);
+        assert_eq!((state.placement(), state.generation()), (Placement::Vram, 0));
+        let moved = state.closed().moved(Placement::Host);
+        assert_eq!((moved.placement(), moved.generation()), (Placement::Host, 1));
+        assert!(moved.is_closed() && !moved.reopened().is_closed());
+        let back = moved.reopened().moved(Placement::Vram);
+        assert_eq!((back.placement(), back.generation()), (Placement::Vram, 2));
+        assert!(back.revoked().is_revoked() && !back.is_revoked());
+    }
+
+    #[test]
+    fn each_use_is_counted_by_itself() {
+        let (state, users) = (AtomicU64::new(0), AtomicU64::new(0));
+        for how in [Use::Access, Use::Access, Use::RevocablePin, Use::Pin] {
+            enter(&state, &users, how).unwrap();
+        }
+        let seen = Users(users.load(std::sync::atomic::Ordering::SeqCst));
+        assert_eq!((seen.accesses(), seen.pins() & 0xffff, seen.firm_pins()), (2, 1, 1));
+        assert!(!leave(&state, &users, Use::Access));
+        state.store(1, std::sync::atomic::Ordering::SeqCst);
+        assert!(leave(&state, &users, Use::Access), "the mover waits");
+        assert!(enter(&state, &users, Use::Access).is_err());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+    use loom::thread;
+
+    struct Shared {
+        state: AtomicU64,
+        users: [AtomicU64; 2],
+        copying: AtomicBool,
+    }
+
+    impl Shared {
+        fn new() -> Arc<Shared> {
+            let users = [AtomicU64::new(0), AtomicU64::new(0)];
+            Arc::new(Shared { state: AtomicU64::new(0), users, copying: AtomicBool::new(false) })
+        }
+
+        fn change(&self, change: impl Fn(State) -> State) {
+            self.state.store(change(State(self.state.load(SeqCst))).0, SeqCst);
+        }
+
+        fn wait_until_empty(&self) {
+            while self.users.iter().any(|users| users.load(SeqCst) != 0) {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn model(body: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(body);
+    }
+
+    fn uses(shared: &Arc<Shared>, slot: usize) -> thread::JoinHandle<()> {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            if let Ok(seen) = enter(&shared.state, &shared.users[slot], Use::Access) {
+                assert!(!shared.copying.load(SeqCst), "inside during the copy");
+                let now = State(shared.state.load(SeqCst));
+                assert_eq!(
+                    (now.placement(), now.generation()),
+                    (seen.placement(), seen.generation())
+                );
+                leave(&shared.state, &shared.users[slot], Use::Access);
+            }
+        })
+    }
+
+    #[test]
+    fn turnstile_nobody_is_inside_a_move() {
+        model(|| {
+            let shared = Shared::new();
+            let users = [uses(&shared, 0), uses(&shared, 1)];
+            shared.change(State::closed);
+            shared.wait_until_empty();
+            shared.copying.store(true, SeqCst);
+            shared.change(|state| state.moved(Placement::Host));
+            shared.copying.store(false, SeqCst);
+            shared.change(State::reopened);
+            users.into_iter().for_each(|user| user.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn turnstile_a_pin_is_seen_or_refused() {
+        model(|| {
+            let shared = Shared::new();
+            let other = shared.clone();
+            let pins = thread::spawn(move || {
+                enter(&other.state, &other.users[0], Use::Pin).map(State::generation).ok()
+            });
+            shared.change(State::closed);
+            let free = shared.users.iter().all(|users| Users(users.load(SeqCst)).pins() == 0);
+            if free {
+                shared.change(|state| state.moved(Placement::Host));
+            }
+            shared.change(State::reopened);
+            if let Some(generation) = pins.join().unwrap() {
+                let now = State(shared.state.load(SeqCst)).generation();
+                assert_eq!(generation, now, "moved under a pin");
+            }
+        });
+    }
+
+    #[test]
+    fn turnstile_nobody_enters_after_a_revoke() {
+        model(|| {
+            let shared = Shared::new();
+            let user = uses(&shared, 0);
+            shared.change(State::revoked);
+            shared.wait_until_empty();
+            shared.copying.store(true, SeqCst);
+            assert!(enter(&shared.state, &shared.users[1], Use::Access).is_err());
+            user.join().unwrap();
+        });
+    }
+}

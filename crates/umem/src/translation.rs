@@ -1,0 +1,27 @@
+//! The segments of a registration, by offset.
+
+use crate::Segment;
+
+/// Segments in order, and where each begins.
+pub(crate) struct Translation {
+    pub(crate) segments: Box<[Segment]>,
+    /// Offset of each segment's first byte.
+    pub(crate) starts: Box<[u64]>,
+    pub(crate) len: u64,
+}
+
+impl Translation {
+    /// Empty segments, and those beyond a total of 2^64 - 1 bytes, are left out.
+    pub(crate) fn new(mut segments: Vec<Segment>) -> Translation {
+        segments.retain(|s| s.len > 0);
+        let mut starts = Vec::with_capacity(segments.len());
+        let mut len = 0u64;
+        for segment in &segments {
+            let Some(end) = len.checked_add(segment.len) else { break };
+            starts.push(len);
+            len = end;
+        }
+        segments.truncate(starts.len());
+        Translation { segments: segments.into(), starts: starts.into(), len }
+    }
+}
