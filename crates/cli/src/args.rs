@@ -15,6 +15,7 @@ Examples:
   peerdma run -- ib_write_bw 127.0.0.1  ... and its client in another
   eval \"$(peerdma env)\"                 the same for all programs of this shell
   peerdma topo                          which network adapter is near which GPU
+  peerdma doctor                        which way from GPU to adapter works here
   peerdma ps                            which processes have a device open")]
 pub struct Cli {
     /// What to do.
@@ -30,6 +31,7 @@ pub enum Command {
     Env(Env),
     Ps(Ps),
     Topo(Topo),
+    Doctor(Doctor),
     /// Print the default platform, to change and use with --platform
     #[command(after_help = "\
 Examples:
@@ -174,6 +176,33 @@ pub struct Topo {
     /// Print the dump that rdma-core's rdma_topo reads
     #[arg(long, conflicts_with_all = ["json", "svg", "pair", "all", "write_capture"])]
     pub rdma_topo: bool,
+}
+
+/// Say which way between a GPU and a network adapter works on this host, which does not, why, and what to change.
+///
+/// For Peer-Direct, dma-buf (pinned and dynamic), Data Direct, device-private peer-to-peer, ATS and the software HCA: each
+/// condition is looked up where the kernel keeps it. What cannot be read is unknown, never off; run it as root to read ACS
+/// and ATS.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sudo peerdma doctor
+  peerdma doctor --all                          every condition with its evidence
+  peerdma doctor --from node17.tar.gz           a host captured by peerdma topo --write-capture
+  peerdma doctor --json | jq '.findings[] | select(.outcome == \"works\")'
+
+Exit status: 0 when every GPU has a way to an adapter, 2 when some GPU has none, 3 when for some GPU it is not known, 4 \
+when there is no GPU or no adapter, 1 when the host cannot be examined.")]
+pub struct Doctor {
+    /// Examine this captured machine instead of this host: any file that `peerdma topo --from` reads
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Show every condition, also those that hold
+    #[arg(long)]
+    pub all: bool,
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Prove that GPU memory crosses between two processes by RDMA.

@@ -8,6 +8,7 @@
 mod args;
 mod demo;
 mod docs;
+mod doctor;
 mod drm;
 mod embedded;
 mod env;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Man => docs::man(),
         Command::Ps(arguments) => ps::ps(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
     };
     exit(outcome)

@@ -53,7 +53,15 @@ fn completions_and_manual_page_name_the_commands() {
         assert!(script.contains("demo") && !script.contains("demo-peer"), "{shell}");
     }
     let page = out(&["man"]);
-    for word in [".TH", "PEERDMA RUN", "PEERDMA DEMO", "PEERDMA TOPO", "platform", "PEERDMA_COUNTERS"] {
+    for word in [
+        ".TH",
+        "PEERDMA RUN",
+        "PEERDMA DEMO",
+        "PEERDMA TOPO",
+        "PEERDMA DOCTOR",
+        "platform",
+        "PEERDMA_COUNTERS",
+    ] {
         assert!(page.contains(word), "{word}");
     }
 }

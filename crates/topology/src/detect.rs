@@ -57,6 +57,21 @@ pub struct Capture {
     pub notes: Vec<String>,
 }
 
+/// A folder or archive as a file tree; `None` for a file of any other kind.
+///
+/// # Errors
+/// A file that cannot be read, an archive that is broken.
+pub fn tree(path: &Path) -> Result<Option<Box<dyn Tree>>, Error> {
+    if path.is_dir() {
+        return Ok(Some(Box::new(Folder::new(path))));
+    }
+    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
+    if !is_archive(&bytes) {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Archive::parse(&bytes)?)))
+}
+
 /// This machine.
 ///
 /// A container without `/sys` and a machine without PCI are machines without functions.
@@ -72,15 +87,8 @@ pub fn this_machine() -> Result<Capture, Error> {
 /// # Errors
 /// A source that is neither, or cannot be read; those of writing.
 pub fn take_file(path: &Path, out: impl std::io::Write) -> Result<(), Error> {
-    let wrote = |result: std::io::Result<()>| result.map_err(Error::Write);
-    if path.is_dir() {
-        return wrote(take(&Folder::new(path), out));
-    }
-    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
-    if !is_archive(&bytes) {
-        return Err(Error::NoTree(path.to_owned()));
-    }
-    wrote(take(&Archive::parse(&bytes)?, out))
+    let tree = tree(path)?.ok_or_else(|| Error::NoTree(path.to_owned()))?;
+    take(&*tree, out).map_err(Error::Write)
 }
 
 /// Reads a folder or file of any format.
@@ -146,7 +154,11 @@ fn xml(text: &str, name: &str) -> Result<Capture, Error> {
     }
 }
 
-fn of_tree(tree: &dyn Tree) -> Result<Capture, Error> {
+/// The machine that a file tree shows.
+///
+/// # Errors
+/// [`Error::Tree`] if the devices form no tree.
+pub fn of_tree(tree: &dyn Tree) -> Result<Capture, Error> {
     let name = tree.line("/sys/class/dmi/id/product_name").filter(|name| !name.is_empty());
     Ok(Capture { machine: sysfs::read(tree)?, format: Format::Sysfs, name, notes: Vec::new() })
 }

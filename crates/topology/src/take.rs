@@ -33,6 +33,7 @@ const FILES: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/driver/nvidia/version",
     "/proc/modules",
+    "/proc/config.gz",
     "/proc/version",
     "/sys/class/dmi/id/product_name",
     "/sys/class/dmi/id/sys_vendor",
@@ -47,6 +48,9 @@ pub fn take(tree: &dyn Tree, out: impl Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::default()));
     for path in FILES {
         file(&mut archive, tree, path)?;
+    }
+    for config in tree.list("/boot").iter().filter(|name| name.starts_with("config-")) {
+        file(&mut archive, tree, &format!("/boot/{config}"))?;
     }
     for node in tree.list("/sys/devices/system/node") {
         file(&mut archive, tree, &format!("/sys/devices/system/node/{node}/cpumap"))?;

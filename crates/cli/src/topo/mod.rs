@@ -1,7 +1,7 @@
 //! `peerdma topo`: a machine as a tree, who is near whom, and the ways between.
 
 mod json;
-mod names;
+pub mod names;
 mod svg;
 mod text;
 mod view;

@@ -1,0 +1,52 @@
+//! `peerdma doctor` as a program: output, JSON and exit status. What it concludes is tested in the room itself.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_peerdma")).arg("doctor").args(arguments).output().unwrap()
+}
+
+const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/src/default.toml");
+
+#[test]
+fn this_host_gets_an_answer() {
+    let output = doctor(&[]);
+    assert!(matches!(output.status.code(), Some(0 | 2 | 3 | 4)), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("software HCA"), "{text}");
+}
+
+#[test]
+fn a_machine_without_kernel_is_unknown_and_not_bad() {
+    let output = doctor(&["--from", DEFAULT]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    let line = text.lines().find(|line| line.contains("dma-buf, pinned")).unwrap();
+    assert!(
+        line.starts_with(
+            "? dma-buf, pinned             unknown   gpu0 – peerdma0, gpu1 – peerdma0"
+        ),
+        "{line}"
+    );
+}
+
+#[test]
+fn json_has_every_condition() {
+    let output = doctor(&["--json", "--from", DEFAULT]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["status"], 3);
+    let findings = json["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 2 * 6 + 1);
+    let pinned = findings.iter().find(|f| f["mechanism"] == "dma-buf-pinned").unwrap();
+    assert_eq!((&pinned["gpu"], &pinned["outcome"]), (&"0000:1a:00.0".into(), &"unknown".into()));
+    let last = pinned["conditions"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["holds"], &last["evidence"]), (&true.into(), &"P2PDMA BUS_ADDR, PIX".into()));
+}
+
+#[test]
+fn what_cannot_be_read_is_a_failure() {
+    let output = doctor(&["--from", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No such file"));
+}

@@ -1,0 +1,148 @@
+//! Conditions that several mechanisms share.
+
+use crate::acs::{config_acs, without_redirect};
+use crate::importer::{self, Mode};
+use crate::{Condition, Facts, State, Version};
+use pcie::{Function, Machine, MapType, verdict};
+
+/// The kernel's release, for evidence.
+pub(crate) fn release(facts: &Facts) -> String {
+    facts.release.as_ref().map_or("kernel unknown".into(), |release| format!("kernel {release}"))
+}
+
+/// Whether the kernel has something that came with `since`, and not before `not_before`. Enterprise kernels carry later features under
+/// old numbers, so there an old number says nothing.
+pub(crate) fn has(facts: &Facts, since: Version, not_before: Version) -> State {
+    match facts.version {
+        Some(version) if version >= since => State::Holds,
+        Some(version) if version < not_before && !backports(facts) => State::Fails,
+        _ => State::Unknown,
+    }
+}
+
+fn backports(facts: &Facts) -> bool {
+    let marks = [".el", "-nvidia", ".amzn", "-azure", "-gke", "-oracle", "-aws", ".oe"];
+    facts.release.as_deref().is_some_and(|release| marks.iter().any(|mark| release.contains(mark)))
+}
+
+/// What to do about a feature that came with `since`.
+fn newer(facts: &Facts, state: State, since: Version) -> String {
+    match state {
+        State::Unknown if backports(facts) => {
+            "this distribution backports: `ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it has it".into()
+        }
+        State::Unknown => "`ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it has it".into(),
+        _ => format!("use a kernel of {since} or later"),
+    }
+}
+
+/// A kernel at least this new.
+pub(crate) fn kernel(facts: &Facts, least: Version, what: &str) -> Condition {
+    let state = has(facts, least, least);
+    Condition::new(
+        format!("{what} (kernel {least})"),
+        state,
+        release(facts),
+        newer(facts, state, least),
+    )
+}
+
+/// The adapter shows an RDMA device.
+pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
+    let what = "the adapter shows an RDMA device";
+    let known = [
+        "mlx", "bnxt_re", "irdma", "rdmap", "rocep", "ibp", "ibs", "efa", "mana", "ionic", "hns_",
+        "erdma",
+    ];
+    let name = nic.interfaces.iter().find(|name| known.iter().any(|start| name.starts_with(start)));
+    let driver = nic.driver.as_deref().unwrap_or("none");
+    match name {
+        Some(name) => Condition::new(what, State::Holds, format!("{name} at {}", nic.address), ""),
+        None if facts.sysfs => Condition::new(
+            what,
+            State::Fails,
+            format!("/sys/bus/pci/devices/{}/infiniband is absent; driver {driver}", nic.address),
+            "load the driver's RDMA part (mlx5_ib, bnxt_re, irdma, efa, …)",
+        ),
+        None => Condition::new(
+            what,
+            State::Unknown,
+            "the source does not tell",
+            "run the doctor on the host",
+        ),
+    }
+}
+
+/// The adapter's driver takes dma-bufs.
+pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
+    let what = "the adapter's driver registers dma-bufs";
+    let Some(importer) = importer::of(nic) else {
+        let evidence =
+            nic.driver.as_ref().map_or("driver unknown".into(), |d| format!("driver {d}"));
+        return Condition::new(
+            what,
+            State::Unknown,
+            evidence,
+            "`ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it does",
+        );
+    };
+    let evidence = format!("driver {}, {}", importer.driver, release(facts));
+    if importer.mode == Mode::None {
+        return Condition::new(
+            what,
+            State::Fails,
+            evidence,
+            "this driver has none; use Peer-Direct or another adapter",
+        );
+    }
+    let state = has(facts, importer.since, importer.not_before);
+    let remedy = newer(facts, state, importer.since);
+    Condition::new(what, state, evidence, remedy)
+}
+
+/// PCIe carries requests from the adapter to the GPU.
+pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Condition {
+    let what = "PCIe carries the adapter's requests to the GPU";
+    let verdict = verdict(machine, gpu, nic);
+    let label: Vec<String> =
+        pcie::labels(machine, gpu, nic).iter().map(ToString::to_string).collect();
+    let evidence = format!("P2PDMA {}, {}", verdict.map_type, label.join("|"));
+    match verdict.map_type {
+        MapType::NotSupported if !verdict.redirects.is_empty() => Condition::new(
+            what,
+            State::Fails,
+            format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
+            format!("boot with {}", config_acs(&without_redirect(&verdict.redirects))),
+        ),
+        MapType::NotSupported => Condition::new(
+            what,
+            State::Fails,
+            format!("{evidence}: {}", verdict.reason),
+            "move one of the cards below the other's switch or host bridge",
+        ),
+        MapType::Unknown => Condition::new(
+            what,
+            State::Unknown,
+            format!("{evidence}: {}", verdict.reason),
+            "run the doctor as root on the host",
+        ),
+        _ => Condition::new(what, State::Holds, evidence, ""),
+    }
+}
+
+/// A setting of the kernel's configuration.
+pub(crate) fn configured(facts: &Facts, name: &str) -> Condition {
+    let what = format!("CONFIG_{name} is set");
+    let (state, value) = match facts.config(name) {
+        Some(Some(value)) => (State::Holds, format!("={value}")),
+        Some(None) => (State::Fails, " is not set".into()),
+        None => (State::Unknown, " could not be read".into()),
+    };
+    let evidence = format!("{}: CONFIG_{name}{value}", facts.config_file());
+    let remedy = match state {
+        State::Fails => format!("use a kernel built with CONFIG_{name}"),
+        _ => "keep the kernel's configuration readable (/boot/config-* or CONFIG_IKCONFIG_PROC)"
+            .into(),
+    };
+    Condition::new(what, state, evidence, remedy)
+}

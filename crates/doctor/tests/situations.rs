@@ -1,0 +1,303 @@
+//! What the doctor says of hosts whose trouble is known, as a person would read it.
+
+use doctor::{Facts, Outcome, examine};
+use std::collections::BTreeMap;
+use topology::Tree;
+
+/// Files by path; links by their target.
+#[derive(Clone, Default)]
+struct Host {
+    files: BTreeMap<String, Vec<u8>>,
+    links: BTreeMap<String, String>,
+}
+
+impl Tree for Host {
+    fn read(&self, path: &str) -> Option<Vec<u8>> {
+        self.files.get(path).cloned()
+    }
+    fn list(&self, path: &str) -> Vec<String> {
+        let start = format!("{}/", path.trim_end_matches('/'));
+        let all = self.files.keys().chain(self.links.keys());
+        let mut names: Vec<String> = all
+            .filter_map(|p| Some(p.strip_prefix(&start)?.split('/').next()?.to_owned()))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+    fn link(&self, path: &str) -> Option<String> {
+        self.links.get(path).cloned()
+    }
+    fn real(&self, path: &str) -> String {
+        self.link(path).unwrap_or_else(|| path.to_owned())
+    }
+}
+
+const ROOT: &str = "/sys/devices/pci0000:17/0000:17:00.0";
+const UP: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0";
+
+/// Configuration space of a port with ACS bits, or of a device without ACS and with ATS on or off.
+fn space(port: Option<(u8, u8)>, ats: bool) -> Vec<u8> {
+    let mut space = vec![0u8; 4096];
+    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    put(6, &[0x10]);
+    put(0x34, &[0x40]);
+    let (kind, acs) = port.map_or((0u8, None), |(kind, acs)| (kind, Some(acs)));
+    put(0x0e, &[u8::from(port.is_some())]);
+    put(0x40, &[0x10, 0, kind << 4 | 2, 0]);
+    let next = |id: u32, next: u32| (id | 1 << 16 | next << 20).to_le_bytes();
+    match acs {
+        Some(bits) => {
+            put(0x100, &next(0x0d, 0));
+            put(0x106, &[bits]);
+        }
+        None => {
+            put(0x100, &next(0x0f, 0));
+            put(0x106, &[0, u8::from(ats) << 7]);
+        }
+    }
+    space
+}
+
+impl Host {
+    fn file(mut self, path: &str, content: impl AsRef<[u8]>) -> Host {
+        self.files.insert(path.into(), content.as_ref().to_vec());
+        self
+    }
+
+    fn without(mut self, path: &str) -> Host {
+        self.files.retain(|name, _| !name.starts_with(path));
+        self
+    }
+
+    fn function(mut self, path: &str, id: (u16, u16), class: u32, space: Vec<u8>) -> Host {
+        let name = path.rsplit('/').next().unwrap();
+        self.links.insert(format!("/sys/bus/pci/devices/{name}"), path.into());
+        self.file(&format!("{path}/vendor"), format!("{:#06x}\n", id.0))
+            .file(&format!("{path}/device"), format!("{:#06x}\n", id.1))
+            .file(&format!("{path}/class"), format!("{class:#08x}\n"))
+            .file(&format!("{path}/config"), space)
+    }
+
+    fn driver(mut self, path: &str, driver: &str, group: u32) -> Host {
+        self.links.insert(format!("{path}/driver"), format!("../../bus/pci/drivers/{driver}"));
+        self.links
+            .insert(format!("{path}/iommu_group"), format!("../../kernel/iommu_groups/{group}"));
+        self
+    }
+
+    /// A server on which everything that a released kernel offers works: an H100 and a ConnectX-7 below one switch.
+    fn good() -> Host {
+        let port = |acs| space(Some((6, acs)), false);
+        let (gpu, nic) =
+            (format!("{UP}/0000:19:00.0/0000:1a:00.0"), format!("{UP}/0000:19:01.0/0000:1b:00.0"));
+        Host::default()
+            .function(ROOT, (0x8086, 0x352a), 0x060400, space(Some((4, 0x1d)), false))
+            .function(UP, (0x1000, 0xc030), 0x060400, space(Some((5, 0)), false))
+            .function(&format!("{UP}/0000:19:00.0"), (0x1000, 0xc030), 0x060400, port(0))
+            .function(&format!("{UP}/0000:19:01.0"), (0x1000, 0xc030), 0x060400, port(0))
+            .function(&gpu, (0x10de, 0x2330), 0x030200, space(None, false))
+            .function(&nic, (0x15b3, 0x1021), 0x020700, space(None, true))
+            .driver(&gpu, "nvidia", 7)
+            .driver(&nic, "mlx5_core", 8)
+            .file(&format!("{nic}/infiniband/mlx5_0/fw_ver"), "28.42\n")
+            .file("/sys/kernel/iommu_groups/7/type", "DMA\n")
+            .file("/sys/kernel/iommu_groups/8/type", "DMA\n")
+            .file("/sys/kernel/mm/memory_peers/nv_mem/version", "1.0\n")
+            .file("/proc/version", "Linux version 6.18.2 (gcc)\n")
+            .file("/proc/cmdline", "root=/dev/sda1\n")
+            .file("/proc/modules", "nvidia_peermem 16384 0 - Live 0x0\nmlx5_ib 1 0 - Live 0x0\n")
+            .file(
+                "/proc/driver/nvidia/version",
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08\n",
+            )
+            .file(
+                "/boot/config-6.18.2",
+                "CONFIG_INFINIBAND_ON_DEMAND_PAGING=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\n",
+            )
+            .file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n")
+    }
+
+    /// One line for each mechanism: what comes of it, and why.
+    fn says(&self) -> String {
+        let machine = topology::of_tree(self).unwrap().machine;
+        let mut text = String::new();
+        for finding in examine(&Facts::read(self), &machine) {
+            let word = match finding.outcome() {
+                Outcome::Works => "works",
+                Outcome::Unknown => "unknown",
+                Outcome::DoesNot => "does not",
+            };
+            text += &format!("{}: {word}\n", finding.mechanism.id());
+            if let Some(condition) = finding.decisive() {
+                text += &format!(
+                    "  {}\n  {}\n  {}\n",
+                    condition.what, condition.evidence, condition.remedy
+                );
+            }
+        }
+        text
+    }
+
+    /// What is said of one mechanism.
+    fn says_of(&self, mechanism: &str) -> String {
+        let all = self.says();
+        let start =
+            all.find(&format!("{mechanism}: ")).unwrap_or_else(|| panic!("{mechanism}: {all}"));
+        let rest = &all[start..];
+        let end = rest[1..].match_indices('\n').find(|(at, _)| !rest[at + 2..].starts_with(' '));
+        rest[..end.map_or(rest.len(), |(at, _)| at + 2)].to_owned()
+    }
+}
+
+const NOTHING_TO_MOVE: &str = "\
+dma-buf-dynamic: does not
+  the GPU's driver moves exported buffers and tells importers
+  NVIDIA's exporter is static: it never moves a buffer
+  nothing to do: on this GPU the pinned way is all there is, and it suffices
+";
+
+#[test]
+fn all_well() {
+    let says = Host::good().says();
+    let expected = format!(
+        "peer-direct: works\ndma-buf-pinned: works\n{NOTHING_TO_MOVE}\
+data-direct: does not
+  the adapter has a Data Direct function
+  no PCI function 15b3:2100
+  needs a ConnectX-8 or later whose firmware enables it, on a platform wired for it (Grace and later)
+device-private: does not
+  the kernel gives peers the address of a device-private page (the patch series of 2024 and 2025)
+  kernel 6.18.2: no released kernel has it
+  nothing to do: on-demand paging works by migrating the page to host memory
+ats: works
+software-hca: works
+"
+    );
+    assert_eq!(says, expected);
+}
+
+#[test]
+fn a_bare_container() {
+    let host = Host::default().file("/proc/version", "Linux version 6.1.0-9-cloud-amd64 (gcc)\n");
+    assert_eq!(host.says(), "software-hca: works\n");
+}
+
+#[test]
+fn an_old_kernel() {
+    let old = |release: &str| {
+        Host::good()
+            .file("/proc/version", format!("Linux version {release} (gcc)\n"))
+            .says_of("dma-buf-pinned")
+    };
+    assert_eq!(
+        old("5.4.0-generic"),
+        "dma-buf-pinned: does not\n  the RDMA core registers dma-bufs (kernel 5.12)\n  kernel 5.4.0-generic\n  \
+         use a kernel of 5.12 or later\n"
+    );
+    // Red Hat's 4.18 has it: the number says nothing
+    let backported = old("4.18.0-553.el8.x86_64");
+    assert!(backported.starts_with("dma-buf-pinned: unknown"), "{backported}");
+    assert!(backported.contains("this distribution backports"), "{backported}");
+}
+
+#[test]
+fn a_driver_without_dma_buf() {
+    let nic = format!("{UP}/0000:19:01.0/0000:1b:00.0");
+    let host = Host::good().driver(&nic, "mlx4_core", 8);
+    assert_eq!(
+        host.says_of("dma-buf-pinned"),
+        "dma-buf-pinned: does not\n  the adapter's driver registers dma-bufs\n  driver mlx4_core, kernel 6.18.2\n  \
+         this driver has none; use Peer-Direct or another adapter\n"
+    );
+    let closed = Host::good().file(
+        "/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n",
+    );
+    assert!(closed.says_of("dma-buf-pinned").contains("install the open kernel modules"));
+    assert!(closed.says_of("peer-direct").contains("works"));
+}
+
+#[test]
+fn acs_redirect_on_the_path() {
+    // RR and CR on both ports, and a host bridge that is on no list
+    let port = |acs| space(Some((6, acs)), false);
+    let host = Host::good()
+        .file(&format!("{UP}/0000:19:00.0/config"), port(0x0c))
+        .file(&format!("{UP}/0000:19:01.0/config"), port(0x0c));
+    assert_eq!(
+        host.says_of("dma-buf-pinned"),
+        "dma-buf-pinned: does not\n  PCIe carries the adapter's requests to the GPU\n  P2PDMA NOT_SUPPORTED, PIX: host bridge \
+         pci0000:17 (8086:352a) is not on the kernel's list of those that route between ports\n  boot with \
+         pci=config_acs=x0x00xx@0000:19:00.0;x0x00xx@0000:19:01.0\n"
+    );
+    // without root the bits are not known, and so is the verdict
+    let short = |path: &str| host.files[path][..64].to_vec();
+    let paths = [format!("{UP}/0000:19:00.0/config"), format!("{UP}/0000:19:01.0/config")];
+    let unread = paths.iter().fold(host.clone(), |h, path| h.file(path, short(path)));
+    assert!(unread.says_of("dma-buf-pinned").starts_with("dma-buf-pinned: unknown\n"));
+}
+
+#[test]
+fn an_iommu_in_the_way() {
+    let host = Host::good().file("/sys/kernel/iommu_groups/8/type", "identity\n");
+    assert!(host.says_of("ats").contains("/sys/kernel/iommu_groups/8/type: identity"));
+    let told = Host::good().file("/proc/cmdline", "pci=noats quiet\n");
+    assert!(told.says_of("ats").contains("boot without pci=noats"));
+    // redirect with direct translated peer traffic: only translated requests turn round at the switch
+    let port = space(Some((6, 0x0c)), false);
+    let host = Host::good().file(&format!("{UP}/0000:19:01.0/config"), port);
+    assert!(host.says_of("ats").contains("set DT beside RR and CR"), "{}", host.says_of("ats"));
+}
+
+#[test]
+fn peermem_without_its_symbols() {
+    let host = Host::good()
+        .without("/sys/kernel/mm/memory_peers/nv_mem")
+        .file("/sys/kernel/mm/memory_peers/other/version", "1\n");
+    assert_eq!(
+        host.says_of("peer-direct"),
+        "peer-direct: does not\n  a peer memory client knows the GPU\n  /sys/kernel/mm/memory_peers: other, though nvidia_peermem is \
+         loaded: it was built without the peer symbols\n  install DOCA-OFED first, then rebuild the NVIDIA modules against it\n"
+    );
+    let stock = Host::good().without("/sys/kernel/mm");
+    assert!(stock.says_of("peer-direct").contains("DOCA-OFED"));
+}
+
+/// A ConnectX-8 with its side function below the GPU's switch.
+fn grace(release: &str) -> Host {
+    let side = format!("{UP}/0000:19:02.0/0000:1c:00.0");
+    let gpu = format!("{UP}/0000:19:00.0/0000:1a:00.0");
+    let port = |acs| space(Some((6, acs)), false);
+    Host::good()
+        .function(&format!("{UP}/0000:19:02.0"), (0x15b3, 0x1976), 0x060400, port(0x19))
+        .function(&side, (0x15b3, 0x2100), 0x080100, space(None, true))
+        .file(&format!("{UP}/0000:19:00.0/config"), port(0x15))
+        .file(&format!("{ROOT}/config"), space(Some((4, 0x1c)), false))
+        .driver(&side, "mlx5_ib", 7)
+        .driver(&gpu, "nvidia", 7)
+        .file("/proc/version", format!("Linux version {release} (gcc)\n"))
+        .file("/usr/lib64/libmlx5.so.1", b"\0MLX5_1.24\0MLX5_1.25\0     ")
+}
+
+#[test]
+fn data_direct_with_and_without_its_fix() {
+    assert_eq!(grace("6.18.2").says_of("data-direct"), "data-direct: works\n");
+    assert!(grace("6.16.4").says_of("data-direct").contains("use 6.18 or later"));
+    assert!(grace("6.11.0").says_of("data-direct").contains("use a kernel of 6.12 or later"));
+    let old = grace("6.18.2").file("/usr/lib64/libmlx5.so.1", b"\0MLX5_1.24\0        ");
+    assert!(old.says_of("data-direct").contains("newest symbol version MLX5_1.24"));
+}
+
+#[test]
+fn data_direct_with_other_acs_gets_the_exact_parameter() {
+    let host =
+        grace("6.18.2").file(&format!("{UP}/0000:19:02.0/config"), space(Some((6, 0x1d)), false));
+    let said = host.says_of("data-direct");
+    assert!(
+        said.contains(
+            "pci=config_acs=xx110x1@0000:19:02.0;xx101x1@0000:19:00.0;xx111x0@0000:17:00.0"
+        ),
+        "{said}"
+    );
+}
