@@ -223,8 +223,12 @@ impl Command<'_> {
     /// `rdma_bind_addr`.
     fn bind(&self, key: Key, addr: Addr) -> Res<()> {
         let how = self.with(|cma| cma.may_bind(key, &addr))?;
+        // In the kernel, too, a binding to the loopback address names no device (`cma_any_addr`): libfabric's server
+        // binds there first, and tells its peers that address if it is given one.
         let local = match addr.ip() {
-            Some(ip) if !addr.is_any() => Some(self.own_address(ip, addr.scope())?),
+            Some(ip) if !ip.is_unspecified() && !ip.is_loopback() => {
+                Some(self.own_address(ip, addr.scope())?)
+            }
             _ => None,
         };
         if !host::may_bind(addr.port()) {
