@@ -1,4 +1,5 @@
-//! The tests' own C programs (`tests/c`): compiled against the distribution's verbs headers, as any user's program is.
+//! C programs, the tests' own (`tests/c`) and packages' examples: compiled against the distribution's headers, as any
+//! user's program is.
 
 use crate::shared_dir;
 use std::path::{Path, PathBuf};
@@ -14,15 +15,36 @@ use std::process::Command;
 /// # Panics
 /// When the source is missing or the compiler complains about it, be it a warning: that is a failed test.
 pub fn c_program(name: &str) -> Result<PathBuf, String> {
-    if !crate::has("cc") {
-        return Err("cc is not installed (package gcc)".to_owned());
-    }
     if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
         return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
-    let program = shared_dir().join(name);
-    if up_to_date(&program, &source) {
+    compile(&source, &["-Wall", "-Werror"], &["-lm", "-lpthread", "-libverbs"])
+}
+
+/// Compiles an example that a package brings as a source, as [`c_program`] does.
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C compiler, or the package is missing. A test skips with it.
+///
+/// # Panics
+/// When the compiler refuses it: that is a failed test.
+pub fn c_example(package: &str, name: &str, libraries: &[&str]) -> Result<PathBuf, String> {
+    let examples = Path::new("/usr/share/doc").join(package).join("examples");
+    let source = examples.join(name).with_extension("c");
+    if !source.is_file() {
+        return Err(format!("{} is not installed (package {package})", source.display()));
+    }
+    compile(&source, &[], libraries)
+}
+
+fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf, String> {
+    if !crate::has("cc") {
+        return Err("cc is not installed (package gcc)".to_owned());
+    }
+    let name = source.file_stem().expect("a file").to_string_lossy().into_owned();
+    let program = shared_dir().join(&name);
+    if up_to_date(&program, source) {
         return Ok(program);
     }
     // Renamed into place: another test never meets half a program, nor "text file busy".
@@ -32,9 +54,11 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
         .expect("a temporary folder");
     let half = half.path().join(name);
     let output = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-o"])
-        .args([&half, &source])
-        .args(["-lm", "-lpthread", "-libverbs"])
+        .args(["-O2", "-o"])
+        .arg(&half)
+        .args(flags)
+        .arg(source)
+        .args(libraries)
         .output()
         .expect("cc");
     let said = String::from_utf8_lossy(&output.stderr);

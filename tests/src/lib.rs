@@ -12,7 +12,7 @@ mod namespace;
 mod rows;
 mod run;
 
-pub use c::c_program;
+pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
 pub use counters::Counters;
 pub use namespace::{Namespace, veth_pair};
