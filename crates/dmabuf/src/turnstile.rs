@@ -8,6 +8,9 @@
 //! placement under which it entered, and that nobody enters a revoked buffer.
 
 use crate::control::Placement;
+#[cfg(loom)]
+use loom::sync::atomic as loom_atomic;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A 64-bit word that several processes share. All operations are sequentially consistent.
 pub(crate) trait Word {
@@ -17,11 +20,11 @@ pub(crate) trait Word {
 }
 
 macro_rules! word {
-    ($atomic:ty, $order:path) => {
+    ($atomic:ty, $order:path, $load:expr) => {
         impl Word for $atomic {
             #[inline]
             fn load(&self) -> u64 {
-                self.load($order)
+                $load(self)
             }
             #[inline]
             fn add(&self, value: u64) -> u64 {
@@ -35,9 +38,14 @@ macro_rules! word {
     };
 }
 
-word!(std::sync::atomic::AtomicU64, std::sync::atomic::Ordering::SeqCst);
+word!(AtomicU64, Ordering::SeqCst, |word: &AtomicU64| word.load(Ordering::SeqCst));
+
+// loom takes a sequentially consistent load for an acquiring one, which may see an old value. Where every operation is
+// sequentially consistent none does; nor does a read-modify-write in loom.
 #[cfg(loom)]
-word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::Ordering::SeqCst);
+word!(loom_atomic::AtomicU64, loom_atomic::Ordering::SeqCst, |word: &loom_atomic::AtomicU64| {
+    word.fetch_add(0, loom_atomic::Ordering::SeqCst)
+});
 
 const CLOSED: u64 = 1;
 const REVOKED: u64 = 2;
@@ -214,12 +222,13 @@ mod model {
             Arc::new(Shared { state: AtomicU64::new(0), users, copying: AtomicBool::new(false) })
         }
 
+        /// Only one at a time changes the state.
         fn change(&self, change: impl Fn(State) -> State) {
-            self.state.store(change(State(self.state.load(SeqCst))).0, SeqCst);
+            self.state.swap(change(State(self.state.load(SeqCst))).0, SeqCst);
         }
 
         fn wait_until_empty(&self) {
-            while self.users.iter().any(|users| users.load(SeqCst) != 0) {
+            while self.users.iter().any(|users| Word::load(users) != 0) {
                 thread::yield_now();
             }
         }
@@ -236,7 +245,7 @@ mod model {
         thread::spawn(move || {
             if let Ok(seen) = enter(&shared.state, &shared.users[slot], Use::Access) {
                 assert!(!shared.copying.load(SeqCst), "inside during the copy");
-                let now = State(shared.state.load(SeqCst));
+                let now = State(Word::load(&shared.state));
                 assert_eq!(
                     (now.placement(), now.generation()),
                     (seen.placement(), seen.generation())
@@ -270,13 +279,13 @@ mod model {
                 enter(&other.state, &other.users[0], Use::Pin).map(State::generation).ok()
             });
             shared.change(State::closed);
-            let free = shared.users.iter().all(|users| Users(users.load(SeqCst)).pins() == 0);
+            let free = shared.users.iter().all(|users| Users(Word::load(users)).pins() == 0);
             if free {
                 shared.change(|state| state.moved(Placement::Host));
             }
             shared.change(State::reopened);
             if let Some(generation) = pins.join().unwrap() {
-                let now = State(shared.state.load(SeqCst)).generation();
+                let now = State(Word::load(&shared.state)).generation();
                 assert_eq!(generation, now, "moved under a pin");
             }
         });

@@ -46,9 +46,9 @@ impl Counters {
         self.values.get(counter.name()).copied().unwrap_or(0)
     }
 
-    /// The links that bytes crossed, or could have.
+    /// The links that bytes crossed. The library also names those of places where a buffer could have been moved to.
     pub fn links(&self) -> impl Iterator<Item = &str> {
-        self.links.keys().map(String::as_str)
+        self.links.iter().filter(|(_, bytes)| **bytes > 0).map(|(name, _)| name.as_str())
     }
 
     /// Bytes over a link; nothing crosses a link that the library does not name.

@@ -52,8 +52,8 @@ struct Link {
 }
 
 impl SideReport {
-    /// Gathers the facts of a side. The links of the platform's route come first, in its order, then whatever others the
-    /// library names; the bytes are the library's.
+    /// Gathers the facts of a side. The links of the platform's route come first, in its order, then whatever others
+    /// bytes crossed; the bytes are the library's.
     pub fn new(platform: &Platform, ready: Ready, counters: Counters) -> SideReport {
         let ends = platform.with_role(Role::Hca).next().zip(platform.named(&ready.gpu));
         let route =
