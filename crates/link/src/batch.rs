@@ -149,7 +149,7 @@ impl Batch {
                 train.open = len == train.segment;
             }
             None => {
-                let open = flow.0.socket.gso.load(Relaxed);
+                let open = flow.0.lane.gso.load(Relaxed);
                 let (flow, headers) = (flow.0.clone(), hashed);
                 self.trains.push(Train { flow, headers, start, len, segment: len, count: 1, open });
             }
@@ -171,16 +171,16 @@ impl Batch {
         }
         let mut at = 0;
         while let Some(first) = self.trains.get(at) {
-            let socket = &first.flow.socket;
+            let lane = &first.flow.lane;
             let same = self.trains[at..].iter().zip(&self.controls[at..]);
-            let messages = same
-                .take_while(|(train, _)| Arc::ptr_eq(&train.flow.socket, socket))
-                .map(|(train, control)| Outgoing {
+            let messages = same.take_while(|(train, _)| train.flow.lane.shares_socket(lane)).map(
+                |(train, control)| Outgoing {
                     to: &train.flow.to,
                     control: if train.count > 1 { control } else { &train.flow.control },
                     bytes: &self.bytes[train.range()],
-                });
-            match udp::send(socket.fd(), messages) {
+                },
+            );
+            match udp::send(lane.fd(), messages) {
                 Ok(sent) => {
                     for train in &self.trains[at..at + sent] {
                         account(ep, train, &self.bytes[train.range()], trace.as_deref());
@@ -209,7 +209,7 @@ fn account(ep: &Endpoint, train: &Train, bytes: &[u8], trace: Option<&Trace>) {
         trace.record(&Traced {
             src: train.flow.path.src,
             dst: train.flow.path.dst,
-            udp_src: train.flow.socket.port,
+            udp_src: train.flow.lane.port(),
             traffic_class: train.flow.path.traffic_class,
             hop_limit: match train.flow.path.hop_limit {
                 0 => 64,
@@ -251,7 +251,7 @@ fn refused(
             open: false,
         };
         let message = Outgoing { to: &lone.flow.to, control: &lone.flow.control, bytes: datagram };
-        match udp::send(lone.flow.socket.fd(), std::iter::once(message)) {
+        match udp::send(lone.flow.lane.fd(), std::iter::once(message)) {
             Ok(_) => {
                 taken = true;
                 account(ep, &lone, datagram, trace);
@@ -260,7 +260,7 @@ fn refused(
         }
     }
     if taken {
-        train.flow.socket.gso.store(false, Relaxed);
+        train.flow.lane.gso.store(false, Relaxed);
         add(&ep.stats().gso_refusals, 1);
     }
 }
@@ -289,7 +289,7 @@ mod tests {
         };
         let flow = ep.flow(path, 2).unwrap();
         // Without checksums there is no segmentation: EINVAL.
-        udp::set_option(flow.0.socket.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        udp::set_option(flow.0.lane.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let headers = Headers::new(Bth {
             opcode: Opcode {
                 service: Service::Uc,

@@ -3,7 +3,7 @@
 
 use crate::cmsg::Control;
 use crate::name::Name;
-use crate::ports::{Destination, PortSocket, Ports};
+use crate::ports::{Destination, Lane, Ports};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Flow(pub(crate) Arc<FlowState>);
 pub(crate) struct FlowState {
     pub(crate) path: Path,
     pub(crate) crc: FlowCrc,
-    pub(crate) socket: Arc<PortSocket>,
+    pub(crate) lane: Arc<Lane>,
     pub(crate) to: Name,
     /// Control messages of a lone datagram.
     pub(crate) control: Control,
@@ -60,10 +60,10 @@ impl Flow {
         let destination = Destination { ip: path.dst, scope_id: path.scope_id, slot };
         let label = path.flow_label & 0xf_ffff;
         let preferred = (label != 0).then(|| source_port(label));
-        let socket = ports.get(destination, preferred)?;
-        let crc = FlowCrc::new(addresses, socket.port);
+        let lane = ports.get(destination, preferred)?;
+        let crc = FlowCrc::new(addresses, lane.port());
         let to = Name::new(path.dst, port, path.scope_id);
-        Ok(Flow(Arc::new(FlowState { path, crc, socket, to, control: control(&path), slot })))
+        Ok(Flow(Arc::new(FlowState { path, crc, lane, to, control: control(&path), slot })))
     }
 
     /// The path, its addresses in canonical form.
@@ -73,7 +73,7 @@ impl Flow {
 
     /// UDP source port of this flow's packets.
     pub fn source_port(&self) -> u16 {
-        self.0.socket.port
+        self.0.lane.port()
     }
 
     /// Whether packets to this queue pair number may use this flow: those to another slot (the bits

@@ -2,10 +2,13 @@
 //!
 //! RoCE wants a source port per queue pair, so that switches spread them (IBA A17.9.1: 0xC000 to
 //! 0xFFFF). It also keeps a receiver's GRO from joining packets of two processes into one train,
-//! which the kernel would give to the first one's: a socket never serves two destinations, where a
-//! destination is an address and the slot of the destination queue pair number. Within that rule
-//! sockets are shared once there are many, so that a thousand queue pairs are not a thousand
-//! descriptors.
+//! which the kernel would give to the first one's: a socket never serves two slots (of destination
+//! queue pair numbers) of one address. Within that rule sockets are shared once there are many, so
+//! that a thousand queue pairs are not a thousand descriptors; past a second, harder limit the rule
+//! gives way, and such a train costs the other process a retry.
+//!
+//! Sharing does not touch the ICRC: from an unconnected socket that never fragments, the kernel
+//! numbers each train's datagrams from 0, wherever they go.
 
 use crate::udp;
 use descriptors::{Kept, soft_limit};
@@ -24,10 +27,12 @@ const FIRST_PORT: u16 = 0xC000;
 const PORTS: u32 = 0x4000;
 /// Sockets per address family before flows share them.
 const CAP: u64 = 32;
+/// Sockets per address family at most.
+const MOST: u64 = 256;
 /// Bytes that may wait in a socket's send queue: several trains.
 const SEND_BUFFER_BYTES: i32 = 4 << 20;
 
-/// What a socket serves.
+/// Where a flow's packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
     pub(crate) ip: IpAddr,
@@ -35,19 +40,19 @@ pub(crate) struct Destination {
     pub(crate) slot: u32,
 }
 
-/// A socket bound to a source port of its own and to no address.
-pub(crate) struct PortSocket {
-    fd: Kept,
-    pub(crate) port: u16,
-    /// Whether the kernel takes GSO trains on the way to this destination.
-    pub(crate) gso: AtomicBool,
-    open: Arc<AtomicUsize>,
+impl Destination {
+    /// Whether a receiver could mistake packets to `other` for packets to this one, if they came from one port.
+    fn collides(&self, other: &Destination) -> bool {
+        (self.ip, self.scope_id) == (other.ip, other.scope_id) && self.slot != other.slot
+    }
 }
 
-impl PortSocket {
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
+/// A socket bound to a source port of its own and to no address.
+struct PortSocket {
+    fd: Kept,
+    port: u16,
+    gso: bool,
+    open: Arc<AtomicUsize>,
 }
 
 impl Drop for PortSocket {
@@ -56,40 +61,102 @@ impl Drop for PortSocket {
     }
 }
 
+/// A socket's use for one destination.
+pub(crate) struct Lane {
+    socket: Arc<PortSocket>,
+    /// Whether the kernel takes GSO trains on the way to this destination.
+    pub(crate) gso: AtomicBool,
+}
+
+impl Lane {
+    fn new(socket: Arc<PortSocket>) -> Arc<Lane> {
+        let gso = AtomicBool::new(socket.gso);
+        Arc::new(Lane { socket, gso })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd.as_fd()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.socket.port
+    }
+
+    /// Whether one call can send for both.
+    pub(crate) fn shares_socket(&self, other: &Lane) -> bool {
+        Arc::ptr_eq(&self.socket, &other.socket)
+    }
+}
+
 /// The sockets in use; a socket closes with its last flow.
 #[derive(Default)]
 pub(crate) struct Ports {
-    sockets: Mutex<HashMap<Destination, Vec<Weak<PortSocket>>>>,
+    lanes: Mutex<HashMap<Destination, Vec<Weak<Lane>>>>,
     open_v4: Arc<AtomicUsize>,
     open_v6: Arc<AtomicUsize>,
 }
 
 impl Ports {
-    /// A socket for `destination`: a fresh one while there are few, then the least used one of the
-    /// same destination. `preferred` chooses the port where it is free.
+    /// A lane to `destination`: over a fresh socket while there are few, then the least used one of the same
+    /// destination, then one over a socket of others. `preferred` chooses the port of a fresh socket where it is free.
     pub(crate) fn get(
         &self,
         destination: Destination,
         preferred: Option<u16>,
-    ) -> io::Result<Arc<PortSocket>> {
+    ) -> io::Result<Arc<Lane>> {
         let open = if destination.ip.is_ipv4() { &self.open_v4 } else { &self.open_v6 };
-        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.retain(|_, list| {
-            list.retain(|socket| socket.strong_count() > 0);
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|_, list| {
+            list.retain(|lane| lane.strong_count() > 0);
             !list.is_empty()
         });
-        let cap = soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
-        let list = sockets.entry(destination).or_default();
-        if open.load(Relaxed) >= cap {
-            let least = list.iter().min_by_key(|socket| socket.strong_count());
-            if let Some(socket) = least.and_then(Weak::upgrade) {
-                return Ok(socket);
+        let used = open.load(Relaxed);
+        if used >= limit(CAP, 16) {
+            let own = lanes.get(&destination).into_iter().flatten();
+            let least = own.min_by_key(|lane| lane.strong_count());
+            if let Some(lane) = least.and_then(Weak::upgrade) {
+                return Ok(lane);
             }
         }
-        let socket = Arc::new(open_socket(destination.ip, preferred, open)?);
-        list.push(Arc::downgrade(&socket));
-        Ok(socket)
+        let shared = (used >= limit(CAP, 16))
+            .then(|| shared(&lanes, destination, used >= limit(MOST, 4)))
+            .flatten();
+        let socket = match shared {
+            Some(socket) => socket,
+            None => Arc::new(open_socket(destination.ip, preferred, open)?),
+        };
+        let lane = Lane::new(socket);
+        lanes.entry(destination).or_default().push(Arc::downgrade(&lane));
+        Ok(lane)
     }
+}
+
+/// `most`, or a share of the descriptors that the process may have.
+fn limit(most: u64, share: u64) -> usize {
+    soft_limit().map_or(most, |limit| most.min(limit / share)) as usize
+}
+
+/// The socket with the fewest destinations among those that may serve `destination` as well; among all of its family if
+/// it `must` be one.
+fn shared(
+    lanes: &HashMap<Destination, Vec<Weak<Lane>>>,
+    destination: Destination,
+    must: bool,
+) -> Option<Arc<PortSocket>> {
+    let mut sockets: HashMap<u16, (bool, Arc<PortSocket>)> = HashMap::new();
+    for (other, list) in lanes {
+        if other.ip.is_ipv4() != destination.ip.is_ipv4() {
+            continue;
+        }
+        for lane in list.iter().filter_map(Weak::upgrade) {
+            let entry = sockets.entry(lane.port()).or_insert((false, lane.socket.clone()));
+            entry.0 |= other.collides(&destination);
+        }
+    }
+    let usable = sockets.into_values().filter(|(collides, _)| must || !collides);
+    usable
+        .min_by_key(|(collides, socket)| (*collides, Arc::strong_count(socket)))
+        .map(|(_, socket)| socket)
 }
 
 fn open_socket(
@@ -124,7 +191,7 @@ fn open_socket(
     // A kernel without the option would ignore the control message and send one long datagram.
     let gso = udp::option::<1>(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
     open.fetch_add(1, Relaxed);
-    Ok(PortSocket { fd, port, gso: AtomicBool::new(gso), open: open.clone() })
+    Ok(PortSocket { fd, port, gso, open: open.clone() })
 }
 
 /// Binds to the preferred port or, failing that, to the first free one from a random start.
@@ -158,38 +225,67 @@ mod tests {
         Destination { ip: Ipv4Addr::LOCALHOST.into(), scope_id: 0, slot }
     }
 
+    fn ports_of(lanes: &[Arc<Lane>]) -> Vec<u16> {
+        let mut ports: Vec<_> = lanes.iter().map(|lane| lane.port()).collect();
+        ports.sort();
+        ports.dedup();
+        ports
+    }
+
     #[test]
     fn sockets_are_fresh_up_to_the_cap_then_shared_within_a_destination() {
         let ports = Ports::default();
-        let cap = soft_limit().map_or(CAP, |limit| CAP.min(limit / 16)) as usize;
+        let cap = limit(CAP, 16);
         let first: Vec<_> = (0..cap).map(|_| ports.get(destination(1), None).unwrap()).collect();
-        let mut numbers: Vec<_> = first.iter().map(|socket| socket.port).collect();
-        numbers.sort();
-        numbers.dedup();
+        let numbers = ports_of(&first);
         assert_eq!(numbers.len(), cap, "one port each");
         assert!(numbers[0] >= FIRST_PORT);
 
-        let shared: Vec<_> = (0..cap).map(|_| ports.get(destination(1), None).unwrap()).collect();
-        for socket in &first {
-            assert_eq!(Arc::strong_count(socket), 2, "shared evenly");
+        let again: Vec<_> = (0..cap).map(|_| ports.get(destination(1), None).unwrap()).collect();
+        for lane in &first {
+            assert_eq!(Arc::strong_count(lane), 2, "shared evenly");
         }
         let other = ports.get(destination(2), None).unwrap();
-        assert!(!numbers.contains(&other.port), "another slot never shares");
+        assert!(!numbers.contains(&other.port()), "another slot never shares");
         assert_eq!(ports.open_v4.load(Relaxed), cap + 1);
 
-        drop((first, shared, other));
+        drop((first, again, other));
         assert_eq!(ports.open_v4.load(Relaxed), 0, "closed with the last flow");
-        let again = ports.get(destination(1), None).unwrap();
-        assert_eq!(ports.sockets.lock().unwrap().len(), 1);
-        drop(again);
+    }
+
+    #[test]
+    fn two_thousand_destinations_are_few_sockets() {
+        let ports = Ports::default();
+        let hosts: Vec<_> = (0..2000u32)
+            .map(|host| {
+                let ip = Ipv4Addr::from(0x7f01_0000 + host).into();
+                ports.get(Destination { ip, ..destination(1) }, None).unwrap()
+            })
+            .collect();
+        assert_eq!(ports_of(&hosts).len(), limit(CAP, 16), "different hosts share");
+        let most = ports_of(&hosts)
+            .iter()
+            .map(|port| hosts.iter().filter(|lane| lane.port() == *port).count())
+            .max();
+        assert!(most.unwrap() <= 2000 / limit(CAP, 16) + 2, "evenly: {most:?}");
+
+        let few = limit(MOST, 4) as u32 - limit(CAP, 16) as u32;
+        let slots: Vec<_> =
+            (0..few).map(|slot| ports.get(destination(slot), None).unwrap()).collect();
+        assert_eq!(ports_of(&slots).len(), few as usize, "slots of one host do not");
+        let more: Vec<_> =
+            (few..1023).map(|slot| ports.get(destination(slot), None).unwrap()).collect();
+        assert!(ports.open_v4.load(Relaxed) <= limit(MOST, 4), "until there are too many");
+        drop((hosts, slots, more));
+        assert_eq!(ports.open_v4.load(Relaxed), 0);
     }
 
     #[test]
     fn preferred_ports_are_taken_where_free() {
         let ports = Ports::default();
-        let free = ports.get(destination(1), None).unwrap().port;
-        let socket = ports.get(destination(1), Some(free)).unwrap();
-        assert_eq!(socket.port, free);
-        assert_ne!(ports.get(destination(1), Some(free)).unwrap().port, free);
+        let free = ports.get(destination(1), None).unwrap().port();
+        let lane = ports.get(destination(1), Some(free)).unwrap();
+        assert_eq!(lane.port(), free);
+        assert_ne!(ports.get(destination(1), Some(free)).unwrap().port(), free);
     }
 }
