@@ -34,3 +34,15 @@ fn closing_every_descriptor_spares_the_engine() {
     let program = compiled!("closes_all");
     judged(Place::new().run(&program), 36);
 }
+
+#[test]
+fn a_limit_on_file_sizes_ends_no_program() {
+    let program = compiled!("file_limit");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (trace, counters) = (folder.path().join("trace.pcap"), folder.path().join("counters"));
+    let place = Place::new();
+    let run = place.run(&program).option("--trace").option(&trace);
+    judged(run.env("PEERDMA_COUNTERS", &counters), 6);
+    let bytes = |path| std::fs::metadata(path).expect("a file").len();
+    assert_eq!((bytes(&trace), bytes(&counters)), (4096, 0), "the limit was met");
+}

@@ -8,6 +8,10 @@
 //! The synchronous ones (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS) stay unblocked: they belong to the thread that
 //! causes them, and the guarded copies need them.
 
+mod file_limit;
+
+pub use file_limit::growing_files;
+
 use std::io;
 use std::thread::{Builder, JoinHandle};
 

@@ -70,14 +70,20 @@ impl Way {
     }
 }
 
+/// What to do about a directory that is refused for its size.
+fn file_limit(errno: &rustix::io::Errno) -> &'static str {
+    let limited = *errno == rustix::io::Errno::FBIG;
+    if limited { "; raise the limit on the size of files (ulimit -f)" } else { "" }
+}
+
 /// Why a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The registry gave no slot; its words say why and what helps.
     #[error(transparent)]
     Registry(#[from] registry::Error),
-    /// No memory for the shared directory.
-    #[error("the shared directory cannot be made: {0}")]
+    /// No memory for the shared directory, or a limit on files (`ulimit -f`) below its size.
+    #[error("the shared directory cannot be made: {0}{why}", why = file_limit(.0))]
     Directory(rustix::io::Errno),
     /// The UDP link cannot be set up.
     #[error("the UDP link cannot be set up: {0}")]

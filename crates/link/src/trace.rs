@@ -66,7 +66,8 @@ impl Trace {
         // Two that begin the same file must not both write its header.
         file.lock()?;
         let begun = file.metadata()?.len() > 0;
-        let written = if begun { Ok(()) } else { file.write_all(&header()) };
+        let written =
+            if begun { Ok(()) } else { guest_thread::growing_files(|| file.write_all(&header())) };
         file.unlock()?;
         written?;
         Ok(Trace::with(Box::new(Kept::new(file.into()))))
@@ -125,7 +126,9 @@ impl Drop for Trace {
 impl State {
     fn write(&mut self) {
         if self.failed.is_none() {
-            let result = self.out.write_all(&self.waiting).and_then(|()| self.out.flush());
+            let result = guest_thread::growing_files(|| {
+                self.out.write_all(&self.waiting).and_then(|()| self.out.flush())
+            });
             self.failed = result.err();
         }
         self.waiting.clear();

@@ -28,10 +28,13 @@ unsafe impl Sync for Shm {}
 
 impl Shm {
     /// A new region of `bytes` (rounded up to whole words), zeroed. Untouched pages take no memory.
+    ///
+    /// # Errors
+    /// `FBIG` when RLIMIT_FSIZE is less, else what `memfd_create` and `mmap` say.
     pub fn create(name: &str, bytes: usize) -> Result<Shm> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let len = bytes.checked_next_multiple_of(8).ok_or(Errno::INVAL)?;
-        rustix::fs::ftruncate(&fd, len as u64)?;
+        guest_thread::growing_files(|| rustix::fs::ftruncate(&fd, len as u64))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         Shm::map(fd, len)
     }
