@@ -46,3 +46,8 @@ fn a_limit_on_file_sizes_ends_no_program() {
     let bytes = |path| std::fs::metadata(path).expect("a file").len();
     assert_eq!((bytes(&trace), bytes(&counters)), (4096, 0), "the limit was met");
 }
+
+#[test]
+fn blocked_signals_do_not_turn_gone_memory_into_death() {
+    judged(Place::new().run(&compiled!("masked")), 4);
+}

@@ -4,6 +4,7 @@
 //! interposed by the shim and would come back to us).
 
 use super::arch;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use std::sync::Once;
@@ -193,7 +194,21 @@ pub fn install() {
     });
 }
 
+thread_local! {
+    /// Whether this thread has unblocked the signals since it began. Threads inherit masks, also from before [`install`].
+    static UNBLOCKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Before a thread's first touch, [`unblock_signals`].
+#[inline]
+pub(super) fn ensure_unblocked() {
+    if !UNBLOCKED.replace(true) {
+        unblock_signals();
+    }
+}
+
 /// Unblocks SIGSEGV and SIGBUS in the calling thread, as every thread needs that touches guarded memory.
+#[cold]
 pub fn unblock_signals() {
     kernel_sigprocmask(libc::SIG_UNBLOCK, bit(libc::SIGSEGV) | bit(libc::SIGBUS), None);
 }

@@ -9,8 +9,10 @@
 //! and new bytes, as a DMA engine's would. Aligned words of up to 8 bytes are never torn, and the last byte of a
 //! [`copy_to`] changes last.
 //!
-//! [`install`] must have run before the first guarded touch; a thread that touches must not block the two signals
-//! ([`unblock_signals`]), since the kernel kills a process whose blocked synchronous fault arrives.
+//! [`install`] must have run before the first guarded touch. A thread that touches must not block the two signals, since the
+//! kernel kills a process whose blocked synchronous fault arrives: a thread's first touch unblocks them
+//! ([`unblock_signals`]), and the interposed `sigprocmask` keeps them so. What remains are masks that come with a signal
+//! handler, a saved context or a bare system call.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -64,8 +66,11 @@ fn done(code: u32) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault) }
 }
 
-/// Refuses ranges that no user mapping can have: they would wrap, or reach the kernel's half.
+/// Begins every touch: its thread takes the signals. Refuses ranges that no user mapping can have: they would wrap, or
+/// reach the kernel's half.
+#[inline]
 fn range(addr: u64, len: usize) -> Result<usize, Fault> {
+    handler::ensure_unblocked();
     match addr.checked_add(len as u64) {
         Some(end) if end <= 1 << 63 => Ok(addr as usize),
         _ => Err(Fault),
