@@ -51,3 +51,12 @@ fn a_limit_on_file_sizes_ends_no_program() {
 fn blocked_signals_do_not_turn_gone_memory_into_death() {
     judged(Place::new().run(&compiled!("masked")), 4);
 }
+
+#[test]
+fn the_limit_on_locked_memory_counts_where_it_is_told_to() {
+    let program = compiled!("memlock");
+    let place = Place::new();
+    judged(place.run(&format!("{program} ignore")), 7);
+    let enforced = place.run(&format!("{program} enforce"));
+    judged(enforced.option("--memlock").option("enforce"), 7);
+}

@@ -65,12 +65,25 @@ pub struct Device {
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
+    /// Whether registered memory counts against the limit on locked memory (`ulimit -l`), as it does on a real device
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub memlock: Memlock,
     /// Let the library say on stderr what it refuses, and why
     #[arg(long)]
     pub log: bool,
     /// Use this build of the library instead of the embedded one
     #[arg(long, value_name = "libibverbs.so", env = "PEERDMA_LIBRARY", hide = true)]
     pub library: Option<PathBuf>,
+}
+
+/// What RLIMIT_MEMLOCK means to registrations.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Memlock {
+    /// Nothing: the software HCA locks no memory
+    #[default]
+    Ignore,
+    /// A registration beyond it fails as the kernel's does, unless the program has CAP_IPC_LOCK
+    Enforce,
 }
 
 /// Run a program on the software HCA.

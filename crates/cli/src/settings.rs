@@ -1,6 +1,6 @@
 //! The environment that puts a program on the software HCA.
 
-use crate::args::Device;
+use crate::args::{Device, Memlock};
 use crate::embedded;
 use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
@@ -17,6 +17,8 @@ pub const PLATFORM: &str = "PEERDMA_PLATFORM";
 const TRACE: &str = "PEERDMA_TRACE";
 /// Name of the variable with the file for the counters.
 pub const COUNTERS: &str = "PEERDMA_COUNTERS";
+/// Name of the variable that makes the limit on locked memory count.
+const MEMLOCK: &str = "PEERDMA_MEMLOCK";
 /// Name of the variable that makes the library speak.
 pub const LOG: &str = "PEERDMA_LOG";
 
@@ -35,6 +37,9 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
     }
     if let Some(trace) = &device.trace {
         variables.push((TRACE, trace_file(trace)?.into()));
+    }
+    if device.memlock == Memlock::Enforce {
+        variables.push((MEMLOCK, "enforce".into()));
     }
     if device.log {
         variables.push((LOG, "1".into()));

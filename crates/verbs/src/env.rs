@@ -13,6 +13,12 @@ pub fn platform() -> Option<PathBuf> {
     path("PEERDMA_PLATFORM")
 }
 
+/// Whether RLIMIT_MEMLOCK limits what is registered.
+pub fn enforces_memlock() -> bool {
+    static ENFORCES: OnceLock<bool> = OnceLock::new();
+    *ENFORCES.get_or_init(|| std::env::var("PEERDMA_MEMLOCK").is_ok_and(|mode| mode == "enforce"))
+}
+
 /// Where to write a packet trace.
 pub fn trace() -> Option<PathBuf> {
     path("PEERDMA_TRACE")

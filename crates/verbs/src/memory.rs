@@ -76,6 +76,8 @@ fn lines(platform: &Platform) -> String {
 pub fn user(addr: u64, len: u64, access: AccessFlags) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
     let space = mm::AddressSpace::process();
+    // Each time: a forked child has a space of its own.
+    space.enforce_memlock(env::enforces_memlock());
     Ok(Umem::from_user(&space, addr, len, access, hca, platform)?)
 }
 
