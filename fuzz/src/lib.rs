@@ -35,5 +35,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "netlink", run: link::netlink, seeds: link::netlink_seeds },
     Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
+    Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
 ];

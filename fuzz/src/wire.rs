@@ -1,5 +1,6 @@
 //! Targets of the crate `wire`.
 
+use ::wire::frame::{ETHERNET_LEN, Frame};
 use ::wire::grh::Grh;
 use ::wire::icrc::{self, Addresses, Checker, FlowCrc};
 use ::wire::{BTH_LEN, GRH_LEN, Headers, MAX_HEADERS_LEN, Opcode};
@@ -86,4 +87,28 @@ pub fn grh_seeds() -> Vec<Vec<u8>> {
     let v4 = Addresses::V4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let v6 = Addresses::V6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
     [v4, v6].map(|addresses| grh(addresses).emit().to_vec()).to_vec()
+}
+
+/// Ethernet frames as flow steering reads them: what is found lies inside the frame, and cutting it finds no more.
+pub fn frame_parse(data: &[u8]) {
+    let Some(frame) = Frame::parse(data) else {
+        return assert!(data.len() < ETHERNET_LEN);
+    };
+    assert_eq!(frame.dst[..], data[..6]);
+    assert!(frame.ports.is_none() || frame.ip.is_some());
+    let cut = Frame::parse(&data[..data.len() - 1]);
+    let found = |frame: &Frame| u8::from(frame.ip.is_some()) + u8::from(frame.ports.is_some());
+    assert!(cut.is_none_or(|cut| found(&cut) <= found(&frame)));
+}
+
+/// UDP over IPv4, and TCP over IPv6 behind a VLAN tag.
+pub fn frame_seeds() -> Vec<Vec<u8>> {
+    let mut udp = vec![1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    udp.extend([0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    udp.extend([4, 0xd2, 0x16, 0x2e, 0, 8, 0, 0]);
+    let mut tcp = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0xac, 0x0c, 0x86, 0xdd];
+    tcp.extend([0x60, 0, 0, 0, 0, 20, 6, 64]);
+    tcp.extend([0x20; 32]);
+    tcp.extend([4, 0xd2, 0x16, 0x2e, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
+    vec![udp, tcp]
 }

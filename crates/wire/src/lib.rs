@@ -7,6 +7,7 @@
 
 mod codec;
 mod crc_field;
+pub mod frame;
 pub mod grh;
 mod headers;
 pub mod icrc;
