@@ -27,6 +27,8 @@ counters! {
     tx_trains,
     /// Bytes of UDP payload that the kernel took.
     tx_bytes,
+    /// Ethernet frames of raw packets that the kernel took.
+    tx_frames,
     /// Datagrams handed out.
     rx_datagrams,
     /// System-call messages that carried datagrams, good or bad: GRO trains and lone ones.

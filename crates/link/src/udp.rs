@@ -1,5 +1,5 @@
 //! The system calls of the UDP path that rustix does not offer: `sendmmsg`, `recvmmsg` and the UDP
-//! socket options. All unsafe code of this crate is here; the rest hands in and gets slices.
+//! socket options. Unsafe code is here and in `packet`, a CRC kernel apart; the rest hands in and gets slices.
 
 use crate::cmsg::Control;
 use crate::name::Name;
