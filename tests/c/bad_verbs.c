@@ -354,7 +354,6 @@ static void queue_pairs(void)
 	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { 1, 1, 1, 1, 1 << 20 } }), "QP of too many inline bytes");
 	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .cap = { -1, -1, -1, -1, -1 } }), "QP of 2^32-1 everything");
 	row(page, EINVAL, qp_of((struct ibv_qp_init_attr){ .qp_type = 77 }), "QP of type 77");
-	row(page, EOPNOTSUPP, qp_of((struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RAW_PACKET, .cap = { 1, 1, 1, 1, 0 } }), "raw packet QP");
 	row(page, EOPNOTSUPP, qp_of((struct ibv_qp_init_attr){ .qp_type = IBV_QPT_DRIVER, .cap = { 1, 1, 1, 1, 0 } }), "driver QP");
 	struct ibv_qp_init_attr none = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
 	row(page, EINVAL, POINTER(ibv_destroy_qp, ibv_create_qp(pd, &none)), "QP without CQs");
@@ -550,18 +549,11 @@ static void posting_datagrams(void)
 static void not_offered(void)
 {
 	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
-	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq };
-	struct ibv_rwq_ind_table_init_attr table = { .log_ind_tbl_size = 0 };
 	struct ibv_alloc_dm_attr dm = { .length = 4096, .comp_mask = 1 << 20 };
-	struct ibv_flow_attr flow = { .size = sizeof(flow), .port = 1 };
 	struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 1, 1 } };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
 	row(MAN("ibv_attach_mcast"), EINVAL, ibv_attach_mcast(qp, &gid, 0), "attach a connection to a multicast group");
 	row(MAN("ibv_attach_mcast"), EINVAL, ibv_detach_mcast(qp, &gid, 0), "detach a connection from a multicast group");
-	row(MAN("ibv_create_flow"), EOPNOTSUPP, POINTER(ibv_destroy_flow, ibv_create_flow(qp, &flow)), "steering flow");
-	row(MAN("ibv_create_wq"), EOPNOTSUPP, POINTER(ibv_destroy_wq, ibv_create_wq(context, &wq)), "work queue");
-	row(MAN("ibv_create_rwq_ind_table"), EOPNOTSUPP,
-	    POINTER(ibv_destroy_rwq_ind_table, ibv_create_rwq_ind_table(context, &table)), "indirection table");
 	int got = POINTER(ibv_free_dm, ibv_alloc_dm(context, &dm));
 	equal(MAN("ibv_alloc_dm"), 1, got == EINVAL || got == EOPNOTSUPP, "device memory with an unknown comp_mask");
 	row(MAN("ibv_alloc_null_mr"), EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_alloc_null_mr(pd)), "null MR");

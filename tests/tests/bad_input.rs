@@ -69,7 +69,7 @@ fn judged(place: &Place, line: &str, least: u32) {
 
 #[test]
 fn wrong_arguments_get_the_specified_errno() {
-    judged(&Place::here(), &compiled!("bad_verbs"), 245);
+    judged(&Place::here(), &compiled!("bad_verbs"), 242);
 }
 
 #[test]
@@ -103,6 +103,11 @@ fn counters_count_what_they_were_told_to() {
 }
 
 #[test]
+fn flow_rules_and_work_queues_are_what_they_can_be() {
+    judged(&Place::apart(User::Same), &compiled!("bad_flows"), if is_root() { 93 } else { 41 });
+}
+
+#[test]
 fn atomic_writes_and_flushes_need_their_rights() {
     judged(&Place::here(), &compiled!("bad_placement"), 35);
 }
@@ -121,9 +126,10 @@ fn memory_may_go_away_under_traffic() {
 fn all_of_it_as_a_plain_user() {
     need_root!();
     let place = Place::apart(User::Nobody);
-    judged(&place, &compiled!("bad_verbs"), 245);
+    judged(&place, &compiled!("bad_verbs"), 242);
     judged(&place, &compiled!("bad_states"), 1700);
     judged(&place, &compiled!("bad_completions"), 780);
+    judged(&place, &compiled!("bad_flows"), 41);
     judged(&place, &compiled!("gone_memory"), 260);
 }
 

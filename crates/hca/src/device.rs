@@ -14,6 +14,7 @@ use crate::pd::Pd;
 use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
+use crate::raw::Raw;
 use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::timers::Timers;
@@ -129,6 +130,7 @@ pub struct Device {
     pub(crate) receiving: Mutex<Receiving>,
     pub(crate) timers: Timers,
     pub(crate) gsi: Gsi,
+    pub(crate) raw: Raw,
     pub(crate) thread: Thread,
     this: Weak<Device>,
 }
@@ -184,6 +186,7 @@ impl Device {
             receiving: Mutex::new(Receiving::new()),
             timers: Timers::new(epoch),
             gsi: Gsi::default(),
+            raw: Raw::default(),
             thread,
             this: this.clone(),
         });
@@ -570,15 +573,19 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Invalid`] when a size is out of limits or an object belongs to another domain,
-    /// [`Error::NoMemory`] when no number is free.
+    /// [`Error::NoMemory`] when no number is free, [`Error::System`] when an interface for raw packets is not to be had.
     pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>> {
         self.alive()?;
         self.check_qp(&init)?;
         let device = self.arc()?;
+        let frame_port = match init.qp_type {
+            QpType::RawPacket => Some(self.frame_port()?),
+            _ => None,
+        };
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
         let number = u32::from(self.slot) << 14 | index as u32;
-        let qp = Qp::new(&device, number, pd, init);
+        let qp = Qp::new(&device, number, pd, init, frame_port);
         table.places[index] = Some(qp.clone());
         table.used += 1;
         Ok(qp)
@@ -641,7 +648,11 @@ impl Device {
         Ok(())
     }
 
-    fn arc(&self) -> Result<Arc<Device>> {
+    pub(crate) fn weak(&self) -> Weak<Device> {
+        self.this.clone()
+    }
+
+    pub(crate) fn arc(&self) -> Result<Arc<Device>> {
         self.this.upgrade().ok_or(Error::Lost("the device is being closed"))
     }
 }

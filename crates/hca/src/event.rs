@@ -4,6 +4,7 @@ use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::types::EventType;
+use crate::wq::Wq;
 use std::sync::Weak;
 
 /// The object an asynchronous event is about.
@@ -15,6 +16,8 @@ pub enum EventSource {
     Qp(Weak<Qp>),
     /// A shared receive queue.
     Srq(Weak<Srq>),
+    /// A work queue.
+    Wq(Weak<Wq>),
     /// A port, from 1.
     Port(u32),
     /// The device itself.

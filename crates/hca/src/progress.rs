@@ -12,7 +12,7 @@ use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::transport::Rx;
 use descriptors::Kept;
-use link::{Batch, Datagram, Receiver};
+use link::{Batch, Datagram, FrameReceiver, Receiver};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -29,6 +29,8 @@ const BYTES_AN_ANSWER: usize = 64 << 10;
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
     receiver: Receiver,
+    /// Made with the first flow rule.
+    frames: Option<FrameReceiver>,
     batch: Batch,
     /// QPs that packets of this turn touched.
     touched: Vec<Arc<Qp>>,
@@ -47,6 +49,7 @@ impl Receiving {
     pub(crate) fn new() -> Receiving {
         Receiving {
             receiver: Receiver::new(),
+            frames: None,
             batch: Batch::new(),
             touched: Vec::new(),
             seen: LinkCounts::default(),
@@ -79,7 +82,7 @@ impl Device {
 
     /// One turn; answers with the bytes of payload it took.
     fn turn(&self, receiving: &mut Receiving) -> usize {
-        let Receiving { receiver, batch, touched, seen } = receiving;
+        let Receiving { receiver, frames, batch, touched, seen } = receiving;
         // One reading of the clock serves the turn, taken only once something happened.
         let mut now = None;
         let (mut bytes, mut unanswered) = (0, 0);
@@ -94,6 +97,7 @@ impl Device {
                 batch.flush(self.endpoint());
             }
         });
+        bytes += self.receive_frames(frames, batch, touched);
         let now = now.unwrap_or_else(Instant::now);
         self.answer(touched, now, batch);
         if self.timers.due(now) {
@@ -374,6 +378,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     let timeout = relief.or_else(|| until_timer(device));
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+    let tap = device.raw.tap();
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
     let watch = device.port.watch_fd();
@@ -381,6 +386,9 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     if relief.is_none() {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        if let Some(tap) = &tap {
+            fds.push(PollFd::from_borrowed_fd(tap.fd(), PollFlags::IN));
         }
     }
     // Interrupted or not, the caller looks at everything else afterwards.

@@ -6,20 +6,21 @@ use crate::device::{Device, Way};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
+use crate::rss::Rss;
 use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{Cx, Fill, Init, Rx, Sink, To, Transport, Tx};
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
-use link::Batch;
-use link::ip_of_gid;
+use link::{Batch, FrameBatch, FramePort, ip_of_gid};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use umem::AccessError;
 use wire::Headers;
+use wire::frame::Frame;
 
 /// What a QP is created from.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ pub struct QpInit {
     pub sq_sig_all: bool,
     /// Where its queues live, of [`QueueMemory::bytes_of_qp`]; `None` = in the engine's own memory.
     pub memory: Option<QueueMemory>,
+    /// Frames are spread over work queues instead; only of raw packets, without other queues.
+    pub rss: Option<Rss>,
 }
 
 impl QpInit {
@@ -56,6 +59,8 @@ struct Core {
     peer: Option<IpAddr>,
     appointment: Appointment,
     destroyed: bool,
+    /// Frames on their way out.
+    frames: FrameBatch,
 }
 
 /// A queue pair. Lock order: `core`, then an SRQ's queue, then a CQ's ring.
@@ -64,6 +69,8 @@ pub struct Qp {
     number: u32,
     init: QpInit,
     pd: Arc<Pd>,
+    /// What carries its frames, if it is of raw packets.
+    frame_port: Option<Arc<FramePort>>,
     core: Mutex<Core>,
     /// The program's handles: it may open the receiving half of XRC more than once.
     handles: AtomicU32,
@@ -77,7 +84,13 @@ impl std::fmt::Debug for Qp {
 }
 
 impl Qp {
-    pub(crate) fn new(device: &Arc<Device>, number: u32, pd: &Arc<Pd>, init: QpInit) -> Arc<Qp> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        number: u32,
+        pd: &Arc<Pd>,
+        init: QpInit,
+        frame_port: Option<Arc<FramePort>>,
+    ) -> Arc<Qp> {
         let srq = init.srq.as_ref().map(Srq::shared);
         let transport = Transport::new(Init {
             qp_type: init.qp_type,
@@ -99,16 +112,21 @@ impl Qp {
         if let Some(xrcd) = &init.xrcd {
             xrcd.add_user();
         }
+        if let Some(rss) = &init.rss {
+            rss.table.add_user();
+        }
         let qp = Arc::new_cyclic(|this| Qp {
             device: Arc::downgrade(device),
             number,
             pd: pd.clone(),
+            frame_port,
             core: Mutex::new(Core {
                 transport,
                 way: None,
                 peer: None,
                 appointment: Appointment::default(),
                 destroyed: false,
+                frames: FrameBatch::default(),
             }),
             init,
             handles: AtomicU32::new(1),
@@ -148,6 +166,10 @@ impl Qp {
         &self.init
     }
 
+    pub(crate) fn frame_port(&self) -> Option<&FramePort> {
+        self.frame_port.as_deref()
+    }
+
     /// Protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
@@ -167,8 +189,11 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an illegal transition, mask or value; [`Error::Unreachable`] when the address has no
-    /// route.
+    /// route; [`Error::NotSupported`] for one that only spreads frames, which has no state.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        if self.init.rss.is_some() {
+            return Err(Error::NotSupported("an RSS queue pair has no state"));
+        }
         let device = self.device()?;
         let connected = self.init.qp_type.is_connected();
         if mask.contains(AttrMask::PORT) {
@@ -318,6 +343,9 @@ impl Qp {
         if let Some(device) = device {
             device.remove_qp(self.number);
             device.forget_multicast(self.number);
+            if self.frame_port.is_some() {
+                device.forget_flows(self.number);
+            }
             device.keys().forget_qp(self.number);
         }
         self.pd.drop_user();
@@ -331,6 +359,9 @@ impl Qp {
         if let Some(xrcd) = &self.init.xrcd {
             xrcd.drop_user();
         }
+        if let Some(rss) = &self.init.rss {
+            rss.table.drop_user();
+        }
     }
 
     /// One packet from the wire. `batch` collects what it makes the QP send.
@@ -343,6 +374,26 @@ impl Qp {
         }
         device.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
         self.run(device, &mut core, now, batch, |transport, cx| transport.receive(rx, cx));
+    }
+
+    /// One Ethernet frame that steering chose the QP for; `parsed` is what it saw of it.
+    pub(crate) fn receive_frame(
+        &self,
+        device: &Device,
+        bytes: &[u8],
+        parsed: &Frame,
+        now: Instant,
+        batch: &mut Batch,
+    ) {
+        let mut core = self.core();
+        if core.destroyed {
+            return device.directory().count(Counter::RxDropped, 1);
+        }
+        device.directory().add_traffic(self.number, 0, bytes.len() as u64);
+        if let Some(queue) = self.init.rss.as_ref().and_then(|rss| rss.queue(parsed)) {
+            return queue.receive_frame(device, bytes);
+        }
+        self.run(device, &mut core, now, batch, |transport, cx| transport.receive_frame(bytes, cx));
     }
 
     /// The end of a burst of packets: acknowledges go out, and what the window now allows.
@@ -404,7 +455,13 @@ impl Qp {
         batch: &mut Batch,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
-        let mut tx = Out { device, batch, way: core.way.as_ref(), number: self.number };
+        let mut tx = Out {
+            device,
+            batch,
+            way: core.way.as_ref(),
+            number: self.number,
+            frames: self.frame_port().map(|port| (port, &mut core.frames)),
+        };
         let mut sink = Told { qp: self, device };
         let mut cx = Cx {
             now,
@@ -417,6 +474,9 @@ impl Qp {
         let result = call(&mut core.transport, &mut cx);
         if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
+        }
+        if let Some(port) = self.frame_port() {
+            core.frames.flush(port, device.endpoint().stats());
         }
         result
     }
@@ -446,6 +506,8 @@ struct Out<'a> {
     batch: &'a mut Batch,
     way: Option<&'a Way>,
     number: u32,
+    /// Of raw packets: what carries frames, and those collected for it.
+    frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
 }
 
 impl Tx for Out<'_> {
@@ -471,6 +533,13 @@ impl Tx for Out<'_> {
             }
         }
         self.device.directory().add_traffic(self.number, payload_len as u64, 0);
+        Ok(())
+    }
+
+    fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> std::result::Result<(), AccessError> {
+        let Some((port, frames)) = &mut self.frames else { return Err(AccessError::Unreachable) };
+        frames.frame(port, self.device.endpoint().stats(), len, fill)?;
+        self.device.directory().add_traffic(self.number, len as u64, 0);
         Ok(())
     }
 
@@ -547,6 +616,7 @@ mod tests {
             cap,
             sq_sig_all: true,
             memory: None,
+            rss: None,
         };
         let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
         let gids = device.gids(1).unwrap();

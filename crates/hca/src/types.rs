@@ -129,6 +129,8 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Whole Ethernet frames.
+    RawPacket = 8,
     /// The sending half of an extended reliable connection.
     XrcSend = 9,
     /// Its receiving half.
@@ -138,7 +140,7 @@ pub enum QpType {
 impl QpType {
     /// Whether a QP has one peer.
     pub fn is_connected(self) -> bool {
-        self != QpType::Ud
+        !matches!(self, QpType::Ud | QpType::RawPacket)
     }
 
     /// Whether its requests are acknowledged.

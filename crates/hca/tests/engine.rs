@@ -56,6 +56,7 @@ impl End {
             cap,
             sq_sig_all: true,
             memory: None,
+            rss: None,
         };
         let qp = device.create_qp(&pd, init).unwrap();
         let buffer = vec![0; 4 << 20];

@@ -9,6 +9,7 @@ use crate::fifo::{self, Fifo};
 use crate::object::object;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::wq::Wq;
 use hca::{AsyncEvent, EventSink, EventSource, EventType};
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -110,6 +111,7 @@ impl EventSink for Sink {
             EventSource::Cq(cq) => self.to_object(cq.as_ptr() as usize, event.event),
             EventSource::Qp(qp) => self.to_object(qp.as_ptr() as usize, event.event),
             EventSource::Srq(srq) => self.to_object(srq.as_ptr() as usize, event.event),
+            EventSource::Wq(wq) => self.to_object(wq.as_ptr() as usize, event.event),
             EventSource::Port(port) => self.to_all(u64::from(port), event.event),
             EventSource::Device => self.to_all(0, event.event),
         }
@@ -177,6 +179,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             14 | 15 => {
                 // SAFETY: destroying the SRQ waits for this acknowledgement, so it is alive.
                 unsafe { object::<Srq>(element as *mut _) }?.acks().acknowledge(1);
+            }
+            19 => {
+                // SAFETY: destroying the WQ waits for this acknowledgement, so it is alive.
+                unsafe { object::<Wq>(element as *mut _) }?.acks().acknowledge(1);
             }
             _ => {}
         }

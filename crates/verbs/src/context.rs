@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{counters, cq, cq_ex, device, dm, mr, mw, pd, post, qp, query, srq, tm, xrc};
+use crate::{counters, cq, cq_ex, device, dm, flow, mr, mw, pd, post, qp, query, srq, tm, wq, xrc};
 use descriptors::Kept;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -30,6 +30,9 @@ pub enum Owned {
     Srq(Arc<hca::Srq>),
     Xrcd(Arc<hca::Xrcd>),
     Qp(Arc<hca::Qp>),
+    Wq(Arc<hca::Wq>),
+    IndTable(Arc<hca::IndTable>),
+    Flow(Arc<hca::Flow>),
 }
 
 /// What the kernel keeps behind a uverbs file: the objects, by handle. Contexts that import one another share it.
@@ -177,9 +180,16 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     c.alloc_td = Some(pd::alloc_td);
     c.dealloc_td = Some(pd::dealloc_td);
     c.post_srq_ops = Some(tm::post_srq_ops);
+    c.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    c.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    c.destroy_wq = Some(wq::destroy_wq);
+    c.modify_wq = Some(wq::modify_wq);
+    c.create_wq = Some(wq::create_wq);
     c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.query_device_ex = Some(query::query_device_ex);
+    c.destroy_flow = Some(flow::destroy_flow);
+    c.create_flow = Some(flow::create_flow);
     c.create_qp_ex = Some(qp::create_qp_ex);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.open_xrcd = Some(xrc::open_xrcd);

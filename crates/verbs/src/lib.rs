@@ -35,6 +35,7 @@ mod env;
 mod exports;
 mod ffi;
 mod fifo;
+mod flow;
 mod fork;
 mod identity;
 mod marshal;
@@ -55,6 +56,7 @@ mod sysfs_files;
 mod tm;
 mod ucma;
 mod unsupported;
+mod wq;
 mod xrc;
 
 use std::sync::Once;

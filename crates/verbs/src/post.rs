@@ -240,14 +240,31 @@ pub(crate) unsafe extern "C" fn post_recv(
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
-        let mut list = List::new(wr);
-        // SAFETY: the program passes a list of live requests.
-        let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| recv_wr(wr)) });
-        match qp.hca().post_recv(&mut requests) {
-            Ok(()) => Ok(()),
-            Err((_, error)) => stopped(bad, list.last, error),
-        }
+        let post = |requests: &mut Requests<'_>| qp.hca().post_recv(requests).map_err(|(_, e)| e);
+        // SAFETY: the program passes a list of live requests, and null or a place to fill.
+        unsafe { recv_list(wr, bad, post) }
     })
+}
+
+/// Receive requests, read as they are taken.
+pub type Requests<'a> = dyn Iterator<Item = hca::Result<RecvWr>> + 'a;
+
+/// Posts a list by `post`, which takes what it asks for and stops at the first mistake.
+///
+/// # Safety
+/// Every element is live; `bad` is null or a place to fill.
+pub unsafe fn recv_list(
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl FnOnce(&mut Requests<'_>) -> hca::Result<()>,
+) -> Res<()> {
+    let mut list = List::new(wr);
+    // SAFETY: the caller's promise.
+    let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| recv_wr(wr)) });
+    match post(&mut requests) {
+        Ok(()) => Ok(()),
+        Err(error) => stopped(bad, list.last, error),
+    }
 }
 
 /// `ibv_post_srq_recv(3)`.

@@ -12,14 +12,14 @@ use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
 use crate::srq::Srq;
+use crate::wq::IndTable;
 use crate::xrc::Xrcd;
 use hca::{AttrMask, QpState, QpType};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-// QP types that other devices have (enum ibv_qp_type).
-const RAW_PACKET: c_uint = 8;
+// A QP type that other devices have (enum ibv_qp_type).
 const DRIVER: c_uint = 0xff;
 
 /// A queue pair. Always in the extended form.
@@ -77,7 +77,8 @@ impl Qp {
         self.hca.init().qp_type == QpType::Ud
     }
 
-    fn context(&self) -> Res<&Context> {
+    /// The context it belongs to.
+    pub fn context(&self) -> Res<&Context> {
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.as_c()).context) }
     }
@@ -88,9 +89,10 @@ fn qp_type(value: c_uint) -> Res<QpType> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
+        8 => Ok(QpType::RawPacket),
         9 => Ok(QpType::XrcSend),
         10 => Ok(QpType::XrcRecv),
-        RAW_PACKET | DRIVER => Err(UNSUPPORTED),
+        DRIVER => Err(UNSUPPORTED),
         _ => Err(INVALID),
     }
 }
@@ -155,6 +157,7 @@ unsafe fn parts(
         cap: with_room_inline(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
         memory: None,
+        rss: None,
     };
     if qp_type == QpType::XrcRecv {
         // SAFETY: the caller's promise.
@@ -197,6 +200,10 @@ unsafe fn create(
     send_ops: Option<u64>,
 ) -> Res<*mut ibv_qp> {
     let qp_type = qp_type(init.qp_type)?;
+    if qp_type == QpType::RawPacket {
+        // The kernel asks for the right before it looks at anything else.
+        context.device().check_raw_packets()?;
+    }
     // SAFETY: the caller's promise.
     let (domain, mut parts) = unsafe { parts(qp_type, context, pd, xrcd, init) }?;
     if let Some(ops) = send_ops
@@ -299,8 +306,67 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// `ibv_create_qp_ex(3)`. Beyond a PD or an XRC domain, only `send_ops_flags` and empty `create_flags` are known here; everything else is
-/// EOPNOTSUPP.
+/// The queue pair that spreads frames over an indirection table, with the checks of the kernel and of libmlx5.
+///
+/// # Safety
+/// The struct names live objects, and a hash key as long as it says.
+unsafe fn create_rss(context: &Context, init: &ibv_qp_init_attr_ex) -> Res<*mut ibv_qp> {
+    let both = QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH;
+    if init.comp_mask & both != both {
+        return Err(INVALID);
+    }
+    if init.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0
+        || qp_type(init.qp_type)? != QpType::RawPacket
+    {
+        return Err(UNSUPPORTED);
+    }
+    context.device().check_raw_packets()?;
+    let queues = [init.send_cq, init.recv_cq].iter().any(|cq| !cq.is_null()) || !init.srq.is_null();
+    if queues || init.cap.max_recv_wr != 0 || init.cap.max_recv_sge != 0 {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let (domain, table) =
+        unsafe { (object::<Pd>(init.pd)?, object::<IndTable>(init.rwq_ind_tbl)?) };
+    if !std::ptr::eq(domain.context()?, context) || !std::ptr::eq(table.context()?, context) {
+        return Err(INVALID);
+    }
+    let conf = &init.rx_hash_conf;
+    if conf.rx_hash_function != RX_HASH_FUNC_TOEPLITZ {
+        return Err(UNSUPPORTED);
+    }
+    let fields = hca::HashFields::from_bits(conf.rx_hash_fields_mask).ok_or(UNSUPPORTED)?;
+    if conf.rx_hash_key.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let key = unsafe { std::slice::from_raw_parts(conf.rx_hash_key, conf.rx_hash_key_len.into()) };
+    let hash = hca::RxHash::new(fields, key)?;
+    let table = table.hca().clone();
+    if hash.is_empty() && table.len() > 1 {
+        return Err(INVALID);
+    }
+    let parts = hca::QpInit {
+        qp_type: QpType::RawPacket,
+        send_cq: None,
+        recv_cq: None,
+        xrcd: None,
+        srq: None,
+        cap: hca::QpCap::default(),
+        sq_sig_all: false,
+        memory: None,
+        rss: Some(hca::Rss { table, hash }),
+    };
+    let hca = context.device().create_qp(domain.hca(), parts)?;
+    // SAFETY: all-zero is a valid value, as above.
+    let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    c.qp_base.qp_context = init.qp_context;
+    c.qp_base.pd = init.pd;
+    Ok(install(context, hca, c, false, None))
+}
+
+/// `ibv_create_qp_ex(3)`. Beyond a PD or an XRC domain, `send_ops_flags`, empty `create_flags` and what RSS needs are known
+/// here; everything else is EOPNOTSUPP.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -316,6 +382,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let known = QP_INIT_ATTR_PD
             | QP_INIT_ATTR_XRCD
             | QP_INIT_ATTR_CREATE_FLAGS
+            | QP_INIT_ATTR_IND_TABLE
+            | QP_INIT_ATTR_RX_HASH
             | QP_INIT_ATTR_SEND_OPS_FLAGS;
         if init.comp_mask & !known != 0 {
             return Err(UNSUPPORTED);
@@ -327,6 +395,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let both = owner == QP_INIT_ATTR_PD && init.comp_mask & other != 0;
         if init.comp_mask & owner == 0 || both {
             return Err(INVALID);
+        }
+        if init.comp_mask & (QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH) != 0 {
+            // SAFETY: the struct names live objects and a hash key.
+            let qp = unsafe { create_rss(context, init) }?;
+            init.cap = ibv_qp_cap::default();
+            return Ok(qp);
         }
         let ops = init.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let ops = ops.then_some(init.send_ops_flags);
@@ -464,7 +538,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// `ibv_query_qp(3)`. Every attribute is cheap here, so `mask` selects nothing away.
+/// `ibv_query_qp(3)`. Every attribute is cheap here, so `mask` selects nothing away. A queue pair of RSS has none, as libmlx5
+/// answers.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -475,6 +550,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the program passes a live QP and two structs to fill.
         let (qp, attr, init) = unsafe { (object::<Qp>(qp)?, arg_mut(attr)?, arg_mut(init)?) };
         qp.context()?;
+        if qp.hca.init().rss.is_some() {
+            return Err(UNSUPPORTED);
+        }
         *attr = attr_to_c(&qp.hca.query());
         // SAFETY: the C struct is live.
         let c = unsafe { &mut *qp.as_c() };
@@ -519,13 +597,16 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
 }
 
 /// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements. The receiving half of XRC goes with its last handle.
-/// EBUSY while attached to a multicast group, as `uverbs_free_qp` answers.
+/// EBUSY while attached to a multicast group, as `uverbs_free_qp` answers, or while there is a flow rule of it.
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(c) }?;
         let context = qp.context()?;
         if context.device().has_multicast(&qp.hca) {
+            return Err(Errno(libc::EBUSY));
+        }
+        if context.device().has_flows(&qp.hca) {
             return Err(Errno(libc::EBUSY));
         }
         qp.hca.close();

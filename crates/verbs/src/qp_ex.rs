@@ -37,6 +37,7 @@ pub fn operations(qp_type: QpType) -> u64 {
         QpType::XrcRecv => 0,
         QpType::Uc => CONNECTED,
         QpType::Ud => ANY,
+        QpType::RawPacket => QP_EX_WITH_SEND,
     }
 }
 

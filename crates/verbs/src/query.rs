@@ -22,6 +22,8 @@ const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 const CAP_EX_FLUSH_GLOBAL: u64 = 1 << 38;
 const CAP_EX_ATOMIC_WRITE: u64 = 1 << 40;
 const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+/// Flow rules are the program's to make.
+const CAP_MANAGED_FLOW_STEERING: u32 = 1 << 29;
 const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_CURR_QP_STATE_MOD
     | CAP_SYS_IMAGE_GUID
@@ -30,7 +32,8 @@ const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_MEM_WINDOW
     | CAP_XRC
     | CAP_MEM_MGT_EXTENSIONS
-    | CAP_MEM_WINDOW_TYPE_2B;
+    | CAP_MEM_WINDOW_TYPE_2B
+    | CAP_MANAGED_FLOW_STEERING;
 
 /// Atomics are atomic among the device's own; `IBV_ATOMIC_HCA`.
 const ATOMIC_CAP_HCA: c_int = 1;
@@ -150,6 +153,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.device_cap_flags_ex =
             u64::from(DEVICE_CAP_FLAGS) | CAP_EX_FLUSH_GLOBAL | CAP_EX_ATOMIC_WRITE;
         out.tm_caps = tm_caps(context.device().attr());
+        out.rss_caps = ibv_rss_caps {
+            supported_qpts: 1 << hca::QpType::RawPacket as u32,
+            max_rwq_indirection_tables: hca::MAX_TABLES,
+            max_rwq_indirection_table_size: 1 << hca::MAX_LOG_TABLE,
+            rx_hash_fields_mask: hca::HashFields::all().bits(),
+            rx_hash_function: RX_HASH_FUNC_TOEPLITZ,
+        };
+        out.max_wq_type_rq = hca::MAX_WQS;
         out.max_dm_size = crate::dm::MAX_BYTES;
         out.phys_port_cnt_ex = context.device().attr().phys_port_cnt;
         // SAFETY: the caller provides `size` bytes; what lies beyond our struct is cleared.

@@ -313,7 +313,7 @@ impl Transport {
         }
         match self.kind {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.enter_error(cx),
-            QpType::Uc | QpType::Ud => {
+            QpType::Uc | QpType::Ud | QpType::RawPacket => {
                 self.state = QpState::Sqe;
                 self.flush_sends(cx);
             }

@@ -260,6 +260,24 @@ impl Inbox {
         Ok(Landing { owner: self.tags.clone().map(|queue| queue as _), ..landing })
     }
 
+    /// Takes a datagram of these `parts` whole, or not at all, into the next request.
+    pub fn land(&mut self, keys: &KeyTable, pd: PdId, parts: &[&[u8]]) -> Landed {
+        let mut landing = match self.take(pd) {
+            Ok(landing) => landing,
+            Err(Refusal::QueueLost(_)) => return Landed::QueueLost,
+            Err(_) => return Landed::NotReady,
+        };
+        if landing.room() < parts.iter().map(|part| part.len() as u64).sum() {
+            // The request waits for a datagram that fits.
+            self.put_back(landing);
+            return Landed::TooLong;
+        }
+        match parts.iter().try_for_each(|part| landing.append(keys, part)) {
+            Ok(()) => Landed::Placed(landing),
+            Err(_) => Landed::Failed(landing),
+        }
+    }
+
     /// Gives back a request whose message was dropped whole.
     pub fn put_back(&mut self, landing: Landing) {
         let Landing { request, pd, owner, label, .. } = landing;
@@ -297,6 +315,20 @@ pub enum SharedQueue {
     Plain(Arc<dyn SharedReceive>),
     /// It matches tags.
     Tags(Arc<dyn TagReceive>),
+}
+
+/// What became of a datagram.
+pub enum Landed {
+    /// It fills this request.
+    Placed(Landing),
+    /// The memory of this request cannot be written.
+    Failed(Landing),
+    /// No request waits: it is dropped.
+    NotReady,
+    /// It is longer than the request, which stays: it is dropped.
+    TooLong,
+    /// The memory of the queue itself is gone.
+    QueueLost,
 }
 
 /// A consumed receive request that a message is filling from its start.

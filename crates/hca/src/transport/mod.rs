@@ -10,6 +10,7 @@
 mod completer;
 pub mod executor;
 mod qp;
+mod raw;
 mod rendezvous;
 mod requester;
 mod responder;
@@ -62,6 +63,13 @@ pub trait Tx {
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> Result<(), AccessError>;
+
+    /// Emits one Ethernet frame of `len` bytes that `fill` writes; otherwise as [`Tx::packet`]. A way out that knows no
+    /// frames fails.
+    fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> Result<(), AccessError> {
+        let _ = (len, fill);
+        Err(AccessError::Unreachable)
+    }
 
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an
     /// Ethernet fabric with priority flow control would answer by pausing it.

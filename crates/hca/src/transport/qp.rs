@@ -1,6 +1,7 @@
 //! One QP's transport as a whole: posting, packets in, packets out, time, and the end of everything in the error state.
 
 use super::executor::{Inbox, MAX_MESSAGE, SharedQueue, total_length};
+use super::raw::{MAX_FRAME, check_frame};
 use super::requester::{PKEY, Requester, service};
 use super::responder::{Responder, abandon, blank};
 use super::send::{Wqe, vendor};
@@ -77,7 +78,7 @@ impl Transport {
     /// A QP in RESET.
     pub fn new(init: Init) -> Transport {
         let attr = reset_attr(init.cap);
-        let mtu = 128 << attr.path_mtu;
+        let mtu = mtu(init.qp_type, &attr);
         let (send_slots, receives) = match init.memory {
             Some(memory) => {
                 let (sends, receives) = slots::split(memory, &init.cap);
@@ -182,6 +183,7 @@ impl Transport {
                     | SendOp::BindMw(_)
             ),
             (QpType::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+            (QpType::RawPacket, op) => matches!(op, SendOp::Send),
         };
         if !offered {
             return Err(Error::Invalid("the service does not offer the operation"));
@@ -220,6 +222,7 @@ impl Transport {
             (QpType::Ud, Some(_)) if length > self.mtu.into() => {
                 Err(Error::Invalid("a datagram is longer than the MTU"))
             }
+            (QpType::RawPacket, _) => check_frame(length),
             _ => Ok(()),
         }
     }
@@ -270,7 +273,7 @@ impl Transport {
             matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         // Membership differs in the high bit; being full members ourselves we may talk to either kind (IBA 10.9.3).
         let partition = (bth.pkey ^ PKEY) & 0x7fff == 0 || sabotage::on(Sabotage::SkipPkey);
-        if !listening || !partition || bth.opcode.service != service(self.kind) {
+        if !listening || !partition || Some(bth.opcode.service) != service(self.kind) {
             return cx.counters.count(Counter::RxDropped, 1);
         }
         match (self.kind, bth.opcode.is_response()) {
@@ -278,7 +281,7 @@ impl Transport {
             (QpType::Rc | QpType::XrcRecv, false) => self.serve(rx, cx),
             (QpType::Uc, _) => self.serve_unreliable(rx, cx),
             (QpType::Ud, _) => self.receive_datagram(rx, cx),
-            (QpType::XrcSend, false) | (QpType::XrcRecv, true) => {
+            (QpType::XrcSend, false) | (QpType::XrcRecv, true) | (QpType::RawPacket, _) => {
                 cx.counters.count(Counter::RxDropped, 1);
             }
         }
@@ -388,6 +391,11 @@ impl Transport {
 }
 
 const QUEUE_LOST: Error = Error::Lost("the memory that the program gave the queue is gone");
+
+/// Most bytes of a packet's payload: the path MTU, or a whole frame.
+pub(super) fn mtu(kind: QpType, attr: &QpAttr) -> u32 {
+    if kind == QpType::RawPacket { MAX_FRAME } else { 128 << attr.path_mtu }
+}
 
 /// What ATOMIC WRITE and FLUSH must keep to (IBA A19).
 fn check_placement(op: &SendOp, length: u64) -> Result<()> {

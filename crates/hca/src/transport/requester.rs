@@ -311,8 +311,14 @@ impl Transport {
         cx: &mut Cx<'_>,
     ) -> Result<(), AccessError> {
         let mtu = self.mtu;
-        let service = service(self.kind);
         let wqe = &mut self.req.queue[index];
+        let Some(service) = service(self.kind) else {
+            let len = wqe.length as usize;
+            cx.tx.frame(len, &mut |dst, fold| wqe.fill(0, dst, fold))?;
+            self.sent_packets += 1;
+            self.sent_bytes += len as u64;
+            return Ok(());
+        };
         let at = u64::from(packet) * u64::from(mtu);
         let last = packet + 1 == wqe.packets;
         let position = match (packet == 0, last) {
@@ -467,12 +473,13 @@ impl Transport {
     }
 }
 
-/// The wire's name of a QP type.
-pub(super) fn service(kind: QpType) -> Service {
+/// The wire's name of a QP type; whole frames have none.
+pub(super) fn service(kind: QpType) -> Option<Service> {
     match kind {
-        QpType::Rc => Service::Rc,
-        QpType::Uc => Service::Uc,
-        QpType::Ud => Service::Ud,
-        QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
+        QpType::Rc => Some(Service::Rc),
+        QpType::Uc => Some(Service::Uc),
+        QpType::Ud => Some(Service::Ud),
+        QpType::XrcSend | QpType::XrcRecv => Some(Service::Xrc),
+        QpType::RawPacket => None,
     }
 }

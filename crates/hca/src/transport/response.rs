@@ -100,8 +100,10 @@ impl Transport {
     fn respond_step(&mut self, cx: &mut Cx<'_>) {
         let mtu = self.mtu;
         let dest_qp = self.attr.dest_qp_num;
-        let service = service(self.kind);
-        let Some(response) = self.resp.responses.front_mut() else { return };
+        let (Some(service), Some(response)) = (service(self.kind), self.resp.responses.front_mut())
+        else {
+            return;
+        };
         let (operation, position, psn, syndrome) = match &response.answer {
             Answer::Ack => (
                 Operation::Acknowledge,

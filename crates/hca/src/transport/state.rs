@@ -2,7 +2,7 @@
 //! Linux `ib_modify_qp_is_ok`), and what they do.
 
 use super::Cx;
-use super::qp::Transport;
+use super::qp::{Transport, mtu};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::send::Phase;
@@ -21,6 +21,9 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     type M = AttrMask;
     let none = M::empty();
+    if kind == QpType::RawPacket {
+        return raw_rule(from, to);
+    }
     let ud = kind == QpType::Ud;
     // What the sending half of a connection retries with, and what its receiving half answers with.
     let sends = matches!(kind, QpType::Rc | QpType::XrcSend);
@@ -66,6 +69,18 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<Rule> {
         _ => return None,
     };
     Some(Rule { required, optional })
+}
+
+/// The same for raw packets, which have no attribute but their port.
+fn raw_rule(from: QpState, to: QpState) -> Option<Rule> {
+    use QpState::{Init, Reset};
+    // The transitions themselves are those of datagrams.
+    rule(QpType::Ud, from, to)?;
+    let required = match (from, to) {
+        (Reset, Init) => AttrMask::PORT,
+        _ => AttrMask::empty(),
+    };
+    Some(Rule { required, optional: AttrMask::empty() })
 }
 
 /// Checks a change of state as Linux does.
@@ -189,7 +204,7 @@ impl Transport {
                 self.state = next;
                 match (previous, next) {
                     (QpState::Init, QpState::Rtr) => {
-                        self.mtu = 128 << self.attr.path_mtu;
+                        self.mtu = mtu(self.kind, &self.attr);
                         self.resp = Responder::new(Psn::new(self.attr.rq_psn));
                     }
                     (QpState::Rtr, QpState::Rts) => {
@@ -249,7 +264,7 @@ impl Transport {
     fn reset(&mut self) {
         self.state = QpState::Reset;
         self.attr = reset_attr(self.cap);
-        self.mtu = 128 << self.attr.path_mtu;
+        self.mtu = mtu(self.kind, &self.attr);
         self.req = Requester::new(Psn::default(), self.window_bytes, self.mtu);
         self.resp = Responder::default();
         self.inbox.clear();

@@ -1,6 +1,6 @@
 //! The receiver of datagrams (IBA 9.8.3): Q_Key, then a receive request whose first 40 bytes take the network header.
 
-use super::executor::Refusal;
+use super::executor::{Landed, Landing};
 use super::qp::Transport;
 use super::responder::blank;
 use super::{Counter, Cx, Rx};
@@ -28,27 +28,7 @@ impl Transport {
             return cx.counters.count(Counter::RxDropped, 1);
         }
         self.note_established(cx);
-        let mut landing = match self.inbox.take(self.pd) {
-            Ok(landing) => landing,
-            Err(Refusal::QueueLost(_)) => return self.fail(cx),
-            Err(_) => return cx.counters.count(Counter::OutOfBuffer, 1),
-        };
-        if landing.room() < (GRH_LEN + rx.payload.len()) as u64 {
-            // The request waits for a datagram that fits.
-            self.inbox.put_back(landing);
-            return cx.counters.count(Counter::RespLocalLengthError, 1);
-        }
-        let placed = landing
-            .append(cx.keys, &network_header(rx))
-            .and_then(|()| landing.append(cx.keys, rx.payload));
-        if let Err(refusal) = placed {
-            let status = match refusal {
-                Refusal::ReceiveTooShort => WcStatus::LocLenErr,
-                _ => WcStatus::LocProtErr,
-            };
-            self.fail_receive(landing, status, cx);
-            return self.enter_error(cx);
-        }
+        let Some(landing) = self.land(&[&network_header(rx), rx.payload], cx) else { return };
         let (imm_or_key, with_imm) = match headers.imm {
             Some(imm) => (imm, WcFlags::WITH_IMM),
             None => (0, WcFlags::empty()),
@@ -62,6 +42,21 @@ impl Transport {
             solicited: headers.bth.solicited,
             ..blank(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
         });
+    }
+
+    /// Takes a datagram into a receive request, or counts why not; memory that cannot be written ends the QP.
+    pub(super) fn land(&mut self, parts: &[&[u8]], cx: &mut Cx<'_>) -> Option<Landing> {
+        match self.inbox.land(cx.keys, self.pd, parts) {
+            Landed::Placed(landing) => return Some(landing),
+            Landed::NotReady => cx.counters.count(Counter::OutOfBuffer, 1),
+            Landed::QueueLost => self.fail(cx),
+            Landed::TooLong => cx.counters.count(Counter::RespLocalLengthError, 1),
+            Landed::Failed(landing) => {
+                self.fail_receive(landing, WcStatus::LocProtErr, cx);
+                self.enter_error(cx);
+            }
+        }
+        None
     }
 }
 

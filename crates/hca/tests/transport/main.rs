@@ -1,6 +1,7 @@
 //! The transport in virtual time: two QPs, a network that misbehaves by a seed, and hand-made hostile packets.
 
 mod placement;
+mod raw;
 mod rc_lossy;
 mod requester_rules;
 mod responder_rules;

@@ -5,10 +5,11 @@ use QpState::{Err as Error_, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use hca::*;
 
 const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error_];
-const KINDS: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
+const KINDS: [QpType; 6] =
+    [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket, QpType::XrcSend, QpType::XrcRecv];
 
 /// Those with a receive queue of their own.
-const RECEIVING: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const RECEIVING: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket];
 
 /// from, to, service, required, optional. `-` is nothing.
 const TABLE: &str = "
@@ -55,6 +56,15 @@ sqd   sqd  tgt -                                                        port,av,
 sqe   rts  rc  -                                                        cur_state
 sqe   rts  uc  -                                                        cur_state,access
 sqe   rts  ud  -                                                        cur_state,qkey
+reset init raw port                                                     -
+init  init raw -                                                        -
+init  rtr  raw -                                                        -
+rtr   rts  raw -                                                        -
+rts   rts  raw -                                                        -
+rts   sqd  raw -                                                        -
+sqd   rts  raw -                                                        -
+sqd   sqd  raw -                                                        -
+sqe   rts  raw -                                                        -
 ";
 
 fn state_name(state: QpState) -> &'static str {
@@ -66,6 +76,7 @@ fn kind_name(kind: QpType) -> &'static str {
         QpType::Rc => "rc",
         QpType::Uc => "uc",
         QpType::Ud => "ud",
+        QpType::RawPacket => "raw",
         QpType::XrcSend => "ini",
         QpType::XrcRecv => "tgt",
     }
@@ -149,9 +160,8 @@ fn in_state(kind: QpType, state: QpState) -> Option<Node> {
     if state == Reset {
         return Some(node);
     }
-    let init = AttrMask::PKEY_INDEX | AttrMask::PORT;
-    let right = if kind == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
-    go(&mut node, Init, init | right);
+    let (init, _) = expected(kind, Reset, Init).unwrap();
+    go(&mut node, Init, init);
     if state == Init {
         return Some(node);
     }
@@ -163,7 +173,7 @@ fn in_state(kind: QpType, state: QpState) -> Option<Node> {
             if kind.is_reliable() {
                 return None;
             }
-            let bad = Sge { addr: 0, length: 8, lkey: 0 };
+            let bad = Sge { addr: 0, length: 64, lkey: 0 };
             let mut wr = send_wr(1, SendOp::Send, &[bad]);
             if kind == QpType::Ud {
                 let ah = device::AddressHandle::unrouted(AhAttr::default());
@@ -295,6 +305,9 @@ fn posting_depends_on_the_state() {
         for state in STATES {
             let Some(mut node) = in_state(kind, state) else { continue };
             let mut wr = send_wr(1, SendOp::Send, &[]);
+            if kind == QpType::RawPacket {
+                wr.payload = Payload::Inline(vec![0; 14].into());
+            }
             if kind == QpType::Ud {
                 let ah = device::AddressHandle::unrouted(AhAttr::default());
                 wr.datagram = Some(Datagram { ah, remote_qpn: 1, remote_qkey: 1 });

@@ -43,7 +43,7 @@ size!(ibv_context, 328);
 
 #[repr(C)]
 pub struct ibv_async_event {
-    /// Pointer to the CQ, QP or SRQ, or the port number.
+    /// Pointer to the CQ, QP, SRQ or WQ, or the port number.
     pub element: u64,
     pub event_type: c_uint,
 }
@@ -89,11 +89,17 @@ pub struct verbs_context {
     pub modify_cq: Slot,
     pub post_srq_ops:
         Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_ops_wr, *mut *mut ibv_ops_wr) -> c_int>,
-    pub destroy_rwq_ind_table: Slot,
-    pub create_rwq_ind_table: Slot,
-    pub destroy_wq: Slot,
-    pub modify_wq: Slot,
-    pub create_wq: Slot,
+    pub destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> c_int>,
+    pub create_rwq_ind_table: Option<
+        unsafe extern "C" fn(
+            *mut ibv_context,
+            *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> c_int>,
+    pub modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> c_int>,
+    pub create_wq:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
     pub query_rt_values:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
@@ -107,9 +113,9 @@ pub struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    pub destroy_flow: Slot,
+    pub destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> c_int>,
     pub placeholder2: Slot,
-    pub create_flow: Slot,
+    pub create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
     pub placeholder1: Slot,
     pub open_qp:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,

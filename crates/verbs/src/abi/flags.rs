@@ -65,12 +65,22 @@ pub const WR_TAG_SYNC: u32 = 2;
 pub const OPS_SIGNALED: i32 = 1;
 pub const OPS_TM_SYNC: i32 = 1 << 1;
 
+pub const WQT_RQ: u32 = 0;
+pub const WQ_INIT_ATTR_FLAGS: u32 = 1;
+pub const WQ_ATTR_STATE: u32 = 1;
+pub const WQ_ATTR_CURR_STATE: u32 = 1 << 1;
+pub const WQ_ATTR_FLAGS: u32 = 1 << 2;
+
+pub const RX_HASH_FUNC_TOEPLITZ: u8 = 1;
+
 pub const XRCD_INIT_ATTR_FD: u32 = 1;
 pub const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
 
 pub const QP_INIT_ATTR_PD: u32 = 1;
 pub const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub const QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub const QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 pub const QP_OPEN_ATTR_NUM: u32 = 1;

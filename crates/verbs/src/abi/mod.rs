@@ -16,6 +16,7 @@ mod counters;
 mod cq;
 mod device;
 pub mod flags;
+mod flow;
 mod kern;
 #[cfg(test)]
 mod layout;
@@ -29,6 +30,7 @@ pub use context::*;
 pub use counters::*;
 pub use cq::*;
 pub use device::*;
+pub use flow::*;
 pub use kern::*;
 pub use mr::*;
 pub use qp::*;

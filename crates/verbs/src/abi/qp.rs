@@ -2,7 +2,7 @@
 
 use super::{
     Slot, ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd,
-    ibv_sge, ibv_srq, ibv_xrcd, size,
+    ibv_rwq_ind_table, ibv_rx_hash_conf, ibv_sge, ibv_srq, ibv_xrcd, size,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -96,9 +96,8 @@ pub struct ibv_qp_init_attr_ex {
     pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut c_void,
-    /// `struct ibv_rx_hash_conf`: receive-side scaling, which this device does not have.
-    pub rx_hash_conf: [u64; 3],
+    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rx_hash_conf: ibv_rx_hash_conf,
     pub source_qpn: u32,
     pub send_ops_flags: u64,
 }

@@ -261,7 +261,7 @@ static void pairs(void)
 	REFUSED(ibv_create_qp(pd, &init), EINVAL);
 	REFUSED(ibv_open_xrcd(context, NULL), EINVAL);
 	REFUSED(ibv_open_qp(context, NULL), EINVAL);
-	init.qp_type = IBV_QPT_RAW_PACKET;
+	init.qp_type = IBV_QPT_DRIVER;
 	REFUSED(ibv_create_qp(pd, &init), EOPNOTSUPP);
 	init = basic_qp(cq);
 	init.cap.max_send_wr = UINT32_MAX;

@@ -122,9 +122,9 @@ impl Count for Counts {
     }
 }
 
-/// Emitted packets, in order.
+/// Emitted packets, in order, and emitted frames.
 #[derive(Default)]
-pub struct Outbox(pub Vec<Packet>);
+pub struct Outbox(pub Vec<Packet>, pub Vec<Vec<u8>>);
 
 impl Tx for Outbox {
     fn packet(
@@ -137,6 +137,13 @@ impl Tx for Outbox {
         let mut payload = vec![0; payload_len];
         fill(&mut payload, &mut Fold::off())?;
         self.0.push(Packet { headers: *headers, payload });
+        Ok(())
+    }
+
+    fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> Result<(), AccessError> {
+        let mut frame = vec![0; len];
+        fill(&mut frame, &mut Fold::off())?;
+        self.1.push(frame);
         Ok(())
     }
 }
@@ -416,14 +423,18 @@ impl Node {
             ..self.qp.query()
         };
         type M = AttrMask;
-        let init = M::STATE | M::PKEY_INDEX | M::PORT;
-        let init = init | if kind == QpType::Ud { M::QKEY } else { M::ACCESS_FLAGS };
+        let init = M::STATE | M::PORT;
+        let init = match kind {
+            QpType::RawPacket => init,
+            QpType::Ud => init | M::PKEY_INDEX | M::QKEY,
+            _ => init | M::PKEY_INDEX | M::ACCESS_FLAGS,
+        };
         self.modify(&QpAttr { qp_state: QpState::Init, ..base }, init).unwrap();
         let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
         let rtr = match kind {
             QpType::Rc | QpType::XrcRecv => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
             QpType::Uc | QpType::XrcSend => connected,
-            QpType::Ud => M::empty(),
+            QpType::Ud | QpType::RawPacket => M::empty(),
         };
         self.modify(&QpAttr { qp_state: QpState::Rtr, ..base }, M::STATE | rtr).unwrap();
         if setup.stop_at_rtr {
@@ -436,8 +447,8 @@ impl Node {
             QpType::XrcRecv => M::TIMEOUT,
             _ => M::empty(),
         };
-        self.modify(&QpAttr { qp_state: QpState::Rts, ..base }, M::STATE | M::SQ_PSN | rts)
-            .unwrap();
+        let psn = if kind == QpType::RawPacket { M::empty() } else { M::SQ_PSN };
+        self.modify(&QpAttr { qp_state: QpState::Rts, ..base }, M::STATE | psn | rts).unwrap();
     }
 }
 

@@ -1,0 +1,227 @@
+//! Raw packets at the device: the interface that carries its frames, the flow rules, and the way of a frame to its takers.
+//!
+//! The frames of port 1 are those of one network interface: that of the first GID, loopback only where there is no other.
+//! Who sends goes out by it; while there is a rule, what passes there is looked at. The kernel's own stack goes on seeing it
+//! all: frames are copied to a program here, never taken away from the host.
+
+use crate::counters::{Count, Counter};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::rss::IndTable;
+use crate::steering::{FlowAttr, Reach, Table, Takers};
+use crate::types::QpType;
+use crate::wq::{FIRST_NUMBER, Wq, WqInit};
+use link::{Batch, FramePort, FrameReceiver, FrameTap, TappedFrame};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Instant;
+use wire::frame::Frame;
+
+const EPERM: i32 = Errno::PERM.raw_os_error();
+const EIO: i32 = Errno::IO.raw_os_error();
+/// Frames taken in one turn of progress, so that a poll returns soon.
+const FRAMES_A_TURN: usize = 64;
+
+#[derive(Default)]
+struct Rules {
+    table: Table,
+    tap: Option<Arc<FrameTap>>,
+}
+
+/// What a device has for raw packets.
+#[derive(Default)]
+pub(crate) struct Raw {
+    /// Whether there is a tap: asked by every turn of progress.
+    open: AtomicBool,
+    rules: RwLock<Rules>,
+    port: Mutex<Weak<FramePort>>,
+    wqs: AtomicU32,
+}
+
+impl Raw {
+    fn read(&self) -> RwLockReadGuard<'_, Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rules> {
+        self.rules.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where frames come in, while there is a rule.
+    pub(crate) fn tap(&self) -> Option<Arc<FrameTap>> {
+        if self.open.load(Relaxed) { self.read().tap.clone() } else { None }
+    }
+
+    fn changed(&self, rules: &mut Rules) {
+        if rules.table.is_empty() {
+            rules.tap = None;
+        }
+        self.open.store(rules.tap.is_some(), Relaxed);
+    }
+}
+
+/// A flow rule; it ends with the value.
+#[derive(Debug)]
+pub struct Flow {
+    device: Weak<Device>,
+    id: u64,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.upgrade() {
+            let mut rules = device.raw.write();
+            rules.table.remove(self.id);
+            device.raw.changed(&mut rules);
+        }
+    }
+}
+
+impl Device {
+    /// The interface that carries the frames of port 1; the same one for all who use it at a time.
+    pub(crate) fn frame_port(&self) -> Result<Arc<FramePort>> {
+        let refused = |error: std::io::Error| {
+            let why = match error.raw_os_error() {
+                Some(EPERM) => "raw packets need CAP_NET_RAW",
+                _ => "the interface of the first GID carries no raw packets",
+            };
+            Error::System(error.raw_os_error().unwrap_or(EIO), why)
+        };
+        let ifindex = self.gids(1)?.first().map(|entry| entry.ifindex);
+        let mut known = self.raw.port.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(port) = known.upgrade() {
+            return Ok(port);
+        }
+        let port = Arc::new(FramePort::open(ifindex.unwrap_or(0)).map_err(refused)?);
+        *known = Arc::downgrade(&port);
+        Ok(port)
+    }
+
+    /// Whether raw packets can be had.
+    ///
+    /// # Errors
+    /// [`Error::System`]: EPERM without CAP_NET_RAW in the network's user namespace, ENODEV without an interface,
+    /// EOPNOTSUPP where it carries no Ethernet frames.
+    pub fn check_raw_packets(&self) -> Result<()> {
+        self.frame_port().map(drop)
+    }
+
+    /// A rule by which `qp` takes frames.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a rule that cannot be or a QP of another type than raw packet, [`Error::NotSupported`] for one
+    /// of datagrams, [`Error::NoMemory`] with too many rules, [`Error::System`] where the interface cannot be listened to.
+    pub fn create_flow(&self, qp: &Qp, attr: FlowAttr) -> Result<Arc<Flow>> {
+        self.alive()?;
+        attr.check()?;
+        let Some(port) = qp.frame_port() else {
+            return Err(match qp.init().qp_type {
+                QpType::Ud => Error::NotSupported("flow rules of datagram queue pairs"),
+                _ => Error::Invalid("only raw packet queue pairs have flow rules"),
+            });
+        };
+        let mut rules = self.raw.write();
+        let tap = match &rules.tap {
+            Some(tap) => tap.clone(),
+            None => Arc::new(FrameTap::open(port).map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(EIO);
+                Error::System(errno, "the interface cannot be listened to")
+            })?),
+        };
+        let id = rules.table.add(qp.number(), attr)?;
+        let reach = rules.table.reach(tap.mac());
+        rules.tap = Some(tap.clone());
+        self.raw.changed(&mut rules);
+        drop(rules);
+        tap.open_to(reach >= Reach::Groups, reach == Reach::All);
+        // The progress thread shall wait on the tap as well.
+        self.thread.kick();
+        Ok(Arc::new(Flow { device: self.weak(), id }))
+    }
+
+    /// Whether a rule names `qp`.
+    pub fn has_flows(&self, qp: &Qp) -> bool {
+        qp.frame_port().is_some() && self.raw.read().table.has(qp.number())
+    }
+
+    /// Takes the rules of the QP with `number` out.
+    pub(crate) fn forget_flows(&self, number: u32) {
+        let mut rules = self.raw.write();
+        rules.table.forget(number);
+        self.raw.changed(&mut rules);
+    }
+
+    /// A work queue in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a size is out of the device's limits.
+    pub fn create_wq(&self, pd: &Arc<Pd>, init: WqInit) -> Result<Arc<Wq>> {
+        self.alive()?;
+        if init.max_wr == 0 || init.max_wr > self.attr().max_qp_wr {
+            return Err(Error::Invalid("size of the work queue out of range"));
+        }
+        if init.max_sge > self.attr().max_sge {
+            return Err(Error::Invalid("too many scatter entries"));
+        }
+        let init = WqInit { max_sge: init.max_sge.max(1), ..init };
+        let number = FIRST_NUMBER | self.raw.wqs.fetch_add(1, Relaxed) & !(0xff << 24);
+        Ok(Wq::new(&self.arc()?, number, pd, init))
+    }
+
+    /// An indirection table over work queues.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless there are 2^0 to 2^13 of them.
+    pub fn create_ind_table(&self, wqs: Vec<Arc<Wq>>) -> Result<Arc<IndTable>> {
+        self.alive()?;
+        Ok(Arc::new(IndTable::new(wqs)?))
+    }
+
+    /// Takes frames that wait and hands them to their takers; answers with their bytes.
+    pub(crate) fn receive_frames(
+        &self,
+        receiver: &mut Option<FrameReceiver>,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+    ) -> usize {
+        let Some(tap) = self.raw.tap() else { return 0 };
+        let mut bytes = 0;
+        let receiver = receiver.get_or_insert_with(FrameReceiver::new);
+        receiver.receive(&tap, FRAMES_A_TURN, &mut |tapped| {
+            bytes += tapped.bytes.len();
+            self.steer(&tap, &tapped, batch, touched);
+        });
+        bytes
+    }
+
+    fn steer(
+        &self,
+        tap: &FrameTap,
+        tapped: &TappedFrame<'_>,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+    ) {
+        let Some(frame) = Frame::parse(tapped.bytes) else { return };
+        // As a NIC's switch does: what is sent to a group, or to the interface itself, comes back in.
+        let comes_in = !tapped.outgoing || frame.is_multicast() || frame.dst == tap.mac();
+        let rules = self.raw.read();
+        let takers: Takers =
+            if comes_in { rules.table.takers(&frame) } else { rules.table.sniffers().collect() };
+        drop(rules);
+        if takers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        self.directory().count(Counter::RcvdPackets, 1);
+        self.directory().count(Counter::RcvdBytes, tapped.bytes.len() as u64);
+        for qp in takers.iter().filter_map(|&qpn| self.qp(qpn)) {
+            qp.receive_frame(self, tapped.bytes, &frame, now, batch);
+            if touched.iter().all(|known| known.number() != qp.number()) {
+                touched.push(qp);
+            }
+        }
+    }
+}

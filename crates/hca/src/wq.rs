@@ -1,0 +1,251 @@
+//! Work queues (ibv_create_wq(3)): a receive queue by itself, which an indirection table hands frames to.
+
+use crate::counters::{Count, Counter};
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::{AsyncEvent, EventSource};
+use crate::pd::{Belonging, Pd};
+use crate::tm::TmInfo;
+use crate::transport::executor::{Inbox, Landed, Landing};
+use crate::types::{Completion, EventType, RecvWr, WcFlags, WcOpcode, WcStatus};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Work queues of a device that it announces.
+pub const MAX_WQS: u32 = 1 << 14;
+/// Where numbers of work queues begin: above the 24 bits of queue pair numbers, so that a completion is of one or the other.
+pub(crate) const FIRST_NUMBER: u32 = 1 << 24;
+
+/// State of a work queue (`enum ibv_wq_state`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum WqState {
+    /// Empty; takes neither requests nor frames.
+    Reset = 0,
+    /// At work.
+    Rdy = 1,
+    /// Flushes what is posted.
+    Err = 2,
+}
+
+/// What a work queue is created from (`struct ibv_wq_init_attr`).
+#[derive(Clone, Debug)]
+pub struct WqInit {
+    /// Outstanding requests.
+    pub max_wr: u32,
+    /// Scatter entries of a request.
+    pub max_sge: u32,
+    /// Where requests complete.
+    pub cq: Arc<Cq>,
+}
+
+struct Core {
+    state: WqState,
+    inbox: Inbox,
+}
+
+/// A work queue. `core` is taken under the device's `receiving`, as a QP's is.
+pub struct Wq {
+    device: Weak<Device>,
+    number: u32,
+    init: WqInit,
+    pd: Belonging,
+    core: Mutex<Core>,
+    users: AtomicU32,
+    ended: AtomicBool,
+    this: Weak<Wq>,
+}
+
+impl std::fmt::Debug for Wq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wq {{ number: {:#x} }}", self.number)
+    }
+}
+
+impl Wq {
+    pub(crate) fn new(device: &Arc<Device>, number: u32, pd: &Arc<Pd>, init: WqInit) -> Arc<Wq> {
+        init.cq.add_user();
+        Arc::new_cyclic(|this| Wq {
+            device: Arc::downgrade(device),
+            number,
+            init,
+            pd: Belonging::new(pd),
+            core: Mutex::new(Core { state: WqState::Reset, inbox: Inbox::default() }),
+            users: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            this: this.clone(),
+        })
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it was created from.
+    pub fn init(&self) -> &WqInit {
+        &self.init
+    }
+
+    /// Protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        self.pd.pd()
+    }
+
+    /// Present state.
+    pub fn state(&self) -> WqState {
+        self.core().state
+    }
+
+    /// Changes the state, if it is `current` where that is given.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] from ERR to RDY, from RESET to ERR, and where the queue is not `current`.
+    pub fn modify(&self, current: Option<WqState>, next: WqState) -> Result<()> {
+        let mut core = self.core();
+        if current.is_some_and(|current| current != core.state) {
+            return Err(Error::Invalid("curr_wq_state is not the work queue's state"));
+        }
+        match (core.state, next) {
+            (WqState::Err, WqState::Rdy) | (WqState::Reset, WqState::Err) => {
+                return Err(Error::Invalid("no such transition of the work queue's state"));
+            }
+            (_, WqState::Reset) => {
+                core.inbox.clear();
+                self.init.cq.forget(self.number);
+            }
+            (_, WqState::Err) => self.flush(&mut core),
+            (_, WqState::Rdy) => {}
+        }
+        core.state = next;
+        Ok(())
+    }
+
+    /// Appends receive requests in order. In the error state they are flushed.
+    ///
+    /// # Errors
+    /// The request refused is the last one asked for: [`Error::Invalid`] in RESET or with too many entries,
+    /// [`Error::NoMemory`] when full.
+    pub fn post(&self, requests: &mut dyn Iterator<Item = Result<RecvWr>>) -> Result<()> {
+        let mut core = self.core();
+        for request in requests {
+            let request = request?;
+            if core.state == WqState::Reset {
+                return Err(Error::Invalid("the work queue is in RESET"));
+            }
+            if request.scatter.len() > self.init.max_sge as usize {
+                return Err(Error::Invalid("more scatter entries than the work queue allows"));
+            }
+            if core.inbox.len() >= self.init.max_wr as usize {
+                return Err(Error::NoMemory("the work queue is full"));
+            }
+            let lost = |_| Error::Lost("the memory of the work queue is gone");
+            core.inbox.post(request).map_err(lost)?;
+            if core.state == WqState::Err {
+                self.flush(&mut core);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self, core: &mut Core) {
+        // A queue in the engine's own memory loses nothing.
+        while let Some(Ok(landing)) = core.inbox.drain(self.pd.id()) {
+            if let Some(device) = self.device.upgrade() {
+                device.directory().count(Counter::CqeFlushErr, 1);
+            }
+            self.complete(&landing, WcStatus::WrFlushErr);
+        }
+    }
+
+    fn complete(&self, landing: &Landing, status: WcStatus) {
+        let success = status == WcStatus::Success;
+        self.init.cq.push(Completion {
+            wr_id: landing.wr_id(),
+            status,
+            opcode: WcOpcode::Recv,
+            vendor_err: 0,
+            byte_len: if success { landing.filled() as u32 } else { 0 },
+            imm_or_key: 0,
+            qp_num: self.number,
+            src_qp: 0,
+            flags: WcFlags::empty(),
+            sl: 0,
+            tm: TmInfo::default(),
+            timestamp_ns: self.device.upgrade().map_or(0, |device| device.now_ns()),
+            solicited: !success,
+        });
+    }
+
+    /// A frame that a table chose the queue for.
+    pub(crate) fn receive_frame(&self, device: &Device, frame: &[u8]) {
+        let mut core = self.core();
+        if core.state != WqState::Rdy || self.ended.load(Relaxed) {
+            return device.directory().count(Counter::RxDropped, 1);
+        }
+        match core.inbox.land(device.keys(), self.pd.id(), &[frame]) {
+            Landed::Placed(landing) => self.complete(&landing, WcStatus::Success),
+            Landed::NotReady => device.directory().count(Counter::OutOfBuffer, 1),
+            Landed::QueueLost => self.fail(device, &mut core),
+            Landed::TooLong => device.directory().count(Counter::RespLocalLengthError, 1),
+            Landed::Failed(landing) => {
+                device.directory().count(Counter::RespCqeError, 1);
+                self.complete(&landing, WcStatus::LocProtErr);
+                self.fail(device, &mut core);
+            }
+        }
+        if self.init.cq.failed() && core.state == WqState::Rdy {
+            self.fail(device, &mut core);
+        }
+    }
+
+    /// Nothing more can be received, or reported.
+    fn fail(&self, device: &Device, core: &mut Core) {
+        core.state = WqState::Err;
+        self.flush(core);
+        let source = EventSource::Wq(self.this.clone());
+        device.raise(AsyncEvent { event: EventType::WqFatal, source });
+    }
+
+    /// Ends the queue's life: no completion of it comes afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an indirection table uses it.
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Relaxed) > 0 {
+            return Err(Error::Busy("indirection tables still use the work queue"));
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&self) {
+        let core = self.core();
+        if self.ended.swap(true, Relaxed) {
+            return;
+        }
+        self.init.cq.forget(self.number);
+        drop(core);
+        self.init.cq.drop_user();
+        self.pd.end();
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn drop_user(&self) {
+        self.users.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Wq {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

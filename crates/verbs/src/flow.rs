@@ -1,0 +1,132 @@
+//! Flow rules (ibv_create_flow(3)), read as the program laid them out: a header and layers of various lengths behind it.
+
+use crate::abi::*;
+use crate::context::{Context, Owned};
+use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::object::{Object, give, object, take_back};
+use crate::qp::Qp;
+use hca::steering::{FlowAttr, FlowKind, Layer, LayerSpec, MAX_SPECS};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+
+// enum ibv_flow_flags
+const DONT_TRAP: u32 = 1 << 1;
+
+/// A flow rule.
+#[repr(C)]
+pub struct Flow {
+    c: UnsafeCell<ibv_flow>,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Flow {
+    type C = ibv_flow;
+}
+
+/// `ibv_create_flow(3)`, with the kernel's errors: EINVAL for what cannot be, EOPNOTSUPP for layers and flags that other
+/// devices have. That it needs CAP_NET_RAW was seen when the queue pair was made.
+pub(crate) unsafe extern "C" fn create_flow(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_flow_attr,
+) -> *mut ibv_flow {
+    pointer(|| {
+        // SAFETY: the program passes a live QP and a live rule.
+        let (qp, head) = unsafe { (object::<Qp>(qp)?, arg(attr)?) };
+        let context = qp.context()?;
+        // SAFETY: as many layers follow the header as it says.
+        let attr = unsafe { flow_attr(head) }?;
+        context.device().port(u32::from(head.port))?;
+        let hca = context.device().create_flow(qp.hca(), attr)?;
+        let c = ibv_flow {
+            comp_mask: 0,
+            context: context.as_c(),
+            handle: context.ucontext().own(Owned::Flow(hca)),
+        };
+        Ok(give(Box::new(Flow { c: UnsafeCell::new(c) })))
+    })
+}
+
+/// `ibv_destroy_flow(3)`.
+pub(crate) unsafe extern "C" fn destroy_flow(c: *mut ibv_flow) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live rule.
+        let flow = unsafe { object::<Flow>(c) }?;
+        // SAFETY: the C struct is live and its context outlives it by the verbs contract.
+        let (context, handle) =
+            unsafe { (Context::of((*flow.c.get()).context)?, (*flow.c.get()).handle) };
+        context.ucontext().disown(handle);
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Flow>(c) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As many whole layers follow `head` as it says.
+unsafe fn flow_attr(head: &ibv_flow_attr) -> Res<FlowAttr> {
+    if head.comp_mask != 0 {
+        return Err(INVALID);
+    }
+    if head.flags & !DONT_TRAP != 0 {
+        // The kernel knows one more, for rules of what leaves.
+        return Err(if head.flags < 1 << 3 { UNSUPPORTED } else { INVALID });
+    }
+    let kind = match head.kind {
+        0 => FlowKind::Normal,
+        1 => FlowKind::AllDefault,
+        2 => FlowKind::McDefault,
+        3 => FlowKind::Sniffer,
+        _ => return Err(INVALID),
+    };
+    if usize::from(head.num_of_specs) > MAX_SPECS {
+        return Err(INVALID);
+    }
+    let mut specs = Vec::new();
+    let mut at = std::ptr::from_ref(head).wrapping_add(1).cast::<u8>();
+    for _ in 0..head.num_of_specs {
+        // SAFETY: the caller's promise.
+        let (spec, size) = unsafe { layer(at) }?;
+        specs.push(spec);
+        at = at.wrapping_add(size);
+    }
+    let dont_trap = head.flags & DONT_TRAP != 0;
+    Ok(FlowAttr { kind, priority: head.priority, dont_trap, specs })
+}
+
+/// The layer at `at` and its size in bytes.
+///
+/// # Safety
+/// A whole layer lies there.
+unsafe fn layer(at: *const u8) -> Res<(LayerSpec, usize)> {
+    // SAFETY: the caller's promise; programs need not align what follows a header of 20 bytes.
+    let ibv_flow_spec_hdr { kind, size } =
+        unsafe { at.cast::<ibv_flow_spec_hdr>().read_unaligned() };
+    let size = usize::from(size);
+    macro_rules! read {
+        ($layer:expr, $c:ty) => {{
+            if size < size_of::<$c>() {
+                return Err(INVALID);
+            }
+            // SAFETY: the program says that it is this long.
+            let spec = unsafe { at.cast::<$c>().read_unaligned() };
+            LayerSpec::new($layer, &spec.val, &spec.mask)?
+        }};
+    }
+    let spec = match kind {
+        0x20 => read!(Layer::Eth, ibv_flow_spec_eth),
+        0x30 => read!(Layer::Ipv4, ibv_flow_spec_ipv4),
+        0x31 => read!(Layer::Ipv6, ibv_flow_spec_ipv6),
+        0x32 => read!(Layer::Ipv4, ibv_flow_spec_ipv4_ext),
+        0x40 => read!(Layer::Tcp, ibv_flow_spec_tcp_udp),
+        0x41 => read!(Layer::Udp, ibv_flow_spec_tcp_udp),
+        _ => return Err(if is_known(kind) { UNSUPPORTED } else { INVALID }),
+    };
+    Ok((spec, size))
+}
+
+/// Whether other devices have such a layer or action (`enum ibv_flow_spec_type`).
+fn is_known(kind: c_uint) -> bool {
+    const INNER: c_uint = 0x100;
+    let outer = [0x20, 0x30, 0x31, 0x32, 0x34, 0x40, 0x41, 0x50, 0x51, 0x60];
+    (0x1000..=0x1003).contains(&kind) || outer.contains(&(kind & !INNER))
+}
