@@ -32,6 +32,7 @@ pub enum Command {
     Ps(Ps),
     Topo(Topo),
     Doctor(Doctor),
+    Gpu(Gpu),
     /// Print the default platform, to change and use with --platform
     #[command(after_help = "\
 Examples:
@@ -149,6 +150,54 @@ pub struct Ps {
     /// As a JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// List exported GPU memory, move it, take it back.
+///
+/// Buffers of software GPUs move between video memory and host memory while programs use them: their next access finds the
+/// bytes at the new place. A pinned buffer stays; a revoked one is lost to its importers for good.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma gpu
+  peerdma gpu move all host
+  peerdma gpu move 3f07c1d2aa90be11 vram
+  peerdma gpu revoke 3f07c1d2aa90be11
+  peerdma gpu --json | jq '.buffers[].moves'")]
+pub struct Gpu {
+    /// As a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// What to do with one; without it they are listed.
+    #[command(subcommand)]
+    pub action: Option<GpuAction>,
+}
+
+/// What to do with a buffer.
+#[derive(Subcommand, Debug)]
+pub enum GpuAction {
+    /// Move a buffer
+    Move {
+        /// The buffer as the list names it, or `all`
+        buffer: String,
+        /// Where to
+        #[arg(value_enum)]
+        place: GpuPlace,
+    },
+    /// Take a buffer back from all importers, for good
+    Revoke {
+        /// The buffer as the list names it, or `all`
+        buffer: String,
+    },
+}
+
+/// Where a buffer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GpuPlace {
+    /// The GPU's memory
+    Vram,
+    /// Host memory
+    Host,
 }
 
 /// Show a machine's PCIe tree: which network adapter is near which GPU.

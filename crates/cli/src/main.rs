@@ -13,6 +13,7 @@ mod drm;
 mod embedded;
 mod env;
 mod failure;
+mod gpu;
 #[path = "../../verbs/src/identity.rs"]
 mod identity;
 mod lookup;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Ps(arguments) => ps::ps(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Gpu(arguments) => gpu::gpu(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
     };
     exit(outcome)

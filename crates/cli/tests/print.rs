@@ -59,6 +59,7 @@ fn completions_and_manual_page_name_the_commands() {
         "PEERDMA DEMO",
         "PEERDMA TOPO",
         "PEERDMA DOCTOR",
+        "PEERDMA GPU",
         "platform",
         "PEERDMA_COUNTERS",
     ] {

@@ -50,6 +50,9 @@ const AT_BORN: usize = 64;
 const AT_SLOTS: usize = 128;
 const SLOT_BYTES: usize = 64;
 
+/// Where the second place begins in the block's file.
+pub(crate) const SECOND_PLACE: u64 = BYTES as u64;
+
 /// Processes that can use a buffer at the same time.
 pub(crate) const SLOTS: usize = (BYTES - AT_SLOTS) / SLOT_BYTES;
 /// The byte that a mover locks.

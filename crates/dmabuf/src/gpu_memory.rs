@@ -14,6 +14,9 @@ use std::time::Duration;
 /// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id follow.
 pub const MEMFD_PREFIX: &str = "peerdma-vram:";
 
+/// Permission bits of software GPUs' memfds, which nobody else gives a file: by them a mapping of one is told quickly.
+pub const MEMFD_MODE: u32 = 0o1753;
+
 /// How long an access waits for a move to end. Copying takes a second for some gigabytes.
 const MOVE_LIMIT: Duration = Duration::from_secs(5);
 

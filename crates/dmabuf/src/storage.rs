@@ -1,20 +1,31 @@
 //! A software GPU's buffer as one process has it: both places of its bytes, the control block, and a slot of the process's
 //! own among the users.
 
-use crate::control::{Control, MOVER_BYTE, Placement, SLOTS, slot_byte};
-use crate::turnstile::{self, State, Use};
+use crate::control::{Control, MOVER_BYTE, Placement, SECOND_PLACE, SLOTS, slot_byte};
+use crate::turnstile::{self, State, Use, Users};
 use crate::{Error, fd};
 use descriptors::Kept;
 use mm::Mapping;
 use pcie::Address;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How often a waiting process looks whether the one it waits for is there still.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A process that has a buffer open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct User {
+    /// Process id, in its own PID namespace.
+    pub pid: u64,
+    /// Accesses it is inside.
+    pub accesses: u64,
+    /// Pins of both kinds that it holds.
+    pub pins: u64,
+}
 
 /// A buffer of a software GPU, in this process.
 #[derive(Debug)]
@@ -100,6 +111,14 @@ impl Storage {
         self.control.second_place().ok_or(Error::NotMappable(Errno::NOMEM))
     }
 
+    /// The file that holds the bytes while they are at a place, and where in it they begin.
+    pub fn file(&self, placement: Placement) -> (BorrowedFd<'_>, u64) {
+        if placement == self.control.born() {
+            return (self.data.as_fd(), 0);
+        }
+        (self.control.as_fd(), SECOND_PLACE)
+    }
+
     fn map_data(&self) -> Result<&Mapping, Error> {
         if let Some(mapping) = self.mapping.get() {
             return Ok(mapping);
@@ -183,6 +202,17 @@ impl Storage {
             }
             fd::unlock(&self.locks, MOVER_BYTE);
         }
+    }
+
+    /// The other processes that have the buffer open, and how each uses it at this moment.
+    pub fn users(&self) -> Vec<User> {
+        let others = (0..SLOTS).filter(|slot| *slot != self.slot && self.is_alive(*slot));
+        let user = |slot: usize| {
+            let users = Users(self.control.users(slot).load(SeqCst));
+            let pid = self.control.owner(slot).load(Relaxed);
+            User { pid, accesses: users.accesses(), pins: users.pins() }
+        };
+        others.map(user).collect()
     }
 
     /// Whether the owner of a slot is there.

@@ -144,7 +144,7 @@ impl Users {
     }
 
     pub(crate) fn pins(self) -> u64 {
-        self.0 >> 32
+        (self.0 >> 32 & 0xffff) + self.firm_pins()
     }
 
     pub(crate) fn firm_pins(self) -> u64 {
@@ -195,7 +195,7 @@ mod tests {
             enter(&state, &users, how).unwrap();
         }
         let seen = Users(users.load(std::sync::atomic::Ordering::SeqCst));
-        assert_eq!((seen.accesses(), seen.pins() & 0xffff, seen.firm_pins()), (2, 1, 1));
+        assert_eq!((seen.accesses(), seen.pins(), seen.firm_pins()), (2, 2, 1));
         assert!(!leave(&state, &users, Use::Access));
         state.store(1, std::sync::atomic::Ordering::SeqCst);
         assert!(leave(&state, &users, Use::Access), "the mover waits");

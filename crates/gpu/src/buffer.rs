@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
-use dmabuf::{Control, Placement, Storage, Use, memfd_name};
+use dmabuf::{Control, MEMFD_MODE, Placement, Storage, Use, memfd_name};
 use mm::{guard, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -21,7 +21,7 @@ const ENTER_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a buffer consists of; a handle and the card's list of abandoned ones share it.
 pub(crate) struct Body {
-    storage: Storage,
+    storage: Arc<Storage>,
     published: OnceLock<()>,
     /// Its place in the GPU's memory, also while another process keeps the bytes in host memory.
     home: Mutex<Option<Reservation>>,
@@ -118,9 +118,12 @@ impl Buffer {
             .map_err(system("ftruncate"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("sealing a memfd"))?;
+        let mode = Mode::from_raw_mode(MEMFD_MODE);
+        rustix::fs::fchmod(&fd, mode).map_err(system("marking a memfd"))?;
         // Opened anew: only so does the kernel count who has it open.
         let fd = reopen(&fd, true)?;
         let storage = Storage::create(fd, size, id, card.config.address, placement)?;
+        let storage = Arc::new(storage);
         // mapped now, so that no later access fails for want of that
         storage.addr(Placement::Vram)?;
         let (published, home) = (OnceLock::new(), Mutex::new(place));
@@ -198,9 +201,9 @@ impl Buffer {
         reopen(body.storage.data(), writes)
     }
 
-    /// A descriptor for the program to map: of the bytes where they are now.
-    pub(crate) fn cpu_descriptor(&self) -> Result<OwnedFd, Error> {
-        reopen(self.body.storage.data(), true)
+    /// The bytes, for the program to map.
+    pub(crate) fn storage(&self) -> &Arc<Storage> {
+        &self.body.storage
     }
 
     /// Copies from the GPU's memory.
@@ -232,7 +235,7 @@ impl Buffer {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Error::OutOfRange { offset, len, size: self.len });
         }
-        let storage = &self.body.storage;
+        let storage: &Storage = &self.body.storage;
         let (placement, inside) = match storage.enter_within(Use::Access, ENTER_LIMIT) {
             Ok(state) => (state.placement(), Some(storage)),
             // a revoked buffer moves no more, and remains the GPU's

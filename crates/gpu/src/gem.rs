@@ -4,9 +4,10 @@
 //! that stands for it, and exported as a dma-buf, which outlives the handle.
 
 use crate::{Buffer, Error, SoftwareGpu};
-use dmabuf::Placement;
+use dmabuf::{Placement, Storage};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Where fake offsets begin, beyond what anyone could take for an offset of data.
 const FIRST_OFFSET: u64 = 1 << 32;
@@ -83,17 +84,17 @@ impl Gem {
         self.objects.remove(&handle).map(drop).ok_or(Error::BadHandle(handle))
     }
 
-    /// What `len` bytes from a fake offset stand for: a descriptor to map, and the offset in it.
+    /// What `len` bytes from a fake offset stand for: a buffer, and the offset in it.
     ///
     /// # Errors
-    /// [`Error::NotMappable`] where no buffer is, or beyond the end of the one there; [`Error::System`].
-    pub fn mapping(&self, offset: u64, len: u64) -> Result<(OwnedFd, u64), Error> {
+    /// [`Error::NotMappable`] where no buffer is, or beyond the end of the one there.
+    pub fn mapping(&self, offset: u64, len: u64) -> Result<(Arc<Storage>, u64), Error> {
         let end = offset.checked_add(len).ok_or(Error::NotMappable)?;
         let holds = |object: &&Object| {
             object.maps && object.offset <= offset && end <= object.offset + object.buffer.size()
         };
         let object = self.objects.values().find(holds).ok_or(Error::NotMappable)?;
-        Ok((object.buffer.cpu_descriptor()?, offset - object.offset))
+        Ok((object.buffer.storage().clone(), offset - object.offset))
     }
 }
 
@@ -102,7 +103,6 @@ mod tests {
     use super::*;
     use dmabuf::LocalControls;
     use pcie::Platform;
-    use std::sync::Arc;
 
     fn gem() -> Gem {
         let platform = Platform::default();
@@ -118,9 +118,10 @@ mod tests {
         let two = gem.create(page + 1, Placement::Host, true).unwrap();
         assert_eq!((gem.size(one), gem.size(two)), (Ok(page), Ok(2 * page)));
         let offset = gem.fake_offset(two).unwrap();
-        let (fd, at) = gem.mapping(offset + page, page).unwrap();
+        let (storage, at) = gem.mapping(offset + page, page).unwrap();
         assert_eq!(at, page);
-        rustix::io::pwrite(&fd, b"seen", page).unwrap();
+        let (file, start) = storage.file(Placement::Host);
+        rustix::io::pwrite(file, b"seen", start + page).unwrap();
         let prime = gem.export(two, true).unwrap();
         let mut seen = [0; 4];
         rustix::io::pread(&prime, &mut seen, page).unwrap();

@@ -9,12 +9,35 @@ use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use libc::{dev_t, mode_t};
+use libc::{dev_t, mode_t, off_t};
 
 use crate::{errno, fail, set_errno};
 
-/// A descriptor and an offset in its file.
-pub type Place = (c_int, u64);
+/// What a program maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mapped {
+    /// The node of an inode number.
+    Node(u64),
+    /// A buffer by its descriptor.
+    Buffer,
+}
+
+/// The arguments of `mmap(2)`.
+#[derive(Clone, Copy, Debug)]
+pub struct MapCall {
+    /// Where to, or a hint.
+    pub address: *mut c_void,
+    /// Length in bytes.
+    pub len: usize,
+    /// `PROT_*`.
+    pub protection: c_int,
+    /// `MAP_*`.
+    pub flags: c_int,
+    /// What.
+    pub fd: c_int,
+    /// From where in it.
+    pub offset: off_t,
+}
 
 /// Who answers for the GPUs' nodes. Errors are errno values.
 pub struct Drm {
@@ -25,8 +48,13 @@ pub struct Drm {
     /// # Safety
     /// The argument need not point to memory.
     pub ioctl: unsafe fn(u64, c_ulong, *mut c_void) -> Result<c_int, c_int>,
-    /// What `mmap(2)` of (offset, length in bytes) reaches: a descriptor, which the caller closes, and the offset in it.
-    pub map: fn(u64, u64, u64) -> Result<Place, c_int>,
+    /// `mmap(2)` of a node, or of a buffer's descriptor; `None` leaves it to the system.
+    ///
+    /// # Safety
+    /// As for `mmap(2)`.
+    pub map: unsafe fn(Mapped, &MapCall) -> Option<Result<*mut c_void, c_int>>,
+    /// Permission bits that mark a buffer's memory file.
+    pub buffer_mode: mode_t,
     /// A descriptor of the node of this inode number was closed, or perhaps of any.
     pub closed: fn(Option<u64>),
 }
@@ -134,11 +162,30 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
     pass!(IOCTL(fd, request, argument), SYS_ioctl, fd, request, argument)
 }
 
-/// What a mapping of `fd` reaches, if that is a node: a descriptor to close, and the offset; −1 with errno set as the
-/// descriptor if nothing.
+/// Maps what is a node's or a buffer's; `None` leaves the call to the system.
 #[inline]
-pub(crate) fn mapped(fd: c_int, offset: u64, len: u64) -> Option<Place> {
-    let inode = node(fd)?;
+pub(crate) fn map(call: &MapCall) -> Option<*mut c_void> {
+    if call.fd < 0 || call.flags & libc::MAP_ANONYMOUS != 0 {
+        return None;
+    }
     let drm = drm()?;
-    Some((drm.map)(inode, offset, len).unwrap_or_else(|errno| (fail(errno), 0)))
+    // Libraries and data files are mapped privately.
+    let shared = call.flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
+    if !shared && NODES.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let stat = stat(call.fd)?;
+    let what = if is_node(&stat) {
+        Mapped::Node(stat.st_ino)
+    } else if shared && stat.st_mode == libc::S_IFREG | drm.buffer_mode {
+        Mapped::Buffer
+    } else {
+        return None;
+    };
+    // SAFETY: the caller's own arguments.
+    let mapped = unsafe { (drm.map)(what, call) }?;
+    Some(mapped.unwrap_or_else(|errno| {
+        set_errno(errno);
+        libc::MAP_FAILED
+    }))
 }

@@ -15,7 +15,7 @@
 //! - **The connection manager** (`rdma_cm`): what librdmacm writes to `/dev/infiniband/rdma_cm` is answered by a
 //!   callback ([`set_rdma_cm`]).
 //! - **GPUs** (`drm`): requests to and mappings of the nodes below `/dev/dri` that the tree has are answered by
-//!   callbacks ([`set_drm`]); nodes of the machine's own stay what they are.
+//!   callbacks ([`set_drm`]), mappings of their buffers' descriptors too; nodes of the machine's own stay what they are.
 //! - **Descriptors and processes** (`close`, `process`): a program that closes every descriptor does not
 //!   close the engine's (`descriptors::Kept`), and a process that became a daemon, or could not, is told ([`set_daemon`]).
 //!
@@ -39,7 +39,7 @@ mod redirect;
 mod signals;
 mod stat;
 
-pub use drm::{Drm, Place, count_nodes, mark_node, set_drm};
+pub use drm::{Drm, MapCall, Mapped, count_nodes, mark_node, set_drm};
 pub use memory::set_invalidate;
 pub use open::{Provider, set_provider};
 pub use process::{Daemon, in_daemon, set_daemon};

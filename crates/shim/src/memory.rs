@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{MAP_FAILED, off_t, size_t};
 
-use crate::{drm, errno, set_errno};
+use crate::drm::{self, MapCall};
 
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -111,11 +111,9 @@ macro_rules! mmap_functions {
             if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
                 invalidate(address as usize, len);
             }
-            // An anonymous mapping's descriptor is −1 by convention only.
-            if flags & libc::MAP_ANONYMOUS == 0
-                && let Some((target, at)) = drm::mapped(fd, offset as u64, len as u64)
-            {
-                return map_and_close(address, len, protection, flags, target, at);
+            let call = MapCall { address, len, protection, flags, fd, offset };
+            if let Some(mapped) = drm::map(&call) {
+                return mapped;
             }
             pass!(
                 MMAP(address, len, protection, flags, fd, offset),
@@ -126,25 +124,6 @@ macro_rules! mmap_functions {
 }
 
 mmap_functions!(mmap mmap64);
-
-/// Maps what a GPU's node leads to; a negative descriptor has its errno set.
-fn map_and_close(
-    address: *mut c_void,
-    len: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: u64,
-) -> *mut c_void {
-    if fd < 0 {
-        return MAP_FAILED;
-    }
-    let mapped = system!(SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void;
-    let errno = errno();
-    system!(SYS_close, fd);
-    set_errno(errno);
-    mapped
-}
 
 /// Variadic in C: the new address counts with MREMAP_FIXED or MREMAP_DONTUNMAP only.
 #[unsafe(no_mangle)]

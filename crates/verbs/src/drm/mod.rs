@@ -5,10 +5,11 @@
 //! own descriptor, so that registering it takes the way of all GPU memory. The engine starts with the first export,
 //! whose control block it makes known.
 
+mod cpu_map;
 mod request;
 
 use crate::engine::{self, Engine};
-use crate::ffi::{Errno, Res, contained, last_errno, set_errno};
+use crate::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
 use crate::memory;
 use descriptors::Kept;
 use dmabuf::ControlBlocks;
@@ -20,7 +21,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-static DRM: shim::Drm = shim::Drm { open, ioctl, map, closed };
+static DRM: shim::Drm = shim::Drm { open, ioctl, map, buffer_mode: dmabuf::MEMFD_MODE, closed };
 
 /// One open node.
 struct Node {
@@ -151,12 +152,25 @@ unsafe fn ioctl(inode: u64, request: c_ulong, argument: *mut c_void) -> Result<c
     .map_err(|errno| errno.0)
 }
 
-fn map(inode: u64, offset: u64, len: u64) -> Result<shim::Place, c_int> {
-    contained(|| {
-        let (fd, at) = node(inode)?.gem().mapping(offset, len)?;
-        Ok((fd.into_raw_fd(), at))
-    })
-    .map_err(|errno| errno.0)
+unsafe fn map(what: shim::Mapped, call: &shim::MapCall) -> Option<Result<*mut c_void, c_int>> {
+    let found = contained(|| {
+        let offset = u64::try_from(call.offset).map_err(|_| INVALID)?;
+        match what {
+            shim::Mapped::Node(inode) => {
+                Ok(Some(node(inode)?.gem().mapping(offset, call.len as u64)?))
+            }
+            shim::Mapped::Buffer => Ok(cpu_map::imported(call.fd).map(|storage| (storage, offset))),
+        }
+    });
+    match found {
+        Ok(Some((storage, offset))) => {
+            // SAFETY: the caller's promise.
+            let mapped = contained(|| unsafe { cpu_map::map(storage, call, offset) });
+            Some(mapped.map_err(|errno| errno.0))
+        }
+        Ok(None) => None,
+        Err(errno) => Some(Err(errno.0)),
+    }
 }
 
 impl Node {

@@ -1,0 +1,165 @@
+//! `peerdma gpu`: the software GPUs' exported buffers on this host, moving them, taking them back.
+//!
+//! A buffer is found by its descriptor in some process of the user's, and its control block by the registry; whoever has both
+//! may move it.
+
+use crate::args::{Gpu, GpuAction, GpuPlace};
+use crate::failure::{Context, Failure, Outcome};
+use crate::style::{self, Paint};
+use dmabuf::{MEMFD_PREFIX, Placement, Storage, User, id_of};
+use registry::{Client, Error, Role};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a move or a revoke waits for users that are inside.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Does what the arguments ask.
+pub fn gpu(arguments: &Gpu) -> Outcome {
+    let buffers = buffers()?;
+    match &arguments.action {
+        None => list(&buffers, arguments.json),
+        Some(GpuAction::Move { buffer, place }) => {
+            let to = match place {
+                GpuPlace::Vram => Placement::Vram,
+                GpuPlace::Host => Placement::Host,
+            };
+            each(&buffers, buffer, |storage| {
+                let moved = storage.move_to(to, None, LIMIT)?;
+                Ok(format!("{} {to}", if moved { "moved to" } else { "was already in" }))
+            })
+        }
+        Some(GpuAction::Revoke { buffer }) => each(&buffers, buffer, |storage| {
+            storage.revoke(LIMIT)?;
+            Ok("revoked".to_owned())
+        }),
+    }
+}
+
+/// Exported buffers by id. Those whose exporter has ended are left out: nobody keeps their control block.
+fn buffers() -> Outcome<BTreeMap<u64, Arc<Storage>>> {
+    let client = match Client::connect(Role::Observer) {
+        Ok(client) => client,
+        Err(Error::NoRegistry) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
+    };
+    let mut buffers = BTreeMap::new();
+    for path in descriptors() {
+        let file = File::options().read(true).write(true).open(&path);
+        let Ok(fd) = file.map(OwnedFd::from) else { continue };
+        let Some(id) = id_of(fd.as_fd()).filter(|id| !buffers.contains_key(id)) else { continue };
+        if let Ok(storage) = Storage::import(&fd, id, &*client) {
+            buffers.insert(id, storage);
+        }
+    }
+    Ok(buffers)
+}
+
+/// Descriptors of software GPUs' memory, in all processes that may be looked into.
+fn descriptors() -> impl Iterator<Item = PathBuf> {
+    let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes = entries("/proc".into())
+        .filter(move |entry| entry.file_name().to_str().is_some_and(is_process));
+    let descriptors = processes.flat_map(move |process| entries(process.path().join("fd")));
+    let prefix = format!("/memfd:{MEMFD_PREFIX}");
+    descriptors.map(|entry| entry.path()).filter(move |path| {
+        let target = fs::read_link(path).unwrap_or_default();
+        target.to_string_lossy().starts_with(&prefix)
+    })
+}
+
+/// Acts on the buffer of an id, or on all.
+fn each(
+    buffers: &BTreeMap<u64, Arc<Storage>>,
+    which: &str,
+    act: impl Fn(&Storage) -> Result<String, dmabuf::Error>,
+) -> Outcome {
+    let is_meant = |id: u64| which == "all" || format!("{id:016x}") == which;
+    let meant: Vec<_> = buffers.iter().filter(|(id, _)| is_meant(**id)).collect();
+    if meant.is_empty() {
+        return Err(Failure::new(format_args!("there is no GPU buffer {which}"))
+            .remedy("`peerdma gpu` lists them"));
+    }
+    let mut status = 0;
+    for (id, storage) in meant {
+        match act(storage).what(format_args!("buffer {id:016x} stays as it is")) {
+            Ok(done) => style::outln(format_args!("{id:016x} {done}")),
+            Err(failure) => status = failure.report(),
+        }
+    }
+    Ok(status)
+}
+
+fn list(buffers: &BTreeMap<u64, Arc<Storage>>, as_json: bool) -> Outcome {
+    if as_json {
+        let buffers: Vec<_> = buffers.iter().map(|(id, storage)| as_object(*id, storage)).collect();
+        style::json(&json!({ "buffers": buffers }));
+        return Ok(0);
+    }
+    if buffers.is_empty() {
+        style::errln(format_args!("No process of this user exports GPU memory here."));
+        return Ok(0);
+    }
+    let heading =
+        ["BUFFER", "GPU", "BYTES", "PLACE", "MOVES", "EXPORTER", "USERS", "PINS", "STATE"];
+    let rows = buffers.iter().map(|(id, storage)| cells(*id, storage));
+    let table: Vec<Vec<String>> =
+        std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
+    for (line, text) in style::table(&table, &[2, 4, 5, 6, 7]).into_iter().enumerate() {
+        style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
+    }
+    Ok(0)
+}
+
+fn state(storage: &Storage) -> &'static str {
+    let state = storage.control().state();
+    match (state.is_revoked(), state.is_closed()) {
+        (true, _) => "revoked",
+        (_, true) => "moving",
+        _ => "",
+    }
+}
+
+/// Everybody but the exporter, which has its buffer open always.
+fn users(storage: &Storage) -> Vec<User> {
+    let exporter = storage.control().exporter_pid();
+    storage.users().into_iter().filter(|user| user.pid != exporter).collect()
+}
+
+fn cells(id: u64, storage: &Storage) -> Vec<String> {
+    let (control, now, users) = (storage.control(), storage.control().state(), users(storage));
+    vec![
+        format!("{id:016x}"),
+        control.gpu().to_string(),
+        storage.size().to_string(),
+        now.placement().to_string(),
+        now.generation().to_string(),
+        control.exporter_pid().to_string(),
+        users.len().to_string(),
+        users.iter().map(|user| user.pins).sum::<u64>().to_string(),
+        state(storage).to_owned(),
+    ]
+}
+
+fn as_object(id: u64, storage: &Storage) -> serde_json::Value {
+    let (control, now) = (storage.control(), storage.control().state());
+    let users = users(storage).into_iter();
+    let users =
+        users.map(|user| json!({ "pid": user.pid, "accesses": user.accesses, "pins": user.pins }));
+    json!({
+        "buffer": format!("{id:016x}"),
+        "gpu": control.gpu().to_string(),
+        "bytes": storage.size(),
+        "place": now.placement().to_string(),
+        "moves": now.generation(),
+        "exporter_pid": control.exporter_pid(),
+        "users": users.collect::<Vec<_>>(),
+        "state": state(storage),
+    })
+}

@@ -1,0 +1,216 @@
+/*
+ * GPU memory that another process moves while RDMA runs on it. One process exports, another (or the same) registers the
+ * descriptor and writes, reads and adds through it without end; it compares every byte with what it wrote.
+ *
+ *   moving_gpu alone /dev/dri/renderD128 BYTES        exports and uses
+ *   moving_gpu export /dev/dri/renderD128 BYTES NAME  exports, and hands the descriptor out at the abstract socket NAME
+ *   moving_gpu import BYTES NAME                      uses what NAME hands out
+ *   moving_gpu map /dev/dri/renderD128 BYTES          exports and maps it until SIGUSR1, then only has it
+ *
+ * Prints `exported`, `ready`, `rounds N` from time to time, and `ends STATUS` with the first completion that is an error.
+ * SIGUSR1 asks for the last round and a good end.
+ */
+#include "rows.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* From the kernel's drm.h and amdgpu_drm.h, which not every machine has installed. */
+struct gem_create {
+	uint64_t size_or_handle, alignment, domains, flags;
+};
+struct prime_handle {
+	uint32_t handle, flags;
+	int32_t fd;
+};
+#define GEM_CREATE _IOWR('d', 0x40, struct gem_create)
+#define PRIME_HANDLE_TO_FD _IOWR('d', 0x2d, struct prime_handle)
+enum { DOMAIN_VRAM = 4, COUNTER = 8 };
+
+static volatile sig_atomic_t asked_to_end;
+
+static void on_signal(int number) { asked_to_end = number; }
+
+static int export_buffer(const char *node, size_t length)
+{
+	int gpu = open(node, O_RDWR | O_CLOEXEC);
+	if (gpu < 0)
+		fail(node);
+	struct gem_create create = { .size_or_handle = length, .domains = DOMAIN_VRAM };
+	if (ioctl(gpu, GEM_CREATE, &create))
+		fail("allocate GPU memory");
+	struct prime_handle prime = { .handle = (uint32_t)create.size_or_handle, .flags = O_CLOEXEC | O_RDWR };
+	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
+		fail("export it");
+	return prime.fd;
+}
+
+static int unix_socket(const char *name, int (*join)(int, const struct sockaddr *, socklen_t))
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	strncpy(address.sun_path + 1, name, sizeof(address.sun_path) - 2);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t length = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name);
+	if (fd < 0 || join(fd, (struct sockaddr *)&address, length))
+		fail("meet at the socket");
+	return fd;
+}
+
+union ancillary {
+	struct cmsghdr header;
+	char room[CMSG_SPACE(sizeof(int))];
+};
+
+static void hand_out(const char *name, int fd)
+{
+	int listener = unix_socket(name, bind);
+	if (listen(listener, 8))
+		fail("listen");
+	printf("exported\n");
+	for (;;) {
+		int peer = accept(listener, NULL, NULL);
+		char byte = 0;
+		struct iovec vector = { &byte, 1 };
+		union ancillary ancillary = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+		struct msghdr message = { .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &ancillary,
+					  .msg_controllen = sizeof(ancillary) };
+		memcpy(CMSG_DATA(&ancillary.header), &fd, sizeof(fd));
+		if (peer >= 0)
+			sendmsg(peer, &message, 0);
+		close(peer);
+	}
+}
+
+static int fetch(const char *name)
+{
+	int peer = unix_socket(name, connect), fd = -1;
+	char byte;
+	struct iovec vector = { &byte, 1 };
+	union ancillary ancillary;
+	struct msghdr message = { .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &ancillary,
+				  .msg_controllen = sizeof(ancillary) };
+	if (recvmsg(peer, &message, 0) != 1 || message.msg_controllen < sizeof(ancillary))
+		fail("fetch the descriptor");
+	memcpy(&fd, CMSG_DATA(&ancillary.header), sizeof(fd));
+	close(peer);
+	return fd;
+}
+
+static struct pair pair;
+
+/* One request to its end; an error ends the program. */
+static void do_one(struct ibv_send_wr *wr)
+{
+	struct ibv_wc wc;
+	post(pair.a, wr);
+	while (ibv_poll_cq(pair.a_cq, 1, &wc) == 0)
+		;
+	if (wc.status != IBV_WC_SUCCESS) {
+		printf("ends %s\n", ibv_wc_status_str(wc.status));
+		exit(3);
+	}
+}
+
+static void transfer(enum ibv_wr_opcode opcode, struct ibv_mr *local, struct ibv_mr *gpu, size_t from, uint32_t length)
+{
+	struct ibv_sge sge = { (uintptr_t)local->addr + from, length, local->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .wr.rdma = { from, gpu->rkey } };
+	do_one(&wr);
+}
+
+/* The first word of the buffer counts the rounds by remote atomics; the rest is a pattern of the round. */
+static void count(struct ibv_mr *result, struct ibv_mr *gpu, uint64_t round)
+{
+	struct ibv_sge sge = { (uintptr_t)result->addr, 8, result->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+				  .wr.atomic = { .remote_addr = 0, .compare_add = 1, .rkey = gpu->rkey } };
+	do_one(&wr);
+	uint64_t old = *(uint64_t *)result->addr;
+	if (old != round) {
+		printf("NOT counted: %lu instead of %lu\n", (unsigned long)old, (unsigned long)round);
+		exit(1);
+	}
+}
+
+static void use(int fd, size_t length)
+{
+	open_first_device();
+	struct ibv_mr *gpu = ibv_reg_dmabuf_mr(pd, 0, length, 0, fd, EVERYTHING);
+	if (!gpu)
+		fail("register the dma-buf");
+	close(fd);
+	unsigned char *sent = malloc(length), *back = malloc(length);
+	struct ibv_mr *sent_mr = ibv_reg_mr(pd, sent, length, LOCAL);
+	struct ibv_mr *back_mr = ibv_reg_mr(pd, back, length, LOCAL);
+	ack_timeout = 18; /* a second: a move may take a while */
+	retries = 7;
+	pair = new_pair(IBV_QPT_RC);
+	memset(sent, 0, COUNTER);
+	transfer(IBV_WR_RDMA_WRITE, sent_mr, gpu, 0, COUNTER);
+	printf("ready\n");
+	uint64_t round = 0;
+	for (; !asked_to_end; round++) {
+		count(back_mr, gpu, round);
+		for (size_t i = COUNTER; i < length; i++)
+			sent[i] = (unsigned char)(i * 7 + (i >> 8) + round * 31);
+		transfer(IBV_WR_RDMA_WRITE, sent_mr, gpu, COUNTER, length - COUNTER);
+		memset(back, 0, length);
+		transfer(IBV_WR_RDMA_READ, back_mr, gpu, COUNTER, length - COUNTER);
+		if (memcmp(sent + COUNTER, back + COUNTER, length - COUNTER)) {
+			printf("NOT the bytes that were written, round %lu\n", (unsigned long)round);
+			exit(1);
+		}
+		if (round % 16 == 0)
+			printf("rounds %lu\n", (unsigned long)round);
+	}
+	printf("good end after %lu rounds\n", (unsigned long)round);
+}
+
+/* Two ways to map a buffer: neither may show what a move leaves behind. */
+static void map(int fd, size_t length)
+{
+	unsigned char *whole = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	unsigned char *tail = mmap(NULL, length / 2, PROT_READ, MAP_SHARED, fd, length / 2);
+	if (whole == MAP_FAILED || tail == MAP_FAILED)
+		fail("map it");
+	whole[length - 1] = 42;
+	if (munmap(whole, length))
+		fail("unmap it");
+	printf("mapped\n");
+	while (!asked_to_end)
+		pause();
+	printf("%s\n", tail[length / 2 - 1] == 42 ? "seen" : "NOT seen");
+	/* in two parts, as an allocator may */
+	size_t page = sysconf(_SC_PAGESIZE);
+	if (munmap(tail + page, length / 2 - page) || munmap(tail, page))
+		fail("unmap its tail");
+	printf("unmapped\n");
+	for (;;)
+		pause();
+}
+
+int main(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	signal(SIGUSR1, on_signal);
+	if (argc == 4 && !strcmp(argv[1], "alone")) {
+		size_t length = strtoul(argv[3], NULL, 0);
+		use(export_buffer(argv[2], length), length);
+	} else if (argc == 4 && !strcmp(argv[1], "map")) {
+		size_t length = strtoul(argv[3], NULL, 0);
+		map(export_buffer(argv[2], length), length);
+	} else if (argc == 5 && !strcmp(argv[1], "export")) {
+		hand_out(argv[4], export_buffer(argv[2], strtoul(argv[3], NULL, 0)));
+	} else if (argc == 4 && !strcmp(argv[1], "import")) {
+		use(fetch(argv[3]), strtoul(argv[2], NULL, 0));
+	} else {
+		fail("arguments");
+	}
+	return 0;
+}
