@@ -36,5 +36,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
     Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
+    Target { name: "mad_parse", run: wire::mad_parse, seeds: wire::mad_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
 ];

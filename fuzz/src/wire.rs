@@ -1,8 +1,10 @@
 //! Targets of the crate `wire`.
 
+use ::wire::cm::{Dreq, Kind, Mra, Rej, Rep, Req, SidrRep, SidrReq};
 use ::wire::frame::{ETHERNET_LEN, Frame};
 use ::wire::grh::Grh;
 use ::wire::icrc::{self, Addresses, Checker, FlowCrc};
+use ::wire::mad::{Ids, MAD_LEN, Mad};
 use ::wire::{BTH_LEN, GRH_LEN, Headers, MAX_HEADERS_LEN, Opcode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -111,4 +113,36 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     tcp.extend([0x20; 32]);
     tcp.extend([4, 0xd2, 0x16, 0x2e, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
     vec![udp, tcp]
+}
+
+/// Parses a management datagram as every message; what parses must survive emission unchanged.
+pub fn mad_parse(data: &[u8]) {
+    let Some((bytes, _)) = data.split_first_chunk::<MAD_LEN>() else { return };
+    let mad = Mad::from_bytes(bytes);
+    assert_eq!(mad.bytes(), bytes);
+    let tid = mad.tid();
+    let mut read = Vec::new();
+    macro_rules! message {
+        ($($name:ident)*) => {$(
+            if let Some(message) = $name::parse(&mad) {
+                read.push(Kind::$name);
+                let again = message.emit(tid);
+                assert_eq!((again.kind(), again.tid()), (Some(Kind::$name), tid));
+                assert_eq!($name::parse(&again), Some(message));
+            }
+        )*};
+    }
+    message!(Req Rep Rej Mra Dreq SidrReq SidrRep);
+    match mad.kind() {
+        None | Some(Kind::Rtu | Kind::Drep) => assert!(read.is_empty()),
+        // It may ask for a transport that does not exist.
+        Some(Kind::Req) => assert!(read.is_empty() || read == [Kind::Req]),
+        Some(kind) => assert_eq!(read, [kind]),
+    }
+}
+
+/// One datagram of every kind.
+pub fn mad_seeds() -> Vec<Vec<u8>> {
+    let ids = Ids { local: 0x40_0001, remote: 0x80_0002 };
+    Kind::ALL.map(|kind| Mad::with_ids(kind, 7, ids).bytes().to_vec()).to_vec()
 }

@@ -1,8 +1,9 @@
 //! One conversation: its state, the message that is repeated until it is answered, and when.
 
-use crate::mad::{Mad, Transport};
 use crate::params::Path;
 use std::time::{Duration, Instant};
+use wire::cm::Transport;
+use wire::mad::Mad;
 
 /// How long an answer may take: 4.096 µs · 2^20, about four seconds (`CMA_CM_RESPONSE_TIMEOUT`).
 pub(crate) const RESPONSE_TIMEOUT: u8 = 20;

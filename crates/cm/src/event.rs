@@ -1,7 +1,7 @@
 //! What the connection manager tells the layer above.
 
-use crate::mad::{Ece, Reason, SidrStatus, Transport};
 use crate::params::{ConnId, Path};
+use wire::cm::{Ece, Reason, SidrStatus, Transport};
 
 /// A peer asks for a connection. READs and atomics are as this side shall use them.
 #[derive(Clone, PartialEq, Eq, Debug)]

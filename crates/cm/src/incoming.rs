@@ -3,12 +3,13 @@
 use crate::conn::{Conn, State, duration, sidr};
 use crate::event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
 use crate::machine::Cm;
-use crate::mad::{
-    About, Kind, MAD_LEN, Mad, REJ_PRIVATE_LEN, Reason, Rep, Req, SIDR_REQ_PRIVATE_LEN, SidrRep,
-    Transport, rej,
-};
 use crate::params::{ConnId, Path};
 use std::time::Instant;
+use wire::cm::{
+    About, Dreq, Kind, Mra, REJ_INFO_LEN, REJ_PRIVATE_LEN, Reason, Rej, Rep, Req, SidrRep, SidrReq,
+    Transport,
+};
+use wire::mad::{Ids, MAD_LEN, Mad};
 
 /// How long a program may think about a request: about a minute (`CMA_CM_MRA_SETTING`).
 const THINKING_TIME: u8 = 24;
@@ -16,7 +17,7 @@ const THINKING_TIME: u8 = 24;
 impl Cm {
     /// A MAD arrived on queue pair 1 along `path`, which is the way back.
     pub fn receive(&mut self, path: Path, mad: &[u8; MAD_LEN], now: Instant) {
-        let mad = Mad(*mad);
+        let mad = Mad::from_bytes(mad);
         let Some(kind) = mad.kind() else { return };
         match kind {
             Kind::Req => self.receive_req(path, &mad, now),
@@ -24,17 +25,16 @@ impl Cm {
             Kind::SidrRep => self.receive_sidr_rep(path, &mad),
             Kind::Rej => self.receive_rej(path, &mad, now),
             Kind::Dreq => self.receive_dreq(path, &mad, now),
-            Kind::Rep => {
-                if let Some(id) = self.find(path, mad.remote_id()) {
-                    self.receive_rep(id, path, &mad, now);
+            Kind::Rep => self.receive_rep(path, &mad, now),
+            Kind::Mra => self.receive_mra(path, &mad, now),
+            Kind::Rtu => {
+                if let Some(id) = self.find_both(path, mad.ids()) {
+                    self.receive_rtu(id);
                 }
             }
-            Kind::Mra | Kind::Rtu | Kind::Drep => {
-                let Some(id) = self.find_both(path, &mad) else { return };
-                match kind {
-                    Kind::Mra => self.receive_mra(id, &mad, now),
-                    Kind::Rtu => self.receive_rtu(id),
-                    _ => self.receive_drep(id, now),
+            Kind::Drep => {
+                if let Some(id) = self.find_both(path, mad.ids()) {
+                    self.receive_drep(id, now);
                 }
             }
         }
@@ -47,10 +47,10 @@ impl Cm {
     }
 
     /// The same, if the peer names it as it did before.
-    fn find_both(&self, path: Path, mad: &Mad) -> Option<u32> {
-        let id = self.find(path, mad.remote_id())?;
+    fn find_both(&self, path: Path, ids: Ids) -> Option<u32> {
+        let id = self.find(path, ids.remote)?;
         let known = self.conns.get(&id)?.remote_id;
-        (known == 0 || known == mad.local_id()).then_some(id)
+        (known == 0 || known == ids.local).then_some(id)
     }
 
     fn receive_req(&mut self, path: Path, mad: &Mad, now: Instant) {
@@ -61,7 +61,7 @@ impl Cm {
         }
         let queue_pair = (req.qpn, req.ca_guid, path.remote);
         if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
-            self.refuse_stale(path, mad, About::Req, 0);
+            self.refuse_stale(path, mad.tid(), About::REQ, Ids { local: 0, remote: req.local_id });
             return self.end_stale(stale, now);
         }
         let conn = Conn {
@@ -106,24 +106,31 @@ impl Cm {
             hop_limit: req.hop_limit,
             remote_gid: req.local_gid,
             ece: req.ece,
-            private: req.private,
+            private: req.private.to_vec(),
         })));
     }
 
     /// The peer repeats its REQ: our answer was lost, or is not there yet.
     fn receive_req_again(&mut self, id: u32) {
         match self.conns.get(&id).map(|conn| conn.state) {
-            Some(State::ReqReceived) => self.send_mra(id, About::Req),
+            Some(State::ReqReceived) => self.send_mra(id, About::REQ),
             Some(State::RepSent) => self.repeat(id),
-            Some(State::Timewait) => self.send_rej(id, Reason::STALE_CONN, &[]),
+            Some(State::Timewait) => self.send_rej(id, Reason::STALE_CONN, [0; REJ_PRIVATE_LEN]),
             _ => {}
         }
     }
 
     /// The peer's queue pair is that of another connection: the message is about one that we know nothing of.
-    fn refuse_stale(&mut self, path: Path, mad: &Mad, about: About, own_id: u32) {
-        let ids = (own_id, mad.local_id());
-        self.out.push_back((path, rej(mad.tid(), ids, about, Reason::STALE_CONN, &[], &[])));
+    fn refuse_stale(&mut self, path: Path, tid: u64, about: About, ids: Ids) {
+        let rej = Rej {
+            ids,
+            about,
+            reason: Reason::STALE_CONN,
+            info_len: 0,
+            info: [0; REJ_INFO_LEN],
+            private: [0; REJ_PRIVATE_LEN],
+        };
+        self.out.push_back((path, rej.emit(tid)));
     }
 
     /// The peer forgot this connection, or never ended it: it ends now.
@@ -134,9 +141,8 @@ impl Cm {
     }
 
     fn send_mra(&mut self, id: u32, about: About) {
-        let (tid, local, remote) = self.ids(id);
-        let mut mad = Mad::with_ids(Kind::Mra, tid, local, remote);
-        mad.set(8, &[(about as u8) << 6, THINKING_TIME << 3]);
+        let (tid, ids) = self.ids(id);
+        let mad = Mra { ids, about, service_timeout: THINKING_TIME }.emit(tid);
         if let Some(conn) = self.conns.get(&id) {
             self.out.push_back((conn.path, mad));
         }
@@ -150,28 +156,31 @@ impl Cm {
         }
     }
 
-    fn receive_rep(&mut self, id: u32, path: Path, mad: &Mad, now: Instant) {
+    fn receive_rep(&mut self, path: Path, mad: &Mad, now: Instant) {
+        let Some(rep) = Rep::parse(mad) else { return };
+        let Some(id) = self.find(path, rep.ids.remote) else { return };
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
             State::ReqSent => {}
-            State::RepReceived => return self.send_mra(id, About::Rep),
-            State::Established if conn.remote_id == mad.local_id() => return self.repeat(id),
+            State::RepReceived => return self.send_mra(id, About::REP),
+            State::Established if conn.remote_id == rep.ids.local => return self.repeat(id),
             _ => return,
         }
-        let rep = Rep::parse(mad, conn.transport == Transport::Xrc);
-        let queue_pair = (rep.qpn, rep.ca_guid, path.remote);
+        let qpn = if conn.transport == Transport::Xrc { rep.xrc_qpn } else { rep.qpn };
+        let queue_pair = (qpn, rep.ca_guid, path.remote);
         if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
-            self.refuse_stale(path, mad, About::Rep, id);
+            let ids = Ids { local: id, remote: rep.ids.local };
+            self.refuse_stale(path, mad.tid(), About::REP, ids);
             return self.end_stale(stale, now);
         }
-        conn.remote_id = rep.local_id;
+        conn.remote_id = rep.ids.local;
         conn.remote_guid = rep.ca_guid;
-        conn.remote_qpn = rep.qpn;
+        conn.remote_qpn = qpn;
         self.queue_pairs.insert(queue_pair, id);
         self.enter(id, State::RepReceived);
         let reply = Reply {
             conn: ConnId(id),
-            qpn: rep.qpn,
+            qpn,
             psn: rep.psn,
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
@@ -179,7 +188,7 @@ impl Cm {
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
             ece: rep.ece,
-            private: rep.private,
+            private: rep.private.to_vec(),
         };
         self.tell(id, Event::Reply(Box::new(reply)));
     }
@@ -192,37 +201,39 @@ impl Cm {
     }
 
     /// The peer received our message and needs more time.
-    fn receive_mra(&mut self, id: u32, mad: &Mad, now: Instant) {
+    fn receive_mra(&mut self, path: Path, mad: &Mad, now: Instant) {
+        let Some(mra) = Mra::parse(mad) else { return };
+        let Some(id) = self.find_both(path, mra.ids) else { return };
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let about = mad.u8(8) >> 6;
         let awaited = match conn.state {
-            State::ReqSent => About::Req,
-            State::RepSent => About::Rep,
+            State::ReqSent => About::REQ,
+            State::RepSent => About::REP,
             _ => return,
         };
         // Once for each message, or the wait would have no end.
-        if about == awaited as u8 && conn.granted.is_none() {
-            let longer = duration(mad.u8(9) >> 3) + conn.patience;
+        if mra.about == awaited && conn.granted.is_none() {
+            let longer = duration(mra.service_timeout) + conn.patience;
             conn.granted = Some(longer);
             self.set_deadline(id, Some(now + longer));
         }
     }
 
     fn receive_rej(&mut self, path: Path, mad: &Mad, now: Instant) {
-        let reason = Reason(mad.u16(10));
-        let found = match mad.remote_id() {
+        let Some(rej) = Rej::parse(mad) else { return };
+        let reason = rej.reason;
+        let found = match rej.ids.remote {
             // Who gave up before it heard from us does not know our name for it, but says its own.
             0 if reason == Reason::TIMEOUT => {
-                let theirs = (mad.local_id(), mad.u64(12), path.remote);
+                let theirs = (rej.ids.local, rej.ca_guid(), path.remote);
                 self.begun.get(&theirs).copied()
             }
-            _ => self.find_both(path, mad),
+            _ => self.find_both(path, rej.ids),
         };
         let Some(id) = found else { return };
         let event = Event::Refused(Box::new(Refused {
             conn: ConnId(id),
             reason,
-            private: mad.private(84, REJ_PRIVATE_LEN),
+            private: rej.private.to_vec(),
         }));
         let Some(state) = self.conns.get(&id).map(|conn| conn.state) else { return };
         match state {
@@ -242,13 +253,15 @@ impl Cm {
     }
 
     fn receive_dreq(&mut self, path: Path, mad: &Mad, now: Instant) {
-        let Some(id) = self.find_both(path, mad) else {
+        let Some(dreq) = Dreq::parse(mad) else { return };
+        let Some(id) = self.find_both(path, dreq.ids) else {
             // Whatever it was, it is over.
-            let drep = Mad::with_ids(Kind::Drep, mad.tid(), mad.remote_id(), mad.local_id());
+            let ids = Ids { local: dreq.ids.remote, remote: dreq.ids.local };
+            let drep = Mad::with_ids(Kind::Drep, mad.tid(), ids);
             return self.out.push_back((path, drep));
         };
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.local_qpn != mad.u24(8) {
+        if conn.local_qpn != dreq.remote_qpn {
             return;
         }
         conn.tid = mad.tid();
@@ -263,8 +276,8 @@ impl Cm {
                 self.send_drep(id, now);
             }
             State::Timewait => {
-                let (tid, local, remote) = self.ids(id);
-                self.send(id, Mad::with_ids(Kind::Drep, tid, local, remote));
+                let (tid, ids) = self.ids(id);
+                self.send(id, Mad::with_ids(Kind::Drep, tid, ids));
             }
             _ => {}
         }
@@ -278,25 +291,25 @@ impl Cm {
     }
 
     fn receive_sidr_req(&mut self, path: Path, mad: &Mad) {
-        let theirs = (mad.u32(0), 0, path.remote);
+        let Some(req) = SidrReq::parse(mad) else { return };
+        let theirs = (req.request_id, 0, path.remote);
         if self.begun.contains_key(&theirs) {
             return;
         }
-        let service_id = mad.u64(8);
-        let mut conn = sidr(State::SidrReqReceived, path, mad.u32(0), service_id);
+        let mut conn = sidr(State::SidrReqReceived, path, req.request_id, req.service_id);
         conn.tid = mad.tid();
         let Some(id) = self.insert(conn) else { return };
         self.begun.insert(theirs, id);
         self.events.push_back(Event::SidrRequest(Box::new(SidrRequest {
             conn: ConnId(id),
             path,
-            service_id,
-            private: mad.private(16, SIDR_REQ_PRIVATE_LEN),
+            service_id: req.service_id,
+            private: req.private.to_vec(),
         })));
     }
 
     fn receive_sidr_rep(&mut self, path: Path, mad: &Mad) {
-        let rep = SidrRep::parse(mad);
+        let Some(rep) = SidrRep::parse(mad) else { return };
         let Some(id) = self.find(path, rep.request_id) else { return };
         if self.conns.get(&id).is_none_or(|conn| conn.state != State::SidrReqSent) {
             return;
@@ -306,7 +319,7 @@ impl Cm {
             status: rep.status,
             qpn: rep.qpn,
             qkey: rep.qkey,
-            private: rep.private,
+            private: rep.private.to_vec(),
         };
         self.tell(id, Event::SidrReply(Box::new(reply)));
         self.remove(id);
@@ -337,7 +350,7 @@ impl Cm {
         match conn.state {
             State::ReqSent | State::RepSent => {
                 self.tell(id, Event::Unreachable(event));
-                self.send_rej(id, Reason::TIMEOUT, &[]);
+                self.send_rej(id, Reason::TIMEOUT, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
             State::SidrReqSent => {

@@ -10,13 +10,13 @@ mod conn;
 mod event;
 mod incoming;
 mod machine;
-mod mad;
 mod params;
 
 pub use event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
 pub use machine::Cm;
-pub use mad::{
-    Ece, MAD_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason, SIDR_REP_PRIVATE_LEN,
+pub use params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
+pub use wire::cm::{
+    Ece, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason, SIDR_REP_PRIVATE_LEN,
     SIDR_REQ_PRIVATE_LEN, SidrStatus, Transport,
 };
-pub use params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
+pub use wire::mad::MAD_LEN;

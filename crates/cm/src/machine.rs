@@ -2,17 +2,22 @@
 
 use crate::conn::{Conn, RESPONSE_TIMEOUT, RETRIES, State, duration, sidr};
 use crate::event::Event;
-use crate::mad::{
-    About, Kind, MAD_LEN, Mad, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason, Rep, Req,
-    SIDR_REP_PRIVATE_LEN, SIDR_REQ_PRIVATE_LEN, SidrRep, SidrStatus, Transport, rej, sidr_req,
-};
 use crate::params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
+use wire::cm::{
+    About, Dreq, Kind, REJ_INFO_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason,
+    Rej, Rep, Req, SIDR_REP_PRIVATE_LEN, SIDR_REQ_PRIVATE_LEN, SidrRep, SidrReq, SidrStatus,
+    Transport,
+};
+use wire::mad::{Ids, MAD_LEN, Mad};
 
 /// Conversations that may exist at once, so that a stranger cannot fill the memory.
 const MAX_CONNS: usize = 1 << 17;
+
+/// Queue pair numbers have 24 bits.
+const MAX_QPN: u32 = 0xff_ffff;
 
 /// The connection manager of one device.
 pub struct Cm {
@@ -29,8 +34,11 @@ pub struct Cm {
     next_id: u32,
 }
 
-fn fits(private: &[u8], room: usize) -> Result<(), Invalid> {
-    if private.len() > room { Err(Invalid) } else { Ok(()) }
+/// Private data as long as its place in the message.
+fn padded<const N: usize>(private: &[u8]) -> Result<[u8; N], Invalid> {
+    let mut out = [0; N];
+    out.get_mut(..private.len()).ok_or(Invalid)?.copy_from_slice(private);
+    Ok(out)
 }
 
 impl Cm {
@@ -50,7 +58,7 @@ impl Cm {
 
     /// The next message to send, and where to.
     pub fn poll_transmit(&mut self) -> Option<(Path, [u8; MAD_LEN])> {
-        self.out.pop_front().map(|(path, mad)| (path, mad.0))
+        self.out.pop_front().map(|(path, mad)| (path, *mad.bytes()))
     }
 
     /// The next event.
@@ -159,24 +167,28 @@ impl Cm {
         self.set_deadline(id, Some(until));
     }
 
-    pub(crate) fn ids(&self, id: u32) -> (u64, u32, u32) {
-        self.conns.get(&id).map_or((0, 0, 0), |conn| (conn.tid, id, conn.remote_id))
+    pub(crate) fn ids(&self, id: u32) -> (u64, Ids) {
+        let (tid, remote) = self.conns.get(&id).map_or((0, 0), |conn| (conn.tid, conn.remote_id));
+        (tid, Ids { local: id, remote })
     }
 
-    pub(crate) fn send_rej(&mut self, id: u32, reason: Reason, private: &[u8]) {
+    pub(crate) fn send_rej(&mut self, id: u32, reason: Reason, private: [u8; REJ_PRIVATE_LEN]) {
         let Some(conn) = self.conns.get(&id) else { return };
         let about = match conn.state {
-            State::ReqReceived => About::Req,
-            State::RepReceived => About::Rep,
-            _ => About::Other,
+            State::ReqReceived => About::REQ,
+            State::RepReceived => About::REP,
+            _ => About::OTHER,
         };
-        let info = if reason == Reason::TIMEOUT {
-            self.config.ca_guid.to_be_bytes().to_vec()
-        } else {
-            Vec::new()
-        };
-        let (tid, local, remote) = self.ids(id);
-        self.send(id, rej(tid, (local, remote), about, reason, &info, private));
+        let mut info = [0; REJ_INFO_LEN];
+        let guid = self.config.ca_guid.to_be_bytes();
+        // Who gives up waiting says who it is: the peer may not know our id (IBA table 109).
+        let info_len = if reason == Reason::TIMEOUT { guid.len() } else { 0 };
+        for (to, from) in info.iter_mut().zip(&guid[..info_len]) {
+            *to = *from;
+        }
+        let (tid, ids) = self.ids(id);
+        let rej = Rej { ids, about, reason, info_len: info_len as u8, info, private };
+        self.send(id, rej.emit(tid));
     }
 
     /// Asks for a connection.
@@ -184,7 +196,7 @@ impl Cm {
     /// # Errors
     /// [`Invalid`] for too much private data, or when there are too many conversations.
     pub fn connect(&mut self, params: ConnectParams, now: Instant) -> Result<ConnId, Invalid> {
-        fits(&params.private, REQ_PRIVATE_LEN)?;
+        let private: [u8; REQ_PRIVATE_LEN] = padded(&params.private)?;
         let conn = Conn {
             state: State::ReqSent,
             path: params.path,
@@ -192,7 +204,7 @@ impl Cm {
             remote_id: 0,
             remote_guid: 0,
             remote_qpn: 0,
-            local_qpn: params.qpn,
+            local_qpn: params.qpn & MAX_QPN,
             service_id: params.service_id,
             transport: params.transport,
             detached: false,
@@ -232,7 +244,7 @@ impl Cm {
             hop_limit: params.path.hop_limit,
             ack_timeout: params.ack_timeout,
             ece: params.ece,
-            private: params.private,
+            private,
         };
         self.request(id, req.emit(tid), now);
         Ok(ConnId(id))
@@ -258,29 +270,29 @@ impl Cm {
         now: Instant,
     ) -> Result<(), Invalid> {
         let id = conn.0;
-        fits(&params.private, REP_PRIVATE_LEN)?;
+        let private: [u8; REP_PRIVATE_LEN] = padded(&params.private)?;
         if self.state(id)? != State::ReqReceived {
             return Err(Invalid);
         }
         let Some(found) = self.conns.get_mut(&id) else { return Err(Invalid) };
         found.state = State::RepSent;
-        found.local_qpn = params.qpn;
+        found.local_qpn = params.qpn & MAX_QPN;
         let xrc = found.transport == Transport::Xrc;
-        let (tid, local_id, remote_id) = self.ids(id);
+        let (tid, ids) = self.ids(id);
+        let (qpn, xrc_qpn) = if xrc { (0, params.qpn) } else { (params.qpn, 0) };
         let rep = Rep {
-            local_id,
-            remote_id,
-            qpn: params.qpn,
+            ids,
+            qpn,
+            xrc_qpn,
             psn: params.psn,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
             flow_control: params.flow_control,
             rnr_retry_count: params.rnr_retry_count.min(7),
-            srq: params.srq,
+            srq: params.srq || xrc,
             ca_guid: self.config.ca_guid,
-            xrc,
             ece: params.ece,
-            private: params.private,
+            private,
         };
         self.request(id, rep.emit(tid), now);
         Ok(())
@@ -296,8 +308,8 @@ impl Cm {
             return Err(Invalid);
         }
         self.enter(id, State::Established);
-        let (tid, local, remote) = self.ids(id);
-        self.send(id, Mad::with_ids(Kind::Rtu, tid, local, remote));
+        let (tid, ids) = self.ids(id);
+        self.send(id, Mad::with_ids(Kind::Rtu, tid, ids));
         Ok(())
     }
 
@@ -313,7 +325,7 @@ impl Cm {
         now: Instant,
     ) -> Result<(), Invalid> {
         let id = conn.0;
-        fits(private, REJ_PRIVATE_LEN)?;
+        let private: [u8; REJ_PRIVATE_LEN] = padded(private)?;
         match self.state(id)? {
             State::ReqSent | State::ReqReceived | State::RepReceived => {
                 self.send_rej(id, reason, private);
@@ -344,18 +356,16 @@ impl Cm {
 
     pub(crate) fn send_dreq(&mut self, id: u32, now: Instant) {
         let tid = self.new_tid(id);
-        let (_, local, remote) = self.ids(id);
-        let mut mad = Mad::with_ids(Kind::Dreq, tid, local, remote);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.state = State::DreqSent;
-            mad.set_u24(8, conn.remote_qpn);
-        }
-        self.request(id, mad, now);
+        let (_, ids) = self.ids(id);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.state = State::DreqSent;
+        let dreq = Dreq { ids, remote_qpn: conn.remote_qpn };
+        self.request(id, dreq.emit(tid), now);
     }
 
     pub(crate) fn send_drep(&mut self, id: u32, now: Instant) {
-        let (tid, local, remote) = self.ids(id);
-        self.send(id, Mad::with_ids(Kind::Drep, tid, local, remote));
+        let (tid, ids) = self.ids(id);
+        self.send(id, Mad::with_ids(Kind::Drep, tid, ids));
         self.enter_timewait(id, now);
     }
 
@@ -386,10 +396,10 @@ impl Cm {
         private: &[u8],
         now: Instant,
     ) -> Result<ConnId, Invalid> {
-        fits(private, SIDR_REQ_PRIVATE_LEN)?;
+        let private: [u8; SIDR_REQ_PRIVATE_LEN] = padded(private)?;
         let id = self.insert(sidr(State::SidrReqSent, path, 0, service_id)).ok_or(Invalid)?;
         let tid = self.new_tid(id);
-        self.request(id, sidr_req(tid, id, service_id, private), now);
+        self.request(id, SidrReq { request_id: id, service_id, private }.emit(tid), now);
         Ok(ConnId(id))
     }
 
@@ -398,15 +408,20 @@ impl Cm {
     /// # Errors
     /// [`Invalid`] in another state, or for too much private data.
     pub fn sidr_reply(&mut self, conn: ConnId, params: SidrReplyParams) -> Result<(), Invalid> {
-        fits(&params.private, SIDR_REP_PRIVATE_LEN)?;
+        let private = padded(&params.private)?;
         if self.state(conn.0)? != State::SidrReqReceived {
             return Err(Invalid);
         }
-        self.send_sidr_rep(conn.0, params);
+        self.send_sidr_rep(conn.0, &params, private);
         Ok(())
     }
 
-    fn send_sidr_rep(&mut self, id: u32, params: SidrReplyParams) {
+    fn send_sidr_rep(
+        &mut self,
+        id: u32,
+        params: &SidrReplyParams,
+        private: [u8; SIDR_REP_PRIVATE_LEN],
+    ) {
         let Some(conn) = self.conns.get(&id) else { return };
         let rep = SidrRep {
             request_id: conn.remote_id,
@@ -414,7 +429,7 @@ impl Cm {
             qpn: params.qpn,
             service_id: conn.service_id,
             qkey: params.qkey,
-            private: params.private,
+            private,
         };
         let mad = rep.emit(conn.tid);
         self.send(id, mad);
@@ -434,23 +449,23 @@ impl Cm {
         let Ok(state) = self.state(id) else { return };
         match state {
             State::ReqSent => {
-                self.send_rej(id, Reason::TIMEOUT, &[]);
+                self.send_rej(id, Reason::TIMEOUT, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
             State::ReqReceived | State::RepReceived => {
-                self.send_rej(id, Reason::CONSUMER_DEFINED, &[]);
+                self.send_rej(id, Reason::CONSUMER_DEFINED, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
             State::RepSent => {
-                self.send_rej(id, Reason::CONSUMER_DEFINED, &[]);
+                self.send_rej(id, Reason::CONSUMER_DEFINED, [0; REJ_PRIVATE_LEN]);
                 self.enter_timewait(id, now);
             }
             State::Established => self.send_dreq(id, now),
             State::DreqReceived => self.send_drep(id, now),
             State::SidrReqReceived => {
                 let status = SidrStatus::REJECT;
-                let private = Vec::new();
-                self.send_sidr_rep(id, SidrReplyParams { status, qpn: 0, qkey: 0, private });
+                let params = SidrReplyParams { status, qpn: 0, qkey: 0, private: Vec::new() };
+                self.send_sidr_rep(id, &params, [0; SIDR_REP_PRIVATE_LEN]);
             }
             State::SidrReqSent => self.remove(id),
             State::DreqSent | State::Timewait => {}

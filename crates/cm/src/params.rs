@@ -1,7 +1,7 @@
 //! What calls are given: the way to a peer, and what a connection or a datagram service is asked for and answered with.
 
-use crate::mad::{Ece, SidrStatus, Transport};
 use std::net::IpAddr;
+use wire::cm::{Ece, SidrStatus, Transport};
 
 /// Names a conversation: its local communication id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -13,12 +13,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
+use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Headers, Opcode, Operation, Position, Psn, Service};
 
 /// Number of the queue pair.
 pub(crate) const QPN: u32 = 1;
-/// Length of a MAD in bytes (IBA 13.4.2).
-pub const MAD_LEN: usize = 256;
 /// Well-known Q_Key of QP 1 (IBA 10.2.5).
 const QKEY: u32 = 0x8001_0000;
 /// Ways to peers that are kept at hand.

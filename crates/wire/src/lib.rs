@@ -1,16 +1,18 @@
-//! RoCEv2 and InfiniBand packet formats: checked parsing and emission over plain bytes.
+//! RoCEv2 and InfiniBand packet formats, and the management datagrams of connections: checked parsing and emission over plain bytes.
 //!
 //! This room does no I/O, allocates nothing per packet and contains no unsafe code. Parsers take
 //! hostile bytes and answer with a value or an error, never a panic. Section numbers are those of
 //! the InfiniBand Architecture Specification, Volume 1 (IBA).
 #![forbid(unsafe_code)]
 
+pub mod cm;
 mod codec;
 mod crc_field;
 pub mod frame;
 pub mod grh;
 mod headers;
 pub mod icrc;
+pub mod mad;
 pub mod mtu;
 mod opcode;
 mod psn;
