@@ -61,7 +61,8 @@ impl Cm {
         }
         let queue_pair = (req.qpn, req.ca_guid, path.remote);
         if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
-            self.refuse_stale(path, mad.tid(), About::REQ, Ids { local: 0, remote: req.local_id });
+            let ids = Ids { local: 0, remote: req.local_id };
+            self.refuse(path, mad.tid(), About::REQ, ids, Reason::STALE_CONN);
             return self.end_stale(stale, now);
         }
         let conn = Conn {
@@ -120,12 +121,12 @@ impl Cm {
         }
     }
 
-    /// The peer's queue pair is that of another connection: the message is about one that we know nothing of.
-    fn refuse_stale(&mut self, path: Path, tid: u64, about: About, ids: Ids) {
+    /// Refuses a message for which there is no conversation.
+    fn refuse(&mut self, path: Path, tid: u64, about: About, ids: Ids, reason: Reason) {
         let rej = Rej {
             ids,
             about,
-            reason: Reason::STALE_CONN,
+            reason,
             info_len: 0,
             info: [0; REJ_INFO_LEN],
             private: [0; REJ_PRIVATE_LEN],
@@ -158,7 +159,11 @@ impl Cm {
 
     fn receive_rep(&mut self, path: Path, mad: &Mad, now: Instant) {
         let Some(rep) = Rep::parse(mad) else { return };
-        let Some(id) = self.find(path, rep.ids.remote) else { return };
+        let Some(id) = self.find(path, rep.ids.remote) else {
+            // Whoever asked is gone, perhaps killed: the peer need not repeat it (IBA 12.9.8.7.1).
+            let ids = Ids { local: rep.ids.remote, remote: rep.ids.local };
+            return self.refuse(path, mad.tid(), About::REP, ids, Reason::INVALID_COMM_ID);
+        };
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
             State::ReqSent => {}
@@ -170,7 +175,7 @@ impl Cm {
         let queue_pair = (qpn, rep.ca_guid, path.remote);
         if let Some(stale) = self.queue_pairs.get(&queue_pair).copied() {
             let ids = Ids { local: id, remote: rep.ids.local };
-            self.refuse_stale(path, mad.tid(), About::REP, ids);
+            self.refuse(path, mad.tid(), About::REP, ids, Reason::STALE_CONN);
             return self.end_stale(stale, now);
         }
         conn.remote_id = rep.ids.local;

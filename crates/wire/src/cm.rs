@@ -71,6 +71,8 @@ pub struct Reason(pub u16);
 impl Reason {
     /// The sender gave up waiting.
     pub const TIMEOUT: Reason = Reason(4);
+    /// The message is about no conversation of the receiver's.
+    pub const INVALID_COMM_ID: Reason = Reason(6);
     /// Nobody listens for the service.
     pub const INVALID_SERVICE_ID: Reason = Reason(8);
     /// The connection existed before.

@@ -17,9 +17,9 @@ fn message(kind: u16, local: u32, remote: u32, fill: u8) -> [u8; 256] {
 }
 
 #[test]
-fn messages_about_nothing_are_dropped_but_a_disconnect_is_answered() {
+fn messages_about_nothing_are_dropped_but_for_those_that_would_be_repeated() {
     let mut net = Net::new(2, 3);
-    for kind in [MRA, REJ, REP, RTU, DREP, SIDR_REP, 0x19, 0x1a, 0x1b] {
+    for kind in [MRA, REJ, RTU, DREP, SIDR_REP, 0x19, 0x1a, 0x1b] {
         for fill in [0, 1, 0x80, 0xff] {
             net.forge(0, 1, &message(kind, 5, 0x40_1234, fill));
         }
@@ -28,6 +28,10 @@ fn messages_about_nothing_are_dropped_but_a_disconnect_is_answered() {
     net.forge(0, 1, &message(DREQ, 5, 0x40_1234, 0));
     let answer = net.last(DREP);
     assert_eq!((answer.to, answer.ids()), (0, (0x40_1234, 5)));
+    net.forge(0, 1, &message(REP, 5, 0x40_1234, 0));
+    let answer = net.last(REJ);
+    assert_eq!((answer.to, answer.ids()), (0, (0x40_1234, 5)));
+    assert_eq!((answer.reason(), answer.mad[24 + 8] >> 6), (Reason::INVALID_COMM_ID.0, 1));
     net.silent();
     net.nothing_is_left();
 }
@@ -53,6 +57,24 @@ fn messages_of_others_do_not_touch_a_connection() {
     net.cms[1].disconnect(passive, net.now).unwrap();
     net.run(MS);
     assert_eq!(net.only(0), Event::DisconnectRequested(active), "it is still connected");
+}
+
+#[test]
+fn who_asked_and_died_is_not_waited_for() {
+    let mut net = Net::new(2, 12);
+    net.connect(0, 1, 1, &[]);
+    net.run(MS);
+    let passive = net.request(1);
+    // Killed; another process, or its successor, gets what is for it.
+    net.cms[0] = Net::new(2, 13).cms.remove(0);
+    net.reply(1, passive, 2).unwrap();
+    net.run(MS);
+    let told = net.only(1);
+    assert!(
+        matches!(&told, Event::Refused(refused) if refused.reason == Reason::INVALID_COMM_ID),
+        "{told:?}"
+    );
+    net.nothing_is_left();
 }
 
 /// A peer that uses a queue pair of a connection for another has lost the first: it is refused, and the first ended, so
@@ -140,11 +162,15 @@ fn a_request_repeated_in_timewait_is_stale_and_after_it_a_new_one() {
     net.told(0);
     net.told(1);
     net.forge(0, 1, &req);
-    // Nobody is there any more who asked: it ends by itself after all repetitions.
+    // Nobody is there any more who asked, and says so.
     let passive = net.request(1);
     net.reply(1, passive, 5).unwrap();
-    net.run(SENDINGS * PASSIVE_PATIENCE);
-    assert_eq!(net.only(1), Event::Unreachable(passive));
+    net.run(MS);
+    let told = net.only(1);
+    assert!(
+        matches!(&told, Event::Refused(refused) if refused.reason == Reason::INVALID_COMM_ID),
+        "{told:?}"
+    );
     net.silent();
     net.nothing_is_left();
 }
