@@ -151,9 +151,30 @@ impl<F: Clone> Group<F> {
         {
             *seat = Seat::Vacant { of: (!leave).then_some(slot), socket };
         }
+        self.bury(kernel);
         if self.certain {
             self.trim(kernel);
         }
+    }
+
+    /// Seats of those that ended serve their slots no more: what still comes for these goes to the leader, who can answer it.
+    /// True when there were any.
+    pub(crate) fn bury<K: Kernel<Fd = F>>(&mut self, kernel: &K) -> bool {
+        let mut any = false;
+        for seat in &mut self.seats {
+            if let Seat::Vacant { of: of @ Some(_), .. } = seat
+                && of.is_some_and(|slot| !kernel.is_held(slot))
+            {
+                *of = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Whether members went of which it is not known that they ended.
+    pub(crate) fn has_missing(&self) -> bool {
+        self.seats.iter().any(|seat| matches!(seat, Seat::Vacant { of: Some(_), .. }))
     }
 
     fn trim<K: Kernel<Fd = F>>(&mut self, kernel: &mut K) {
@@ -196,6 +217,7 @@ impl<F: Clone> Group<F> {
         leader: Option<u16>,
         services: &BTreeMap<u64, u16>,
     ) {
+        self.bury(kernel);
         if self.certain || self.is_empty() {
             return;
         }

@@ -75,6 +75,8 @@ pub(crate) struct Host {
     unsettled_since: Option<Instant>,
     retry_at: Option<Instant>,
     pause: Duration,
+    /// When to see next whether members that went have ended, and the pause after that.
+    missing: Option<(Instant, Duration)>,
     awaits: Option<Return>,
 }
 
@@ -106,6 +108,7 @@ impl Host {
             unsettled_since: None,
             retry_at: None,
             pause: RETRY.0,
+            missing: None,
             awaits,
         }
     }
@@ -126,7 +129,8 @@ impl Host {
     /// When to call [`Host::serve`] although nothing is ready.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let review = self.awaits.as_ref().map(|awaits| awaits.review_at);
-        review.or(self.unsettled_since).or(self.retry_at)
+        let settle = review.or(self.unsettled_since).or(self.retry_at);
+        settle.into_iter().chain(self.missing.map(|(at, _)| at)).min()
     }
 
     /// Serves what is ready. False when this registry has been deposed and is to be dropped.
@@ -143,6 +147,7 @@ impl Host {
                 Ready::Conn(id) => self.turn(*id),
             }
         }
+        self.review_missing(now);
         if self.still_awaits(now) {
             return true;
         }
@@ -166,6 +171,19 @@ impl Host {
             self.settle(now);
         }
         true
+    }
+
+    /// Looks at times whether members that went have ended.
+    fn review_missing(&mut self, now: Instant) {
+        let (at, pause) = *self.missing.get_or_insert((now + RETRY.0, RETRY.0));
+        if now >= at {
+            self.server.review_missing();
+            let pause = (pause * 2).min(RETRY.1);
+            self.missing = Some((now + pause, pause));
+        }
+        if !self.server.has_missing() {
+            self.missing = None;
+        }
     }
 
     /// Looks after the members of the host before; true as long as the steering is to stay as it is.

@@ -470,6 +470,21 @@ impl<K: Kernel> Server<K> {
         }
     }
 
+    /// Whether members went of which it is not known that they ended: a killed process closes its descriptors one by one.
+    pub(crate) fn has_missing(&self) -> bool {
+        self.groups.iter().any(Group::has_missing)
+    }
+
+    /// Looks whether they have ended by now, and steers without them.
+    pub(crate) fn review_missing(&mut self) {
+        let (leader, services) = (self.leader(), self.services());
+        for group in &mut self.groups {
+            if group.bury(&self.kernel) && group.is_certain() {
+                let _ = group.steer(&mut self.kernel, leader, &services);
+            }
+        }
+    }
+
     /// Whether the order of both groups is known.
     pub(crate) fn is_settled(&self) -> bool {
         self.groups.iter().all(|g| g.is_certain() || g.is_empty())

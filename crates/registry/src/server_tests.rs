@@ -232,6 +232,26 @@ fn a_death_moves_nobody_while_few_seats_are_vacant() {
     check(&server, &processes);
 }
 
+/// Or its peers would ask a socket that nobody reads, until they gave up.
+#[test]
+fn what_is_for_a_dead_member_comes_to_the_leader() {
+    let mut server = Server::new(Net::new());
+    let processes: Vec<Process> = (0..5).map(|conn| join(&mut server, conn)).collect();
+    let [leader, killed, slow, ..] = &processes[..] else { unreachable!() };
+    let arrives = |server: &Server<Net>, of: &Process| server.kernel.deliver(0, of.slot);
+    die(&mut server, killed);
+    assert_eq!(arrives(&server, killed), Some(leader.sockets[0]));
+    // Its connection was closed first; its deed comes after.
+    server.closed(slow.conn);
+    assert!(server.has_missing());
+    server.review_missing();
+    assert_eq!(arrives(&server, slow), Some(slow.sockets[0]), "it may come back");
+    server.kernel.deeds.remove(&slow.slot);
+    server.review_missing();
+    assert!(!server.has_missing());
+    assert_eq!(arrives(&server, slow), Some(leader.sockets[0]));
+}
+
 #[test]
 fn vacant_seats_do_not_pile_up() {
     let mut server = Server::new(Net::new());
