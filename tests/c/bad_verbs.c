@@ -132,8 +132,8 @@ static void registration(void)
 	row(facts, 0, reg(at, 4096, LOCAL | IBV_ACCESS_RELAXED_ORDERING), "register with relaxed ordering");
 	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_WRITE), "register with remote write and no local write");
 	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_ATOMIC), "register with remote atomic and no local write");
-	row(facts, EOPNOTSUPP, reg(at, 4096, IBV_ACCESS_ON_DEMAND), "register on demand");
-	row(facts, EOPNOTSUPP, reg(0, SIZE_MAX, IBV_ACCESS_ON_DEMAND), "register everything on demand");
+	row(facts, 0, reg(at, 4096, IBV_ACCESS_ON_DEMAND), "register on demand");
+	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_REMOTE_WRITE), "register on demand with remote write alone");
 	row(facts, 0, reg(at, 4096, LOCAL | 1 << 8), "register for flush to global visibility");
 	row(facts, EOPNOTSUPP, reg(at, 4096, LOCAL | 1 << 9), "register for flush to persistence");
 	row(facts, EINVAL, reg(at + 2 * 4096, 4096, 1 << 10), "unknown access beats an unmapped page");

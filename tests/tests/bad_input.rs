@@ -118,6 +118,16 @@ fn queues_live_in_the_memory_of_the_programs_allocator() {
 }
 
 #[test]
+fn on_demand_regions_and_advice_take_what_they_should() {
+    judged(&Place::here(), &compiled!("bad_odp"), 121);
+}
+
+#[test]
+fn on_demand_pages_come_and_go() {
+    judged(&Place::here(), &compiled!("on_demand"), 1018);
+}
+
+#[test]
 fn memory_may_go_away_under_traffic() {
     judged(&Place::here(), &format!("{} 4", compiled!("gone_memory")), 1000);
 }
@@ -131,6 +141,8 @@ fn all_of_it_as_a_plain_user() {
     judged(&place, &compiled!("bad_completions"), 780);
     judged(&place, &compiled!("bad_flows"), 41);
     judged(&place, &compiled!("gone_memory"), 260);
+    judged(&place, &compiled!("bad_odp"), 121);
+    judged(&place, &format!("{} 1", compiled!("on_demand")), 400);
 }
 
 /// The sender of hostile packets, where every user can read it. `HOSTILE_SEED` tries another seed.

@@ -46,7 +46,16 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "loom",
         call: &[
-            "test", "--package", "umem", "--package", "dmabuf", "--release", "--lib", "model::",
+            "test",
+            "--package",
+            "umem",
+            "--package",
+            "dmabuf",
+            "--package",
+            "mm",
+            "--release",
+            "--lib",
+            "model::",
         ],
         // Flags of their own would make every other suite build anew.
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],

@@ -80,6 +80,16 @@ counters! {
     OutOfBuffer = "out_of_buffer",
     /// Datagrams that the system would not send.
     TxRefused = "tx_refused",
+    /// Pages of on-demand regions that accesses had brought in; the names are those of `rdma statistic show mr`.
+    PageFaults = "page_faults",
+    /// Page faults of on-demand regions served.
+    PageFaultsHandled = "page_faults_handled",
+    /// Pages of on-demand regions unmapped because the program's mappings changed.
+    PageInvalidations = "page_invalidations",
+    /// Changes that unmapped any.
+    PageInvalidationsHandled = "page_invalidations_handled",
+    /// Pages of on-demand regions mapped by advice.
+    PagePrefetch = "page_prefetch",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

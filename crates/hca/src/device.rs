@@ -113,7 +113,7 @@ pub struct Device {
     mtu_bytes: Option<u32>,
     registry: Arc<Client>,
     endpoint: Endpoint,
-    directory: Directory,
+    directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
     xrc: Xrc,
@@ -170,7 +170,7 @@ impl Device {
             mtu_bytes: config.mtu_bytes,
             registry: config.registry,
             endpoint,
-            directory,
+            directory: Arc::new(directory),
             slot,
             keys: KeyTable::new(),
             xrc: Xrc::new(),
@@ -408,6 +408,11 @@ impl Device {
     /// What other processes see.
     pub fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// The same, to be kept.
+    pub(crate) fn shared_directory(&self) -> Arc<Directory> {
+        self.directory.clone()
     }
 
     /// Bytes that may be under way to one peer: what a socket buffer like ours takes.

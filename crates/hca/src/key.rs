@@ -39,6 +39,9 @@ pub enum KeyError {
     /// A memory window that is not bound, or bound to another QP.
     #[error("memory window not bound to this queue pair")]
     NotBound,
+    /// On-demand memory: no page is there for this access.
+    #[error("no page is mapped there")]
+    Unmapped,
 }
 
 /// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each access enters anew and
@@ -64,7 +67,7 @@ impl MemRef {
     /// Copies out from `at`, counted from the start of the range.
     pub fn read(&self, at: u64, dst: &mut [u8]) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, dst.len())?;
-        self.umem.enter()?.read(offset, dst)
+        self.umem.read(offset, dst, self.len - at - dst.len() as u64)
     }
 
     /// As [`read`](MemRef::read), folding the bytes on the way where that can be.
@@ -75,19 +78,19 @@ impl MemRef {
         fold: &mut Fold,
     ) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, dst.len())?;
-        self.umem.enter()?.read_folding(offset, dst, fold)
+        self.umem.read_folding(offset, dst, fold, self.len - at - dst.len() as u64)
     }
 
     /// Copies in at `at`.
     pub fn write(&self, at: u64, src: &[u8]) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, src.len())?;
-        self.umem.enter()?.write(offset, src)
+        self.umem.write(offset, src, self.len - at - src.len() as u64)
     }
 
     /// One atomic on the word at the start of the range.
     pub fn atomic(&self, op: AtomicOp) -> std::result::Result<u64, AccessError> {
         let offset = self.place(0, 8)?;
-        self.umem.enter()?.atomic(offset, op)
+        self.umem.atomic(offset, op)
     }
 
     fn place(&self, at: u64, len: usize) -> std::result::Result<u64, AccessError> {
@@ -239,6 +242,11 @@ impl KeyTable {
             mkey.umem.revoke();
         }
         Ok(())
+    }
+
+    /// Whether `key` stands for anything, if only for a memory window.
+    pub(crate) fn is_known(&self, key: u32) -> bool {
+        self.read().find(key).is_some()
     }
 
     /// The registration that `key` stands for.

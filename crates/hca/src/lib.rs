@@ -5,6 +5,7 @@
 //! devices.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod ah;
 mod caps;
 mod counters;
@@ -36,6 +37,7 @@ mod types;
 mod wq;
 mod xrc;
 
+pub use advice::AdviceError;
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
 pub use counters::{Count, Counter};
 pub use cq::Cq;

@@ -1,12 +1,35 @@
 //! Memory regions: a registration under a key of one protection domain.
 
+use crate::counters::{Count, Counter};
 use crate::device::Device;
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::key::Mkey;
 use crate::pd::Pd;
 use crate::types::Access;
 use std::sync::{Arc, Mutex, PoisonError};
-use umem::Umem;
+use umem::{Paging, PagingWatcher, Umem};
+
+/// Adds what happens to the pages of on-demand regions to the counters of the device.
+struct CountPaging(Arc<Directory>);
+
+impl PagingWatcher for CountPaging {
+    fn paged(&self, what: Paging) {
+        let (pages, events, number) = match what {
+            Paging::Faulted(number) => {
+                (Counter::PageFaults, Some(Counter::PageFaultsHandled), number)
+            }
+            Paging::Invalidated(number) => {
+                (Counter::PageInvalidations, Some(Counter::PageInvalidationsHandled), number)
+            }
+            Paging::Prefetched(number) => (Counter::PagePrefetch, None, number),
+        };
+        self.0.count(pages, number);
+        if let Some(events) = events {
+            self.0.count(events, 1);
+        }
+    }
+}
 
 /// A memory region. Dropping it deregisters it.
 pub struct Mr {
@@ -30,6 +53,7 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>> {
+        umem.watch_paging(Arc::new(CountPaging(device.shared_directory())));
         let mkey = Mkey { pd: pd.id(), iova, access, umem };
         let key = device.keys().insert(mkey.pd, mkey.umem.clone(), iova, access)?;
         device.directory().publish_key(key, &mkey);
@@ -71,6 +95,7 @@ impl Mr {
         }
         let moved = translation.is_some();
         if let Some((umem, iova)) = translation {
+            umem.watch_paging(Arc::new(CountPaging(self.device.shared_directory())));
             mkey.umem = umem;
             mkey.iova = iova;
         }

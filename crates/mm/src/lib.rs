@@ -1,11 +1,20 @@
 //! The memory of one process as a DMA engine sees it: guarded touches, populated ranges, notifiers of unmapping.
 #![cfg(target_os = "linux")]
 
+mod grace;
 pub mod guard;
 mod interval;
 mod map;
+mod mirror;
+mod pages;
+mod resident;
 mod space;
 
 pub use guard::{AtomicOp, Fault};
 pub use map::{Mapping, populate};
-pub use space::{AddressSpace, Invalidate, PinError, Pinned, Registration, invalidate, page_size};
+pub use mirror::{Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch};
+pub use resident::{Pages, ProcessPages};
+pub use space::{
+    AddressSpace, Change, Invalidate, PinError, Pinned, Registration, begin, end, invalidate,
+    page_size,
+};

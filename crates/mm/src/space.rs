@@ -1,8 +1,9 @@
 //! The address space of this process: who wants to know before pages go away, and how many are pinned.
 //!
-//! The shim calls [`invalidate`] from interposed `munmap`, `mremap`, `mmap(MAP_FIXED)` and `madvise` *before* the kernel
-//! sees the call; everyone who registered an overlapping range is told, and when `invalidate` returns nobody uses
-//! the range (the contract of `mmu_interval_notifier`, `include/linux/mmu_notifier.h`).
+//! The shim calls [`begin`] from interposed `munmap`, `mremap`, `mmap(MAP_FIXED)` and `madvise` *before* the kernel
+//! sees the call, and [`end`] after it; everyone who registered an overlapping range is told, and when `begin` returns nobody uses
+//! the range (the contract of `mmu_interval_notifier`, `include/linux/mmu_notifier.h`). A registration waits for the
+//! changes that had begun before it: what it then looks at is not about to go unnoticed.
 //!
 //! # Locking
 //! An interposed `munmap` may come from `malloc`, which may hold its own locks, and from anywhere in this process. Hence:
@@ -13,6 +14,7 @@
 //! - A signal handler that unmaps while its own thread holds the lock is not told (it would wait for itself), and a forked
 //!   child is not told about its parent's registrations. The guarded copies still protect both.
 
+use crate::grace::{Grace, Phase};
 use crate::interval::{Id, Set};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -23,10 +25,37 @@ pub trait Invalidate: Send + Sync {
     /// Stops using the registration; returns once no access is in progress. Must not allocate or free memory, and
     /// must not drop a [`Registration`]: `malloc` may be the caller.
     fn invalidate(&self, range: Range<u64>);
+
+    /// The kernel is done with a change that [`Invalidate::invalidate`] told of. The same rules hold.
+    fn invalidated(&self, _range: Range<u64>) {}
+}
+
+/// A change of mappings in progress, from [`AddressSpace::begin`] to [`AddressSpace::end`].
+#[must_use = "whoever was told of the change waits for its end"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// When it began, in registrations; 0 if nobody is to be told of its end.
+    stamp: u64,
+    phase: Phase,
+}
+
+impl Change {
+    /// As a plain number, for a caller that can keep only that. 0 is none.
+    pub fn into_raw(change: Option<Change>) -> u64 {
+        change.map_or(0, |change| change.stamp << 2 | (change.phase.0 as u64) << 1 | 1)
+    }
+
+    /// What [`Change::into_raw`] was given.
+    pub fn from_raw(raw: u64) -> Option<Change> {
+        let phase = Phase((raw >> 1 & 1) as usize);
+        (raw & 1 == 1).then_some(Change { stamp: raw >> 2, phase })
+    }
 }
 
 struct Entry {
     target: Arc<dyn Invalidate>,
+    /// Number of this registration, from 1: changes that began before it are not told to it.
+    number: u64,
     /// Call-backs in progress.
     busy: u32,
 }
@@ -40,6 +69,10 @@ pub struct AddressSpace {
     low: AtomicU64,
     high: AtomicU64,
     table: Mutex<Set<Entry>>,
+    /// Registrations made so far.
+    made: AtomicU64,
+    /// Changes in progress.
+    changes: Grace,
     /// Thread that holds `table`, 0 if none.
     owner: AtomicI32,
     idle: Condvar,
@@ -60,14 +93,29 @@ pub enum PinError {
 
 static CURRENT: AtomicPtr<AddressSpace> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Tells the notifiers of this process that `range` is about to be unmapped; for the interposed calls. Costs two loads
-/// when nothing is registered. Never allocates.
-pub fn invalidate(range: Range<u64>) {
-    let current = CURRENT.load(Acquire);
-    if !current.is_null() {
-        // SAFETY: `CURRENT` only ever holds pointers that were leaked by `process`.
-        unsafe { &*current }.invalidate(range);
+/// Tells the notifiers of this process that `range` is about to be unmapped; for the interposed calls, which pass the answer
+/// to [`end`] once the kernel is done. Never allocates.
+pub fn begin(range: Range<u64>) -> Option<Change> {
+    current()?.begin(range)
+}
+
+/// Tells them that the kernel is done.
+pub fn end(range: Range<u64>, change: Change) {
+    if let Some(space) = current() {
+        space.end(range, change);
     }
+}
+
+/// [`begin`] and [`end`] at once: for memory that was gone before anyone could be told.
+pub fn invalidate(range: Range<u64>) {
+    if let Some(space) = current() {
+        space.invalidate(range);
+    }
+}
+
+fn current() -> Option<&'static AddressSpace> {
+    // SAFETY: `CURRENT` is null or holds a pointer that was leaked by `process`.
+    unsafe { CURRENT.load(Acquire).as_ref() }
 }
 
 impl Default for AddressSpace {
@@ -85,6 +133,8 @@ impl AddressSpace {
             low: AtomicU64::new(u64::MAX),
             high: AtomicU64::new(0),
             table: Mutex::new(Set::new()),
+            made: AtomicU64::new(0),
+            changes: Grace::new(),
             owner: AtomicI32::new(0),
             idle: Condvar::new(),
             pinned_pages: AtomicU64::new(0),
@@ -119,12 +169,28 @@ impl AddressSpace {
         let current = CURRENT.load(Acquire);
         if !current.is_null() {
             // SAFETY: `CURRENT` only ever holds pointers that were leaked by `process`.
-            unsafe { &*current }.pid.store(pid(), Relaxed);
+            let space = unsafe { &*current };
+            space.pid.store(pid(), Relaxed);
+            // the threads that were inside at the fork are not here
+            space.changes.forget();
         }
     }
 
     /// Asks for `target` to be told before any page of `range` goes away, until the returned value is dropped.
     pub fn register(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        target: Arc<dyn Invalidate>,
+    ) -> Registration {
+        let registration = self.register_amid(range, target);
+        // a change that had begun may not have seen the entry, and is not told to it
+        self.changes.wait();
+        registration
+    }
+
+    /// As [`AddressSpace::register`], for a mapping that is being made amid a change: does not wait for changes that have begun, this
+    /// thread's own among them.
+    pub fn register_amid(
         self: &Arc<Self>,
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
@@ -136,7 +202,8 @@ impl AddressSpace {
                 table.adopt(&mut spare);
             }
             if table.has_room() {
-                let id = table.insert(range.start, range.end, Entry { target, busy: 0 });
+                let number = self.made.fetch_add(1, Relaxed) + 1;
+                let id = table.insert(range.start, range.end, Entry { target, number, busy: 0 });
                 self.publish_hull(&table);
                 break id;
             }
@@ -147,25 +214,60 @@ impl AddressSpace {
         Registration { space: self.clone(), id }
     }
 
-    /// Tells everyone who registered a range that overlaps `range`; see the module for what may happen meanwhile.
-    pub fn invalidate(&self, range: Range<u64>) {
-        if self.count.load(Acquire) == 0
-            || range.end <= self.low.load(Acquire)
-            || range.start >= self.high.load(Acquire)
-            || self.pid.load(Relaxed) != pid()
-            || self.owner.load(Relaxed) == tid()
-        {
-            return;
+    /// Tells everyone who registered a range that overlaps `range` that it is about to change; see the module for what may
+    /// happen meanwhile. `None` if nobody is told of anything, as in a forked child.
+    pub fn begin(&self, range: Range<u64>) -> Option<Change> {
+        // before the look at the hull: who registers now either is in it or waits for us
+        let phase = self.changes.enter();
+        if !self.in_hull(&range) {
+            return Some(Change { stamp: 0, phase });
         }
+        if self.pid.load(Relaxed) != pid() {
+            self.changes.leave(phase);
+            return None;
+        }
+        let stamp = self.made.load(Relaxed);
+        self.tell(&range, stamp, |target| target.invalidate(range.clone()));
+        Some(Change { stamp, phase })
+    }
+
+    /// Tells those whom [`AddressSpace::begin`] told that the kernel is done with `range`.
+    pub fn end(&self, range: Range<u64>, change: Change) {
+        if change.stamp > 0 && self.in_hull(&range) {
+            self.tell(&range, change.stamp, |target| target.invalidated(range.clone()));
+        }
+        self.changes.leave(change.phase);
+    }
+
+    /// A change that is over at once.
+    pub fn invalidate(&self, range: Range<u64>) {
+        if let Some(change) = self.begin(range.clone()) {
+            self.end(range, change);
+        }
+    }
+
+    /// Whether anyone may have registered part of `range` whom this thread can tell.
+    fn in_hull(&self, range: &Range<u64>) -> bool {
+        self.count.load(Acquire) > 0
+            && range.end > self.low.load(Acquire)
+            && range.start < self.high.load(Acquire)
+            && self.owner.load(Relaxed) != tid()
+    }
+
+    /// Calls `call` for the registrations up to number `stamp` that overlap `range`, without the lock.
+    fn tell(&self, range: &Range<u64>, stamp: u64, call: impl Fn(&dyn Invalidate)) {
         let mut after = None;
         let mut table = self.lock();
         while let Some((start, id)) = table.next_overlap(range.start, range.end, after) {
             after = Some((start, id));
             let Some(entry) = table.get_mut(id) else { break };
+            if entry.number > stamp {
+                continue;
+            }
             entry.busy += 1;
             let target = entry.target.clone();
             drop(table);
-            target.invalidate(range.clone());
+            call(&*target);
             // never the last reference: the entry stays while it is busy
             drop(target);
             table = self.lock();
@@ -396,6 +498,8 @@ mod tests {
         let slow = Arc::new(Slow(entered, Mutex::new(on_go), AtomicBool::new(false)));
         let space = space();
         let registration = space.register(0..10, slow.clone());
+        let other = Arc::new(Seen::default());
+        let quick = space.register(20..30, other.clone());
         std::thread::scope(|s| {
             s.spawn(|| space.invalidate(0..1));
             on_enter.recv().unwrap();
@@ -404,8 +508,6 @@ mod tests {
                 assert!(slow.2.load(SeqCst), "dropped before the call-back had returned");
             });
             // other ranges are not held up by the slow call-back
-            let other = Arc::new(Seen::default());
-            let quick = space.register(20..30, other.clone());
             space.invalidate(25..26);
             assert_eq!(other.0.lock().unwrap().len(), 1);
             drop(quick);
@@ -431,6 +533,44 @@ mod tests {
         space.invalidate(0..1);
         assert_eq!(seen.0.lock().unwrap().len(), 1);
         drop((nested, other));
+    }
+
+    /// Told of the begin and the end of a change.
+    #[derive(Default)]
+    struct Both(AtomicU64, AtomicU64);
+
+    impl Invalidate for Both {
+        fn invalidate(&self, _: Range<u64>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+        fn invalidated(&self, _: Range<u64>) {
+            self.1.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_change_is_told_to_whom_its_begin_was() {
+        let space = space();
+        let both: Vec<Arc<Both>> = (0..3).map(|_| Arc::default()).collect();
+        let first = space.register(0..10, both[0].clone());
+        let elsewhere = space.register(20..30, both[1].clone());
+        let change = space.begin(5..15).unwrap();
+        assert_eq!(Change::from_raw(Change::into_raw(Some(change))), Some(change));
+        assert_eq!(Change::from_raw(Change::into_raw(None)), None);
+        let told = |which: usize| (both[which].0.load(SeqCst), both[which].1.load(SeqCst));
+        assert_eq!((told(0), told(1)), ((1, 0), (0, 0)));
+        std::thread::scope(|s| {
+            let late = s.spawn(|| space.register(0..10, both[2].clone()));
+            // filed at once, so that no later change is missed; back only when this one is over
+            while space.registrations() < 3 {
+                std::thread::yield_now();
+            }
+            assert!(!late.is_finished());
+            space.end(5..15, change);
+            drop(late.join().unwrap());
+        });
+        assert_eq!((told(0), told(1), told(2)), ((1, 1), (0, 0), (0, 0)));
+        drop((first, elsewhere));
     }
 
     #[test]

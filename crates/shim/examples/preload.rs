@@ -11,10 +11,17 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static DAEMONS: AtomicUsize = AtomicUsize::new(0);
 
-fn on_invalidate(start: usize, len: usize) {
-    CALLS.fetch_add(1, SeqCst);
+fn on_begin(start: usize, len: usize) -> u64 {
     START.store(start, SeqCst);
     LEN.store(len, SeqCst);
+    start as u64 ^ len as u64
+}
+
+/// Counts the end only, of what began: so a call that is told of but not ended is seen as missing.
+fn on_end(start: usize, len: usize, change: u64) {
+    if change == start as u64 ^ len as u64 {
+        CALLS.fetch_add(1, SeqCst);
+    }
 }
 
 fn on_daemon(outcome: shim::Daemon) {
@@ -40,7 +47,7 @@ static START_FUNCTION: extern "C" fn() = start;
 /// Begins to watch memory.
 #[unsafe(no_mangle)]
 extern "C" fn peerdma_test_watch() {
-    shim::set_invalidate(on_invalidate);
+    shim::set_invalidate(shim::Invalidate { begin: on_begin, end: on_end });
 }
 
 /// How often memory was invalidated since the last call, and the last range.

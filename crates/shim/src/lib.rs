@@ -40,7 +40,7 @@ mod signals;
 mod stat;
 
 pub use drm::{Drm, MapCall, Mapped, count_nodes, mark_node, set_drm};
-pub use memory::set_invalidate;
+pub use memory::{Invalidate, set_invalidate};
 pub use open::{Provider, set_provider};
 pub use process::{Daemon, in_daemon, set_daemon};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};

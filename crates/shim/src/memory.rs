@@ -1,8 +1,9 @@
 //! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`, `brk`.
 //!
 //! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked before the pages go,
-//! or a later mapping at the same address would receive what was meant for this one. The callback runs before the
-//! system call, and not at all for calls that the kernel refuses by their arguments alone.
+//! or a later mapping at the same address would receive what was meant for this one. And one whose pages come on demand must
+//! let go of them, and look again only when the kernel is done. So one callback runs before the system call and another after
+//! it, and neither for calls that the kernel refuses by their arguments alone.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -18,63 +19,112 @@ const MADV_DONTNEED_LOCKED: c_int = 24;
 /// MAP_FIXED_NOREPLACE wins over MAP_FIXED in the kernel.
 const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
-static INVALIDATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static BEGIN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static END: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+type Begin = fn(usize, usize) -> u64;
+type End = fn(usize, usize, u64);
 
 std::thread_local! {
     /// Whether this thread is inside the callback.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets what to call with (address, length in bytes) of memory that is about to go. The range is page-aligned.
+/// What to call with (address, length in bytes) of memory that goes. The range is page-aligned.
 ///
-/// It is called in the thread that gives the memory away and returns once nothing of the engine's can touch it any
-/// more. An allocator inside the process may unmap too, in any place where it is entered: so the callback must not
-/// wait for a lock under which anyone allocates or frees. Should it unmap itself, it is not called again.
-pub fn set_invalidate(callback: fn(usize, usize)) {
-    INVALIDATE.store(callback as *mut c_void, Ordering::Release);
+/// Both are called in the thread that gives the memory away. An allocator inside the process may unmap too, in any place
+/// where it is entered: so a callback must not wait for a lock under which anyone allocates or frees. Should it unmap
+/// itself, it is not called again.
+#[derive(Clone, Copy)]
+pub struct Invalidate {
+    /// Before the memory goes; returns once nothing of the engine's can touch it any more. What it answers goes to `end`.
+    pub begin: fn(usize, usize) -> u64,
+    /// When the kernel is done.
+    pub end: fn(usize, usize, u64),
+}
+
+/// Sets what to call around calls that take memory away.
+pub fn set_invalidate(callbacks: Invalidate) {
+    let Invalidate { begin, end } = callbacks;
+    END.store(end as *mut c_void, Ordering::Release);
+    BEGIN.store(begin as *mut c_void, Ordering::Release);
 }
 
 /// In a forked child: the engine is not here, and its locks may be held for ever.
 pub(crate) fn forget_invalidate() {
-    INVALIDATE.store(null_mut(), Ordering::Relaxed);
+    BEGIN.store(null_mut(), Ordering::Relaxed);
 }
 
 #[inline]
 fn watched() -> bool {
-    !INVALIDATE.load(Ordering::Relaxed).is_null()
+    !BEGIN.load(Ordering::Relaxed).is_null()
+}
+
+/// A range that goes: told before, and told again when this is dropped after the system call.
+#[must_use = "the end is told when this is dropped"]
+struct Going {
+    start: usize,
+    len: usize,
+    change: u64,
+}
+
+impl Drop for Going {
+    #[inline]
+    fn drop(&mut self) {
+        if self.len > 0 {
+            self.tell_end();
+        }
+    }
+}
+
+impl Going {
+    const NOTHING: Going = Going { start: 0, len: 0, change: 0 };
+
+    #[cold]
+    fn tell_end(&self) {
+        let end = END.load(Ordering::Acquire);
+        // SAFETY: stored by `set_invalidate` from this type before any beginning was told.
+        let end: End = unsafe { core::mem::transmute::<*mut c_void, End>(end) };
+        keeping_errno(|| end(self.start, self.len, self.change));
+    }
 }
 
 /// Tells the callback, with the range widened to pages. A range the kernel would refuse is left to the kernel.
 #[inline]
-fn invalidate(start: usize, len: usize) {
-    if watched() {
-        invalidate_watched(start, len);
-    }
+fn invalidate(start: usize, len: usize) -> Going {
+    if watched() { invalidate_watched(start, len) } else { Going::NOTHING }
 }
 
 #[cold]
-fn invalidate_watched(start: usize, len: usize) {
-    let callback = INVALIDATE.load(Ordering::Acquire);
+fn invalidate_watched(start: usize, len: usize) -> Going {
+    let begin = BEGIN.load(Ordering::Acquire);
     let mask = page_size() - 1;
-    let Some(end) = start.checked_add(len).and_then(|end| end.checked_add(mask)) else { return };
-    if callback.is_null() || len == 0 || start & mask != 0 {
-        return;
-    }
+    let end = start.checked_add(len).and_then(|end| end.checked_add(mask));
+    let (Some(end), false) = (end, begin.is_null() || len == 0 || start & mask != 0) else {
+        return Going::NOTHING;
+    };
     // SAFETY: not null, so stored by `set_invalidate` from this type.
-    let callback: fn(usize, usize) =
-        unsafe { core::mem::transmute::<*mut c_void, fn(usize, usize)>(callback) };
+    let begin: Begin = unsafe { core::mem::transmute::<*mut c_void, Begin>(begin) };
     // A thread that is being torn down has no cell any more; it cannot be inside the callback either.
     if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false) {
-        return;
+        return Going::NOTHING;
     }
+    let len = (end & !mask) - start;
+    let mut change = 0;
+    keeping_errno(|| change = begin(start, len));
+    let _ = INSIDE.try_with(|inside| inside.set(false));
+    Going { start, len, change }
+}
+
+/// Runs a callback between the program and its errno.
+fn keeping_errno(callback: impl FnOnce()) {
     // SAFETY: errno is this thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    callback(start, (end & !mask) - start);
+    callback();
     // SAFETY: as above.
     unsafe { *errno = before };
-    let _ = INSIDE.try_with(|inside| inside.set(false));
 }
 
 fn page_size() -> usize {
@@ -93,7 +143,7 @@ fn page_size() -> usize {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    invalidate(address as usize, len);
+    let _going = invalidate(address as usize, len);
     pass!(MUNMAP(address, len), SYS_munmap, address, len)
 }
 
@@ -108,9 +158,11 @@ macro_rules! mmap_functions {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
-                invalidate(address as usize, len);
-            }
+            let _going = if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+                invalidate(address as usize, len)
+            } else {
+                Going::NOTHING
+            };
             let call = MapCall { address, len, protection, flags, fd, offset };
             if let Some(mapped) = drm::map(&call) {
                 return mapped;
@@ -134,16 +186,17 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
+    let (mut _covered, mut _going) = (Going::NOTHING, Going::NOTHING);
     if watched() {
         let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         if flags & libc::MREMAP_FIXED != 0 {
-            invalidate(new as usize, new_len);
+            _covered = invalidate(new as usize, new_len);
         }
         if moves {
-            invalidate(old as usize, old_len);
+            _going = invalidate(old as usize, old_len);
         } else if new_len < old_len {
             let kept = new_len.next_multiple_of(page_size());
-            invalidate((old as usize).saturating_add(kept), old_len.saturating_sub(kept));
+            _going = invalidate((old as usize).saturating_add(kept), old_len.saturating_sub(kept));
         } else if flags & libc::MREMAP_MAYMOVE != 0 {
             // Only a move takes anything away, so growing in place is tried first.
             let stay = flags & !libc::MREMAP_MAYMOVE;
@@ -158,7 +211,7 @@ unsafe extern "C" fn mremap(
             if grown != MAP_FAILED {
                 return grown;
             }
-            invalidate(old as usize, old_len);
+            _going = invalidate(old as usize, old_len);
         }
     }
     pass!(MREMAP(old, old_len, new_len, flags, new), SYS_mremap, old, old_len, new_len, flags, new)
@@ -166,25 +219,27 @@ unsafe extern "C" fn mremap(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    if matches!(
+    let takes = matches!(
         advice,
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | MADV_DONTNEED_LOCKED
-    ) {
-        invalidate(address as usize, len);
-    }
+    );
+    let _going = if takes { invalidate(address as usize, len) } else { Going::NOTHING };
     pass!(MADVISE(address, len, advice), SYS_madvise, address, len, advice)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
-    if watched() {
-        invalidate(address as usize, attached_len(address as usize));
-    }
+    let _going = if watched() {
+        invalidate(address as usize, attached_len(address as usize))
+    } else {
+        Going::NOTHING
+    };
     pass!(SHMDT(address), SYS_shmdt, address)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    let mut _going = Going::NOTHING;
     if watched() && flags & libc::SHM_REMAP != 0 && !address.is_null() {
         // SAFETY: all-zero bytes are a valid shmid_ds, which the call fills.
         let (code, segment) = unsafe {
@@ -192,7 +247,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
             (libc::shmctl(id, libc::IPC_STAT, &mut segment), segment)
         };
         if code == 0 {
-            invalidate(address as usize, segment.shm_segsz);
+            _going = invalidate(address as usize, segment.shm_segsz);
         }
     }
     pass!(SHMAT(id, address, flags), SYS_shmat, id, address, flags)
@@ -218,25 +273,25 @@ fn attached_len(address: usize) -> usize {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
-    if watched() {
-        given_back(end as usize);
-    }
+    let _going = if watched() { given_back(end as usize) } else { Going::NOTHING };
     pass_or!(BRK(end), -1)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    let mut _going = Going::NOTHING;
     if watched() && increment < 0 {
         let now = system!(SYS_brk, 0) as usize;
-        given_back(now.saturating_add_signed(increment));
+        _going = given_back(now.saturating_add_signed(increment));
     }
     pass_or!(SBRK(increment), MAP_FAILED)
 }
 
 /// The heap is about to end at `end`; whole pages above it go.
-fn given_back(end: usize) {
+fn given_back(end: usize) -> Going {
     let now = system!(SYS_brk, 0) as usize;
-    if let Some(kept) = end.checked_next_multiple_of(page_size()) {
-        invalidate(kept, now.saturating_sub(kept));
+    match end.checked_next_multiple_of(page_size()) {
+        Some(kept) => invalidate(kept, now.saturating_sub(kept)),
+        None => Going::NOTHING,
     }
 }

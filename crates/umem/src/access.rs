@@ -8,6 +8,8 @@ use mm::guard::fold::Fold;
 pub struct Access<'a> {
     umem: &'a Umem,
     translation: &'a Translation,
+    /// Holds on-demand pages in place.
+    inside: Option<mm::Inside<'a>>,
 }
 
 impl Drop for Access<'_> {
@@ -19,23 +21,47 @@ impl Drop for Access<'_> {
 
 impl<'a> Access<'a> {
     #[inline]
-    pub(crate) fn new(umem: &'a Umem, translation: &'a Translation) -> Access<'a> {
-        Access { umem, translation }
+    pub(crate) fn new(
+        umem: &'a Umem,
+        translation: &'a Translation,
+        inside: Option<mm::Inside<'a>>,
+    ) -> Access<'a> {
+        Access { umem, translation, inside }
     }
 
-    /// Refuses a range that leaves the registration.
+    /// Refuses a range that leaves the registration, and one with on-demand pages that are not mapped now.
     #[inline]
-    fn check(&self, offset: u64, len: usize) -> Result<(), AccessError> {
+    fn check(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
         match offset.checked_add(len as u64) {
-            Some(end) if end <= self.umem.len => Ok(()),
-            _ => Err(AccessError::OutOfRange),
+            Some(end) if end <= self.umem.len => {}
+            _ => return Err(AccessError::OutOfRange),
         }
+        if write && !self.umem.writable {
+            return Err(AccessError::Fault);
+        }
+        match &self.inside {
+            Some(inside) if len > 0 => self.check_mapped(inside, offset, len, write),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_mapped(
+        &self,
+        inside: &mm::Inside<'_>,
+        offset: u64,
+        len: usize,
+        write: bool,
+    ) -> Result<(), AccessError> {
+        let start = self.translation.segments.first().and_then(|s| s.addr.checked_add(offset));
+        let start = start.ok_or(AccessError::OutOfRange)?;
+        let end = start.checked_add(len as u64).ok_or(AccessError::OutOfRange)?;
+        if inside.covers(&(start..end), write) { Ok(()) } else { Err(AccessError::Unmapped) }
     }
 
     /// Copies `dst.len()` bytes out.
     #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.check(offset, dst.len())?;
+        self.check(offset, dst.len(), false)?;
         if let [segment] = &*self.translation.segments {
             return read_one(segment, offset, dst);
         }
@@ -59,7 +85,7 @@ impl<'a> Access<'a> {
             *fold = Fold::off();
             return self.read(offset, dst);
         };
-        self.check(offset, dst.len())?;
+        self.check(offset, dst.len(), false)?;
         let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
         segment.space.read_folding(addr, dst, fold)?;
         segment.route.count_read(dst.len() as u64);
@@ -69,10 +95,7 @@ impl<'a> Access<'a> {
     /// Copies `src` in, in ascending order. Fails with [`AccessError::Fault`] on a read-only registration.
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.check(offset, src.len())?;
-        if !self.umem.writable {
-            return Err(AccessError::Fault);
-        }
+        self.check(offset, src.len(), true)?;
         if let [segment] = &*self.translation.segments {
             return write_one(segment, offset, src);
         }
@@ -87,10 +110,7 @@ impl<'a> Access<'a> {
     /// One atomic operation on an aligned word; returns the old value. A word that is not aligned in memory, or that two
     /// segments share, is [`AccessError::OutOfRange`].
     pub fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        self.check(offset, 8)?;
-        if !self.umem.writable {
-            return Err(AccessError::Fault);
-        }
+        self.check(offset, 8, true)?;
         let (index, at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
         let segment = &self.translation.segments[index];
         let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;

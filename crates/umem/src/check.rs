@@ -95,6 +95,15 @@ pub enum RegError {
     /// No page, or more than 2^32 - 1 (EINVAL).
     #[error("{0} pages cannot be registered")]
     Pages(u64),
+    /// Address plus length of an on-demand registration wraps (EOVERFLOW, `ib_init_umem_odp`).
+    #[error("the on-demand range wraps")]
+    OnDemandOverflow,
+    /// An implicit registration starts at iova 0 (EINVAL).
+    #[error("a registration of the whole address space starts at iova 0")]
+    ImplicitIova,
+    /// An implicit registration has ordinary pages (EINVAL).
+    #[error("a registration of the whole address space cannot ask for huge pages")]
+    ImplicitHuge,
     /// Locking is not permitted (EPERM) or exceeds the limit (ENOMEM).
     #[error(transparent)]
     Pin(#[from] mm::PinError),
@@ -139,11 +148,14 @@ impl RegError {
             | RegError::DmaBufAccess(_)
             | RegError::Overflow
             | RegError::Pages(_)
+            | RegError::ImplicitIova
+            | RegError::ImplicitHuge
             | RegError::BeyondBuffer { .. }
             | RegError::NoFlags => libc::EINVAL,
             RegError::NotOffered(_) | RegError::UnknownFlags(_) | RegError::ReregDmaBuf => {
                 libc::EOPNOTSUPP
             }
+            RegError::OnDemandOverflow => libc::EOVERFLOW,
             RegError::Pin(mm::PinError::NotPermitted) => libc::EPERM,
             RegError::Pin(mm::PinError::Limit) => libc::ENOMEM,
             RegError::Fault => libc::EFAULT,
@@ -213,7 +225,11 @@ pub fn rereg(
     if umem.is_dmabuf() {
         return Err(RegError::ReregDmaBuf);
     }
-    let in_place = flags.contains(Rereg::ACCESS) && !flags.contains(Rereg::TRANSLATION);
+    // an on-demand registration is made anew for other rights
+    let in_place = flags.contains(Rereg::ACCESS)
+        && !flags.contains(Rereg::TRANSLATION)
+        && !umem.is_on_demand()
+        && !access.contains(AccessFlags::ON_DEMAND);
     if in_place && access.wants_write() && !umem.writable() {
         return Err(RegError::ReadOnly);
     }

@@ -11,6 +11,7 @@
 mod access;
 pub mod check;
 mod gate;
+mod paging;
 mod register;
 mod space;
 mod translation;
@@ -18,7 +19,7 @@ mod umem;
 
 pub use access::Access;
 pub use check::{AccessFlags, Offered, RegError, Rereg};
-pub use mm::AtomicOp;
 pub use mm::guard::fold::Fold;
+pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch};
 pub use space::{AccessError, DmaSpace, Segment, process_space};
 pub use umem::{RevokeWatcher, Umem};

@@ -27,7 +27,7 @@ impl Umem {
     /// when any of them is about to be unmapped, `space` revokes the registration.
     ///
     /// # Errors
-    /// In this order: [`RegError::Overflow`]; [`RegError::NotOffered`] for on-demand paging, which is another kind of registration;
+    /// In this order: [`RegError::Overflow`]; [`RegError::NotOffered`] for on-demand paging, which is [`Umem::on_demand`];
     /// [`RegError::Pages`]; [`RegError::Pin`] (only if `space` enforces the limit); [`RegError::Fault`].
     pub fn from_user(
         space: &Arc<AddressSpace>,
@@ -58,7 +58,7 @@ impl Umem {
         let route = platform.route(function, pcie::Target::HOST)?;
         let segment = Segment { space: dma, addr, len, route };
         let keep =
-            Keep { _registration: Some(registration), _pinned: Some(pinned), attachment: None };
+            Keep { _registration: Some(registration), _pinned: Some(pinned), ..Keep::default() };
         let translation = Translation::new(vec![segment]);
         Ok(Arc::new(Umem::assemble(shared, vec![Some(translation)], writable, keep)))
     }

@@ -16,6 +16,10 @@ pub enum AccessError {
     /// The memory is gone or may not be written: the guarded copy faulted.
     #[error("the memory faulted")]
     Fault,
+    /// A page of an on-demand registration is not mapped. Out of [`crate::Umem`]'s own copies: there is no page for this
+    /// access, or not for writing.
+    #[error("no page is mapped there")]
+    Unmapped,
     /// The platform offers no path from the function to the memory.
     #[error("no path to the memory")]
     Unreachable,

@@ -62,6 +62,8 @@ pub(crate) struct Keep {
     pub(crate) _registration: Option<mm::Registration>,
     pub(crate) _pinned: Option<mm::Pinned>,
     pub(crate) attachment: Option<Attachment>,
+    /// Only of registrations whose pages are brought in on demand.
+    pub(crate) mirror: Option<Arc<mm::Mirror>>,
 }
 
 /// One registration.
@@ -161,7 +163,10 @@ impl Umem {
             };
             match place {
                 Ok(place) => match self.translations.get(place) {
-                    Some(Some(translation)) => return Ok(Access::new(self, translation)),
+                    Some(Some(translation)) => {
+                        let inside = self.keep.mirror.as_deref().map(mm::Mirror::enter);
+                        return Ok(Access::new(self, translation, inside));
+                    }
                     _ => {
                         self.leave();
                         return Err(AccessError::Unreachable);

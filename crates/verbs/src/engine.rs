@@ -126,9 +126,19 @@ pub fn set_callbacks() {
     shim::announce_uverbs(0);
     ucma::announce();
     shim::set_provider(Box::new(sysfs_face::attribute));
-    shim::set_invalidate(|addr, len| {
-        mm::invalidate(addr as u64..(addr as u64).saturating_add(len as u64));
+    shim::set_invalidate(shim::Invalidate {
+        begin: |addr, len| mm::Change::into_raw(mm::begin(range(addr, len))),
+        end: |addr, len, change| {
+            if let Some(change) = mm::Change::from_raw(change) {
+                mm::end(range(addr, len), change);
+            }
+        },
     });
+}
+
+/// The range of an interposed call.
+fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
+    addr as u64..(addr as u64).saturating_add(len as u64)
 }
 
 fn start() -> Res<Engine> {

@@ -72,12 +72,16 @@ fn lines(platform: &Platform) -> String {
     platform.link_bytes().iter().map(link).chain(routes).collect()
 }
 
-/// Registers memory of this process.
-pub fn user(addr: u64, len: u64, access: AccessFlags) -> Res<Arc<Umem>> {
+/// Registers memory of this process, on demand if `access` says so.
+pub fn user(addr: u64, len: u64, iova: u64, access: AccessFlags) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
     let space = mm::AddressSpace::process();
     // Each time: a forked child has a space of its own.
     space.enforce_memlock(env::enforces_memlock());
+    if access.contains(AccessFlags::ON_DEMAND) {
+        let pages = Arc::new(mm::ProcessPages);
+        return Ok(Umem::on_demand(&space, pages, (addr, len, iova), access, hca, platform)?);
+    }
     Ok(Umem::from_user(&space, addr, len, access, hca, platform)?)
 }
 

@@ -7,11 +7,11 @@ use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, set_errn
 use crate::memory;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
-use hca::Access;
+use hca::{Access, AdviceError};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
-use umem::{AccessFlags, Offered, Rereg, check};
+use umem::{AccessFlags, Offered, Prefetch, Rereg, check};
 
 /// What a `struct ibv_mr` stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub enum Kind {
     Imported,
 }
 
-/// What `ibv_advise_mr` and `ibv_rereg_mr` ask about a region.
+/// What `ibv_rereg_mr` and `ibv_import_mr` ask about a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub kind: Kind,
@@ -68,7 +68,7 @@ impl Mr {
 }
 
 /// What the device offers beyond the plain rights. Memory of a program does not persist.
-const OFFERED: Offered = Offered { on_demand: false, flush_global: true, flush_persistent: false };
+const OFFERED: Offered = Offered { on_demand: true, flush_global: true, flush_persistent: false };
 
 /// The rights that `bits` name, in the kernel's checking order. Optional rights that the device does not know are left
 /// out, as ibv_reg_mr(3) says.
@@ -111,7 +111,7 @@ fn install(
 pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<*mut ibv_mr> {
     check::page_offset(addr, iova)?;
     let access = rights(access)?;
-    let umem = memory::user(addr, length, access)?;
+    let umem = memory::user(addr, length, iova, access)?;
     install(pd, Kind::User, umem, (addr, length, iova), access)
 }
 
@@ -277,7 +277,16 @@ fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access:
     let changed = flags.contains(Rereg::ACCESS);
     let access = if changed { rights(access)? } else { old.access };
     let moved = flags.contains(Rereg::TRANSLATION);
-    let translation = if moved { Some((memory::user(addr, length, access)?, addr)) } else { None };
+    let translation = if moved {
+        Some((memory::user(addr, length, addr, access)?, addr))
+    } else if changed && (present.is_on_demand() || access.contains(AccessFlags::ON_DEMAND)) {
+        // whether pages are resident or brought in on demand is decided when memory is registered
+        // SAFETY: the C struct is live; programs only read it.
+        let addr = unsafe { (*mr.c.get()).addr } as u64;
+        Some((memory::user(addr, old.length, old.iova, access)?, old.iova))
+    } else {
+        None
+    };
     hca.rereg(new_pd.map(Pd::hca), translation, changed.then(|| key_rights(access)))?;
     let mut facts = mr.facts.lock().unwrap_or_else(PoisonError::into_inner);
     facts.access = access;
@@ -400,20 +409,20 @@ const PREFETCH_WRITE: c_uint = 1;
 const PREFETCH_NO_FAULT: c_uint = 2;
 const ADVISE_FLUSH: u32 = 1;
 
-/// One range of `ibv_advise_mr`, against the region its key names.
-fn check_advice(facts: &Facts, pd: &Pd, advice: c_uint, range: &ibv_sge) -> Res<()> {
-    if facts.kind != Kind::DmaBuf {
-        return Err(Errno(libc::ENOENT));
+impl From<AdviceError> for Errno {
+    fn from(error: AdviceError) -> Errno {
+        crate::log!("{error}");
+        Errno(match error {
+            AdviceError::NotPaged => libc::ENOENT,
+            AdviceError::NotRegion => libc::EINVAL,
+            AdviceError::Denied => libc::EPERM,
+            AdviceError::Range => libc::EFAULT,
+        })
     }
-    if facts.pd != pd.hca().id() || advice == PREFETCH_WRITE && !facts.access.wants_write() {
-        return Err(Errno(libc::EPERM));
-    }
-    let offset = range.addr.checked_sub(facts.iova).ok_or(Errno(libc::EFAULT))?;
-    let end = offset.checked_add(u64::from(range.length)).ok_or(Errno(libc::EFAULT))?;
-    if end > facts.length { Err(Errno(libc::EFAULT)) } else { Ok(()) }
 }
 
-/// `ibv_advise_mr(3)`. Regions here are resident from their registration on, so that good advice is already followed.
+/// `ibv_advise_mr(3)`, in the order of `UVERBS_METHOD_ADVISE_MR` and mlx5. Without IBV_ADVISE_MR_FLAG_FLUSH too the work is
+/// done before this returns; only its errors are dropped then.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,
@@ -424,24 +433,23 @@ pub(crate) unsafe extern "C" fn advise_mr(
     status(|| {
         // SAFETY: the program passes a live PD.
         let pd = unsafe { object::<Pd>(pd) }?;
-        if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) {
-            return Err(UNSUPPORTED);
-        }
         if flags & !ADVISE_FLUSH != 0 || count == 0 || ranges.is_null() {
             return Err(INVALID);
         }
+        let how = match advice {
+            PREFETCH => Prefetch::Read,
+            PREFETCH_WRITE => Prefetch::Write,
+            PREFETCH_NO_FAULT => Prefetch::NoFault,
+            _ => return Err(UNSUPPORTED),
+        };
         // SAFETY: the program passes `count` ranges.
         let ranges = unsafe { std::slice::from_raw_parts(ranges, count as usize) };
-        let objects = pd.context()?.ucontext().objects();
-        for range in ranges {
-            let facts = objects.values().find_map(|object| match object {
-                Owned::Mr(mr, facts) if mr.key() == range.lkey => Some(facts),
-                _ => None,
-            });
-            let facts = facts.ok_or(INVALID)?.lock().unwrap_or_else(PoisonError::into_inner);
-            check_advice(&facts, pd, advice, range)?;
-        }
-        Ok(())
+        let ranges: Vec<hca::Sge> = ranges
+            .iter()
+            .map(|sge| hca::Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
+            .collect();
+        let wait = flags & ADVISE_FLUSH != 0;
+        Ok(pd.context()?.device().advise(pd.hca().id(), how, &ranges, wait)?)
     })
 }
 
@@ -456,7 +464,7 @@ mod tests {
         assert_eq!(rights(2), Err(INVALID));
         assert_eq!(rights(8), Err(INVALID));
         assert_eq!(rights(1 << 15), Err(INVALID));
-        assert_eq!(rights(1 << 6), Err(UNSUPPORTED));
+        assert_eq!(rights(1 << 6), Ok(AccessFlags::ON_DEMAND));
         assert_eq!(rights(1 << 8), Ok(AccessFlags::FLUSH_GLOBAL));
         assert_eq!(rights(1 << 9), Err(UNSUPPORTED));
     }

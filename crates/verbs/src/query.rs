@@ -35,6 +35,32 @@ const DEVICE_CAP_FLAGS: u32 = CAP_UD_AV_PORT_ENFORCE
     | CAP_MEM_WINDOW_TYPE_2B
     | CAP_MANAGED_FLOW_STEERING;
 
+// enum ibv_odp_transport_cap_bits
+const ODP_SEND: u32 = 1;
+const ODP_RECV: u32 = 1 << 1;
+const ODP_WRITE: u32 = 1 << 2;
+const ODP_READ: u32 = 1 << 3;
+const ODP_ATOMIC: u32 = 1 << 4;
+const ODP_SRQ_RECV: u32 = 1 << 5;
+const ODP_FLUSH: u32 = 1 << 6;
+const ODP_ATOMIC_WRITE: u32 = 1 << 7;
+/// Everything that a reliable connection does, XRC or not.
+const ODP_RC: u32 = ODP_SEND
+    | ODP_RECV
+    | ODP_WRITE
+    | ODP_READ
+    | ODP_ATOMIC
+    | ODP_SRQ_RECV
+    | ODP_FLUSH
+    | ODP_ATOMIC_WRITE;
+const ODP_CAPS: ibv_odp_caps = ibv_odp_caps {
+    // IBV_ODP_SUPPORT and IBV_ODP_SUPPORT_IMPLICIT
+    general_caps: 3,
+    rc_odp_caps: ODP_RC,
+    uc_odp_caps: ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV,
+    ud_odp_caps: ODP_SEND | ODP_RECV | ODP_SRQ_RECV,
+};
+
 /// Atomics are atomic among the device's own; `IBV_ATOMIC_HCA`.
 const ATOMIC_CAP_HCA: c_int = 1;
 /// IBA 11.2.1.2 encoding, 4.096 µs × 2^15 = 134 ms: a software responder may be descheduled.
@@ -162,6 +188,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         };
         out.max_wq_type_rq = hca::MAX_WQS;
         out.max_dm_size = crate::dm::MAX_BYTES;
+        out.odp_caps = ODP_CAPS;
+        out.xrc_odp_caps = ODP_RC;
         out.phys_port_cnt_ex = context.device().attr().phys_port_cnt;
         // SAFETY: the caller provides `size` bytes; what lies beyond our struct is cleared.
         unsafe {

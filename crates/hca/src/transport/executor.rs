@@ -47,6 +47,7 @@ fn memory(error: AccessError) -> Refusal {
     match error {
         AccessError::Revoked => Refusal::RemoteAccess(KeyError::Unknown),
         AccessError::OutOfRange => Refusal::RemoteAccess(KeyError::Range),
+        AccessError::Unmapped => Refusal::RemoteAccess(KeyError::Unmapped),
         AccessError::Fault | AccessError::Unreachable => Refusal::RemoteOperational(error),
     }
 }

@@ -33,6 +33,7 @@ pub(super) mod vendor {
             KeyError::Denied => 3,
             KeyError::Range => 4,
             KeyError::NotBound => 5,
+            KeyError::Unmapped => 6,
         }
     }
 
@@ -53,6 +54,7 @@ pub(super) mod vendor {
             AccessError::OutOfRange => 0x12,
             AccessError::Fault => 0x13,
             AccessError::Unreachable => 0x14,
+            AccessError::Unmapped => 0x15,
         }
     }
 }

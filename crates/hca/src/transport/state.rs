@@ -133,8 +133,9 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
         (M::AV, attr.ah.port_num != 1, "there is only port 1"),
         (
             M::ACCESS_FLAGS,
-            !(Access::LOCAL_WRITE | REMOTE_ACCESS).contains(attr.access),
-            "a QP's access flags are local write, remote write, read and atomic, and flush to global visibility",
+            // programs hand in the flags of their regions; drivers take on-demand here and mean nothing by it
+            !(Access::LOCAL_WRITE | Access::ON_DEMAND | REMOTE_ACCESS).contains(attr.access),
+            "a QP's access flags are local write, remote write, read and atomic, flush to global visibility, on demand",
         ),
     ];
     for (names, wrong, why) in checks {

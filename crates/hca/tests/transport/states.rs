@@ -254,7 +254,7 @@ fn values_are_checked() {
     let fine = |state| attr(state, Reset);
     type Change = fn(&mut QpAttr);
     let init: [Change; 3] =
-        [|a| a.port_num = 2, |a| a.pkey_index = 1, |a| a.access = Access::ON_DEMAND];
+        [|a| a.port_num = 2, |a| a.pkey_index = 1, |a| a.access = Access::ZERO_BASED];
     let rtr: [Change; 9] = [
         |a| a.path_mtu = 0,
         |a| a.path_mtu = 6,

@@ -113,7 +113,7 @@ fn watch(storage: Arc<Storage>, addr: u64, len: u64) {
     let range = addr..addr.saturating_add(len);
     let (start, end) = (AtomicU64::new(range.start), AtomicU64::new(range.end));
     let map = Arc::new(CpuMap { storage, start, end, pinned: AtomicBool::new(true) });
-    let registration = AddressSpace::process().register(range, map.clone());
+    let registration = AddressSpace::process().register_amid(range, map.clone());
     let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
     maps.push((registration, map));
     let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();

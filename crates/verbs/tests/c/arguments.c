@@ -102,7 +102,7 @@ static void regions(void)
 	REFUSED(ibv_reg_mr(pd, page, 8, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	REFUSED(ibv_reg_mr(pd, page, 8, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
 	REFUSED(ibv_reg_mr(pd, page, 8, 1 << 15), EINVAL);
-	REFUSED(ibv_reg_mr(pd, page, 8, IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	REFUSED(ibv_reg_mr(pd, page, 0, IBV_ACCESS_ON_DEMAND), EINVAL);
 	REFUSED(ibv_reg_mr(pd, page, 0, 0), EINVAL);
 	REFUSED(ibv_reg_mr(pd, page, SIZE_MAX, 0), EINVAL);
 	REFUSED(ibv_reg_mr(pd, gone, 8, 0), EFAULT);
@@ -150,7 +150,7 @@ static void advice(void)
 	STATUS(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 1 << 7, &range, 1), EINVAL);
 	STATUS(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1), ENOENT);
 	range.lkey ^= 0xff00;
-	STATUS(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1), EINVAL);
+	STATUS(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1), ENOENT);
 	STATUS(ibv_dereg_mr(mr), 0);
 	REFUSED(ibv_alloc_null_mr(pd), EOPNOTSUPP);
 	REFUSED(ibv_alloc_mw(pd, 0), EINVAL);

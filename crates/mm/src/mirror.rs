@@ -1,0 +1,414 @@
+//! A range of an address space as a device sees it: which pages it may reach now, faults that bring pages in, and
+//! invalidations that take them away before the memory goes (HMM's role, `Documentation/mm/hmm.rst`).
+//!
+//! # The rule
+//! A device touches memory only while [`Mirror::enter`] has let it in, which is so only if all pages of the access are mapped. An
+//! invalidation first unmaps them and then waits for those inside, so that nobody touches the range when it returns. A fault
+//! brings pages in without any lock and maps them only if no invalidation of the same addresses began meanwhile
+//! (`mmu_interval_read_begin`, `mmu_interval_read_retry`); while one is in progress, it waits for its end.
+//!
+//! # Locking
+//! `state` guards the decision to map. Under it nothing allocates, touches program memory, or waits for those inside.
+
+use crate::grace::{Grace, Phase};
+use crate::guard::Fault;
+use crate::pages::{MOST, PageTable};
+use crate::resident::Pages;
+use crate::space::{Invalidate, page_size};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bytes after a fault that are brought in with it, if the same operation will touch them.
+const AHEAD: u64 = 256 << 10;
+/// Times that a fault may lose to invalidations of its addresses before it is given up.
+const TRIES: u32 = 10_000;
+/// Invalidations that are told apart by their range: in progress, and recent ones.
+const RANGES: usize = 16;
+/// Bytes of a snapshot that are mapped at a time.
+const SNAPSHOT: u64 = 64 << 20;
+/// Bytes from the start of a range that a snapshot looks at: what lies beyond is faulted in when it is touched.
+const SNAPSHOT_MOST: u64 = 16 << 30;
+
+/// What happened to the pages of a mirror, in the terms of `rdma statistic show mr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Paging {
+    /// A fault mapped so many pages (`page_faults`, and one `page_faults_handled`).
+    Faulted(u64),
+    /// An invalidation unmapped so many pages (`page_invalidations`, and one `page_invalidations_handled`).
+    Invalidated(u64),
+    /// Advice mapped so many pages (`page_prefetch`).
+    Prefetched(u64),
+}
+
+/// Told what happens to the pages of a mirror, under no lock. As [`Invalidate`], it must not allocate, free or wait.
+pub trait PagingWatcher: Send + Sync {
+    /// Something happened.
+    fn paged(&self, what: Paging);
+}
+
+/// Counts of a mirror; the names are those of `rdma statistic show mr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PagingCounts {
+    /// Pages that faults mapped.
+    pub page_faults: u64,
+    /// Faults.
+    pub page_faults_handled: u64,
+    /// Pages that invalidations unmapped.
+    pub page_invalidations: u64,
+    /// Invalidations that unmapped any.
+    pub page_invalidations_handled: u64,
+    /// Pages that advice mapped.
+    pub page_prefetch: u64,
+}
+
+/// How pages are to be brought in ahead of their use (`enum ib_uverbs_advise_mr_advice`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prefetch {
+    /// For reading.
+    Read,
+    /// For writing.
+    Write,
+    /// Only those that are there already.
+    NoFault,
+}
+
+/// Addresses of invalidations, in a fixed place so that nothing allocates.
+struct Ranges {
+    at: [(u64, u64); RANGES],
+    used: usize,
+}
+
+impl Ranges {
+    const fn new() -> Ranges {
+        Ranges { at: [(0, 0); RANGES], used: 0 }
+    }
+
+    /// `false` when full.
+    fn add(&mut self, range: &Range<u64>) -> bool {
+        let room = self.used < RANGES;
+        if room {
+            self.at[self.used] = (range.start, range.end);
+            self.used += 1;
+        }
+        room
+    }
+
+    /// `false` when it was not there.
+    fn remove(&mut self, range: &Range<u64>) -> bool {
+        let place = self.at[..self.used].iter().position(|&at| at == (range.start, range.end));
+        if let Some(place) = place {
+            self.used -= 1;
+            self.at[place] = self.at[self.used];
+        }
+        place.is_some()
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.at[..self.used].iter().any(|&(start, end)| start < range.end && end > range.start)
+    }
+}
+
+struct State {
+    /// Invalidations begun.
+    sequence: u64,
+    /// The latest of them: that of number `n` at place `n % RANGES`.
+    recent: [(u64, u64); RANGES],
+    /// Those in progress, and how many more there are that found no place.
+    active: Ranges,
+    unplaced: u32,
+}
+
+impl State {
+    fn busy(&self, range: &Range<u64>) -> bool {
+        self.unplaced > 0 || self.active.overlaps(range)
+    }
+
+    /// Whether an invalidation of `range` may have begun since number `since`.
+    fn changed(&self, range: &Range<u64>, since: u64) -> bool {
+        if self.sequence - since > RANGES as u64 {
+            return true;
+        }
+        (since..self.sequence).any(|number| {
+            let (start, end) = self.recent[number as usize % RANGES];
+            start < range.end && end > range.start
+        })
+    }
+}
+
+/// One mirrored range.
+pub struct Mirror {
+    source: Arc<dyn Pages>,
+    range: Range<u64>,
+    granule: u64,
+    writable: bool,
+    table: PageTable,
+    inside: Grace,
+    state: Mutex<State>,
+    ended: Condvar,
+    counts: [AtomicU64; 5],
+    watcher: OnceLock<Arc<dyn PagingWatcher>>,
+}
+
+/// A device inside; the pages it asked for stay until this is dropped. Meanwhile the thread must not allocate, free or wait.
+pub struct Inside<'a> {
+    mirror: &'a Mirror,
+    phase: Phase,
+}
+
+impl Inside<'_> {
+    /// Whether all pages of `range` are mapped, for writing if `write`. They stay so while this lives.
+    #[inline]
+    pub fn covers(&self, range: &Range<u64>, write: bool) -> bool {
+        self.mirror.pages(range).is_some_and(|pages| self.mirror.table.covers(&pages, write))
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.mirror.inside.leave(self.phase);
+    }
+}
+
+impl Mirror {
+    /// Mirrors `range` of `source` in granules of `granule` bytes (a power of two, at least a page), none mapped. Pages are asked
+    /// for writing if `writable`, even for an access that reads, as `ib_umem_odp_map_dma_and_lock` does.
+    pub fn new(
+        source: Arc<dyn Pages>,
+        range: &Range<u64>,
+        granule: u64,
+        writable: bool,
+    ) -> Arc<Mirror> {
+        let granule = granule.max(page_size()).next_power_of_two();
+        let start = range.start & !(granule - 1);
+        let most = MOST.saturating_mul(granule);
+        let end = range.end.min(start.saturating_add(most));
+        let end = end.checked_next_multiple_of(granule).unwrap_or(!(granule - 1));
+        Arc::new(Mirror {
+            source,
+            range: start..end,
+            granule,
+            writable,
+            table: PageTable::new((end - start) / granule),
+            inside: Grace::new(),
+            state: Mutex::new(State {
+                sequence: 0,
+                recent: [(0, 0); RANGES],
+                active: Ranges::new(),
+                unplaced: 0,
+            }),
+            ended: Condvar::new(),
+            counts: Default::default(),
+            watcher: OnceLock::new(),
+        })
+    }
+
+    /// The mirrored addresses, widened to granules.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Goes inside. What [`Inside::covers`] says holds until the guard is dropped.
+    #[inline]
+    pub fn enter(&self) -> Inside<'_> {
+        Inside { mirror: self, phase: self.inside.enter() }
+    }
+
+    /// Brings in all of `range`, and if it can up to `ahead` bytes after it.
+    ///
+    /// # Errors
+    /// Part of `range` is outside, not mapped, or not for this access.
+    pub fn fault(&self, range: &Range<u64>, ahead: u64) -> Result<(), Fault> {
+        let need = self.align(range).ok_or(Fault)?;
+        let upto = range.end.saturating_add(ahead.min(AHEAD)).min(self.range.end);
+        let more = self.align(&(need.start..upto)).unwrap_or(need.clone());
+        let whole = if more == need { None } else { self.bring(&more, self.writable).ok() };
+        let pages = match whole {
+            Some(pages) => pages,
+            None => self.bring(&need, self.writable)?,
+        };
+        self.tell(Paging::Faulted(pages));
+        Ok(())
+    }
+
+    /// Brings `range` in ahead of its use.
+    ///
+    /// # Errors
+    /// As [`Mirror::fault`]; never for [`Prefetch::NoFault`] inside the range.
+    pub fn prefetch(&self, range: &Range<u64>, how: Prefetch) -> Result<(), Fault> {
+        let need = self.align(range).ok_or(Fault)?;
+        let pages = match how {
+            Prefetch::Read => self.bring(&need, false)?,
+            Prefetch::Write => self.bring(&need, true)?,
+            Prefetch::NoFault => self.take_resident(&need),
+        };
+        self.tell(Paging::Prefetched(pages));
+        Ok(())
+    }
+
+    /// Maps for reading what is there now and brings nothing in: how a registration begins. Counted as nothing.
+    pub fn snapshot(&self) {
+        let end = self.range.end.min(self.range.start.saturating_add(SNAPSHOT_MOST));
+        self.take_resident(&(self.range.start..end));
+    }
+
+    /// Unmaps `range`, which turned out to be gone although nobody had said so: protection was changed, a file truncated, or memory
+    /// unmapped past the interposed calls.
+    pub fn found_gone(&self, range: &Range<u64>) {
+        if let Some(range) = self.align(range) {
+            Invalidate::invalidate(self, range.clone());
+            self.invalidated(range);
+        }
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> PagingCounts {
+        let [faults, faults_handled, invalidations, invalidations_handled, prefetch] =
+            [0, 1, 2, 3, 4].map(|place: usize| self.counts[place].load(Relaxed));
+        PagingCounts {
+            page_faults: faults,
+            page_faults_handled: faults_handled,
+            page_invalidations: invalidations,
+            page_invalidations_handled: invalidations_handled,
+            page_prefetch: prefetch,
+        }
+    }
+
+    /// Asks for `watcher` to be told what happens from now on. At most one; returns whether it was taken.
+    pub fn watch(&self, watcher: Arc<dyn PagingWatcher>) -> bool {
+        self.watcher.set(watcher).is_ok()
+    }
+
+    fn tell(&self, what: Paging) {
+        let (place, pages) = match what {
+            Paging::Faulted(pages) => (0, pages),
+            Paging::Invalidated(pages) => (2, pages),
+            Paging::Prefetched(pages) => (4, pages),
+        };
+        self.counts[place].fetch_add(pages, Relaxed);
+        if let Some(events) = self.counts.get(place + 1) {
+            events.fetch_add(1, Relaxed);
+        }
+        if let Some(watcher) = self.watcher.get() {
+            watcher.paged(what);
+        }
+    }
+
+    /// `range` widened to granules; `None` if it is empty or leaves the mirror.
+    #[inline]
+    fn align(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let mask = self.granule - 1;
+        let start = range.start & !mask;
+        let end = range.end.checked_add(mask)? & !mask;
+        (start < end && start >= self.range.start && end <= self.range.end).then_some(start..end)
+    }
+
+    /// The granules that `range` touches, counted from the start.
+    #[inline]
+    fn pages(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let range = self.align(range)?;
+        let shift = self.granule.trailing_zeros();
+        let first = self.range.start;
+        Some((range.start - first) >> shift..(range.end - first) >> shift)
+    }
+
+    /// Faults `range` in and maps it. Gives the number of pages that could not be reached so before.
+    fn bring(&self, range: &Range<u64>, write: bool) -> Result<u64, Fault> {
+        let pages = self.pages(range).filter(|pages| self.table.make_room(pages)).ok_or(Fault)?;
+        for _ in 0..TRIES {
+            let since = self.begin(range);
+            self.source.fault(range, write)?;
+            if let Some(new) = self.map_unless_changed(range, &pages, write, since) {
+                return Ok(new);
+            }
+        }
+        Err(Fault)
+    }
+
+    /// Maps what of `range` is there now, for reading: whether it could be written too, only a fault finds out.
+    fn take_resident(&self, range: &Range<u64>) -> u64 {
+        let mut new = 0;
+        let mut at = range.start;
+        while at < range.end {
+            let part = at..range.end.min(at.saturating_add(SNAPSHOT.max(self.granule)));
+            at = part.end;
+            let since = self.begin(&part);
+            let mut found: Vec<Range<u64>> = Vec::new();
+            self.source.resident(&part, &mut |here| match found.last_mut() {
+                Some(last) if last.end == here.start => last.end = here.end,
+                _ => found.push(here),
+            });
+            for here in found {
+                // only granules that are there as a whole
+                let mask = self.granule - 1;
+                let whole = (here.start + mask) & !mask..here.end & !mask;
+                if let Some(pages) = self.pages(&whole)
+                    && self.table.make_room(&pages)
+                {
+                    // what an invalidation has taken meanwhile is not there any more
+                    new += self.map_unless_changed(&whole, &pages, false, since).unwrap_or(0);
+                }
+            }
+        }
+        new
+    }
+
+    /// Waits until no invalidation of `range` is in progress. Gives what [`State::changed`] compares with.
+    fn begin(&self, range: &Range<u64>) -> u64 {
+        let mut state = self.lock();
+        while state.busy(range) {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.sequence
+    }
+
+    fn map_unless_changed(
+        &self,
+        range: &Range<u64>,
+        pages: &Range<u64>,
+        write: bool,
+        since: u64,
+    ) -> Option<u64> {
+        let state = self.lock();
+        let still = !state.changed(range, since);
+        still.then(|| self.table.map(pages, write))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Invalidate for Mirror {
+    fn invalidate(&self, range: Range<u64>) {
+        let zapped = {
+            let mut state = self.lock();
+            let place = state.sequence as usize % RANGES;
+            state.recent[place] = (range.start, range.end);
+            state.sequence += 1;
+            if !state.active.add(&range) {
+                state.unplaced += 1;
+            }
+            let (start, end) = (range.start.max(self.range.start), range.end.min(self.range.end));
+            self.pages(&(start..end)).map_or(0, |pages| self.table.zap(&pages))
+        };
+        self.inside.wait();
+        if zapped > 0 {
+            self.tell(Paging::Invalidated(zapped));
+        }
+    }
+
+    fn invalidated(&self, range: Range<u64>) {
+        let mut state = self.lock();
+        if !state.active.remove(&range) {
+            state.unplaced = state.unplaced.saturating_sub(1);
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "mirror_tests.rs"]
+mod tests;
