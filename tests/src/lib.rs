@@ -17,7 +17,9 @@ pub use capture::{Capture, Packets};
 pub use counters::Counters;
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
-pub use run::{Finished, Run, Running, User, listening, pair, peerdma, port, shared_dir};
+pub use run::{
+    Finished, Run, Running, User, listening, pair, peerdma, perftest_came_early, port, shared_dir,
+};
 
 /// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.
 #[macro_export]

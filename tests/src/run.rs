@@ -299,6 +299,12 @@ pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running)
     panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.said());
 }
 
+/// Whether this is a client of perftest's that was refused its second connection: it may ask before the server's
+/// second listener is up, and what perftest 6.06 then does to try again is a segmentation fault. Both ends start anew.
+pub fn perftest_came_early(said: &str) -> bool {
+    said.contains("Failed to connect RDMA CM events")
+}
+
 /// Runs a server and, once it listens on `port`, its client; both must end with 0.
 #[track_caller]
 pub fn pair(

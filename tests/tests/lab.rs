@@ -41,7 +41,7 @@ impl Lab {
         } else {
             "0000:0000:0000:0000:0000:ffff:c612:0702"
         };
-        let said = self.in_guest("cd /sys/class/infiniband/rxe0/ports/1/gids && grep -v ^0000:0000:0000:0000:0000:0000 *");
+        let said = self.guest.output("cd /sys/class/infiniband/rxe0/ports/1/gids && grep -v ^0000:0000:0000:0000:0000:0000 *");
         let line = said.lines().find(|line| line.trim().ends_with(wanted));
         let line = line.unwrap_or_else(|| panic!("{address} is no GID of the guest:\n{said}"));
         line.split(':').next().unwrap().parse().unwrap()
@@ -54,13 +54,6 @@ impl Lab {
         let line = line.unwrap_or_else(|| panic!("{address} is no GID here: {info}"));
         let digits = line.split(['[', ']']).nth(1).unwrap();
         digits.trim().parse().unwrap()
-    }
-
-    /// What a script that must succeed prints in the guest.
-    fn in_guest(&self, script: &str) -> String {
-        let (status, said) = self.guest.script(script, LIMIT).unwrap();
-        assert_eq!(status, 0, "{script}\n{said}\n{}", self.guest.console());
-        said
     }
 
     /// Runs the same program on both ends. The waiting one gets `line`, the driving one its peer's address besides;
@@ -79,17 +72,11 @@ impl Lab {
             .limit(LIMIT);
         match driver {
             Driver::Host => {
-                let out = format!("/tmp/{port}");
-                self.in_guest(&format!(
-                    "({guest} > {out} 2>&1; echo ended=$? >> {out}) > /dev/null 2>&1 < /dev/null & \
-                     until netstat -ltn | grep -q :{port} || grep ended= {out}; do usleep 50000; done"
-                ));
+                let server = self.guest.start(&guest);
+                server.listening(port);
                 let client = here.arg(ends.guest).finish();
-                let server = self.in_guest(&format!(
-                    "for i in $(seq 200); do grep -q ended= {out} && break; usleep 50000; done; cat {out}"
-                ));
-                assert!(client.succeeded(), "{client}\nguest: {server}");
-                assert!(server.contains("ended=0"), "{client}\nguest: {server}");
+                let (succeeded, said) = server.finish();
+                assert!(client.succeeded() && succeeded, "{client}\nguest: {said}");
             }
             Driver::Guest => {
                 let mut server = here.start();
@@ -109,7 +96,7 @@ impl Lab {
 
     /// How many packets rxe's ICRC check accepted and how many it refused.
     fn icrcs_in_guest(&self) -> (u64, u64) {
-        let said = self.in_guest("cat /sys/kernel/tracing/events/kprobes/icrc/hist");
+        let said = self.guest.output("cat /sys/kernel/tracing/events/kprobes/icrc/hist");
         let (mut right, mut wrong) = (0, 0);
         for line in said.lines().filter_map(|line| line.trim().strip_prefix("{ verdict:")) {
             let (verdict, rest) = line.split_once('}').expect("a verdict");
@@ -171,7 +158,7 @@ fn rxe_and_the_software_hca_understand_each_other() {
             }
         }
     }
-    let said = lab.in_guest("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *");
+    let said = lab.guest.output("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *");
     for (name, zero) in [
         ("rcvd_pkts", false),
         ("sent_pkts", false),

@@ -19,6 +19,8 @@ const MODULES: &[&str] = &[
     "ib_uverbs",
     "rdma_ucm",
     "vgem",
+    "veth",
+    "8021q",
 ];
 
 const PROGRAMS: &[&str] = &[
@@ -40,7 +42,12 @@ const PROGRAMS: &[&str] = &[
     "ib_atomic_bw",
     "ib_atomic_lat",
     "rping",
+    // For files of sysfs in a program that is not statically linked, as busybox is.
+    "cat",
 ];
+
+/// Libraries that programs load by name: no listing of what they need shows them. glibc's `pthread_exit` wants this one.
+const LIBRARIES: &[&str] = &["libgcc_s.so.1"];
 
 const INIT: &str = include_str!("init.sh");
 
@@ -153,8 +160,8 @@ fn build_ram_disk(tree: &Path, extra: &[&Path], out: &Path) -> Result<()> {
         needed.remove(*program);
         files.append(&mut needed);
     }
-    for provider in providers()? {
-        add_with_libraries(&provider, &mut files)?;
+    for library in providers()?.into_iter().chain(libraries()?) {
+        add_with_libraries(&library, &mut files)?;
     }
     for file in &files {
         let place = root.join(file.strip_prefix("/")?);
@@ -204,6 +211,16 @@ fn add_with_libraries(file: &Path, files: &mut BTreeSet<PathBuf>) -> Result<()> 
 fn providers() -> Result<Vec<PathBuf>> {
     let listing = run(Command::new("dpkg").args(["-L", "ibverbs-providers"]))?;
     Ok(listing.lines().filter(|l| l.contains("/librxe")).map(PathBuf::from).collect())
+}
+
+/// The files of [`LIBRARIES`] that this machine has, of whichever kind its `ldconfig` names first: the native one.
+fn libraries() -> Result<Vec<PathBuf>> {
+    let cache = run(Command::new(find_program("ldconfig")?).arg("-p"))?;
+    let file = |name: &&str| {
+        let line = cache.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+        Some(PathBuf::from(line.split_once(" => ")?.1))
+    };
+    Ok(LIBRARIES.iter().filter_map(file).collect())
 }
 
 fn copy_modules(tree: &Path, to: &Path) -> Result<()> {

@@ -8,12 +8,14 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
 mount -t tmpfs tmp /dev/shm
 mount -t tmpfs tmp /tmp
+mkdir -p /var/run
 ulimit -l unlimited
 for module in $(cat /lib/modules/order); do
     insmod /lib/modules/$module.ko || echo "insmod $module failed"
 done
-# iproute2's, which knows nodad, not busybox's.
+# iproute2's, which knows nodad and namespaces, not busybox's. Scripts may use it too.
 IP=$(find /usr/sbin/ip /usr/bin/ip /sbin/ip /bin/ip -type f 2>/dev/null | head -1)
+export IP
 $IP link set lo up
 NIC=$(ls /sys/class/net | grep -v '^lo$' | head -1)
 $IP addr add 198.18.7.2/24 dev $NIC

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -27,6 +28,8 @@ pub const HOST_V6: &str = "fd07::1";
 
 const SHELL_PORT: u16 = 2323;
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How long one script may take.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A running guest and the namespace on the other end of its wire. Both end with the value.
 pub struct Guest {
@@ -120,6 +123,64 @@ impl Guest {
             bail!("no answer from the guest to `{script}`: {text}");
         };
         Ok((status.trim().parse().unwrap_or(-1), said.to_owned()))
+    }
+}
+
+/// Programs in the guest: a test that uses these has failed where the guest does not answer.
+impl Guest {
+    /// What a script that must succeed prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn output(&self, script: &str) -> String {
+        let (status, said) = self.script(script, LIMIT).unwrap_or_else(|error| panic!("{error:#}"));
+        assert_eq!(status, 0, "{script}\n{said}\n{}", self.console());
+        said
+    }
+
+    /// Starts a shell line in the background.
+    pub fn start(&self, line: &str) -> Background<'_> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let file = format!("/tmp/background-{}", NEXT.fetch_add(1, Relaxed));
+        self.output(&format!(
+            "({line} > {file} 2>&1; echo ended=$? >> {file}) > /dev/null 2>&1 < /dev/null &"
+        ));
+        Background { guest: self, file }
+    }
+}
+
+/// A shell line that runs in the guest's background.
+pub struct Background<'a> {
+    guest: &'a Guest,
+    file: String,
+}
+
+impl Background<'_> {
+    /// Waits until something listens on TCP `port`, or the line has ended: its client sees the difference.
+    pub fn listening(&self, port: u16) {
+        let file = &self.file;
+        self.guest.output(&format!(
+            "until netstat -ltn | grep -q :{port} || grep ended= {file}; do usleep 50000; done"
+        ));
+    }
+
+    /// What it said so far.
+    pub fn said(&self) -> String {
+        self.guest.output(&format!("cat {}", self.file))
+    }
+
+    /// Whether it ended, in whatever way.
+    pub fn ended(&self) -> bool {
+        self.said().contains("ended=")
+    }
+
+    /// Waits for its end, for 10 seconds at most; whether it succeeded, and what it said.
+    pub fn finish(self) -> (bool, String) {
+        let file = &self.file;
+        let said = self.guest.output(&format!(
+            "for i in $(seq 200); do grep -q ended= {file} && break; usleep 50000; done; cat {file}"
+        ));
+        (said.contains("ended=0"), said)
     }
 }
 
