@@ -10,46 +10,20 @@
  * Prints `exported`, `ready`, `rounds N` from time to time, and `ends STATUS` with the first completion that is an error.
  * SIGUSR1 asks for the last round and a good end.
  */
-#include "rows.h"
+#include "gpu.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-/* From the kernel's drm.h and amdgpu_drm.h, which not every machine has installed. */
-struct gem_create {
-	uint64_t size_or_handle, alignment, domains, flags;
-};
-struct prime_handle {
-	uint32_t handle, flags;
-	int32_t fd;
-};
-#define GEM_CREATE _IOWR('d', 0x40, struct gem_create)
-#define PRIME_HANDLE_TO_FD _IOWR('d', 0x2d, struct prime_handle)
-enum { DOMAIN_VRAM = 4, COUNTER = 8 };
+enum { COUNTER = 8 };
 
 static volatile sig_atomic_t asked_to_end;
 
 static void on_signal(int number) { asked_to_end = number; }
-
-static int export_buffer(const char *node, size_t length)
-{
-	int gpu = open(node, O_RDWR | O_CLOEXEC);
-	if (gpu < 0)
-		fail(node);
-	struct gem_create create = { .size_or_handle = length, .domains = DOMAIN_VRAM };
-	if (ioctl(gpu, GEM_CREATE, &create))
-		fail("allocate GPU memory");
-	struct prime_handle prime = { .handle = (uint32_t)create.size_or_handle, .flags = O_CLOEXEC | O_RDWR };
-	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
-		fail("export it");
-	return prime.fd;
-}
 
 static int unix_socket(const char *name, int (*join)(int, const struct sockaddr *, socklen_t))
 {

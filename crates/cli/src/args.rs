@@ -163,6 +163,7 @@ Examples:
   peerdma gpu move all host
   peerdma gpu move 3f07c1d2aa90be11 vram
   peerdma gpu revoke 3f07c1d2aa90be11
+  peerdma gpu alloc 64M               and then: ib_write_bw --mmap=FILE
   peerdma gpu --json | jq '.buffers[].moves'")]
 pub struct Gpu {
     /// As a JSON object
@@ -173,7 +174,7 @@ pub struct Gpu {
     pub action: Option<GpuAction>,
 }
 
-/// What to do with a buffer.
+/// What to do with buffers.
 #[derive(Subcommand, Debug)]
 pub enum GpuAction {
     /// Move a buffer
@@ -183,6 +184,17 @@ pub enum GpuAction {
         /// Where to
         #[arg(value_enum)]
         place: GpuPlace,
+    },
+    /// Allocate memory of the platform's first GPU, print its file, and keep it until a signal
+    ///
+    /// Programs map the file: it is GPU memory to them.
+    Alloc {
+        /// How much. K, M and G mean KiB, MiB and GiB
+        #[arg(value_name = "N", value_parser = parse_size)]
+        size: u64,
+        /// Description of the machine's PCIe tree (default: `peerdma platform`)
+        #[arg(long, value_name = "FILE")]
+        platform: Option<PathBuf>,
     },
     /// Take a buffer back from all importers, for good
     Revoke {

@@ -3,7 +3,8 @@
 //! A buffer is found by its descriptor in some process of the user's, and its control block by the registry; whoever has both
 //! may move it.
 
-use crate::args::{Gpu, GpuAction, GpuPlace};
+use crate::args::{Device, Gpu, GpuAction, GpuPlace, Side};
+use crate::demo::vram;
 use crate::failure::{Context, Failure, Outcome};
 use crate::style::{self, Paint};
 use dmabuf::{MEMFD_PREFIX, Placement, Storage, User, id_of};
@@ -11,7 +12,7 @@ use registry::{Client, Error, Role};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,23 +22,35 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// Does what the arguments ask.
 pub fn gpu(arguments: &Gpu) -> Outcome {
-    let buffers = buffers()?;
     match &arguments.action {
-        None => list(&buffers, arguments.json),
+        None => list(&buffers()?, arguments.json),
+        Some(GpuAction::Alloc { size, platform }) => alloc(*size, platform.clone()),
         Some(GpuAction::Move { buffer, place }) => {
             let to = match place {
                 GpuPlace::Vram => Placement::Vram,
                 GpuPlace::Host => Placement::Host,
             };
-            each(&buffers, buffer, |storage| {
+            each(&buffers()?, buffer, |storage| {
                 let moved = storage.move_to(to, None, LIMIT)?;
                 Ok(format!("{} {to}", if moved { "moved to" } else { "was already in" }))
             })
         }
-        Some(GpuAction::Revoke { buffer }) => each(&buffers, buffer, |storage| {
+        Some(GpuAction::Revoke { buffer }) => each(&buffers()?, buffer, |storage| {
             storage.revoke(LIMIT)?;
             Ok("revoked".to_owned())
         }),
+    }
+}
+
+/// Holds exported memory. The kernel frees it when a signal ends this process and nobody has it open.
+fn alloc(size: u64, platform: Option<PathBuf>) -> Outcome {
+    let device = Device { platform, ..Device::default() };
+    let gpu = vram::Gpu::open(Side::Near, &crate::tree::platform(&device)?)?;
+    let memory = gpu.allocate(size)?;
+    let (pid, fd) = (std::process::id(), memory.fd().as_raw_fd());
+    style::outln(format_args!("/proc/{pid}/fd/{fd}"));
+    loop {
+        std::thread::park();
     }
 }
 

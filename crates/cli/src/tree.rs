@@ -99,6 +99,9 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
         add(&mut entries, sysfs::drm_entries(&pci_function(&platform, function), nodes));
     }
     add(&mut entries, drm::machines_own());
+    let version = env!("CARGO_PKG_VERSION");
+    let files = &umem::PeerClients::FILES;
+    add(&mut entries, sysfs::peer_entries(sysfs::PEER_CLIENT, version, files));
     Ok(entries)
 }
 

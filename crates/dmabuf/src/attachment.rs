@@ -4,7 +4,7 @@ use crate::control::ControlBlocks;
 use crate::exporter::{AttachRequest, Direction, Exporter, Mapped, Place};
 use crate::gpu_memory::{self, GpuMemory};
 use crate::kernel::KernelBuffer;
-use crate::{Error, fd};
+use crate::{Error, Storage, fd};
 use descriptors::Kept;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -42,6 +42,11 @@ impl DmaBuf {
         }
         let name = fd::name(fd.as_fd()).unwrap_or_else(|| format!("descriptor {}", fd.as_raw_fd()));
         Err(Error::NotDmaBuf(name))
+    }
+
+    /// A software GPU's buffer that this process has open already.
+    pub fn of_gpu(storage: Arc<Storage>) -> Arc<DmaBuf> {
+        DmaBuf::new(storage.size(), Box::new(GpuMemory::of(storage)))
     }
 
     /// A buffer of an exporter in this process.

@@ -93,6 +93,10 @@ impl GpuMemory {
         Ok(GpuMemory { storage: Storage::import(fd, id, controls)? })
     }
 
+    pub(crate) fn of(storage: Arc<Storage>) -> GpuMemory {
+        GpuMemory { storage }
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.storage.size()
     }

@@ -18,8 +18,8 @@ use crate::fail;
 use crate::rdma_cm;
 use crate::redirect::{self, Node, Target};
 
-/// Answers the content of a changing attribute, named like `class/infiniband/peerdma0/ports/1/gids/0`; None leaves
-/// it to the file in the tree.
+/// Answers the content of a changing attribute, named like `class/infiniband/peerdma0/ports/1/gids/0` or
+/// `kernel/mm/memory_peers/peerdma_gpu/num_alloc_mrs`; None leaves it to the file in the tree.
 pub type Provider = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
 
 static PROVIDER: AtomicPtr<Provider> = AtomicPtr::new(null_mut());

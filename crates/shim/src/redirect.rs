@@ -4,7 +4,7 @@
 //! `/sys/class/infiniband*`, `/sys/class/misc/rdma_cm` and `/dev/infiniband` always, so that only our devices are seen, and below
 //! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Of GPUs the machine's
 //! own are seen too: the listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
-//! and `/sys/dev/char` what the machine does not have is the tree's. Reading a path is lexical; symbolic links inside the
+//! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients. Reading a path is lexical; symbolic links inside the
 //! tree are followed by the kernel.
 
 use core::ffi::{CStr, c_char, c_int};
@@ -102,6 +102,9 @@ impl Target {
     /// The attribute's path as a provider knows it, `class/infiniband/…`, whichever way the program took to it.
     pub(crate) fn attribute(&self) -> Option<String> {
         let key = self.key.as_deref()?;
+        if key.strip_prefix(sysfs::PEERS).is_some_and(|rest| rest.starts_with('/')) {
+            return Some(key.to_owned());
+        }
         let at = key.rfind("/infiniband/")? + "/infiniband/".len();
         Some(format!("class/infiniband/{}", &key[at..]))
     }
@@ -229,6 +232,7 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
                     in_tree(root, rest) && !exists(&[path])
                 }
                 [b"class", b"misc", b"rdma_cm", ..] => true,
+                [b"kernel", b"mm", b"memory_peers", ..] => in_tree(root, rest) && !exists(&[path]),
                 [b"class", class, ..] => class.starts_with(b"infiniband"),
                 [b"bus", b"pci", b"devices", below @ ..] => {
                     below.iter().any(|part| has_function(root, part))
@@ -259,7 +263,7 @@ fn find_relative(directory: c_int, path: &[u8]) -> Option<Target> {
     let base = buffer.get(..usize::try_from(len).ok()?)?.strip_prefix(root)?;
     let parts = base.split(|&b| b == b'/').chain(path.split(|&b| b == b'/'));
     let components: Vec<&[u8]> = parts.filter(|part| !part.is_empty() && *part != b".").collect();
-    matches!(components.first(), Some(&b"class" | &b"devices"))
+    matches!(components.first(), Some(&b"class" | &b"devices" | &b"kernel"))
         .then(|| target(root, &components, None))
 }
 
@@ -331,6 +335,8 @@ mod tests {
             expected
         );
         assert_eq!(attribute("class/infiniband_verbs/uverbs0/ibdev"), None);
+        let counter = "kernel/mm/memory_peers/one/num_alloc_mrs";
+        assert_eq!(attribute(counter).as_deref(), Some(counter));
     }
 
     #[test]

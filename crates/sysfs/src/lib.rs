@@ -6,7 +6,7 @@
 //! Names and formats are those of `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and
 //! `drivers/pci/pci-sysfs.c`.
 //!
-//! A software GPU's DRM nodes are shown too ([`drm_entries`]).
+//! A software GPU's DRM nodes are shown too ([`drm_entries`]), and its Peer-Direct client ([`peer_entries`]).
 //!
 //! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from `class/…` and
 //! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node and one for `rdma_cm`,
@@ -19,6 +19,7 @@ mod attributes;
 mod description;
 mod drm;
 mod pci;
+mod peers;
 mod tree;
 
 pub use attributes::content;
@@ -28,6 +29,7 @@ pub use description::{
 };
 pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmNodes, drm_entries, drm_node};
 pub use pci::PciFunction;
+pub use peers::{PEER_CLIENT, PEERS, peer_entries};
 pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};
 
 /// The environment variable that names the tree's root for the interposition layer.

@@ -3,13 +3,13 @@
 use crate::translation::Translation;
 use crate::umem::{Keep, Shared, Umem, populate};
 use crate::{AccessFlags, RegError, Segment, process_space};
-use dmabuf::{AttachRequest, ControlBlocks, DmaBuf, Hold, Mapped, Place};
+use dmabuf::{AttachRequest, Attachment, ControlBlocks, DmaBuf, Hold, Mapped, Place};
 use mm::{AddressSpace, page_size};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Pages that `[start, start + len)` touches, or why they cannot be counted (`ib_umem_num_pages` and the checks around it).
-fn pages(start: u64, len: u64) -> Result<u64, RegError> {
+pub(crate) fn pages(start: u64, len: u64) -> Result<u64, RegError> {
     let page = page_size();
     let end = start
         .checked_add(len)
@@ -18,7 +18,7 @@ fn pages(start: u64, len: u64) -> Result<u64, RegError> {
     Ok((end - (start & !(page - 1))) / page)
 }
 
-fn check_pages(pages: u64) -> Result<(), RegError> {
+pub(crate) fn check_pages(pages: u64) -> Result<(), RegError> {
     if pages == 0 || pages > u64::from(u32::MAX) { Err(RegError::Pages(pages)) } else { Ok(()) }
 }
 
@@ -112,12 +112,7 @@ impl Umem {
         if len == 0 {
             return Err(RegError::Pages(0));
         }
-        let mut translations = Vec::new();
-        for place in 0..Place::COUNT {
-            let mapped = attachment.mapped_at(place).ok();
-            let trimmed = mapped.map(|mapped| trim(mapped, offset, end)).transpose()?;
-            translations.push(trimmed.map(Translation::new));
-        }
+        let translations = translations(&attachment, offset, end)?;
         let keep = Keep { attachment: Some(attachment), ..Keep::default() };
         let umem = Umem::assemble(Shared::new(), translations, access.wants_write(), keep);
         if umem.len() != len {
@@ -126,6 +121,19 @@ impl Umem {
         populate(umem.segments());
         Ok(Arc::new(umem))
     }
+}
+
+/// The part of a buffer from `offset` to `end`, by the index of its place.
+pub(crate) fn translations(
+    attachment: &Attachment,
+    offset: u64,
+    end: u64,
+) -> Result<Vec<Option<Translation>>, RegError> {
+    let at = |place| match attachment.mapped_at(place) {
+        Ok(mapped) => Ok(Some(Translation::new(trim(mapped, offset, end)?))),
+        Err(_) => Ok(None),
+    };
+    (0..Place::COUNT).map(at).collect()
 }
 
 /// The part of a mapped buffer from `offset` to `end`, as segments.

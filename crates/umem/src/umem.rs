@@ -2,6 +2,7 @@
 
 use crate::access::Access;
 use crate::gate::Gate;
+use crate::peer::PeerHold;
 use crate::translation::Translation;
 use crate::{AccessError, Segment};
 use dmabuf::Attachment;
@@ -34,7 +35,7 @@ impl Shared {
         })
     }
 
-    fn revoke(&self) {
+    pub(crate) fn revoke(&self) {
         self.gate.shut();
         self.tell();
         self.gate.wait();
@@ -64,6 +65,7 @@ pub(crate) struct Keep {
     pub(crate) attachment: Option<Attachment>,
     /// Only of registrations whose pages are brought in on demand.
     pub(crate) mirror: Option<Arc<mm::Mirror>>,
+    pub(crate) peer: Option<Arc<PeerHold>>,
 }
 
 /// One registration.
@@ -123,7 +125,12 @@ impl Umem {
 
     /// Whether it is a registration of a dma-buf.
     pub fn is_dmabuf(&self) -> bool {
-        self.keep.attachment.is_some()
+        self.keep.attachment.is_some() && !self.is_peer()
+    }
+
+    /// Whether a Peer-Direct client gave the memory.
+    pub fn is_peer(&self) -> bool {
+        self.keep.peer.is_some()
     }
 
     /// Whether accesses are refused for good: by [`Umem::revoke`], or because pages were unmapped.

@@ -48,6 +48,30 @@ pub fn dmabuf_hold() -> Res<Hold> {
     }
 }
 
+/// When Peer-Direct clients are asked whether a range to register is theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerDirect {
+    /// After the pages could not be pinned, as MOFED 5 and later do.
+    After,
+    /// First, as MOFED 4 did.
+    Before,
+    /// Never, as the kernel without MOFED.
+    Off,
+}
+
+/// `PEERDMA_PEER_DIRECT`; EINVAL for a word that is none of these.
+pub fn peer_direct() -> Res<PeerDirect> {
+    match std::env::var("PEERDMA_PEER_DIRECT").as_deref() {
+        Err(_) | Ok("" | "after") => Ok(PeerDirect::After),
+        Ok("before") => Ok(PeerDirect::Before),
+        Ok("off") => Ok(PeerDirect::Off),
+        Ok(other) => {
+            crate::log!("PEERDMA_PEER_DIRECT={other}: known are after, before and off");
+            Err(INVALID)
+        }
+    }
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,11 +1,12 @@
 //! Registered memory as the platform's HCA function reaches it.
 
-use crate::env;
+use crate::drm;
+use crate::env::{self, PeerDirect};
 use crate::ffi::{Errno, Res};
 use pcie::{Function, Platform, Role};
 use std::ffi::c_int;
-use std::sync::{Arc, OnceLock};
-use umem::{AccessFlags, RegError, Umem};
+use std::sync::{Arc, Once, OnceLock};
+use umem::{AccessFlags, PeerClients, RegError, Umem};
 
 impl From<RegError> for Errno {
     fn from(error: RegError) -> Errno {
@@ -72,17 +73,52 @@ fn lines(platform: &Platform) -> String {
     platform.link_bytes().iter().map(link).chain(routes).collect()
 }
 
-/// Registers memory of this process, on demand if `access` says so.
+/// The Peer-Direct clients, the software GPU's among them.
+fn peers() -> &'static PeerClients {
+    static REGISTERED: Once = Once::new();
+    let clients = PeerClients::process();
+    REGISTERED.call_once(|| {
+        clients.register(Box::new(drm::GpuPeer));
+    });
+    clients
+}
+
+/// Registers memory of this process: on demand if `access` says so; otherwise host memory, or what a Peer-Direct client knows,
+/// asked before or after.
 pub fn user(addr: u64, len: u64, iova: u64, access: AccessFlags) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
+    if access.contains(AccessFlags::ON_DEMAND) {
+        let pages = Arc::new(mm::ProcessPages);
+        let range = (addr, len, iova);
+        return Ok(Umem::on_demand(&space(), pages, range, access, hca, platform)?);
+    }
+    let order = env::peer_direct()?;
+    let ask = || peers().from_user(addr, len, access, hca, platform);
+    if order == PeerDirect::Before
+        && let Some(claimed) = ask()
+    {
+        return Ok(claimed?);
+    }
+    let refused = match host(place()?, addr, len, access) {
+        Err(RegError::Fault) if order == PeerDirect::After => RegError::Fault,
+        other => return Ok(other?),
+    };
+    Ok(ask().unwrap_or(Err(refused))?)
+}
+
+fn host(place: &Place, addr: u64, len: u64, access: AccessFlags) -> Result<Arc<Umem>, RegError> {
+    if drm::is_device_memory(addr, len) {
+        return Err(RegError::Fault);
+    }
+    let Place { platform, hca } = place;
+    Umem::from_user(&space(), addr, len, access, hca, platform)
+}
+
+fn space() -> Arc<mm::AddressSpace> {
     let space = mm::AddressSpace::process();
     // Each time: a forked child has a space of its own.
     space.enforce_memlock(env::enforces_memlock());
-    if access.contains(AccessFlags::ON_DEMAND) {
-        let pages = Arc::new(mm::ProcessPages);
-        return Ok(Umem::on_demand(&space, pages, (addr, len, iova), access, hca, platform)?);
-    }
-    Ok(Umem::from_user(&space, addr, len, access, hca, platform)?)
+    space
 }
 
 /// Registers a part of the dma-buf behind `fd`. Control blocks of buffers are found through `registry`.

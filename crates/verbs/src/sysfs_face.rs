@@ -21,6 +21,9 @@ const CHANGING: [&str; 5] = [
 
 /// Content of a changing attribute; `None` leaves the answer to the tree.
 pub fn attribute(path: &str) -> Option<Vec<u8>> {
+    if let Some((client, file)) = peer(path) {
+        return umem::PeerClients::process().attribute(client, file).map(String::into_bytes);
+    }
     let below =
         path.strip_prefix("class/infiniband/")?.strip_prefix(identity::NAME)?.strip_prefix('/')?;
     if !CHANGING.iter().any(|changing| below.starts_with(changing)) {
@@ -28,6 +31,11 @@ pub fn attribute(path: &str) -> Option<Vec<u8>> {
     }
     let engine = engine::running_now()?;
     Some(sysfs::content(&description(&engine)?, path)?.into_bytes())
+}
+
+/// Client and file of a path below the Peer-Direct clients.
+fn peer(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix(sysfs::PEERS)?.strip_prefix('/')?.split_once('/')
 }
 
 fn description(engine: &Engine) -> Option<DeviceDescription> {

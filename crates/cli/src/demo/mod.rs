@@ -7,7 +7,7 @@ mod counters;
 pub mod peer;
 mod protocol;
 mod report;
-mod vram;
+pub mod vram;
 
 use crate::args::{DEMO_PEER, Demo, Side};
 use crate::failure::{Context, Failure, Outcome};

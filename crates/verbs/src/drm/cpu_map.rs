@@ -1,7 +1,8 @@
 //! The program's own mappings of GPU memory: while one lives, the buffer stays where it is.
 //!
 //! A mapping shows a place, and would show poison after a move. So the buffer is brought to the place that its descriptor
-//! shows and pinned there until the last page of the mapping is gone. It can be revoked nevertheless.
+//! shows and pinned there until the last page of the mapping is gone. It can be revoked nevertheless. To `ibv_reg_mr` such
+//! memory is a device's: only Peer-Direct registers it.
 
 use crate::engine;
 use crate::ffi::{INVALID, Res, last_errno};
@@ -12,45 +13,95 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use umem::Ticket;
 
 /// How long a new mapping waits for a buffer to come to it, and to stop moving.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// A mapping of the program's.
-struct CpuMap {
+pub struct CpuMap {
     storage: Arc<Storage>,
+    /// Address that the buffer's first byte would have.
+    base: u64,
     /// First byte that is still mapped, and the end.
     start: AtomicU64,
     end: AtomicU64,
     pinned: AtomicBool,
+    /// Registrations of parts of it, to be told when they go.
+    tickets: Mutex<Vec<(Range<u64>, Ticket)>>,
 }
 
 impl CpuMap {
     fn is_gone(&self) -> bool {
         self.start.load(Acquire) >= self.end.load(Acquire)
     }
-}
 
-impl Invalidate for CpuMap {
-    /// Unmapped in the middle, the rest counts as whole.
-    fn invalidate(&self, gone: Range<u64>) {
-        let (start, end) = (self.start.load(Acquire), self.end.load(Acquire));
-        if start >= end {
-            return;
+    fn has(&self, addr: u64, end: u64) -> bool {
+        self.start.load(Acquire) <= addr && end <= self.end.load(Acquire)
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, Vec<(Range<u64>, Ticket)>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The buffer.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Where in the buffer an address of the mapping is.
+    pub fn offset_of(&self, addr: u64) -> u64 {
+        addr.wrapping_sub(self.base)
+    }
+
+    /// Asks for `ticket` to be invalidated when a byte of `range` is unmapped. Answers whether it is mapped now.
+    pub fn notify(&self, range: Range<u64>, ticket: Ticket) -> bool {
+        let mut tickets = self.tickets();
+        let is_mapped = self.has(range.start, range.end);
+        if is_mapped {
+            tickets.push((range, ticket));
         }
+        is_mapped
+    }
+
+    /// Takes that back.
+    pub fn forget(&self, ticket: &Ticket) {
+        self.tickets().retain(|(_, known)| known != ticket);
+    }
+
+    fn shrink(&self, gone: &Range<u64>) {
+        let (start, end) = (self.start.load(Acquire), self.end.load(Acquire));
         if gone.start <= start {
             self.start.store(gone.end.max(start), Release);
         } else if gone.end >= end {
             self.end.store(gone.start.min(end), Release);
         }
+    }
+}
+
+impl Invalidate for CpuMap {
+    /// Unmapped in the middle, the rest counts as whole. It is no memory of `malloc`'s, so this may allocate.
+    fn invalidate(&self, gone: Range<u64>) {
+        let mut tickets = self.tickets();
+        self.shrink(&gone);
+        let touched = |(range, _): &mut (Range<u64>, Ticket)| {
+            range.start < gone.end && gone.start < range.end
+        };
+        let touched: Vec<_> = tickets.extract_if(.., touched).collect();
+        drop(tickets);
+        touched.iter().for_each(|(_, ticket)| {
+            ticket.invalidate();
+        });
         if self.is_gone() && self.pinned.swap(false, AcqRel) {
             self.storage.leave(Use::RevocablePin);
         }
     }
 }
 
+/// Whether there ever was one.
+static ANY: AtomicBool = AtomicBool::new(false);
 /// Mappings that live, and some that were.
 static MAPS: Mutex<Vec<(Registration, Arc<CpuMap>)>> = Mutex::new(Vec::new());
 
@@ -103,21 +154,51 @@ pub unsafe fn map(
         storage.leave(Use::RevocablePin);
         return Err(errno);
     }
-    watch(storage, mapped as u64, call.len as u64);
+    watch(storage, mapped as u64, call.len as u64, offset);
     Ok(mapped as *mut libc::c_void)
 }
 
 /// Keeps the pin until the mapping is gone.
-fn watch(storage: Arc<Storage>, addr: u64, len: u64) {
+fn watch(storage: Arc<Storage>, addr: u64, len: u64, offset: u64) {
     let len = len.next_multiple_of(page_size());
-    let range = addr..addr.saturating_add(len);
-    let (start, end) = (AtomicU64::new(range.start), AtomicU64::new(range.end));
-    let map = Arc::new(CpuMap { storage, start, end, pinned: AtomicBool::new(true) });
-    let registration = AddressSpace::process().register_amid(range, map.clone());
-    let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = addr.saturating_add(len);
+    let map = Arc::new(CpuMap {
+        storage,
+        base: addr.wrapping_sub(offset),
+        start: AtomicU64::new(addr),
+        end: AtomicU64::new(end),
+        pinned: AtomicBool::new(true),
+        tickets: Mutex::default(),
+    });
+    let registration = AddressSpace::process().register_amid(addr..end, map.clone());
+    let mut maps = maps();
     maps.push((registration, map));
     let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();
     let gone: Vec<_> = maps.extract_if(.., is_gone).collect();
+    ANY.store(true, Release);
     drop(maps);
     drop(gone);
+}
+
+fn maps() -> MutexGuard<'static, Vec<(Registration, Arc<CpuMap>)>> {
+    MAPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The mapping that a range lies in.
+pub fn around(addr: u64, len: u64) -> Option<Arc<CpuMap>> {
+    let end = addr.checked_add(len)?;
+    find(|map| map.has(addr, end))
+}
+
+/// Whether a range touches memory that host pages do not back (`VM_PFNMAP`), which cannot be pinned.
+pub fn is_device_memory(addr: u64, len: u64) -> bool {
+    let end = addr.saturating_add(len);
+    find(|map| map.start.load(Acquire) < end && addr < map.end.load(Acquire)).is_some()
+}
+
+fn find(meant: impl Fn(&CpuMap) -> bool) -> Option<Arc<CpuMap>> {
+    if !ANY.load(Acquire) {
+        return None;
+    }
+    maps().iter().map(|(_, map)| map).find(|map| !map.is_gone() && meant(map)).cloned()
 }

@@ -6,7 +6,11 @@
 //! whose control block it makes known.
 
 mod cpu_map;
+mod peer;
 mod request;
+
+pub use cpu_map::is_device_memory;
+pub use peer::GpuPeer;
 
 use crate::engine::{self, Engine};
 use crate::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
