@@ -43,6 +43,10 @@ pub enum Sabotage {
     SkipXrcDomain,
     /// A FLUSH needs no right.
     SkipFlushRight,
+    /// A rendezvous is answered before its data is there.
+    FinBeforeData,
+    /// A tagged buffer takes messages although unexpected ones are not reported handled.
+    IgnoreTagPhase,
 }
 
 impl Sabotage {
@@ -66,6 +70,8 @@ impl Sabotage {
         Sabotage::SkipBindRight,
         Sabotage::SkipXrcDomain,
         Sabotage::SkipFlushRight,
+        Sabotage::FinBeforeData,
+        Sabotage::IgnoreTagPhase,
     ];
 }
 

@@ -385,3 +385,33 @@ impl SharedReceive for Srq {
         Some(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many requests are taken until the limit is reported, with so many posted.
+    fn taken(posted: u64, limit: u32) -> Option<usize> {
+        let mut requests = Fifo::default();
+        for wr_id in 0..posted {
+            requests.push_back(RecvWr { wr_id, scatter: Default::default() }).unwrap();
+        }
+        let mut attr = SrqAttr { max_wr: 8, max_sge: 1, limit };
+        let reports: Vec<bool> = std::iter::from_fn(|| Queue::take(&mut requests, &mut attr))
+            .map(|taken| taken.unwrap().1)
+            .collect();
+        assert!(reports.iter().filter(|reached| **reached).count() <= 1, "armed for one event");
+        assert_eq!(attr.limit == 0, limit == 0 || reports.contains(&true), "then it is unarmed");
+        reports.iter().position(|reached| *reached).map(|at| at + 1)
+    }
+
+    #[test]
+    fn the_limit_is_reported_once_when_fewer_wait() {
+        assert_eq!(taken(5, 3), Some(3), "3 left is not below 3, 2 is");
+        assert_eq!(taken(5, 1), Some(5));
+        assert_eq!(taken(5, 5), Some(1));
+        assert_eq!(taken(2, 5), Some(1), "undercut already: at the next one");
+        assert_eq!(taken(5, 0), None, "0 is unarmed");
+        assert_eq!(taken(0, 3), None, "what takes nothing reports nothing");
+    }
+}

@@ -9,6 +9,7 @@ use super::qp::Transport;
 use super::send::Wqe;
 use super::{Cx, TagReceive};
 use crate::key::PdId;
+use crate::sabotage::{self, Sabotage};
 use crate::tm::Fetch;
 use crate::types::*;
 use std::sync::Arc;
@@ -42,7 +43,16 @@ impl Transport {
         let op = SendOp::Read(fetch.from);
         let into = Payload::Gather(front(scatter, fetch.len));
         let offload = Offload::Fetch { queue, pd, fin: fetch.fin };
+        if sabotage::on(Sabotage::FinBeforeData) {
+            self.finish(fetch.fin);
+        }
         self.req.offload(Wqe::offloaded(request(wr_id, op, into), offload));
+    }
+
+    /// Tells the sender that its buffer is its own again.
+    fn finish(&mut self, fin: [u8; 16]) {
+        let fin = request(0, SendOp::Send, Payload::Inline(Box::new(fin)));
+        self.req.offload(Wqe::offloaded(fin, Offload::Fin));
     }
 
     /// Tells who asked for `wqe` what came of it.
@@ -52,9 +62,8 @@ impl Transport {
         match &wqe.offload {
             None => cx.sink.sent(done),
             Some(Offload::Fetch { queue, fin, .. }) => {
-                if good {
-                    let op = Payload::Inline(Box::new(*fin));
-                    self.req.offload(Wqe::offloaded(request(0, SendOp::Send, op), Offload::Fin));
+                if good && !sabotage::on(Sabotage::FinBeforeData) {
+                    self.finish(*fin);
                 }
                 let flags = if good { WcFlags::TM_DATA_VALID } else { WcFlags::empty() };
                 let opcode = WcOpcode::TmRecv;

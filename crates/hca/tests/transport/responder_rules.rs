@@ -692,6 +692,29 @@ fn the_last_receive_of_a_shared_queue_is_told() {
 }
 
 #[test]
+fn the_last_receive_of_an_idle_queue_pair_is_told_once() {
+    for srq in [Some(SharedQueue::Plain(Arc::new(Loose::default()))), None] {
+        let shared = srq.is_some();
+        let mut node = Node::new(QpType::Rc, 11, srq);
+        node.connect(&Setup::new(QpType::Rc));
+        for _ in 0..2 {
+            let error = QpAttr { qp_state: QpState::Err, ..node.qp.query() };
+            node.modify(&error, AttrMask::STATE).unwrap();
+            node.end_of_batch();
+            let told = if shared { vec![EventType::QpLastWqeReached] } else { vec![] };
+            assert_eq!(node.told.events, told);
+        }
+        // A new life has a new end.
+        let reset = QpAttr { qp_state: QpState::Reset, ..node.qp.query() };
+        node.modify(&reset, AttrMask::STATE).unwrap();
+        node.connect(&Setup::new(QpType::Rc));
+        let error = QpAttr { qp_state: QpState::Err, ..node.qp.query() };
+        node.modify(&error, AttrMask::STATE).unwrap();
+        assert_eq!(node.told.events.len(), if shared { 2 } else { 0 });
+    }
+}
+
+#[test]
 fn the_end_of_a_connection_is_told_once() {
     let mut node = Node::new(QpType::Rc, 11, Some(SharedQueue::Plain(Arc::new(Loose::default()))));
     node.connect(&Setup::new(QpType::Rc));

@@ -2,7 +2,7 @@
 //! `cargo test -p hca --features sabotage`
 #![cfg(feature = "sabotage")]
 
-use crate::{placement, requester_rules, responder_rules, uc_ud, windows, xrc};
+use crate::{placement, requester_rules, responder_rules, tags, uc_ud, windows, xrc};
 use hca::sabotage::{Sabotage, with};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -51,5 +51,7 @@ proofs! {
     bind_right: SkipBindRight, windows::a_wrong_bind_fails_and_changes_nothing;
     flush_right: SkipFlushRight, placement::a_flush_needs_its_right_of_qp_and_key;
     atomic_write_twice: ReexecuteAtomics, placement::a_repeated_one_is_answered_and_not_done_again;
+    fin: FinBeforeData, tags::a_rendezvous_is_read_and_then_answered;
+    tag_phase: IgnoreTagPhase, tags::messages_of_one_tag_keep_their_order;
     xrc_domain: SkipXrcDomain, xrc::a_queue_of_another_domain_cannot_be_named;
 }

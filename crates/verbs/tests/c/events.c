@@ -116,9 +116,34 @@ static void limit(void)
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
 	STATUS(ibv_query_srq(srq, &attr), 0);
 	CHECK(attr.srq_limit == 0);
+	ibv_ack_async_event(&event);
+
+	/* Once for each time that it is armed: not at the next request, but when armed anew. */
+	STATUS(post(qp, IBV_WR_SEND, memory, 8, mr, NULL, 0), 0);
+	next_completion(cq);
+	next_completion(cq);
+	CHECK(quiet(context->async_fd));
+	STATUS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+	attr.srq_limit = 1;
+	STATUS(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
+	STATUS(post(qp, IBV_WR_SEND, memory, 8, mr, NULL, 0), 0);
+	next_completion(cq);
+	next_completion(cq);
+	STATUS(ibv_get_async_event(context, &event), 0);
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+
+	/* The queue pair that leaves its shared queue says so once. */
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	STATUS(ibv_modify_qp(qp, &error, IBV_QP_STATE), 0);
+	STATUS(ibv_get_async_event(context, &event), 0);
+	CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
+	ibv_ack_async_event(&event);
+	STATUS(ibv_modify_qp(qp, &error, IBV_QP_STATE), 0);
+	CHECK(quiet(context->async_fd));
+
 	STATUS(ibv_destroy_srq(srq), EBUSY);
 	STATUS(ibv_destroy_qp(qp), 0);
-	ibv_ack_async_event(&event);
 	STATUS(ibv_destroy_srq(srq), 0);
 	STATUS(ibv_destroy_cq(cq), 0);
 }
