@@ -70,6 +70,19 @@ static void layers(struct ibv_qp *raw)
 	rule = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
 	add_layer(&rule, &ipv6, sizeof(ipv6));
 	row(kernel, EINVAL, try_flow(raw, &rule), "a layer that is too short");
+	rule = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
+	struct ibv_flow_spec_action_drop drop = { .type = IBV_FLOW_SPEC_ACTION_DROP, .size = sizeof(drop) };
+	add_layer(&rule, &drop, sizeof(drop));
+	row(page, 0, try_flow(raw, &rule), "a rule that drops");
+	rule.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
+	row(page, EINVAL, try_flow(raw, &rule), "a rule that drops and lets go on");
+	rule.attr.flags = 0;
+	rule.attr.type = IBV_FLOW_ATTR_SNIFFER;
+	row(page, EINVAL, try_flow(raw, &rule), "a sniffer that drops");
+	rule = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
+	drop.size = 7;
+	add_layer(&rule, &drop, 8);
+	row(kernel, EINVAL, try_flow(raw, &rule), "a rule that drops with a short action");
 	struct { int type, want; } others[] = {
 		{ IBV_FLOW_SPEC_ESP, EOPNOTSUPP }, { IBV_FLOW_SPEC_VXLAN_TUNNEL, EOPNOTSUPP },
 		{ IBV_FLOW_SPEC_GRE, EOPNOTSUPP }, { IBV_FLOW_SPEC_MPLS, EOPNOTSUPP },

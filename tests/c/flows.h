@@ -37,11 +37,19 @@ static inline void add_ethernet(struct rule *rule, const uint8_t *station, uint1
 	add_layer(rule, &eth, sizeof(eth));
 }
 
+/* What the rule meets is counted. */
+static inline void add_count(struct rule *rule, struct ibv_counters *counters)
+{
+	struct ibv_flow_spec_counter_action action = { .type = IBV_FLOW_SPEC_ACTION_COUNT, .size = sizeof(action),
+						       .counters = counters };
+	add_layer(rule, &action, sizeof(action));
+}
+
 /* A queue pair for frames that is ready, or NULL with errno. */
 static inline struct ibv_qp *raw_qp(struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET, .sq_sig_all = 1,
-					 .cap = { 8, 8, 2, 2, 64 } };
+					 .cap = { 64, 64, 2, 2, 64 } };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	if (!qp)
 		return NULL;

@@ -7,6 +7,7 @@
 use crate::counters::{Count, Counter};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::flow_counters::FlowCounters;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::rss::IndTable;
@@ -109,12 +110,17 @@ impl Device {
         self.frame_port().map(drop)
     }
 
-    /// A rule by which `qp` takes frames.
+    /// A rule by which `qp` takes frames. As long as it is there it counts them, where `counters` are given.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a rule that cannot be or a QP of another type than raw packet, [`Error::NotSupported`] for one
+    /// [`Error::Invalid`] for a rule that cannot be, counters that count nothing or a QP of another type than raw packet, [`Error::NotSupported`] for one
     /// of datagrams, [`Error::NoMemory`] with too many rules, [`Error::System`] where the interface cannot be listened to.
-    pub fn create_flow(&self, qp: &Qp, attr: FlowAttr) -> Result<Arc<Flow>> {
+    pub fn create_flow(
+        &self,
+        qp: &Qp,
+        attr: FlowAttr,
+        counters: Option<&Arc<FlowCounters>>,
+    ) -> Result<Arc<Flow>> {
         self.alive()?;
         attr.check()?;
         let Some(port) = qp.frame_port() else {
@@ -123,6 +129,7 @@ impl Device {
                 _ => Error::Invalid("only raw packet queue pairs have flow rules"),
             });
         };
+        let counters = counters.map(FlowCounters::bind).transpose()?;
         let mut rules = self.raw.write();
         let tap = match &rules.tap {
             Some(tap) => tap.clone(),
@@ -131,7 +138,7 @@ impl Device {
                 Error::System(errno, "the interface cannot be listened to")
             })?),
         };
-        let id = rules.table.add(qp.number(), attr)?;
+        let id = rules.table.add(qp.number(), attr, counters)?;
         let reach = rules.table.reach(tap.mac());
         rules.tap = Some(tap.clone());
         self.raw.changed(&mut rules);
@@ -208,15 +215,18 @@ impl Device {
         // As a NIC's switch does: what is sent to a group, or to the interface itself, comes back in.
         let comes_in = !tapped.outgoing || frame.is_multicast() || frame.dst == tap.mac();
         let rules = self.raw.read();
-        let takers: Takers =
-            if comes_in { rules.table.takers(&frame) } else { rules.table.sniffers().collect() };
+        let bytes = tapped.bytes.len() as u64;
+        let takers: Takers = match comes_in {
+            true => rules.table.takers(&frame, bytes),
+            false => rules.table.sniffers(bytes).collect(),
+        };
         drop(rules);
         if takers.is_empty() {
             return;
         }
         let now = Instant::now();
         self.directory().count(Counter::RcvdPackets, 1);
-        self.directory().count(Counter::RcvdBytes, tapped.bytes.len() as u64);
+        self.directory().count(Counter::RcvdBytes, bytes);
         for qp in takers.iter().filter_map(|&qpn| self.qp(qpn)) {
             qp.receive_frame(self, tapped.bytes, &frame, now, batch);
             if touched.iter().all(|known| known.number() != qp.number()) {

@@ -2,10 +2,11 @@
 //!
 //! A frame goes to the matching rule of the best priority: among normal rules the lowest number, then the default rules.
 //! Of equal ones the oldest takes a frame to one station; a frame to a group is copied to them all. A rule that does not trap
-//! lets the frame go on. Sniffers get copies of everything. RoCE has been taken out by then: the device's own traffic is for
+//! lets the frame go on. Every rule that a frame meets on its way counts it. Sniffers get copies of everything. RoCE has been taken out by then: the device's own traffic is for
 //! sniffers only.
 
 use crate::error::{Error, Result};
+use crate::flow_counters::BoundCounters;
 use smallvec::SmallVec;
 use wire::frame::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frame, Ip, Mac, PROTOCOL_TCP, PROTOCOL_UDP, Ports, is_multicast,
@@ -141,6 +142,18 @@ impl Writer {
     }
 }
 
+/// What becomes of a frame that a rule asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fate {
+    /// The queue pair gets it and later rules do not.
+    #[default]
+    Trap,
+    /// Later rules get it as well.
+    GoOn,
+    /// No queue pair gets it, but sniffers.
+    Drop,
+}
+
 /// A rule (`struct ibv_flow_attr`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowAttr {
@@ -148,8 +161,8 @@ pub struct FlowAttr {
     pub kind: FlowKind,
     /// Among normal rules; the lowest number goes first.
     pub priority: u16,
-    /// Whether the frame goes on to later rules as well.
-    pub dont_trap: bool,
+    /// What becomes of the frame.
+    pub fate: Fate,
     /// What a normal rule asks of the frame; nothing asks for nothing.
     pub specs: Vec<LayerSpec>,
 }
@@ -158,8 +171,8 @@ impl FlowAttr {
     /// Whether the rule can be.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for too many layers, layers of a default rule, a default rule that does not trap, or an Ethernet
-    /// type that contradicts the IP layer.
+    /// [`Error::Invalid`] for too many layers, layers of a default rule, a default rule that does not trap, a sniffer that
+    /// drops, or an Ethernet type that contradicts the IP layer.
     pub fn check(&self) -> Result<()> {
         if self.specs.len() > MAX_SPECS {
             return Err(Error::Invalid("a flow rule has 10 layers at most"));
@@ -168,7 +181,11 @@ impl FlowAttr {
         if !normal && !self.specs.is_empty() {
             return Err(Error::Invalid("only a normal flow rule names layers"));
         }
-        if self.dont_trap && matches!(self.kind, FlowKind::AllDefault | FlowKind::McDefault) {
+        if !normal && self.fate == Fate::Drop {
+            return Err(Error::Invalid("only a normal flow rule drops"));
+        }
+        let default = matches!(self.kind, FlowKind::AllDefault | FlowKind::McDefault);
+        if default && self.fate == Fate::GoOn {
             return Err(Error::Invalid("nothing comes after a default flow rule"));
         }
         let asked = self.specs.iter().find_map(LayerSpec::ether_type);
@@ -226,6 +243,15 @@ struct Rule {
     id: u64,
     attr: FlowAttr,
     qpn: u32,
+    counters: Option<BoundCounters>,
+}
+
+impl Rule {
+    fn count(&self, bytes: u64) {
+        if let Some(counters) = &self.counters {
+            counters.count(bytes);
+        }
+    }
 }
 
 /// The rules of a device, best first.
@@ -241,18 +267,23 @@ impl Table {
         self.rules.is_empty()
     }
 
-    /// Adds a rule for queue pair `qpn` and answers with its identity.
+    /// Adds a rule for queue pair `qpn`, which counts what it meets, and answers with its identity.
     ///
     /// # Errors
     /// [`Error::Invalid`] as [`FlowAttr::check`] says, [`Error::NoMemory`] at [`MAX_FLOWS`].
-    pub fn add(&mut self, qpn: u32, attr: FlowAttr) -> Result<u64> {
+    pub fn add(
+        &mut self,
+        qpn: u32,
+        attr: FlowAttr,
+        counters: Option<BoundCounters>,
+    ) -> Result<u64> {
         attr.check()?;
         if self.rules.len() >= MAX_FLOWS {
             return Err(Error::NoMemory("the device has its most flow rules"));
         }
         self.last_id += 1;
         let at = self.rules.partition_point(|rule| rule.attr.rank() <= attr.rank());
-        self.rules.insert(at, Rule { id: self.last_id, attr, qpn });
+        self.rules.insert(at, Rule { id: self.last_id, attr, qpn, counters });
         Ok(self.last_id)
     }
 
@@ -276,8 +307,8 @@ impl Table {
         self.rules.iter().map(|rule| rule.attr.reach(own)).max().unwrap_or(Reach::Own)
     }
 
-    /// Who takes a frame that came in.
-    pub fn takers(&self, frame: &Frame) -> Takers {
+    /// Who takes a frame of so many bytes that came in.
+    pub fn takers(&self, frame: &Frame, bytes: u64) -> Takers {
         let mut takers = Takers::new();
         let mut trapped_at = None;
         let rules = self.rules.iter().filter(|rule| rule.attr.kind != FlowKind::Sniffer);
@@ -288,37 +319,43 @@ impl Table {
             if !rule.attr.matches(frame) {
                 continue;
             }
+            rule.count(bytes);
+            if rule.attr.fate == Fate::Drop {
+                break;
+            }
             if !takers.contains(&rule.qpn) {
                 takers.push(rule.qpn);
             }
-            if !rule.attr.dont_trap {
+            if rule.attr.fate == Fate::Trap {
                 trapped_at = Some(rule.attr.rank());
                 if !frame.is_multicast() {
                     break;
                 }
             }
         }
-        takers.extend(self.sniffers());
+        takers.extend(self.sniffers(bytes));
         takers
     }
 
     /// Who takes every frame, also those that leave and do not come back.
-    pub fn sniffers(&self) -> impl Iterator<Item = u32> {
+    pub fn sniffers(&self, bytes: u64) -> impl Iterator<Item = u32> {
         let sniffers = self.rules.iter().filter(|rule| rule.attr.kind == FlowKind::Sniffer);
-        sniffers.map(|rule| rule.qpn)
+        sniffers.inspect(move |rule| rule.count(bytes)).map(|rule| rule.qpn)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow_counters::{FlowCount, FlowCounters};
+    use std::sync::Arc;
 
     const GROUP: Mac = [1, 0, 0x5e, 1, 2, 3];
     const STATION: Mac = [2, 0, 0, 0, 0, 1];
     const OWN: Mac = [2, 0, 0, 0, 0, 9];
 
     fn attr(kind: FlowKind, priority: u16, specs: &[LayerSpec]) -> FlowAttr {
-        FlowAttr { kind, priority, dont_trap: false, specs: specs.to_vec() }
+        FlowAttr { kind, priority, fate: Fate::Trap, specs: specs.to_vec() }
     }
 
     fn eth(dst: Mac) -> LayerSpec {
@@ -349,7 +386,7 @@ mod tests {
     fn table(rules: &[(u32, FlowAttr)]) -> Table {
         let mut table = Table::default();
         for (qpn, attr) in rules {
-            table.add(*qpn, attr.clone()).unwrap();
+            table.add(*qpn, attr.clone(), None).unwrap();
         }
         table
     }
@@ -390,9 +427,9 @@ mod tests {
             (3, attr(FlowKind::Normal, 3, &[eth(STATION), udp_port(53)])),
             (4, attr(FlowKind::Normal, 7, &[eth(STATION)])),
         ]);
-        assert_eq!(table.takers(&udp(STATION, 53)).as_slice(), [3]);
-        assert_eq!(table.takers(&udp(STATION, 54)).as_slice(), [2], "the oldest of equals");
-        assert_eq!(table.takers(&udp(OWN, 53)).as_slice(), [1]);
+        assert_eq!(table.takers(&udp(STATION, 53), 60).as_slice(), [3]);
+        assert_eq!(table.takers(&udp(STATION, 54), 60).as_slice(), [2], "the oldest of equals");
+        assert_eq!(table.takers(&udp(OWN, 53), 60).as_slice(), [1]);
     }
 
     #[test]
@@ -406,23 +443,37 @@ mod tests {
             (5, attr(FlowKind::McDefault, 9, &[])),
             (6, attr(FlowKind::AllDefault, 0, &[])),
         ]);
-        assert_eq!(table.takers(&udp(GROUP, 1)).as_slice(), [1, 2], "each once");
+        assert_eq!(table.takers(&udp(GROUP, 1), 60).as_slice(), [1, 2], "each once");
         let mut defaults = table;
         (1..=3).for_each(|qpn| defaults.forget(qpn));
-        assert_eq!(defaults.takers(&udp(GROUP, 1)).as_slice(), [4, 5]);
-        assert_eq!(defaults.takers(&udp(STATION, 1)).as_slice(), [6]);
+        assert_eq!(defaults.takers(&udp(GROUP, 1), 60).as_slice(), [4, 5]);
+        assert_eq!(defaults.takers(&udp(STATION, 1), 60).as_slice(), [6]);
     }
 
     #[test]
     fn what_is_not_trapped_goes_on() {
         let mut first = attr(FlowKind::Normal, 1, &[]);
-        first.dont_trap = true;
+        first.fate = Fate::GoOn;
         let table = table(&[
             (1, first),
             (2, attr(FlowKind::Normal, 2, &[])),
             (3, attr(FlowKind::Normal, 3, &[])),
         ]);
-        assert_eq!(table.takers(&udp(STATION, 1)).as_slice(), [1, 2]);
+        assert_eq!(table.takers(&udp(STATION, 1), 60).as_slice(), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_dropped_nobody_gets_but_sniffers() {
+        let mut dropping = attr(FlowKind::Normal, 1, &[udp_port(53)]);
+        dropping.fate = Fate::Drop;
+        let table = table(&[
+            (1, dropping),
+            (2, attr(FlowKind::Normal, 1, &[])),
+            (3, attr(FlowKind::Sniffer, 0, &[])),
+        ]);
+        assert_eq!(table.takers(&udp(STATION, 53), 60).as_slice(), [3]);
+        assert_eq!(table.takers(&udp(GROUP, 53), 60).as_slice(), [3]);
+        assert_eq!(table.takers(&udp(STATION, 54), 60).as_slice(), [2, 3]);
     }
 
     #[test]
@@ -432,19 +483,52 @@ mod tests {
             (2, attr(FlowKind::AllDefault, 0, &[])),
             (3, attr(FlowKind::Sniffer, 0, &[])),
         ]);
-        assert_eq!(table.takers(&udp(STATION, 1)).as_slice(), [2, 1, 3]);
-        assert_eq!(table.takers(&udp(STATION, wire::ROCE_PORT)).as_slice(), [1, 3]);
+        assert_eq!(table.takers(&udp(STATION, 1), 60).as_slice(), [2, 1, 3]);
+        assert_eq!(table.takers(&udp(STATION, wire::ROCE_PORT), 60).as_slice(), [1, 3]);
+    }
+
+    #[test]
+    fn a_rule_counts_what_it_meets_and_only_that() {
+        let mut table = Table::default();
+        let mut first = attr(FlowKind::Normal, 1, &[udp_port(53)]);
+        first.fate = Fate::GoOn;
+        let counted: Vec<_> = [
+            first,
+            attr(FlowKind::Normal, 2, &[eth(STATION)]),
+            attr(FlowKind::AllDefault, 0, &[]),
+            attr(FlowKind::Sniffer, 0, &[]),
+        ]
+        .into_iter()
+        .map(|attr| {
+            let counters = FlowCounters::new();
+            counters.attach(0, FlowCount::Packets).unwrap();
+            counters.attach(1, FlowCount::Bytes).unwrap();
+            table.add(1, attr, Some(counters.bind().unwrap())).unwrap();
+            counters
+        })
+        .collect();
+        for (port, bytes) in [(53, 100), (54, 20)] {
+            assert_eq!(table.takers(&udp(STATION, port), bytes).as_slice(), [1, 1]);
+        }
+        assert_eq!(table.sniffers(3).collect::<Vec<_>>(), [1]);
+        let values = |counters: &Arc<FlowCounters>| {
+            let mut values = [0; 2];
+            counters.read(&mut values).unwrap();
+            values
+        };
+        let values: Vec<_> = counted.iter().map(values).collect();
+        assert_eq!(values, [[1, 100], [2, 120], [0, 0], [3, 123]]);
     }
 
     #[test]
     fn no_rule_takes_nothing_and_removed_ones_neither() {
         let mut table = Table::default();
-        let id = table.add(1, attr(FlowKind::Normal, 0, &[])).unwrap();
+        let id = table.add(1, attr(FlowKind::Normal, 0, &[]), None).unwrap();
         assert!(table.has(1) && !table.has(2));
         table.remove(id + 1);
-        assert_eq!(table.takers(&udp(STATION, 1)).as_slice(), [1]);
+        assert_eq!(table.takers(&udp(STATION, 1), 60).as_slice(), [1]);
         table.remove(id);
-        assert!(table.takers(&udp(STATION, 1)).is_empty() && table.is_empty());
+        assert!(table.takers(&udp(STATION, 1), 60).is_empty() && table.is_empty());
     }
 
     #[test]
@@ -463,14 +547,17 @@ mod tests {
     fn rules_that_cannot_be_are_refused() {
         let ipv6 = LayerSpec::new(Layer::Ipv6, &[], &[]).unwrap();
         let mut open_default = attr(FlowKind::AllDefault, 0, &[]);
-        open_default.dont_trap = true;
+        open_default.fate = Fate::GoOn;
+        let mut blind_sniffer = attr(FlowKind::Sniffer, 0, &[]);
+        blind_sniffer.fate = Fate::Drop;
         for wrong in [
             attr(FlowKind::Normal, 0, &[typed(0x800), ipv6]),
             attr(FlowKind::Normal, 0, &[ipv6; MAX_SPECS + 1]),
             attr(FlowKind::Sniffer, 0, &[ipv6]),
             open_default,
+            blind_sniffer,
         ] {
-            assert!(matches!(Table::default().add(1, wrong.clone()), Err(Error::Invalid(_))));
+            assert!(matches!(Table::default().add(1, wrong.clone(), None), Err(Error::Invalid(_))));
         }
         attr(FlowKind::Normal, 0, &[typed(0x86dd), ipv6]).check().unwrap();
     }

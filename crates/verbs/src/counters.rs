@@ -28,6 +28,11 @@ unsafe impl Object for Counters {
 }
 
 impl Counters {
+    /// The HCA's counters.
+    pub fn hca(&self) -> &Arc<FlowCounters> {
+        &self.hca
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> Res<&Context> {
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.

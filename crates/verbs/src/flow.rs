@@ -2,13 +2,19 @@
 
 use crate::abi::*;
 use crate::context::{Context, Owned};
+use crate::counters::Counters;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
 use crate::object::{Object, give, object, take_back};
 use crate::qp::Qp;
-use hca::steering::{FlowAttr, FlowKind, Layer, LayerSpec, MAX_SPECS};
+use hca::FlowCounters;
+use hca::steering::{Fate, FlowAttr, FlowKind, Layer, LayerSpec, MAX_SPECS};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 
+// enum ibv_flow_spec_type
+const ACTION_DROP: c_uint = 0x1001;
+const ACTION_COUNT: c_uint = 0x1003;
 // enum ibv_flow_flags
 const DONT_TRAP: u32 = 1 << 1;
 
@@ -33,10 +39,10 @@ pub(crate) unsafe extern "C" fn create_flow(
         // SAFETY: the program passes a live QP and a live rule.
         let (qp, head) = unsafe { (object::<Qp>(qp)?, arg(attr)?) };
         let context = qp.context()?;
-        // SAFETY: as many layers follow the header as it says.
-        let attr = unsafe { flow_attr(head) }?;
+        // SAFETY: as many layers follow the header as it says, and they name live objects.
+        let (attr, counters) = unsafe { rule(context, head) }?;
         context.device().port(u32::from(head.port))?;
-        let hca = context.device().create_flow(qp.hca(), attr)?;
+        let hca = context.device().create_flow(qp.hca(), attr, counters)?;
         let c = ibv_flow {
             comp_mask: 0,
             context: context.as_c(),
@@ -61,9 +67,14 @@ pub(crate) unsafe extern "C" fn destroy_flow(c: *mut ibv_flow) -> c_int {
     })
 }
 
+/// A rule, and what counts what it takes.
+///
 /// # Safety
-/// As many whole layers follow `head` as it says.
-unsafe fn flow_attr(head: &ibv_flow_attr) -> Res<FlowAttr> {
+/// As many whole layers follow `head` as it says, and they name live objects.
+unsafe fn rule<'a>(
+    context: &Context,
+    head: &ibv_flow_attr,
+) -> Res<(FlowAttr, Option<&'a Arc<FlowCounters>>)> {
     if head.comp_mask != 0 {
         return Err(INVALID);
     }
@@ -81,26 +92,59 @@ unsafe fn flow_attr(head: &ibv_flow_attr) -> Res<FlowAttr> {
     if usize::from(head.num_of_specs) > MAX_SPECS {
         return Err(INVALID);
     }
-    let mut specs = Vec::new();
+    let dont_trap = head.flags & DONT_TRAP != 0;
+    let mut fate = if dont_trap { Fate::GoOn } else { Fate::Trap };
+    let (mut specs, mut counters) = (Vec::new(), None);
     let mut at = std::ptr::from_ref(head).wrapping_add(1).cast::<u8>();
     for _ in 0..head.num_of_specs {
-        // SAFETY: the caller's promise.
-        let (spec, size) = unsafe { layer(at) }?;
-        specs.push(spec);
-        at = at.wrapping_add(size);
+        // SAFETY: the caller's promise; programs need not align what follows a header of 20 bytes.
+        let hdr = unsafe { at.cast::<ibv_flow_spec_hdr>().read_unaligned() };
+        match hdr.kind {
+            // SAFETY: the caller's promise.
+            ACTION_COUNT => match unsafe { count_action(context, hdr, at) }? {
+                _ if counters.is_some() => return Err(INVALID),
+                named => counters = Some(named),
+            },
+            ACTION_DROP if dont_trap || usize::from(hdr.size) != size_of_val(&hdr) => {
+                return Err(INVALID);
+            }
+            ACTION_DROP => fate = Fate::Drop,
+            // SAFETY: the caller's promise.
+            _ => specs.push(unsafe { layer(hdr, at) }?),
+        }
+        at = at.wrapping_add(hdr.size.into());
     }
-    let dont_trap = head.flags & DONT_TRAP != 0;
-    Ok(FlowAttr { kind, priority: head.priority, dont_trap, specs })
+    Ok((FlowAttr { kind, priority: head.priority, fate, specs }, counters))
 }
 
-/// The layer at `at` and its size in bytes.
+/// The counters that the action at `at` names.
 ///
 /// # Safety
-/// A whole layer lies there.
-unsafe fn layer(at: *const u8) -> Res<(LayerSpec, usize)> {
-    // SAFETY: the caller's promise; programs need not align what follows a header of 20 bytes.
-    let ibv_flow_spec_hdr { kind, size } =
-        unsafe { at.cast::<ibv_flow_spec_hdr>().read_unaligned() };
+/// As much as `hdr` says lies there, and it names a live object.
+unsafe fn count_action<'a>(
+    context: &Context,
+    hdr: ibv_flow_spec_hdr,
+    at: *const u8,
+) -> Res<&'a Arc<FlowCounters>> {
+    if usize::from(hdr.size) != size_of::<ibv_flow_spec_counter_action>() {
+        return Err(INVALID);
+    }
+    // SAFETY: the program says that it is this long.
+    let action = unsafe { at.cast::<ibv_flow_spec_counter_action>().read_unaligned() };
+    // SAFETY: the caller's promise.
+    let counters = unsafe { object::<Counters>(action.counters) }?;
+    if !std::ptr::eq(counters.context()?, context) {
+        return Err(INVALID);
+    }
+    Ok(counters.hca())
+}
+
+/// The layer at `at`.
+///
+/// # Safety
+/// As much as `hdr` says lies there.
+unsafe fn layer(hdr: ibv_flow_spec_hdr, at: *const u8) -> Res<LayerSpec> {
+    let ibv_flow_spec_hdr { kind, size } = hdr;
     let size = usize::from(size);
     macro_rules! read {
         ($layer:expr, $c:ty) => {{
@@ -112,7 +156,7 @@ unsafe fn layer(at: *const u8) -> Res<(LayerSpec, usize)> {
             LayerSpec::new($layer, &spec.val, &spec.mask)?
         }};
     }
-    let spec = match kind {
+    Ok(match kind {
         0x20 => read!(Layer::Eth, ibv_flow_spec_eth),
         0x30 => read!(Layer::Ipv4, ibv_flow_spec_ipv4),
         0x31 => read!(Layer::Ipv6, ibv_flow_spec_ipv6),
@@ -120,8 +164,7 @@ unsafe fn layer(at: *const u8) -> Res<(LayerSpec, usize)> {
         0x40 => read!(Layer::Tcp, ibv_flow_spec_tcp_udp),
         0x41 => read!(Layer::Udp, ibv_flow_spec_tcp_udp),
         _ => return Err(if is_known(kind) { UNSUPPORTED } else { INVALID }),
-    };
-    Ok((spec, size))
+    })
 }
 
 /// Whether other devices have such a layer or action (`enum ibv_flow_spec_type`).

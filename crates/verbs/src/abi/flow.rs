@@ -1,6 +1,6 @@
 //! Work queues, indirection tables and flow rules.
 
-use super::{ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, size};
+use super::{ibv_context, ibv_counters, ibv_cq, ibv_pd, ibv_recv_wr, size};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// The function behind `ibv_post_wq_recv`.
@@ -106,6 +106,17 @@ pub struct ibv_flow_spec_hdr {
     pub kind: c_uint,
     pub size: u16,
 }
+
+/// What binds a rule to counters.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_flow_spec_counter_action {
+    /// `type` in C.
+    pub kind: c_uint,
+    pub size: u16,
+    pub counters: *mut ibv_counters,
+}
+size!(ibv_flow_spec_counter_action, 16);
 
 /// A layer: its size, where its value and its mask are, and how many bytes of fields each has.
 macro_rules! spec {
