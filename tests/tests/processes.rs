@@ -4,7 +4,9 @@
 
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use system::{Finished, Namespace, Run, Running, listening, pair, peerdma, port, skip};
+use system::{
+    Finished, Namespace, Run, Running, c_program, judged, listening, pair, peerdma, port, skip,
+};
 
 /// A namespace of its own for the test, or the end of it.
 macro_rules! host {
@@ -193,4 +195,15 @@ fn nothing_is_left() {
     short_pair_of(run("-n 500"), &host, "all were killed");
     assert_eq!(entries(), 0, "files are left");
     assert_eq!(host.output("ss -Hxa").lines().count(), 0, "UNIX sockets are left");
+}
+
+/// One of them under a debugger, one stopped, some killed.
+#[test]
+fn more_than_a_hundred_processes_share_an_address() {
+    let host = host!("crowd");
+    let program = match c_program("crowd") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    judged(Run::hca(&format!("{} 120", program.display())).within(&host), 9);
 }
