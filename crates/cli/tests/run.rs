@@ -223,6 +223,12 @@ fn programs_that_preloading_cannot_reach_run_with_a_warning() {
         let output = place.run(&["run", program.to_str().unwrap()]);
         assert!(text(&output.stderr).contains("statically linked"), "{}", text(&output.stderr));
     }
+    // What Go's linker leaves in a program, and no C library.
+    let note = place.file("note.s", b".section .note.go.buildid,\"a\"\n.long 4,4,4\n", 0o644);
+    if let Some(program) = compile(&place, "golang", &["-static", note.to_str().unwrap()]) {
+        let output = place.run(&["run", program.to_str().unwrap()]);
+        assert!(text(&output.stderr).contains("Go program"), "{}", text(&output.stderr));
+    }
     if let Some(program) = compile(&place, "bits32", &["-m32"]) {
         let output = place.run(&["run", program.to_str().unwrap()]);
         assert!(text(&output.stderr).contains("32-bit"), "{}", text(&output.stderr));
