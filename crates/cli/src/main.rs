@@ -14,8 +14,6 @@ mod embedded;
 mod env;
 mod failure;
 mod gpu;
-#[path = "../../verbs/src/identity.rs"]
-mod identity;
 mod lookup;
 mod ps;
 mod reach;

@@ -4,7 +4,7 @@
 use crate::args::Device;
 use crate::drm;
 use crate::failure::{Context, Failure, Outcome};
-use crate::identity;
+use hca::identity;
 use pcie::{Below, Function, Link, Platform, PlatformError, Role};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod flow_counters;
 mod gsi;
+pub mod identity;
 pub mod key;
 mod mr;
 pub mod multicast;

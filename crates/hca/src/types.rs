@@ -7,34 +7,10 @@ use crate::tm::TmInfo;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-bitflags::bitflags! {
-    /// Access rights of a key or a QP (`enum ibv_access_flags`).
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct Access: u32 {
-        /// Local write.
-        const LOCAL_WRITE = 1;
-        /// Remote write.
-        const REMOTE_WRITE = 1 << 1;
-        /// Remote read.
-        const REMOTE_READ = 1 << 2;
-        /// Remote atomic.
-        const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound.
-        const MW_BIND = 1 << 4;
-        /// Addresses count from 0.
-        const ZERO_BASED = 1 << 5;
-        /// On-demand paging.
-        const ON_DEMAND = 1 << 6;
-        /// Huge pages.
-        const HUGETLB = 1 << 7;
-        /// Flush to global visibility.
-        const FLUSH_GLOBAL = 1 << 8;
-        /// Flush to persistence.
-        const FLUSH_PERSISTENT = 1 << 9;
-        /// Relaxed ordering.
-        const RELAXED_ORDERING = 1 << 20;
-    }
+/// Access rights of a key or a QP (`enum ibv_access_flags`): those of a registration.
+pub use umem::AccessFlags as Access;
 
+bitflags::bitflags! {
     /// Send flags (`enum ibv_send_flags`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct SendFlags: u32 {

@@ -2,7 +2,7 @@
 
 use crate::abi::{flags, ibv_device};
 use crate::ffi::{arg, pointer, quiet};
-use crate::identity;
+use hca::identity;
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 

@@ -3,7 +3,8 @@
 
 use crate::async_events::Sink;
 use crate::ffi::{Errno, Res};
-use crate::{device, env, fork, identity, memory, sysfs_face, ucma};
+use crate::{device, env, fork, memory, sysfs_face, ucma};
+use hca::identity;
 use link::Trace;
 use registry::{Client, Role};
 use std::fs::OpenOptions;

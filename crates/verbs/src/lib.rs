@@ -37,7 +37,6 @@ mod ffi;
 mod fifo;
 mod flow;
 mod fork;
-mod identity;
 mod marshal;
 mod memory;
 mod mr;

@@ -7,7 +7,7 @@ use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, set_errn
 use crate::memory;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
-use hca::{Access, AdviceError};
+use hca::AdviceError;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,10 +78,6 @@ fn rights(bits: u32) -> Res<AccessFlags> {
     Ok(AccessFlags::from_bits_truncate(bits))
 }
 
-fn key_rights(access: AccessFlags) -> Access {
-    Access::from_bits_truncate(access.bits())
-}
-
 /// Files a new registration and makes its C struct.
 fn install(
     pd: &Pd,
@@ -91,7 +87,7 @@ fn install(
     access: AccessFlags,
 ) -> Res<*mut ibv_mr> {
     let context = pd.context()?;
-    let hca = context.device().reg_mr(pd.hca(), umem, iova, key_rights(access))?;
+    let hca = context.device().reg_mr(pd.hca(), umem, iova, access)?;
     let facts = Facts { kind, pd: pd.hca().id(), iova, length, access };
     let facts = Arc::new(Mutex::new(facts));
     let handle = context.ucontext().own(Owned::Mr(hca.clone(), facts.clone()));
@@ -287,7 +283,7 @@ fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access:
     } else {
         None
     };
-    hca.rereg(new_pd.map(Pd::hca), translation, changed.then(|| key_rights(access)))?;
+    hca.rereg(new_pd.map(Pd::hca), translation, changed.then_some(access))?;
     let mut facts = mr.facts.lock().unwrap_or_else(PoisonError::into_inner);
     facts.access = access;
     if let Some(pd) = new_pd {

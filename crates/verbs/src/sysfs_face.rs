@@ -2,7 +2,7 @@
 //! counters.
 
 use crate::engine::{self, Engine};
-use crate::identity;
+use hca::identity;
 use sysfs::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PciFunction, PhysState, Port, PortState,
     Rate,
