@@ -4,6 +4,7 @@ use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::id::{Key, Path, QpType, State};
+use crate::ports::Sharing;
 
 /// An option and its value (`RDMA_OPTION_ID_*`, `RDMA_OPTION_IB_PATH`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,15 @@ pub enum IdOption {
 }
 
 impl Cma {
+    /// How an id shares its port by its options now.
+    ///
+    /// # Errors
+    /// ENOENT when it is gone.
+    pub fn sharing(&self, key: Key) -> Result<Sharing, Error> {
+        let id = self.id(key)?;
+        Ok(Sharing { reuse: id.reuse, one_family: id.one_family == Some(true) })
+    }
+
     /// Sets an option.
     ///
     /// # Errors

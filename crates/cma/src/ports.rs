@@ -154,6 +154,24 @@ impl Ports {
         self.claim(key, port, ClaimKind::Service, claims)
     }
 
+    /// `key`, if it is bound, shares its port otherwise from now on (the kernel looks at `reuseaddr` and `afonly` whenever
+    /// somebody else binds).
+    pub fn share(&mut self, key: Key, sharing: Sharing, claims: &dyn Claims) {
+        let bound = self.bound.iter_mut().flat_map(|(port, all)| {
+            all.iter_mut().filter(|bound| bound.key == key).map(|bound| (*port, bound))
+        });
+        let Some((port, bound)) = bound.last() else { return };
+        bound.reuse = sharing.reuse;
+        bound.one_family = sharing.one_family || matches!(bound.addr, Addr::V4(..));
+        for claim in std::mem::take(&mut bound.claims) {
+            self.release(claim, claims);
+        }
+        if !sharing.reuse {
+            // What another process has by now is found out by whoever listens.
+            let _ = self.claim(key, port, ClaimKind::Port, claims);
+        }
+    }
+
     /// `key` is bound no longer.
     pub fn unbind(&mut self, key: Key, claims: &dyn Claims) {
         let mut gone = Vec::new();
@@ -192,12 +210,12 @@ impl Ports {
         let Some(bound) = all.iter_mut().find(|bound| bound.key == key) else {
             return Err(Error::INVAL);
         };
-        if bound.claims.iter().any(|(held, ..)| *held == kind) {
-            return Ok(());
-        }
         let id = port.0.service_id(port.1);
         for ip in addresses(bound) {
             let claim = (kind, id, ip);
+            if bound.claims.contains(&claim) {
+                continue;
+            }
             let holders = self.claims.entry(claim).or_default();
             if *holders == 0
                 && let Err(error) = claims.claim(claim)
@@ -308,6 +326,21 @@ mod tests {
         assert_eq!(bench.registry.ours.borrow().len(), 2);
         bench.ports.unbind(first, &bench.registry);
         assert!(bench.registry.ours.borrow().is_empty());
+    }
+
+    #[test]
+    fn who_is_bound_may_still_begin_to_share() {
+        let mut bench = Bench::new();
+        let (first, _) = bench.bind("10.0.0.1:7000", EXCLUSIVE).unwrap();
+        assert_eq!(bench.bind("10.0.0.1:7000", REUSE), Err(Error::ADDRINUSE));
+        bench.ports.share(first, REUSE, &bench.registry);
+        assert!(bench.registry.ours.borrow().is_empty(), "other processes may share it too");
+        bench.bind("10.0.0.1:7000", REUSE).unwrap();
+        let (any, _) = bench.bind("[::]:7001", EXCLUSIVE).unwrap();
+        assert_eq!(bench.registry.ours.borrow().len(), 2);
+        bench.ports.share(any, ONE_FAMILY, &bench.registry);
+        assert_eq!(bench.registry.ours.borrow().len(), 1);
+        bench.bind("0.0.0.0:7001", EXCLUSIVE).unwrap();
     }
 
     #[test]

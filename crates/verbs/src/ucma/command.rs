@@ -463,7 +463,12 @@ impl Command<'_> {
         let mut value = vec![0; len];
         mm::guard::copy_from(fields.u64(0), &mut value).map_err(|_| Errno(libc::EFAULT))?;
         let option = option(level, name, &value)?;
-        self.with(|cma| cma.set_option(key, option))
+        self.with(|cma| cma.set_option(key, option))?;
+        if matches!(option, IdOption::ReuseAddr(_) | IdOption::AfOnly(_)) {
+            let sharing = self.with(|cma| cma.sharing(key))?;
+            self.service.with_ports(|ports, claims| ports.share(key, sharing, claims));
+        }
+        Ok(())
     }
 
     fn notify(&self) -> Res<()> {
