@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::event::{ConnParam, Delivered, Ece, Event, EventKind, Param};
 use crate::id::{ChannelId, Id, Key, Local, Path, QpType, State};
 use crate::ports::Sharing;
+use crate::resolve::Search;
 use cm::{Cm, ConnId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
@@ -44,6 +45,7 @@ pub struct Cma {
     channels: HashMap<ChannelId, VecDeque<Event>>,
     pub(crate) conns: HashMap<ConnId, Key>,
     pub(crate) memberships: BTreeMap<u32, Membership>,
+    pub(crate) searches: BTreeMap<Key, Search>,
     /// Channels that got events.
     woken: Vec<ChannelId>,
     next_key: u64,
@@ -60,15 +62,21 @@ impl Cma {
             channels: HashMap::new(),
             conns: HashMap::new(),
             memberships: BTreeMap::new(),
+            searches: BTreeMap::new(),
             woken: Vec::new(),
             next_key: 1,
             random: seed | 1,
         }
     }
 
-    /// The connection manager below, to send what it has and to see its next deadline.
+    /// The connection manager below, to send what it has.
     pub fn cm(&mut self) -> &mut Cm {
         &mut self.cm
+    }
+
+    /// When [`Cma::on_timeout`] is wanted, or a look for a neighbour.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.cm.next_deadline().into_iter().chain(self.next_look()).min()
     }
 
     /// A random number (xorshift); not for secrets.
@@ -189,6 +197,7 @@ impl Cma {
             self.cm.destroy(conn, now);
         }
         self.memberships.retain(|_, membership| membership.id != key);
+        self.searches.remove(&key);
         let mut requests = Vec::new();
         if let Some(queue) = self.channels.get_mut(&id.channel) {
             queue.retain(|event| {
@@ -279,53 +288,6 @@ impl Cma {
     /// Where to begin to look for a free port.
     pub fn random_port(&mut self) -> u16 {
         self.random() as u16
-    }
-
-    /// The address that an id is bound to, to resolve another from.
-    ///
-    /// # Errors
-    /// EINVAL when it is not merely bound, or `dst` is of another family.
-    pub fn may_resolve(&self, key: Key, dst: &Addr) -> Result<Addr, Error> {
-        let id = self.id(key)?;
-        if id.state != State::Bound || !id.src.same_family(dst) {
-            return Err(Error::INVAL);
-        }
-        Ok(id.src)
-    }
-
-    /// The destination is `dst`, reached from `local`. The event follows.
-    ///
-    /// # Errors
-    /// EINVAL when it is not merely bound.
-    pub fn resolve_addr(&mut self, key: Key, dst: Addr, local: Local) -> Result<(), Error> {
-        let id = self.id_mut(key)?;
-        if id.state != State::Bound {
-            return Err(Error::INVAL);
-        }
-        if id.src.is_any() {
-            let scope = if dst.scope() != 0 { local.ifindex } else { 0 };
-            id.src = id.src.with_ip(local.ip, scope);
-        }
-        id.dst = dst;
-        id.local = Some(local);
-        id.state = State::AddrResolved;
-        self.report(key, EventKind::AddrResolved, 0);
-        Ok(())
-    }
-
-    /// Finds the path; on RoCE it follows from the addresses. The event follows.
-    ///
-    /// # Errors
-    /// EINVAL when the address is not resolved or no time is given.
-    pub fn resolve_route(&mut self, key: Key, timeout_ms: u32) -> Result<(), Error> {
-        let id = self.id_mut(key)?;
-        if timeout_ms == 0 || id.state != State::AddrResolved {
-            return Err(Error::INVAL);
-        }
-        id.path = Some(id.make_path().ok_or(Error::NODEV)?);
-        id.state = State::RouteResolved;
-        self.report(key, EventKind::RouteResolved, 0);
-        Ok(())
     }
 
     /// What queries tell.

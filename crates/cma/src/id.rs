@@ -19,6 +19,8 @@ pub enum State {
     Idle,
     /// Bound to an address.
     Bound,
+    /// Waits for the hardware address of its next hop.
+    AddrQuery,
     /// Knows its destination.
     AddrResolved,
     /// And the way.

@@ -18,6 +18,7 @@ mod multicast;
 mod options;
 mod ports;
 mod qp;
+mod resolve;
 
 pub use addr::{Addr, IbAddr, PortSpace, gid_of};
 pub use cma::{Cma, Described};
@@ -29,3 +30,4 @@ pub use id::{ChannelId, Key, Local, Path, QpType, RATE, State};
 pub use options::IdOption;
 pub use ports::{Claim, ClaimKind, Claims, FreePorts, Ports, Sharing};
 pub use qp::QpAttr;
+pub use resolve::Neighbour;

@@ -1,7 +1,9 @@
 //! Programs at both ends of librdmacm's protocol, in virtual time: which events they see, with which status, in which order.
 
 use cm::{Cm, Config, Path};
-use cma::{Addr, ChannelId, Cma, ConnParam, ConnectParam, Error, EventKind, Local, Param};
+use cma::{
+    Addr, ChannelId, Cma, ConnParam, ConnectParam, Error, EventKind, Local, Neighbour, Param,
+};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -69,7 +71,7 @@ impl Net {
                 }
             }
             let arrival = self.wire.front().map(|(at, ..)| *at);
-            let deadlines = self.cmas.iter_mut().filter_map(|cma| cma.cm().next_deadline());
+            let deadlines = self.cmas.iter_mut().filter_map(|cma| cma.next_deadline());
             let Some(next) = deadlines.chain(arrival).min().filter(|at| *at <= end) else { break };
             self.now = next.max(self.now);
             if arrival == Some(next)
@@ -132,7 +134,7 @@ impl Net {
         let handle = cma.create(CHANNEL, uid, space, 0).unwrap();
         let key = cma.key(CHANNEL, handle).unwrap();
         cma.bind(key, Addr::V4(ip(0), 1024 + uid as u16), Some(local(0))).unwrap();
-        cma.resolve_addr(key, Addr::V4(ip(1), PORT), local(0)).unwrap();
+        cma.resolve_addr(key, Addr::V4(ip(1), PORT), local(0), None, self.now).unwrap();
         cma.resolve_route(key, 2000).unwrap();
         self.qpn += 1;
         let conn = ConnParam { qp_num: self.qpn, ..ConnParam::default() };
@@ -181,7 +183,7 @@ impl Net {
         self.run(SENDINGS * 2 * (PATIENCE + Duration::from_secs(66)));
         for cma in &mut self.cmas {
             assert_eq!(cma.cm().conversations(), 0);
-            assert_eq!(cma.cm().next_deadline(), None);
+            assert_eq!(cma.next_deadline(), None);
         }
     }
 }
@@ -362,4 +364,52 @@ fn a_listener_at_the_address_goes_before_one_at_all_addresses() {
         assert_eq!(net.kinds(1), [(EventKind::ConnectRequest, 0)]);
         net.nothing_is_left();
     }
+}
+
+/// As with the kernel's neighbours: found late, not found in time, found at the next attempt.
+#[test]
+fn a_next_hop_is_waited_for() {
+    let mut net = Net::new();
+    let cma = &mut net.cmas[0];
+    let handle = cma.create(CHANNEL, 7, TCP, 0).unwrap();
+    let key = cma.key(CHANNEL, handle).unwrap();
+    cma.bind(key, Addr::V4(Ipv4Addr::UNSPECIFIED, 1024), None).unwrap();
+    let neighbour = Neighbour { ip: ip(1).into(), ifindex: 2 };
+    let dst = Addr::V4(ip(1), PORT);
+    let begin = net.now;
+    let wait = Some((neighbour, begin + 300 * MS));
+    // Looks until the end, or until `appears`; answers how often, and when it ended.
+    let search = |cma: &mut Cma, begin: Instant, appears: Option<Duration>| {
+        let mut looks = 0;
+        let mut now = begin;
+        while let Some(at) = cma.next_deadline() {
+            assert!(at > now);
+            now = at;
+            assert_eq!(cma.sought(now), [(key, neighbour)]);
+            cma.looked(key, appears.is_some_and(|after| now - begin >= after), now);
+            looks += 1;
+        }
+        (looks, now - begin)
+    };
+    cma.resolve_addr(key, dst, local(0), wait, begin).unwrap();
+    let again = cma.resolve_addr(key, dst, local(0), wait, begin);
+    assert_eq!(again, Err(Error::INVAL), "one at a time");
+    assert_eq!(cma.resolve_route(key, 2000), Err(Error::INVAL), "too early");
+    assert_eq!(search(cma, begin, None), (9, 300 * MS));
+    assert!(cma.describe(key).unwrap().src.is_any());
+    assert_eq!(net.kinds(0), [(EventKind::AddrError, -Error::TIMEDOUT.0)]);
+    let cma = &mut net.cmas[0];
+    cma.resolve_addr(key, dst, local(0), wait, begin).unwrap();
+    assert!(search(cma, begin, Some(20 * MS)).1 < 40 * MS);
+    assert_eq!(cma.describe(key).unwrap().src, Addr::V4(ip(0), 1024));
+    cma.resolve_route(key, 2000).unwrap();
+    assert_eq!(net.kinds(0), [(EventKind::AddrResolved, 0), (EventKind::RouteResolved, 0)]);
+    // Who ends meanwhile is not looked for.
+    let cma = &mut net.cmas[0];
+    let handle = cma.create(CHANNEL, 8, TCP, 0).unwrap();
+    let key = cma.key(CHANNEL, handle).unwrap();
+    cma.bind(key, Addr::V4(ip(0), 1025), Some(local(0))).unwrap();
+    cma.resolve_addr(key, dst, local(0), wait, begin).unwrap();
+    net.destroy(0, handle);
+    net.nothing_is_left();
 }

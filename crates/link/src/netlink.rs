@@ -103,12 +103,13 @@ fn address(body: &[u8]) -> Option<Address> {
     Some(Address { ifindex, ip: local.or(address)?, usable })
 }
 
-/// Parses `body` as either kind of entry.
+/// Parses `body` as every kind of entry.
 pub fn parse_anything(body: &[u8]) {
     let _ = (interface(body), address(body));
+    crate::neighbour::parse_anything(body);
 }
 
-fn ip(family: u8, data: &[u8]) -> Option<IpAddr> {
+pub(crate) fn ip(family: u8, data: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?).into()),
         libc::AF_INET6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?).into()),
@@ -122,7 +123,7 @@ fn text(data: &[u8]) -> String {
 }
 
 /// Kind and data of each attribute (rtattr), as long as they fit.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
         let kind = u16_at(rest, 2)? & !(libc::NLA_F_NESTED | libc::NLA_F_NET_BYTEORDER) as u16;
@@ -154,18 +155,37 @@ fn dump<T>(
         let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
         message[6..8].copy_from_slice(&flags.to_ne_bytes());
         send(&socket, &message, SendFlags::empty())?;
-        if listing(&socket, found, &read)? {
+        if listing(&socket, found, &read, false)? {
             break;
         }
     }
     Ok(())
 }
 
-/// Reads a listing to its end. Answers whether it is of one moment.
+/// Asks for one thing and gives type and body of the answer to `read`.
+pub(crate) fn ask<T>(
+    request: u16,
+    body: &[u8],
+    read: impl Fn(u16, &[u8]) -> Option<T>,
+) -> io::Result<T> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let mut message = vec![0; HEADER];
+    message[..4].copy_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+    message[4..6].copy_from_slice(&request.to_ne_bytes());
+    message[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message.extend(body);
+    send(&socket, &message, SendFlags::empty())?;
+    let mut found = Vec::new();
+    listing(&socket, &mut found, &read, true)?;
+    found.pop().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Reads a listing to its end, or one answer. Answers whether it is of one moment.
 fn listing<T>(
     socket: &OwnedFd,
     found: &mut Vec<T>,
     read: &impl Fn(u16, &[u8]) -> Option<T>,
+    single: bool,
 ) -> io::Result<bool> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut steady = true;
@@ -195,14 +215,17 @@ fn listing<T>(
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }
+        if single {
+            return Ok(steady);
+        }
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

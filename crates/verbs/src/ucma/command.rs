@@ -11,7 +11,7 @@ use crate::ffi::{Errno, INVALID, Res};
 use cma::{Addr, ConnectParam, Described, Error, FreePorts, IbAddr, IdOption, Key, gid_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// `struct rdma_ucm_cmd_hdr`.
 const HEADER_LEN: u64 = 8;
@@ -255,7 +255,7 @@ impl Command<'_> {
             return Err(INVALID);
         }
         let key = self.key(fields.u32(56))?;
-        self.resolve(key, src, dst)
+        self.resolve(key, src, dst, fields.u32(60))
     }
 
     fn resolve_storage(&self) -> Res<()> {
@@ -268,11 +268,11 @@ impl Command<'_> {
             return Err(INVALID);
         }
         let key = self.key(fields.u32(0))?;
-        self.resolve(key, src, dst)
+        self.resolve(key, src, dst, fields.u32(4))
     }
 
     /// `rdma_resolve_addr`.
-    fn resolve(&self, key: Key, src: Addr, dst: Addr) -> Res<()> {
+    fn resolve(&self, key: Key, src: Addr, dst: Addr, timeout_ms: u32) -> Res<()> {
         if dst.lacks_scope() {
             return Err(INVALID);
         }
@@ -285,8 +285,10 @@ impl Command<'_> {
         let dst = if dst.is_any() { loopback_like(&dst, from) } else { dst };
         let ip = dst.ip().ok_or(INVALID)?;
         let scope = if dst.scope() != 0 { dst.scope() } else { bound.scope() };
-        let local = host::route(self.device(), from, ip, scope)?;
-        self.with(|cma| cma.resolve_addr(key, dst, local))
+        let (local, hop) = host::route(self.device(), from, ip, scope)?;
+        let now = Instant::now();
+        let wait = hop.map(|hop| (hop, now + Duration::from_millis(timeout_ms.into())));
+        self.with(|cma| cma.resolve_addr(key, dst, local, wait, now))
     }
 
     fn resolve_route(&self) -> Res<()> {

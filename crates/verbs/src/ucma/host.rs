@@ -1,9 +1,10 @@
-//! What the host says: which of its addresses leads to a destination, which ports are free for all, and the registry as the
+//! What the host says: which of its addresses leads to a destination and whether the next hop answers, which ports are free for all, and the registry as the
 //! place of claims.
 
 use crate::ffi::{Errno, Res};
-use cma::{Claim, ClaimKind, Claims, Error, Local};
+use cma::{Claim, ClaimKind, Claims, Error, Local, Neighbour};
 use hca::Device;
+use link::Knowledge;
 use registry::{CLAIM_PORT, CLAIM_SERVICE, Client};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::ops::RangeInclusive;
@@ -36,17 +37,42 @@ pub fn local(device: &Device, ip: IpAddr, ifindex: u32) -> Option<Local> {
     Some(Local { ip, ifindex: entry.ifindex, gid_index: entry.index as u8, mtu })
 }
 
-/// The address of this host that packets to `dst` leave from, which is `src` if that is given.
-pub fn route(device: &Device, src: Option<IpAddr>, dst: IpAddr, scope: u32) -> Res<Local> {
-    let any: IpAddr = match dst {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let from = socket_addr(src.unwrap_or(any), scope, 0);
+/// The address of this host that packets to `dst` leave from, which is `src` if that is given, and the next hop if its
+/// hardware address is not known yet: the kernel asks for it from now on.
+pub fn route(
+    device: &Device,
+    src: Option<IpAddr>,
+    dst: IpAddr,
+    scope: u32,
+) -> Res<(Local, Option<Neighbour>)> {
+    let from = socket_addr(src.unwrap_or(any_like(dst)), scope, 0);
     let socket = UdpSocket::bind(from).map_err(|error| errno(&error))?;
     socket.connect(socket_addr(dst, scope, DISCARD)).map_err(|error| errno(&error))?;
     let ip = socket.local_addr().map_err(|error| errno(&error))?.ip().to_canonical();
-    local(device, ip, scope).ok_or(Errno(libc::ENODEV))
+    let local = local(device, ip, scope).ok_or(Errno(libc::ENODEV))?;
+    // Where the kernel does not say, nothing can be waited for.
+    let hop = link::Neighbour::towards(dst, ip, scope).ok().flatten();
+    let hop = hop.map(|hop| Neighbour { ip: hop.ip, ifindex: hop.ifindex });
+    Ok((local, hop.filter(|hop| !is_known(*hop))))
+}
+
+fn any_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Whether a neighbour's hardware address is known. If nobody asks for it, the kernel is made to.
+pub fn is_known(neighbour: Neighbour) -> bool {
+    let Neighbour { ip, ifindex } = neighbour;
+    let knowledge = link::Neighbour { ip, ifindex }.knowledge();
+    if let Ok(Knowledge::Nothing) = knowledge {
+        // An empty datagram is what makes it ask, without any privilege.
+        let socket = UdpSocket::bind(socket_addr(any_like(ip), 0, 0));
+        let _ = socket.map(|socket| socket.send_to(&[], socket_addr(ip, ifindex, DISCARD)));
+    }
+    !matches!(knowledge, Ok(Knowledge::Nothing | Knowledge::Asked))
 }
 
 fn sysctl(name: &str) -> Option<Vec<u16>> {

@@ -5,7 +5,7 @@
 //! at the registry are made under `ports`.
 
 use super::channel::{put_token, take_token};
-use super::host::Registry;
+use super::host::{self, Registry};
 use cma::{ChannelId, Cma, Error, Key, Ports};
 use descriptors::Kept;
 use hca::{Device, GsiSink, MAD_LEN, MadPath};
@@ -162,7 +162,7 @@ impl Service {
                 put_token(token.end.as_raw_fd());
             }
         }
-        if let Some(at) = state.cma.cm().next_deadline() {
+        if let Some(at) = state.cma.next_deadline() {
             device.set_gsi_deadline(at);
         }
     }
@@ -185,6 +185,9 @@ impl GsiSink for Service {
     fn timer(&self, now: Instant) {
         let mut state = lock(&self.state);
         state.cma.on_timeout(now);
+        for (key, neighbour) in state.cma.sought(now) {
+            state.cma.looked(key, host::is_known(neighbour), now);
+        }
         self.settle(&mut state);
     }
 }
