@@ -19,6 +19,11 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
         return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
+    let text = std::fs::read_to_string(&source).expect("the source");
+    let by_address = text.contains("<rdma/rdma_cma.h>");
+    if by_address && !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
+        return Err("librdmacm's headers are not installed (package librdmacm-dev)".to_owned());
+    }
     compile(&source, &["-Wall", "-Werror"], &["-lm", "-lpthread", "-libverbs"])
 }
 

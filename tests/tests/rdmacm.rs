@@ -1,7 +1,9 @@
 //! librdmacm, unmodified, and its programs: connections made by address, by streams, by files, a thousand at a time.
 
 use std::time::{Duration, Instant};
-use system::{Namespace, Run, User, is_root, perftest_came_early, port, skip, veth_pair};
+use system::{
+    Namespace, Run, User, c_program, is_root, perftest_came_early, port, skip, veth_pair,
+};
 
 /// How long a server may take until it listens.
 const STARTING: Duration = Duration::from_secs(20);
@@ -179,4 +181,48 @@ fn as_a_plain_user() {
     let place = Place { server: Some(&own), client: Some(&own), user: User::Nobody };
     place.converse("rping -s -p PORT -C 10 -V", "rping -c -a 127.0.0.1 -p PORT -C 10 -V", true);
     place.converse("udaddy", "udaddy -s 127.0.0.1", true);
+}
+
+/// One subcommand of `tests/c/cm_ids.c`, which says what differs from Linux.
+macro_rules! ids {
+    ($run:expr, $line:expr) => {{
+        let program = match c_program("cm_ids") {
+            Ok(program) => program,
+            Err(reason) => skip!("{reason}"),
+        };
+        $run(&format!("{} {} {}", program.display(), $line, port())).finish().ok()
+    }};
+}
+
+#[test]
+fn identifiers_move_to_other_channels() {
+    for address in ["127.0.0.1", "::1"] {
+        ids!(Run::hca, format!("migrate {address}"));
+    }
+}
+
+#[test]
+fn identifiers_take_options() {
+    ids!(Run::hca, "options 127.0.0.1");
+}
+
+#[test]
+fn vendor_options_cross() {
+    ids!(Run::hca, "ece 127.0.0.1");
+}
+
+#[test]
+fn a_childs_copies_do_no_harm() {
+    ids!(Run::hca, "fork 127.0.0.1");
+}
+
+#[test]
+fn who_does_not_answer_has_no_address() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let (left, _right) = veth_pair("hop", 1500);
+    for line in ["198.18.9.2 198.18.9.77 203.0.113.1", "fd09::2 fd09::77 2001:db8::1"] {
+        ids!(|line: &str| Run::hca(line).within(&left), format!("unreachable {line}"));
+    }
 }

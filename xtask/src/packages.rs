@@ -8,7 +8,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("gcc", "the layout check of the C structures"),
     ("libc6-dev", "the layout check of the C structures"),
     ("libibverbs-dev", "the layout check of the C structures"),
-    ("librdmacm-dev", "the layout check of the C structures"),
+    ("librdmacm-dev", "the layout check of the C structures, programs that connect by address"),
     ("rdma-core", "the conformance suite"),
     ("ibverbs-providers", "the lab"),
     ("ibverbs-utils", "pingpongs and device listings"),
