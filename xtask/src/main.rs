@@ -4,6 +4,7 @@
 mod bench;
 mod packages;
 mod rules;
+mod soak;
 mod suite;
 
 use anyhow::Result;
@@ -44,6 +45,25 @@ enum Chore {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Run the random tests for longer than the suite does, each for the time given
+    #[command(
+        after_help = "Examples:\n  cargo xtask soak\n  cargo xtask soak --seconds 3600 --seed 7\n  \
+                            cargo xtask soak --list"
+    )]
+    Soak {
+        /// How long each runs
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Repeat what happened at random in a run that printed this
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Run only those whose name contains this
+        #[arg(long)]
+        only: Option<String>,
+        /// Say what there is to run, and what it does
+        #[arg(long)]
+        list: bool,
+    },
     /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it
     #[command(after_help = "Example:\n  cargo xtask lab -- ibv_devinfo")]
     Lab {
@@ -72,6 +92,14 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Chore::Bench { rounds, json, inside: true } => bench::inside(rounds, json),
         Chore::Bench { rounds, json, inside: false } => bench::run(rounds, json),
+        Chore::Soak { list: true, .. } => {
+            soak::list();
+            Ok(true)
+        }
+        Chore::Soak { seconds, seed, only, list: false } => {
+            packages::ensure(true)?;
+            soak::run(seconds, seed, only.as_deref())
+        }
         Chore::Lab { script } => {
             packages::ensure(true)?;
             lab(&script)

@@ -1,0 +1,39 @@
+//! Everything at once and at random, for as long as `PEERDMA_SOAK_SECONDS` says: short in the suite, long by
+//! `cargo xtask soak`. `PEERDMA_SOAK_SEED` repeats a run.
+
+use std::time::Duration;
+use system::{Namespace, Run, c_program, is_root, peerdma, port, skip};
+
+/// How long a run of the suite takes.
+const SHORT: u64 = 12;
+/// What a run takes beyond its time at most: those who wait for an answer are given half a minute.
+const ENDING: Duration = Duration::from_secs(90);
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+/// Connects, disconnects, broken queue pairs, exits and kills: nobody hangs, and nothing is left of anybody.
+#[test]
+fn connections() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let program = match c_program("cm_stress") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let own = Namespace::new("stress");
+    let seed = setting("PEERDMA_SOAK_SEED").unwrap_or(1);
+    let seconds = setting("PEERDMA_SOAK_SECONDS").unwrap_or(SHORT);
+    let run = Run::hca(&format!("{} {seed} {seconds} {}", program.display(), port()))
+        .env("PEERDMA_BIN", peerdma())
+        .within(&own)
+        .limit(Duration::from_secs(seconds) + ENDING)
+        .finish();
+    assert!(run.succeeded(), "PEERDMA_SOAK_SEED={seed}: {run}");
+    for line in run.stdout.lines().filter(|line| !line.starts_with("client")) {
+        println!("{line}");
+    }
+}
