@@ -2,11 +2,12 @@
 
 use crate::Error;
 use crate::buffer::Body;
+use crate::private::PrivatePages;
 use crate::vram::Vram;
 use dmabuf::ControlBlocks;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// What a software GPU is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,13 +30,16 @@ pub(crate) struct Card {
     orphans: Mutex<Vec<Arc<Body>>>,
     /// All buffers, oldest first.
     bodies: Mutex<Vec<Weak<Body>>>,
+    /// Holds pages of this process, once asked to.
+    pub(crate) private: OnceLock<Arc<PrivatePages>>,
 }
 
 impl Card {
     pub(crate) fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> Arc<Card> {
         let vram = Mutex::new(Vram::new(config.vram_bytes));
         let (orphans, bodies) = (Mutex::default(), Mutex::default());
-        Arc::new(Card { config, controls, vram, orphans, bodies })
+        let private = OnceLock::new();
+        Arc::new(Card { config, controls, vram, orphans, bodies, private })
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {

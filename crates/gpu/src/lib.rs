@@ -13,6 +13,7 @@ mod gem;
 mod hash;
 mod kernels;
 mod lease;
+mod private;
 mod provider;
 mod software;
 mod vram;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A GPU without a device.
 #[derive(Clone)]
 pub struct SoftwareGpu {
-    card: Arc<Card>,
+    pub(crate) card: Arc<Card>,
 }
 
 impl SoftwareGpu {

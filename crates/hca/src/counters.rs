@@ -90,6 +90,10 @@ counters! {
     PageInvalidationsHandled = "page_invalidations_handled",
     /// Pages of on-demand regions mapped by advice.
     PagePrefetch = "page_prefetch",
+    /// Pages of on-demand regions mapped where they are, in a GPU's memory; no other driver has this, or the next.
+    PagePeerMapped = "page_peer_mapped",
+    /// Pages in a GPU's memory that the device does not reach there, brought to host memory.
+    PagePeerFallback = "page_peer_fallback",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

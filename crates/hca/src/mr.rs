@@ -23,6 +23,8 @@ impl PagingWatcher for CountPaging {
                 (Counter::PageInvalidations, Some(Counter::PageInvalidationsHandled), number)
             }
             Paging::Prefetched(number) => (Counter::PagePrefetch, None, number),
+            Paging::PeerMapped(number) => (Counter::PagePeerMapped, None, number),
+            Paging::PeerFallback(number) => (Counter::PagePeerFallback, None, number),
         };
         self.0.count(pages, number);
         if let Some(events) = events {

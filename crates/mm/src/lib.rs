@@ -7,12 +7,18 @@ mod interval;
 mod map;
 mod mirror;
 mod pages;
+mod private;
 mod resident;
 mod space;
+mod sparse;
+mod uffd;
 
 pub use guard::{AtomicOp, Fault};
 pub use map::{Mapping, populate};
-pub use mirror::{Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch};
+pub use mirror::{Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach};
+pub use private::{
+    AllHome, DeviceMemory, DevicePage, MigrateError, MigrationCounts, PrivateMemory, RangeFault,
+};
 pub use resident::{Pages, ProcessPages};
 pub use space::{
     AddressSpace, Change, Invalidate, PinError, Pinned, Registration, begin, end, invalidate,

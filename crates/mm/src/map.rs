@@ -6,8 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A shared mapping of a descriptor, unmapped on drop. Its bytes are reached by the guarded copies only: another process
-/// may write or truncate the file.
+/// A mapping, unmapped on drop: of a descriptor, or of private memory. Its bytes are reached by the guarded copies only: another
+/// process may write or truncate the file.
 #[derive(Debug)]
 pub struct Mapping {
     addr: u64,
@@ -30,6 +30,21 @@ impl Mapping {
                 0usize,
             )
         };
+        if addr == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Mapping { addr: addr as u64, len })
+        }
+    }
+
+    /// Maps `len` bytes of private memory, all zero. The error is `mmap(2)`'s.
+    pub fn anonymous(len: u64) -> io::Result<Mapping> {
+        let bytes = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing else is affected.
+        let addr =
+            unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, -1, 0usize) };
         if addr == -1 {
             Err(io::Error::last_os_error())
         } else {

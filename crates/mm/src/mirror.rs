@@ -1,6 +1,9 @@
 //! A range of an address space as a device sees it: which pages it may reach now, faults that bring pages in, and
 //! invalidations that take them away before the memory goes (HMM's role, `Documentation/mm/hmm.rst`).
 //!
+//! A page may also be in the memory of a device that shows it to peers. Whether this one reaches it is decided page by page, when
+//! the page is mapped; one that is out of reach is brought to host memory first.
+//!
 //! # The rule
 //! A device touches memory only while [`Mirror::enter`] has let it in, which is so only if all pages of the access are mapped. An
 //! invalidation first unmaps them and then waits for those inside, so that nobody touches the range when it returns. A fault
@@ -13,8 +16,10 @@
 use crate::grace::{Grace, Phase};
 use crate::guard::Fault;
 use crate::pages::{MOST, PageTable};
+use crate::private::DevicePage;
 use crate::resident::Pages;
 use crate::space::{Invalidate, page_size};
+use crate::sparse::Sparse;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,6 +44,11 @@ pub enum Paging {
     Invalidated(u64),
     /// Advice mapped so many pages (`page_prefetch`).
     Prefetched(u64),
+    /// So many pages were mapped where they are, in the memory of another device (`page_peer_mapped`).
+    PeerMapped(u64),
+    /// So many pages in the memory of another device could not be reached there and were brought to host memory
+    /// (`page_peer_fallback`).
+    PeerFallback(u64),
 }
 
 /// Told what happens to the pages of a mirror, under no lock. As [`Invalidate`], it must not allocate, free or wait.
@@ -60,7 +70,17 @@ pub struct PagingCounts {
     pub page_invalidations_handled: u64,
     /// Pages that advice mapped.
     pub page_prefetch: u64,
+    /// Pages that were mapped in the memory of another device.
+    pub page_peer_mapped: u64,
+    /// Pages that had to be brought to host memory instead.
+    pub page_peer_fallback: u64,
 }
+
+/// Whether a device is reached from the mirror's, and as what number below 4095 (`hmm_dma_map_pfn`).
+pub type Reach = Box<dyn Fn(pcie::Address) -> Option<u16> + Send + Sync>;
+
+/// Below the address of a page in another device's memory: the number that [`Reach`] gave, plus 1.
+const NUMBER: u64 = 0xfff;
 
 /// How pages are to be brought in ahead of their use (`enum ib_uverbs_advise_mr_advice`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,10 +163,13 @@ pub struct Mirror {
     granule: u64,
     writable: bool,
     table: PageTable,
+    /// Of mapped pages in other devices' memories, by granule: where.
+    peers: Sparse,
+    reach: Reach,
     inside: Grace,
     state: Mutex<State>,
     ended: Condvar,
-    counts: [AtomicU64; 5],
+    counts: [AtomicU64; 7],
     watcher: OnceLock<Arc<dyn PagingWatcher>>,
 }
 
@@ -161,6 +184,28 @@ impl Inside<'_> {
     #[inline]
     pub fn covers(&self, range: &Range<u64>, write: bool) -> bool {
         self.mirror.pages(range).is_some_and(|pages| self.mirror.table.covers(&pages, write))
+    }
+
+    /// Whether any page of a covered range is in another device's memory.
+    #[inline]
+    pub fn has_peers(&self, range: &Range<u64>) -> bool {
+        !self.mirror.peers.is_unused() && self.finds_peers(range)
+    }
+
+    fn finds_peers(&self, range: &Range<u64>) -> bool {
+        let pages = self.mirror.pages(range).unwrap_or(0..0);
+        let mut any = false;
+        self.mirror.peers.each(&pages, |_, _| any = true);
+        any
+    }
+
+    /// Where a covered address is: the number of a peer and the address there; `None` for host memory.
+    pub fn peer(&self, addr: u64) -> Option<(u16, u64)> {
+        let mirror = self.mirror;
+        let granule = addr.checked_sub(mirror.range.start)? >> mirror.granule.trailing_zeros();
+        let word = mirror.peers.get(granule);
+        let number = u16::try_from(word & NUMBER).ok()?.checked_sub(1)?;
+        Some((number, (word & !NUMBER) + addr % page_size()))
     }
 }
 
@@ -179,6 +224,7 @@ impl Mirror {
         range: &Range<u64>,
         granule: u64,
         writable: bool,
+        reach: Reach,
     ) -> Arc<Mirror> {
         let granule = granule.max(page_size()).next_power_of_two();
         let start = range.start & !(granule - 1);
@@ -191,6 +237,8 @@ impl Mirror {
             granule,
             writable,
             table: PageTable::new((end - start) / granule),
+            peers: Sparse::new(),
+            reach,
             inside: Grace::new(),
             state: Mutex::new(State {
                 sequence: 0,
@@ -264,14 +312,23 @@ impl Mirror {
 
     /// What happened so far.
     pub fn counts(&self) -> PagingCounts {
-        let [faults, faults_handled, invalidations, invalidations_handled, prefetch] =
-            [0, 1, 2, 3, 4].map(|place: usize| self.counts[place].load(Relaxed));
+        let [
+            faults,
+            faults_handled,
+            invalidations,
+            invalidations_handled,
+            prefetch,
+            peer,
+            fallback,
+        ] = [0, 1, 2, 3, 4, 5, 6].map(|place: usize| self.counts[place].load(Relaxed));
         PagingCounts {
             page_faults: faults,
             page_faults_handled: faults_handled,
             page_invalidations: invalidations,
             page_invalidations_handled: invalidations_handled,
             page_prefetch: prefetch,
+            page_peer_mapped: peer,
+            page_peer_fallback: fallback,
         }
     }
 
@@ -281,14 +338,16 @@ impl Mirror {
     }
 
     fn tell(&self, what: Paging) {
-        let (place, pages) = match what {
-            Paging::Faulted(pages) => (0, pages),
-            Paging::Invalidated(pages) => (2, pages),
-            Paging::Prefetched(pages) => (4, pages),
+        let (place, events, pages) = match what {
+            Paging::Faulted(pages) => (0, Some(1), pages),
+            Paging::Invalidated(pages) => (2, Some(3), pages),
+            Paging::Prefetched(pages) => (4, None, pages),
+            Paging::PeerMapped(pages) => (5, None, pages),
+            Paging::PeerFallback(pages) => (6, None, pages),
         };
         self.counts[place].fetch_add(pages, Relaxed);
-        if let Some(events) = self.counts.get(place + 1) {
-            events.fetch_add(1, Relaxed);
+        if let Some(place) = events {
+            self.counts[place].fetch_add(1, Relaxed);
         }
         if let Some(watcher) = self.watcher.get() {
             watcher.paged(what);
@@ -318,12 +377,46 @@ impl Mirror {
         let pages = self.pages(range).filter(|pages| self.table.make_room(pages)).ok_or(Fault)?;
         for _ in 0..TRIES {
             let since = self.begin(range);
-            self.source.fault(range, write)?;
-            if let Some(new) = self.map_unless_changed(range, &pages, write, since) {
+            let (mut peers, mut strangers) = (Vec::new(), Vec::new());
+            let came = self.source.fault(range, write, &mut |found| match self.place(found) {
+                Ok(peer) => peers.push(peer),
+                Err(at) => strangers.push(at),
+            })?;
+            // only these: what is reached where it is stays there
+            strangers.iter().for_each(|&at| self.source.to_host(&(at..at + page_size())));
+            let fallback = came + strangers.len() as u64;
+            if fallback > 0 {
+                self.tell(Paging::PeerFallback(fallback));
+                continue;
+            }
+            if let Some(new) = self.map_unless_changed(range, &pages, write, since, &peers) {
+                if !peers.is_empty() {
+                    self.tell(Paging::PeerMapped(peers.len() as u64));
+                }
                 return Ok(new);
             }
         }
         Err(Fault)
+    }
+
+    /// What to map for a page in a device's memory: granule and word; or its address, if it is out of reach.
+    fn place(&self, found: DevicePage) -> Result<(u64, u64), u64> {
+        let (at, device, dma) = match found {
+            DevicePage::Own { at, .. } => return Err(at),
+            DevicePage::Peer { at, device, dma } => (at, device, dma),
+        };
+        let number = (self.reach)(device).map(|number| u64::from(number) + 1);
+        let number = number.filter(|number| *number <= NUMBER && dma & NUMBER == 0);
+        let granule = at.checked_sub(self.range.start).map(|from| from / self.granule);
+        match (number, granule) {
+            // a larger granule has one place only
+            (Some(number), Some(granule))
+                if self.granule == page_size() && self.peers.make(granule).is_some() =>
+            {
+                Ok((granule, dma | number))
+            }
+            _ => Err(at),
+        }
     }
 
     /// Maps what of `range` is there now, for reading: whether it could be written too, only a fault finds out.
@@ -347,7 +440,7 @@ impl Mirror {
                     && self.table.make_room(&pages)
                 {
                     // what an invalidation has taken meanwhile is not there any more
-                    new += self.map_unless_changed(&whole, &pages, false, since).unwrap_or(0);
+                    new += self.map_unless_changed(&whole, &pages, false, since, &[]).unwrap_or(0);
                 }
             }
         }
@@ -369,10 +462,22 @@ impl Mirror {
         pages: &Range<u64>,
         write: bool,
         since: u64,
+        peers: &[(u64, u64)],
     ) -> Option<u64> {
         let state = self.lock();
-        let still = !state.changed(range, since);
-        still.then(|| self.table.map(pages, write))
+        if state.changed(range, since) {
+            return None;
+        }
+        // before the page can be reached: whoever finds it mapped finds its place
+        for &(granule, word) in peers {
+            self.peers.word(granule)?.store(word, SeqCst);
+        }
+        Some(self.table.map(pages, write))
+    }
+
+    /// The granules of the part of `range` that is mirrored.
+    fn inner(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        self.pages(&(range.start.max(self.range.start)..range.end.min(self.range.end)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -390,10 +495,13 @@ impl Invalidate for Mirror {
             if !state.active.add(&range) {
                 state.unplaced += 1;
             }
-            let (start, end) = (range.start.max(self.range.start), range.end.min(self.range.end));
-            self.pages(&(start..end)).map_or(0, |pages| self.table.zap(&pages))
+            self.inner(&range).map_or(0, |pages| self.table.zap(&pages))
         };
         self.inside.wait();
+        if let Some(pages) = self.inner(&range) {
+            // not before nobody can be about to look; no page is mapped here until the end of the change
+            self.peers.each(&pages, |_, word| word.store(0, SeqCst));
+        }
         if zapped > 0 {
             self.tell(Paging::Invalidated(zapped));
         }
@@ -406,6 +514,14 @@ impl Invalidate for Mirror {
         }
         drop(state);
         self.ended.notify_all();
+    }
+
+    fn moving(&self, range: Range<u64>) {
+        self.invalidate(range);
+    }
+
+    fn moved(&self, range: Range<u64>) {
+        self.invalidated(range);
     }
 }
 

@@ -34,7 +34,12 @@ impl Made {
 }
 
 impl Pages for Made {
-    fn fault(&self, range: &Range<u64>, write: bool) -> Result<(), Fault> {
+    fn fault(
+        &self,
+        range: &Range<u64>,
+        write: bool,
+        _: &mut dyn FnMut(DevicePage),
+    ) -> Result<u64, Fault> {
         let pages = range.start / page()..range.end / page();
         self.asked.lock().unwrap().push((pages.start, pages.end, write));
         if let Some(amid) = self.amid.lock().unwrap().take() {
@@ -48,7 +53,11 @@ impl Pages for Made {
             }
             *resident = true;
         }
-        Ok(())
+        Ok(0)
+    }
+
+    fn to_host(&self, _: &Range<u64>) {
+        panic!("nothing is in a device's memory");
     }
 
     fn resident(&self, range: &Range<u64>, found: &mut dyn FnMut(Range<u64>)) {
@@ -68,7 +77,7 @@ fn made() -> (Arc<Made>, Arc<Mirror>) {
 fn mirror(pages: Range<u64>, writable: bool) -> (Arc<Made>, Arc<Mirror>) {
     let made = Arc::new(Made::default());
     made.map(pages.clone(), true, false);
-    let mirror = Mirror::new(made.clone(), &bytes(pages), page(), writable);
+    let mirror = Mirror::new(made.clone(), &bytes(pages), page(), writable, Box::new(|_| None));
     (made, mirror)
 }
 
@@ -117,6 +126,7 @@ fn new_pages_at_the_same_place_are_faulted_in_anew() {
         page_invalidations: 2,
         page_invalidations_handled: 1,
         page_prefetch: 0,
+        ..PagingCounts::default()
     };
     assert_eq!(mirror.counts(), expected);
 }
@@ -126,7 +136,7 @@ fn read_only_pages_give_a_fault_to_who_may_write() {
     let (made, writable) = made();
     made.map(5..6, false, true);
     assert_eq!(writable.fault(&bytes(5..6), 0), Err(Fault));
-    let readable = Mirror::new(made, &bytes(0..64), page(), false);
+    let readable = Mirror::new(made, &bytes(0..64), page(), false, Box::new(|_| None));
     readable.fault(&bytes(5..6), 0).unwrap();
     assert!(reaches(&readable, 5..6, false));
     assert!(!reaches(&readable, 5..6, true));
@@ -277,7 +287,7 @@ fn large_granules_are_brought_in_whole() {
     made.map(0..64, true, false);
     made.map(20..23, true, true);
     made.map(24..28, true, true);
-    let mirror = Mirror::new(made.clone(), &bytes(5..30), 4 * page(), true);
+    let mirror = Mirror::new(made.clone(), &bytes(5..30), 4 * page(), true, Box::new(|_| None));
     assert_eq!(mirror.range(), bytes(4..32));
     mirror.snapshot();
     assert!(reaches(&mirror, 24..28, false) && !reaches(&mirror, 20..22, false));
@@ -295,7 +305,7 @@ fn a_mirror_of_everything() {
     let top = (1 << 47) / page();
     made.map(0..4, true, false);
     made.map(top - 1..top, true, false);
-    let mirror = Mirror::new(made.clone(), &(0..u64::MAX), page(), true);
+    let mirror = Mirror::new(made.clone(), &(0..u64::MAX), page(), true, Box::new(|_| None));
     mirror.fault(&bytes(0..4), 0).unwrap();
     mirror.fault(&bytes(top - 1..top), 0).unwrap();
     assert_eq!(mirror.fault(&(u64::MAX - 8..u64::MAX), 0), Err(Fault));

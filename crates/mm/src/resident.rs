@@ -1,17 +1,27 @@
 //! Where the pages of a mirrored range come from: the memory of this process, or what a test makes up.
 
 use crate::guard::Fault;
+use crate::private::{DevicePage, PrivateMemory, RangeFault};
 use crate::{page_size, populate};
 use std::ops::Range;
 
 /// An address space that a [`crate::Mirror`] shows to a device. All ranges are of whole pages.
 pub trait Pages: Send + Sync {
-    /// Brings every page of `range` in, for writing if `write` (`hmm_range_fault` with its request flags). May wait for the
-    /// system, and must not wait for an invalidation.
+    /// Brings every page of `range` in, for writing if `write` (`hmm_range_fault` with its request flags). Names in `found`, in
+    /// order, those that are in a device's memory and may be reached there, and counts those that were and had to be brought to
+    /// the host's. May wait for the system, and must not wait for an invalidation.
     ///
     /// # Errors
     /// Part of the range is not mapped, or not for this access.
-    fn fault(&self, range: &Range<u64>, write: bool) -> Result<(), Fault>;
+    fn fault(
+        &self,
+        range: &Range<u64>,
+        write: bool,
+        found: &mut dyn FnMut(DevicePage),
+    ) -> Result<u64, Fault>;
+
+    /// Brings what of `range` is in a device's memory to the host's, which tells of it as of any move.
+    fn to_host(&self, range: &Range<u64>);
 
     /// Names the parts of `range` that are there now, in order, and brings nothing in (`hmm_range_fault` without request
     /// flags). Parts may be left out.
@@ -23,8 +33,21 @@ pub trait Pages: Send + Sync {
 pub struct ProcessPages;
 
 impl Pages for ProcessPages {
-    fn fault(&self, range: &Range<u64>, write: bool) -> Result<(), Fault> {
-        populate(range.start, range.end - range.start, write)
+    fn fault(
+        &self,
+        range: &Range<u64>,
+        write: bool,
+        found: &mut dyn FnMut(DevicePage),
+    ) -> Result<u64, Fault> {
+        let how = RangeFault { write, allow_p2p: true, owner: None };
+        match PrivateMemory::running() {
+            None => populate(range.start, range.end - range.start, write).map(|()| 0),
+            Some(private) => private.range_fault(range, how, found),
+        }
+    }
+
+    fn to_host(&self, range: &Range<u64>) {
+        PrivateMemory::running().map(|private| private.home(range));
     }
 
     /// From `pagemap`, which tells every process about its own pages; when it cannot be read, nothing is there.
@@ -107,8 +130,8 @@ mod tests {
         };
         let whole = map.range();
         assert_eq!(parts(&whole), []);
-        ProcessPages.fault(&(at(3)..at(5)), true).unwrap();
-        ProcessPages.fault(&(at(1500)..at(1501)), true).unwrap();
+        ProcessPages.fault(&(at(3)..at(5)), true, &mut |_| ()).unwrap();
+        ProcessPages.fault(&(at(1500)..at(1501)), true, &mut |_| ()).unwrap();
         let pages: u64 = parts(&whole).iter().map(|part| (part.end - part.start) / page).sum();
         // a kernel may map neighbours of a touched page of a file too
         assert!((3..2000).contains(&pages), "{pages} pages");

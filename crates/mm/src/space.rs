@@ -14,6 +14,8 @@
 //! - A signal handler that unmaps while its own thread holds the lock is not told (it would wait for itself), and a forked
 //!   child is not told about its parent's registrations. The guarded copies still protect both.
 
+mod moves;
+
 use crate::grace::{Grace, Phase};
 use crate::interval::{Id, Set};
 use std::ops::Range;
@@ -28,6 +30,18 @@ pub trait Invalidate: Send + Sync {
 
     /// The kernel is done with a change that [`Invalidate::invalidate`] told of. The same rules hold.
     fn invalidated(&self, _range: Range<u64>) {}
+
+    /// Pages of the range are about to move to a device's memory or home: lets go of them as for [`Invalidate::invalidate`], or
+    /// does nothing if it [`holds`](Invalidate::holds) them or does not care.
+    fn moving(&self, _range: Range<u64>) {}
+
+    /// The end of what [`Invalidate::moving`] told of.
+    fn moved(&self, _range: Range<u64>) {}
+
+    /// Whether the pages are held where they are, as pinned ones.
+    fn holds(&self) -> bool {
+        false
+    }
 }
 
 /// A change of mappings in progress, from [`AddressSpace::begin`] to [`AddressSpace::end`].
@@ -73,6 +87,9 @@ pub struct AddressSpace {
     made: AtomicU64,
     /// Changes in progress.
     changes: Grace,
+    /// The thread that moves pages, 0 if none.
+    moving: AtomicI32,
+    mover: moves::Mover,
     /// Thread that holds `table`, 0 if none.
     owner: AtomicI32,
     idle: Condvar,
@@ -135,6 +152,8 @@ impl AddressSpace {
             table: Mutex::new(Set::new()),
             made: AtomicU64::new(0),
             changes: Grace::new(),
+            moving: AtomicI32::new(0),
+            mover: moves::Mover::new(),
             owner: AtomicI32::new(0),
             idle: Condvar::new(),
             pinned_pages: AtomicU64::new(0),
@@ -182,19 +201,6 @@ impl AddressSpace {
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
     ) -> Registration {
-        let registration = self.register_amid(range, target);
-        // a change that had begun may not have seen the entry, and is not told to it
-        self.changes.wait();
-        registration
-    }
-
-    /// As [`AddressSpace::register`], for a mapping that is being made amid a change: does not wait for changes that have begun, this
-    /// thread's own among them.
-    pub fn register_amid(
-        self: &Arc<Self>,
-        range: Range<u64>,
-        target: Arc<dyn Invalidate>,
-    ) -> Registration {
         let mut spare: Set<Entry> = Set::new();
         let id = loop {
             let mut table = self.lock();
@@ -211,6 +217,11 @@ impl AddressSpace {
             drop(table);
             spare = Set::with_capacity(wanted);
         };
+        // a change that had begun may not have seen the entry, and is not told to it; one of this thread's own is about what
+        // was there before
+        if !moves::amid_change() {
+            self.changes.wait();
+        }
         Registration { space: self.clone(), id }
     }
 
@@ -218,14 +229,22 @@ impl AddressSpace {
     /// happen meanwhile. `None` if nobody is told of anything, as in a forked child.
     pub fn begin(&self, range: Range<u64>) -> Option<Change> {
         // before the look at the hull: who registers now either is in it or waits for us
-        let phase = self.changes.enter();
+        let mut phase = self.changes.enter();
+        // who moves pages waits for this thread's own open change first
+        while !moves::amid_change() && self.others_move() {
+            self.changes.leave(phase);
+            self.wait_for_move();
+            phase = self.changes.enter();
+        }
         if !self.in_hull(&range) {
+            moves::opened();
             return Some(Change { stamp: 0, phase });
         }
         if self.pid.load(Relaxed) != pid() {
             self.changes.leave(phase);
             return None;
         }
+        moves::opened();
         let stamp = self.made.load(Relaxed);
         self.tell(&range, stamp, |target| target.invalidate(range.clone()));
         Some(Change { stamp, phase })
@@ -237,6 +256,7 @@ impl AddressSpace {
             self.tell(&range, change.stamp, |target| target.invalidated(range.clone()));
         }
         self.changes.leave(change.phase);
+        moves::closed();
     }
 
     /// A change that is over at once.

@@ -47,7 +47,7 @@ static START_FUNCTION: extern "C" fn() = start;
 /// Begins to watch memory.
 #[unsafe(no_mangle)]
 extern "C" fn peerdma_test_watch() {
-    shim::set_invalidate(shim::Invalidate { begin: on_begin, end: on_end });
+    shim::set_invalidate(shim::Invalidate { begin: on_begin, end: on_end, protect: |_, _| () });
 }
 
 /// How often memory was invalidated since the last call, and the last range.

@@ -1,4 +1,4 @@
-//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`, `brk`.
+//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`, `brk`; and `mprotect`.
 //!
 //! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked before the pages go,
 //! or a later mapping at the same address would receive what was meant for this one. And one whose pages come on demand must
@@ -21,9 +21,11 @@ const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
 static BEGIN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static END: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static PROTECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 type Begin = fn(usize, usize) -> u64;
 type End = fn(usize, usize, u64);
+type Protect = fn(usize, usize);
 
 std::thread_local! {
     /// Whether this thread is inside the callback.
@@ -41,11 +43,15 @@ pub struct Invalidate {
     pub begin: fn(usize, usize) -> u64,
     /// When the kernel is done.
     pub end: fn(usize, usize, u64),
+    /// Before the rights to memory change, which keeps its content: pages in a device's memory come home, where they have
+    /// rights.
+    pub protect: fn(usize, usize),
 }
 
 /// Sets what to call around calls that take memory away.
 pub fn set_invalidate(callbacks: Invalidate) {
-    let Invalidate { begin, end } = callbacks;
+    let Invalidate { begin, end, protect } = callbacks;
+    PROTECT.store(protect as *mut c_void, Ordering::Release);
     END.store(end as *mut c_void, Ordering::Release);
     BEGIN.store(begin as *mut c_void, Ordering::Release);
 }
@@ -215,6 +221,17 @@ unsafe extern "C" fn mremap(
         }
     }
     pass!(MREMAP(old, old_len, new_len, flags, new), SYS_mremap, old, old_len, new_len, flags, new)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    if watched() {
+        let protect = PROTECT.load(Ordering::Acquire);
+        // SAFETY: stored by `set_invalidate` from this type before there was anything to watch for.
+        let protect: Protect = unsafe { core::mem::transmute::<*mut c_void, Protect>(protect) };
+        keeping_errno(|| protect(address as usize, len));
+    }
+    pass!(MPROTECT(address, len, protection), SYS_mprotect, address, len, protection)
 }
 
 #[unsafe(no_mangle)]

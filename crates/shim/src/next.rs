@@ -104,6 +104,7 @@ table! {
     MMAP c"mmap": fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     MUNMAP c"munmap": fn(*mut c_void, size_t) -> c_int;
     MREMAP c"mremap": fn(*mut c_void, size_t, size_t, c_int; ...) -> *mut c_void;
+    MPROTECT c"mprotect": fn(*mut c_void, size_t, c_int) -> c_int;
     MADVISE c"madvise": fn(*mut c_void, size_t, c_int) -> c_int;
     SHMAT c"shmat": fn(c_int, *const c_void, c_int) -> *mut c_void;
     SHMDT c"shmdt": fn(*const c_void) -> c_int;

@@ -1,7 +1,7 @@
 //! An access in progress: the data path. No allocation, no lock; one counter moves per segment touched.
 
 use crate::translation::Translation;
-use crate::{AccessError, AtomicOp, Segment, Umem};
+use crate::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
 use mm::guard::fold::Fold;
 
 /// An access in progress. Offsets count from the start of the registration.
@@ -62,10 +62,19 @@ impl<'a> Access<'a> {
     #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, dst.len(), false)?;
-        if let [segment] = &*self.translation.segments {
-            return read_one(segment, offset, dst);
-        }
         let mut rest = dst;
+        if let Some(inside) = self.among_peers(offset, rest.len()) {
+            return self.pages(inside, offset, rest.len(), |space, addr, route, len| {
+                let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = tail;
+                space.read(addr, piece)?;
+                route.count_read(len as u64);
+                Ok(())
+            });
+        }
+        if let [segment] = &*self.translation.segments {
+            return read_one(segment, offset, rest);
+        }
         self.pieces(offset, rest.len(), |segment, at, len| {
             let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
             rest = tail;
@@ -85,6 +94,10 @@ impl<'a> Access<'a> {
             *fold = Fold::off();
             return self.read(offset, dst);
         };
+        if self.among_peers(offset, dst.len()).is_some() {
+            *fold = Fold::off();
+            return self.read(offset, dst);
+        }
         self.check(offset, dst.len(), false)?;
         let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
         segment.space.read_folding(addr, dst, fold)?;
@@ -96,10 +109,19 @@ impl<'a> Access<'a> {
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.check(offset, src.len(), true)?;
-        if let [segment] = &*self.translation.segments {
-            return write_one(segment, offset, src);
-        }
         let mut rest = src;
+        if let Some(inside) = self.among_peers(offset, rest.len()) {
+            return self.pages(inside, offset, rest.len(), |space, addr, route, len| {
+                let (piece, tail) = rest.split_at(len);
+                rest = tail;
+                space.write(addr, piece)?;
+                route.count_written(len as u64);
+                Ok(())
+            });
+        }
+        if let [segment] = &*self.translation.segments {
+            return write_one(segment, offset, rest);
+        }
         self.pieces(offset, rest.len(), |segment, at, len| {
             let (piece, tail) = rest.split_at(len);
             rest = tail;
@@ -117,10 +139,57 @@ impl<'a> Access<'a> {
         if segment.len - at < 8 || !addr.is_multiple_of(8) {
             return Err(AccessError::OutOfRange);
         }
+        if let Some(inside) = self.among_peers(offset, 8) {
+            let mut old = Err(AccessError::OutOfRange);
+            self.pages(inside, offset, 8, |space, addr, route, _| {
+                old = space.atomic(addr, op);
+                route.count_read(8);
+                route.count_written(8);
+                Ok(())
+            })?;
+            return old;
+        }
         let old = segment.space.atomic(addr, op)?;
         segment.route.count_read(8);
         segment.route.count_written(8);
         Ok(old)
+    }
+
+    /// For a checked range of on-demand pages of which some are in other devices' memories.
+    #[inline]
+    fn among_peers(&self, offset: u64, len: usize) -> Option<&mm::Inside<'a>> {
+        let inside = self.inside.as_ref()?;
+        let start = self.translation.segments.first()?.addr.checked_add(offset)?;
+        let end = start.checked_add(len as u64)?;
+        inside.has_peers(&(start..end)).then_some(inside)
+    }
+
+    /// Calls `each(space, address, route, length)` for the pages of a checked on-demand range, in order, wherever they are.
+    fn pages(
+        &self,
+        inside: &mm::Inside<'a>,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(&dyn DmaSpace, u64, &pcie::Route, usize) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let segment = self.translation.segments.first().ok_or(AccessError::OutOfRange)?;
+        let mut at = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
+        let mut left = len;
+        while left > 0 {
+            let page_left = mm::page_size() - at % mm::page_size();
+            let piece = usize::try_from(page_left).map_or(left, |room| room.min(left));
+            let (addr, route) = match inside.peer(at) {
+                None => (at, &segment.route),
+                Some((number, dma)) => {
+                    let route = self.umem.keep.peers.get(usize::from(number));
+                    (dma, route.ok_or(AccessError::Unreachable)?)
+                }
+            };
+            each(&*segment.space, addr, route, piece)?;
+            at += piece as u64;
+            left -= piece;
+        }
+        Ok(())
     }
 
     /// The segment that holds `offset`, and the place in it.

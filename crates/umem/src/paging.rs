@@ -4,7 +4,9 @@
 use crate::translation::Translation;
 use crate::umem::{Keep, Shared, Umem};
 use crate::{Access, AccessError, AccessFlags, AtomicOp, Fold, RegError, Segment, process_space};
-use mm::{AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, page_size};
+use mm::{
+    AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, Reach as Reaches, page_size,
+};
 use std::sync::Arc;
 
 /// Times that an access may find its pages taken away again before it is given up.
@@ -44,15 +46,21 @@ impl Umem {
         }
         let route = platform.route(function, pcie::Target::HOST)?;
         let writable = access.wants_write();
-        let mirror = Mirror::new(source, &(addr..addr.saturating_add(len)), granule, writable);
+        let (reach, peers) = peers(function, platform);
+        let range = addr..addr.saturating_add(len);
+        let mirror = Mirror::new(source, &range, granule, writable, reach);
         // watched before the pages are looked at: an unmap in between is not missed
         let registration = space.register(mirror.range(), mirror.clone());
         if !implicit {
             mirror.snapshot();
         }
         let segment = Segment { space: process_space(), addr, len, route };
-        let keep =
-            Keep { _registration: Some(registration), mirror: Some(mirror), ..Keep::default() };
+        let keep = Keep {
+            _registration: Some(registration),
+            mirror: Some(mirror),
+            peers,
+            ..Keep::default()
+        };
         let translation = Translation::new(vec![segment]);
         Ok(Arc::new(Umem::assemble(Shared::new(), vec![Some(translation)], writable, keep)))
     }
@@ -183,6 +191,22 @@ impl Umem {
         }
         outcome
     }
+}
+
+/// The GPUs whose memory `function` reaches, for a mirror, and the ways there.
+fn peers(function: &pcie::Function, platform: &pcie::Platform) -> (Reaches, Vec<Arc<pcie::Route>>) {
+    let (mut addresses, mut routes) = (Vec::new(), Vec::new());
+    for gpu in platform.with_role(pcie::Role::Gpu) {
+        if let Ok(route) = platform.route(function, pcie::Target::Function(gpu.address)) {
+            addresses.push(gpu.address);
+            routes.push(route);
+        }
+    }
+    let reach = move |device| {
+        let number = addresses.iter().position(|address| *address == device)?;
+        u16::try_from(number).ok()
+    };
+    (Box::new(reach), routes)
 }
 
 /// The bytes that an access touches.

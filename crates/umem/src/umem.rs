@@ -55,6 +55,10 @@ impl mm::Invalidate for Shared {
     fn invalidate(&self, _range: Range<u64>) {
         self.revoke();
     }
+
+    fn holds(&self) -> bool {
+        !self.gate.is_shut()
+    }
 }
 
 /// What keeps the memory of a registration, settled in this order when it goes.
@@ -66,6 +70,8 @@ pub(crate) struct Keep {
     /// Only of registrations whose pages are brought in on demand.
     pub(crate) mirror: Option<Arc<mm::Mirror>>,
     pub(crate) peer: Option<Arc<PeerHold>>,
+    /// Of on-demand registrations: the ways to other devices' memories, by the numbers that the mirror has.
+    pub(crate) peers: Vec<Arc<pcie::Route>>,
 }
 
 /// One registration.

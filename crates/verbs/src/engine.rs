@@ -134,6 +134,9 @@ pub fn set_callbacks() {
                 mm::end(range(addr, len), change);
             }
         },
+        protect: |addr, len| {
+            mm::PrivateMemory::running().map(|private| private.home(&range(addr, len)));
+        },
     });
 }
 

@@ -60,11 +60,15 @@ macro_rules! older {
 }
 
 use crate::{
-    ah, async_events, buf, channel, compat, context, cq, device, dm, fork, marshal, mr, pd, qp,
-    query, rate, srq, strings, sysfs_files, unsupported,
+    ah, async_events, buf, channel, compat, context, cq, device, device_private, dm, fork, marshal,
+    mr, pd, qp, query, rate, srq, strings, sysfs_files, unsupported,
 };
 
 exports! {
+    "PEERDMA_1.0" {
+        "peerdma_migrate_to_gpu" => device_private::peerdma_migrate_to_gpu,
+        "peerdma_migrate_to_host" => device_private::peerdma_migrate_to_host,
+    }
     "IBVERBS_1.0" {
         "ibv_create_comp_channel" => channel::ibv_create_comp_channel,
         "ibv_destroy_comp_channel" => channel::ibv_destroy_comp_channel,

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 struct Held {
     place: MutexGuard<'static, Weak<Engine>>,
     engine: Option<Arc<Engine>>,
+    /// A child gets what the processors reach.
+    _home: Option<mm::AllHome<'static>>,
 }
 
 struct InFork(Option<Held>);
@@ -38,6 +40,7 @@ pub fn watch() {
 
 extern "C" fn before() {
     let place = engine::place();
+    let home = mm::PrivateMemory::running().map(mm::PrivateMemory::all_home);
     let engine = place.upgrade();
     if let Some(engine) = &engine {
         engine.device.pause();
@@ -46,7 +49,7 @@ extern "C" fn before() {
         }
     }
     // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
-    in_fork().0 = Some(Held { place, engine });
+    in_fork().0 = Some(Held { place, engine, _home: home });
 }
 
 extern "C" fn in_parent() {

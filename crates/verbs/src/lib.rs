@@ -26,6 +26,7 @@ mod counters;
 mod cq;
 mod cq_ex;
 mod device;
+mod device_private;
 mod dm;
 mod drm;
 mod engine;

@@ -50,6 +50,12 @@ pub fn gpu(address: pcie::Address) -> Res<&'static Function> {
     place()?.platform.machine().function(address).ok_or(Errno(libc::ENODEV))
 }
 
+/// The address of the platform's GPU of a number, from 0.
+pub fn gpu_number(number: u32) -> Res<pcie::Address> {
+    let gpu = place()?.platform.with_role(Role::Gpu).nth(number as usize);
+    gpu.map(|gpu| gpu.address).ok_or(Errno(libc::ENODEV))
+}
+
 /// Whether there is a platform to sit in; ENODEV otherwise.
 pub fn check() -> Res<()> {
     place().map(drop)

@@ -31,7 +31,17 @@ fn the_versioned_symbols_are_those_of_the_list() {
         .map(str::to_owned)
         .collect();
     assert!(listed.len() > 130);
-    let built: BTreeSet<String> = defined().into_iter().filter(|name| name.contains('@')).collect();
+    let (ours, built): (BTreeSet<String>, BTreeSet<String>) = defined()
+        .into_iter()
+        .filter(|name| name.contains('@'))
+        .partition(|name| name.contains("PEERDMA"));
+    // what include/peerdma.h declares
+    let header = include_str!("../include/peerdma.h");
+    assert!(ours.len() >= 2);
+    for name in &ours {
+        let (plain, version) = name.split_once("@@").expect("a default version");
+        assert!(version == "PEERDMA_1.0" && header.contains(&format!(" {plain}(")), "{name}");
+    }
     let missing: Vec<_> = listed.difference(&built).collect();
     let unlisted: Vec<_> = built.difference(&listed).collect();
     assert!(

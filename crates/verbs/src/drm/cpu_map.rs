@@ -170,7 +170,7 @@ fn watch(storage: Arc<Storage>, addr: u64, len: u64, offset: u64) {
         pinned: AtomicBool::new(true),
         tickets: Mutex::default(),
     });
-    let registration = AddressSpace::process().register_amid(addr..end, map.clone());
+    let registration = AddressSpace::process().register(addr..end, map.clone());
     let mut maps = maps();
     maps.push((registration, map));
     let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();

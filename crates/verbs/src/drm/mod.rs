@@ -104,7 +104,14 @@ fn gpu_of(minor: u32) -> Res<SoftwareGpu> {
     let link = root.join(format!("dev/char/{}:{minor}/device", sysfs::DRM_MAJOR));
     let device = std::fs::read_link(link).map_err(|_| Errno(libc::ENXIO))?;
     let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let address = name.parse().map_err(|_| Errno(libc::ENXIO))?;
+    gpu_at(name.parse().map_err(|_| Errno(libc::ENXIO))?)
+}
+
+/// The GPU at an address of the platform.
+pub fn gpu_at(address: pcie::Address) -> Res<SoftwareGpu> {
+    if !is_owner() {
+        forget_parents();
+    }
     let mut state = state();
     let gpus = &mut state.get_or_insert_default().gpus;
     if let Some(gpu) = gpus.get(&address) {

@@ -1,0 +1,150 @@
+//! Pages of processes in the GPU's memory (device-private pages, as nouveau's `nouveau_dmem.c` has them).
+//!
+//! Memory for them is taken from the GPU in blocks, which stay theirs. Peers reach a frame where it is, if its place in the
+//! GPU's memory is behind the BAR. A frame that is given back is overwritten with [`dmabuf::POISON`].
+
+use crate::SoftwareGpu;
+use crate::card::{Card, Reservation};
+use mm::{DeviceMemory, Mapping, guard, page_size};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Pages of a block: the most for which the GPU has room.
+const BLOCK_PAGES: [u64; 4] = [512, 64, 8, 1];
+
+struct Block {
+    place: Reservation,
+    memory: Mapping,
+}
+
+/// The frames of one GPU.
+pub(crate) struct PrivatePages {
+    owner: pcie::Address,
+    bar_bytes: u64,
+    card: Weak<Card>,
+    blocks: Mutex<Vec<Block>>,
+    /// Has room for the frames of all blocks: whoever gives one back may not allocate, nor wait for who does.
+    free: Mutex<Vec<u64>>,
+}
+
+impl SoftwareGpu {
+    /// The part of the GPU's memory that holds pages of this process.
+    pub fn private_pages(&self) -> Arc<dyn DeviceMemory> {
+        let card = &self.card;
+        let new = || {
+            Arc::new(PrivatePages {
+                owner: card.config.address,
+                bar_bytes: card.config.bar_bytes,
+                card: Arc::downgrade(card),
+                blocks: Mutex::default(),
+                free: Mutex::default(),
+            })
+        };
+        card.private.get_or_init(new).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PrivatePages {
+    /// Takes another block from the GPU; `false` when that has no page left.
+    fn grow(&self, blocks: &mut Vec<Block>) -> bool {
+        let Some(card) = self.card.upgrade() else { return false };
+        let place = BLOCK_PAGES.iter().find_map(|pages| card.reserve(pages * page_size()).ok());
+        let Some(place) = place else { return false };
+        let len = place.range.end - place.range.start;
+        let Ok(memory) = Mapping::anonymous(len) else { return false };
+        let frames =
+            (0..len / page_size()).rev().map(|number| memory.addr() + number * page_size());
+        let total: u64 = blocks.iter().map(|block| block.memory.len()).sum::<u64>() + len;
+        let mut free = Vec::with_capacity((total / page_size()) as usize);
+        free.extend(frames);
+        {
+            let mut old = lock(&self.free);
+            free.extend_from_slice(&old);
+            std::mem::swap(&mut *old, &mut free);
+        }
+        blocks.push(Block { place, memory });
+        true
+    }
+}
+
+impl DeviceMemory for PrivatePages {
+    fn owner(&self) -> pcie::Address {
+        self.owner
+    }
+
+    fn take(&self, frames: &mut [u64]) -> usize {
+        let mut blocks = lock(&self.blocks);
+        let mut taken = 0;
+        loop {
+            {
+                let mut free = lock(&self.free);
+                while taken < frames.len()
+                    && let Some(frame) = free.pop()
+                {
+                    frames[taken] = frame;
+                    taken += 1;
+                }
+            }
+            if taken == frames.len() || !self.grow(&mut blocks) {
+                return taken;
+            }
+        }
+    }
+
+    fn give(&self, frame: u64) {
+        // the frames are mapped as long as this process lives
+        let _ = guard::fill(frame, dmabuf::POISON, page_size() as usize);
+        lock(&self.free).push(frame);
+    }
+
+    fn dma_address(&self, frame: u64) -> Option<u64> {
+        let blocks = lock(&self.blocks);
+        let block = blocks.iter().find(|block| block.memory.range().contains(&frame))?;
+        let place = block.place.range.start + (frame - block.memory.addr());
+        (place + page_size() <= self.bar_bytes).then_some(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use dmabuf::LocalControls;
+
+    fn gpu(vram_pages: u64, bar_pages: u64) -> SoftwareGpu {
+        let page = page_size();
+        let config = Config {
+            name: "gpu".into(),
+            vram_bytes: vram_pages * page,
+            bar_bytes: bar_pages * page,
+            address: "0000:03:00.0".parse().unwrap(),
+        };
+        SoftwareGpu::new(config, Arc::new(LocalControls::default()))
+    }
+
+    #[test]
+    fn frames_take_the_gpus_memory() {
+        let gpu = gpu(100, 70);
+        let pages = gpu.private_pages();
+        let mut frames = [0; 120];
+        assert_eq!(pages.take(&mut frames), 100);
+        assert_eq!(gpu.free_bytes(), 0);
+        assert!(gpu.alloc(1).is_err());
+        let shown = frames[..100].iter().filter(|f| pages.dma_address(**f) == Some(**f)).count();
+        assert_eq!(shown, 70, "the BAR shows no more");
+        assert_eq!(pages.take(&mut [0]), 0);
+        let again = frames[7];
+        guard::fill(again, 1, 8).unwrap();
+        pages.give(again);
+        let mut byte = [0];
+        guard::copy_from(again, &mut byte).unwrap();
+        assert_eq!(byte, [dmabuf::POISON]);
+        let mut one = [0];
+        assert_eq!((pages.take(&mut one), one[0]), (1, again));
+        assert_eq!(pages.owner(), gpu.config().address);
+        assert_eq!(pages.dma_address(1), None);
+    }
+}

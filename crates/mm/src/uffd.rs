@@ -1,0 +1,161 @@
+//! userfaultfd(2): the kernel hands page faults of chosen ranges to this process instead of answering them itself.
+
+use descriptors::Kept;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+// include/uapi/linux/userfaultfd.h
+const UFFD_API: u64 = 0xaa;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_WAKE: libc::c_ulong = 0x8010_aa02;
+const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
+const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_WP: u64 = 2;
+const COPY_MODE_DONTWAKE: u64 = 1;
+const COPY_MODE_WP: u64 = 2;
+const WRITEPROTECT_MODE_WP: u64 = 1;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+const PAGEFAULT_FLAG_WP: u64 = 2;
+
+/// What the kernel tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// A thread waits at an address: nothing is mapped there, or with `protected` a page that may not be written now.
+    Fault { addr: u64, protected: bool },
+    /// A mapping has moved.
+    Moved { from: u64, to: u64, len: u64 },
+    /// Pages are about to be discarded.
+    Discarded(Range<u64>),
+    /// A mapping is gone.
+    Unmapped(Range<u64>),
+}
+
+/// `struct uffd_msg`, by the words of its largest variants.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    words: [u64; 3],
+}
+
+impl Message {
+    pub(crate) fn event(&self) -> Option<Event> {
+        let [first, second, third] = self.words;
+        match self.event {
+            EVENT_PAGEFAULT => {
+                Some(Event::Fault { addr: second, protected: first & PAGEFAULT_FLAG_WP != 0 })
+            }
+            EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
+            EVENT_REMOVE => Some(Event::Discarded(first..second)),
+            EVENT_UNMAP => Some(Event::Unmapped(first..second)),
+            _ => None,
+        }
+    }
+}
+
+/// The descriptor.
+pub(crate) struct Uffd(Kept);
+
+/// One `userfaultfd` for faults of all kinds: those that system calls take on the program's behalf too.
+fn open() -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: no pointers are passed; the descriptor is fresh, and owned at once.
+    let called = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    if called >= 0 {
+        // SAFETY: as above.
+        return Ok(unsafe { OwnedFd::from_raw_fd(called as i32) });
+    }
+    let refused = io::Error::last_os_error();
+    let path = c"/dev/userfaultfd";
+    // SAFETY: the path is terminated; no pointers are passed to the request.
+    let made = unsafe {
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        let device = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
+        if device < 0 {
+            return Err(refused);
+        }
+        let device = OwnedFd::from_raw_fd(device as i32);
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), USERFAULTFD_IOC_NEW, flags)
+    };
+    if made < 0 {
+        return Err(refused);
+    }
+    // SAFETY: a fresh descriptor, owned at once.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
+}
+
+impl Uffd {
+    /// A new one, ready for [`Uffd::register`]. The error is userfaultfd(2)'s: EPERM without the right to it.
+    pub(crate) fn new() -> io::Result<Uffd> {
+        let uffd = Uffd(Kept::new(open()?));
+        let features = FEATURE_PAGEFAULT_FLAG_WP
+            | FEATURE_EVENT_REMAP
+            | FEATURE_EVENT_REMOVE
+            | FEATURE_EVENT_UNMAP;
+        uffd.request(UFFDIO_API, &mut [UFFD_API, features, 0])?;
+        Ok(uffd)
+    }
+
+    fn request<const N: usize>(&self, what: libc::c_ulong, words: &mut [u64; N]) -> io::Result<()> {
+        // SAFETY: each request reads and writes exactly the words that its caller passes. The ranges in them are touched by
+        // the kernel as it would for the program's own faults.
+        let code =
+            unsafe { libc::syscall(libc::SYS_ioctl, self.0.as_raw_fd(), what, words.as_mut_ptr()) };
+        if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes over the faults of a range, again if it was.
+    pub(crate) fn register(&self, range: &Range<u64>) -> io::Result<()> {
+        let mode = REGISTER_MODE_MISSING | REGISTER_MODE_WP;
+        self.request(UFFDIO_REGISTER, &mut [range.start, range.end - range.start, mode, 0])
+    }
+
+    /// Lets stores to the pages of a range that are there fault from now on, or no more; the latter wakes who waits.
+    pub(crate) fn write_protect(&self, range: &Range<u64>, protect: bool) -> io::Result<()> {
+        let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
+        self.request(UFFDIO_WRITEPROTECT, &mut [range.start, range.end - range.start, mode])
+    }
+
+    /// Lets those who wait in a range try again.
+    pub(crate) fn wake(&self, range: &Range<u64>) {
+        // the range may be gone, and those who waited with it
+        let _ = self.request(UFFDIO_WAKE, &mut [range.start, range.end - range.start]);
+    }
+
+    /// Makes a page at `to` that is not there, with the bytes at `from`. Wakes nobody.
+    pub(crate) fn copy(&self, to: u64, from: u64, len: u64, protected: bool) -> io::Result<()> {
+        let mode = COPY_MODE_DONTWAKE | if protected { COPY_MODE_WP } else { 0 };
+        self.request(UFFDIO_COPY, &mut [to, from, len, mode, 0])
+    }
+
+    /// Waits until there is something to read; `false` when nothing will be any more.
+    pub(crate) fn wait(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live structure.
+        unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, 0usize, 0usize, 0usize) };
+        poll.revents & (libc::POLLERR | libc::POLLNVAL) == 0
+    }
+
+    /// Reads what is there. Whoever caused it goes on then, but for a page fault.
+    pub(crate) fn read<'a>(&self, room: &'a mut [Message]) -> &'a [Message] {
+        let bytes = size_of_val(room);
+        // SAFETY: the kernel writes at most `bytes` into the messages, which may hold anything.
+        let read =
+            unsafe { libc::syscall(libc::SYS_read, self.0.as_raw_fd(), room.as_mut_ptr(), bytes) };
+        let messages = usize::try_from(read).unwrap_or(0) / size_of::<Message>();
+        &room[..messages]
+    }
+}
