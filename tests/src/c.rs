@@ -20,11 +20,14 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
     let text = std::fs::read_to_string(&source).expect("the source");
-    let by_address = text.contains("<rdma/rdma_cma.h>");
-    if by_address && !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
-        return Err("librdmacm's headers are not installed (package librdmacm-dev)".to_owned());
+    let mut libraries = vec!["-lm", "-lpthread", "-libverbs"];
+    if text.contains("<rdma/rdma_cma.h>") {
+        if !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
+            return Err("librdmacm's headers are not installed (package librdmacm-dev)".to_owned());
+        }
+        libraries.push("-lrdmacm");
     }
-    compile(&source, &["-Wall", "-Werror"], &["-lm", "-lpthread", "-libverbs"])
+    compile(&source, &["-Wall", "-Werror"], &libraries)
 }
 
 /// Compiles an example that a package brings as a source, as [`c_program`] does.
