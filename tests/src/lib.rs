@@ -6,20 +6,22 @@
 
 mod c;
 mod capture;
+mod container;
 mod counters;
 pub mod lab;
+mod meeting;
 mod namespace;
 mod rows;
 mod run;
 
 pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
+pub use container::Container;
 pub use counters::Counters;
+pub use meeting::{converse, listening, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
-pub use run::{
-    Finished, Run, Running, User, listening, pair, peerdma, perftest_came_early, port, shared_dir,
-};
+pub use run::{Finished, Run, Running, User, peerdma, shared_dir};
 
 /// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.
 #[macro_export]

@@ -1,13 +1,12 @@
 //! Programs under test: started with their output in files, ended by their own exit or by a time limit.
 
-use crate::Namespace;
+use crate::{Container, Namespace};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -30,6 +29,7 @@ pub struct Run {
     options: Vec<OsString>,
     on_hca: bool,
     namespace: Option<String>,
+    container: Option<Container>,
     user: User,
     limit: Duration,
 }
@@ -56,6 +56,7 @@ impl Run {
             options: Vec::new(),
             on_hca: false,
             namespace: None,
+            container: None,
             user: User::Same,
             limit: Duration::from_secs(60),
         }
@@ -91,6 +92,12 @@ impl Run {
         self
     }
 
+    /// Inside a container.
+    pub fn inside(mut self, container: &Container) -> Run {
+        self.container = Some(container.clone());
+        self
+    }
+
     /// As another user.
     pub fn user(mut self, user: User) -> Run {
         self.user = user;
@@ -107,6 +114,9 @@ impl Run {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(namespace) = &self.namespace {
             words.extend(["ip", "netns", "exec", namespace].map(OsString::from));
+        }
+        if let Some(container) = &self.container {
+            words.extend(container.enter(self.on_hca.then(peerdma)));
         }
         if self.user == User::Nobody {
             let switch = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -158,8 +168,8 @@ impl Run {
 pub struct Running {
     child: Child,
     folder: TempDir,
-    line: String,
-    deadline: Instant,
+    pub(crate) line: String,
+    pub(crate) deadline: Instant,
 }
 
 /// A program that ended.
@@ -236,7 +246,7 @@ impl Drop for Running {
     }
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
@@ -264,65 +274,6 @@ impl std::fmt::Display for Finished {
         }
         write!(f, "--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr)
     }
-}
-
-/// A TCP port that no other test of this run uses.
-pub fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Below the ephemeral range, apart for test binaries that run at the same time.
-    let base = 10_000 + (std::process::id() % 200) as u16 * 100;
-    base + NEXT.fetch_add(1, Relaxed) % 100
-}
-
-/// Waits until somebody in `namespace` (or here) listens on a TCP port, for at most 20 seconds.
-///
-/// # Panics
-/// When nobody does, or `server` ends first.
-pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running) {
-    let wanted = format!(":{port:04X}");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < deadline {
-        let tables = match namespace {
-            None => read(Path::new("/proc/net/tcp")) + &read(Path::new("/proc/net/tcp6")),
-            Some(namespace) => namespace.output("cat /proc/net/tcp /proc/net/tcp6"),
-        };
-        let listens = tables.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
-        });
-        if listens {
-            return;
-        }
-        assert!(server.alive(), "the server ended early: {}\n{}", server.line, server.said());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.said());
-}
-
-/// Whether this is a client of perftest's that was refused its second connection: it may ask before the server's
-/// second listener is up, and what perftest 6.06 then does to try again is a segmentation fault. Both ends start anew.
-pub fn perftest_came_early(said: &str) -> bool {
-    said.contains("Failed to connect RDMA CM events")
-}
-
-/// Runs a server and, once it listens on `port`, its client; both must end with 0.
-#[track_caller]
-pub fn pair(
-    server: Run,
-    server_at: Option<&Namespace>,
-    client: Run,
-    port: u16,
-) -> (Finished, Finished) {
-    let mut server = server.start();
-    listening(port, server_at, &mut server);
-    let client = client.finish();
-    if !client.succeeded() {
-        // The server may hang then; what it said helps.
-        server.deadline = Instant::now() + Duration::from_secs(1);
-        let server = server.finish();
-        panic!("{client}\n{server}");
-    }
-    (server.finish().ok(), client)
 }
 
 /// The `peerdma` program under test, in a place that every user can read.

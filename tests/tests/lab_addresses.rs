@@ -190,7 +190,7 @@ fn crosscheck_over(transport: &str) -> (String, String) {
 }
 
 #[test]
-fn traffic_on_a_vlan() {
+fn traffic_on_a_vlan_and_a_port_of_the_kernels() {
     let crosscheck = match system::c_program("crosscheck") {
         Ok(program) => program,
         Err(reason) => skip!("{reason}"),
@@ -199,6 +199,12 @@ fn traffic_on_a_vlan() {
         Ok(guest) => guest,
         Err(error) => skip!("{error:#}"),
     };
+    // In one namespace the two cannot be: the port is the kernel's.
+    let (status, said) = guest.script("peerdma run -- ibv_devinfo", LIMIT).unwrap();
+    assert_ne!(status, 0, "{said}");
+    for words in ["UDP port 4791 is taken by the kernel", "`rdma link delete`"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
     guest.output(VLAN);
     let far = "$IP netns exec far peerdma run --";
     let (rc, ud) = (crosscheck_over("RC"), crosscheck_over("UD"));

@@ -1,12 +1,7 @@
 //! librdmacm, unmodified, and its programs: connections made by address, by streams, by files, a thousand at a time.
 
 use std::time::{Duration, Instant};
-use system::{
-    Namespace, Run, User, c_program, is_root, perftest_came_early, port, skip, veth_pair,
-};
-
-/// How long a server may take until it listens.
-const STARTING: Duration = Duration::from_secs(20);
+use system::{Namespace, Run, User, c_program, is_root, port, skip, veth_pair};
 
 /// Where both ends run.
 #[derive(Clone, Copy)]
@@ -27,41 +22,13 @@ impl Place<'_> {
         }
     }
 
-    /// Runs a server and its client. Before the server listens the client is refused, and tries again.
+    /// Runs a server and its client, whose lines say PORT.
     #[track_caller]
     fn converse(&self, server: &str, client: &str, ends: bool) -> String {
-        for _ in 0..10 {
-            if let Some(said) = self.attempt(server, client, ends) {
-                return said;
-            }
-        }
-        panic!("{client} always came early");
-    }
-
-    /// As above; `None` where both ends have to start anew.
-    #[track_caller]
-    fn attempt(&self, server: &str, client: &str, ends: bool) -> Option<String> {
-        let port = port().to_string();
-        let fill = |line: &str| line.replace("PORT", &port);
-        let mut server = self.run(&fill(server), self.server).start();
-        let begun = Instant::now();
-        let said = loop {
-            let client = self.run(&fill(client), self.client).finish();
-            if client.succeeded() {
-                break client.stdout;
-            }
-            if perftest_came_early(&client.stderr) {
-                return None;
-            }
-            let late = begun.elapsed() > STARTING || client.timed_out;
-            assert!(!late && server.alive(), "{client}\nserver: {}", server.said());
-        };
-        if ends {
-            server.finish().ok();
-        } else {
-            assert!(server.alive(), "the server ended: {}", server.said());
-        }
-        Some(said)
+        system::converse(ends, |port| {
+            let fill = |line: &str| line.replace("PORT", &port.to_string());
+            (self.run(&fill(server), self.server), self.run(&fill(client), self.client))
+        })
     }
 }
 

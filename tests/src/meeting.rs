@@ -1,0 +1,112 @@
+//! How a server and its client meet: at a TCP port that can be seen, or by an address that rdma_cm knows.
+
+use crate::run::read;
+use crate::{Finished, Namespace, Run, Running};
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// A TCP port that no other test of this run uses.
+pub fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Below the ephemeral range, apart for test binaries that run at the same time.
+    let base = 10_000 + (std::process::id() % 200) as u16 * 100;
+    base + NEXT.fetch_add(1, Relaxed) % 100
+}
+
+/// Waits until somebody in `namespace` (or here) listens on a TCP port, for at most 20 seconds.
+///
+/// # Panics
+/// When nobody does, or `server` ends first.
+pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running) {
+    let wanted = format!(":{port:04X}");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        let tables = match namespace {
+            None => read(Path::new("/proc/net/tcp")) + &read(Path::new("/proc/net/tcp6")),
+            Some(namespace) => namespace.output("cat /proc/net/tcp /proc/net/tcp6"),
+        };
+        let listens = tables.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
+        });
+        if listens {
+            return;
+        }
+        assert!(server.alive(), "the server ended early: {}\n{}", server.line, server.said());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.said());
+}
+
+/// Whether this is a client of perftest's that was refused its second connection: it may ask before the server's
+/// second listener is up, and what perftest 6.06 then does to try again is a segmentation fault. Both ends start anew.
+pub fn perftest_came_early(said: &str) -> bool {
+    said.contains("Failed to connect RDMA CM events")
+}
+
+/// How long a server that connects by address may take until it listens.
+const STARTING: Duration = Duration::from_secs(20);
+
+/// Runs a server and a client that meet by rdma_cm on the port they are given. Nobody sees from outside when such a server
+/// listens: before, the client is refused, and tries again. With `ends` the server must end with 0, too; else it serves
+/// for ever. Gives what the client said.
+///
+/// # Panics
+/// When either fails.
+#[track_caller]
+pub fn converse(ends: bool, programs: impl Fn(u16) -> (Run, Run)) -> String {
+    let mut line = String::new();
+    for _ in 0..10 {
+        let (server, client) = programs(port());
+        match attempt(server, &client, ends) {
+            Ok(said) => return said,
+            Err(early) => line = early,
+        }
+    }
+    panic!("{line} always came early");
+}
+
+/// What the client said, or its line where both ends have to start anew.
+#[track_caller]
+fn attempt(server: Run, client: &Run, ends: bool) -> Result<String, String> {
+    let mut server = server.start();
+    let begun = Instant::now();
+    let said = loop {
+        let client = client.clone().finish();
+        if client.succeeded() {
+            break client.stdout;
+        }
+        if perftest_came_early(&client.stderr) {
+            return Err(client.line);
+        }
+        let late = begun.elapsed() > STARTING || client.timed_out;
+        assert!(!late && server.alive(), "{client}\nserver: {}", server.said());
+    };
+    if ends {
+        server.finish().ok();
+    } else {
+        assert!(server.alive(), "the server ended: {}", server.said());
+    }
+    Ok(said)
+}
+
+/// Runs a server and, once it listens on `port`, its client; both must end with 0.
+#[track_caller]
+pub fn pair(
+    server: Run,
+    server_at: Option<&Namespace>,
+    client: Run,
+    port: u16,
+) -> (Finished, Finished) {
+    let mut server = server.start();
+    listening(port, server_at, &mut server);
+    let client = client.finish();
+    if !client.succeeded() {
+        // The server may hang then; what it said helps.
+        server.deadline = Instant::now() + Duration::from_secs(1);
+        let server = server.finish();
+        panic!("{client}\n{server}");
+    }
+    (server.finish().ok(), client)
+}
