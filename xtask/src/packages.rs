@@ -21,6 +21,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ucx-utils", "UCX programs"),
     ("libucx-dev", "UCX's examples"),
     ("libfabric-bin", "libfabric programs"),
+    ("debootstrap", "programs of the next Debian release"),
     ("iproute2", "namespaces and the lab"),
     ("util-linux", "runs as a plain user"),
     ("procps", "process tests"),

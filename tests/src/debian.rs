@@ -1,0 +1,88 @@
+//! The Debian release after the one that most machines run, as a root file system: a newer C library, newer rdma-core, perftest
+//! and UCX. debootstrap makes it once; it stays under `target`.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+const RELEASE: &str = "trixie";
+const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils";
+/// What one call of debootstrap may take.
+const LIMIT: &str = "300";
+/// Files that no program needs.
+const SPARE: &str = "var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man usr/share/locale";
+
+/// The root of Debian 13 with RDMA programs, see [`crate::Container::of`].
+///
+/// # Errors
+/// The reason why it cannot be had here. A test skips with it.
+pub fn next_debian() -> Result<PathBuf, String> {
+    if !crate::is_root() {
+        return Err("another root file system needs root".to_owned());
+    }
+    for program in ["debootstrap", "dpkg-deb", "unshare", "chroot"] {
+        if !crate::has(program) {
+            return Err(format!("{program} is not installed (package debootstrap)"));
+        }
+    }
+    // Tried once: where there is no network, to find that out may take minutes.
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| make().map_err(|error| format!("no Debian {RELEASE}: {error}"))).clone()
+}
+
+fn make() -> std::io::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    fs::create_dir_all(&folder)?;
+    let folder = folder.canonicalize()?;
+    // One maker at a time, also among test processes.
+    let lock = File::create(folder.join(format!("{RELEASE}.lock")))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    let root = folder.join(RELEASE);
+    let complete = root.join(format!("complete-{PACKAGES}"));
+    if complete.is_file() {
+        return Ok(root);
+    }
+    let _ = fs::remove_dir_all(&root);
+    say("fetching and unpacking Debian's packages, once, for about a minute");
+    // Unpacked is enough: what configuring the packages would add, takes minutes and serves no program here.
+    let mut fetch = Command::new("timeout");
+    fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
+    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(mirror());
+    run(&mut fetch)?;
+    let unpack =
+        "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
+    run(Command::new("sh").args(["-c", unpack]).current_dir(&root))?;
+    run(Command::new("sh").args(["-c", &format!("rm -rf {SPARE}")]).current_dir(&root))?;
+    File::create(complete)?;
+    Ok(root)
+}
+
+/// Past the capture of the test's output: somebody waits.
+fn say(what: &str) {
+    let _ = writeln!(std::io::stderr(), "Debian {RELEASE}: {what}");
+}
+
+/// Where this machine takes its own Debian packages from; elsewhere debootstrap knows a place.
+fn mirror() -> Option<String> {
+    let format = "$(ORIGIN) $(LABEL) $(REPO_URI)";
+    let targets =
+        Command::new("apt-get").args(["indextargets", "--format", format]).output().ok()?;
+    let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
+    targets.lines().find_map(|line| line.strip_prefix("Debian Debian ")).map(str::to_owned)
+}
+
+fn run(command: &mut Command) -> std::io::Result<()> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    // debootstrap says on its standard output what went wrong.
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    let words = command.get_args().take(2).map(|word| word.to_string_lossy());
+    let words = words.collect::<Vec<_>>().join(" ");
+    Err(std::io::Error::other(format!("{words}: {last} ({})", output.status)))
+}

@@ -1,0 +1,96 @@
+//! The next Debian release's programs, unmodified, in its own root file system: the library built here runs beside a newer
+//! C library, and newer versions of rdma-core, perftest and UCX run on it.
+
+use system::{Container, Namespace, Run, converse, next_debian, pair, port, skip};
+
+/// The root file system, and a network of its own.
+struct Debian {
+    root: Container,
+    network: Namespace,
+}
+
+macro_rules! debian {
+    () => {
+        match next_debian() {
+            Ok(root) => Debian { root: Container::of(&root), network: Namespace::new("debian") },
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+impl Debian {
+    fn run(&self, line: &str) -> Run {
+        Run::hca(line).inside(&self.root).within(&self.network)
+    }
+
+    /// Runs a server and its client, which meet at a TCP port; the line says PORT.
+    fn meet(&self, line: &str, dress: impl Fn(Run) -> Run) -> String {
+        let port = port();
+        let line = line.replace("PORT", &port.to_string());
+        let server = dress(self.run(&line));
+        let client = dress(self.run(&format!("{line} 127.0.0.1")));
+        pair(server, Some(&self.network), client, port).1.stdout
+    }
+}
+
+#[test]
+fn rdma_core() {
+    let debian = debian!();
+    let info = debian.run("ibv_devinfo -v").finish().ok();
+    assert!(info.stdout.contains("hca_id:\tpeerdma0") && info.stderr.is_empty(), "{info}");
+    for program in ["rc", "uc", "ud", "srq", "xsrq"] {
+        debian.meet(&format!("ibv_{program}_pingpong -g 0 -n 200 -p PORT"), |run| run);
+    }
+}
+
+#[test]
+fn perftest() {
+    let debian = debian!();
+    for line in [
+        "ib_write_bw -n 500",
+        "ib_write_lat -n 200 -c UC",
+        "ib_write_bw -n 200 -c XRC",
+        "ib_read_bw -n 200",
+        "ib_send_bw -n 200 -e",
+        "ib_send_lat -n 200 -c UD",
+        "ib_send_bw -n 200 -c XRC",
+        "ib_atomic_bw -n 200",
+    ] {
+        let said = debian.meet(&format!("{line} -d peerdma0 -F -p PORT"), |run| run);
+        assert!(said.contains("#bytes"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn connections_by_address() {
+    let debian = debian!();
+    for (server, client) in [
+        ("rping -s -p PORT -C 10 -V", "rping -c -a 127.0.0.1 -p PORT -C 10 -V"),
+        ("ucmatose -p PORT -c 5", "ucmatose -s 127.0.0.1 -p PORT -c 5"),
+        ("ib_write_bw -R -F -n 200 -p PORT", "ib_write_bw -R -F -n 200 -p PORT 127.0.0.1"),
+    ] {
+        converse(true, |port| {
+            let run = |line: &str| debian.run(&line.replace("PORT", &port.to_string()));
+            (run(server), run(client))
+        });
+    }
+}
+
+#[test]
+fn ucx_takes_dma_bufs() {
+    let debian = debian!();
+    let probe = debian.run("ucx_info -d").env("UCX_LOG_LEVEL", "debug");
+    let said = probe.finish().ok();
+    assert!(said.stdout.contains("peerdma0: dmabuf is supported"), "{said}");
+    for transports in ["rc_v", "ud_v"] {
+        for test in ["ucp_put_bw -s 65536", "ucp_get -s 8000", "ucp_fadd -s 8", "tag_lat -s 8"] {
+            // This one is built for MPI, and does without it.
+            let line = format!("ucx_perftest -P 0 -f -p PORT -n 50 -t {test}");
+            debian.meet(&line, |run| {
+                // What MPI loads closes a socket in whose `accept` a thread of its own waits, and waits for that thread.
+                let run = run.env("FI_VERBS_DGRAM_USE_NAME_SERVER", "0");
+                run.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "peerdma0:1")
+            });
+        }
+    }
+}
