@@ -191,6 +191,49 @@ static void values(void)
 	WRONG_VALUE(IBV_QPS_RTR, IBV_QPS_RTS, rnr_retry, 8, "rnr_retry 8");
 }
 
+/* Alternate paths (ib_core's _ib_modify_qp refuses them on RoCE), and the state of a QP without one. */
+static void migration(void)
+{
+	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
+	must_change(qp, IBV_QPS_INIT, 0);
+	struct ibv_qp_attr attr;
+	int mask = attributes(IBV_QPT_RC, IBV_QPS_RTR, peer, &attr);
+	attr.alt_ah_attr = attr.ah_attr;
+	attr.alt_port_num = 1;
+	attr.alt_timeout = 10;
+	row("Linux core/verbs.c", EINVAL, ibv_modify_qp(qp, &attr, mask | IBV_QP_ALT_PATH), "an alternate path");
+	equal(source, IBV_QPS_INIT, state_of(qp), "an alternate path leaves the state");
+	must_change(qp, IBV_QPS_RTR, peer);
+	mask = attributes(IBV_QPT_RC, IBV_QPS_RTS, peer, &attr);
+	static const enum ibv_mig_state wrong[] = { IBV_MIG_REARM, IBV_MIG_ARMED, 3, 0xffffffff };
+	for (int i = 0; i < 4; i++) {
+		attr.path_mig_state = wrong[i];
+		row("IBA 17.2.8", EINVAL, ibv_modify_qp(qp, &attr, mask | IBV_QP_PATH_MIG_STATE),
+		    "migration state %u without an alternate path", wrong[i]);
+	}
+	attr.path_mig_state = IBV_MIG_MIGRATED;
+	row("IBA 17.2.8", 0, ibv_modify_qp(qp, &attr, mask | IBV_QP_PATH_MIG_STATE), "migration state migrated");
+	struct ibv_qp_init_attr init;
+	ibv_query_qp(qp, &attr, ~0, &init);
+	equal("ibv_query_qp(3)", IBV_MIG_MIGRATED, attr.path_mig_state, "the migration state");
+	ibv_destroy_qp(qp);
+}
+
+/* ib_core cuts a PSN to 24 bits and goes on. */
+static void long_psns(void)
+{
+	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
+	must_change(qp, IBV_QPS_INIT, 0);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	int mask = attributes(IBV_QPT_RC, IBV_QPS_RTR, peer, &attr);
+	attr.rq_psn = 0xab123456;
+	row("Linux core/verbs.c", 0, ibv_modify_qp(qp, &attr, mask), "a PSN of 32 bits");
+	ibv_query_qp(qp, &attr, ~0, &init);
+	equal("Linux core/verbs.c", 0x123456, attr.rq_psn, "its 24 bits");
+	ibv_destroy_qp(qp);
+}
+
 int main(void)
 {
 	open_first_device();
@@ -199,6 +242,8 @@ int main(void)
 	peer = other->qp_num;
 	states();
 	values();
+	migration();
+	long_psns();
 	ibv_destroy_qp(other);
 	row("man ibv_destroy_cq", 0, ibv_destroy_cq(cq), "nothing uses the CQ");
 	row("man ibv_dealloc_pd", 0, ibv_dealloc_pd(pd), "nothing is left in the PD");

@@ -164,6 +164,7 @@ fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription
         hw_rev: 0,
         uverbs_index: 0,
         ports: vec![port],
+        twin_ports: hca.ports - 1,
         pci: pci_function(platform, hca),
         netdevs,
     })

@@ -325,7 +325,11 @@ impl Device {
 
     /// The port as the interfaces are now; its events are raised where it changed.
     pub(crate) fn port_now(&self) -> MutexGuard<'_, Known> {
-        self.port.now(|event| self.raise(AsyncEvent { event, source: EventSource::Port(1) }))
+        self.port.now(|event| {
+            for port in 1..=self.attr.phys_port_cnt {
+                self.raise(AsyncEvent { event, source: EventSource::Port(port) });
+            }
+        })
     }
 
     /// A port's P_Key.

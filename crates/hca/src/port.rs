@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The one port of a device.
+/// The port of a device; where it has several, what each of them shows: all are on the same interfaces.
 pub(crate) struct Port {
     watch: Option<Watch>,
     known: Mutex<Known>,

@@ -137,6 +137,8 @@ pub struct Function {
     pub interfaces: Vec<String>,
     /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
     pub vuid: Option<String>,
+    /// Ports of an HCA, on a software platform.
+    pub ports: u32,
     /// Bytes of device memory, on a software platform.
     pub memory_bytes: Option<u64>,
     /// Bytes of it that the BAR shows; on a real machine the largest BAR.
@@ -164,6 +166,7 @@ impl Function {
             driver: None,
             interfaces: Vec::new(),
             vuid: None,
+            ports: 1,
             memory_bytes: None,
             bar_bytes: None,
         }

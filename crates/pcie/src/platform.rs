@@ -148,6 +148,7 @@ struct FunctionEntry {
     class: u32,
     acs: Option<Vec<String>>,
     ats: Option<bool>,
+    ports: Option<u32>,
     memory_bytes: Option<u64>,
     bar_bytes: Option<u64>,
 }
@@ -201,6 +202,7 @@ impl File {
                     entry.name
                 )));
             }
+            let ports = ports(&entry)?;
             functions.push(Function {
                 name: entry.name,
                 role: entry.role,
@@ -209,6 +211,7 @@ impl File {
                 class: Some(entry.class),
                 acs: acs(entry.acs)?,
                 ats: entry.ats,
+                ports,
                 memory_bytes: entry.memory_bytes,
                 bar_bytes: entry.bar_bytes,
                 ..Function::new(entry.address, Kind::Endpoint, below(&entry.below)?)
@@ -226,6 +229,20 @@ impl File {
             }
         }
         Ok(Machine::new(self.cpu, hosts, functions)?)
+    }
+}
+
+/// Most ports of an HCA. InfiniBand's and sysfs's numbers go further, nobody's patience does.
+const MAX_PORTS: u32 = 1024;
+
+fn ports(entry: &FunctionEntry) -> Result<u32, PlatformError> {
+    match entry.ports {
+        None => Ok(1),
+        Some(ports) if entry.role == Role::Hca && (1..=MAX_PORTS).contains(&ports) => Ok(ports),
+        Some(ports) => Err(PlatformError::Value(format!(
+            "function {:?} has ports = {ports}; an HCA has 1 to {MAX_PORTS}, others have none",
+            entry.name
+        ))),
     }
 }
 
@@ -352,6 +369,14 @@ mod tests {
     }
 
     #[test]
+    fn an_hca_has_the_ports_that_the_file_says() {
+        let good = include_str!("default.toml");
+        assert_eq!(Platform::default().named("peerdma0").unwrap().ports, 1);
+        let many = good.replacen("role = \"hca\"", "role = \"hca\"\nports = 300", 1);
+        assert_eq!(Platform::from_toml(&many).unwrap().named("peerdma0").unwrap().ports, 300);
+    }
+
+    #[test]
     fn roles_and_names() {
         let platform = Platform::default();
         let hca = platform.with_role(Role::Hca).next().unwrap();
@@ -375,6 +400,9 @@ mod tests {
             ("address = \"0000:17:01.0\"", "address = \"17\"", "not a PCI address"),
             ("of = \"peerdma0\"", "of = \"mlx5_0\"", "HCA"),
             ("ats = true", "atz = true", "unknown field"),
+            ("role = \"hca\"", "role = \"hca\"\nports = 0", "1 to 1024"),
+            ("role = \"hca\"", "role = \"hca\"\nports = 1025", "1 to 1024"),
+            ("role = \"gpu\"", "role = \"gpu\"\nports = 2", "1 to 1024"),
             ("name = \"gpu1\"", "name = \"gpu0\"", "twice"),
             ("name = \"socket1\"", "name = \"socket0\"", "twice"),
             ("kind = \"switch-upstream\"", "kind = \"endpoint\"", "endpoint"),

@@ -57,6 +57,7 @@ fn device() -> DeviceDescription {
             link_width: 16,
         },
         netdevs: vec!["lo".into()],
+        twin_ports: 0,
     }
 }
 

@@ -27,6 +27,8 @@ pub struct DeviceDescription {
     pub uverbs_index: u32,
     /// Ports, the first is port 1.
     pub ports: Vec<Port>,
+    /// Ports after these, which show the same as the last of them and are links to it.
+    pub twin_ports: u32,
     /// The PCI function the device sits on.
     pub pci: PciFunction,
     /// Network interfaces shown below `device/net`.

@@ -188,6 +188,10 @@ impl Builder {
                 self.directory(&format!("{directory}/{base}/{empty}"));
             }
         }
+        let last = device.ports.len();
+        for twin in last + 1..=last + device.twin_ports as usize {
+            self.link(&format!("{directory}/ports/{twin}"), last.to_string());
+        }
         self.link_inside(&format!("class/infiniband/{}", device.name), &directory);
         self.link_inside(&format!("{directory}/subsystem"), "class/infiniband");
         self.link(&format!("{directory}/device"), format!("../../../{}", device.pci.bdf));

@@ -53,6 +53,7 @@ fn device() -> DeviceDescription {
             link_width: 16,
         },
         netdevs: vec!["lo".into()],
+        twin_ports: 0,
     }
 }
 
@@ -123,6 +124,20 @@ fn class_links_lead_to_the_attributes() {
     let expected = root.0.join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0");
     assert_eq!(function, fs::canonicalize(expected).unwrap());
     assert!(root.0.join(class).join("device/net/lo").symlink_metadata().is_ok());
+}
+
+#[test]
+fn every_port_is_there_and_twins_show_the_same() {
+    let root = TempDir::new("ports");
+    write_tree(&root.0, &DeviceDescription { twin_ports: 299, ..device() }).unwrap();
+    let ports = root.0.join("class/infiniband/peerdma0/ports");
+    assert_eq!(fs::read_dir(&ports).unwrap().count(), 300);
+    for number in [1, 2, 255, 256, 300] {
+        let gid = read(&ports, &format!("{number}/gids/1"));
+        assert_eq!(gid, "0000:0000:0000:0000:0000:ffff:0a00:0007\n", "{number}");
+        assert!(ports.join(number.to_string()).is_dir(), "{number}");
+    }
+    assert!(!ports.join("301").exists());
 }
 
 #[test]

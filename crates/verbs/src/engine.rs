@@ -165,6 +165,7 @@ fn start() -> Res<Engine> {
     let device = hca::Device::open(hca::DeviceConfig {
         attr: hca::DeviceAttr {
             vendor_id: NO_VENDOR,
+            phys_port_cnt: memory::ports(),
             ..hca::DeviceAttr::new(identity::NAME, device::guid())
         },
         comm: command_name(),

@@ -45,6 +45,11 @@ fn read_place() -> Option<Place> {
     Some(Place { hca: hca?, platform })
 }
 
+/// Ports of the HCA.
+pub fn ports() -> u32 {
+    place().map_or(1, |place| place.hca.ports)
+}
+
 /// The GPU at an address of the platform.
 pub fn gpu(address: pcie::Address) -> Res<&'static Function> {
     place()?.platform.machine().function(address).ok_or(Errno(libc::ENODEV))

@@ -84,6 +84,8 @@ impl Qp {
     }
 }
 
+const PSN_MASK: u32 = 0x00ff_ffff;
+
 fn qp_type(value: c_uint) -> Res<QpType> {
     match value {
         2 => Ok(QpType::Rc),
@@ -452,8 +454,9 @@ fn attr_from_c(attr: &ibv_qp_attr, mask: AttrMask) -> Res<hca::QpAttr> {
         path_mtu: attr.path_mtu,
         path_mig_state: attr.path_mig_state,
         qkey: attr.qkey,
-        rq_psn: attr.rq_psn,
-        sq_psn: attr.sq_psn,
+        // ib_core cuts them to 24 bits and goes on.
+        rq_psn: attr.rq_psn & PSN_MASK,
+        sq_psn: attr.sq_psn & PSN_MASK,
         dest_qp_num: attr.dest_qp_num,
         access,
         cap: cap_from_c(&attr.cap),

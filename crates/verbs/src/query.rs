@@ -128,7 +128,7 @@ fn device_attr(attr: &hca::DeviceAttr) -> ibv_device_attr {
         max_srq_sge: int(attr.max_srq_sge),
         max_pkeys: attr.max_pkeys as u16,
         local_ca_ack_delay: LOCAL_CA_ACK_DELAY,
-        phys_port_cnt: attr.phys_port_cnt as u8,
+        phys_port_cnt: u8::try_from(attr.phys_port_cnt).unwrap_or(u8::MAX),
     }
 }
 

@@ -11,26 +11,22 @@ use sysfs::{
 /// GID type as the kernel spells it.
 const ROCE_V2: &str = "RoCE v2";
 /// Files of a port that change.
-const CHANGING: [&str; 5] = [
-    "ports/1/gids/",
-    "ports/1/gid_attrs/",
-    "ports/1/state",
-    "ports/1/phys_state",
-    "ports/1/hw_counters/",
-];
+const CHANGING: [&str; 5] = ["gids/", "gid_attrs/", "state", "phys_state", "hw_counters/"];
 
 /// Content of a changing attribute; `None` leaves the answer to the tree.
 pub fn attribute(path: &str) -> Option<Vec<u8>> {
     if let Some((client, file)) = peer(path) {
         return umem::PeerClients::process().attribute(client, file).map(String::into_bytes);
     }
-    let below =
-        path.strip_prefix("class/infiniband/")?.strip_prefix(identity::NAME)?.strip_prefix('/')?;
-    if !CHANGING.iter().any(|changing| below.starts_with(changing)) {
+    let device = format!("class/infiniband/{}/ports/", identity::NAME);
+    let (number, file) = path.strip_prefix(&device)?.split_once('/')?;
+    if !CHANGING.iter().any(|changing| file.starts_with(changing)) {
         return None;
     }
     let engine = engine::running_now()?;
-    Some(sysfs::content(&description(&engine)?, path)?.into_bytes())
+    engine.device.port(number.parse().ok()?).ok()?;
+    // All ports show the same, so one describes them.
+    Some(sysfs::content(&description(&engine)?, &format!("{device}1/{file}"))?.into_bytes())
 }
 
 /// Client and file of a path below the Peer-Direct clients.
@@ -81,6 +77,7 @@ fn description(engine: &Engine) -> Option<DeviceDescription> {
         hw_rev: 0,
         uverbs_index: 0,
         ports: vec![port],
+        twin_ports: 0,
         pci: nowhere(),
         netdevs: Vec::new(),
     })

@@ -219,8 +219,9 @@ impl Transport {
         check_placement(&wr.op, length)?;
         match (self.kind, &wr.datagram) {
             (QpType::Ud, None) => Err(Error::Invalid("a datagram needs a destination")),
-            (QpType::Ud, Some(_)) if length > self.mtu.into() => {
-                Err(Error::Invalid("a datagram is longer than the MTU"))
+            // What IBV_DEVICE_UD_AV_PORT_ENFORCE promises (IBA 10.2.2.2).
+            (QpType::Ud, Some(to)) if to.ah.attr().port_num != self.attr.port_num => {
+                Err(Error::Invalid("the address handle is of another port than the QP"))
             }
             (QpType::RawPacket, _) => check_frame(length),
             _ => Ok(()),

@@ -109,11 +109,22 @@ fn check_transition(
     Ok(next)
 }
 
-/// Checks the values of the attributes that `mask` names.
-fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> {
+/// `IBV_MIG_MIGRATED`: IBA 17.2.8 lets a QP arm only once it has an alternate path, which ib_core refuses on RoCE.
+const MIGRATED: u32 = 0;
+
+/// Checks the values of the attributes that `mask` names, for a QP on `port`. Which ports there are the device knows.
+fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8, port: u8) -> Result<()> {
     type M = AttrMask;
+    let path_port = if mask.contains(M::PORT) {
+        attr.port_num
+    } else if mask.contains(M::STATE) {
+        port
+    } else {
+        // In SQD a path alone moves the port as well (`modify_qp` of uverbs).
+        attr.ah.port_num
+    };
     let checks = [
-        (M::PORT, attr.port_num != 1, "there is only port 1"),
+        (M::PORT, attr.port_num == 0, "ports count from 1"),
         (M::PKEY_INDEX, attr.pkey_index != 0, "the P_Key table has one entry"),
         (M::PATH_MTU, !(1..=5).contains(&attr.path_mtu), "path_mtu is 1 (256 bytes) to 5 (4096)"),
         (M::TIMEOUT, attr.timeout > 31, "timeout has 5 bits"),
@@ -130,7 +141,13 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
             "max_dest_rd_atomic above the limit",
         ),
         (M::AV, !attr.ah.is_global, "RoCE needs a GRH in the address vector"),
-        (M::AV, attr.ah.port_num != 1, "there is only port 1"),
+        (M::AV, attr.ah.port_num != path_port, "the path leaves by another port than the QP's"),
+        (
+            M::PATH_MIG_STATE,
+            attr.path_mig_state != MIGRATED,
+            "a QP without an alternate path stays migrated",
+        ),
+        (M::ALT_PATH, true, "RoCE has no alternate paths"),
         (
             M::ACCESS_FLAGS,
             // programs hand in the flags of their regions; drivers take on-demand here and mean nothing by it
@@ -142,9 +159,6 @@ fn check_values(attr: &QpAttr, mask: AttrMask, max_rd_atomic: u8) -> Result<()> 
         if mask.contains(names) && wrong {
             return Err(Error::Invalid(why));
         }
-    }
-    if mask.intersects(M::ALT_PATH | M::PATH_MIG_STATE) {
-        return Err(Error::Invalid("path migration is not offered"));
     }
     Ok(())
 }
@@ -160,7 +174,7 @@ pub(super) fn reset_attr(cap: QpCap) -> QpAttr {
         qp_state: QpState::Reset,
         cur_qp_state: QpState::Reset,
         path_mtu: 5,
-        path_mig_state: 0,
+        path_mig_state: MIGRATED,
         qkey: 0,
         rq_psn: 0,
         sq_psn: 0,
@@ -193,7 +207,7 @@ impl Transport {
     /// [`Error::Invalid`] for a transition, a set of attributes or a value that is not legal; nothing has changed then.
     pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask, cx: &mut Cx<'_>) -> Result<()> {
         let next = check_transition(self.kind, self.state, attr, mask)?;
-        check_values(attr, mask, self.max_rd_atomic)?;
+        check_values(attr, mask, self.max_rd_atomic, self.attr.port_num)?;
         self.now = Some(cx.now);
         self.take_attributes(attr, mask);
         let previous = self.state;
@@ -237,7 +251,7 @@ impl Transport {
         take(M::PKEY_INDEX, &mut |own| own.pkey_index = attr.pkey_index);
         take(M::PORT, &mut |own| own.port_num = attr.port_num);
         take(M::QKEY, &mut |own| own.qkey = attr.qkey);
-        take(M::AV, &mut |own| own.ah = attr.ah);
+        take(M::AV, &mut |own| (own.ah, own.port_num) = (attr.ah, attr.ah.port_num));
         take(M::PATH_MTU, &mut |own| own.path_mtu = attr.path_mtu);
         take(M::TIMEOUT, &mut |own| own.timeout = attr.timeout);
         take(M::RETRY_CNT, &mut |own| own.retry_cnt = attr.retry_cnt);

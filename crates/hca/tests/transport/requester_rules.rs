@@ -457,7 +457,8 @@ fn operations_are_those_of_the_service() {
             node.connect(&Setup::new(kind));
             let mut wr = send_wr(1, op, &[]);
             if kind == QpType::Ud {
-                let ah = device::AddressHandle::unrouted(AhAttr::default());
+                let ah =
+                    device::AddressHandle::unrouted(AhAttr { port_num: 1, ..AhAttr::default() });
                 wr.datagram = Some(Datagram { ah, remote_qpn: 1, remote_qkey: 1 });
             }
             assert_eq!(node.qp.post_send(wr).is_ok(), offered, "{kind:?} {op:?}");

@@ -176,7 +176,8 @@ fn in_state(kind: QpType, state: QpState) -> Option<Node> {
             let bad = Sge { addr: 0, length: 64, lkey: 0 };
             let mut wr = send_wr(1, SendOp::Send, &[bad]);
             if kind == QpType::Ud {
-                let ah = device::AddressHandle::unrouted(AhAttr::default());
+                let ah =
+                    device::AddressHandle::unrouted(AhAttr { port_num: 1, ..AhAttr::default() });
                 wr.datagram = Some(Datagram { ah, remote_qpn: 1, remote_qkey: 1 });
             }
             node.post_send(wr);
@@ -189,7 +190,6 @@ fn in_state(kind: QpType, state: QpState) -> Option<Node> {
 
 #[test]
 fn every_transition_with_every_attribute() {
-    let migration = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
     let mut tried = 0;
     for kind in KINDS {
         for from in STATES {
@@ -223,14 +223,37 @@ fn every_transition_with_every_attribute() {
                     assert!(!attempt(base - missing), "{context} without {missing:?}");
                 }
                 for extra in AttrMask::all() - base {
-                    // Path migration may be asked for there, but is not offered.
-                    let allowed = optional.contains(extra) && !migration.contains(extra);
+                    // The transition allows an alternate path, RoCE does not.
+                    let allowed = optional.contains(extra) && extra != AttrMask::ALT_PATH;
                     assert_eq!(attempt(base | extra), allowed, "{context} with {extra:?}");
                 }
             }
         }
     }
     assert!(tried > 1500, "{tried}");
+}
+
+#[test]
+fn without_an_alternate_path_a_qp_stays_migrated() {
+    let mut node = in_state(QpType::Rc, Rts).unwrap();
+    for path_mig_state in [1, 2, 3, u32::MAX] {
+        let wrong = QpAttr { path_mig_state, ..attr(Rts, Rts) };
+        assert!(matches!(node.modify(&wrong, AttrMask::PATH_MIG_STATE), Err(Error::Invalid(_))));
+    }
+    node.modify(&attr(Rts, Rts), AttrMask::PATH_MIG_STATE).unwrap();
+    assert_eq!(node.qp.query().path_mig_state, 0);
+}
+
+#[test]
+fn a_drained_qp_moves_to_the_port_of_its_new_path() {
+    let mut node = in_state(QpType::Rc, Sqd).unwrap();
+    let ah = AhAttr { port_num: 3, ..attr(Sqd, Sqd).ah };
+    let moved = QpAttr { ah, ..attr(Sqd, Sqd) };
+    let both = AttrMask::AV | AttrMask::PORT;
+    assert!(node.modify(&moved, both).is_err(), "the port given is another");
+    node.modify(&moved, AttrMask::AV).unwrap();
+    assert_eq!(node.qp.query().port_num, 3);
+    node.modify(&QpAttr { port_num: 3, ..moved }, both).unwrap();
 }
 
 #[test]
@@ -254,7 +277,7 @@ fn values_are_checked() {
     let fine = |state| attr(state, Reset);
     type Change = fn(&mut QpAttr);
     let init: [Change; 3] =
-        [|a| a.port_num = 2, |a| a.pkey_index = 1, |a| a.access = Access::ZERO_BASED];
+        [|a| a.port_num = 0, |a| a.pkey_index = 1, |a| a.access = Access::ZERO_BASED];
     let rtr: [Change; 9] = [
         |a| a.path_mtu = 0,
         |a| a.path_mtu = 6,
@@ -309,7 +332,8 @@ fn posting_depends_on_the_state() {
                 wr.payload = Payload::Inline(vec![0; 14].into());
             }
             if kind == QpType::Ud {
-                let ah = device::AddressHandle::unrouted(AhAttr::default());
+                let ah =
+                    device::AddressHandle::unrouted(AhAttr { port_num: 1, ..AhAttr::default() });
                 wr.datagram = Some(Datagram { ah, remote_qpn: 1, remote_qkey: 1 });
             }
             let may_send = !matches!(state, Reset | Init | Rtr) && kind != QpType::XrcRecv;

@@ -253,7 +253,7 @@ fn a_dropped_datagram_keeps_the_shared_receive_it_took() {
 }
 
 fn to(remote_qpn: u32, remote_qkey: u32) -> Option<Datagram> {
-    let ah = device::AddressHandle::unrouted(AhAttr::default());
+    let ah = device::AddressHandle::unrouted(AhAttr { port_num: 1, ..AhAttr::default() });
     Some(Datagram { ah, remote_qpn, remote_qkey })
 }
 
