@@ -516,6 +516,38 @@ static void posting(void)
 	free(memory);
 }
 
+/* A datagram longer than the port's MTU is not sent, and that is no error (IBA C10-93.1.1). */
+static void datagrams_beyond_the_mtu(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_send_wr send, struct ibv_sge *sge)
+{
+	static char room[40 + 16];
+	struct ibv_mr *mr = ibv_reg_mr(pd, room, sizeof(room), LOCAL);
+	struct ibv_port_attr port;
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	if (!mr || ibv_query_port(context, 1, &port))
+		fail("the port's MTU");
+	const uint32_t lengths[] = { (128u << port.active_mtu) + 1, 4097, 16 };
+	send.send_flags = IBV_SEND_SIGNALED;
+	receive(qp, 9, room, sizeof(room), mr->lkey);
+	for (int i = 0; i < 3; i++) {
+		sge->length = lengths[i];
+		send.wr_id = i;
+		row("IBA C10-93.1.1", 0, ibv_post_send(qp, &send, &bad), "post a datagram of %u bytes", lengths[i]);
+	}
+	unsigned sent = 0, received = 0;
+	for (int i = 0; i < 4; i++) {
+		if (!wait_for(cq, &wc, 10) || wc.status)
+			fail("a datagram's completion");
+		if (wc.opcode == IBV_WC_RECV)
+			received += wc.byte_len;
+		else
+			sent++;
+	}
+	equal("IBA C10-93.1.1", 3, sent, "datagrams completed");
+	equal("IBA C10-93.1.1", 40 + 16, received, "bytes of the one that arrived");
+	ibv_dereg_mr(mr);
+}
+
 static void posting_datagrams(void)
 {
 	const char *page = MAN("ibv_post_send");
@@ -531,9 +563,7 @@ static void posting_datagrams(void)
 	send.wr.ud.ah = ah;
 	send.wr.ud.remote_qpn = qp->qp_num;
 	send.wr.ud.remote_qkey = QKEY;
-	sge.length = 4097;
-	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a datagram longer than any MTU");
-	sge.length = 16;
+	datagrams_beyond_the_mtu(qp, own, send, &sge);
 	send.opcode = IBV_WR_RDMA_WRITE;
 	row(page, EINVAL, ibv_post_send(qp, &send, &bad), "post a WRITE on UD");
 	send.opcode = IBV_WR_RDMA_READ;

@@ -78,7 +78,7 @@ counters! {
     RxDropped = "rx_dropped",
     /// Messages that found no receive request.
     OutOfBuffer = "out_of_buffer",
-    /// Datagrams that the system would not send.
+    /// Datagrams longer than the port's MTU, or that the system would not send.
     TxRefused = "tx_refused",
     /// Pages of on-demand regions that accesses had brought in; the names are those of `rdma statistic show mr`.
     PageFaults = "page_faults",

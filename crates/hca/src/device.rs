@@ -282,15 +282,19 @@ impl Device {
     pub fn port(&self, port: u32) -> Result<PortAttr> {
         self.check_port(port)?;
         let port = self.port_now();
-        let mtu_bytes = self.mtu_bytes.unwrap_or_else(|| port.gids.active_mtu());
         Ok(PortAttr {
             active: port.state.active,
             max_mtu: MTU_4096,
-            active_mtu: wire::mtu::code(mtu_bytes).unwrap_or(MTU_4096),
+            active_mtu: wire::mtu::code(self.active_mtu()).unwrap_or(MTU_4096),
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
         })
+    }
+
+    /// Bytes of the ports' active MTU.
+    pub(crate) fn active_mtu(&self) -> u32 {
+        self.mtu_bytes.unwrap_or_else(|| self.port.active_mtu())
     }
 
     fn check_port(&self, port: u32) -> Result<()> {

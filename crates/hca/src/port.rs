@@ -7,12 +7,15 @@ use crate::types::EventType;
 use link::{Changes, GidEntry, GidTable, Watch};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The port of a device; where it has several, what each of them shows: all are on the same interfaces.
 pub(crate) struct Port {
     watch: Option<Watch>,
     known: Mutex<Known>,
+    /// Of what is known, for whoever asks with each packet.
+    active_mtu: AtomicU32,
 }
 
 /// What is known of the port.
@@ -73,12 +76,18 @@ impl Port {
         let mut known = Known::default();
         let changes = known.gids.refresh()?;
         let _ = known.follow(&changes);
-        Ok(Port { watch, known: Mutex::new(known) })
+        let active_mtu = AtomicU32::new(known.gids.active_mtu());
+        Ok(Port { watch, known: Mutex::new(known), active_mtu })
     }
 
     /// Readable when the interfaces changed; `None` where the system does not tell.
     pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Bytes of the path MTU that all interfaces carried when somebody looked last, 256 to 4096.
+    pub(crate) fn active_mtu(&self) -> u32 {
+        self.active_mtu.load(Relaxed)
     }
 
     /// What was known when somebody looked last.
@@ -95,6 +104,7 @@ impl Port {
             && let Ok(changes) = known.gids.refresh()
         {
             known.stale = false;
+            self.active_mtu.store(known.gids.active_mtu(), Relaxed);
             known.follow(&changes).for_each(report);
         }
         known

@@ -543,6 +543,10 @@ impl Tx for Out<'_> {
         Ok(())
     }
 
+    fn port_mtu(&self) -> u32 {
+        self.device.active_mtu()
+    }
+
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
             To::Peer => self.way?.room(bytes, now),

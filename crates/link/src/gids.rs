@@ -142,8 +142,11 @@ impl GidTable {
     /// The largest path MTU of InfiniBand, 256 to 4096 bytes, whose packets fit every interface with
     /// an entry and a carrier; loopback counts only where there is no other.
     pub fn active_mtu(&self) -> u32 {
-        let least = self.iter().filter(|(_, entry)| entry.up && !entry.loopback);
-        let least = least.map(|(_, entry)| entry.mtu).min().unwrap_or(u32::MAX);
+        let least = |loopback| {
+            let alike = self.iter().filter(move |(_, e)| e.up && e.loopback == loopback);
+            alike.map(|(_, entry)| entry.mtu).min()
+        };
+        let least = least(false).or_else(|| least(true)).unwrap_or(u32::MAX);
         [4096, 2048, 1024, 512]
             .into_iter()
             .find(|mtu| mtu + PACKET_OVERHEAD_BYTES <= least)
@@ -310,5 +313,8 @@ mod tests {
             assert_eq!(table(mtus).active_mtu(), active, "{mtus:?}");
         }
         assert_eq!(GidTable::default().active_mtu(), 4096);
+        let mut alone = GidTable::default();
+        alone.update(entries(&[interface(1, 1500)], &[address(1, "127.0.0.1")]));
+        assert_eq!(alone.active_mtu(), 1024, "loopback, where there is no other");
     }
 }

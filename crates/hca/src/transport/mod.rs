@@ -71,6 +71,11 @@ pub trait Tx {
         Err(AccessError::Unreachable)
     }
 
+    /// Bytes of the port's active MTU, as a query answers it, 256 to 4096. No datagram beyond it leaves.
+    fn port_mtu(&self) -> u32 {
+        4096
+    }
+
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an
     /// Ethernet fabric with priority flow control would answer by pausing it.
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {

@@ -432,7 +432,12 @@ impl Transport {
                     wqe.phase = Phase::Failed(status, vendor_err);
                     return self.fail_if_oldest(cx);
                 }
-                if wqe.is_local() {
+                // C10-93.1.1: nothing of a datagram beyond the port's MTU leaves, and that is no error.
+                let too_long = self.kind == QpType::Ud && wqe.length > cx.tx.port_mtu();
+                if too_long {
+                    cx.counters.count(Counter::TxRefused, 1);
+                }
+                if too_long || wqe.is_local() {
                     self.complete_oldest(cx);
                     continue;
                 }

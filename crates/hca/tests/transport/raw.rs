@@ -32,8 +32,8 @@ fn a_request_goes_out_as_it_is_and_completes() {
     let mut inline = send_wr(2, SendOp::Send, &[]);
     inline.payload = Payload::Inline(bytes[..14].into());
     node.post_send(inline);
-    assert_eq!(node.out.1, [bytes.clone(), bytes[..14].to_vec()]);
-    assert!(node.out.0.is_empty(), "no packets of RoCE");
+    assert_eq!(node.out.frames, [bytes.clone(), bytes[..14].to_vec()]);
+    assert!(node.out.packets.is_empty(), "no packets of RoCE");
     let done: Vec<_> = node.told.sent.iter().map(|d| (d.wr_id, d.status, d.byte_len)).collect();
     assert_eq!(done, [(1, WcStatus::Success, 9000), (2, WcStatus::Success, 14)]);
     assert_eq!(node.counted(Counter::SentPackets), 2);
@@ -54,7 +54,7 @@ fn only_whole_frames_are_sent() {
         assert!(matches!(node.qp.post_send(wrong), Err(Error::Invalid(_))));
     }
     node.post_send(send_wr(1, SendOp::Send, &[region.sge(0, 1 << 16)]));
-    assert_eq!(node.out.1[0].len(), 1 << 16);
+    assert_eq!(node.out.frames[0].len(), 1 << 16);
 }
 
 #[test]

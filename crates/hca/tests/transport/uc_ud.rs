@@ -276,10 +276,27 @@ fn datagrams_name_their_destination_and_source() {
     assert_eq!((out[0].psn(), out[1].psn()), (5000, 5001));
     let sent: Vec<_> = node.told.sent.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(sent, [1, 2].map(|id| (id, WcStatus::Success)));
-    let mut long = send_wr(3, SendOp::Send, &[region.sge(0, 4097)]);
-    assert!(matches!(node.qp.post_send(long.clone()), Err(Error::Invalid(_))), "no destination");
-    long.datagram = to(1, 1);
-    assert!(matches!(node.qp.post_send(long), Err(Error::Invalid(_))), "longer than the MTU");
+    let astray = send_wr(3, SendOp::Send, &[region.sge(0, 8)]);
+    assert!(matches!(node.qp.post_send(astray), Err(Error::Invalid(_))), "no destination");
+}
+
+/// IBA C10-93.1.1: it is not sent, and that is no error.
+#[test]
+fn a_datagram_beyond_the_mtu_of_the_port_stays_here() {
+    let mut node = node(QpType::Ud);
+    let region = node.register(8192);
+    node.out.port_mtu = 1024;
+    for (id, len) in [(1, 1025), (2, 8192), (3, 1024)] {
+        let mut wr = send_wr(id, SendOp::Send, &[region.sge(0, len)]);
+        wr.datagram = to(0x77, 0x2222);
+        node.post_send(wr);
+    }
+    let out = node.emitted();
+    assert_eq!(out.iter().map(|packet| packet.payload.len()).collect::<Vec<_>>(), [1024]);
+    let sent: Vec<_> = node.told.sent.iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(sent, [1, 2, 3].map(|id| (id, WcStatus::Success)));
+    assert_eq!(node.counted(Counter::TxRefused), 2);
+    assert_eq!(node.qp.state(), QpState::Rts);
 }
 
 #[test]

@@ -122,11 +122,24 @@ impl Count for Counts {
     }
 }
 
-/// Emitted packets, in order, and emitted frames.
-#[derive(Default)]
-pub struct Outbox(pub Vec<Packet>, pub Vec<Vec<u8>>);
+/// Emitted packets, in order, and emitted frames, at a port.
+pub struct Outbox {
+    pub packets: Vec<Packet>,
+    pub frames: Vec<Vec<u8>>,
+    pub port_mtu: u32,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox { packets: Vec::new(), frames: Vec::new(), port_mtu: 4096 }
+    }
+}
 
 impl Tx for Outbox {
+    fn port_mtu(&self) -> u32 {
+        self.port_mtu
+    }
+
     fn packet(
         &mut self,
         _to: To<'_>,
@@ -136,14 +149,14 @@ impl Tx for Outbox {
     ) -> Result<(), AccessError> {
         let mut payload = vec![0; payload_len];
         fill(&mut payload, &mut Fold::off())?;
-        self.0.push(Packet { headers: *headers, payload });
+        self.packets.push(Packet { headers: *headers, payload });
         Ok(())
     }
 
     fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> Result<(), AccessError> {
         let mut frame = vec![0; len];
         fill(&mut frame, &mut Fold::off())?;
-        self.1.push(frame);
+        self.frames.push(frame);
         Ok(())
     }
 }
@@ -370,7 +383,7 @@ impl Node {
     pub fn feed(&mut self, packet: &Packet) -> Vec<Packet> {
         self.receive(packet);
         self.end_of_batch();
-        std::mem::take(&mut self.out.0)
+        std::mem::take(&mut self.out.packets)
     }
 
     pub fn receive(&mut self, packet: &Packet) {
@@ -395,11 +408,11 @@ impl Node {
 
     pub fn timer(&mut self) -> Vec<Packet> {
         self.with(|qp, cx| qp.timer(cx));
-        std::mem::take(&mut self.out.0)
+        std::mem::take(&mut self.out.packets)
     }
 
     pub fn emitted(&mut self) -> Vec<Packet> {
-        std::mem::take(&mut self.out.0)
+        std::mem::take(&mut self.out.packets)
     }
 
     /// Takes the QP to RTS.
