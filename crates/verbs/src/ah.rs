@@ -67,7 +67,7 @@ pub fn attr_to_c(attr: &hca::AhAttr) -> ibv_ah_attr {
 
 fn create(pd: &Pd, attr: &ibv_ah_attr) -> Res<*mut ibv_ah> {
     let context = pd.context()?;
-    let hca = context.device().create_ah(pd.hca(), &attr_from_c(attr))?;
+    let hca = context.device().create_ah(pd.hca()?, &attr_from_c(attr))?;
     let c = ibv_ah { context: context.as_c(), pd: pd.as_c(), handle: 0 };
     Ok(give(Box::new(Ah { c: UnsafeCell::new(c), hca })))
 }

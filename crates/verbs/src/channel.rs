@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::ffi::{Errno, INVALID, Res, arg_mut, count, pointer, quiet, status};
 use crate::fifo::{self, Fifo};
+use crate::lives::PerLife;
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,7 +19,7 @@ pub type CqEvents = Fifo<usize>;
 #[repr(C)]
 pub struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
-    events: Arc<CqEvents>,
+    events: PerLife<Arc<CqEvents>>,
     /// Completion queues that report here.
     users: AtomicU32,
 }
@@ -35,15 +36,21 @@ impl Channel {
         unsafe { (*self.c.get()).context }
     }
 
+    /// Its events; a forked child has its own.
+    fn events(&self) -> Res<&Arc<CqEvents>> {
+        self.events.get(|last| Ok(Arc::new(Fifo::instead_of(last.fd())?)))
+    }
+
     /// A completion queue begins to report here.
-    pub fn attach(&self) -> Arc<Notifier> {
+    pub fn attach(&self) -> Res<Arc<Notifier>> {
+        let events = self.events()?.clone();
         self.count_users(1);
-        Arc::new(Notifier { events: self.events.clone(), cq: AtomicUsize::new(0) })
+        Ok(Arc::new(Notifier { events, cq: AtomicUsize::new(0) }))
     }
 
     /// A completion queue is gone: its events too. Nothing notifies of it any more: it has no users.
     pub fn detach(&self, cq: usize) {
-        self.events.remove(|&event| event == cq);
+        self.events.latest().remove(|&event| event == cq);
         self.count_users(-1);
     }
 
@@ -85,6 +92,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         let context = unsafe { Context::of(context) }?;
         let events = Arc::new(Fifo::new()?);
         let c = ibv_comp_channel { context: context.as_c(), fd: events.fd(), refcnt: 0 };
+        let events = PerLife::new(events);
         Ok(give(Box::new(Channel { c: UnsafeCell::new(c), events, users: AtomicU32::new(0) })))
     })
 }
@@ -115,13 +123,15 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         let fd = count(|| {
             // SAFETY: the program passes a live channel, whose context is open.
             let channel = unsafe { object::<Channel>(channel) }?;
+            // Of its parent's queues a forked child hears nothing.
+            let events = channel.events.present()?;
             // SAFETY: as above.
             unsafe { Context::of(channel.context()) }?;
             // Before the wait: an event may not lose its unit to a call that fails.
             if cq.is_null() || cq_context.is_null() {
                 return Err(INVALID);
             }
-            Ok(channel.events.fd())
+            Ok(events.fd())
         });
         if fd < 0 || !fifo::wait(fd) {
             return -1;
@@ -147,7 +157,7 @@ unsafe fn take_event(
     // SAFETY: the caller's promise.
     let (channel, cq, cq_context) =
         unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
-    let taken = channel.events.take(|event| {
+    let taken = channel.events()?.take(|event| {
         // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
         let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
         found.inspect(|cq| cq.completion_acks().delivered())

@@ -10,6 +10,7 @@ use crate::{counters, cq, cq_ex, device, dm, flow, mr, mw, pd, post, qp, query, 
 use descriptors::Kept;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -40,7 +41,7 @@ pub struct Ucontext {
     /// A unique inode, by which an import finds us.
     cmd_fd: Kept,
     next_handle: AtomicU32,
-    objects: Mutex<HashMap<u32, Owned>>,
+    objects: PerLife<Mutex<HashMap<u32, Owned>>>,
 }
 
 impl Ucontext {
@@ -52,12 +53,19 @@ impl Ucontext {
         }
         // SAFETY: `fd` was just created and belongs to nobody else.
         let cmd_fd = Kept::here(unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(Ucontext { cmd_fd, next_handle: AtomicU32::new(1), objects: Mutex::default() })
+        let objects = PerLife::new(Mutex::default());
+        Ok(Ucontext { cmd_fd, next_handle: AtomicU32::new(1), objects })
     }
 
-    /// The objects by handle.
+    /// The objects of this process by handle.
     pub fn objects(&self) -> MutexGuard<'_, HashMap<u32, Owned>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        let Ok(objects) = self.objects.get(|_| Ok::<_, Infallible>(Mutex::default()));
+        objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files what a forked child has in the place of its parent's object.
+    pub fn renew(&self, handle: u32, object: Owned) {
+        self.objects().insert(handle, object);
     }
 
     /// Files an object under a new handle.
@@ -88,13 +96,33 @@ impl Drop for Ucontext {
     }
 }
 
+/// What a context has of the engine.
+struct Life {
+    engine: Arc<Engine>,
+    events: Arc<Events>,
+}
+
+impl Life {
+    fn begin(events: Events) -> Res<Life> {
+        let engine = engine::get()?;
+        let events = Arc::new(events);
+        engine.sink.add_context(events.clone());
+        Ok(Life { engine, events })
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.engine.sink.remove_context(&self.events);
+    }
+}
+
 /// An open context.
 #[repr(C)]
 pub struct Context {
     c: UnsafeCell<verbs_context>,
-    engine: Arc<Engine>,
+    life: PerLife<Life>,
     ucontext: Arc<Ucontext>,
-    events: Arc<Events>,
 }
 
 /// The contexts whose `cmd_fd` an import may name.
@@ -102,18 +130,16 @@ static OPEN: Mutex<Vec<std::sync::Weak<Ucontext>>> = Mutex::new(Vec::new());
 
 impl Context {
     fn open(ucontext: Arc<Ucontext>) -> Res<*mut ibv_context> {
-        let engine = engine::get()?;
-        let events = Arc::new(Fifo::new()?);
-        engine.sink.add_context(events.clone());
-        let c = tables(ucontext.cmd_fd.as_raw_fd(), events.fd());
-        let context = Box::new(Context { c: UnsafeCell::new(c), engine, ucontext, events });
-        let context = Box::into_raw(context);
+        let life = Life::begin(Fifo::new()?)?;
+        let c = tables(ucontext.cmd_fd.as_raw_fd(), life.events.fd());
+        let life = PerLife::new(life);
+        let context = Box::into_raw(Box::new(Context { c: UnsafeCell::new(c), life, ucontext }));
         // SAFETY: `context` is live and `context` lies inside its first field.
         Ok(unsafe { &raw mut (*(*context).c.get()).context })
     }
 
-    /// The context behind the program's pointer: EIO when its device is lost, in a forked child. Whatever touches an
-    /// object asks this first, since there the object's locks may be held for ever.
+    /// The context behind the program's pointer. In a forked child it begins a life of its own, with an engine and
+    /// asynchronous events of its own.
     ///
     /// # Safety
     /// `context` is null or an open context of ours.
@@ -123,6 +149,7 @@ impl Context {
         }
         // SAFETY: the caller's promise.
         let context = unsafe { &*Context::whole(context) };
+        context.life.get(|last| Life::begin(Fifo::instead_of(last.events.fd())?))?;
         context.device().alive()?;
         Ok(context)
     }
@@ -144,12 +171,12 @@ impl Context {
 
     /// The device.
     pub fn device(&self) -> &Arc<hca::Device> {
-        &self.engine.device
+        &self.life.latest().engine.device
     }
 
     /// The process's engine.
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+        &self.life.latest().engine
     }
 
     /// The objects.
@@ -159,7 +186,7 @@ impl Context {
 
     /// The asynchronous events.
     pub fn events(&self) -> &Arc<Events> {
-        &self.events
+        &self.life.latest().events
     }
 }
 
@@ -266,17 +293,17 @@ pub fn inode(fd: c_int) -> Res<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// `ibv_close_device(3)`. A context of the parent process only goes out of use in a forked child.
+/// `ibv_close_device(3)`. Nothing of the parent process ends with its context in a forked child.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
         // SAFETY: the program passes an open context.
-        match unsafe { Context::of(context) } {
-            Ok(context) => context.engine.sink.remove_context(&context.events),
-            Err(INVALID) => return Err(INVALID),
-            Err(_) => return Ok(()),
+        let whole = unsafe { Context::whole(context) };
+        // SAFETY: as above.
+        let used_here = unsafe { &*whole }.life.present();
+        if used_here.is_ok_and(|life| life.engine.device.alive().is_ok()) {
+            // SAFETY: it came from `Box::into_raw` in `Context::open`, and the program does not use it any more.
+            drop(unsafe { Box::from_raw(whole) });
         }
-        // SAFETY: it came from `Box::into_raw` in `Context::open`, and the program does not use it any more.
-        drop(unsafe { Box::from_raw(Context::whole(context)) });
         Ok(())
     })
 }

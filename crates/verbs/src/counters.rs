@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use hca::{FlowCount, FlowCounters};
 use std::cell::UnsafeCell;
@@ -20,6 +21,7 @@ const PREFER_CACHED: u32 = 1;
 pub struct Counters {
     c: UnsafeCell<ibv_counters>,
     hca: Arc<FlowCounters>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -33,8 +35,9 @@ impl Counters {
         &self.hca
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -52,7 +55,7 @@ pub(crate) unsafe extern "C" fn create_counters(
             return Err(UNSUPPORTED);
         }
         let c = UnsafeCell::new(ibv_counters { context: context.as_c() });
-        Ok(give(Box::new(Counters { c, hca: FlowCounters::new() })))
+        Ok(give(Box::new(Counters { c, hca: FlowCounters::new(), made: Made::now() })))
     })
 }
 

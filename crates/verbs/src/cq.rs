@@ -7,6 +7,7 @@ use crate::baton::Baton;
 use crate::channel::Channel;
 use crate::context::{Context, Owned};
 use crate::ffi::{Errno, INVALID, Res, count, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use std::cell::{Cell, UnsafeCell};
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Cq {
     c: UnsafeCell<ibv_cq_ex>,
     hca: Arc<hca::Cq>,
+    made: Made,
     async_acks: Arc<Acks>,
     completion_acks: Acks,
     /// Held from `start_poll` to `end_poll`, unless the program promised to use one thread.
@@ -67,8 +69,9 @@ impl Cq {
         &self.completion_acks
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.as_c()).context) }
     }
@@ -125,7 +128,7 @@ pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
     }
     // SAFETY: the caller's promise.
     let memory = unsafe { allocate(context, wanted.domain, wanted.cqe) }?;
-    let notifier = channel.map(Channel::attach);
+    let notifier = channel.map(Channel::attach).transpose()?;
     let notify = notifier.clone().map(|notifier| notifier as Arc<dyn hca::CqNotify>);
     let place = memory.as_ref().map(Allocation::memory);
     let hca = context.device().create_cq_in(wanted.cqe, notify, place).inspect_err(|_| {
@@ -144,6 +147,7 @@ pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
     c.base.cqe = hca.capacity() as c_int;
     let async_acks = Arc::new(Acks::default());
     let cq = Box::new(Cq {
+        made: Made::now(),
         c: UnsafeCell::new(c),
         hca,
         async_acks: async_acks.clone(),

@@ -8,7 +8,7 @@ use crate::mr;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use mm::guard;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
 pub const MAX_BYTES: u64 = 256 << 10;
 /// What offsets and lengths of copies are multiples of.
 const GRANULE: u64 = 4;
-/// Largest alignment that may be asked for, as a power of two: a page.
+/// Largest alignment that may be asked for, as a power of two: a page, which every allocation has.
 const MAX_LOG_ALIGN: u32 = 12;
 
 /// Bytes given out.
 static USED: AtomicU64 = AtomicU64::new(0);
 
-/// One allocation. Its bytes are reached by guarded copies only: peers write them at any time.
+/// One allocation. Its bytes are reached by guarded copies only: peers write them at any time. After a fork both processes
+/// see the same bytes, as those of a real device.
 pub struct Memory {
-    base: *mut u8,
-    layout: Layout,
+    base: *mut c_void,
     len: u64,
     regions: AtomicUsize,
 }
@@ -40,19 +40,20 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(len: u64, align: usize) -> Res<Memory> {
-        let layout = Layout::from_size_align(len as usize, align).map_err(|_| INVALID)?;
+    fn new(len: u64) -> Res<Memory> {
         let charged = USED.fetch_update(SeqCst, SeqCst, |used| {
             used.checked_add(len).filter(|&total| total <= MAX_BYTES)
         });
         charged.map_err(|_| Errno(libc::ENOMEM))?;
-        // SAFETY: the caller checked that `len` is not 0.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            USED.fetch_sub(len, SeqCst);
-            return Err(Errno(libc::ENOMEM));
+        let (anywhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping, which nobody else knows.
+        match unsafe { mmap_anonymous(anywhere, len as usize, rights, MapFlags::SHARED) } {
+            Ok(base) => Ok(Memory { base, len, regions: AtomicUsize::new(0) }),
+            Err(errno) => {
+                USED.fetch_sub(len, SeqCst);
+                Err(Errno(errno.raw_os_error()))
+            }
         }
-        Ok(Memory { base, layout, len, regions: AtomicUsize::new(0) })
     }
 
     fn holds(&self, offset: u64, length: u64) -> bool {
@@ -69,8 +70,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         USED.fetch_sub(self.len, SeqCst);
-        // SAFETY: `base` was allocated with this layout.
-        unsafe { dealloc(self.base, self.layout) };
+        // SAFETY: `base` is a mapping of this length, which nobody borrows. It goes away, or nothing happens.
+        let _ = unsafe { munmap(self.base, self.len as usize) };
     }
 }
 
@@ -135,8 +136,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         if attr.length == 0 || attr.log_align_req > MAX_LOG_ALIGN {
             return Err(INVALID);
         }
-        let align = 1usize << attr.log_align_req.max(3);
-        let memory = Arc::new(Memory::new(attr.length as u64, align)?);
+        let memory = Arc::new(Memory::new(attr.length as u64)?);
         let handle = context.ucontext().own(Owned::Dm(memory.clone()));
         Ok(give(Dm::new(context, memory, handle, false)))
     })
@@ -262,18 +262,18 @@ mod tests {
 
     #[test]
     fn device_memory_is_bounded_comes_back_and_is_reached_by_offset() {
-        let first = Memory::new(MAX_BYTES / 2, 8).unwrap();
-        let second = Memory::new(MAX_BYTES / 2, 4096).unwrap();
+        let first = Memory::new(MAX_BYTES / 2).unwrap();
+        let second = Memory::new(MAX_BYTES / 2).unwrap();
         assert_eq!(second.base as usize % 4096, 0);
-        assert!(Memory::new(4, 8).is_err());
+        assert!(Memory::new(4).is_err());
         drop(first);
-        assert!(Memory::new(4, 8).is_ok());
+        assert!(Memory::new(4).is_ok());
         assert!(second.holds(0, MAX_BYTES / 2) && !second.holds(4, MAX_BYTES / 2));
         assert!(!second.holds(u64::MAX, 2));
         drop(second);
 
         guard::install();
-        let memory = Arc::new(Memory::new(64, 8).unwrap());
+        let memory = Arc::new(Memory::new(64).unwrap());
         memory.regions.fetch_add(1, SeqCst);
         let region = Region(memory.clone());
         region.write(8, &7u64.to_ne_bytes()).unwrap();

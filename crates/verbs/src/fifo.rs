@@ -44,6 +44,27 @@ impl<T> Fifo<T> {
         Ok(Fifo { fd, queue: Mutex::default() })
     }
 
+    /// An empty queue with the number that the parent process's has in this forked child, and with its flags. A number that
+    /// is something else by now stays that.
+    pub fn instead_of(number: RawFd) -> Res<Fifo<T>> {
+        let fresh = Fifo::new()?;
+        let known = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        if known.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]") {
+            // SAFETY: no pointers are passed. The copy of the parent's descriptor that is closed here has no owner in this
+            // process: what owns it belongs to an earlier life and is not dropped.
+            unsafe {
+                let flags = libc::fcntl(number, libc::F_GETFL);
+                if libc::dup3(fresh.fd(), number, libc::O_CLOEXEC) < 0 {
+                    return Err(last_errno());
+                }
+                libc::fcntl(number, libc::F_SETFL, flags);
+                let fd = Kept::here(OwnedFd::from_raw_fd(number));
+                return Ok(Fifo { fd, queue: Mutex::default() });
+            }
+        }
+        Ok(fresh)
+    }
+
     /// The descriptor programs wait on.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::counters::Counters;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::qp::Qp;
 use hca::FlowCounters;
@@ -22,6 +23,7 @@ const DONT_TRAP: u32 = 1 << 1;
 #[repr(C)]
 pub struct Flow {
     c: UnsafeCell<ibv_flow>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -48,7 +50,7 @@ pub(crate) unsafe extern "C" fn create_flow(
             context: context.as_c(),
             handle: context.ucontext().own(Owned::Flow(hca)),
         };
-        Ok(give(Box::new(Flow { c: UnsafeCell::new(c) })))
+        Ok(give(Box::new(Flow { c: UnsafeCell::new(c), made: Made::now() })))
     })
 }
 
@@ -57,6 +59,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(c: *mut ibv_flow) -> c_int {
     status(|| {
         // SAFETY: the program passes a live rule.
         let flow = unsafe { object::<Flow>(c) }?;
+        flow.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         let (context, handle) =
             unsafe { (Context::of((*flow.c.get()).context)?, (*flow.c.get()).handle) };

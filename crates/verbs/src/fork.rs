@@ -1,9 +1,10 @@
-//! Forks: the engine stays the parent's. Its contexts are dead in the child (EIO), which may open the device afresh. The
-//! exception is `daemon(3)`, where the parent ends and the child carries the engine on.
+//! Forks: the engine stays the parent's. A child that uses a context of its parent, or opens the device afresh, gets an
+//! engine of its own ([`crate::lives`]). The exception is `daemon(3)`, where the parent ends and the child carries the
+//! engine on.
 
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine};
-use crate::{drm, ucma};
+use crate::{drm, lives, ucma};
 use shim::Daemon;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// What a fork holds from before it until after it, on both sides.
 struct Held {
+    _lives: MutexGuard<'static, ()>,
     place: MutexGuard<'static, Weak<Engine>>,
     engine: Option<Arc<Engine>>,
     /// A child gets what the processors reach.
@@ -39,6 +41,7 @@ pub fn watch() {
 }
 
 extern "C" fn before() {
+    let lives = lives::hold();
     let place = engine::place();
     let home = mm::PrivateMemory::running().map(mm::PrivateMemory::all_home);
     let engine = place.upgrade();
@@ -49,7 +52,7 @@ extern "C" fn before() {
         }
     }
     // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
-    in_fork().0 = Some(Held { place, engine, _home: home });
+    in_fork().0 = Some(Held { _lives: lives, place, engine, _home: home });
 }
 
 extern "C" fn in_parent() {
@@ -64,10 +67,11 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     let Some(mut held) = in_fork().0.take() else { return };
-    let Some(engine) = held.engine.take() else { return };
     if shim::in_daemon() {
         return;
     }
+    lives::begin();
+    let Some(engine) = held.engine.take() else { return };
     engine.device.lose();
     let_go(&engine);
     *held.place = Weak::new();

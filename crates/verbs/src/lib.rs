@@ -38,6 +38,7 @@ mod ffi;
 mod fifo;
 mod flow;
 mod fork;
+mod lives;
 mod marshal;
 mod memory;
 mod mr;

@@ -4,6 +4,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, set_errno, status};
+use crate::lives::Made;
 use crate::memory;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
@@ -43,6 +44,7 @@ pub struct Mr {
     /// `None` for an imported region, which only names the key.
     hca: Option<Arc<hca::Mr>>,
     facts: Arc<Mutex<Facts>>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -62,6 +64,7 @@ impl Mr {
     }
 
     fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -87,8 +90,8 @@ fn install(
     access: AccessFlags,
 ) -> Res<*mut ibv_mr> {
     let context = pd.context()?;
-    let hca = context.device().reg_mr(pd.hca(), umem, iova, access)?;
-    let facts = Facts { kind, pd: pd.hca().id(), iova, length, access };
+    let hca = context.device().reg_mr(pd.hca()?, umem, iova, access)?;
+    let facts = Facts { kind, pd: pd.hca()?.id(), iova, length, access };
     let facts = Arc::new(Mutex::new(facts));
     let handle = context.ucontext().own(Owned::Mr(hca.clone(), facts.clone()));
     let c = ibv_mr {
@@ -100,7 +103,7 @@ fn install(
         lkey: hca.key(),
         rkey: hca.key(),
     };
-    Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: Some(hca), facts })))
+    Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: Some(hca), facts, made: Made::now() })))
 }
 
 /// Registers program memory.
@@ -283,11 +286,11 @@ fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access:
     } else {
         None
     };
-    hca.rereg(new_pd.map(Pd::hca), translation, changed.then_some(access))?;
+    hca.rereg(new_pd.map(Pd::hca).transpose()?, translation, changed.then_some(access))?;
     let mut facts = mr.facts.lock().unwrap_or_else(PoisonError::into_inner);
     facts.access = access;
     if let Some(pd) = new_pd {
-        facts.pd = pd.hca().id();
+        facts.pd = pd.hca()?.id();
     }
     if moved {
         facts.iova = addr;
@@ -368,7 +371,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
             }
             _ => return Err(Errno(libc::ENOENT)),
         };
-        if facts.pd != pd.hca().id() {
+        if facts.pd != pd.hca()?.id() {
             return Err(INVALID);
         }
         let c = ibv_mr {
@@ -381,7 +384,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
             rkey: key,
         };
         let facts = Arc::new(Mutex::new(Facts { kind: Kind::Imported, ..facts }));
-        Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: None, facts })))
+        Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: None, facts, made: Made::now() })))
     })
 }
 
@@ -445,7 +448,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             .map(|sge| hca::Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
             .collect();
         let wait = flags & ADVISE_FLUSH != 0;
-        Ok(pd.context()?.device().advise(pd.hca().id(), how, &ranges, wait)?)
+        Ok(pd.context()?.device().advise(pd.hca()?.id(), how, &ranges, wait)?)
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, arg, pointer, status};
+use crate::lives::Made;
 use crate::mr::Mr;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub struct Mw {
     c: UnsafeCell<ibv_mw>,
     hca: Arc<hca::Mw>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -26,6 +28,7 @@ unsafe impl Object for Mw {
 
 impl Mw {
     fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -39,10 +42,10 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
         let known =
             [MwType::One, MwType::Two].into_iter().find(|&known| known as c_uint == mw_type);
         let context = domain.context()?;
-        let hca = context.device().alloc_mw(domain.hca(), known.ok_or(INVALID)?)?;
+        let hca = context.device().alloc_mw(domain.hca()?, known.ok_or(INVALID)?)?;
         let handle = context.ucontext().own(Owned::Mw(hca.clone()));
         let c = ibv_mw { context: context.as_c(), pd, rkey: hca.key(), handle, mw_type };
-        Ok(give(Box::new(Mw { c: UnsafeCell::new(c), hca })))
+        Ok(give(Box::new(Mw { c: UnsafeCell::new(c), hca, made: Made::now() })))
     })
 }
 

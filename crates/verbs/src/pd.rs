@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::allocator::Allocator;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, arg, pointer, quiet, status};
+use crate::lives::PerLife;
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,7 +25,7 @@ enum Kind {
 #[repr(C)]
 pub struct Pd {
     c: UnsafeCell<ibv_pd>,
-    hca: Arc<hca::Pd>,
+    hca: PerLife<Arc<hca::Pd>>,
     kind: Kind,
     /// Parent domains around this one.
     parents: AtomicU32,
@@ -44,7 +45,7 @@ impl Pd {
         let c = UnsafeCell::new(ibv_pd { context: context.as_c(), handle });
         Box::new(Pd {
             c,
-            hca,
+            hca: PerLife::new(hca),
             kind,
             parents: AtomicU32::new(0),
             allocator: None,
@@ -52,9 +53,23 @@ impl Pd {
         })
     }
 
-    /// The HCA's domain.
-    pub fn hca(&self) -> &Arc<hca::Pd> {
-        &self.hca
+    /// The HCA's domain. A forked child gets one of its own for its parent's, though not for an imported one (EIO).
+    pub fn hca(&self) -> Res<&Arc<hca::Pd>> {
+        let context = self.context()?;
+        let around = match self.kind {
+            // SAFETY: it was live when the parent domain was made, and counts it until that ends.
+            Kind::Parent(inner, _) => Some(unsafe { &*inner }.hca()?),
+            _ => None,
+        };
+        self.hca.get(|_| match (&self.kind, around) {
+            (Kind::Imported, _) => Err(crate::ffi::Errno(libc::EIO)),
+            (_, Some(inner)) => Ok(inner.clone()),
+            (_, None) => {
+                let own = context.device().alloc_pd()?;
+                context.ucontext().renew(self.handle(), Owned::Pd(own.clone()));
+                Ok(own)
+            }
+        })
     }
 
     /// The pointer the program holds.
@@ -116,7 +131,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(c: *mut ibv_pd) -> c_int {
         }
         match pd.kind {
             Kind::Own => {
-                pd.hca.dealloc()?;
+                pd.hca()?.dealloc()?;
                 context.ucontext().disown(pd.handle());
             }
             Kind::Imported => return Err(INVALID),
@@ -220,6 +235,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if inner.is_parent() || !std::ptr::eq(inner.context()?, context) {
             return Err(INVALID);
         }
+        let hca = inner.hca()?.clone();
         inner.parents.fetch_add(1, SeqCst);
         let td = attr.td.cast::<Td>().cast_const();
         // SAFETY: null or a live thread domain.
@@ -227,7 +243,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             td.users.fetch_add(1, SeqCst);
         }
         let kind = Kind::Parent(std::ptr::from_ref(inner), td);
-        let mut parent = Pd::new(context, inner.handle(), inner.hca.clone(), kind);
+        let mut parent = Pd::new(context, inner.handle(), hca, kind);
         parent.allocator = allocator;
         Ok(give(parent))
     })

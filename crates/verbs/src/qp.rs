@@ -8,6 +8,7 @@ use crate::allocator::{Allocation, Resource};
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
@@ -27,6 +28,7 @@ const DRIVER: c_uint = 0xff;
 pub struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
     hca: Arc<hca::Qp>,
+    made: Made,
     acks: Arc<Acks>,
     /// Present when the program asked for the `ibv_wr_*` functions.
     builder: Option<Builder>,
@@ -77,8 +79,9 @@ impl Qp {
         self.hca.init().qp_type == QpType::Ud
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.as_c()).context) }
     }
@@ -177,7 +180,7 @@ unsafe fn parts(
     if qp_type == QpType::XrcSend {
         parts.cap.max_recv_wr = 0;
         parts.cap.max_recv_sge = 0;
-        return Ok((domain.hca().clone(), parts));
+        return Ok((domain.hca()?.clone(), parts));
     }
     parts.recv_cq = cq(init.recv_cq)?;
     // SAFETY: the caller's promise.
@@ -188,7 +191,7 @@ unsafe fn parts(
         }
         parts.srq = Some(srq.hca().clone());
     }
-    Ok((domain.hca().clone(), parts))
+    Ok((domain.hca()?.clone(), parts))
 }
 
 /// Creates a queue pair; `send_ops` are the operations wanted from the `ibv_wr_*` functions.
@@ -275,6 +278,7 @@ fn install(
     c.qp_base.qp_type = hca.init().qp_type as c_uint;
     let acks = Arc::new(Acks::default());
     let qp = Box::new(Qp {
+        made: Made::now(),
         c: UnsafeCell::new(c),
         acks: acks.clone(),
         builder: builds.then(Builder::default),
@@ -359,7 +363,7 @@ unsafe fn create_rss(context: &Context, init: &ibv_qp_init_attr_ex) -> Res<*mut 
         memory: None,
         rss: Some(hca::Rss { table, hash }),
     };
-    let hca = context.device().create_qp(domain.hca(), parts)?;
+    let hca = context.device().create_qp(domain.hca()?, parts)?;
     // SAFETY: all-zero is a valid value, as above.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
     c.qp_base.qp_context = init.qp_context;

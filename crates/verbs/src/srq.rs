@@ -7,6 +7,7 @@ use crate::allocator::{Allocation, Resource};
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Srq {
     c: UnsafeCell<ibv_srq>,
     hca: Arc<hca::Srq>,
+    made: Made,
     acks: Arc<Acks>,
     /// Its requests' place, if the program's allocator provides it.
     memory: Mutex<Option<Allocation>>,
@@ -41,8 +43,9 @@ impl Srq {
         &self.acks
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -69,7 +72,7 @@ unsafe fn create(
     let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
     let memory = allocate(context, domain, wanted)?;
     let place = memory.as_ref().map(Allocation::memory);
-    let hca = context.device().create_srq(domain.hca(), wanted, kind, place)?;
+    let hca = context.device().create_srq(domain.hca()?, wanted, kind, place)?;
     let granted = hca.query();
     attr.max_wr = granted.max_wr;
     attr.max_sge = granted.max_sge;
@@ -85,6 +88,7 @@ unsafe fn create(
         events_completed: 0,
     };
     let srq = Box::new(Srq {
+        made: Made::now(),
         c: UnsafeCell::new(c),
         hca,
         acks: acks.clone(),

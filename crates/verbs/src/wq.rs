@@ -6,6 +6,7 @@ use crate::acks::Acks;
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::post;
@@ -20,6 +21,7 @@ pub struct Wq {
     c: UnsafeCell<ibv_wq>,
     hca: Arc<hca::Wq>,
     acks: Arc<Acks>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -33,8 +35,9 @@ impl Wq {
         &self.acks
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -64,7 +67,7 @@ pub(crate) unsafe extern "C" fn create_wq(
         }
         let wanted =
             hca::WqInit { max_wr: init.max_wr, max_sge: init.max_sge, cq: cq.hca().clone() };
-        let hca = context.device().create_wq(domain.hca(), wanted)?;
+        let hca = context.device().create_wq(domain.hca()?, wanted)?;
         init.max_wr = hca.init().max_wr;
         init.max_sge = hca.init().max_sge;
         let acks = Arc::new(Acks::default());
@@ -83,7 +86,7 @@ pub(crate) unsafe extern "C" fn create_wq(
             events_completed: 0,
             comp_mask: 0,
         };
-        let wq = Box::new(Wq { c: UnsafeCell::new(c), hca, acks: acks.clone() });
+        let wq = Box::new(Wq { c: UnsafeCell::new(c), hca, acks: acks.clone(), made: Made::now() });
         let address = wq.c.get() as u64;
         context.engine().sink.add_object(&wq.hca, context.events().clone(), address, acks);
         Ok(give(wq))
@@ -157,6 +160,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(c: *mut ibv_wq) -> c_int {
 pub struct IndTable {
     c: UnsafeCell<ibv_rwq_ind_table>,
     hca: Arc<hca::IndTable>,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -170,8 +174,9 @@ impl IndTable {
         &self.hca
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -209,7 +214,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             ind_tbl_num: handle,
             comp_mask: 0,
         };
-        Ok(give(Box::new(IndTable { c: UnsafeCell::new(c), hca })))
+        Ok(give(Box::new(IndTable { c: UnsafeCell::new(c), hca, made: Made::now() })))
     })
 }
 

@@ -4,6 +4,7 @@ use crate::abi::flags::*;
 use crate::abi::*;
 use crate::context::{Context, Owned, inode};
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::qp;
 use hca::{QpType, XrcdInit};
@@ -17,6 +18,7 @@ pub struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,
     hca: Arc<hca::Xrcd>,
     handle: u32,
+    made: Made,
 }
 
 // SAFETY: repr(C), the C struct first.
@@ -30,8 +32,9 @@ impl Xrcd {
         &self.hca
     }
 
-    /// The context it belongs to.
+    /// The context it belongs to; EIO when that was the parent process's.
     pub fn context(&self) -> Res<&Context> {
+        self.made.check()?;
         // SAFETY: the C struct is live and its context outlives it by the verbs contract.
         unsafe { Context::of((*self.c.get()).context) }
     }
@@ -64,7 +67,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         })?;
         let handle = context.ucontext().own(Owned::Xrcd(hca.clone()));
         let c = UnsafeCell::new(ibv_xrcd { context: context.as_c() });
-        Ok(give(Box::new(Xrcd { c, hca, handle })))
+        Ok(give(Box::new(Xrcd { c, hca, handle, made: Made::now() })))
     })
 }
 

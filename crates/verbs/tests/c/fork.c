@@ -155,6 +155,66 @@ static void fail_to_become_daemon(void)
 	_exit(failures);
 }
 
+/* In a child, with its parent's context, domain and channel: new objects of all kinds work, and device memory is one for
+ * both processes. The context's descriptor leads to the child's objects. */
+static void use_inherited(struct ibv_context *context, struct ibv_pd *pd, struct ibv_comp_channel *channel,
+			  struct ibv_cq *parents, struct ibv_dm *parents_dm)
+{
+	struct ibv_alloc_dm_attr dm_init = { .length = 64 };
+	struct ibv_port_attr port;
+	struct ibv_device_attr device;
+	struct ibv_qp_init_attr init = basic_qp(parents);
+	struct ibv_context *imported;
+	struct life life = { .context = context, .pd = pd, .channel = channel };
+	struct pollfd wait = { .fd = context->async_fd, .events = POLLIN };
+	uint64_t word = 0, good = 0x600d;
+	struct ibv_dm *dm;
+	struct ibv_pd *twin;
+	struct ibv_mr *dm_mr;
+	struct ibv_ah_attr to_itself = { .is_global = 1, .port_num = 1 };
+	struct ibv_ah *ah;
+
+	STATUS(ibv_query_port(context, 1, &port), 0);
+	STATUS(ibv_query_device(context, &device), 0);
+	CHECK(poll(&wait, 1, 0) == 0);
+	REFUSED(ibv_create_qp(pd, &init), EIO);
+	life.cq = ibv_create_cq(context, 4, NULL, channel, 0);
+	CHECK(life.cq);
+	init = basic_qp(life.cq);
+	life.qp = ibv_create_qp(pd, &init);
+	life.mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(life.qp && life.mr);
+	STATUS(connect_qp(life.qp, life.qp), 0);
+	STATUS(write_to_itself(life.qp, life.cq, life.mr), IBV_WC_SUCCESS);
+	write_without_polling(&life);
+	STATUS(ibv_query_gid(context, 1, 0, &to_itself.grh.dgid), 0);
+	ah = ibv_create_ah(pd, &to_itself);
+	CHECK(ah);
+	STATUS(ibv_destroy_ah(ah), 0);
+
+	imported = ibv_import_device(context->cmd_fd);
+	CHECK(imported);
+	twin = ibv_import_pd(imported, pd->handle);
+	CHECK(twin);
+	ibv_unimport_pd(twin);
+	STATUS(ibv_close_device(imported), 0);
+
+	STATUS(ibv_memcpy_from_dm(&word, parents_dm, 0, sizeof(word)), 0);
+	CHECK(word == 0xf00d);
+	STATUS(ibv_memcpy_to_dm(parents_dm, 8, &good, sizeof(good)), 0);
+	dm = ibv_alloc_dm(context, &dm_init);
+	CHECK(dm);
+	STATUS(ibv_memcpy_to_dm(dm, 0, &good, sizeof(good)), 0);
+	dm_mr = ibv_reg_dm_mr(pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
+	CHECK(dm_mr);
+	STATUS(ibv_dereg_mr(dm_mr), 0);
+	STATUS(ibv_free_dm(dm), 0);
+
+	STATUS(ibv_destroy_qp(life.qp), 0);
+	STATUS(ibv_dereg_mr(life.mr), 0);
+	STATUS(ibv_destroy_cq(life.cq), 0);
+}
+
 int main(void)
 {
 	struct ibv_context *context;
@@ -172,7 +232,9 @@ int main(void)
 	struct ibv_recv_wr receive = { 0 }, *bad;
 	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 1, .max_sge = 1 } };
 	struct ibv_qp_attr attr;
-	struct ibv_port_attr port;
+	struct ibv_alloc_dm_attr dm_init = { .length = 64 };
+	struct ibv_dm *dm;
+	uint64_t word = 0xf00d;
 	struct ibv_cq *told;
 	struct ibv_wc wc;
 	void *cookie;
@@ -194,13 +256,15 @@ int main(void)
 	srq = ibv_create_srq(pd, &srq_init);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	STATUS(connect_qp(qp, qp), 0);
+	dm = ibv_alloc_dm(context, &dm_init);
+	CHECK(dm);
+	STATUS(ibv_memcpy_to_dm(dm, 0, &word, sizeof(word)), 0);
 
 	/* What belongs to the parent neither works in the child nor is lost there, an event that waits included. */
 	STATUS(ibv_req_notify_cq(cq, 0), 0);
 	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 	child = fork();
 	if (!child) {
-		REFUSED(ibv_alloc_pd(context), EIO);
 		STATUS(post(qp, IBV_WR_RDMA_WRITE, memory, 8, mr, memory, mr->rkey), EIO);
 		STATUS(post_receive(qp, memory, 8, mr), EIO);
 		STATUS(ibv_post_srq_recv(srq, &receive, &bad), EIO);
@@ -209,20 +273,21 @@ int main(void)
 		STATUS(ibv_req_notify_cq(cq, 0), EIO);
 		MINUS_ONE(ibv_get_cq_event(channel, &told, &cookie), EIO);
 		STATUS(ibv_query_qp(qp, &attr, 0, &init), EIO);
-		STATUS(ibv_query_port(context, 1, &port), EIO);
 		STATUS(ibv_destroy_qp(qp), EIO);
 		STATUS(ibv_dereg_mr(mr), EIO);
 		STATUS(ibv_destroy_srq(srq), EIO);
 		STATUS(ibv_destroy_cq(cq), EIO);
-		STATUS(ibv_destroy_comp_channel(channel), EIO);
-		STATUS(ibv_dealloc_pd(pd), EIO);
-		STATUS(ibv_close_device(context), 0);
 		/* No connection and no name; one that the engine's thread had just made says nothing to anybody. */
 		CHECK(sockets("/proc/net/unix", " 03 ") == 0);
 		CHECK(sockets("/proc/net/unix", "@") == 0);
 		CHECK(sockets("/proc/net/udp", ":12B7 ") == 0);
 		CHECK(sockets("/proc/net/udp6", ":12B7 ") == 0);
-		_exit(whole_life());
+		use_inherited(context, pd, channel, cq, dm);
+		STATUS(ibv_destroy_comp_channel(channel), EBUSY);
+		STATUS(ibv_dealloc_pd(pd), 0);
+		STATUS(ibv_close_device(context), 0);
+		CHECK(sockets("/proc/net/udp", ":12B7 ") == 0);
+		_exit(failures ? failures : whole_life());
 	}
 	CHECK(sockets("/proc/net/unix", " ") > 0);
 	CHECK(sockets("/proc/net/udp", ":12B7 ") > 0);
@@ -231,6 +296,17 @@ int main(void)
 	strcpy(memory, "parent");
 	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 	CHECK(!strcmp(memory + 32, "parent"));
+	STATUS(finished(child), 0);
+	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
+	STATUS(ibv_memcpy_from_dm(&word, dm, 8, sizeof(word)), 0);
+	CHECK(word == 0x600d);
+
+	/* A child of which nothing is used ends nothing. */
+	child = fork();
+	if (!child) {
+		STATUS(ibv_close_device(context), 0);
+		_exit(failures);
+	}
 	STATUS(finished(child), 0);
 	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 
@@ -259,6 +335,7 @@ int main(void)
 	STATUS(ibv_destroy_srq(srq), 0);
 	STATUS(ibv_destroy_cq(cq), 0);
 	STATUS(ibv_destroy_comp_channel(channel), 0);
+	STATUS(ibv_free_dm(dm), 0);
 	STATUS(ibv_dealloc_pd(pd), 0);
 	STATUS(ibv_close_device(context), 0);
 	return failures != 0;
