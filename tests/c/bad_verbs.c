@@ -88,6 +88,15 @@ static void domains(void)
 	row(MAN("ibv_import_mr"), ENOENT, POINTER(ibv_unimport_mr, ibv_import_mr(pd, 0x7fffffff)), "import an unknown MR");
 	struct ibv_td_init_attr td = { .comp_mask = 1 };
 	row(MAN("ibv_alloc_td"), EINVAL, POINTER(ibv_dealloc_td, ibv_alloc_td(context, &td)), "thread domain with a comp_mask");
+	td.comp_mask = 0;
+	struct ibv_td *thread = ibv_alloc_td(context, &td);
+	around = (struct ibv_parent_domain_init_attr){ .pd = pd, .td = thread };
+	parent = ibv_alloc_parent_domain(context, &around);
+	if (!thread || !parent)
+		fail("a parent domain with a thread domain");
+	row(MAN("ibv_dealloc_td"), EBUSY, ibv_dealloc_td(thread), "dealloc a thread domain with a parent domain");
+	row(MAN("ibv_alloc_pd"), 0, ibv_dealloc_pd(parent), "dealloc the parent domain first");
+	row(MAN("ibv_dealloc_td"), 0, ibv_dealloc_td(thread), "dealloc the thread domain");
 	free(memory);
 }
 
@@ -575,6 +584,109 @@ static void posting_datagrams(void)
 	free(memory);
 }
 
+/* The null region: zeros go out of it, nothing goes in, and it is a local key only. */
+static void null_region(void)
+{
+	const char *page = MAN("ibv_alloc_null_mr");
+	struct ibv_mr *null = ibv_alloc_null_mr(pd);
+	struct pair pair = new_pair(IBV_QPT_RC);
+	static uint64_t out[2] = { 7, 8 }, in[3] = { 1, 2, 3 };
+	struct ibv_mr *own = ibv_reg_mr(pd, out, sizeof(out), LOCAL | IBV_ACCESS_REMOTE_READ);
+	struct ibv_mr *far = ibv_reg_mr(pd, in, sizeof(in), EVERYTHING);
+	if (!null || !own || !far)
+		fail("regions");
+	holds(page, null->length == SIZE_MAX && !null->addr && !null->rkey, "the null region is everything, for its lkey");
+	/* 8 bytes of nothing in front of real ones, at an address that need not be there. */
+	struct ibv_sge gather[2] = { { -64, 8, null->lkey }, { (uintptr_t)&out[1], 8, own->lkey } };
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = gather, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)in, far->rkey } };
+	post(pair.a, &wr);
+	completes(page, pair.a_cq, 1, IBV_WC_SUCCESS, "write from the null region");
+	holds(page, in[0] == 0 && in[1] == 8 && in[2] == 3, "zeros and what follows them arrived");
+	/* Only the second half of the message is wanted. */
+	struct ibv_sge scatter[2] = { { 0, 8, null->lkey }, { (uintptr_t)&in[2], 8, far->lkey } };
+	struct ibv_recv_wr receive = { .wr_id = 2, .sg_list = scatter, .num_sge = 2 }, *bad;
+	row(page, 0, ibv_post_recv(pair.b, &receive, &bad), "receive into the null region");
+	gather[0] = (struct ibv_sge){ (uintptr_t)out, 16, own->lkey };
+	wr.opcode = IBV_WR_SEND;
+	wr.num_sge = 1;
+	post(pair.a, &wr);
+	completes(page, pair.b_cq, 2, IBV_WC_SUCCESS, "receive into the null region");
+	completes(page, pair.a_cq, 1, IBV_WC_SUCCESS, "send to it");
+	holds(page, in[0] == 0 && in[1] == 8 && in[2] == 8, "the second half arrived");
+	gather[0] = (struct ibv_sge){ 4096, 16, null->lkey };
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr = (uintptr_t)out;
+	wr.wr.rdma.rkey = own->rkey;
+	post(pair.a, &wr);
+	completes(page, pair.a_cq, 1, IBV_WC_SUCCESS, "read into the null region");
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.wr.rdma.rkey = null->lkey;
+	post(pair.a, &wr);
+	completes(page, pair.a_cq, 1, IBV_WC_REM_ACCESS_ERR, "write to the null region's lkey");
+	row(page, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr(null, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, EVERYTHING),
+	    "register the null region again");
+	end_pair(pair);
+	row(page, 0, ibv_dereg_mr(null), "deregister the null region");
+	ibv_dereg_mr(own);
+	ibv_dereg_mr(far);
+}
+
+static uint64_t nanoseconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+static uint64_t device_clock(void)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	if (ibv_query_rt_values_ex(context, &values))
+		fail("the device's clock");
+	return values.raw_clock.tv_nsec;
+}
+
+/* When a completion came, by the device's clock and by the wall's. */
+static void timestamps(void)
+{
+	const char *page = MAN("ibv_create_cq_ex");
+	struct ibv_cq_init_attr_ex wanted = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+								    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	struct ibv_cq_ex *timed = ibv_create_cq_ex(context, &wanted);
+	if (!timed)
+		fail("a CQ with timestamps");
+	struct ibv_qp *qp = new_qp(pd, ibv_cq_ex_to_cq(timed), IBV_QPT_RC);
+	connect_to(qp, qp->qp_num);
+	uint64_t clock = device_clock(), wall = nanoseconds();
+	struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_poll_cq_attr nothing_more = { 0 };
+	double end = seconds() + 10;
+	post(qp, &wr);
+	while ((errno = ibv_start_poll(timed, &nothing_more)) == ENOENT && seconds() < end)
+		;
+	if (errno || timed->wr_id != 5 || timed->status)
+		fail("a write's completion");
+	uint64_t ticks = ibv_wc_read_completion_ts(timed), when = ibv_wc_read_completion_wallclock_ns(timed);
+	ibv_end_poll(timed);
+	holds(page, clock <= ticks && ticks <= device_clock(), "the completion's time by the device's clock");
+	holds(page, wall <= when + 1000 && when <= nanoseconds(), "the completion's time by the wall's clock");
+	ibv_destroy_qp(qp);
+	ibv_destroy_cq(ibv_cq_ex_to_cq(timed));
+}
+
+/* No options of a vendor for connections, as rxe: librdmacm asks, and goes on at exactly this errno. */
+static void connection_options(void)
+{
+	struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC);
+	struct ibv_ece ece = { .vendor_id = 0 };
+	row(MAN("ibv_query_ece"), EOPNOTSUPP, ibv_query_ece(qp, &ece), "query ECE");
+	row(MAN("ibv_set_ece"), EOPNOTSUPP, ibv_set_ece(qp, &ece), "set no ECE");
+	ece = (struct ibv_ece){ .vendor_id = 0x15b3, .options = 1 };
+	row(MAN("ibv_set_ece"), EOPNOTSUPP, ibv_set_ece(qp, &ece), "set another vendor's ECE");
+	ibv_destroy_qp(qp);
+}
+
 /* What this device does not have: EOPNOTSUPP, never a success that means nothing. */
 static void not_offered(void)
 {
@@ -586,7 +698,6 @@ static void not_offered(void)
 	row(MAN("ibv_attach_mcast"), EINVAL, ibv_detach_mcast(qp, &gid, 0), "detach a connection from a multicast group");
 	int got = POINTER(ibv_free_dm, ibv_alloc_dm(context, &dm));
 	equal(MAN("ibv_alloc_dm"), 1, got == EINVAL || got == EOPNOTSUPP, "device memory with an unknown comp_mask");
-	row(MAN("ibv_alloc_null_mr"), EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_alloc_null_mr(pd)), "null MR");
 	row(MAN("ibv_modify_cq"), EOPNOTSUPP, ibv_modify_cq(cq, &moderate), "moderate a CQ");
 	row(MAN("ibv_modify_qp_rate_limit"), EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &rate), "limit the rate of a QP");
 	ibv_destroy_qp(qp);
@@ -655,6 +766,9 @@ int main(void)
 	address_handles();
 	posting();
 	posting_datagrams();
+	null_region();
+	timestamps();
+	connection_options();
 	not_offered();
 	nothing();
 	ibv_destroy_cq(cq);

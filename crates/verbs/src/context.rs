@@ -6,7 +6,10 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::{counters, cq, cq_ex, device, dm, flow, mr, mw, pd, post, qp, query, srq, tm, wq, xrc};
+use crate::lives::PerLife;
+use crate::{
+    counters, cq, cq_ex, device, dm, flow, mr, mw, null_mr, pd, post, qp, query, srq, tm, wq, xrc,
+};
 use descriptors::Kept;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -196,6 +199,7 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.query_port = Some(query::query_port_sized);
     c.advise_mr = Some(mr::advise_mr);
+    c.alloc_null_mr = Some(null_mr::alloc_null_mr);
     c.create_counters = Some(counters::create_counters);
     c.destroy_counters = Some(counters::destroy_counters);
     c.attach_counters_point_flow = Some(counters::attach_counters_point_flow);
@@ -296,6 +300,9 @@ pub fn inode(fd: c_int) -> Res<(u64, u64)> {
 /// `ibv_close_device(3)`. Nothing of the parent process ends with its context in a forked child.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
+        if context.is_null() {
+            return Err(INVALID);
+        }
         // SAFETY: the program passes an open context.
         let whole = unsafe { Context::whole(context) };
         // SAFETY: as above.

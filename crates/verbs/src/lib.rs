@@ -43,6 +43,7 @@ mod marshal;
 mod memory;
 mod mr;
 mod mw;
+mod null_mr;
 mod object;
 mod pd;
 mod post;

@@ -23,6 +23,8 @@ pub enum Kind {
     DmaBuf,
     /// Device memory.
     Device,
+    /// The null region.
+    Null,
     /// A region of another context, named by `ibv_import_mr`.
     Imported,
 }
@@ -130,6 +132,15 @@ pub fn reg_device(
     access: AccessFlags,
 ) -> Res<*mut ibv_mr> {
     install(pd, Kind::Device, umem, (0, length, 0), access)
+}
+
+/// Registers what has no memory behind it; for local use only.
+pub fn reg_null(pd: &Pd, umem: Arc<umem::Umem>) -> Res<*mut ibv_mr> {
+    let whole = (0, umem.len(), 0);
+    let mr = install(pd, Kind::Null, umem, whole, AccessFlags::LOCAL_WRITE)?;
+    // SAFETY: it was just made, and nobody else knows it.
+    unsafe { (*mr).rkey = 0 };
+    Ok(mr)
 }
 
 /// `ibv_reg_mr(3)`.

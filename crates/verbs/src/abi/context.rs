@@ -62,7 +62,7 @@ pub struct verbs_context {
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
     pub advise_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32) -> c_int>,
-    pub alloc_null_mr: Slot,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
     pub read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> c_int>,
     pub attach_counters_point_flow: Option<
         unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut c_void) -> c_int,
