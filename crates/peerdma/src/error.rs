@@ -104,11 +104,13 @@ impl Error {
                 (Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT), "ibv_reg_dmabuf_mr") => {
                     "this device or its driver takes no dma-buf: use another device, or go through host memory"
                 }
-                (Some(libc::EBADF), "ibv_reg_dmabuf_mr") => "pass an open dma-buf descriptor",
-                (Some(libc::EINVAL), "ibv_reg_dmabuf_mr") => {
+                (Some(libc::EBADF), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
+                    "pass an open dma-buf descriptor"
+                }
+                (Some(libc::EINVAL), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
                     "the descriptor must be a dma-buf that holds offset + length bytes, and offset and iova must agree within a page"
                 }
-                (Some(libc::EBUSY), "ibv_reg_dmabuf_mr") => {
+                (Some(libc::EBUSY), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
                     "the device cannot reach that memory over PCIe: PEERDMA_LOG=1 tells why"
                 }
                 (Some(libc::EADDRINUSE), "ibv_open_device") => {

@@ -351,6 +351,9 @@ functions! {
     fn ibv_destroy_qp(*mut Qp) -> c_int;
     optional:
     fn reg_dmabuf_mr = "ibv_reg_dmabuf_mr" (*mut Pd, u64, size_t, u64, c_int, c_int) -> *mut Mr;
+    fn query_mr_fd_commands = "ibv_query_mr_fd_commands" (*mut Context) -> u64;
+    fn reg_mr_fd = "ibv_reg_mr_fd" (*mut Pd, u64, size_t, u64, c_int, c_int, c_int) -> *mut Mr;
+    fn rereg_mr_fd = "ibv_rereg_mr_fd" (*mut Mr, c_int, *mut Pd, u64, size_t, u64, c_int, c_int, c_int) -> c_int;
     fn query_gid_ex = "_ibv_query_gid_ex" (*mut Context, u32, u32, *mut GidEntry, u32, size_t) -> c_int;
 }
 

@@ -53,6 +53,8 @@ pub use cq::{CompChannel, Cq};
 pub use error::{Error, Result};
 pub use gid::Gid;
 pub use library::{DeviceInfo, Library};
-pub use memory::{Access, Dmabuf, HostBuffer, LocalSlice, Mr, Region, RemoteSlice};
+pub use memory::{
+    Access, Dmabuf, FdCommands, HostBuffer, LocalSlice, MappedBuffer, Mr, Region, RemoteSlice,
+};
 pub use qp::{Endpoint, IdleQp, Qp, QpBuilder, QpState};
 pub use work::{Op, SendFlags};

@@ -16,6 +16,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+#[path = "memory_fd.rs"]
+mod fd;
+pub use fd::FdCommands;
+
 bitflags::bitflags! {
     /// What a registration allows (`enum ibv_access_flags`). Local reading is always allowed.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +32,8 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// Peers may do atomics; needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
+        /// Pages are brought in as the device touches them.
+        const ON_DEMAND = 1 << 6;
         /// The device may reorder its accesses on PCIe.
         const RELAXED_ORDERING = 1 << 20;
     }
@@ -65,19 +71,16 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     /// Maps `len` bytes, at least one.
     pub fn new(len: usize) -> Result<HostBuffer> {
+        HostBuffer::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: libc::c_int) -> Result<HostBuffer> {
         if len == 0 {
             return Err(Error::Argument("a buffer holds at least one byte"));
         }
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
         let addr = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
         };
         match NonNull::new(addr.cast::<u8>()) {
             Some(addr) if addr.as_ptr().cast() != libc::MAP_FAILED => Ok(HostBuffer { addr, len }),
@@ -100,6 +103,30 @@ unsafe impl Region for HostBuffer {
     }
     fn len(&self) -> usize {
         self.len
+    }
+}
+
+/// A mapping of a descriptor's bytes, such as a GPU's memory. Whoever else has the descriptor may write them at any time, as a
+/// peer may write registered memory.
+#[derive(Debug)]
+pub struct MappedBuffer(HostBuffer);
+
+impl MappedBuffer {
+    /// Maps `len` bytes, at least one, from the start.
+    pub fn new(fd: BorrowedFd<'_>, len: u64) -> Result<MappedBuffer> {
+        let len =
+            usize::try_from(len).map_err(|_| Error::Argument("longer than the address space"))?;
+        HostBuffer::map(len, libc::MAP_SHARED, fd.as_raw_fd()).map(MappedBuffer)
+    }
+}
+
+// SAFETY: as for HostBuffer; what others do to the bytes by the descriptor is of the same kind as what peers do.
+unsafe impl Region for MappedBuffer {
+    fn addr(&self) -> NonNull<u8> {
+        self.0.addr
+    }
+    fn len(&self) -> usize {
+        self.0.len
     }
 }
 
@@ -208,11 +235,7 @@ impl Pd {
                 "this libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34)",
             ));
         };
-        let size =
-            usize::try_from(len).map_err(|_| Error::Argument("longer than the address space"))?;
-        if iova.checked_add(len).is_none() {
-            return Err(Error::Argument("iova + len leaves the address space"));
-        }
+        let size = size_of_region(len, iova)?;
         // SAFETY: the domain is alive and the descriptor open; no memory of this program is named.
         let raw = unsafe {
             register(
@@ -227,6 +250,16 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_reg_dmabuf_mr"))?;
         let registration = Registration { pd: self.clone(), raw, iova, len };
         Ok(Mr { registration, memory: ManuallyDrop::new(Dmabuf { _private: () }) })
+    }
+}
+
+/// The length of a region as C takes it.
+fn size_of_region(len: u64, iova: u64) -> Result<usize> {
+    let size =
+        usize::try_from(len).map_err(|_| Error::Argument("longer than the address space"))?;
+    match iova.checked_add(len) {
+        Some(_) => Ok(size),
+        None => Err(Error::Argument("iova + len leaves the address space")),
     }
 }
 

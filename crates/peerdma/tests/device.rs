@@ -2,9 +2,10 @@
 //! test says why it was skipped where there is none.
 
 use peerdma::{
-    Access, CompChannel, Completion, Context, Cq, Endpoint, Error, HostBuffer, IdleQp, Library, Mr,
-    Op, Operation, Pd, Qp, QpState, SendFlags, Status,
+    Access, CompChannel, Completion, Context, Cq, Endpoint, Error, FdCommands, HostBuffer, IdleQp,
+    Library, Mr, Op, Operation, Pd, Qp, QpState, SendFlags, Status,
 };
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -290,6 +291,44 @@ fn a_peer_that_is_gone_is_told_as_such() {
     left.post_write(1, &[mrs[0].slice(..8).unwrap()], mrs[1].remote()).unwrap();
     let done = cq.wait(PATIENCE).unwrap();
     assert_eq!(done[0].result.unwrap_err().status, Status::RetryExceeded);
+}
+
+#[test]
+fn a_region_is_registered_anew_over_another_buffer() {
+    let Some(context) = device() else { return };
+    let pd = context.alloc_pd().unwrap();
+    let pair = Pair::on(&pd, &context.create_cq(64, None).unwrap());
+    if pd.fd_commands() != FdCommands::all() {
+        println!("SKIPPED: this library registers no regions anew by descriptor");
+        return;
+    }
+    let platform = pcie::Platform::default();
+    let client = registry::Client::connect(registry::Role::Member).unwrap();
+    let gpu = gpu::SoftwareGpu::of(platform.named("gpu0").unwrap(), client).unwrap();
+    let (first, second) = (gpu.alloc(8192).unwrap(), gpu.alloc(8192).unwrap());
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut mr = pd.reg_fd(first.export().unwrap().as_fd(), 4096, 4096, 0, access).unwrap();
+    let write = |word: &[u8; 4], mr: &Mr<peerdma::Dmabuf>| {
+        pair.mrs[0].write(0, word).unwrap();
+        let local = [pair.mrs[0].slice(..4).unwrap()];
+        pair.qps[0].post_write(1, &local, mr.remote().slice(..4).unwrap()).unwrap();
+        pair.one().result.unwrap();
+    };
+    let word = |buffer: &gpu::Buffer, at| {
+        let mut word = [0; 4];
+        buffer.read(at, &mut word).unwrap();
+        word
+    };
+    write(b"here", &mr);
+    let rkey = mr.rkey();
+    let second_fd = second.export().unwrap();
+    let error = mr.rereg_fd(second_fd.as_fd(), 0, 8193, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(22), "{error}");
+    write(b"stay", &mr);
+    mr.rereg_fd(second_fd.as_fd(), 0, 8192, 1 << 32).unwrap();
+    assert_eq!((mr.rkey(), mr.len()), (rkey, 8192));
+    write(b"gone", &mr);
+    assert_eq!((&word(&first, 4096), &word(&second, 0)), (b"stay", b"gone"));
 }
 
 #[test]

@@ -211,6 +211,31 @@ pub fn rereg(
     offered: Offered,
     umem: &Umem,
 ) -> Result<Rereg, RegError> {
+    let flags = rereg_flags(flags, translation, access, offered)?;
+    if umem.is_dmabuf() {
+        return Err(RegError::ReregDmaBuf);
+    }
+    rereg_in_place(flags, access, umem)
+}
+
+/// The same for `ibv_rereg_mr_fd`, to which a dma-buf is as good as other memory. `translation` is the new start and iova.
+pub fn rereg_fd(
+    flags: u32,
+    translation: (u64, u64),
+    access: AccessFlags,
+    offered: Offered,
+    umem: &Umem,
+) -> Result<Rereg, RegError> {
+    let flags = rereg_flags(flags, translation, access, offered)?;
+    rereg_in_place(flags, access, umem)
+}
+
+fn rereg_flags(
+    flags: u32,
+    translation: (u64, u64),
+    access: AccessFlags,
+    offered: Offered,
+) -> Result<Rereg, RegError> {
     if flags == 0 {
         return Err(RegError::NoFlags);
     }
@@ -222,9 +247,10 @@ pub fn rereg(
     if flags.contains(Rereg::ACCESS) {
         access_flags(access, offered)?;
     }
-    if umem.is_dmabuf() {
-        return Err(RegError::ReregDmaBuf);
-    }
+    Ok(flags)
+}
+
+fn rereg_in_place(flags: Rereg, access: AccessFlags, umem: &Umem) -> Result<Rereg, RegError> {
     // an on-demand registration is made anew for other rights
     let in_place = flags.contains(Rereg::ACCESS)
         && !flags.contains(Rereg::TRANSLATION)

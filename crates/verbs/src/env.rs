@@ -48,6 +48,11 @@ pub fn dmabuf_hold() -> Res<Hold> {
     }
 }
 
+/// Whether the device offers to register regions over descriptors anew: unless `PEERDMA_REREG_MR_FD` is `off`.
+pub fn offers_rereg_fd() -> bool {
+    std::env::var("PEERDMA_REREG_MR_FD").as_deref() != Ok("off")
+}
+
 /// When Peer-Direct clients are asked whether a range to register is theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerDirect {

@@ -2,7 +2,7 @@
 //!
 //! Rust has no symbol versions, so each export is a trampoline in assembly: a label that `.symver` renames to
 //! `name@@VERSION` (what new programs link to) or `name@VERSION` (for old ones only), and a jump. The nodes themselves are
-//! in `libibverbs.map`. Names and versions are those of rdma-core 65; `data/verbs-symbols.txt` is checked against the
+//! in `libibverbs.map`. Names and versions are those of rdma-core 65, and of `include`; `data/verbs-symbols.txt` is checked against the
 //! built library by a test.
 //!
 //! The names of the C library that the crate `shim` interposes are exported without a version, by the linker.
@@ -61,11 +61,14 @@ macro_rules! older {
 
 use crate::{
     ah, async_events, buf, channel, compat, context, cq, device, device_private, dm, fork, marshal,
-    mr, pd, qp, query, rate, srq, strings, sysfs_files, unsupported,
+    mr, mr_fd, pd, qp, query, rate, srq, strings, sysfs_files, unsupported,
 };
 
 exports! {
     "PEERDMA_1.0" {
+        "ibv_query_mr_fd_commands" => mr_fd::ibv_query_mr_fd_commands,
+        "ibv_reg_mr_fd" => mr_fd::ibv_reg_mr_fd,
+        "ibv_rereg_mr_fd" => mr_fd::ibv_rereg_mr_fd,
         "peerdma_migrate_to_gpu" => device_private::peerdma_migrate_to_gpu,
         "peerdma_migrate_to_host" => device_private::peerdma_migrate_to_host,
     }

@@ -42,6 +42,7 @@ mod lives;
 mod marshal;
 mod memory;
 mod mr;
+mod mr_fd;
 mod mw;
 mod null_mr;
 mod object;

@@ -59,6 +59,28 @@ impl Mr {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What it stands for.
+    pub fn kind(&self) -> Kind {
+        self.facts().kind
+    }
+
+    /// The memory behind it.
+    pub fn umem(&self) -> Res<Arc<umem::Umem>> {
+        self.hca.as_ref().and_then(|hca| hca.umem()).ok_or(INVALID)
+    }
+
+    /// Shows in the C struct what a re-registration changed.
+    pub fn show(&self, place: Option<(*mut c_void, usize)>, pd: Option<*mut ibv_pd>) {
+        // SAFETY: the C struct is live; programs read it only.
+        let c = unsafe { &mut *self.c.get() };
+        if let Some((addr, length)) = place {
+            (c.addr, c.length) = (addr, length);
+        }
+        if let Some(pd) = pd {
+            c.pd = pd;
+        }
+    }
+
     /// lkey and rkey.
     pub fn key(&self) -> u32 {
         // SAFETY: the C struct is live; programs only read it.
@@ -73,24 +95,47 @@ impl Mr {
 }
 
 /// What the device offers beyond the plain rights. Memory of a program does not persist.
-const OFFERED: Offered = Offered { on_demand: true, flush_global: true, flush_persistent: false };
+pub const OFFERED: Offered =
+    Offered { on_demand: true, flush_global: true, flush_persistent: false };
 
 /// The rights that `bits` name, in the kernel's checking order. Optional rights that the device does not know are left
 /// out, as ibv_reg_mr(3) says.
-fn rights(bits: u32) -> Res<AccessFlags> {
+pub fn rights(bits: u32) -> Res<AccessFlags> {
     let access = AccessFlags::from_bits_retain(bits);
     check::access_flags(access, OFFERED)?;
     Ok(AccessFlags::from_bits_truncate(bits))
 }
 
-/// Files a new registration and makes its C struct.
-fn install(
-    pd: &Pd,
-    kind: Kind,
-    umem: Arc<umem::Umem>,
-    (addr, length, iova): (u64, u64, u64),
+/// Memory that was registered, for a region.
+pub struct Backing {
+    pub kind: Kind,
+    pub umem: Arc<umem::Umem>,
+    /// What `struct ibv_mr` shows as the address.
+    pub addr: u64,
+    pub length: u64,
+    pub iova: u64,
+}
+
+/// Program memory at `addr`.
+pub fn user_backing((addr, length, iova): (u64, u64, u64), access: AccessFlags) -> Res<Backing> {
+    let umem = memory::user(addr, length, iova, access)?;
+    Ok(Backing { kind: Kind::User, umem, addr, length, iova })
+}
+
+/// A part of a dma-buf. The C struct's address is the offset, not the iova: so does libibverbs.
+pub fn dmabuf_backing(
+    context: &Context,
+    fd: c_int,
+    (offset, length, iova): (u64, u64, u64),
     access: AccessFlags,
-) -> Res<*mut ibv_mr> {
+) -> Res<Backing> {
+    let umem = memory::dmabuf(&context.engine().registry, fd, offset, length, access)?;
+    Ok(Backing { kind: Kind::DmaBuf, umem, addr: offset, length, iova })
+}
+
+/// Files a new registration and makes its C struct.
+pub fn install(pd: &Pd, backing: Backing, access: AccessFlags) -> Res<*mut ibv_mr> {
+    let Backing { kind, umem, addr, length, iova } = backing;
     let context = pd.context()?;
     let hca = context.device().reg_mr(pd.hca()?, umem, iova, access)?;
     let facts = Facts { kind, pd: pd.hca()?.id(), iova, length, access };
@@ -112,8 +157,7 @@ fn install(
 pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<*mut ibv_mr> {
     check::page_offset(addr, iova)?;
     let access = rights(access)?;
-    let umem = memory::user(addr, length, iova, access)?;
-    install(pd, Kind::User, umem, (addr, length, iova), access)
+    install(pd, user_backing((addr, length, iova), access)?, access)
 }
 
 /// The rights of a region over device memory, which must be zero-based.
@@ -131,13 +175,14 @@ pub fn reg_device(
     length: u64,
     access: AccessFlags,
 ) -> Res<*mut ibv_mr> {
-    install(pd, Kind::Device, umem, (0, length, 0), access)
+    install(pd, Backing { kind: Kind::Device, umem, addr: 0, length, iova: 0 }, access)
 }
 
 /// Registers what has no memory behind it; for local use only.
 pub fn reg_null(pd: &Pd, umem: Arc<umem::Umem>) -> Res<*mut ibv_mr> {
-    let whole = (0, umem.len(), 0);
-    let mr = install(pd, Kind::Null, umem, whole, AccessFlags::LOCAL_WRITE)?;
+    let length = umem.len();
+    let whole = Backing { kind: Kind::Null, umem, addr: 0, length, iova: 0 };
+    let mr = install(pd, whole, AccessFlags::LOCAL_WRITE)?;
     // SAFETY: it was just made, and nobody else knows it.
     unsafe { (*mr).rkey = 0 };
     Ok(mr)
@@ -192,10 +237,7 @@ fn reg_dmabuf(
     check::page_offset(offset, iova)?;
     check::dmabuf_access(AccessFlags::from_bits_retain(access))?;
     let access = rights(access)?;
-    let registry = &pd.context()?.engine().registry;
-    let umem = memory::dmabuf(registry, fd, offset, length, access)?;
-    // The C struct's address is the offset, not the iova: so does libibverbs.
-    install(pd, Kind::DmaBuf, umem, (offset, length, iova), access)
+    install(pd, dmabuf_backing(pd.context()?, fd, (offset, length, iova), access)?, access)
 }
 
 /// `ibv_reg_dmabuf_mr(3)`.
@@ -267,12 +309,21 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 
 /// The re-registration proper. An error leaves the old region as it was.
 fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access: u32) -> Res<()> {
-    let hca = mr.hca.as_ref().ok_or(INVALID)?;
-    let context = mr.context()?;
-    let old = mr.facts();
-    let present = hca.umem().ok_or(INVALID)?;
     let wanted = AccessFlags::from_bits_retain(access);
-    let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &present)?;
+    let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &*mr.umem()?)?;
+    rereg_checked(mr, flags, pd, access, |_, access| user_backing((addr, length, addr), access))
+}
+
+/// A re-registration whose arguments are checked; `register` gives the new memory where it changes.
+pub fn rereg_checked(
+    mr: &Mr,
+    flags: Rereg,
+    pd: *mut ibv_pd,
+    access: u32,
+    register: impl FnOnce(&Context, AccessFlags) -> Res<Backing>,
+) -> Res<()> {
+    let hca = mr.hca.as_ref().ok_or(INVALID)?;
+    let (context, present, old) = (mr.context()?, mr.umem()?, mr.facts());
     let new_pd = if flags.contains(Rereg::PD) {
         // SAFETY: with this flag the program passes a live PD.
         Some(unsafe { object::<Pd>(pd) }?)
@@ -286,26 +337,25 @@ fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access:
     }
     let changed = flags.contains(Rereg::ACCESS);
     let access = if changed { rights(access)? } else { old.access };
-    let moved = flags.contains(Rereg::TRANSLATION);
-    let translation = if moved {
-        Some((memory::user(addr, length, addr, access)?, addr))
+    let new = if flags.contains(Rereg::TRANSLATION) {
+        Some(register(context, access)?)
     } else if changed && (present.is_on_demand() || access.contains(AccessFlags::ON_DEMAND)) {
         // whether pages are resident or brought in on demand is decided when memory is registered
         // SAFETY: the C struct is live; programs only read it.
         let addr = unsafe { (*mr.c.get()).addr } as u64;
-        Some((memory::user(addr, old.length, old.iova, access)?, old.iova))
+        Some(user_backing((addr, old.length, old.iova), access)?)
     } else {
         None
     };
+    let translation = new.as_ref().map(|new| (new.umem.clone(), new.iova));
     hca.rereg(new_pd.map(Pd::hca).transpose()?, translation, changed.then_some(access))?;
     let mut facts = mr.facts.lock().unwrap_or_else(PoisonError::into_inner);
     facts.access = access;
     if let Some(pd) = new_pd {
         facts.pd = pd.hca()?.id();
     }
-    if moved {
-        facts.iova = addr;
-        facts.length = length;
+    if let Some(new) = new {
+        (facts.kind, facts.iova, facts.length) = (new.kind, new.iova, new.length);
     }
     Ok(())
 }
@@ -336,15 +386,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             set_errno(errno);
             return Ok(REREG_ERR_CMD);
         }
-        // SAFETY: the C struct is live; programs read it only.
-        let c = unsafe { &mut *mr.c.get() };
-        if flags & REREG_PD != 0 {
-            c.pd = pd;
-        }
-        if translate {
-            c.addr = addr;
-            c.length = length;
-        }
+        mr.show(translate.then_some((addr, length)), (flags & REREG_PD != 0).then_some(pd));
         Ok(0)
     })
 }

@@ -1,4 +1,5 @@
-//! GPU memory registered by its address (Peer-Direct), from programs that know nothing of it.
+//! The other ways to register GPU memory: by its address (Peer-Direct), from programs that know nothing of it, and anew by a
+//! descriptor (`peerdma/mr_fd.h`).
 
 use std::time::{Duration, Instant};
 use system::{Counters, Namespace, Run, judged, pair, peerdma, port, skip};
@@ -20,6 +21,19 @@ fn a_gpus_address_is_registered_if_its_client_is_asked() {
         judged(run.env("PEERDMA_COUNTERS", counters.file()), rows);
         let to_gpu = |line: &str| line.starts_with("route") && line.contains("BUS_ADDR");
         assert_eq!(counters.text().lines().any(to_gpu), setting != "off", "{}", counters.text());
+    }
+}
+
+#[test]
+fn regions_over_descriptors_are_registered_anew_if_the_device_offers_it() {
+    let program = match system::c_program("mr_fd") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    for (offers, rows) in [("both", 50), ("reg", 15)] {
+        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {NODE} {offers}"));
+        let run = run.env("PROGRAM", &program);
+        judged(if offers == "reg" { run.env("PEERDMA_REREG_MR_FD", "off") } else { run }, rows);
     }
 }
 

@@ -1,0 +1,137 @@
+//! Regions over a descriptor, registered and registered anew (`include/peerdma/mr_fd.h`): what was proposed for Linux in 2020
+//! ("Add uverbs commands for fd-based MR registration") and never merged.
+
+use crate::abi::flags::*;
+use crate::abi::*;
+use crate::context::Context;
+use crate::env;
+use crate::ffi::{INVALID, Res, UNSUPPORTED, pointer, quiet, set_errno};
+use crate::mr::{self, Backing, Kind, Mr};
+use crate::object::object;
+use crate::pd::Pd;
+use std::ffi::{c_int, c_void};
+use umem::{AccessFlags, Rereg, check};
+
+// enum ibv_mr_fd_type.
+const FD_TYPE_NONE: c_int = 0;
+const FD_TYPE_DMABUF: c_int = 1;
+// Bits of the command mask, enum ibv_mr_fd_command.
+const COMMAND_REG: u64 = 1 << 41;
+const COMMAND_REREG: u64 = 1 << 42;
+
+fn commands() -> u64 {
+    COMMAND_REG | if env::offers_rereg_fd() { COMMAND_REREG } else { 0 }
+}
+
+/// `ibv_query_mr_fd_commands`.
+pub(crate) unsafe extern "C" fn ibv_query_mr_fd_commands(context: *mut ibv_context) -> u64 {
+    quiet(0, || {
+        // SAFETY: the program passes a live context.
+        unsafe { Context::of(context) }.map(|_| commands())
+    })
+}
+
+/// Memory as the arguments name it.
+struct Named {
+    start: u64,
+    length: u64,
+    iova: u64,
+    fd_type: c_int,
+    fd: c_int,
+}
+
+impl Named {
+    fn check(&self, access: u32) -> Res<()> {
+        check::page_offset(self.start, self.iova)?;
+        match self.fd_type {
+            FD_TYPE_NONE => Ok(()),
+            FD_TYPE_DMABUF => Ok(check::dmabuf_access(AccessFlags::from_bits_retain(access))?),
+            _ => Err(INVALID),
+        }
+    }
+
+    fn register(&self, context: &Context, access: AccessFlags) -> Res<Backing> {
+        let Named { start, length, iova, fd_type, fd } = *self;
+        match fd_type {
+            FD_TYPE_DMABUF => mr::dmabuf_backing(context, fd, (start, length, iova), access),
+            _ => mr::user_backing((start, length, iova), access),
+        }
+    }
+}
+
+/// `ibv_reg_mr_fd`.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_fd(
+    pd: *mut ibv_pd,
+    start: u64,
+    length: usize,
+    iova: u64,
+    fd_type: c_int,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program passes a live PD.
+        let pd = unsafe { object::<Pd>(pd) }?;
+        let named = Named { start, length: length as u64, iova, fd_type, fd };
+        named.check(access as u32)?;
+        let access = mr::rights(access as u32)?;
+        mr::install(pd, named.register(pd.context()?, access)?, access)
+    })
+}
+
+/// `ibv_rereg_mr_fd`, with the result codes of `enum ibv_rereg_mr_err_code`. An error leaves the region as it was.
+pub(crate) unsafe extern "C" fn ibv_rereg_mr_fd(
+    c: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    start: u64,
+    length: usize,
+    iova: u64,
+    fd_type: c_int,
+    fd: c_int,
+    access: c_int,
+) -> c_int {
+    quiet(REREG_ERR_CMD, || {
+        let refuse = |errno| {
+            set_errno(errno);
+            Ok(REREG_ERR_INPUT)
+        };
+        if commands() & COMMAND_REREG == 0 {
+            return refuse(UNSUPPORTED);
+        }
+        // SAFETY: the program passes a live MR.
+        let mr = unsafe { object::<Mr>(c) };
+        let is_fit = |mr: &Mr| matches!(mr.kind(), Kind::User | Kind::DmaBuf);
+        let good_input = (access == 0 || flags & REREG_ACCESS != 0)
+            && !(flags & REREG_PD != 0 && pd.is_null())
+            && !(flags & REREG_TRANSLATION != 0 && length == 0);
+        let (true, Some(mr)) = (good_input, mr.ok().filter(|mr| is_fit(mr))) else {
+            return refuse(INVALID);
+        };
+        let named = Named { start, length: length as u64, iova, fd_type, fd };
+        if let Err(errno) = rereg(mr, flags as u32, pd, &named, access as u32) {
+            set_errno(errno);
+            return Ok(REREG_ERR_CMD);
+        }
+        let place = (flags & REREG_TRANSLATION != 0).then_some((start as *mut c_void, length));
+        mr.show(place, (flags & REREG_PD != 0).then_some(pd));
+        Ok(0)
+    })
+}
+
+fn rereg(mr: &Mr, flags: u32, pd: *mut ibv_pd, named: &Named, access: u32) -> Res<()> {
+    let (present, wanted) = (mr.umem()?, AccessFlags::from_bits_retain(access));
+    let place = (named.start, named.iova);
+    let flags = check::rereg_fd(flags, place, wanted, mr::OFFERED, &present)?;
+    let is_translation = flags.contains(Rereg::TRANSLATION);
+    let becomes_dmabuf = if is_translation {
+        named.check(access)?;
+        named.fd_type == FD_TYPE_DMABUF
+    } else {
+        mr.kind() == Kind::DmaBuf
+    };
+    if flags.contains(Rereg::ACCESS) && becomes_dmabuf {
+        check::dmabuf_access(wanted)?;
+    }
+    mr::rereg_checked(mr, flags, pd, access, |context, access| named.register(context, access))
+}
