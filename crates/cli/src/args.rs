@@ -290,6 +290,7 @@ pub struct Doctor {
 Examples:
   peerdma demo
   peerdma demo --file /usr/bin/gdb
+  peerdma demo --memory peer
   peerdma demo --size 256M --json | jq .write.bytes_per_second
   peerdma demo --trace demo.pcap --size 64K")]
 pub struct Demo {
@@ -299,6 +300,9 @@ pub struct Demo {
     /// How much: the file's first N bytes, repeated if it is shorter. K, M and G mean KiB, MiB and GiB
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub size: Option<u64>,
+    /// What kind of memory, and how it is registered
+    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    pub memory: MemoryKind,
     /// As a JSON object
     #[arg(long)]
     pub json: bool,
@@ -323,9 +327,47 @@ pub struct DemoPeer {
     /// Bytes to send
     #[arg(long)]
     pub size: u64,
+    /// Kind of memory
+    #[arg(long, value_enum)]
+    pub memory: MemoryKind,
     /// Flip one byte
     #[arg(long)]
     pub corrupt: bool,
+}
+
+/// Memory of the demo, by the way in which it is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum MemoryKind {
+    /// GPU memory exported as a dma-buf, which may move while it is registered
+    #[default]
+    Dmabuf,
+    /// The same, pinned where it is
+    DmabufPinned,
+    /// GPU memory registered by its address (Peer-Direct)
+    Peer,
+    /// Host memory whose pages are brought in on demand
+    Odp,
+    /// Host memory
+    Host,
+}
+
+impl MemoryKind {
+    /// Whether it is the GPU's.
+    pub fn is_gpus(self) -> bool {
+        !matches!(self, MemoryKind::Host | MemoryKind::Odp)
+    }
+}
+
+impl std::fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MemoryKind::Dmabuf => "dmabuf",
+            MemoryKind::DmabufPinned => "dmabuf-pinned",
+            MemoryKind::Peer => "peer",
+            MemoryKind::Odp => "odp",
+            MemoryKind::Host => "host",
+        })
+    }
 }
 
 /// Side of the demo.

@@ -18,6 +18,8 @@ const TRACE: &str = "PEERDMA_TRACE";
 /// Name of the variable with the file for the counters.
 pub const COUNTERS: &str = "PEERDMA_COUNTERS";
 /// Name of the variable that makes the limit on locked memory count.
+/// How regions of dma-bufs hold their buffer.
+pub const DMABUF: &str = "PEERDMA_DMABUF";
 const MEMLOCK: &str = "PEERDMA_MEMLOCK";
 /// Name of the variable that makes the library speak.
 pub const LOG: &str = "PEERDMA_LOG";

@@ -72,6 +72,38 @@ fn the_first_line_says_what_was_proven() {
 }
 
 #[test]
+fn each_kind_of_memory_takes_its_route() {
+    let place = Place::new("kinds");
+    for (kind, near, far) in [
+        ("dmabuf", "BUS_ADDR", "THRU_HOST_BRIDGE"),
+        ("dmabuf-pinned", "BUS_ADDR", "THRU_HOST_BRIDGE"),
+        ("peer", "BUS_ADDR", "THRU_HOST_BRIDGE"),
+        ("odp", "NONE", "NONE"),
+        ("host", "NONE", "NONE"),
+    ] {
+        let size = 100_001;
+        let output = place.demo(&["--size", "100001", "--memory", kind, "--json"]);
+        assert!(output.status.success(), "{kind}: {}", text(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for (side, route) in [(&json["sides"][0], near), (&json["sides"][1], far)] {
+            assert_eq!(side["memory"], kind);
+            assert_eq!(side["route"]["map_type"], route, "{kind}: {side}");
+            assert!(side["route"]["read_bytes"].as_u64() >= Some(size), "{kind}: {side}");
+            assert!(side["route"]["written_bytes"].as_u64() >= Some(size), "{kind}: {side}");
+            let faults = side["page_faults"].as_u64().unwrap();
+            assert_eq!(faults > 0, kind == "odp", "{kind}: {side}");
+        }
+    }
+    let output = place.demo(&["--size", "64K", "--memory", "host"]);
+    let out = text(&output.stdout);
+    assert!(
+        out.starts_with("Proven: 64.0 KiB of host memory went to another process's and"),
+        "{out}"
+    );
+    place.assert_nothing_left();
+}
+
+#[test]
 fn odd_sizes_cross_and_the_hash_is_the_files() {
     let place = Place::new("sizes");
     let content: Vec<u8> =

@@ -3,13 +3,14 @@
 //! This process conducts: it starts two of itself ([`peer`]) under the settings of `run`, passes their messages on
 //! ([`protocol`]), judges what they found, and prints ([`report`]). It touches neither GPU nor HCA.
 
+mod buffer;
 mod counters;
 pub mod peer;
 mod protocol;
 mod report;
 pub mod vram;
 
-use crate::args::{DEMO_PEER, Demo, Side};
+use crate::args::{DEMO_PEER, Demo, MemoryKind, Side};
 use crate::failure::{Context, Failure, Outcome};
 use crate::supervise::Interrupts;
 use crate::{settings, style, tree};
@@ -40,6 +41,10 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let start = |side, events: &Sender<Event>| -> Outcome<Peer> {
         let mut command = Command::new(own_executable()?);
         command.arg(DEMO_PEER).args(["--side", side_name(side), "--size", &size.to_string()]);
+        command.args(["--memory", &arguments.memory.to_string()]);
+        if arguments.memory == MemoryKind::DmabufPinned {
+            command.env(settings::DMABUF, "pinned");
+        }
         command.arg("--file").arg(&file).envs(variables.iter().map(|(name, value)| (name, value)));
         if arguments.corrupt {
             command.arg("--corrupt");
@@ -55,7 +60,7 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let near = start(Side::Near, &events)?;
     let far = start(Side::Far, &events)?;
     let conductor = Conductor { near, far, inbox, progress: Progress::new(size) };
-    let report = conductor.conduct(&platform, &file, size, &lib);
+    let report = conductor.conduct(&platform, &file, size, arguments.memory, &lib);
     if report.is_err() || arguments.device.log {
         let [near, far] = [Side::Near, Side::Far].map(|side| read_to_string(said(side)));
         tell(&near.unwrap_or_default(), &far.unwrap_or_default());
@@ -189,9 +194,10 @@ impl Conductor {
         platform: &pcie::Platform,
         file: &Path,
         size: u64,
+        memory: MemoryKind,
         lib: &Path,
     ) -> Outcome<Report> {
-        self.progress.measure("preparing GPU memory");
+        self.progress.measure("preparing memory");
         let (mut near, mut far) = (None::<Ready>, None::<Ready>);
         while near.is_none() || far.is_none() {
             match self.next()? {
@@ -215,7 +221,7 @@ impl Conductor {
         self.progress.measure("RDMA WRITE");
         self.near.tell(&ToPeer::Write(far.target))?;
         let write = self.transfer()?;
-        self.progress.say("hashing on the far GPU");
+        self.progress.say("hashing on the far side");
         self.far.tell(&ToPeer::Hash)?;
         let far_hash = match self.next()? {
             (Side::Far, FromPeer::Hashed { hash }) => hash,
@@ -224,7 +230,7 @@ impl Conductor {
         self.progress.measure("RDMA READ");
         self.near.tell(&ToPeer::Read(far.target))?;
         let read = self.transfer()?;
-        self.progress.say("comparing on the near GPU");
+        self.progress.say("comparing on the near side");
         self.near.tell(&ToPeer::Compare)?;
         let (file_hash, difference) = match self.next()? {
             (Side::Near, FromPeer::Compared { file_hash, difference }) => (file_hash, difference),
@@ -236,11 +242,12 @@ impl Conductor {
         self.near.tell(&ToPeer::End)?;
         self.far.tell(&ToPeer::End)?;
         // Both end by themselves, releasing what they registered in order.
-        let near = SideReport::new(platform, near, self.near.end()?);
-        let far = SideReport::new(platform, far, self.far.end()?);
+        let near = SideReport::new(platform, memory, near, self.near.end()?);
+        let far = SideReport::new(platform, memory, far, self.far.end()?);
         let library = lib.to_owned();
         let sides = [near, far];
-        Ok(Report { file: file.to_owned(), size, hash: file_hash, library, sides, write, read })
+        let file = file.to_owned();
+        Ok(Report { file, size, memory, hash: file_hash, library, sides, write, read })
     }
 
     /// The next message; progress is shown, ends and failures end the demo.
@@ -298,7 +305,7 @@ impl Conductor {
 fn judge(file_hash: &str, far_hash: &str, difference: Option<u64>) -> Outcome<()> {
     let mut reasons = Vec::new();
     if far_hash != file_hash {
-        reasons.push(format!("the far GPU's hash is {far_hash}, the file's is {file_hash}"));
+        reasons.push(format!("the far side's hash is {far_hash}, the file's is {file_hash}"));
     }
     if let Some(offset) = difference {
         reasons.push(format!("what came back by RDMA READ differs first at byte {offset}"));

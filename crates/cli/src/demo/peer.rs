@@ -1,15 +1,16 @@
 //! One side of the demo: a process with a GPU and an RDMA device, which does what the conductor says.
 
-use super::protocol::{self, Buffer, FromPeer, Messages, Ready, ToPeer};
-use super::vram::{Gpu, Vram};
+use super::buffer::Buffer;
+use super::protocol::{self, FromPeer, Messages, Ready, ToPeer};
+use super::vram::Gpu;
 use crate::args::{DemoPeer, Side};
 use crate::failure::{self, Context, Failure, Outcome};
 use crate::settings;
 use pcie::Platform;
-use peerdma::{Access, Cq, Dmabuf, IdleQp, Library, Mr, Op, Pd, Qp, RemoteSlice, SendFlags};
+use peerdma::{Cq, IdleQp, Library, Op, Qp, RemoteSlice, SendFlags};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -36,19 +37,13 @@ pub fn peer(arguments: &DemoPeer) -> Outcome {
     }
 }
 
-/// A buffer of video memory and its registration.
-struct Registered {
-    vram: Vram,
-    mr: Mr<Dmabuf>,
-}
-
 struct Peer {
     connection: UnixStream,
     messages: Messages,
     cq: Cq,
     idle: Option<IdleQp>,
     /// The side's buffers: near has the source and a second one for what comes back, far has one.
-    buffers: Vec<Registered>,
+    buffers: Vec<Buffer>,
     file_hash: Option<String>,
 }
 
@@ -69,19 +64,17 @@ impl Peer {
         };
         let mut buffers = Vec::new();
         for _ in names {
-            buffers.push(register(&gpu, &pd, arguments.size)?);
+            buffers.push(Buffer::new(arguments.memory, &gpu, &pd, arguments.size)?);
         }
         let file_hash = match arguments.side {
-            Side::Near => Some(load(arguments, &buffers[0].vram, connection)?),
+            Side::Near => Some(load(arguments, &buffers[0], connection)?),
             Side::Far => None,
         };
         let idle = pd.qp(&cq, &cq).max_send_wr(DEPTH).build().map_err(failure::verbs)?;
-        let described = names.iter().zip(&buffers).map(|(name, buffer)| Buffer {
-            name: (*name).to_owned(),
-            fd: buffer.vram.fd().as_raw_fd(),
-            len: buffer.mr.len(),
-            lkey: buffer.mr.lkey(),
-            rkey: buffer.mr.rkey(),
+        let described = names.iter().zip(&buffers).map(|(name, buffer)| {
+            let (lkey, rkey) = buffer.keys();
+            let (name, fd, len) = ((*name).to_owned(), buffer.fd(), buffer.len());
+            protocol::Buffer { name, fd, len, lkey, rkey }
         });
         let ready = Ready {
             pid: std::process::id(),
@@ -89,7 +82,7 @@ impl Peer {
             gpu: gpu.name().to_owned(),
             endpoint: idle.endpoint(),
             buffers: described.collect(),
-            target: buffers[0].mr.remote(),
+            target: buffers[0].remote(),
         };
         let copy = || connection.try_clone().what("cannot copy a socket");
         let mut peer = Peer {
@@ -122,16 +115,16 @@ impl Peer {
                 }
                 (Some(ToPeer::Hash), _) => {
                     if arguments.corrupt {
-                        flip_one_byte(&self.buffers[0].vram)?;
+                        flip_one_byte(&self.buffers[0])?;
                     }
-                    let hash = self.buffers[0].vram.hash()?;
+                    let hash = self.buffers[0].hash()?;
                     self.say(&FromPeer::Hashed { hash })?;
                 }
                 (Some(ToPeer::Compare), _) => {
                     let [source, returned] = &self.buffers[..] else {
                         return Err(Failure::new("only the near side compares"));
                     };
-                    let difference = source.vram.first_difference(&returned.vram)?;
+                    let difference = source.first_difference(returned)?;
                     let file_hash = self.file_hash.clone().unwrap_or_default();
                     self.say(&FromPeer::Compared { file_hash, difference })?;
                 }
@@ -156,7 +149,7 @@ impl Peer {
         remote: RemoteSlice,
         direction: Direction,
     ) -> Outcome<()> {
-        let size = self.buffers[buffer].mr.len();
+        let size = self.buffers[buffer].len();
         let chunks = size.div_ceil(CHUNK);
         let (mut posted, mut done) = (0, 0);
         let (start, mut told) = (Instant::now(), Instant::now());
@@ -164,8 +157,7 @@ impl Peer {
         while done < chunks {
             while posted < chunks && posted - done < u64::from(DEPTH) {
                 let range = posted * CHUNK..size.min((posted + 1) * CHUNK);
-                let local =
-                    [self.buffers[buffer].mr.slice(range.clone()).map_err(failure::verbs)?];
+                let local = [self.buffers[buffer].slice(range.clone()).map_err(failure::verbs)?];
                 let remote = remote.slice(range).map_err(failure::verbs)?;
                 let op = match direction {
                     Direction::Write => Op::Write { local: &local, remote, imm: None },
@@ -207,19 +199,8 @@ enum Direction {
     Read,
 }
 
-/// Allocates video memory, exports it and registers the export.
-fn register(gpu: &Gpu, pd: &Pd, size: u64) -> Outcome<Registered> {
-    let vram = gpu.allocate(size)?;
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let mr = pd.reg_dmabuf(vram.fd(), 0, size, 0, access).map_err(|error| {
-        failure::verbs(error)
-            .because(format_args!("registering {size} bytes of video memory of {}", gpu.name()))
-    })?;
-    Ok(Registered { vram, mr })
-}
-
-/// Copies the file to video memory, from its start again where it is shorter, and hashes what was copied on the way.
-fn load(arguments: &DemoPeer, vram: &Vram, connection: &UnixStream) -> Outcome<String> {
+/// Copies the file to the buffer, from its start again where it is shorter, and hashes what was copied on the way.
+fn load(arguments: &DemoPeer, buffer: &Buffer, connection: &UnixStream) -> Outcome<String> {
     let mut connection = connection.try_clone().what("cannot copy a socket")?;
     let mut told = Instant::now();
     let what = || format!("cannot read {}", arguments.file.display());
@@ -238,7 +219,7 @@ fn load(arguments: &DemoPeer, vram: &Vram, connection: &UnixStream) -> Outcome<S
             continue;
         }
         hasher.update(&chunk[..got]);
-        vram.write(at, &chunk[..got])?;
+        buffer.write(at, &chunk[..got])?;
         at += got as u64;
         if told.elapsed() >= TELL_EVERY {
             told = Instant::now();
@@ -249,9 +230,9 @@ fn load(arguments: &DemoPeer, vram: &Vram, connection: &UnixStream) -> Outcome<S
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn flip_one_byte(vram: &Vram) -> Outcome<()> {
-    let at = vram.len() / 2;
+fn flip_one_byte(buffer: &Buffer) -> Outcome<()> {
+    let at = buffer.len() / 2;
     let mut byte = [0];
-    vram.read(at, &mut byte)?;
-    vram.write(at, &[byte[0] ^ 1])
+    buffer.read(at, &mut byte)?;
+    buffer.write(at, &[byte[0] ^ 1])
 }

@@ -85,8 +85,8 @@ pub struct Ready {
 pub struct Buffer {
     /// What it is for.
     pub name: String,
-    /// Its dma-buf descriptor in the side's process.
-    pub fd: i32,
+    /// Its dma-buf descriptor in the side's process, where it is GPU memory.
+    pub fd: Option<i32>,
     /// Length in bytes.
     pub len: u64,
     /// Key for local use.

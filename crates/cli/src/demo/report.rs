@@ -3,6 +3,7 @@
 use super::counters::{Counters, RouteBytes};
 use super::protocol::{Buffer, Ready};
 use super::rate;
+use crate::args::MemoryKind;
 use crate::style::{self, Paint};
 use hca::Counter;
 use pcie::{Platform, Role, Target};
@@ -24,6 +25,8 @@ pub struct Report {
     pub file: PathBuf,
     /// How much of it.
     pub size: u64,
+    /// From and to what memory.
+    pub memory: MemoryKind,
     /// BLAKE3 of what was sent, in hexadecimal.
     pub hash: String,
     /// Folder of the library that both sides loaded.
@@ -42,6 +45,9 @@ pub struct SideReport {
     counters: Counters,
     hca_address: String,
     gpu_address: String,
+    memory: MemoryKind,
+    /// What the HCA reaches.
+    target: String,
     links: Vec<Link>,
 }
 
@@ -54,10 +60,18 @@ struct Link {
 impl SideReport {
     /// Gathers the facts of a side. The links of the platform's route come first, in its order, then whatever others
     /// bytes crossed; the bytes are the library's.
-    pub fn new(platform: &Platform, ready: Ready, counters: Counters) -> SideReport {
+    pub fn new(
+        platform: &Platform,
+        memory: MemoryKind,
+        ready: Ready,
+        counters: Counters,
+    ) -> SideReport {
         let ends = platform.with_role(Role::Hca).next().zip(platform.named(&ready.gpu));
-        let route =
-            ends.and_then(|(hca, gpu)| platform.route(hca, Target::Function(gpu.address)).ok());
+        let target = |gpu: &pcie::Function| match memory.is_gpus() {
+            true => Target::Function(gpu.address),
+            false => Target::HOST,
+        };
+        let route = ends.and_then(|(hca, gpu)| platform.route(hca, target(gpu)).ok());
         let mut names: Vec<String> = Vec::new();
         let on_route = route.iter().flat_map(|route| route.links()).map(ToString::to_string);
         for name in on_route.chain(counters.links().map(str::to_owned)) {
@@ -70,14 +84,16 @@ impl SideReport {
             links: names.into_iter().map(link).collect(),
             hca_address: ends.map_or_else(String::new, |(hca, _)| hca.address.to_string()),
             gpu_address: ends.map_or_else(String::new, |(_, gpu)| gpu.address.to_string()),
+            target: ends.map_or_else(String::new, |(_, gpu)| target(gpu).to_string()),
+            memory,
             ready,
             counters,
         }
     }
 
-    /// The route between HCA and GPU as the library took it.
+    /// The route between HCA and memory as the library took it.
     fn route(&self) -> Option<&RouteBytes> {
-        self.counters.route_to(&self.gpu_address)
+        self.counters.route_to(&self.target)
     }
 
     fn sent(&self) -> String {
@@ -106,11 +122,17 @@ impl SideReport {
             let name = link.name.trim_start_matches("link ").trim_start_matches("interconnect ");
             format!("{name}: {}", style::bytes(link.bytes))
         };
+        let mut memory = vec![format!("{} in {}", self.memory, self.target)];
+        memory.extend(buffers.iter().map(buffer));
+        if self.memory == MemoryKind::Odp {
+            let faults = self.counters.value(Counter::PageFaultsHandled);
+            memory.push(format!("{faults} page faults served"));
+        }
         vec![
             ("process", vec![format!("pid {pid}")]),
             ("HCA", vec![format!("{device} at {}", self.hca_address)]),
             ("GPU", vec![format!("{gpu} at {}", self.gpu_address)]),
-            ("dma-buf", buffers.iter().map(buffer).collect()),
+            ("memory", memory),
             ("RoCEv2", vec![endpoint.gid.to_string()]),
             ("queue pair", vec![format!("{:#08x}, MTU {}", endpoint.qpn, endpoint.mtu.bytes())]),
             ("sent", vec![self.sent()]),
@@ -133,6 +155,8 @@ impl SideReport {
             "hca": { "name": ready.device, "address": self.hca_address },
             "gpu": { "name": ready.gpu, "address": self.gpu_address },
             "endpoint": ready.endpoint,
+            "memory": self.memory.to_string(),
+            "page_faults": counters.value(Counter::PageFaultsHandled),
             "buffers": ready.buffers,
             "route": self.route().map(|route| json!({
                 "map_type": route.map_type,
@@ -153,10 +177,11 @@ impl SideReport {
 
 fn buffer(buffer: &Buffer) -> String {
     let Buffer { name, fd, lkey, rkey, .. } = buffer;
+    let fd = fd.map_or_else(String::new, |fd| format!("fd {fd}, "));
     if lkey == rkey {
-        format!("{name}: fd {fd}, lkey = rkey {lkey:#x}")
+        format!("{name}: {fd}lkey = rkey {lkey:#x}")
     } else {
-        format!("{name}: fd {fd}, lkey {lkey:#x}, rkey {rkey:#x}")
+        format!("{name}: {fd}lkey {lkey:#x}, rkey {rkey:#x}")
     }
 }
 
@@ -175,12 +200,14 @@ impl Report {
         let [near, far] = &self.sides;
         let mut text = vec![
             format!(
-                "{} {} of GPU memory went to another process's GPU and back by RDMA.",
+                "{} {} of {}memory went to another process's{} and back by RDMA.",
                 Paint::Good.over("Proven:"),
                 style::bytes(self.size),
+                if self.memory.is_gpus() { "GPU " } else { "host " },
+                if self.memory.is_gpus() { " GPU" } else { "" },
             ),
             format!(
-                "The far GPU's BLAKE3 {}… is the file's; what came back is the same.",
+                "The far side's BLAKE3 {}… is the file's; what came back is the same.",
                 &self.hash[..self.hash.len().min(12)],
             ),
             String::new(),
@@ -220,6 +247,7 @@ impl Report {
             "proven": true,
             "file": self.file.display().to_string(),
             "bytes": self.size,
+            "memory": self.memory.to_string(),
             "blake3": self.hash,
             "library": self.library.display().to_string(),
             "sides": [near.json("near"), far.json("far")],
@@ -270,14 +298,14 @@ mod tests {
             },
             buffers: vec![Buffer {
                 name: "returned".into(),
-                fd: 14,
+                fd: Some(14),
                 len: 1,
                 lkey: 0x294,
                 rkey: 0x294,
             }],
             target: peerdma::RemoteSlice { addr: 0, len: 1, rkey: 0 },
         };
-        SideReport::new(&Platform::default(), ready, Counters::parse(counters))
+        SideReport::new(&Platform::default(), MemoryKind::Dmabuf, ready, Counters::parse(counters))
     }
 
     fn report() -> Report {
@@ -287,6 +315,7 @@ mod tests {
         Report {
             file: "/bin/true".into(),
             size: 1023 << 20,
+            memory: MemoryKind::Dmabuf,
             hash: "0123456789abcdef0123".into(),
             library: "/lib".into(),
             sides: [side("gpu0", counters), side("gpu1", "")],

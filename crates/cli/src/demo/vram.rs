@@ -8,9 +8,6 @@ use pcie::{Platform, Role};
 use registry::Client;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes compared at once.
-const CHUNK: u64 = 1 << 20;
-
 /// A side's GPU.
 pub struct Gpu {
     name: String,
@@ -84,21 +81,5 @@ impl Vram {
     pub fn hash(&self) -> Outcome<String> {
         let digest = self.buffer.hash(0, self.len()).what("the GPU cannot hash its memory")?;
         Ok(digest.to_string())
-    }
-
-    /// Offset of the first byte in which two buffers of one length differ.
-    pub fn first_difference(&self, other: &Vram) -> Outcome<Option<u64>> {
-        let (mut a, mut b) = (vec![0; CHUNK as usize], vec![0; CHUNK as usize]);
-        let mut at = 0;
-        while at < self.len() {
-            let len = CHUNK.min(self.len() - at) as usize;
-            self.read(at, &mut a[..len])?;
-            other.read(at, &mut b[..len])?;
-            if let Some(place) = (0..len).find(|&place| a[place] != b[place]) {
-                return Ok(Some(at + place as u64));
-            }
-            at += len as u64;
-        }
-        Ok(None)
     }
 }
