@@ -10,8 +10,9 @@ const WHAT: &str = "lspci -tv";
 /// Whether a text is such a tree: its first line opens a root bus.
 pub(crate) fn is_tree(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let first = first.trim_start_matches([' ', '|', '+', '\\']);
-    first.starts_with("-[") && first.contains(']')
+    // Several root buses open with a fork: `-+-[0000:80]`.
+    let fork = first.trim_start_matches([' ', '|', '+', '\\', '-']);
+    fork.starts_with('[') && fork.contains(']') && first.contains("-[")
 }
 
 /// A bus that lines below may hang devices on: they begin in its column.
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn one_root_bus_and_broken_trees() {
-        assert!(is_tree("-[0000:00]-+-00.0  x"));
+        assert!(is_tree("-[0000:00]-+-00.0  x") && is_tree(TREE));
         assert!(!is_tree("00:00.0 Host bridge"));
         assert_eq!(
             read("-[0000:00]-+-00.0  Host\n           \\-01.0  Card\n")
