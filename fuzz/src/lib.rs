@@ -14,6 +14,7 @@ pub mod link;
 mod memfd;
 pub mod pcie;
 pub mod registry;
+pub mod topology;
 pub mod wire;
 
 /// One parser under test.
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "directory", run: hca::directory, seeds: hca::directory_seeds },
     Target { name: "netlink", run: link::netlink, seeds: link::netlink_seeds },
     Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
+    Target { name: "machine", run: topology::machine, seeds: topology::machine_seeds },
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
     Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
     Target { name: "mad_parse", run: wire::mad_parse, seeds: wire::mad_seeds },

@@ -104,7 +104,10 @@ pub fn read(path: &Path) -> Result<Capture, Error> {
 }
 
 /// Reads a file's content; `name` is for messages.
-fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
+///
+/// # Errors
+/// [`Error`] says what was tried and what is wrong.
+pub fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
     if is_archive(bytes) {
         return of_tree(&Archive::parse(bytes)?);
     }

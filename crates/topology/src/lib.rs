@@ -23,7 +23,7 @@ mod source;
 mod sysfs;
 mod take;
 
-pub use detect::{Capture, Format, of_tree, read, take_file, this_machine, tree};
+pub use detect::{Capture, Format, of_tree, parse, read, take_file, this_machine, tree};
 pub use error::Error;
 pub use rdma_topo::dump;
 pub use roles::{accelerators, adapters};
