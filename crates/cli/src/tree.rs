@@ -120,9 +120,6 @@ fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription
             .because(error)
             .remedy("allow AF_NETLINK sockets")
     })?;
-    let mut netdevs: Vec<String> = gids.iter().map(|(_, entry)| entry.ifname.clone()).collect();
-    netdevs.sort();
-    netdevs.dedup();
     let active = gids.iter().any(|(_, entry)| entry.up);
     let port = Port {
         state: if active { PortState::Active } else { PortState::Down },
@@ -166,8 +163,19 @@ fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription
         ports: vec![port],
         twin_ports: hca.ports - 1,
         pci: pci_function(platform, hca),
-        netdevs,
+        netdevs: netdevs(gids.iter().map(|(_, entry)| (entry.ifname.as_str(), entry.loopback))),
     })
+}
+
+/// Interfaces of the device, each by name and whether it is loopback. A NIC has none such, and programs connect to the
+/// address of the first one, which on loopback binds to no device; so loopback is there only by itself.
+fn netdevs<'a>(interfaces: impl Iterator<Item = (&'a str, bool)>) -> Vec<String> {
+    let (loopback, others): (Vec<_>, Vec<_>) = interfaces.partition(|(_, loopback)| *loopback);
+    let shown = if others.is_empty() { loopback } else { others };
+    let mut names: Vec<String> = shown.into_iter().map(|(name, _)| name.to_owned()).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 fn host_name() -> Option<String> {
@@ -236,6 +244,17 @@ mod tests {
         let count = paths.len();
         paths.dedup();
         assert_eq!(count, paths.len(), "a path appears twice");
+    }
+
+    #[test]
+    fn loopback_is_an_interface_of_the_device_only_by_itself() {
+        let names = |interfaces: &[(&'static str, bool)]| netdevs(interfaces.iter().copied());
+        assert_eq!(names(&[("lo", true), ("lo", true)]), ["lo"]);
+        assert_eq!(
+            names(&[("wire", false), ("eth1", false), ("wire", false), ("lo", true)]),
+            ["eth1", "wire"]
+        );
+        assert!(names(&[]).is_empty());
     }
 
     #[test]
