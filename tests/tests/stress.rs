@@ -37,3 +37,28 @@ fn connections() {
         println!("{line}");
     }
 }
+
+/// GPU memory that moves, is revoked and freed while three processes write, read and add to it: every byte is accounted for, every
+/// error is the one it must be, nothing is written after a revoke, and nothing is left.
+#[test]
+fn gpu_buffers() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let own = Namespace::new("gpustress");
+    let seed = setting("PEERDMA_SOAK_SEED").unwrap_or(1);
+    let seconds = setting("PEERDMA_SOAK_SECONDS").unwrap_or(20).div_ceil(2);
+    // Half of the time with a user that pins, half without.
+    for seed in [seed, seed + 1] {
+        let program = env!("CARGO_BIN_EXE_gpu_stress");
+        let run = Run::hca(&format!("{program} owner {seconds} {seed}"))
+            .within(&own)
+            .limit(Duration::from_secs(seconds) + ENDING)
+            .finish();
+        assert!(run.succeeded(), "PEERDMA_SOAK_SEED={seed}: {run}");
+        println!("{}", run.stdout.trim());
+        let listing = Run::plain(&format!("{} gpu --json", peerdma().display())).within(&own);
+        let listing = listing.finish().ok().stdout;
+        assert!(listing.contains("\"buffers\": []"), "{listing}");
+    }
+}

@@ -5,10 +5,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// Test of `tests/tests/stress.rs`, and what it does.
-const RUNS: &[(&str, &str)] = &[(
-    "connections",
-    "processes connect, disconnect, break their queue pairs, exit and are killed; nothing hangs, nothing is left",
-)];
+const RUNS: &[(&str, &str)] = &[
+    (
+        "connections",
+        "processes connect, disconnect, break their queue pairs, exit and are killed; nothing hangs, nothing is left",
+    ),
+    (
+        "gpu_buffers",
+        "GPU memory moves, is revoked and freed under RDMA of three processes; every byte is accounted for",
+    ),
+];
 
 /// Says what there is to run.
 pub fn list() {
