@@ -351,6 +351,7 @@ int main(int count, char **arguments)
 	to_host = (ssize_t (*)(void *, size_t))dlsym(RTLD_DEFAULT, "peerdma_migrate_to_host");
 	if (!to_gpu || !to_host)
 		fail("the functions of include/peerdma.h");
+	rnr_retries = 7; /* for ever: the peer may be told to wait for a change of mappings */
 	open_first_device();
 	char *area = mmap(NULL, SIZE + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	paged = mmap(area + PAGE, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -390,6 +390,7 @@ static void under_a_storm(struct pair pair, int rounds)
 int main(int count, char **arguments)
 {
 	int rounds = count > 1 ? atoi(arguments[1]) : 3;
+	rnr_retries = 7; /* for ever: the peer may be told to wait for a change of mappings */
 	open_first_device();
 	char *area = mmap(NULL, SIZE + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	paged = map_at(area + PAGE, PROT_READ | PROT_WRITE);

@@ -102,7 +102,7 @@ static union ibv_gid gid;
 static struct ibv_device_attr limits;
 
 /* Local ACK timeout code and retries of connections; short, so that what must fail fails soon. */
-static int ack_timeout = 12, retries = 3;
+static int ack_timeout = 12, retries = 3, rnr_retries = 1;
 
 static int gid_index;
 
@@ -173,7 +173,7 @@ static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint
 		.min_rnr_timer = 1,
 		.timeout = ack_timeout,
 		.retry_cnt = retries,
-		.rnr_retry = 1,
+		.rnr_retry = rnr_retries,
 		.ah_attr = { .is_global = 1, .port_num = 1,
 			     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
 	};

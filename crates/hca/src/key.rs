@@ -93,6 +93,11 @@ impl MemRef {
         self.umem.atomic(offset, op)
     }
 
+    /// Whether an access could be served now, or fails now: see [`Umem::is_ready`].
+    pub fn is_ready(&self, at: u64, len: usize, write: bool) -> bool {
+        self.place(at, len).map_or(true, |offset| self.umem.is_ready(offset, len, write))
+    }
+
     fn place(&self, at: u64, len: usize) -> std::result::Result<u64, AccessError> {
         match at.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(self.offset + at),

@@ -263,6 +263,12 @@ impl Mirror {
         Inside { mirror: self, phase: self.inside.enter() }
     }
 
+    /// Whether the pages of `range` are mapped, or a fault could bring them in at once: no change of their addresses is in
+    /// progress, which it would wait for.
+    pub fn is_ready(&self, range: &Range<u64>, write: bool) -> bool {
+        self.enter().covers(range, write) || !self.lock().busy(range)
+    }
+
     /// Brings in all of `range`, and if it can up to `ahead` bytes after it.
     ///
     /// # Errors

@@ -100,6 +100,17 @@ impl Umem {
         }
     }
 
+    /// Whether an access could be served without waiting for a change of mappings, or a move of pages, that is in progress. Only
+    /// on-demand registrations ever are not; an access that fails is served.
+    pub fn is_ready(&self, offset: u64, len: usize, write: bool) -> bool {
+        let Some(mirror) = &self.keep.mirror else { return true };
+        let start = self.segments().first().and_then(|s| s.addr.checked_add(offset));
+        match start.and_then(|start| Some(start..start.checked_add(len as u64)?)) {
+            Some(range) if len > 0 => mirror.is_ready(&range, write),
+            _ => true,
+        }
+    }
+
     /// Copies out from `offset`. `ahead` bytes after it belong to the same operation.
     ///
     /// # Errors

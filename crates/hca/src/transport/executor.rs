@@ -105,7 +105,9 @@ impl Executor<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest("atomic on a misaligned address"));
         }
-        match self.target(remote, 8, Access::REMOTE_ATOMIC)?.0 {
+        let target = self.target(remote, 8, Access::REMOTE_ATOMIC)?;
+        target.ready(0, 8, true)?;
+        match target.0 {
             Some(word) => word.atomic(op).map_err(memory),
             None => Err(Refusal::InvalidRequest("atomic on nothing")),
         }
@@ -117,7 +119,9 @@ impl Executor<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest("ATOMIC WRITE to a misaligned address"));
         }
-        let Target(Some(word)) = self.target(remote, 8, Access::REMOTE_WRITE)? else {
+        let target = self.target(remote, 8, Access::REMOTE_WRITE)?;
+        target.ready(0, 8, true)?;
+        let Target(Some(word)) = target else {
             return Err(Refusal::InvalidRequest("ATOMIC WRITE to nothing"));
         };
         let mut compare = value;
@@ -172,6 +176,15 @@ impl Target {
     pub fn place(&self, at: u64, bytes: &[u8]) -> Result<(), Refusal> {
         match &self.0 {
             Some(memory_ref) if !bytes.is_empty() => memory_ref.write(at, bytes).map_err(memory),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses for now an access to on-demand memory whose pages are just being changed: the peer comes again, and nobody waits
+    /// here for a system call of the program's.
+    pub fn ready(&self, at: u64, len: usize, write: bool) -> Result<(), Refusal> {
+        match &self.0 {
+            Some(memory_ref) if !memory_ref.is_ready(at, len, write) => Err(Refusal::NotReady),
             _ => Ok(()),
         }
     }
@@ -414,6 +427,19 @@ impl Landing {
     /// Bytes that still fit.
     pub fn room(&self) -> u64 {
         self.capacity - self.filled
+    }
+
+    /// As [`Target::ready`], of where the next bytes go: as far as the present entry, or the next one, reaches.
+    pub fn ready(&self, keys: &KeyTable, len: usize) -> Result<(), Refusal> {
+        let Some(sge) = self.request.scatter.get(self.entry) else { return Ok(()) };
+        let (within, length) = (u64::from(self.within), u64::from(sge.length));
+        let fresh = || keys.resolve(self.pd, sge.lkey, sge.addr, length, Access::LOCAL_WRITE).ok();
+        let memory = self.resolved.clone().or_else(fresh);
+        let len = len.min((length - within) as usize);
+        match memory {
+            Some(memory) if !memory.is_ready(within, len, true) => Err(Refusal::NotReady),
+            _ => Ok(()),
+        }
     }
 
     /// Places the next bytes of the message. An entry's key is looked up once, when the first byte goes there, so an entry

@@ -246,6 +246,20 @@ impl Transport {
                 None => return Ok(()),
             },
         };
+        // a receive that was matched, or is of an XRC queue, cannot be put back: then it is waited for here
+        let starts = bth.opcode.position.starts();
+        let returns = self.inbox.tags().is_none() && self.resp.queue.is_none();
+        if (returns || !starts)
+            && let Err(refusal) = landing.ready(cx.keys, rx.payload.len())
+        {
+            // nothing of this packet has taken effect
+            if starts {
+                self.inbox.put_back(landing);
+            } else {
+                self.resp.message = Some(Incoming::Send(landing));
+            }
+            return Err(refusal);
+        }
         let mut outcome = match &fetch {
             Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
             _ => landing.append(cx.keys, rx.payload.get(skip..).unwrap_or_default()),
@@ -281,6 +295,13 @@ impl Transport {
                 Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.mtu)?
             }
         };
+        let ready = write.target.ready(write.done.into(), rx.payload.len(), true);
+        if let Err(refusal) = ready {
+            if !position.starts() {
+                self.resp.message = Some(Incoming::Write(write));
+            }
+            return Err(refusal);
+        }
         let outcome = self.write_packet(&mut write, rx, cx);
         if !ends || (outcome.is_err() && !position.starts()) {
             self.resp.message = Some(Incoming::Write(write));
@@ -337,6 +358,7 @@ impl Transport {
         cx.counters.count(Counter::RxReadRequests, 1);
         let target = self.executor(cx.keys).read(Remote { addr: va, rkey }, len)?;
         self.check_resources()?;
+        target.ready(0, len.min(self.mtu) as usize, false)?;
         let psn = self.resp.expected;
         let packets = len.div_ceil(self.mtu).max(1);
         self.message_done();
