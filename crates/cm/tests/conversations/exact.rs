@@ -381,6 +381,20 @@ fn a_listener_dies_between_request_and_reply() {
     assert_eq!((told.conn, told.reason), (active, Reason::CONSUMER_DEFINED));
     net.nothing_is_left();
 
+    // It is ended after its reply, which is lost: it says so too.
+    let mut net = pair();
+    let active = net.connect(0, 1, 1, &[]);
+    net.run(MS);
+    let passive = net.request(1);
+    net.lose.insert(REP, 1);
+    net.reply(1, passive, 2).unwrap();
+    net.run(MS);
+    net.cms[1].destroy(passive, net.now);
+    net.run(MS);
+    let told = refused(net.only(0));
+    assert_eq!((told.conn, told.reason), (active, Reason::CONSUMER_DEFINED));
+    net.nothing_is_left();
+
     // It is killed, and says nothing.
     let mut net = pair();
     let active = net.connect(0, 1, 1, &[]);
