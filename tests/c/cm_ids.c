@@ -415,10 +415,10 @@ static int ece(void)
 	return 0;
 }
 
-/* --- A child's copies neither use nor end what is the parent's. A child from before the parent's first use is a program. --- */
+/* --- A child's copies of identifiers neither use nor end what is the parent's; those that it makes are as good as any. --- */
 
 /* Asks for a connection once the parent says so, and waits until it ends. */
-static int early_child(int go)
+static int child(int go)
 {
 	struct rdma_event_channel *own;
 	struct rdma_cm_id *client;
@@ -436,24 +436,14 @@ static int early_child(int go)
 	return 0;
 }
 
-static int late_child(struct rdma_event_channel *parents, struct rdma_cm_id *theirs)
+static int late_child(int go, struct rdma_event_channel *parents, struct rdma_cm_id *theirs)
 {
-	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
-	struct rdma_event_channel *own;
-	struct rdma_cm_id *client;
 	struct rdma_cm_event *event;
 	fcntl(parents->fd, F_SETFL, O_NONBLOCK);
 	REFUSED(rdma_get_cm_event(parents, &event), EIO);
 	CHECK(rdma_disconnect(theirs) == -1);
-	own = channel();
-	client = identifier(own);
-	resolve(client, own);
-	/* librdmacm goes on with the device that the parent opened. */
-	REFUSED(rdma_create_qp(client, NULL, &attr), EIO);
-	destroy(client);
-	rdma_destroy_event_channel(own);
 	close(parents->fd);
-	return 0;
+	return child(go);
 }
 
 static pid_t forked(void)
@@ -477,7 +467,7 @@ static int forks(void)
 	int go[2];
 	CHECK(!pipe(go));
 	if (!(early = forked()))
-		exit(early_child(go[0]));
+		exit(child(go[0]));
 	of = channel();
 	server = listener(of);
 	client = identifier(of);
@@ -488,19 +478,21 @@ static int forks(void)
 	told(of, RDMA_CM_EVENT_ESTABLISHED);
 	told(of, RDMA_CM_EVENT_ESTABLISHED);
 	if (!(late = forked()))
-		exit(late_child(of, client));
-	CHECK(write(go[1], "", 1) == 1);
-	childs = told(of, RDMA_CM_EVENT_CONNECT_REQUEST);
-	accept_with_qp(childs);
-	CHECK(told(of, RDMA_CM_EVENT_ESTABLISHED) == childs);
-	send_one(client, accepted);
-	ends_well(late);
-	/* Its end ended nothing here. */
-	CHECK(!is_readable(of, SETTLED_MS));
-	CHECK(!rdma_disconnect(childs));
-	CHECK(told(of, RDMA_CM_EVENT_DISCONNECTED) == childs);
+		exit(late_child(go[0], of, client));
+	for (int i = 0; i < 2; i++) {
+		CHECK(write(go[1], "", 1) == 1);
+		childs = told(of, RDMA_CM_EVENT_CONNECT_REQUEST);
+		accept_with_qp(childs);
+		CHECK(told(of, RDMA_CM_EVENT_ESTABLISHED) == childs);
+		send_one(client, accepted);
+		CHECK(!rdma_disconnect(childs));
+		CHECK(told(of, RDMA_CM_EVENT_DISCONNECTED) == childs);
+		destroy(childs);
+	}
 	ends_well(early);
-	destroy(childs);
+	ends_well(late);
+	/* Their ends ended nothing here. */
+	CHECK(!is_readable(of, SETTLED_MS));
 	send_one(client, accepted);
 	send_one(accepted, client);
 	destroy(client);
