@@ -347,6 +347,8 @@ pub enum MemoryKind {
     Peer,
     /// Host memory whose pages are brought in on demand
     Odp,
+    /// The same, migrated to the GPU: its pages are reached there, or brought home
+    DevicePrivate,
     /// Host memory
     Host,
 }
@@ -365,6 +367,7 @@ impl std::fmt::Display for MemoryKind {
             MemoryKind::DmabufPinned => "dmabuf-pinned",
             MemoryKind::Peer => "peer",
             MemoryKind::Odp => "odp",
+            MemoryKind::DevicePrivate => "device-private",
             MemoryKind::Host => "host",
         })
     }

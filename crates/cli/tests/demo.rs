@@ -78,6 +78,7 @@ fn each_kind_of_memory_takes_its_route() {
         ("dmabuf", "BUS_ADDR", "THRU_HOST_BRIDGE"),
         ("dmabuf-pinned", "BUS_ADDR", "THRU_HOST_BRIDGE"),
         ("peer", "BUS_ADDR", "THRU_HOST_BRIDGE"),
+        ("device-private", "BUS_ADDR", "THRU_HOST_BRIDGE"),
         ("odp", "NONE", "NONE"),
         ("host", "NONE", "NONE"),
     ] {
@@ -91,7 +92,9 @@ fn each_kind_of_memory_takes_its_route() {
             assert!(side["route"]["read_bytes"].as_u64() >= Some(size), "{kind}: {side}");
             assert!(side["route"]["written_bytes"].as_u64() >= Some(size), "{kind}: {side}");
             let faults = side["page_faults"].as_u64().unwrap();
-            assert_eq!(faults > 0, kind == "odp", "{kind}: {side}");
+            assert_eq!(faults > 0, ["odp", "device-private"].contains(&kind), "{kind}: {side}");
+            let pages = side["pages_in_gpu"].as_u64().unwrap();
+            assert_eq!(pages > 0, kind == "device-private", "{kind}: {side}");
         }
     }
     let output = place.demo(&["--size", "64K", "--memory", "host"]);

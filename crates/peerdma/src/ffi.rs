@@ -354,6 +354,7 @@ functions! {
     fn query_mr_fd_commands = "ibv_query_mr_fd_commands" (*mut Context) -> u64;
     fn reg_mr_fd = "ibv_reg_mr_fd" (*mut Pd, u64, size_t, u64, c_int, c_int, c_int) -> *mut Mr;
     fn rereg_mr_fd = "ibv_rereg_mr_fd" (*mut Mr, c_int, *mut Pd, u64, size_t, u64, c_int, c_int, c_int) -> c_int;
+    fn migrate_to_gpu = "peerdma_migrate_to_gpu" (c_uint, *mut c_void, size_t) -> isize;
     fn query_gid_ex = "_ibv_query_gid_ex" (*mut Context, u32, u32, *mut GidEntry, u32, size_t) -> c_int;
 }
 

@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd;
 
 /// Bytes taken at once.
 const CHUNK: u64 = 1 << 20;
+/// Bytes of the smallest page.
+const PAGE: usize = 4096;
 
 /// Memory and its region.
 pub enum Buffer {
@@ -38,16 +40,28 @@ impl Buffer {
                 let mapped = MappedBuffer::new(vram.fd(), size).map_err(failure::verbs)?;
                 Ok(Buffer::Peer(vram, pd.reg(mapped, access).map_err(refused)?))
             }
-            MemoryKind::Host | MemoryKind::Odp => {
+            MemoryKind::Host | MemoryKind::Odp | MemoryKind::DevicePrivate => {
                 let len = usize::try_from(size).what("this machine cannot address so much")?;
                 let memory = HostBuffer::new(len).map_err(failure::verbs)?;
                 let on_demand = match kind {
-                    MemoryKind::Odp => Access::ON_DEMAND,
-                    _ => Access::empty(),
+                    MemoryKind::Host => Access::empty(),
+                    _ => Access::ON_DEMAND,
                 };
                 Ok(Buffer::Host(pd.reg(memory, access | on_demand).map_err(refused)?))
             }
         }
+    }
+
+    /// Has every page, and has it in the GPU.
+    pub fn migrate(&self, gpu: &Gpu) -> Outcome<()> {
+        let Buffer::Host(mr) = self else { return Ok(()) };
+        for at in (0..self.len()).step_by(PAGE) {
+            let mut byte = [0];
+            self.read(at, &mut byte)?;
+            self.write(at, &byte)?;
+        }
+        mr.migrate_to_gpu(gpu.number()).map_err(failure::verbs)?;
+        Ok(())
     }
 
     /// Length in bytes.

@@ -3,7 +3,7 @@
 use super::buffer::Buffer;
 use super::protocol::{self, FromPeer, Messages, Ready, ToPeer};
 use super::vram::Gpu;
-use crate::args::{DemoPeer, Side};
+use crate::args::{DemoPeer, MemoryKind, Side};
 use crate::failure::{self, Context, Failure, Outcome};
 use crate::settings;
 use pcie::Platform;
@@ -45,6 +45,7 @@ struct Peer {
     /// The side's buffers: near has the source and a second one for what comes back, far has one.
     buffers: Vec<Buffer>,
     file_hash: Option<String>,
+    gpu: Gpu,
 }
 
 impl Peer {
@@ -70,6 +71,9 @@ impl Peer {
             Side::Near => Some(load(arguments, &buffers[0], connection)?),
             Side::Far => None,
         };
+        if arguments.memory == MemoryKind::DevicePrivate {
+            buffers.iter().try_for_each(|buffer| buffer.migrate(&gpu))?;
+        }
         let idle = pd.qp(&cq, &cq).max_send_wr(DEPTH).build().map_err(failure::verbs)?;
         let described = names.iter().zip(&buffers).map(|(name, buffer)| {
             let (lkey, rkey) = buffer.keys();
@@ -92,6 +96,7 @@ impl Peer {
             idle: Some(idle),
             buffers,
             file_hash,
+            gpu,
         };
         peer.say(&FromPeer::Ready(Box::new(ready)))?;
         Ok(peer)
@@ -118,6 +123,10 @@ impl Peer {
                         flip_one_byte(&self.buffers[0])?;
                     }
                     let hash = self.buffers[0].hash()?;
+                    if arguments.memory == MemoryKind::DevicePrivate {
+                        // the CPU took the hash, and the pages home for it
+                        self.buffers[0].migrate(&self.gpu)?;
+                    }
                     self.say(&FromPeer::Hashed { hash })?;
                 }
                 (Some(ToPeer::Compare), _) => {

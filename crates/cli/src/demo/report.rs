@@ -124,7 +124,12 @@ impl SideReport {
         };
         let mut memory = vec![format!("{} in {}", self.memory, self.target)];
         memory.extend(buffers.iter().map(buffer));
-        if self.memory == MemoryKind::Odp {
+        if self.memory == MemoryKind::DevicePrivate {
+            let mapped = self.counters.value(Counter::PagePeerMapped);
+            let fallback = self.counters.value(Counter::PagePeerFallback);
+            memory.push(format!("{mapped} pages reached there, {fallback} brought home"));
+        }
+        if matches!(self.memory, MemoryKind::Odp | MemoryKind::DevicePrivate) {
             let faults = self.counters.value(Counter::PageFaultsHandled);
             memory.push(format!("{faults} page faults served"));
         }
@@ -157,6 +162,8 @@ impl SideReport {
             "endpoint": ready.endpoint,
             "memory": self.memory.to_string(),
             "page_faults": counters.value(Counter::PageFaultsHandled),
+            "pages_in_gpu": counters.value(Counter::PagePeerMapped),
+            "pages_brought_home": counters.value(Counter::PagePeerFallback),
             "buffers": ready.buffers,
             "route": self.route().map(|route| json!({
                 "map_type": route.map_type,

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// A side's GPU.
 pub struct Gpu {
     name: String,
+    number: u32,
     gpu: SoftwareGpu,
 }
 
@@ -23,19 +24,24 @@ pub struct Vram {
 impl Gpu {
     /// The GPU of a side.
     pub fn open(side: Side, platform: &Platform) -> Outcome<Gpu> {
-        let mut gpus = platform.with_role(Role::Gpu);
+        let mut gpus = (0..).zip(platform.with_role(Role::Gpu));
         let function = match side {
             Side::Near => gpus.next(),
             Side::Far => gpus.last(),
         };
-        let function = function.ok_or_else(|| {
+        let (number, function) = function.ok_or_else(|| {
             Failure::new("the platform has no GPU")
                 .because("no [[function]] has role = \"gpu\"")
                 .remedy(crate::tree::FORM)
         })?;
         let client = Client::connect(registry::Role::Member).what("cannot join the registry")?;
         let gpu = SoftwareGpu::of(function, client).what("cannot make a GPU")?;
-        Ok(Gpu { name: function.name.clone(), gpu })
+        Ok(Gpu { name: function.name.clone(), number, gpu })
+    }
+
+    /// Which GPU of the platform it is, from 0 on.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Its name on the platform.
