@@ -56,8 +56,12 @@ pub(crate) fn socket(family: Family, port: u16) -> rustix::io::Result<Option<Own
     }
 }
 
-/// Says who holds a UDP port, from the lines of `/proc/net/udp` and `udp6`.
-fn holder(tables: &[String], port: u16, own_uid: u32) -> String {
+/// Is there where the kernel has the Soft-RoCE driver loaded.
+const RXE: &str = "/sys/module/rdma_rxe";
+
+/// Says who holds a UDP port, from the lines of `/proc/net/udp` and `udp6`, and whether the Soft-RoCE driver is loaded:
+/// its socket looks like one of a program of root's, and with Linux 6.1 it stays when its devices are deleted.
+fn holder(tables: &[String], port: u16, own_uid: u32, rxe: bool) -> String {
     let lines = tables.iter().flat_map(|t| t.lines().skip(1));
     let mut unsure = None;
     for line in lines {
@@ -70,9 +74,13 @@ fn holder(tables: &[String], port: u16, own_uid: u32) -> String {
         let uid: Option<u32> = fields.nth(5).and_then(|f| f.parse().ok());
         let inode: Option<u64> = fields.nth(1).and_then(|f| f.parse().ok());
         match (uid, inode) {
-            (_, Some(0)) => {
-                return "the kernel itself, probably Soft-RoCE (`rdma link`, `rdma link delete`)"
-                    .into();
+            (_, Some(0)) => return "the kernel itself".into(),
+            (Some(0), Some(inode)) if rxe => {
+                return format!(
+                    "the kernel's Soft-RoCE driver (`rdma link delete` its devices, then \
+                     `modprobe -r rdma_rxe`) or a program of uid 0 (socket inode {inode}; see \
+                     `ss -ulnpe`)"
+                );
             }
             (Some(uid), Some(inode)) if uid != own_uid => {
                 return format!("a program of uid {uid} (socket inode {inode}; see `ss -ulnpe`)");
@@ -98,7 +106,8 @@ impl Kernel for Real {
             Err(Errno::ADDRINUSE) => {
                 let tables = ["/proc/net/udp", "/proc/net/udp6"]
                     .map(|path| std::fs::read_to_string(path).unwrap_or_default());
-                let holder = holder(&tables, self.port, self.names.uid());
+                let rxe = std::path::Path::new(RXE).exists();
+                let holder = holder(&tables, self.port, self.names.uid(), rxe);
                 Err(Error::PortTaken { port: self.port, holder })
             }
             Err(e) => Err(Error::system("binding the RoCE port", e)),
@@ -194,10 +203,14 @@ mod tests {
 
     #[test]
     fn the_holder_of_a_port_is_named() {
-        assert!(holder(&[table(1000, 55)], 4791, 0).contains("uid 1000 (socket inode 55;"));
-        assert!(holder(&[table(0, 0)], 4791, 0).contains("Soft-RoCE"));
-        assert!(holder(&[table(0, 9)], 4791, 0).contains("inode 9"));
-        assert!(holder(&[table(1000, 55)], 4792, 0).starts_with("another program"));
-        assert!(holder(&["garbage\n: :\nx y:zz".into()], 1, 0).starts_with("another program"));
+        let told = |uid, inode, rxe| holder(&[table(uid, inode)], 4791, 0, rxe);
+        assert!(told(1000, 55, false).contains("uid 1000 (socket inode 55;"));
+        assert!(told(0, 0, false).starts_with("the kernel itself"));
+        assert!(told(0, 9, false).contains("this user that does not share it (socket inode 9;"));
+        assert!(told(0, 9, true).starts_with("the kernel's Soft-RoCE driver"));
+        assert!(told(1000, 9, true).contains("uid 1000 (socket inode 9;"));
+        assert!(holder(&[table(1000, 55)], 4792, 0, true).starts_with("another program"));
+        let garbage = ["garbage\n: :\nx y:zz".into()];
+        assert!(holder(&garbage, 1, 0, true).starts_with("another program"));
     }
 }
