@@ -14,5 +14,5 @@ pub fn platform(data: &[u8]) {
 
 /// The embedded default.
 pub fn platform_seeds() -> Vec<Vec<u8>> {
-    vec![include_bytes!("../../crates/pcie/src/default.toml").to_vec()]
+    vec![include_bytes!("../../crates/pcie/src/platforms/default.toml").to_vec()]
 }

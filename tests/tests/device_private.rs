@@ -24,7 +24,7 @@ macro_rules! need_faults {
 
 /// The default platform, changed.
 fn platform(changes: &[(&str, &str)]) -> NamedTempFile {
-    let mut text = include_str!("../../crates/pcie/src/default.toml").to_owned();
+    let mut text = include_str!("../../crates/pcie/src/platforms/default.toml").to_owned();
     for (from, to) in changes {
         let at = text.rfind(from).unwrap_or_else(|| panic!("no {from} on the default platform"));
         text.replace_range(at..at + from.len(), to);

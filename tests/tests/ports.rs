@@ -7,7 +7,7 @@ const PORTS: usize = 300;
 
 /// A platform file like the embedded one, whose HCA has 300 ports.
 fn platform() -> PathBuf {
-    let embedded = Run::program(peerdma()).arg("platform").finish().ok().stdout;
+    let embedded = Run::program(peerdma()).args(&["platforms", "default"]).finish().ok().stdout;
     let text =
         embedded.replacen("role = \"hca\"\n", &format!("role = \"hca\"\nports = {PORTS}\n"), 1);
     assert_ne!(text, embedded, "the platform has an HCA");

@@ -16,7 +16,8 @@ Examples:
   eval \"$(peerdma env)\"                 the same for all programs of this shell
   peerdma topo                          which network adapter is near which GPU
   peerdma doctor                        which way from GPU to adapter works here
-  peerdma ps                            which processes have a device open")]
+  peerdma ps                            which processes have a device open
+  peerdma top                           what they move, live")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -30,16 +31,11 @@ pub enum Command {
     Demo(Demo),
     Env(Env),
     Ps(Ps),
+    Top(Top),
     Topo(Topo),
     Doctor(Doctor),
     Gpu(Gpu),
-    /// Print the default platform, to change and use with --platform
-    #[command(after_help = "\
-Examples:
-  peerdma platform > my.toml
-  $EDITOR my.toml
-  peerdma demo --platform my.toml")]
-    Platform,
+    Platforms(Platforms),
     /// Print a shell completion script
     #[command(after_help = "\
 Examples:
@@ -60,9 +56,13 @@ pub const DEMO_PEER: &str = "demo-peer";
 /// What shapes the device a program sees.
 #[derive(Args, Debug, Default, Clone)]
 pub struct Device {
-    /// Description of the machine's PCIe tree: which GPU the HCA reaches, and how (default: `peerdma platform`)
-    #[arg(long, value_name = "FILE")]
+    /// The machine's PCIe tree, which says what GPU an HCA reaches, and how: a name of `peerdma platforms`, or a file
+    #[arg(long, value_name = "NAME|FILE")]
     pub platform: Option<PathBuf>,
+    /// Pace the PCIe links of the platform to their rates, or to this fraction of them
+    #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = fraction)]
+    pub pace: Option<f64>,
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
@@ -192,8 +192,8 @@ pub enum GpuAction {
         /// How much. K, M and G mean KiB, MiB and GiB
         #[arg(value_name = "N", value_parser = parse_size)]
         size: u64,
-        /// Description of the machine's PCIe tree (default: `peerdma platform`)
-        #[arg(long, value_name = "FILE")]
+        /// The machine's PCIe tree: a name of `peerdma platforms`, or a file
+        #[arg(long, value_name = "NAME|FILE")]
         platform: Option<PathBuf>,
     },
     /// Take a buffer back from all importers, for good
@@ -212,6 +212,62 @@ pub enum GpuPlace {
     Host,
 }
 
+/// Show what the devices move, live: by device, route, link and queue pair.
+///
+/// They are those of this user in this network namespace. Until it is interrupted, or --count is reached.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma top
+  peerdma top --interval 0.2
+  peerdma top --count 10 --json | jq '.devices[].sent_bytes_per_second'")]
+pub struct Top {
+    /// Seconds between two looks, 0.05 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: f64,
+    /// End after this many
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// As a line of JSON for each look
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(fraction) if fraction > 0.0 && fraction <= 1.0 => Ok(fraction),
+        _ => Err("a number above 0, 1 at most, is expected".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.05 to 3600 is expected".to_owned()),
+    }
+}
+
+/// List the ready-made platforms, or print the file of one, to change and use with --platform.
+///
+/// A platform is the machine that software devices live in: what its file says of switches, ACS and links decides which way the
+/// bytes go.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma platforms
+  peerdma demo --platform server
+  peerdma topo --from dgx
+  peerdma platforms default > my.toml
+  $EDITOR my.toml
+  peerdma demo --platform ./my.toml")]
+pub struct Platforms {
+    /// The platform whose file to print
+    pub name: Option<String>,
+    /// List them as a JSON object
+    #[arg(long, conflicts_with = "name")]
+    pub json: bool,
+}
+
 /// Show a machine's PCIe tree: which network adapter is near which GPU.
 ///
 /// Reads this machine, or with --from a machine that somebody else captured. What cannot be read is shown as unknown;
@@ -227,7 +283,7 @@ Examples:
   peerdma topo --json | jq '.pairs[] | select(.label == \"PIX\")'
 
 --from reads a folder or tar (.gz, .bz2) with /sys in it, lspci -vvv or -tv, NCCL's topology XML, hwloc's XML, \
-nvidia-smi -q -x, an rdma_topo dump, and platform files.")]
+nvidia-smi -q -x, an rdma_topo dump, platform files, and a name of `peerdma platforms`.")]
 pub struct Topo {
     /// Read this file or folder instead of this machine
     #[arg(long, value_name = "FILE")]
@@ -256,18 +312,22 @@ pub struct Topo {
 ///
 /// For Peer-Direct, dma-buf (pinned and dynamic), Data Direct, device-private peer-to-peer, ATS and the software HCA: each
 /// condition is looked up where the kernel keeps it. What cannot be read is unknown, never off; run it as root to read ACS
-/// and ATS.
+/// and ATS. Drivers are asked whether they register dma-bufs, which registers nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   sudo peerdma doctor
   peerdma doctor --all                          every condition with its evidence
+  peerdma doctor --probe                        try what can be tried without harm
   peerdma doctor --from node17.tar.gz           a host captured by peerdma topo --write-capture
   peerdma doctor --json | jq '.findings[] | select(.outcome == \"works\")'
 
 Exit status: 0 when every GPU has a way to an adapter, 2 when some GPU has none, 3 when for some GPU it is not known, 4 \
 when there is no GPU or no adapter, 1 when the host cannot be examined.")]
 pub struct Doctor {
+    /// Also register memory with each RDMA device and let it write to itself, and let the software HCA prove itself
+    #[arg(long, conflicts_with = "from")]
+    pub probe: bool,
     /// Examine this captured machine instead of this host: any file that `peerdma topo --from` reads
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,

@@ -1,17 +1,9 @@
-//! The commands that print a text: `peerdma platform`, `completions` and `man`.
+//! The commands that print a text: `peerdma completions` and `man`.
 
 use crate::args::Cli;
 use crate::failure::{Context, Outcome};
 use clap::CommandFactory;
 use std::io::{self, Write as _};
-
-/// The platform of programs that are given no other.
-const PLATFORM: &str = include_str!("../../pcie/src/default.toml");
-
-/// Prints the default platform.
-pub fn platform() -> Outcome {
-    print(PLATFORM.as_bytes())
-}
 
 /// Prints a completion script.
 pub fn completions(shell: clap_complete::Shell) -> Outcome {
@@ -52,9 +44,10 @@ fn render(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// The variables that the library in a program reads, and what they mean.
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("PEERDMA_SYSFS", "the generated sysfs tree that the program sees; set by run and env"),
-    ("PEERDMA_PLATFORM", "the platform file, as --platform"),
+    ("PEERDMA_PLATFORM", "the platform, as --platform"),
+    ("PEERDMA_PACE", "the fraction of its rate that each PCIe link is paced to, as --pace"),
     ("PEERDMA_TRACE", "the packet trace, as --trace"),
     (
         "PEERDMA_LOG",

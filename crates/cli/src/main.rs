@@ -15,6 +15,7 @@ mod env;
 mod failure;
 mod gpu;
 mod lookup;
+mod platforms;
 mod ps;
 mod reach;
 mod run;
@@ -22,6 +23,7 @@ mod session;
 mod settings;
 mod style;
 mod supervise;
+mod top;
 mod topo;
 mod tree;
 
@@ -37,10 +39,11 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Env(arguments) => env::env(&arguments),
-        Command::Platform => docs::platform(),
+        Command::Platforms(arguments) => platforms::platforms(&arguments),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),
         Command::Ps(arguments) => ps::ps(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Gpu(arguments) => gpu::gpu(&arguments),

@@ -126,7 +126,7 @@ impl Row {
 }
 
 /// The command line, or the name that the registry has where the process is not ours to read.
-fn command(member: &Member) -> String {
+pub fn command(member: &Member) -> String {
     let line = std::fs::read(format!("/proc/{}/cmdline", member.pid)).unwrap_or_default();
     let words =
         line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy);

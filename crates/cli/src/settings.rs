@@ -13,6 +13,8 @@ pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Name of the variable with the platform file.
 pub const PLATFORM: &str = "PEERDMA_PLATFORM";
+/// Name of the variable with the fraction of their rate that links are paced to.
+const PACE: &str = "PEERDMA_PACE";
 /// Name of the variable with the trace file.
 const TRACE: &str = "PEERDMA_TRACE";
 /// Name of the variable with the file for the counters.
@@ -35,7 +37,12 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
         (sysfs::ROOT_VARIABLE, tree.into()),
     ];
     if let Some(platform) = &device.platform {
-        variables.push((PLATFORM, absolute(platform)?.into()));
+        let ready_made = pcie::ReadyMade::called(platform).is_some();
+        let value = if ready_made { platform.clone() } else { absolute(platform)? };
+        variables.push((PLATFORM, value.into()));
+    }
+    if let Some(fraction) = device.pace {
+        variables.push((PACE, fraction.to_string().into()));
     }
     if let Some(trace) = &device.trace {
         variables.push((TRACE, trace_file(trace)?.into()));

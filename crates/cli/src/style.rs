@@ -68,6 +68,12 @@ pub fn width() -> Option<usize> {
     Some(usize::from(width.0)).filter(|&width| width > 0)
 }
 
+/// Lines of the terminal that stdout is, if it is one.
+pub fn height() -> Option<usize> {
+    let (_, height) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(height.0)).filter(|&height| height > 0)
+}
+
 /// Bytes in the unit that keeps the number short: `12.3 MiB`.
 pub fn bytes(count: u64) -> String {
     let mut value = count as f64;

@@ -21,13 +21,13 @@ const DEFAULT_PKEY: u16 = 0xffff;
 const PORT_CAPABILITIES: u32 = 0x0401_0000;
 
 /// What helps with a platform file.
-pub const FORM: &str = "`peerdma platform` prints the default one, with comments";
+pub const FORM: &str = "`peerdma platforms default` prints one to start from, with comments";
 
 /// The platform a program runs on.
 pub fn platform(device: &Device) -> Outcome<Platform> {
     match &device.platform {
         None => Ok(Platform::default()),
-        Some(path) => Platform::from_file(path).map_err(|error| {
+        Some(path) => Platform::load(path).map_err(|error| {
             let remedy = match error {
                 PlatformError::Read(_) => "check the path",
                 _ => FORM,

@@ -150,7 +150,7 @@ fn link_names(side: &serde_json::Value) -> Vec<String> {
 #[test]
 fn another_platform_is_another_route_with_bytes_of_its_own() {
     let place = Place::new("acs");
-    let default = include_str!("../../pcie/src/default.toml");
+    let default = include_str!("../../pcie/src/platforms/default.toml");
     let toml = default.replace("acs = []", "acs = [\"SV\", \"RR\"]");
     assert_ne!(toml, default);
     let platform = place.file("acs.toml", toml.as_bytes());
@@ -238,4 +238,28 @@ fn two_demos_at_once_do_not_disturb_each_other() {
         }
     });
     place.assert_nothing_left();
+}
+
+/// What the platform says of ACS decides the rate of paced links too, for the same program.
+#[test]
+fn paced_links_take_their_time_on_the_way_that_acs_chooses() {
+    let place = Place::new("pace");
+    // A root complex that carries 100 MB a second.
+    let straight = include_str!("../../pcie/src/platforms/default.toml")
+        .replace("numa_node = 0\n", "numa_node = 0\nbytes_per_second = 100_000_000\n");
+    let redirected = straight.replace("acs = []", "acs = [\"SV\", \"RR\"]");
+    assert!(straight.contains("100_000_000") && straight != redirected);
+    let seconds = |name: &str, toml: &str| {
+        let platform = place.file(name, toml.as_bytes());
+        let switches = ["--platform", &platform, "--pace", "--size", "20000000", "--json"];
+        let output = place.demo(&switches);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["proven"], true);
+        json["write"]["seconds"].as_f64().unwrap()
+    };
+    // 200 ms at least, but for what may run ahead. By the switch nothing is near its rate; how fast it is depends on the machine.
+    let over_root = seconds("redirected.toml", &redirected);
+    assert!(over_root > 0.18, "{over_root}");
+    assert!(seconds("straight.toml", &straight) > 0.0);
 }

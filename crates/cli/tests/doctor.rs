@@ -7,7 +7,7 @@ fn doctor(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_peerdma")).arg("doctor").args(arguments).output().unwrap()
 }
 
-const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/src/default.toml");
+const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/src/platforms/default.toml");
 
 #[test]
 fn this_host_gets_an_answer() {
@@ -49,4 +49,16 @@ fn what_cannot_be_read_is_a_failure() {
     let output = doctor(&["--from", "/nowhere"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("No such file"));
+}
+
+#[test]
+fn a_probe_lets_the_software_hca_prove_itself() {
+    let output = doctor(&["--probe", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    let software = findings.iter().find(|f| f["mechanism"] == "software-hca").unwrap();
+    assert_eq!(software["outcome"], "works", "{software}");
+    let proof = software["conditions"].as_array().unwrap().last().unwrap();
+    assert!(proof["evidence"].as_str().unwrap().contains("proved it"), "{proof}");
+    assert_eq!(doctor(&["--probe", "--from", DEFAULT]).status.code(), Some(2), "nothing to probe");
 }

@@ -30,7 +30,7 @@ fn env_is_the_same_in_every_form_and_works_in_a_shell() {
 #[test]
 fn the_printed_platform_is_one_to_start_from() {
     let file = std::env::temp_dir().join(format!("peerdma-platform-{}.toml", std::process::id()));
-    std::fs::write(&file, out(&["platform"])).unwrap();
+    std::fs::write(&file, out(&["platforms", "default"])).unwrap();
     let same = out(&["env", "--json", "--platform", file.to_str().unwrap()]);
     std::fs::remove_file(&file).unwrap();
     let tree = |json: &str| {
@@ -60,7 +60,7 @@ fn completions_and_manual_page_name_the_commands() {
         "PEERDMA TOPO",
         "PEERDMA DOCTOR",
         "PEERDMA GPU",
-        "platform",
+        "PEERDMA PLATFORMS",
         "PEERDMA_COUNTERS",
     ] {
         assert!(page.contains(word), "{word}");
@@ -75,7 +75,8 @@ fn help_has_examples_and_no_colour_off_a_terminal() {
         &["demo", "--help"],
         &["env", "--help"],
         &["ps", "--help"],
-        &["platform", "--help"],
+        &["platforms", "--help"],
+        &["top", "--help"],
     ] {
         let help = out(arguments);
         assert!(help.contains("Example"), "{arguments:?}");
@@ -93,4 +94,21 @@ fn wrong_usage_is_status_2() {
     assert_eq!(peerdma(&["run"]).status.code(), Some(2));
     assert_eq!(peerdma(&["demo", "--size", "nought"]).status.code(), Some(2));
     assert_eq!(peerdma(&["env", "--fish", "--json"]).status.code(), Some(2));
+}
+
+#[test]
+fn ready_made_platforms_are_listed_and_taken_by_name() {
+    let list = out(&["platforms"]);
+    let json: serde_json::Value = serde_json::from_str(&out(&["platforms", "--json"])).unwrap();
+    for platform in json["platforms"].as_array().unwrap() {
+        let name = platform["name"].as_str().unwrap();
+        assert!(list.contains(name), "{list}");
+        assert!(out(&["topo", "--from", name]).contains("platform file"), "{name}");
+        let env = out(&["env", "--json", "--platform", name]);
+        let env: serde_json::Value = serde_json::from_str(&env).unwrap();
+        assert_eq!(env["PEERDMA_PLATFORM"], name);
+    }
+    let output = peerdma(&["platforms", "nought"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("peerdma platforms"));
 }

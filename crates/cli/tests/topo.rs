@@ -42,7 +42,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&out(&[&["--json"], arguments].concat())).unwrap()
 }
 
-const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/src/default.toml");
+const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/src/platforms/default.toml");
 
 #[test]
 fn the_default_platform_in_words() {

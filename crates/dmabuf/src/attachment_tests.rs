@@ -91,7 +91,8 @@ fn unreachable_memory_is_ebusy_at_attach() {
     let controls = LocalControls::default();
     let (fd, _control) = exported(&controls, "gpu1", 3);
     let dmabuf = DmaBuf::get(fd.as_raw_fd(), &controls).unwrap();
-    let text = include_str!("../../pcie/src/default.toml").replace("8086:09a2", "8086:2f00");
+    let text =
+        include_str!("../../pcie/src/platforms/default.toml").replace("8086:09a2", "8086:2f00");
     let error = attach(&Platform::from_toml(&text).unwrap(), &dmabuf).unwrap_err();
     assert_eq!(error.errno(), libc::EBUSY);
     assert!(error.to_string().contains("routes only within itself"), "{error}");

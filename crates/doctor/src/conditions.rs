@@ -57,7 +57,7 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
     let name = nic.interfaces.iter().find(|name| known.iter().any(|start| name.starts_with(start)));
     let driver = nic.driver.as_deref().unwrap_or("none");
     match name {
-        Some(name) => Condition::new(what, State::Holds, format!("{name} at {}", nic.address), ""),
+        Some(name) => moves_bytes(facts, nic, what, format!("{name} at {}", nic.address)),
         None if facts.sysfs => Condition::new(
             what,
             State::Fails,
@@ -73,9 +73,35 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
     }
 }
 
+/// A device that is there; where it was asked to write to itself, it must have done so.
+fn moves_bytes(facts: &Facts, nic: &Function, what: &str, evidence: String) -> Condition {
+    match facts.probe(nic).and_then(|probe| probe.loopback.as_ref()) {
+        None => Condition::new(what, State::Holds, evidence, ""),
+        Some(Ok(bytes)) => Condition::new(
+            what,
+            State::Holds,
+            format!("{evidence}, wrote {bytes} bytes to itself"),
+            "",
+        ),
+        Some(Err(why)) => Condition::new(
+            format!("{what} that moves bytes"),
+            State::Fails,
+            format!("{evidence}, could not write to itself: {why}"),
+            "see that a port is active and has an address (ibv_devinfo -v), and that this user may open /dev/infiniband/uverbs*",
+        ),
+    }
+}
+
 /// The adapter's driver takes dma-bufs.
 pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     let what = "the adapter's driver registers dma-bufs";
+    if let Some((device, (registers, evidence))) =
+        facts.probe(nic).and_then(|probe| Some((&probe.device, probe.registers_dmabuf.as_ref()?)))
+    {
+        let state = if *registers { State::Holds } else { State::Fails };
+        let remedy = "use a kernel and driver that do, or Peer-Direct";
+        return Condition::new(what, state, format!("{device}: {evidence}"), remedy);
+    }
     let Some(importer) = importer::of(nic) else {
         let evidence =
             nic.driver.as_ref().map_or("driver unknown".into(), |d| format!("driver {d}"));

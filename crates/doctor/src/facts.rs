@@ -1,5 +1,6 @@
 //! What a host says of itself, read once.
 
+use crate::Probe;
 use flate2::read::GzDecoder;
 use std::fmt;
 use std::io::Read;
@@ -36,6 +37,10 @@ pub struct Facts {
     pub(crate) nvidia: Option<String>,
     /// Versions of symbols in libmlx5, newest last, and the file.
     pub(crate) libmlx5: Option<(String, Vec<String>)>,
+    /// What the host's RDMA devices answered, where they were asked.
+    pub probes: Vec<Probe>,
+    /// Whether the software HCA proved itself, or why it could not; `None` if it was not asked to.
+    pub software_hca: Option<Result<(), String>>,
     /// IOMMU group types by number.
     iommu_types: Vec<(u32, String)>,
 }
@@ -81,6 +86,8 @@ impl Facts {
                 .find_map(|path| Some(((*path).to_owned(), symbol_versions(&tree.read(path)?)))),
             iommu_types: groups.into_iter().filter_map(numbered).collect(),
             release,
+            probes: Vec::new(),
+            software_hca: None,
         }
     }
 

@@ -428,7 +428,7 @@ fn software_hca(facts: &Facts) -> Vec<Condition> {
         Some(false) => (State::Holds, "rdma_rxe is not loaded"),
         None => (State::Holds, "nothing is known to hold it"),
     };
-    vec![
+    let mut conditions = vec![
         Condition::new("Linux", State::Holds, release(facts), ""),
         Condition::new(
             "UDP port 4791 is free",
@@ -436,5 +436,20 @@ fn software_hca(facts: &Facts) -> Vec<Condition> {
             rxe.1,
             "if an rxe link exists in this network namespace, delete it (rdma link delete) or take a namespace of your own (unshare -rn)",
         ),
-    ]
+    ];
+    let proof = "two programs exchange GPU memory over it";
+    match &facts.software_hca {
+        None => {}
+        Some(Ok(())) => {
+            // What was proven is not in doubt for a module that is loaded.
+            conditions[1].state = State::Holds;
+            let evidence = "`peerdma demo --size 256K` proved it";
+            conditions.push(Condition::new(proof, State::Holds, evidence, ""));
+        }
+        Some(Err(why)) => {
+            let remedy = "`peerdma demo` says more";
+            conditions.push(Condition::new(proof, State::Fails, why.clone(), remedy));
+        }
+    }
+    conditions
 }

@@ -1,6 +1,6 @@
 //! What the doctor says of hosts whose trouble is known, as a person would read it.
 
-use doctor::{Facts, Outcome, examine};
+use doctor::{Facts, Mechanism, Outcome, Probe, examine};
 use std::collections::BTreeMap;
 use topology::Tree;
 
@@ -300,4 +300,44 @@ fn data_direct_with_other_acs_gets_the_exact_parameter() {
         ),
         "{said}"
     );
+}
+
+#[test]
+fn what_the_devices_answer_goes_before_versions() {
+    let host = Host::good().file("/proc/version", "Linux version 6.18.2.el9 (gcc)\n");
+    let machine = topology::of_tree(&host).unwrap().machine;
+    let pinned = |probe: Probe| {
+        let mut facts = Facts::read(&host);
+        facts.probes = vec![probe];
+        let findings = examine(&facts, &machine);
+        findings.into_iter().find(|f| f.mechanism == Mechanism::PinnedDmaBuf).unwrap()
+    };
+    let probe = |registers, loopback| Probe {
+        device: "mlx5_0".into(),
+        registers_dmabuf: Some((registers, "it was asked".into())),
+        loopback,
+    };
+    let works = pinned(probe(true, Some(Ok(65536))));
+    assert_eq!(works.outcome(), Outcome::Works);
+    let evidence: Vec<&str> = works.conditions.iter().map(|c| c.evidence.as_str()).collect();
+    assert!(evidence.contains(&"mlx5_0: it was asked"), "{evidence:?}");
+    assert!(evidence.iter().any(|e| e.ends_with("wrote 65536 bytes to itself")), "{evidence:?}");
+    assert_eq!(pinned(probe(false, None)).decisive().unwrap().evidence, "mlx5_0: it was asked");
+    let mute = pinned(probe(true, Some(Err("no port is active".into()))));
+    assert_eq!(mute.outcome(), Outcome::DoesNot);
+    assert!(mute.decisive().unwrap().evidence.ends_with("no port is active"));
+}
+
+#[test]
+fn the_software_hca_is_judged_by_its_proof() {
+    let machine = topology::of_tree(&Host::default()).unwrap().machine;
+    let software = |proof| {
+        let mut facts =
+            Facts::read(&Host::default().file("/proc/modules", "rdma_rxe 1 0 - Live\n"));
+        facts.software_hca = proof;
+        examine(&facts, &machine).pop().unwrap().outcome()
+    };
+    assert_eq!(software(None), Outcome::Unknown, "a module may hold the port");
+    assert_eq!(software(Some(Ok(()))), Outcome::Works);
+    assert_eq!(software(Some(Err("port 4791 is taken".into()))), Outcome::DoesNot);
 }

@@ -1,6 +1,7 @@
 //! The shared directory: what other processes may know of one device while it runs (D6, D7, D13).
 //!
-//! A sealed memfd of atomic words with three parts: a header with identity and counters, a table of QPs, a table of MKEYs.
+//! A sealed memfd of atomic words with four parts: a header with identity and counters, a table of QPs, a table of MKEYs, and
+//! the table of the routes that its bytes take.
 //! `peerdma ps` and `peerdma top` read it; the same-host path finds its target's QPs and keys in it. An entry is
 //! valid while its `generation` word is odd; a reader takes the generation before and after (a sequence lock),
 //! so it never acts on half an entry. Every number read from another process's directory is checked before use.
@@ -8,6 +9,7 @@
 use crate::counters::{Count, Counter};
 use crate::key::{MAX_KEYS, Mkey};
 use crate::types::{QpState, QpType};
+use pcie::{PublishedRoute, RouteTable};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use shm::Shm;
@@ -16,7 +18,7 @@ use std::sync::atomic::fence;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 
@@ -24,7 +26,8 @@ const ENTRY: usize = 64;
 const COUNTERS_AT: usize = 512;
 const QPS_AT: usize = 4096;
 const KEYS_AT: usize = QPS_AT + MAX_QPS * ENTRY;
-const BYTES: usize = KEYS_AT + MAX_KEYS * ENTRY;
+const ROUTES_AT: usize = KEYS_AT + MAX_KEYS * ENTRY;
+const BYTES: usize = ROUTES_AT + RouteTable::BYTES;
 
 mod head {
     pub const MAGIC: usize = 0;
@@ -169,6 +172,12 @@ impl Directory {
         self.clear_entry(key_at(key));
     }
 
+    /// The table for the routes of the device's functions. A device has one: a second would write over the first.
+    pub fn route_table(&self) -> Result<RouteTable> {
+        let fd = self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+        Ok(RouteTable::new(Shm::open(fd)?, ROUTES_AT))
+    }
+
     /// A reader over the same memory.
     pub fn reader(&self) -> Result<Reader> {
         Reader::open(self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?)
@@ -280,6 +289,11 @@ impl Reader {
                 })
             })
             .collect()
+    }
+
+    /// The routes that bytes took or may take.
+    pub fn routes(&self) -> Vec<PublishedRoute> {
+        pcie::published(&self.shm, ROUTES_AT)
     }
 
     /// All MKEYs.

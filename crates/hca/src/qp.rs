@@ -17,7 +17,7 @@ use link::{Batch, FrameBatch, FramePort, ip_of_gid};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use umem::AccessError;
 use wire::Headers;
 use wire::frame::Frame;
@@ -51,6 +51,9 @@ impl QpInit {
     }
 }
 
+/// How far a QP may run ahead of paced links: a timer for less costs more than it mends.
+const LINK_BACKLOG: Duration = Duration::from_micros(20);
+
 /// What one QP's lock guards.
 struct Core {
     transport: Transport,
@@ -58,9 +61,18 @@ struct Core {
     way: Option<Way>,
     peer: Option<IpAddr>,
     appointment: Appointment,
+    /// Where PCIe links are paced: they are busy with what the QP moved, and it holds back until then.
+    busy_until: Option<Instant>,
     destroyed: bool,
     /// Frames on their way out.
     frames: FrameBatch,
+}
+
+impl Core {
+    /// Whether paced links are still busy with what the QP moved.
+    fn holds_back(&self, now: Instant) -> bool {
+        self.busy_until.is_some_and(|until| until > now + LINK_BACKLOG)
+    }
 }
 
 /// A queue pair. Lock order: `core`, then an SRQ's queue, then a CQ's ring.
@@ -125,6 +137,7 @@ impl Qp {
                 way: None,
                 peer: None,
                 appointment: Appointment::default(),
+                busy_until: None,
                 destroyed: false,
                 frames: FrameBatch::default(),
             }),
@@ -230,7 +243,7 @@ impl Qp {
             }
         }
         if matches!(after, QpState::Rts | QpState::Sqd) {
-            self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+            self.transmit(&device, &mut core);
         }
         let dest = core.transport.query().dest_qp_num;
         device.directory().publish_qp(self.number, self.init.qp_type, after, self.pd.id().0, dest);
@@ -262,7 +275,7 @@ impl Qp {
                 break;
             }
         }
-        self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        self.transmit(&device, &mut core);
         outcome
     }
 
@@ -275,7 +288,7 @@ impl Qp {
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&device, r));
         let mut core = self.core();
         core.transport.post_sends(batch)?;
-        self.with_cx(&device, &mut core, |transport, cx| transport.transmit(cx));
+        self.transmit(&device, &mut core);
         Ok(())
     }
 
@@ -402,10 +415,12 @@ impl Qp {
         if core.destroyed {
             return;
         }
-        self.run(device, &mut core, now, batch, |transport, cx| {
-            transport.end_of_batch(cx);
-            transport.transmit(cx);
-        });
+        if !core.holds_back(now) {
+            self.run(device, &mut core, now, batch, |transport, cx| {
+                transport.end_of_batch(cx);
+                transport.transmit(cx);
+            });
+        }
         self.arm(device, &mut core);
     }
 
@@ -416,9 +431,16 @@ impl Qp {
             return;
         }
         core.appointment.came(now);
+        if core.holds_back(now) {
+            return self.arm(device, &mut core);
+        }
+        let held_back = core.busy_until.take().is_some();
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
-        if due || self.cqs().any(|cq| cq.failed()) {
+        if due || held_back || self.cqs().any(|cq| cq.failed()) {
             self.run(device, &mut core, now, batch, |transport, cx| {
+                if held_back {
+                    transport.end_of_batch(cx);
+                }
                 transport.timer(cx);
                 transport.transmit(cx);
             });
@@ -427,10 +449,19 @@ impl Qp {
     }
 
     fn arm(&self, device: &Device, core: &mut Core) {
-        let Some(deadline) = core.transport.deadline() else { return };
+        // While it holds back there is nothing else to do for it.
+        let Some(deadline) = core.busy_until.or_else(|| core.transport.deadline()) else { return };
         if core.appointment.make(deadline) {
             device.set_timer(deadline, self.number);
         }
+    }
+
+    /// Emits what window and peer allow, unless the QP holds back.
+    fn transmit(&self, device: &Device, core: &mut Core) {
+        if core.busy_until.is_some() && core.holds_back(Instant::now()) {
+            return self.arm(device, core);
+        }
+        self.with_cx(device, core, |transport, cx| transport.transmit(cx));
     }
 
     fn with_cx<R>(
@@ -472,6 +503,9 @@ impl Qp {
             counters: device.directory(),
         };
         let result = call(&mut core.transport, &mut cx);
+        if let Some(until) = pcie::owed() {
+            core.busy_until = core.busy_until.max(Some(until));
+        }
         if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }

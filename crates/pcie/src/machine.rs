@@ -209,6 +209,8 @@ pub struct Machine {
     cpu: Option<Cpu>,
     hosts: Vec<HostBridge>,
     functions: BTreeMap<Address, Function>,
+    /// Of hops inside processors, where somebody knows.
+    rates: BTreeMap<LinkId, u64>,
 }
 
 impl Machine {
@@ -243,7 +245,7 @@ impl Machine {
                 return Err(TreeError::NoHost(at.address, host));
             }
         }
-        Ok(Machine { cpu, hosts, functions: by_address })
+        Ok(Machine { cpu, hosts, functions: by_address, rates: BTreeMap::new() })
     }
 
     /// The processor, if known.
@@ -274,12 +276,19 @@ impl Machine {
         })
     }
 
-    /// A hop's PCIe link, if it is one and known.
+    /// A hop's PCIe link, or the rate of one inside a processor, if known.
     pub fn link(&self, hop: LinkId) -> Option<Link> {
         match hop {
             LinkId::Below(function) | LinkId::Above(function) => self.function(function)?.link,
-            LinkId::RootComplex(_) | LinkId::Sockets(..) => None,
+            LinkId::RootComplex(_) | LinkId::Sockets(..) => {
+                self.rates.get(&hop).map(|&bytes_per_second| Link::Rate { bytes_per_second })
+            }
         }
+    }
+
+    /// Says the rate of a hop inside a processor, in bytes per second.
+    pub fn set_rate(&mut self, hop: LinkId, bytes_per_second: u64) {
+        self.rates.insert(hop, bytes_per_second);
     }
 
     /// The NUMA node of a function: its own, else that of the nearest bridge above that has one.

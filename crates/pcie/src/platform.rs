@@ -1,14 +1,15 @@
-//! A platform: the machine that software devices live in, read from a small TOML file (`default.toml` shows the form).
+//! A platform: the machine that software devices live in, read from a small TOML file (`platforms/default.toml` shows the form).
 
 use crate::machine::{
     Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError,
 };
+use crate::pace::Pacer;
 use crate::route::{Route, Target, Unreachable, find};
-use crate::{Address, Link, LinkId};
+use crate::{Address, Link, LinkId, ReadyMade, RouteTable};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Why a platform file was refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +32,23 @@ pub enum PlatformError {
 #[derive(Debug)]
 pub struct Platform {
     machine: Machine,
-    routes: Mutex<HashMap<(Address, Target), Arc<Route>>>,
+    routes: Mutex<Routes>,
+}
+
+/// The routes handed out, and the functions whose routes other processes may see.
+#[derive(Debug, Default)]
+struct Routes {
+    found: HashMap<(Address, Target), Arc<Route>>,
+    published: HashMap<Address, Arc<RouteTable>>,
+    pacer: Option<Pacer>,
 }
 
 impl Default for Platform {
     /// The embedded platform: `peerdma0` with its Data Direct function, `gpu0` behind the same switch, `gpu1` on the
     /// other socket.
     fn default() -> Platform {
-        Platform::from_toml(include_str!("default.toml")).expect("the embedded file is tested")
+        Platform::from_toml(include_str!("platforms/default.toml"))
+            .expect("the embedded file is tested")
     }
 }
 
@@ -53,9 +63,12 @@ impl Platform {
         toml::from_str::<File>(text)?.machine().map(Platform::new)
     }
 
-    /// Reads a platform file.
-    pub fn from_file(path: &Path) -> Result<Platform, PlatformError> {
-        Platform::from_toml(&std::fs::read_to_string(path)?)
+    /// The ready-made platform of this name, or the platform file of this path.
+    pub fn load(name_or_path: &Path) -> Result<Platform, PlatformError> {
+        match ReadyMade::called(name_or_path) {
+            Some(ready) => Platform::from_toml(ready.text),
+            None => Platform::from_toml(&std::fs::read_to_string(name_or_path)?),
+        }
     }
 
     /// The machine.
@@ -80,18 +93,43 @@ impl Platform {
 
     /// How `function` reaches `target`. The same pair always gets the same route, which counts its bytes.
     pub fn route(&self, function: &Function, target: Target) -> Result<Arc<Route>, Unreachable> {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(route) = routes.get(&(function.address, target)) {
+        let mut routes = self.locked();
+        if let Some(route) = routes.found.get(&(function.address, target)) {
             return Ok(route.clone());
         }
-        let route = Arc::new(find(&self.machine, function, target)?);
-        routes.insert((function.address, target), route.clone());
+        let mut route = find(&self.machine, function, target)?;
+        if let Some(table) = routes.published.get(&function.address) {
+            route.publish(&self.machine, table);
+        }
+        if let Some(pacer) = &mut routes.pacer {
+            route.pace(&self.machine, pacer);
+        }
+        let route = Arc::new(route);
+        routes.found.insert((function.address, target), route.clone());
         Ok(route)
+    }
+
+    /// Paces links whose rate is known to this fraction of it, for routes handed out from now on: [`crate::owed`] says how long
+    /// to hold back. Not paced unless asked.
+    pub fn pace(&self, fraction: f64) {
+        self.locked().pacer = Some(Pacer::new(fraction));
+    }
+
+    /// Lets other processes see the routes of a function that are handed out from now on. Its routes so far are forgotten
+    /// with their bytes: a device that is opened again begins at nought.
+    pub fn publish(&self, function: Address, table: Arc<RouteTable>) {
+        let mut routes = self.locked();
+        routes.found.retain(|(of, _), _| *of != function);
+        routes.published.insert(function, table);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All routes handed out so far.
     pub fn routes(&self) -> Vec<Arc<Route>> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.locked().found.values().cloned().collect()
     }
 
     /// Bytes that crossed each link, in both directions. A route that crosses a link twice counts twice.
@@ -115,6 +153,8 @@ struct File {
     port: Vec<PortEntry>,
     #[serde(default)]
     function: Vec<FunctionEntry>,
+    #[serde(default)]
+    interconnect: Vec<InterconnectEntry>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +163,15 @@ struct HostEntry {
     name: String,
     numa_node: Option<u32>,
     root_device: Option<String>,
+    bytes_per_second: Option<u64>,
+}
+
+/// What is between the sockets of two NUMA nodes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InterconnectEntry {
+    nodes: [u32; 2],
+    bytes_per_second: u64,
 }
 
 #[derive(Deserialize)]
@@ -156,6 +205,10 @@ struct FunctionEntry {
 impl File {
     fn machine(self) -> Result<Machine, PlatformError> {
         let mut hosts = Vec::new();
+        let mut rates = Vec::new();
+        for InterconnectEntry { nodes: [a, b], bytes_per_second } in self.interconnect {
+            rates.push((LinkId::Sockets(a.min(b), a.max(b)), bytes_per_second));
+        }
         for host in self.host_bridge {
             if hosts.iter().any(|h: &HostBridge| h.name == host.name) {
                 return Err(PlatformError::Value(format!(
@@ -164,6 +217,8 @@ impl File {
                 )));
             }
             let root_device = host.root_device.as_deref().map(id).transpose()?;
+            rates
+                .extend(host.bytes_per_second.map(|rate| (LinkId::RootComplex(hosts.len()), rate)));
             hosts.push(HostBridge {
                 name: host.name,
                 certain: true,
@@ -228,7 +283,14 @@ impl File {
                 )));
             }
         }
-        Ok(Machine::new(self.cpu, hosts, functions)?)
+        if let Some((hop, _)) = rates.iter().find(|(_, rate)| *rate == 0) {
+            return Err(PlatformError::Value(format!("bytes_per_second of {hop} is 0")));
+        }
+        let mut machine = Machine::new(self.cpu, hosts, functions)?;
+        for (hop, bytes_per_second) in rates {
+            machine.set_rate(hop, bytes_per_second);
+        }
+        Ok(machine)
     }
 }
 
@@ -324,7 +386,7 @@ mod tests {
 
     #[test]
     fn acs_redirect_in_the_file_changes_the_route() {
-        let before = include_str!("default.toml");
+        let before = include_str!("platforms/default.toml");
         let at = before.find("0000:17:00.0").unwrap();
         let text_with = format!(
             "{}{}",
@@ -370,7 +432,7 @@ mod tests {
 
     #[test]
     fn an_hca_has_the_ports_that_the_file_says() {
-        let good = include_str!("default.toml");
+        let good = include_str!("platforms/default.toml");
         assert_eq!(Platform::default().named("peerdma0").unwrap().ports, 1);
         let many = good.replacen("role = \"hca\"", "role = \"hca\"\nports = 300", 1);
         assert_eq!(Platform::from_toml(&many).unwrap().named("peerdma0").unwrap().ports, 300);
@@ -387,7 +449,7 @@ mod tests {
 
     #[test]
     fn bad_files_are_refused_with_the_reason() {
-        let good = include_str!("default.toml");
+        let good = include_str!("platforms/default.toml");
         for (from, to, reason) in [
             ("\"socket0\"\nlink", "\"socket9\"\nlink", "neither a host bridge"),
             ("below = \"0000:16:00.0\"", "below = \"0000:77:00.0\"", "does not exist"),

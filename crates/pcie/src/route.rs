@@ -1,9 +1,12 @@
 //! Routes: the way of the bytes between a function and a target, counted.
 
 use crate::machine::{Function, Machine};
+use crate::pace::{Direction, Pacer, RouteClocks};
+use crate::published::{Counters, Description, RouteTable};
 use crate::verdict::{MapType, Verdict, verdict};
-use crate::{Address, LinkId};
+use crate::{Address, Link, LinkId};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Where a function's DMA goes.
@@ -55,9 +58,40 @@ pub struct Route {
     map_type: MapType,
     distance: u32,
     links: Vec<LinkId>,
+    /// How many of them lead up from the function; the others lead down to the target.
+    ascending: usize,
     bytes_per_second: Option<u64>,
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
+    counted: Counted,
+    clocks: RouteClocks,
+}
+
+/// Where a route's bytes are counted.
+#[derive(Debug)]
+enum Counted {
+    /// In the route.
+    Here { read: AtomicU64, written: AtomicU64 },
+    /// Where other processes see them.
+    Published { table: Arc<RouteTable>, at: Counters },
+}
+
+impl Counted {
+    fn here() -> Counted {
+        Counted::Here { read: AtomicU64::new(0), written: AtomicU64::new(0) }
+    }
+
+    fn read(&self) -> &AtomicU64 {
+        match self {
+            Counted::Here { read, .. } => read,
+            Counted::Published { table, at } => table.word(at.read),
+        }
+    }
+
+    fn written(&self) -> &AtomicU64 {
+        match self {
+            Counted::Here { written, .. } => written,
+            Counted::Published { table, at } => table.word(at.written),
+        }
+    }
 }
 
 impl Route {
@@ -69,10 +103,39 @@ impl Route {
             map_type: MapType::None,
             distance: 0,
             links: Vec::new(),
+            ascending: 0,
             bytes_per_second: None,
-            read_bytes: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
+            counted: Counted::here(),
+            clocks: RouteClocks::default(),
         }
+    }
+
+    /// Counts in `table` from now on, if it has room.
+    pub(crate) fn publish(&mut self, machine: &Machine, table: &Arc<RouteTable>) {
+        let Some(function) = self.function else { return };
+        let hops: Vec<(LinkId, Option<Link>)> =
+            self.links.iter().map(|&link| (link, machine.link(link))).collect();
+        let description =
+            Description { function, target: self.target, map_type: self.map_type, hops: &hops };
+        if let Some(at) = table.add(&description) {
+            self.counted = Counted::Published { table: table.clone(), at };
+        }
+    }
+
+    /// Occupies links from now on as long as they would take.
+    pub(crate) fn pace(&mut self, machine: &Machine, pacer: &mut Pacer) {
+        let mut clocks = |from_function: Direction| {
+            let hops = self.links.iter().enumerate();
+            let clock = hops.filter_map(|(index, &link)| {
+                let rate = machine.link(link)?.bytes_per_second();
+                let ascends = index < self.ascending;
+                let way = if ascends { from_function } else { from_function.reverse() };
+                Some(pacer.clock(link, way, rate))
+            });
+            clock.collect()
+        };
+        // What the function writes climbs from it; what it reads comes down to it.
+        self.clocks = RouteClocks { written: clocks(Direction::Up), read: clocks(Direction::Down) };
     }
 
     /// The function that issues the DMA; `None` for [`Route::local`].
@@ -102,20 +165,22 @@ impl Route {
     /// Counts bytes that the function read from the target.
     #[inline]
     pub fn count_read(&self, bytes: u64) {
-        self.read_bytes.fetch_add(bytes, Relaxed);
+        self.counted.read().fetch_add(bytes, Relaxed);
+        self.clocks.occupy_read(bytes);
     }
     /// Counts bytes that the function wrote to the target.
     #[inline]
     pub fn count_written(&self, bytes: u64) {
-        self.written_bytes.fetch_add(bytes, Relaxed);
+        self.counted.written().fetch_add(bytes, Relaxed);
+        self.clocks.occupy_written(bytes);
     }
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
-        self.read_bytes.load(Relaxed)
+        self.counted.read().load(Relaxed)
     }
     /// Bytes written so far.
     pub fn written_bytes(&self) -> u64 {
-        self.written_bytes.load(Relaxed)
+        self.counted.written().load(Relaxed)
     }
 }
 
@@ -147,14 +212,15 @@ pub(crate) fn find(
         map_type,
         reason,
     };
-    let (map_type, distance, links) = match target {
+    let (map_type, distance, (links, ascending)) = match target {
         Target::Host { numa_node } => {
             let mut links: Vec<LinkId> = links_above(machine, function, None).collect();
             if let Some(host) = machine.host_of(function) {
                 links.push(LinkId::RootComplex(host));
                 links.extend(between_nodes(machine.hosts()[host].numa_node, numa_node));
             }
-            (MapType::None, 0, links)
+            let ascending = links.len();
+            (MapType::None, 0, (links, ascending))
         }
         Target::Function(address) => {
             let provider = machine.function(address).ok_or_else(|| {
@@ -174,6 +240,7 @@ pub(crate) fn find(
         map_type,
         distance,
         links,
+        ascending,
         bytes_per_second,
         ..Route::local()
     })
@@ -215,7 +282,7 @@ pub struct Way {
 /// The way by which `client` would reach the memory of `provider`.
 pub fn way(machine: &Machine, provider: &Function, client: &Function) -> Way {
     let verdict = verdict(machine, provider, client);
-    let links = peer_links(machine, client, provider, &verdict);
+    let (links, _) = peer_links(machine, client, provider, &verdict);
     let bytes_per_second = narrowest(machine, &links);
     Way { verdict, links, bytes_per_second }
 }
@@ -224,12 +291,13 @@ fn narrowest(machine: &Machine, links: &[LinkId]) -> Option<u64> {
     links.iter().filter_map(|&link| Some(machine.link(link)?.bytes_per_second())).min()
 }
 
+/// The hops from client to provider, and how many of them lead up.
 fn peer_links(
     machine: &Machine,
     client: &Function,
     provider: &Function,
     verdict: &Verdict,
-) -> Vec<LinkId> {
+) -> (Vec<LinkId>, usize) {
     let through = verdict.map_type == MapType::ThruHostBridge || verdict.common.is_none();
     let until = if through { None } else { verdict.common };
     let mut links: Vec<LinkId> = links_above(machine, client, until).collect();
@@ -242,6 +310,7 @@ fn peer_links(
             links.extend(b.map(LinkId::RootComplex));
         }
     }
+    let ascending = links.len();
     let down: Vec<LinkId> = links_above(machine, provider, until).collect();
     for link in down.into_iter().rev() {
         // two functions of one device turn round at the port above them: one link, not two
@@ -249,7 +318,7 @@ fn peer_links(
             links.push(link);
         }
     }
-    links
+    (links, ascending)
 }
 
 fn between_nodes(a: Option<u32>, b: Option<u32>) -> Option<LinkId> {

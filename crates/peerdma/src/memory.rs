@@ -251,6 +251,32 @@ impl Pd {
         let registration = Registration { pd: self.clone(), raw, iova, len };
         Ok(Mr { registration, memory: ManuallyDrop::new(Dmabuf { _private: () }) })
     }
+
+    /// Whether the device's driver registers dma-bufs at all. It is asked to register descriptor -1, so nothing is registered:
+    /// one that could says EBADF, one that cannot EOPNOTSUPP.
+    ///
+    /// # Errors
+    /// Any other answer, and a libibverbs without `ibv_reg_dmabuf_mr`.
+    pub fn registers_dmabuf(&self) -> Result<bool> {
+        const PAGE: u64 = 4096;
+        let Some(register) = self.inner.context.inner.functions().reg_dmabuf_mr else {
+            return Err(Error::NotSupported(
+                "this libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34)",
+            ));
+        };
+        // SAFETY: the domain is alive; the descriptor names nothing, and no memory of this program is named.
+        let raw = unsafe { register(self.inner.raw.as_ptr(), 0, PAGE as usize, 0, -1, 0) };
+        if let Some(raw) = NonNull::new(raw) {
+            drop(Registration { pd: self.clone(), raw, iova: 0, len: PAGE });
+            return Ok(true);
+        }
+        let error = Error::last("ibv_reg_dmabuf_mr");
+        match error.errno() {
+            Some(libc::EBADF) => Ok(true),
+            Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS) => Ok(false),
+            _ => Err(error),
+        }
+    }
 }
 
 /// The length of a region as C takes it.

@@ -345,3 +345,9 @@ fn the_systems_library_without_a_device_says_so() {
     assert!(matches!(error, Error::NoDevice { .. }));
     assert!(error.remedy().contains("peerdma run"));
 }
+
+#[test]
+fn a_driver_is_asked_whether_it_registers_dma_bufs() {
+    let Some(context) = device() else { return };
+    assert!(context.alloc_pd().unwrap().registers_dmabuf().unwrap());
+}

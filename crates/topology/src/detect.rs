@@ -4,7 +4,7 @@ use crate::archive::{Archive, is_archive};
 use crate::source::{Folder, Tree};
 use crate::take::take;
 use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs};
-use pcie::{Machine, Platform};
+use pcie::{Machine, Platform, ReadyMade};
 use std::fmt;
 use std::path::Path;
 
@@ -96,6 +96,9 @@ pub fn take_file(path: &Path, out: impl std::io::Write) -> Result<(), Error> {
 /// # Errors
 /// [`Error`] says what was tried and what is wrong.
 pub fn read(path: &Path) -> Result<Capture, Error> {
+    if let Some(ready) = ReadyMade::called(path) {
+        return parse(ready.text.as_bytes(), ready.name);
+    }
     if path.is_dir() {
         return of_tree(&Folder::new(path));
     }
@@ -122,7 +125,7 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
         Some('{') => Err(Error::malformed("rdma_topo dump", "a list of devices is expected")),
         _ if lspci_tree::is_tree(&text) => Ok(plain(Format::LspciTree, lspci_tree::read(&text)?)),
         _ if lspci::is_listing(&text) => Ok(plain(Format::Lspci, lspci::read(&text)?)),
-        _ if text.contains("[[host_bridge]]") => {
+        _ if is_platform(&text) => {
             Ok(plain(Format::Platform, Platform::from_toml(&text)?.machine().clone()))
         }
         _ => Err(Error::UnknownFormat(name.to_owned())),
@@ -157,6 +160,11 @@ fn xml(text: &str, name: &str) -> Result<Capture, Error> {
     }
 }
 
+fn is_platform(text: &str) -> bool {
+    text.lines()
+        .any(|line| line.starts_with("[[host_bridge]]") || line.starts_with("host_bridge ="))
+}
+
 /// The machine that a file tree shows.
 ///
 /// # Errors
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_platform_file_is_a_machine() {
-        let text = include_bytes!("../../pcie/src/default.toml");
+        let text = include_bytes!("../../pcie/src/platforms/default.toml");
         let capture = parse(text, "x").unwrap();
         assert_eq!(capture.format, Format::Platform);
         assert_eq!(crate::accelerators(&capture.machine).len(), 2);

@@ -178,6 +178,7 @@ fn start() -> Res<Engine> {
         env::say_not_open(&error);
         open_errno(&error)
     })?;
+    memory::publish(&device);
     let sink = Arc::new(Sink::default());
     device.set_event_sink(sink.clone());
     let cm = ucma::Service::start(&device, &registry);

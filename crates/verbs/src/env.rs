@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The platform description to load instead of the embedded default.
+/// The platform to load instead of the default one: a ready-made one's name, or a file.
 pub fn platform() -> Option<PathBuf> {
     path("PEERDMA_PLATFORM")
 }
@@ -17,6 +17,12 @@ pub fn platform() -> Option<PathBuf> {
 pub fn enforces_memlock() -> bool {
     static ENFORCES: OnceLock<bool> = OnceLock::new();
     *ENFORCES.get_or_init(|| std::env::var("PEERDMA_MEMLOCK").is_ok_and(|mode| mode == "enforce"))
+}
+
+/// To what fraction of its rate each PCIe link is paced; without it none is.
+pub fn pace() -> Option<f64> {
+    let fraction = std::env::var("PEERDMA_PACE").ok()?.parse().ok()?;
+    (fraction > 0.0 && fraction <= 1.0).then_some(fraction)
 }
 
 /// Where to write a packet trace.

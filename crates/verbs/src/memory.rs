@@ -21,7 +21,7 @@ struct Place {
     hca: Function,
 }
 
-/// The platform, read once: `PEERDMA_PLATFORM` or the embedded default.
+/// The platform, read once: `PEERDMA_PLATFORM`, or the default one.
 fn place() -> Res<&'static Place> {
     static PLACE: OnceLock<Option<Place>> = OnceLock::new();
     PLACE.get_or_init(read_place).as_ref().ok_or(Errno(libc::ENODEV))
@@ -30,7 +30,7 @@ fn place() -> Res<&'static Place> {
 fn read_place() -> Option<Place> {
     let platform = match env::platform() {
         None => Platform::default(),
-        Some(path) => match Platform::from_file(&path) {
+        Some(path) => match Platform::load(&path) {
             Ok(platform) => platform,
             Err(error) => {
                 env::say_not_open(format_args!("{}: {error}", path.display()));
@@ -38,6 +38,9 @@ fn read_place() -> Option<Place> {
             }
         },
     };
+    if let Some(fraction) = env::pace() {
+        platform.pace(fraction);
+    }
     let hca = platform.with_role(Role::Hca).next().cloned();
     if hca.is_none() {
         env::say_not_open("the platform has no function with role \"hca\"");
@@ -64,6 +67,20 @@ pub fn gpu_number(number: u32) -> Res<pcie::Address> {
 /// Whether there is a platform to sit in; ENODEV otherwise.
 pub fn check() -> Res<()> {
     place().map(drop)
+}
+
+/// Lets other processes see the routes of the device's functions. Without room for that they are still counted.
+pub fn publish(device: &hca::Device) {
+    let Ok(Place { platform, hca }) = place() else { return };
+    match device.directory().route_table() {
+        Ok(table) => {
+            let table = Arc::new(table);
+            for function in [Some(hca), platform.data_direct_of(hca)].into_iter().flatten() {
+                platform.publish(function.address, table.clone());
+            }
+        }
+        Err(errno) => crate::log!("peerdma top will not see the routes: {errno}"),
+    }
 }
 
 /// What crossed the machine so far, by links and by routes: lines `link NAME BYTES` and

@@ -51,7 +51,7 @@ struct Peer {
 impl Peer {
     fn prepare(arguments: &DemoPeer, connection: &UnixStream) -> Outcome<Peer> {
         let platform = match std::env::var_os(settings::PLATFORM) {
-            Some(file) => Platform::from_file(file.as_ref()).what("cannot use the platform")?,
+            Some(file) => Platform::load(file.as_ref()).what("cannot use the platform")?,
             None => Platform::default(),
         };
         let gpu = Gpu::open(arguments.side, &platform)?;

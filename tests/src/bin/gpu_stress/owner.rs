@@ -47,7 +47,7 @@ struct Owner {
 
 pub fn run(seconds: u64, seed: u64) -> Result<()> {
     let platform = match std::env::var_os("PEERDMA_PLATFORM") {
-        Some(file) => pcie::Platform::from_file(file.as_ref())?,
+        Some(file) => pcie::Platform::load(file.as_ref())?,
         None => pcie::Platform::default(),
     };
     let function = platform.with_role(pcie::Role::Gpu).next().context("no GPU")?;

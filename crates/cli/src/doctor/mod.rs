@@ -1,5 +1,7 @@
 //! `peerdma doctor`: which way between a GPU and an adapter works on a host, which does not, why, and what to change.
 
+mod probe;
+
 use crate::args::Doctor;
 use crate::failure::{Failure, Outcome as Done};
 use crate::style::{self, Paint, outln};
@@ -19,11 +21,15 @@ const NOTHING_TO_EXAMINE: u8 = 4;
 pub fn doctor(arguments: &Doctor) -> Done {
     let root = arguments.from.as_deref().unwrap_or(Path::new("/"));
     let failed = |error: topology::Error| Failure::new("cannot examine the host").because(error);
-    let (facts, capture) = match topology::tree(root).map_err(failed)? {
+    let (mut facts, capture) = match topology::tree(root).map_err(failed)? {
         Some(tree) => (Facts::read(&*tree), topology::of_tree(&*tree).map_err(failed)?),
         // a file of another tool: the PCIe tree and nothing else
         None => (Facts::default(), topology::read(root).map_err(failed)?),
     };
+    if arguments.from.is_none() {
+        facts.probes = probe::devices(arguments.probe);
+        facts.software_hca = arguments.probe.then(probe::software_hca);
+    }
     let findings = examine(&facts, &capture.machine);
     let status = status(&capture.machine, &findings);
     if arguments.json {

@@ -1,0 +1,86 @@
+//! A sample: every device's counters at one moment.
+
+use crate::failure::{Context, Failure, Outcome};
+use crate::ps;
+use hca::Counter;
+use hca::directory::{QpEntry, Reader};
+use pcie::PublishedRoute;
+use registry::{Client, Error, Member, Role};
+use std::time::{Instant, SystemTime};
+
+/// What all devices had counted at a moment.
+pub struct Sample {
+    /// For differences.
+    pub at: Instant,
+    /// For people.
+    pub time: SystemTime,
+    /// The devices that are open.
+    pub devices: Vec<Device>,
+}
+
+/// What one device had counted.
+pub struct Device {
+    /// Who has it open.
+    pub member: Member,
+    /// The command line of that process.
+    pub command: String,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Packets sent and received.
+    pub packets: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+    /// Its queue pairs.
+    pub qps: Vec<QpEntry>,
+    /// Its routes.
+    pub routes: Vec<PublishedRoute>,
+}
+
+impl Sample {
+    /// Reads the directory of every member of the registry.
+    pub fn take() -> Outcome<Sample> {
+        let (at, time) = (Instant::now(), SystemTime::now());
+        Ok(Sample { at, time, devices: devices()? })
+    }
+}
+
+fn devices() -> Outcome<Vec<Device>> {
+    let client = match Client::connect(Role::Observer) {
+        Ok(client) => client,
+        // Nobody hosts it, so nobody is a member.
+        Err(Error::NoRegistry) => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
+    };
+    let members = client.members().what("cannot list the members of the registry")?;
+    let device = |member: Member| {
+        // One that ends while it is read has nothing to show.
+        let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
+        Some(Device::read(member, &reader))
+    };
+    Ok(members.into_iter().filter_map(device).collect())
+}
+
+impl Device {
+    fn read(member: Member, reader: &Reader) -> Device {
+        let counter = |what| reader.counter(what);
+        Device {
+            command: ps::command(&member),
+            member,
+            sent_bytes: counter(Counter::SentBytes),
+            received_bytes: counter(Counter::RcvdBytes),
+            packets: counter(Counter::SentPackets).saturating_add(counter(Counter::RcvdPackets)),
+            retransmits: counter(Counter::Retransmits),
+            qps: reader.qps(),
+            routes: reader.routes(),
+        }
+    }
+
+    /// Whether both are one opening of a device.
+    pub fn is(&self, other: &Device) -> bool {
+        let key =
+            |device: &Device| (device.member.slot, device.member.pid, device.member.joined_at);
+        key(self) == key(other)
+    }
+}

@@ -1,0 +1,206 @@
+//! The rates as a person reads them, and as JSON.
+
+use super::rates::{DeviceRates, LinkRate, QpRates, RouteRates};
+use super::sample::Sample;
+use crate::style::{self, Paint};
+use pcie::MapType;
+use serde_json::{Value, json};
+use std::time::UNIX_EPOCH;
+
+/// Back to the first place of the screen, and all below it cleared: a terminal shows one picture that changes.
+const REDRAW: &str = "\x1b[H\x1b[2J";
+/// Rows that headings and devices need beside the queue pairs.
+const OTHER_ROWS: usize = 4;
+/// Queue pairs to show where there is no terminal with a height.
+const MOST_QPS: usize = 16;
+
+/// Prints the tables; on a terminal in the place of the last ones.
+pub fn show(devices: &[DeviceRates<'_>]) {
+    if style::width().is_some() {
+        style::outln(format_args!("{REDRAW}"));
+    }
+    if devices.is_empty() {
+        let nobody = "No process of this user has a device open in this network namespace.";
+        return style::outln(format_args!("{nobody}"));
+    }
+    let tables = [device_table(devices), route_table(devices), link_table(devices)];
+    let used: usize = tables.iter().map(|table| table.len() + 1).sum();
+    for table in tables {
+        print(&table);
+    }
+    let rows = style::height().map_or(MOST_QPS, |height| height.saturating_sub(used + OTHER_ROWS));
+    print(&qp_table(devices, rows));
+}
+
+/// Prints a table and an empty line; one of nothing but a heading not at all.
+fn print(rows: &[Vec<String>]) {
+    if rows.len() < 2 {
+        return;
+    }
+    let text = |column: usize| rows[0].get(column).is_some_and(|head| !head.ends_with("/s"));
+    let right: Vec<usize> = (0..rows[0].len()).filter(|&column| !text(column)).collect();
+    let width = style::width().unwrap_or(usize::MAX);
+    for (row, line) in style::table(rows, &right).into_iter().enumerate() {
+        let line: String = line.chars().take(width).collect();
+        style::outln(format_args!("{}", if row == 0 { Paint::Bold.over(line) } else { line }));
+    }
+    style::outln(format_args!(""));
+}
+
+fn row<const N: usize>(cells: [String; N]) -> Vec<String> {
+    cells.into()
+}
+
+fn heading<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).into()
+}
+
+fn bytes(rate: f64) -> String {
+    style::bytes(rate as u64)
+}
+
+fn count(rate: f64) -> String {
+    format!("{rate:.0}")
+}
+
+fn device_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
+    let head =
+        heading(["DEVICE", "PID", "SENT/s", "RECEIVED/s", "PACKETS/s", "AGAIN/s", "COMMAND"]);
+    let device = |rates: &DeviceRates<'_>| {
+        let member = &rates.device.member;
+        row([
+            member.device.clone(),
+            member.pid.to_string(),
+            bytes(rates.sent),
+            bytes(rates.received),
+            count(rates.packets),
+            count(rates.retransmits),
+            rates.device.command.clone(),
+        ])
+    };
+    std::iter::once(head).chain(devices.iter().map(device)).collect()
+}
+
+fn route_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
+    let head = heading(["ROUTE", "PID", "READ/s", "WRITTEN/s", "HOW"]);
+    let route = |pid: i32, taken: &RouteRates<'_>| {
+        let route = taken.route;
+        let how = match route.map_type {
+            MapType::None => "DMA to host memory".to_owned(),
+            peer => peer.to_string(),
+        };
+        let name = format!("{} to {}", route.function, route.target);
+        row([name, pid.to_string(), bytes(taken.read), bytes(taken.written), how])
+    };
+    let routes = devices
+        .iter()
+        .flat_map(|of| of.routes.iter().map(move |taken| route(of.device.member.pid, taken)));
+    std::iter::once(head).chain(routes).collect()
+}
+
+fn link_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
+    let head = heading(["LINK", "PID", "BYTES/s", "OF"]);
+    let link = |pid: i32, rate: &LinkRate| {
+        let of = rate.limit.map_or_else(String::new, |limit| {
+            let percent = 100.0 * rate.bytes / limit as f64;
+            format!("{}/s each way, {percent:.1} %", style::bytes(limit))
+        });
+        row([rate.link.to_string(), pid.to_string(), bytes(rate.bytes), of])
+    };
+    let links = devices
+        .iter()
+        .flat_map(|of| of.links.iter().map(move |rate| link(of.device.member.pid, rate)));
+    std::iter::once(head).chain(links).collect()
+}
+
+fn qp_table(devices: &[DeviceRates<'_>], most: usize) -> Vec<Vec<String>> {
+    let head = heading(["QP", "PID", "TYPE", "STATE", "PEER", "SENT/s", "RECEIVED/s"]);
+    let mut qps: Vec<(i32, &QpRates<'_>)> = devices
+        .iter()
+        .flat_map(|of| of.qps.iter().map(move |qp| (of.device.member.pid, qp)))
+        .collect();
+    qps.sort_by(|(_, a), (_, b)| (b.sent + b.received).total_cmp(&(a.sent + a.received)));
+    let hidden = qps.len().saturating_sub(most);
+    let qp = |(pid, rates): (i32, &QpRates<'_>)| {
+        row([
+            format!("0x{:06x}", rates.qp.number),
+            pid.to_string(),
+            qp_type(rates.qp.qp_type).to_owned(),
+            qp_state(rates.qp.state).to_owned(),
+            if rates.qp.dest_qpn == 0 {
+                String::new()
+            } else {
+                format!("0x{:06x}", rates.qp.dest_qpn)
+            },
+            bytes(rates.sent),
+            bytes(rates.received),
+        ])
+    };
+    let mut table: Vec<_> =
+        std::iter::once(head).chain(qps.into_iter().take(most).map(qp)).collect();
+    if hidden > 0 {
+        table.push(vec![format!("and {hidden} more")]);
+    }
+    table
+}
+
+/// `enum ibv_qp_type`.
+fn qp_type(number: u32) -> &'static str {
+    match number {
+        2 => "RC",
+        3 => "UC",
+        4 => "UD",
+        8 => "RAW",
+        9 => "XRC_SEND",
+        10 => "XRC_RECV",
+        _ => "?",
+    }
+}
+
+/// `enum ibv_qp_state`.
+fn qp_state(number: u32) -> &'static str {
+    ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"].get(number as usize).unwrap_or(&"?")
+}
+
+/// One line for a sample.
+pub fn json(devices: &[DeviceRates<'_>], now: &Sample) -> Value {
+    let time = now.time.duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    json!({ "time": time, "devices": devices.iter().map(device_json).collect::<Vec<_>>() })
+}
+
+fn device_json(rates: &DeviceRates<'_>) -> Value {
+    let device = rates.device;
+    json!({
+        "device": device.member.device,
+        "pid": device.member.pid,
+        "command": device.command,
+        "sent_bytes_per_second": rates.sent,
+        "received_bytes_per_second": rates.received,
+        "packets_per_second": rates.packets,
+        "retransmits_per_second": rates.retransmits,
+        "qps": rates.qps.iter().map(|of| json!({
+            "number": of.qp.number,
+            "type": qp_type(of.qp.qp_type),
+            "state": qp_state(of.qp.state),
+            "peer": of.qp.dest_qpn,
+            "sent_bytes": of.qp.tx_bytes,
+            "received_bytes": of.qp.rx_bytes,
+            "sent_bytes_per_second": of.sent,
+            "received_bytes_per_second": of.received,
+        })).collect::<Vec<_>>(),
+        "routes": rates.routes.iter().map(|of| json!({
+            "function": of.route.function.to_string(),
+            "target": of.route.target.to_string(),
+            "map_type": of.route.map_type.to_string(),
+            "read_bytes": of.route.read_bytes,
+            "written_bytes": of.route.written_bytes,
+            "read_bytes_per_second": of.read,
+            "written_bytes_per_second": of.written,
+        })).collect::<Vec<_>>(),
+        "links": rates.links.iter().map(|of| json!({
+            "link": of.link.to_string(),
+            "bytes_per_second": of.bytes,
+            "limit_bytes_per_second": of.limit,
+        })).collect::<Vec<_>>(),
+    })
+}
