@@ -47,7 +47,7 @@ fn dmabuf(pd: &Pd) -> Option<(bool, String)> {
 
 /// Writes a buffer into another one through a connection of a device to itself, and compares.
 fn loopback(context: &Context, pd: &Pd) -> peerdma::Result<u64> {
-    let bytes: Vec<u8> = (0..LOOPBACK_BYTES).map(|i| (i * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..LOOPBACK_BYTES).map(|i| ((i * 31) >> 3) as u8).collect();
     let source = pd.reg(HostBuffer::new(LOOPBACK_BYTES)?, Access::LOCAL_WRITE)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pd.reg(HostBuffer::new(LOOPBACK_BYTES)?, access)?;
