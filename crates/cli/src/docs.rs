@@ -86,7 +86,8 @@ fn examples(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn print(bytes: &[u8]) -> Outcome {
+/// Prints a text as it is. A reader that went away is no failure.
+pub fn print(bytes: &[u8]) -> Outcome {
     match io::stdout().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).what("cannot print"),
         _ => Ok(0),

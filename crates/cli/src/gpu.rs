@@ -6,9 +6,8 @@
 use crate::args::{Device, Gpu, GpuAction, GpuPlace, Side};
 use crate::demo::vram;
 use crate::failure::{Context, Failure, Outcome};
-use crate::style::{self, Paint};
+use crate::{observer, style};
 use dmabuf::{MEMFD_PREFIX, Placement, Storage, User, id_of};
-use registry::{Client, Error, Role};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -56,11 +55,7 @@ fn alloc(size: u64, platform: Option<PathBuf>) -> Outcome {
 
 /// Exported buffers by id. Those whose exporter has ended are left out: nobody keeps their control block.
 fn buffers() -> Outcome<BTreeMap<u64, Arc<Storage>>> {
-    let client = match Client::connect(Role::Observer) {
-        Ok(client) => client,
-        Err(Error::NoRegistry) => return Ok(BTreeMap::new()),
-        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
-    };
+    let Some(client) = observer::registry()? else { return Ok(BTreeMap::new()) };
     let mut buffers = BTreeMap::new();
     for path in descriptors() {
         let file = File::options().read(true).write(true).open(&path);
@@ -124,9 +119,7 @@ fn list(buffers: &BTreeMap<u64, Arc<Storage>>, as_json: bool) -> Outcome {
     let rows = buffers.iter().map(|(id, storage)| cells(*id, storage));
     let table: Vec<Vec<String>> =
         std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
-    for (line, text) in style::table(&table, &[2, 4, 5, 6, 7]).into_iter().enumerate() {
-        style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
-    }
+    style::show(style::table(&table, &[2, 4, 5, 6, 7]), 1);
     Ok(0)
 }
 

@@ -15,6 +15,7 @@ mod env;
 mod failure;
 mod gpu;
 mod lookup;
+mod observer;
 mod platforms;
 mod ps;
 mod reach;

@@ -2,10 +2,9 @@
 
 use crate::args::Platforms;
 use crate::failure::{Failure, Outcome};
-use crate::style::{self, Paint};
+use crate::{docs, style};
 use pcie::{Platform, READY_MADE, ReadyMade, Role};
 use serde_json::json;
-use std::io::Write;
 use std::path::Path;
 
 /// The command.
@@ -65,11 +64,7 @@ impl Row {
 fn list() {
     let heading = ["NAME", "HCAS", "GPUS", "DATA DIRECT", "WHAT"].map(str::to_owned).to_vec();
     let table: Vec<_> = std::iter::once(heading).chain(rows().map(Row::cells)).collect();
-    let width = style::width().unwrap_or(usize::MAX);
-    for (line, text) in style::table(&table, &[1, 2]).into_iter().enumerate() {
-        let text: String = text.chars().take(width).collect();
-        style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
-    }
+    style::show(style::cut(style::table(&table, &[1, 2])), 1);
 }
 
 fn print(name: &str) -> Outcome {
@@ -77,10 +72,5 @@ fn print(name: &str) -> Outcome {
         Failure::new(format_args!("there is no ready-made platform {name:?}"))
             .remedy("`peerdma platforms` lists them")
     })?;
-    match std::io::stdout().write_all(ready.text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new("cannot print").because(error))
-        }
-        _ => Ok(0),
-    }
+    docs::print(ready.text.as_bytes())
 }

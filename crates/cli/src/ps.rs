@@ -1,10 +1,11 @@
 //! `peerdma ps`: who has a device open, by the registry of this user and network namespace.
 
 use crate::args::Ps;
-use crate::failure::{Context, Failure, Outcome};
-use crate::style::{self, Paint};
+use crate::failure::Outcome;
+use crate::observer::{self, NOBODY};
+use crate::style;
 use hca::directory::Reader;
-use registry::{Client, Error, Member, Role};
+use registry::Member;
 use serde_json::json;
 use std::time::SystemTime;
 
@@ -33,9 +34,7 @@ pub fn ps(arguments: &Ps) -> Outcome {
         return Ok(0);
     }
     if rows.is_empty() {
-        style::errln(format_args!(
-            "No process of this user has a device open in this network namespace."
-        ));
+        style::errln(format_args!("{NOBODY}"));
         return Ok(0);
     }
     let heading =
@@ -43,29 +42,16 @@ pub fn ps(arguments: &Ps) -> Outcome {
     let table: Vec<Vec<String>> = std::iter::once(heading.map(str::to_owned).to_vec())
         .chain(rows.iter().map(Row::cells))
         .collect();
-    // As ps(1): on a terminal a process has one line.
-    let width = style::width().unwrap_or(usize::MAX);
-    for (line, text) in style::table(&table, &[0, 3, 4, 5, 6, 7, 8]).into_iter().enumerate() {
-        let text: String = text.chars().take(width).collect();
-        style::outln(format_args!("{}", if line == 0 { Paint::Bold.over(text) } else { text }));
-    }
+    style::show(style::cut(style::table(&table, &[0, 3, 4, 5, 6, 7, 8])), 1);
     Ok(0)
 }
 
 fn rows() -> Outcome<Vec<Row>> {
-    let client = match Client::connect(Role::Observer) {
-        Ok(client) => client,
-        // Nobody hosts it, so nobody is a member.
-        Err(Error::NoRegistry) => return Ok(Vec::new()),
-        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
-    };
-    let members = client.members().what("cannot list the members of the registry")?;
-    let row = |member: Member| {
+    observer::members(|client, member| {
         let usage =
             client.directory(member.slot).ok().and_then(|fd| Usage::read(&Reader::open(fd).ok()?));
-        Row { user: user_name(member.uid), command: command(&member), usage, member }
-    };
-    Ok(members.into_iter().map(row).collect())
+        Some(Row { user: user_name(member.uid), command: command(&member), usage, member })
+    })
 }
 
 impl Usage {

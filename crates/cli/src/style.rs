@@ -88,6 +88,19 @@ pub fn bytes(count: u64) -> String {
     if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
 }
 
+/// Prints the lines of a table, of which the first `headings` are headings.
+pub fn show(lines: Vec<String>, headings: usize) {
+    for (index, line) in lines.into_iter().enumerate() {
+        outln(format_args!("{}", if index < headings { Paint::Bold.over(line) } else { line }));
+    }
+}
+
+/// Lines cut to the terminal's width: as with ps(1), on a terminal a row has one line.
+pub fn cut(lines: Vec<String>) -> Vec<String> {
+    let width = width().unwrap_or(usize::MAX);
+    lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
+}
+
 /// Lines of an aligned table: every column as wide as its widest cell; `right` names the columns aligned to the right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

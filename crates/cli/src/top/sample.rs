@@ -1,11 +1,11 @@
 //! A sample: every device's counters at one moment.
 
-use crate::failure::{Context, Failure, Outcome};
-use crate::ps;
+use crate::failure::Outcome;
+use crate::{observer, ps};
 use hca::Counter;
 use hca::directory::{QpEntry, Reader};
 use pcie::PublishedRoute;
-use registry::{Client, Error, Member, Role};
+use registry::Member;
 use std::time::{Instant, SystemTime};
 
 /// What all devices had counted at a moment.
@@ -42,24 +42,13 @@ impl Sample {
     /// Reads the directory of every member of the registry.
     pub fn take() -> Outcome<Sample> {
         let (at, time) = (Instant::now(), SystemTime::now());
-        Ok(Sample { at, time, devices: devices()? })
+        let devices = observer::members(|client, member| {
+            // One that ends while it is read has nothing to show.
+            let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
+            Some(Device::read(member, &reader))
+        })?;
+        Ok(Sample { at, time, devices })
     }
-}
-
-fn devices() -> Outcome<Vec<Device>> {
-    let client = match Client::connect(Role::Observer) {
-        Ok(client) => client,
-        // Nobody hosts it, so nobody is a member.
-        Err(Error::NoRegistry) => return Ok(Vec::new()),
-        Err(error) => return Err(Failure::new("cannot ask the registry").because(error)),
-    };
-    let members = client.members().what("cannot list the members of the registry")?;
-    let device = |member: Member| {
-        // One that ends while it is read has nothing to show.
-        let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
-        Some(Device::read(member, &reader))
-    };
-    Ok(members.into_iter().filter_map(device).collect())
 }
 
 impl Device {

@@ -2,7 +2,8 @@
 
 use super::rates::{DeviceRates, LinkRate, QpRates, RouteRates};
 use super::sample::Sample;
-use crate::style::{self, Paint};
+use crate::observer::NOBODY;
+use crate::style;
 use pcie::MapType;
 use serde_json::{Value, json};
 use std::time::UNIX_EPOCH;
@@ -20,8 +21,7 @@ pub fn show(devices: &[DeviceRates<'_>]) {
         style::outln(format_args!("{REDRAW}"));
     }
     if devices.is_empty() {
-        let nobody = "No process of this user has a device open in this network namespace.";
-        return style::outln(format_args!("{nobody}"));
+        return style::outln(format_args!("{NOBODY}"));
     }
     let tables = [device_table(devices), route_table(devices), link_table(devices)];
     let used: usize = tables.iter().map(|table| table.len() + 1).sum();
@@ -39,11 +39,7 @@ fn print(rows: &[Vec<String>]) {
     }
     let text = |column: usize| rows[0].get(column).is_some_and(|head| !head.ends_with("/s"));
     let right: Vec<usize> = (0..rows[0].len()).filter(|&column| !text(column)).collect();
-    let width = style::width().unwrap_or(usize::MAX);
-    for (row, line) in style::table(rows, &right).into_iter().enumerate() {
-        let line: String = line.chars().take(width).collect();
-        style::outln(format_args!("{}", if row == 0 { Paint::Bold.over(line) } else { line }));
-    }
+    style::show(style::cut(style::table(rows, &right)), 1);
     style::outln(format_args!(""));
 }
 

@@ -130,10 +130,7 @@ fn matrix(capture: &Capture) {
         }
     }
     outln(format_args!(""));
-    for (index, line) in style::table(&rows, &[]).iter().enumerate() {
-        let bold = index < headings;
-        outln(format_args!("{}", if bold { Paint::Bold.over(line) } else { line.clone() }));
-    }
+    style::show(style::table(&rows, &[]), headings);
     legend(&pairs);
 }
 
@@ -175,9 +172,7 @@ fn best(capture: &Capture) {
         ]);
     }
     outln(format_args!(""));
-    for (index, line) in style::table(&rows, &[]).into_iter().enumerate() {
-        outln(format_args!("{}", if index == 0 { Paint::Bold.over(line) } else { line }));
-    }
+    style::show(style::table(&rows, &[]), 1);
     reasons(&pairs);
 }
 
