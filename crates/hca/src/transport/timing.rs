@@ -1,25 +1,8 @@
-//! Times that the specification encodes in a few bits, and the requester's own estimate of the round trip.
+//! A connection's times: those that the specification encodes in a few bits, and the requester's own estimate of the round trip.
 
 use std::time::{Duration, Instant};
 
-/// RNR NAK timer codes (IBA table 45), in units of 10 µs.
-const RNR_TIMER: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
-
-/// How long an RNR NAK with timer `code` (5 bits) asks the requester to wait.
-pub fn rnr_wait(code: u8) -> Duration {
-    Duration::from_micros(u64::from(RNR_TIMER[usize::from(code & 31)]) * 10)
-}
-
-/// Local ACK timeout of code `code` (5 bits): 4.096 µs · 2^code, or `None` for 0, which means for ever (IBA 9.7.6.1.3).
-pub fn ack_timeout(code: u8) -> Option<Duration> {
-    match code & 31 {
-        0 => None,
-        code => Some(Duration::from_nanos(4096 << code)),
-    }
-}
+pub use wire::timer::{local_ack_timeout as ack_timeout, rnr_timer as rnr_wait};
 
 /// Shortest wait before a probe: below it, scheduling on a busy host looks like loss.
 const PROBE_FLOOR: Duration = Duration::from_millis(1);
