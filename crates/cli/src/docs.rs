@@ -44,7 +44,7 @@ fn render(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// The variables that the library in a program reads, and what they mean.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 11] = [
     ("PEERDMA_SYSFS", "the generated sysfs tree that the program sees; set by run and env"),
     ("PEERDMA_PLATFORM", "the platform, as --platform"),
     ("PEERDMA_PACE", "the fraction of its rate that each PCIe link is paced to, as --pace"),
@@ -58,6 +58,19 @@ const ENVIRONMENT: [(&str, &str); 7] = [
         "PEERDMA_COUNTERS",
         "a file to which the device's counters and the bytes of every PCIe link and route are appended when it is \
          closed",
+    ),
+    (
+        "PEERDMA_MEMLOCK",
+        "enforce: `ulimit -l` limits what is registered, as with a device that pins pages; as --memlock enforce",
+    ),
+    ("PEERDMA_DMABUF", "how regions hold a dma-buf: dynamic (default), pinned, pinned-revocable"),
+    (
+        "PEERDMA_PEER_DIRECT",
+        "when ibv_reg_mr asks whether an address is a GPU's: after host memory (default), before, off",
+    ),
+    (
+        "PEERDMA_REREG_MR_FD",
+        "off: ibv_reg_mr_fd is offered, ibv_rereg_mr_fd is not, as a provider may",
     ),
     (
         "PEERDMA_RECEIVE_BUFFER",

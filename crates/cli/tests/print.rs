@@ -62,6 +62,10 @@ fn completions_and_manual_page_name_the_commands() {
         "PEERDMA GPU",
         "PEERDMA PLATFORMS",
         "PEERDMA_COUNTERS",
+        "PEERDMA_MEMLOCK",
+        "PEERDMA_DMABUF",
+        "PEERDMA_PEER_DIRECT",
+        "PEERDMA_REREG_MR_FD",
     ] {
         assert!(page.contains(word), "{word}");
     }
