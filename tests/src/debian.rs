@@ -49,7 +49,7 @@ fn make() -> std::io::Result<PathBuf> {
     // Unpacked is enough: what configuring the packages would add, takes minutes and serves no program here.
     let mut fetch = Command::new("timeout");
     fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
-    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(mirror());
+    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(crate::apt::mirror());
     run(&mut fetch)?;
     let unpack =
         "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
@@ -62,15 +62,6 @@ fn make() -> std::io::Result<PathBuf> {
 /// Past the capture of the test's output: somebody waits.
 fn say(what: &str) {
     let _ = writeln!(std::io::stderr(), "Debian {RELEASE}: {what}");
-}
-
-/// Where this machine takes its own Debian packages from; elsewhere debootstrap knows a place.
-fn mirror() -> Option<String> {
-    let format = "$(ORIGIN) $(LABEL) $(REPO_URI)";
-    let targets =
-        Command::new("apt-get").args(["indextargets", "--format", format]).output().ok()?;
-    let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
-    targets.lines().find_map(|line| line.strip_prefix("Debian Debian ")).map(str::to_owned)
 }
 
 fn run(command: &mut Command) -> std::io::Result<()> {

@@ -4,6 +4,7 @@
 //! guest are made for one test and gone with it.
 #![forbid(unsafe_code)]
 
+mod apt;
 mod c;
 mod capture;
 mod container;
@@ -15,6 +16,7 @@ mod namespace;
 mod rows;
 mod run;
 
+pub use apt::Apt;
 pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
 pub use container::Container;

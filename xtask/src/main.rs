@@ -10,6 +10,7 @@ mod suite;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use system::lab::{Guest, Kernel};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the project", version)]
@@ -65,8 +66,11 @@ enum Chore {
         list: bool,
     },
     /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it
-    #[command(after_help = "Example:\n  cargo xtask lab -- ibv_devinfo")]
+    #[command(after_help = "Example:\n  cargo xtask lab --newest -- ls /dev/dma_heap")]
     Lab {
+        /// The newest kernel of Debian's backports, not this machine's distribution's
+        #[arg(long)]
+        newest: bool,
         /// What to run; without it the guest's devices are shown
         #[arg(last = true)]
         script: Vec<String>,
@@ -100,15 +104,16 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(true)?;
             soak::run(seconds, seed, only.as_deref())
         }
-        Chore::Lab { script } => {
+        Chore::Lab { newest, script } => {
             packages::ensure(true)?;
-            lab(&script)
+            lab(newest, &script)
         }
     }
 }
 
-fn lab(script: &[String]) -> Result<bool> {
-    let guest = system::lab::Guest::boot(&[])?;
+fn lab(newest: bool, script: &[String]) -> Result<bool> {
+    let kernel = if newest { Kernel::newest()? } else { Kernel::of_distribution()? };
+    let guest = Guest::boot_kernel(&kernel, &[])?;
     let script = if script.is_empty() { "ibv_devinfo; rdma link".into() } else { script.join(" ") };
     let (status, said) = guest.script(&script, std::time::Duration::from_secs(600))?;
     print!("{said}");

@@ -1,10 +1,11 @@
-//! The lab: a distribution kernel in QEMU with the kernel's own RoCE driver, joined to a namespace by a tap interface.
+//! The lab: a distribution kernel, this one's or a newer one, in QEMU with the kernel's own RoCE driver, joined to a namespace by a tap interface.
 //!
 //! Software emulation, so it needs no hardware virtualisation; the guest's user space is up in seconds. Addresses are
 //! real on both sides: translation between them would break the ICRC. The guest runs shell scripts sent to it over
 //! TCP.
 
 mod image;
+mod kernel;
 
 use crate::Namespace;
 use anyhow::{Context, Result, bail};
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub use image::{PACKAGES, prepare};
+pub use image::PACKAGES;
+pub use kernel::Kernel;
 
 /// IPv4 address of the guest.
 pub const GUEST_V4: &str = "198.18.7.2";
@@ -39,30 +41,39 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots a guest whose RoCE device is `rxe0`, with the programs `extra` in it.
+    /// Boots a guest with the distribution's kernel whose RoCE device is `rxe0`, with the programs `extra` in it.
     ///
     /// # Errors
     /// When the lab cannot run here, with what is missing.
     pub fn boot(extra: &[&Path]) -> Result<Guest> {
-        let image = prepare(extra)?;
+        Guest::boot_kernel(&Kernel::of_distribution()?, extra)
+    }
+
+    /// Boots a guest with a kernel, as [`Guest::boot`] does.
+    ///
+    /// # Errors
+    /// When the lab cannot run here, with what is missing.
+    pub fn boot_kernel(kernel: &Kernel, extra: &[&Path]) -> Result<Guest> {
         if !crate::is_root() {
             bail!("the lab's tap interface needs root");
         }
+        let folder = tempfile::tempdir()?;
+        let initrd = folder.path().join("initrd.gz");
+        image::build(kernel, extra, &initrd)?;
         let namespace = Namespace::new("lab");
         namespace.output(&format!(
             "ip tuntap add tap0 mode tap && ip addr add {HOST_V4}/24 dev tap0 && \
              ip -6 addr add {HOST_V6}/64 dev tap0 nodad && ip link set tap0 txqueuelen 10000 up"
         ));
-        let folder = tempfile::tempdir()?;
         let console = File::create(folder.path().join("console"))?;
         let qemu = Command::new("ip")
             .args(["netns", "exec", namespace.name(), "qemu-system-x86_64"])
             .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
             .arg("-kernel")
-            .arg(&image.kernel)
+            .arg(&kernel.image)
             .arg("-initrd")
-            .arg(&image.initrd)
+            .arg(&initrd)
             .args(["-append", "console=ttyS0 quiet panic=-1"])
             .args(["-netdev", "tap,id=n,ifname=tap0,script=no,downscript=no"])
             .args(["-device", "virtio-net-pci,netdev=n"])
@@ -191,16 +202,7 @@ impl Drop for Guest {
     }
 }
 
-/// A bootable guest.
-#[derive(Clone, Debug)]
-pub struct Image {
-    /// Kernel.
-    pub kernel: PathBuf,
-    /// Initial RAM disk with everything in it.
-    pub initrd: PathBuf,
-}
-
-/// Where images are kept between runs.
+/// Where kernels are kept between runs.
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab")
 }
