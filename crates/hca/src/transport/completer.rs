@@ -5,7 +5,7 @@
 
 use super::qp::Transport;
 use super::send::{Phase, vendor};
-use super::timing::{ack_timeout, rnr_wait};
+use super::timing::rnr_wait;
 use super::{Counter, Cx, Rx};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
@@ -126,6 +126,7 @@ impl Transport {
         let una = self.req.una();
         let req = &mut self.req;
         req.retry_left = self.attr.retry_cnt;
+        req.timeouts = 0;
         req.rnr_left = self.attr.rnr_retry;
         req.rnr_until = None;
         req.recovering = None;
@@ -250,10 +251,11 @@ impl Transport {
         if self.req.rnr_until.is_some_and(|until| cx.now >= until) {
             self.req.rnr_until = None;
         }
-        let timeout = ack_timeout(self.attr.timeout);
+        let timeout = self.ack_wait();
         if self.req.timers.expired(cx.now, timeout) {
             cx.counters.count(Counter::LocalAckTimeoutErr, 1);
             self.req.recovering = None;
+            self.req.timeouts = self.req.timeouts.saturating_add(1);
             if self.spend_retry(cx) {
                 self.req.window.lost();
                 self.req.go_back();

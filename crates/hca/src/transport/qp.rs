@@ -6,7 +6,7 @@ use super::requester::{PKEY, Requester, service};
 use super::responder::{Responder, abandon, blank};
 use super::send::{Wqe, vendor};
 use super::state::reset_attr;
-use super::timing::ack_timeout;
+use super::timing::ack_wait;
 use super::{Counter, Cx, Rx};
 use crate::error::{Error, Result};
 use crate::key::PdId;
@@ -14,7 +14,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::slots::{self, Fifo, QueueMemory, SendSlots};
 use crate::types::*;
 use crate::xrc::XrcdId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::Psn;
 
 /// What a transport is created from.
@@ -319,8 +319,13 @@ impl Transport {
         if self.more || unflushed {
             return self.now;
         }
-        let timers = self.req.timers.deadline(ack_timeout(self.attr.timeout));
+        let timers = self.req.timers.deadline(self.ack_wait());
         [timers, self.req.rnr_until, self.paced_until].into_iter().flatten().min()
+    }
+
+    /// How long the peer may be silent now.
+    pub(super) fn ack_wait(&self) -> Option<Duration> {
+        ack_wait(self.attr.timeout, self.req.timeouts)
     }
 
     fn tally(&mut self, cx: &mut Cx<'_>) {

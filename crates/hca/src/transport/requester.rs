@@ -54,6 +54,8 @@ pub(super) struct Requester {
     pace: Pace,
     pub(super) rtt: RoundTrip,
     pub(super) timers: AckTimers,
+    /// ACK timeouts since the peer last made progress.
+    pub(super) timeouts: u32,
     /// READ and atomic packets that the peer has not finished answering.
     pub(super) reads: u32,
     /// READ and atomic requests begun and not complete.
@@ -84,6 +86,7 @@ impl Requester {
             pace: Pace::new(window_bytes, mtu),
             rtt: RoundTrip::default(),
             timers: AckTimers::default(),
+            timeouts: 0,
             reads: 0,
             answers_due: 0,
             since_ack_req: 0,

@@ -2,7 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-pub use wire::timer::{local_ack_timeout as ack_timeout, rnr_timer as rnr_wait};
+pub use wire::timer::rnr_timer as rnr_wait;
+
+/// How often in a row a wait doubles.
+const DOUBLINGS: u32 = 2;
+
+/// How long a requester waits for an acknowledge when `in_a_row` waits have ended without one; `None` is for ever. From
+/// once to four times the time of `code`, which are the bounds of IBA 9.7.6.1.3: a loss is found soon, and a
+/// peer that is not scheduled for a while, on a busy host, does not use up the retries.
+pub fn ack_wait(code: u8, in_a_row: u32) -> Option<Duration> {
+    wire::timer::local_ack_timeout(code).map(|once| once * (1 << in_a_row.min(DOUBLINGS)))
+}
 
 /// Shortest wait before a probe: below it, scheduling on a busy host looks like loss.
 const PROBE_FLOOR: Duration = Duration::from_millis(1);
@@ -105,11 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn ack_timeout_doubles() {
-        assert_eq!(ack_timeout(0), None);
-        assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
-        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(4096 << 14)));
-        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+    fn ack_waits_double_up_to_four_times_the_time() {
+        assert_eq!(ack_wait(0, 3), None);
+        let times = |code, multiples: [u64; 5]| {
+            let waits = [0, 1, 2, 3, u32::MAX].map(|in_a_row| ack_wait(code, in_a_row).unwrap());
+            assert_eq!(waits, multiples.map(|times| Duration::from_nanos((4096 << code) * times)));
+        };
+        times(1, [1, 2, 4, 4, 4]);
+        times(14, [1, 2, 4, 4, 4]);
+        times(31, [1, 2, 4, 4, 4]);
     }
 
     #[test]
@@ -118,7 +132,7 @@ mod tests {
         let rtt = RoundTrip::default();
         let mut timers = AckTimers::default();
         timers.ensure(start, &rtt);
-        let timeout = ack_timeout(20);
+        let timeout = ack_wait(20, 0);
         let mut sent = Vec::new();
         let mut now = start;
         while let Some(at) = timers.probe_at {
