@@ -1,0 +1,38 @@
+//! What a function reaches: its machine's memory and interrupts.
+
+use crate::interrupts::Interrupts;
+use crate::map::DmaMap;
+use std::sync::Arc;
+use umem::DmaSpace;
+
+/// The machine that a function is plugged into, as the function sees it. Made before the function, which keeps a clone; it
+/// stays the same through reboots and clients, and while there is no client nothing is mapped and interrupts are dropped.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    pub(crate) map: Arc<DmaMap>,
+    pub(crate) interrupts: Arc<Interrupts>,
+}
+
+impl Host {
+    /// A host without a machine yet.
+    pub fn new() -> Host {
+        Host::default()
+    }
+
+    /// Memory under the addresses that the guest's driver hands to the device: guest-physical ones, or an IOMMU's.
+    ///
+    /// An access that lies in several mapped ranges is split at their borders; one that leaves them fails with
+    /// [`umem::AccessError::Fault`], and bytes before that place may have been moved. So does every access while the driver
+    /// has not made the function a bus master. Once the guest is told that a range is unmapped, no access to it is under way.
+    ///
+    /// Memory that came without a descriptor is reached by messages to the client, which answers none to the thread that
+    /// serves it: from [`crate::Function`]'s calls such an access is a fault, and atomic operations there always are.
+    pub fn memory(&self) -> Arc<dyn DmaSpace> {
+        self.map.clone()
+    }
+
+    /// Raises interrupt `vector`. Dropped where the driver has none there.
+    pub fn interrupt(&self, vector: u16) {
+        self.interrupts.raise(vector);
+    }
+}
