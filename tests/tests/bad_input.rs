@@ -145,12 +145,23 @@ fn all_of_it_as_a_plain_user() {
     judged(&place, &format!("{} 1", compiled!("on_demand")), 400);
 }
 
-/// The sender of hostile packets, where every user can read it. `HOSTILE_SEED` tries another seed.
+/// Of whatever is random here; `HOSTILE_SEED` tries another one.
+fn seed() -> String {
+    std::env::var("HOSTILE_SEED").unwrap_or_else(|_| "4791".to_owned())
+}
+
+#[test]
+fn wild_commands_to_the_connection_manager_harm_nobody() {
+    let program = compiled!("wild_cm");
+    judged(&Place::apart(User::Same), &format!("{program} 100000 {}", seed()), 9);
+}
+
+/// The sender of hostile packets, where every user can read it.
 fn hostile(place: &Place, count: u32) -> Run {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/hostile.py");
     let tool = shared_dir().join(format!("hostile-{}.py", std::process::id()));
     std::fs::copy(source, &tool).expect("a copy of the sender");
-    let seed = std::env::var("HOSTILE_SEED").unwrap_or_else(|_| "4791".to_owned());
+    let seed = seed();
     // The first python3 on root's path may lie where nobody else can go.
     let python = Some("/usr/bin/python3").filter(|p| Path::new(p).is_file()).unwrap_or("python3");
     let line = format!("{python} {} --count {count} --seed {seed}", tool.display());
