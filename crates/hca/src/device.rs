@@ -2,6 +2,7 @@
 
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
+use crate::data_direct::DataDirect;
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
@@ -116,6 +117,7 @@ pub struct Device {
     directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
+    pub(crate) data_direct: DataDirect,
     xrc: Xrc,
     qps: RwLock<QpTable>,
     pub(crate) port: Port,
@@ -173,6 +175,7 @@ impl Device {
             directory: Arc::new(directory),
             slot,
             keys: KeyTable::new(),
+            data_direct: DataDirect::default(),
             xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             port,
