@@ -3,6 +3,8 @@
  * as it must be. GPU 0 is one that the HCA reaches, GPU 1 one that it does not if the second argument is `far`.
  *
  *   device_private ROUNDS far|near|small-bar|refused
+ *
+ * With RELAXED in the environment the region allows relaxed ordering, so that its translations are cached.
  */
 #include "rows.h"
 #include "../../crates/verbs/include/peerdma.h"
@@ -356,7 +358,8 @@ int main(int count, char **arguments)
 	char *area = mmap(NULL, SIZE + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	paged = mmap(area + PAGE, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	steady = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	paged_mr = ibv_reg_mr(pd, paged, SIZE, EVERYTHING | ODP);
+	int ordering = getenv("RELAXED") ? IBV_ACCESS_RELAXED_ORDERING : 0;
+	paged_mr = ibv_reg_mr(pd, paged, SIZE, EVERYTHING | ODP | ordering);
 	steady_mr = ibv_reg_mr(pd, steady, SIZE, EVERYTHING);
 	if (!paged_mr || !steady_mr)
 		fail("regions");

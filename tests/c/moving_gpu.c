@@ -8,6 +8,7 @@
  *   moving_gpu map /dev/dri/renderD128 BYTES          exports and maps it until SIGUSR1, then only has it
  *
  * Prints `exported`, `ready`, `rounds N` from time to time, and `ends STATUS` with the first completion that is an error.
+ * With RELAXED in the environment the region allows relaxed ordering.
  * SIGUSR1 asks for the last round and a good end.
  */
 #include "gpu.h"
@@ -114,8 +115,9 @@ static void count(struct ibv_mr *result, struct ibv_mr *gpu, uint64_t round)
 
 static void use(int fd, size_t length)
 {
+	int ordering = getenv("RELAXED") ? IBV_ACCESS_RELAXED_ORDERING : 0;
 	open_first_device();
-	struct ibv_mr *gpu = ibv_reg_dmabuf_mr(pd, 0, length, 0, fd, EVERYTHING);
+	struct ibv_mr *gpu = ibv_reg_dmabuf_mr(pd, 0, length, 0, fd, EVERYTHING | ordering);
 	if (!gpu)
 		fail("register the dma-buf");
 	close(fd);

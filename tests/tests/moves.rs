@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use system::{Finished, Namespace, Run, Running, peerdma, skip};
+use system::{Counters, Finished, Namespace, Run, Running, peerdma, skip};
 
 const BYTES: u32 = 1 << 20;
 /// Moved in tenths of a second.
@@ -168,6 +168,33 @@ fn another_processs_buffer_moves_under_traffic() {
     }
     assert_eq!(host.moves(), 20);
     good_end(importer);
+}
+
+/// With its translations in the device's cache: each move takes them back, before a poisoned byte is seen.
+#[test]
+fn a_buffer_with_cached_translations_moves_under_traffic() {
+    let host = host!("ats");
+    let _exporter = host.exporter(BYTES);
+    let counters = Counters::new();
+    let run = host.run(&format!("import {BYTES} buffer")).env("RELAXED", "1");
+    let mut importer = run.env("PEERDMA_COUNTERS", counters.file()).start();
+    until(&mut importer, "ready");
+    for _ in 0..5 {
+        host.gpu("move all host").ok();
+        until_more_rounds(&mut importer);
+        host.gpu("move all vram").ok();
+        until_more_rounds(&mut importer);
+    }
+    good_end(importer);
+    let text = counters.text();
+    let count = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|digits| digits.parse().ok()).unwrap_or(0u64)
+    };
+    // a round reaches every 64 KiB; each of the ten moves took them all back but perhaps the last
+    let (hits, misses) = (count("ats_hits"), count("ats_misses"));
+    let invalidations = count("ats_invalidations");
+    assert!(invalidations >= 9 * 16 && misses >= invalidations && hits > misses, "{text}");
 }
 
 #[test]

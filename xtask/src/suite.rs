@@ -42,7 +42,19 @@ const SUITES: &[Suite] = &[
     suite("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"]),
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
-    suite("sabotage", &["test", "--package", "hca", "--features", "sabotage", "--no-fail-fast"]),
+    suite(
+        "sabotage",
+        &[
+            "test",
+            "--package",
+            "hca",
+            "--package",
+            "umem",
+            "--features",
+            "hca/sabotage,umem/sabotage",
+            "--no-fail-fast",
+        ],
+    ),
     Suite {
         name: "loom",
         call: &[

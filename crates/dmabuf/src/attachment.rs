@@ -197,15 +197,19 @@ impl Attachment {
         self.dmabuf.exporter.end_cpu_access(Direction::Bidirectional);
     }
 
-    /// Maps the buffer again after a move, for which it waits. Answers the index of its place.
+    /// Maps the buffer again after a move, for which it waits. Answers the index of its place. `invalidate` is called before the
+    /// new mapping is used by anyone, while the old one is not any more (`struct dma_buf_attach_ops`).
     ///
     /// # Errors
     /// [`Error::Revoked`]; [`Error::Moving`] when the move takes too long; [`Error::Unreachable`] if the function does not reach
     /// the new place.
-    pub fn fault(&self) -> Result<usize, Error> {
+    pub fn fault(&self, invalidate: impl FnOnce()) -> Result<usize, Error> {
         self.dmabuf.exporter.wait_for_move()?;
         let place = self.dmabuf.exporter.place();
         self.mapped_at(place.index)?;
+        if self.generation.load(Relaxed) != place.generation {
+            invalidate();
+        }
         if self.generation.swap(place.generation, Relaxed) != place.generation {
             self.faults.fetch_add(1, Relaxed);
         }

@@ -94,6 +94,12 @@ counters! {
     PagePeerMapped = "page_peer_mapped",
     /// Pages in a GPU's memory that the device does not reach there, brought to host memory.
     PagePeerFallback = "page_peer_fallback",
+    /// Translations that accesses found in the device's address translation cache.
+    AtsHits = "ats_hits",
+    /// Translations that were not there and had to be asked for.
+    AtsMisses = "ats_misses",
+    /// Translations in the cache that the owner of the memory took back.
+    AtsInvalidations = "ats_invalidations",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

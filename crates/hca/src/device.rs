@@ -2,13 +2,12 @@
 
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
-use crate::data_direct::DataDirect;
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
-use crate::mr::Mr;
+use crate::mr::{self, Mr};
 use crate::multicast::Groups;
 use crate::mw::Mw;
 use crate::pd::Pd;
@@ -33,7 +32,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak,
 };
 use std::time::{Duration, Instant};
-use umem::Umem;
+use umem::{TranslationCache, Umem};
 
 pub use crate::ah::AddressHandle;
 
@@ -117,7 +116,8 @@ pub struct Device {
     directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
-    pub(crate) data_direct: DataDirect,
+    /// Only where its function's ATS is on.
+    ats: Option<Arc<TranslationCache>>,
     xrc: Xrc,
     qps: RwLock<QpTable>,
     pub(crate) port: Port,
@@ -167,15 +167,17 @@ impl Device {
         let port = Port::open().map_err(OpenError::Interfaces)?;
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
+        let directory = Arc::new(directory);
+        let ats = attr.ats.then(|| mr::translation_cache(directory.clone()));
         let device = Arc::new_cyclic(|this| Device {
             attr,
             mtu_bytes: config.mtu_bytes,
             registry: config.registry,
             endpoint,
-            directory: Arc::new(directory),
+            directory,
             slot,
             keys: KeyTable::new(),
-            data_direct: DataDirect::default(),
+            ats,
             xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             port,
@@ -422,6 +424,10 @@ impl Device {
     }
 
     /// The same, to be kept.
+    pub(crate) fn translation_cache(&self) -> Option<&Arc<TranslationCache>> {
+        self.ats.as_ref()
+    }
+
     pub(crate) fn shared_directory(&self) -> Arc<Directory> {
         self.directory.clone()
     }

@@ -8,7 +8,7 @@ use crate::key::Mkey;
 use crate::pd::Pd;
 use crate::types::Access;
 use std::sync::{Arc, Mutex, PoisonError};
-use umem::{Paging, PagingWatcher, Umem};
+use umem::{Lookup, LookupWatcher, Paging, PagingWatcher, TranslationCache, Umem};
 
 /// Adds what happens to the pages of on-demand regions to the counters of the device.
 struct CountPaging(Arc<Directory>);
@@ -33,12 +33,41 @@ impl PagingWatcher for CountPaging {
     }
 }
 
+/// Adds what happens in the address translation cache to the counters of the device.
+struct CountLookups(Arc<Directory>);
+
+impl LookupWatcher for CountLookups {
+    #[inline]
+    fn looked_up(&self, what: Lookup) {
+        let (counter, number) = match what {
+            Lookup::Hit(number) => (Counter::AtsHits, number),
+            Lookup::Miss(number) => (Counter::AtsMisses, number),
+            Lookup::Invalidated(number) => (Counter::AtsInvalidations, number),
+        };
+        self.0.count(counter, number);
+    }
+}
+
+/// An empty cache that counts in `directory`.
+pub(crate) fn translation_cache(directory: Arc<Directory>) -> Arc<TranslationCache> {
+    TranslationCache::new(Box::new(CountLookups(directory)))
+}
+
+/// Has a new region's memory counted by the device, and its translations cached where ATS is on and they may overtake each
+/// other (`mlx5_umem_needs_ats`).
+fn settle(device: &Device, umem: &Umem, access: Access) {
+    umem.watch_paging(Arc::new(CountPaging(device.shared_directory())));
+    if access.contains(Access::RELAXED_ORDERING)
+        && let Some(cache) = device.translation_cache()
+    {
+        umem.translate_by(cache);
+    }
+}
+
 /// A memory region. Dropping it deregisters it.
 pub struct Mr {
     device: Arc<Device>,
     key: u32,
-    /// Key of the Data Direct function that `key` is stacked on.
-    ksm: Option<u32>,
     /// The present domain; re-registration may change it.
     pd: Mutex<Arc<Pd>>,
 }
@@ -57,26 +86,12 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>> {
-        umem.watch_paging(Arc::new(CountPaging(device.shared_directory())));
+        settle(device, &umem, access);
         let mkey = Mkey { pd: pd.id(), iova, access, umem };
         let key = device.keys().insert(mkey.pd, mkey.umem.clone(), iova, access)?;
         device.directory().publish_key(key, &mkey);
         pd.add_user();
-        Ok(Arc::new(Mr { device: device.clone(), key, ksm: None, pd: Mutex::new(pd.clone()) }))
-    }
-
-    /// A region whose two keys are in the table: the program's, and the one of the Data Direct function below it.
-    pub(crate) fn stacked(
-        device: Arc<Device>,
-        pd: &Arc<Pd>,
-        (key, ksm): (u32, u32),
-        umem: Arc<Umem>,
-        iova: u64,
-        access: Access,
-    ) -> Arc<Mr> {
-        device.directory().publish_key(key, &Mkey { pd: pd.id(), iova, access, umem });
-        pd.add_user();
-        Arc::new(Mr { device, key, ksm: Some(ksm), pd: Mutex::new(pd.clone()) })
+        Ok(Arc::new(Mr { device: device.clone(), key, pd: Mutex::new(pd.clone()) }))
     }
 
     /// Ends the region's life: nothing reaches its memory through the key any more when this returns.
@@ -85,10 +100,7 @@ impl Mr {
     /// [`Error::Busy`] while a memory window is bound to it.
     pub fn dereg(&self) -> Result<()> {
         let retract = || self.device.directory().remove_key(self.key);
-        match self.ksm {
-            Some(ksm) => self.device.keys().remove_stacked((self.key, ksm), retract),
-            None => self.device.keys().remove_unbound(self.key, retract),
-        }
+        self.device.keys().remove_unbound(self.key, retract)
     }
 
     /// lkey and rkey.
@@ -116,7 +128,7 @@ impl Mr {
         }
         let moved = translation.is_some();
         if let Some((umem, iova)) = translation {
-            umem.watch_paging(Arc::new(CountPaging(self.device.shared_directory())));
+            settle(&self.device, &umem, mkey.access);
             mkey.umem = umem;
             mkey.iova = iova;
         }
@@ -141,11 +153,8 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Refused after `dereg`.
-        let retract = || self.device.directory().remove_key(self.key);
-        let _ = match self.ksm {
-            Some(ksm) => self.device.keys().remove_stacked((self.key, ksm), retract),
-            None => self.device.keys().remove(self.key, retract),
-        };
+        let _ =
+            self.device.keys().remove(self.key, || self.device.directory().remove_key(self.key));
         self.pd.lock().unwrap_or_else(PoisonError::into_inner).drop_user();
     }
 }

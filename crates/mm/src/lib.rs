@@ -15,7 +15,9 @@ mod uffd;
 
 pub use guard::{AtomicOp, Fault};
 pub use map::{Mapping, populate};
-pub use mirror::{Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach};
+pub use mirror::{
+    Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach, TranslationCache,
+};
 pub use private::{
     AllHome, DeviceMemory, DevicePage, MigrateError, MigrationCounts, PrivateMemory, RangeFault,
 };

@@ -57,6 +57,14 @@ pub trait PagingWatcher: Send + Sync {
     fn paged(&self, what: Paging);
 }
 
+/// Keeps what a mirror said about granules, numbered from the start of its range, beyond [`Inside`] (a device's address translation
+/// cache).
+pub trait TranslationCache: Send + Sync {
+    /// Forgets granules that are mapped no more. Whoever goes inside after this returns must not find them; what those inside
+    /// have found is theirs until they leave. As [`Invalidate`], it must not allocate, free or wait.
+    fn invalidate(&self, granules: Range<u64>);
+}
+
 /// Counts of a mirror; the names are those of `rdma statistic show mr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PagingCounts {
@@ -171,6 +179,7 @@ pub struct Mirror {
     ended: Condvar,
     counts: [AtomicU64; 7],
     watcher: OnceLock<Arc<dyn PagingWatcher>>,
+    cache: OnceLock<Arc<dyn TranslationCache>>,
 }
 
 /// A device inside; the pages it asked for stay until this is dropped. Meanwhile the thread must not allocate, free or wait.
@@ -249,6 +258,7 @@ impl Mirror {
             ended: Condvar::new(),
             counts: Default::default(),
             watcher: OnceLock::new(),
+            cache: OnceLock::new(),
         })
     }
 
@@ -341,6 +351,16 @@ impl Mirror {
     /// Asks for `watcher` to be told what happens from now on. At most one; returns whether it was taken.
     pub fn watch(&self, watcher: Arc<dyn PagingWatcher>) -> bool {
         self.watcher.set(watcher).is_ok()
+    }
+
+    /// Has `cache` told which granules are unmapped. At most one; returns whether it was taken.
+    pub fn cache(&self, cache: Arc<dyn TranslationCache>) -> bool {
+        self.cache.set(cache).is_ok()
+    }
+
+    /// Bytes of a granule.
+    pub fn granule(&self) -> u64 {
+        self.granule
     }
 
     fn tell(&self, what: Paging) {
@@ -481,6 +501,17 @@ impl Mirror {
         Some(self.table.map(pages, write))
     }
 
+    /// Under the lock, so that who finds pages unmapped already may rely on it that no cache has them.
+    fn zap(&self, pages: &Range<u64>) -> u64 {
+        let zapped = self.table.zap(pages);
+        if zapped > 0
+            && let Some(cache) = self.cache.get()
+        {
+            cache.invalidate(pages.clone());
+        }
+        zapped
+    }
+
     /// The granules of the part of `range` that is mirrored.
     fn inner(&self, range: &Range<u64>) -> Option<Range<u64>> {
         self.pages(&(range.start.max(self.range.start)..range.end.min(self.range.end)))
@@ -501,7 +532,7 @@ impl Invalidate for Mirror {
             if !state.active.add(&range) {
                 state.unplaced += 1;
             }
-            self.inner(&range).map_or(0, |pages| self.table.zap(&pages))
+            self.inner(&range).map_or(0, |pages| self.zap(&pages))
         };
         self.inside.wait();
         if let Some(pages) = self.inner(&range) {

@@ -16,6 +16,45 @@ fn ns(turns: u32, mut body: impl FnMut()) -> f64 {
         .fold(f64::MAX, f64::min)
 }
 
+struct Ignored;
+
+impl umem::LookupWatcher for Ignored {
+    fn looked_up(&self, _what: umem::Lookup) {}
+}
+
+/// Writes of a packet, one after the other, over memory that fits the translation cache and memory that does not.
+fn on_demand(
+    space: &Arc<mm::AddressSpace>,
+    addr: u64,
+    hca: &pcie::Function,
+    platform: &pcie::Platform,
+) {
+    let local = [7u8; 4096];
+    for len in [4 << 20, 256 << 20u64] {
+        let register = || {
+            let pages = Arc::new(mm::ProcessPages);
+            let access = AccessFlags::LOCAL_WRITE;
+            Umem::on_demand(space, pages, (addr, len, addr), access, hca, platform)
+                .expect("a small range")
+        };
+        let pinned = Umem::from_user(space, addr, len, AccessFlags::LOCAL_WRITE, hca, platform)
+            .expect("mapped memory");
+        let cached = register();
+        cached.translate_by(&umem::TranslationCache::new(Box::new(Ignored)));
+        let time = |umem: &Umem| {
+            let mut at = 0;
+            ns(1_000_000, || {
+                at = (at + 4096) % len;
+                umem.write(at, &local, 0).expect("registered");
+            })
+        };
+        let [pinned, asked, cached] = [&pinned, &register(), &cached].map(|umem| time(umem));
+        println!(
+            "4096 B throughout {len} B: pinned {pinned:.1} ns, on demand {asked:.1} ns, with translations cached {cached:.1} ns"
+        );
+    }
+}
+
 fn main() {
     let platform = pcie::Platform::default();
     let hca = platform.named("peerdma0").expect("the default platform's HCA");
@@ -36,6 +75,7 @@ fn main() {
         });
         println!("{len:>5} B: guarded copy {plain:.1} ns, enter + write + leave {entered:.1} ns");
     }
+    on_demand(&space, addr, hca, &platform);
     println!("invalidate elsewhere: {:.1} ns", ns(2_000_000, || mm::invalidate(black_box(8..16))));
     for len in [4096, 1 << 20, 1 << 30] {
         let turns = if len > 1 << 20 { 3 } else { 1000 };

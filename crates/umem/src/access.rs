@@ -1,13 +1,17 @@
 //! An access in progress: the data path. No allocation, no lock; one counter moves per segment touched.
 
+use crate::ats::{Located, Lookup, Translations};
+use crate::pieces::Pieces;
 use crate::translation::Translation;
-use crate::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+use crate::{AccessError, AtomicOp, DmaSpace, Umem};
 use mm::guard::fold::Fold;
 
 /// An access in progress. Offsets count from the start of the registration.
 pub struct Access<'a> {
     umem: &'a Umem,
     translation: &'a Translation,
+    /// Index of the place that it is of.
+    place: u16,
     /// Holds on-demand pages in place.
     inside: Option<mm::Inside<'a>>,
 }
@@ -24,14 +28,16 @@ impl<'a> Access<'a> {
     pub(crate) fn new(
         umem: &'a Umem,
         translation: &'a Translation,
+        place: usize,
         inside: Option<mm::Inside<'a>>,
     ) -> Access<'a> {
-        Access { umem, translation, inside }
+        Access { umem, translation, place: place as u16, inside }
     }
 
-    /// Refuses a range that leaves the registration, and one with on-demand pages that are not mapped now.
+    /// What is needed to touch a range: it must not leave the registration, and on-demand pages must be mapped. Where translations
+    /// are cached, gives the pieces that the range is in.
     #[inline]
-    fn check(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
+    fn plan(&self, offset: u64, len: usize, write: bool) -> Result<Option<Pieces>, AccessError> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.umem.len => {}
             _ => return Err(AccessError::OutOfRange),
@@ -39,10 +45,16 @@ impl<'a> Access<'a> {
         if write && !self.umem.writable {
             return Err(AccessError::Fault);
         }
-        match &self.inside {
-            Some(inside) if len > 0 => self.check_mapped(inside, offset, len, write),
-            _ => Ok(()),
+        if let Some(ats) = self.umem.ats()
+            && let Some(pieces) = self.translate(ats, offset, len, write)?
+        {
+            return Ok(Some(pieces));
         }
+        match &self.inside {
+            Some(inside) if len > 0 => self.check_mapped(inside, offset, len, write)?,
+            _ => {}
+        }
+        Ok(None)
     }
 
     fn check_mapped(
@@ -58,31 +70,136 @@ impl<'a> Access<'a> {
         if inside.covers(&(start..end), write) { Ok(()) } else { Err(AccessError::Unmapped) }
     }
 
-    /// Copies `dst.len()` bytes out.
+    /// Finds a range by the cache, and asks the owner of the memory for what is not there. `None` for what lies in too many
+    /// pieces, or in segments.
     #[inline]
-    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.check(offset, dst.len(), false)?;
-        let mut rest = dst;
-        if let Some(inside) = self.among_peers(offset, rest.len()) {
-            return self.pages(inside, offset, rest.len(), |space, addr, route, len| {
-                let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
-                rest = tail;
-                space.read(addr, piece)?;
-                route.count_read(len as u64);
-                Ok(())
-            });
+    fn translate(
+        &self,
+        ats: &Translations,
+        offset: u64,
+        len: usize,
+        write: bool,
+    ) -> Result<Option<Pieces>, AccessError> {
+        let [segment] = &*self.translation.segments else { return Ok(None) };
+        let (mut pieces, mut hits, mut misses) = (Pieces::new(), 0, 0);
+        let (mut at, end) = (offset, offset + len as u64);
+        while at < end {
+            let (unit, within) = ats.unit(at).ok_or(AccessError::OutOfRange)?;
+            let located = match ats.look(unit, write) {
+                Ok(located) => {
+                    hits += 1;
+                    located
+                }
+                Err(missed) => {
+                    let first = segment.addr.checked_add(at).and_then(|a| a.checked_sub(within));
+                    let first = first.ok_or(AccessError::OutOfRange)?;
+                    let located = self.ask_owner(first, ats.unit_bytes(), write)?;
+                    misses += 1;
+                    ats.fill(unit, located, missed);
+                    located
+                }
+            };
+            let piece = (ats.unit_bytes() - within).min(end - at);
+            if !pieces.push(located.addr.wrapping_add(within), located.number, piece) {
+                return Ok(None);
+            }
+            at += piece;
         }
-        if let [segment] = &*self.translation.segments {
-            return read_one(segment, offset, rest);
+        if hits > 0 {
+            ats.tell(Lookup::Hit(hits));
         }
-        self.pieces(offset, rest.len(), |segment, at, len| {
-            let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = tail;
-            read_one(segment, at, piece)
+        if misses > 0 {
+            ats.tell(Lookup::Miss(misses));
+        }
+        Ok(Some(pieces))
+    }
+
+    /// Where the unit is that begins at the mapped address `first`.
+    fn ask_owner(&self, first: u64, bytes: u64, write: bool) -> Result<Located, AccessError> {
+        let Some(inside) = &self.inside else {
+            return Ok(Located { addr: first, number: self.place, writable: true });
+        };
+        let unit = first..first.checked_add(bytes).ok_or(AccessError::OutOfRange)?;
+        let writable = inside.covers(&unit, true);
+        if !writable && (write || !inside.covers(&unit, false)) {
+            return Err(AccessError::Unmapped);
+        }
+        Ok(match inside.peer(first) {
+            None => Located { addr: first, number: 0, writable },
+            Some((number, addr)) => Located { addr, number: number + 1, writable },
         })
     }
 
-    /// As [`read`](Access::read); folds the bytes into `fold` on the way where they lie in one segment.
+    /// The way that a number of [`Located`] names: to host memory or a peer of an on-demand registration, or to a place of a
+    /// dma-buf.
+    fn way(&self, number: u16) -> Result<(&dyn DmaSpace, &pcie::Route), AccessError> {
+        let number = usize::from(number);
+        let segment = |place: usize| {
+            let translation = self.umem.translations.get(place).and_then(Option::as_ref);
+            translation.and_then(|t| t.segments.first()).ok_or(AccessError::Unreachable)
+        };
+        if self.inside.is_none() {
+            let segment = segment(number)?;
+            return Ok((&*segment.space, &segment.route));
+        }
+        let host = segment(0)?;
+        let route = match number.checked_sub(1) {
+            None => &host.route,
+            Some(peer) => self.umem.keep.peers.get(peer).ok_or(AccessError::Unreachable)?,
+        };
+        Ok((&*host.space, route))
+    }
+
+    /// Calls `each(space, address, route, length)` for pieces, in order.
+    #[inline]
+    fn each_piece(
+        &self,
+        pieces: &Pieces,
+        mut each: impl FnMut(&dyn DmaSpace, u64, &pcie::Route, usize) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        pieces.found().iter().try_for_each(|piece| {
+            let (space, route) = self.way(piece.number)?;
+            each(space, piece.addr, route, piece.len as usize)
+        })
+    }
+
+    /// Copies `dst.len()` bytes out.
+    #[inline]
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        let plan = self.plan(offset, dst.len(), false)?;
+        self.read_planned(plan, offset, dst)
+    }
+
+    #[inline]
+    fn read_planned(
+        &self,
+        plan: Option<Pieces>,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let len = dst.len();
+        let mut rest = dst;
+        let mut read = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, len: usize| {
+            let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            space.read(addr, piece)?;
+            route.count_read(len as u64);
+            Ok(())
+        };
+        if let Some(pieces) = plan {
+            return self.each_piece(&pieces, read);
+        }
+        if let Some(inside) = self.among_peers(offset, len) {
+            return self.pages(inside, offset, len, read);
+        }
+        if let [segment] = &*self.translation.segments {
+            let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
+            return read(&*segment.space, addr, &segment.route, len);
+        }
+        self.pieces(offset, len, read)
+    }
+
+    /// As [`read`](Access::read); folds the bytes into `fold` on the way where they lie in one piece.
     #[inline]
     pub fn read_folding(
         &self,
@@ -90,69 +207,74 @@ impl<'a> Access<'a> {
         dst: &mut [u8],
         fold: &mut Fold,
     ) -> Result<(), AccessError> {
-        let [segment] = &*self.translation.segments else {
-            *fold = Fold::off();
-            return self.read(offset, dst);
+        let plan = self.plan(offset, dst.len(), false)?;
+        let (space, addr, route) = match (&plan, &*self.translation.segments) {
+            (Some(pieces), _) if let [piece] = pieces.found() => {
+                let (space, route) = self.way(piece.number)?;
+                (space, piece.addr, route)
+            }
+            (None, [segment]) if self.among_peers(offset, dst.len()).is_none() => {
+                let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
+                (&*segment.space, addr, &*segment.route)
+            }
+            _ => {
+                *fold = Fold::off();
+                return self.read_planned(plan, offset, dst);
+            }
         };
-        if self.among_peers(offset, dst.len()).is_some() {
-            *fold = Fold::off();
-            return self.read(offset, dst);
-        }
-        self.check(offset, dst.len(), false)?;
-        let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
-        segment.space.read_folding(addr, dst, fold)?;
-        segment.route.count_read(dst.len() as u64);
+        space.read_folding(addr, dst, fold)?;
+        route.count_read(dst.len() as u64);
         Ok(())
     }
 
     /// Copies `src` in, in ascending order. Fails with [`AccessError::Fault`] on a read-only registration.
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.check(offset, src.len(), true)?;
+        let plan = self.plan(offset, src.len(), true)?;
         let mut rest = src;
-        if let Some(inside) = self.among_peers(offset, rest.len()) {
-            return self.pages(inside, offset, rest.len(), |space, addr, route, len| {
-                let (piece, tail) = rest.split_at(len);
-                rest = tail;
-                space.write(addr, piece)?;
-                route.count_written(len as u64);
-                Ok(())
-            });
-        }
-        if let [segment] = &*self.translation.segments {
-            return write_one(segment, offset, rest);
-        }
-        self.pieces(offset, rest.len(), |segment, at, len| {
+        let mut write = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, len: usize| {
             let (piece, tail) = rest.split_at(len);
             rest = tail;
-            write_one(segment, at, piece)
-        })
+            space.write(addr, piece)?;
+            route.count_written(len as u64);
+            Ok(())
+        };
+        if let Some(pieces) = plan {
+            return self.each_piece(&pieces, write);
+        }
+        if let Some(inside) = self.among_peers(offset, src.len()) {
+            return self.pages(inside, offset, src.len(), write);
+        }
+        if let [segment] = &*self.translation.segments {
+            let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
+            return write(&*segment.space, addr, &segment.route, src.len());
+        }
+        self.pieces(offset, src.len(), write)
     }
 
     /// One atomic operation on an aligned word; returns the old value. A word that is not aligned in memory, or that two
     /// segments share, is [`AccessError::OutOfRange`].
     pub fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        self.check(offset, 8, true)?;
+        let plan = self.plan(offset, 8, true)?;
         let (index, at) = self.locate(offset).ok_or(AccessError::OutOfRange)?;
         let segment = &self.translation.segments[index];
         let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
         if segment.len - at < 8 || !addr.is_multiple_of(8) {
             return Err(AccessError::OutOfRange);
         }
-        if let Some(inside) = self.among_peers(offset, 8) {
-            let mut old = Err(AccessError::OutOfRange);
-            self.pages(inside, offset, 8, |space, addr, route, _| {
-                old = space.atomic(addr, op);
-                route.count_read(8);
-                route.count_written(8);
-                Ok(())
-            })?;
-            return old;
+        let mut old = Err(AccessError::OutOfRange);
+        let mut change = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, _: usize| {
+            old = Ok(space.atomic(addr, op)?);
+            route.count_read(8);
+            route.count_written(8);
+            Ok(())
+        };
+        match (plan, self.among_peers(offset, 8)) {
+            (Some(pieces), _) => self.each_piece(&pieces, change)?,
+            (None, Some(inside)) => self.pages(inside, offset, 8, change)?,
+            (None, None) => change(&*segment.space, addr, &segment.route, 8)?,
         }
-        let old = segment.space.atomic(addr, op)?;
-        segment.route.count_read(8);
-        segment.route.count_written(8);
-        Ok(old)
+        old
     }
 
     /// For a checked range of on-demand pages of which some are in other devices' memories.
@@ -178,14 +300,12 @@ impl<'a> Access<'a> {
         while left > 0 {
             let page_left = mm::page_size() - at % mm::page_size();
             let piece = usize::try_from(page_left).map_or(left, |room| room.min(left));
-            let (addr, route) = match inside.peer(at) {
-                None => (at, &segment.route),
-                Some((number, dma)) => {
-                    let route = self.umem.keep.peers.get(usize::from(number));
-                    (dma, route.ok_or(AccessError::Unreachable)?)
-                }
+            let (addr, number) = match inside.peer(at) {
+                None => (at, 0),
+                Some((number, dma)) => (dma, number + 1),
             };
-            each(&*segment.space, addr, route, piece)?;
+            let (space, route) = self.way(number)?;
+            each(space, addr, route, piece)?;
             at += piece as u64;
             left -= piece;
         }
@@ -199,12 +319,12 @@ impl<'a> Access<'a> {
         Some((index, offset - self.translation.starts[index]))
     }
 
-    /// Calls `each(segment, place, length)` for the pieces of a checked range, in order.
+    /// Calls `each(space, address, route, length)` for the segments of a checked range, in order.
     fn pieces(
         &self,
         offset: u64,
         len: usize,
-        mut each: impl FnMut(&Segment, u64, usize) -> Result<(), AccessError>,
+        mut each: impl FnMut(&dyn DmaSpace, u64, &pcie::Route, usize) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut left = len;
         if left == 0 {
@@ -214,27 +334,12 @@ impl<'a> Access<'a> {
         while left > 0 {
             let segment = self.translation.segments.get(index).ok_or(AccessError::OutOfRange)?;
             let piece = usize::try_from(segment.len - at).map_or(left, |room| room.min(left));
-            each(segment, at, piece)?;
+            let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
+            each(&*segment.space, addr, &segment.route, piece)?;
             left -= piece;
             index += 1;
             at = 0;
         }
         Ok(())
     }
-}
-
-#[inline]
-fn read_one(segment: &Segment, at: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-    let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
-    segment.space.read(addr, dst)?;
-    segment.route.count_read(dst.len() as u64);
-    Ok(())
-}
-
-#[inline]
-fn write_one(segment: &Segment, at: u64, src: &[u8]) -> Result<(), AccessError> {
-    let addr = segment.addr.checked_add(at).ok_or(AccessError::OutOfRange)?;
-    segment.space.write(addr, src)?;
-    segment.route.count_written(src.len() as u64);
-    Ok(())
 }

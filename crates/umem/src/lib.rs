@@ -9,19 +9,24 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ats;
 pub mod check;
 mod gate;
 mod paging;
 mod peer;
+mod pieces;
 mod register;
+mod sabotage;
+mod slot;
 mod space;
 mod translation;
 mod umem;
 
 pub use access::Access;
+pub use ats::{Lookup, LookupWatcher, TranslationCache};
 pub use check::{AccessFlags, Offered, RegError, Rereg};
 pub use mm::guard::fold::Fold;
-pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch, page_size};
+pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch};
 pub use peer::{PeerClient, PeerClients, PeerMapping, PeerMemory, Ticket};
 pub use space::{AccessError, DmaSpace, Segment, process_space};
 pub use umem::{RevokeWatcher, Umem};

@@ -1,6 +1,7 @@
 //! One registration.
 
 use crate::access::Access;
+use crate::ats::{TranslationCache, Translations};
 use crate::gate::Gate;
 use crate::peer::PeerHold;
 use crate::translation::Translation;
@@ -74,6 +75,9 @@ pub(crate) struct Keep {
     pub(crate) peers: Vec<Arc<pcie::Route>>,
 }
 
+/// Bytes of a dma-buf that one entry of a translation cache covers: a page of NVIDIA's GPUs.
+const DMABUF_UNIT: u64 = 64 << 10;
+
 /// One registration.
 pub struct Umem {
     pub(crate) shared: Arc<Shared>,
@@ -82,6 +86,7 @@ pub struct Umem {
     pub(crate) len: u64,
     pub(crate) writable: bool,
     pub(crate) keep: Keep,
+    ats: OnceLock<Arc<Translations>>,
 }
 
 impl std::fmt::Debug for Umem {
@@ -111,7 +116,8 @@ impl Umem {
         keep: Keep,
     ) -> Umem {
         let len = translations.iter().flatten().map(|t| t.len).min().unwrap_or(0);
-        Umem { shared, translations: translations.into(), len, writable, keep }
+        let (translations, ats) = (translations.into(), OnceLock::new());
+        Umem { shared, translations, len, writable, keep, ats }
     }
 
     /// Length in bytes.
@@ -155,6 +161,35 @@ impl Umem {
         self.keep.attachment.as_ref().map_or(0, Attachment::faults)
     }
 
+    /// Keeps the translations of this registration in a function's cache from now on, if its memory may move: an on-demand one, or
+    /// a dma-buf's. Returns whether it does.
+    pub fn translate_by(&self, cache: &Arc<TranslationCache>) -> bool {
+        let Some(segment) = self.segments().first() else { return false };
+        let translations = match &self.keep.mirror {
+            Some(mirror) => {
+                let origin = segment.addr - mirror.range().start;
+                let translations = Arc::new(Translations::new(cache, origin, mirror.granule()));
+                // before anything is kept: nothing that is unmapped is missed
+                if !mirror.cache(translations.clone()) {
+                    return true;
+                }
+                translations
+            }
+            None if self.is_dmabuf() => {
+                let origin = segment.addr % mm::page_size();
+                Arc::new(Translations::new(cache, origin, DMABUF_UNIT.max(mm::page_size())))
+            }
+            None => return false,
+        };
+        let _ = self.ats.set(translations);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn ats(&self) -> Option<&Translations> {
+        self.ats.get().map(|translations| &**translations)
+    }
+
     /// Begins an access; the mapping stays as it is until the guard is dropped. Where a dma-buf moves, waits for that first
     /// and maps it anew.
     ///
@@ -178,7 +213,7 @@ impl Umem {
                 Ok(place) => match self.translations.get(place) {
                     Some(Some(translation)) => {
                         let inside = self.keep.mirror.as_deref().map(mm::Mirror::enter);
-                        return Ok(Access::new(self, translation, inside));
+                        return Ok(Access::new(self, translation, place, inside));
                     }
                     _ => {
                         self.leave();
@@ -206,7 +241,12 @@ impl Umem {
         else {
             return Err(refused(error));
         };
-        let place = attachment.fault().map_err(refused)?;
+        let forget = || {
+            if let Some(ats) = self.ats() {
+                ats.invalidate_all(self.len);
+            }
+        };
+        let place = attachment.fault(forget).map_err(refused)?;
         if let Some(Some(translation)) = self.translations.get(place) {
             populate(&translation.segments);
         }

@@ -1,0 +1,329 @@
+//! Regions whose memory moves, seen through a cache: each test knows which bytes are at which place.
+
+use super::*;
+use crate::{AccessError, AccessFlags, Umem, process_space};
+use dmabuf::{ControlBlocks, Hold, LocalControls, POISON, Placement, Storage, memfd_name};
+use mm::guard::{copy_to, fill};
+use mm::{AddressSpace, DevicePage, Fault, Mapping, Pages, page_size};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+const RW: AccessFlags = AccessFlags::LOCAL_WRITE;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Hits, misses, invalidations.
+#[derive(Clone, Default)]
+struct Counts(Arc<[AtomicU64; 3]>);
+
+impl LookupWatcher for Counts {
+    fn looked_up(&self, what: Lookup) {
+        let (place, by) = match what {
+            Lookup::Hit(by) => (0, by),
+            Lookup::Miss(by) => (1, by),
+            Lookup::Invalidated(by) => (2, by),
+        };
+        self.0[place].fetch_add(by, Relaxed);
+    }
+}
+
+impl Counts {
+    fn now(&self) -> [u64; 3] {
+        [0, 1, 2].map(|place: usize| self.0[place].load(Relaxed))
+    }
+
+    fn cache(&self) -> Arc<TranslationCache> {
+        TranslationCache::new(Box::new(self.clone()))
+    }
+}
+
+/// A software GPU's buffer in its memory, and a dynamic registration of it from `offset` on.
+fn buffer(id: u64, bytes: u64, offset: u64) -> (OwnedFd, Storage, Arc<Umem>) {
+    let platform = pcie::Platform::default();
+    let named = |name| platform.named(name).unwrap();
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(memfd_name(id), flags).unwrap();
+    rustix::fs::ftruncate(&fd, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    let own = fd.try_clone().unwrap();
+    let storage = Storage::create(own, bytes, id, named("gpu0").address, Placement::Vram).unwrap();
+    let controls = LocalControls::default();
+    controls.publish(id, storage.control().as_fd()).unwrap();
+    let hca = named("peerdma0");
+    let raw = fd.as_raw_fd();
+    let len = bytes - offset;
+    let umem = Umem::from_dmabuf_fd(raw, &controls, offset, len, RW, hca, &platform, Hold::Dynamic);
+    (fd, storage, umem.unwrap())
+}
+
+fn byte_at(umem: &Umem, offset: u64) -> u8 {
+    let mut byte = [0];
+    umem.read(offset, &mut byte, 0).unwrap();
+    byte[0]
+}
+
+#[test]
+fn a_dma_buf_is_asked_for_once_a_unit_and_again_after_a_move() {
+    let counts = Counts::default();
+    let (_fd, storage, umem) = buffer(0xa751, 256 << 10, 100);
+    assert!(umem.translate_by(&counts.cache()));
+    umem.write((64 << 10) - 200, &[7; 300], 0).unwrap();
+    assert_eq!(counts.now(), [0, 2, 0], "across two units of the buffer");
+    let mut back = [0; 300];
+    umem.read((64 << 10) - 200, &mut back, 0).unwrap();
+    assert_eq!((back, counts.now()), ([7; 300], [2, 2, 0]));
+    let mut fold = crate::Fold::off();
+    umem.read_folding(0, &mut back, &mut fold, 0).unwrap();
+    assert_eq!(umem.atomic(4, crate::AtomicOp::FetchAdd { add: 3 }), Ok(0));
+    assert_eq!(counts.now(), [4, 2, 0]);
+    storage.move_to(Placement::Host, None, LIMIT).unwrap();
+    assert_eq!(byte_at(&umem, (64 << 10) - 101), 7);
+    assert_eq!(counts.now(), [4, 3, 2], "both are gone, one was asked for again");
+    assert_eq!(byte_at(&umem, (64 << 10) - 102), 7);
+    assert_eq!(counts.now(), [5, 3, 2]);
+    let route = |target| {
+        let of = |s: &crate::Segment| (s.route.target() == target).then(|| s.route.read_bytes());
+        umem.segments().iter().find_map(of)
+    };
+    assert_eq!(route(pcie::Target::HOST), Some(2), "the bytes took the other way");
+    umem.revoke();
+    assert_eq!(umem.read(0, &mut back, 0), Err(AccessError::Revoked));
+    assert_eq!(counts.now(), [5, 3, 2]);
+}
+
+#[test]
+fn only_memory_that_moves_is_cached() {
+    let counts = Counts::default();
+    let map = Mapping::anonymous(page_size()).unwrap();
+    let route = Arc::new(pcie::Route::local());
+    let fixed = crate::Segment { space: process_space(), addr: map.addr(), len: 64, route };
+    let umem = Umem::from_segments(vec![fixed], true);
+    assert!(!umem.translate_by(&counts.cache()));
+    umem.write(0, b"plain", 0).unwrap();
+    assert_eq!(counts.now(), [0; 3]);
+}
+
+/// While the buffer moves and the old place is poisoned, nobody sees a byte that was not written.
+#[test]
+fn no_access_of_a_moving_buffer_uses_a_stale_translation() {
+    const BYTES: u64 = 192 << 10;
+    let counts = Counts::default();
+    let (_fd, storage, umem) = buffer(0xa752, BYTES, 0);
+    umem.translate_by(&counts.cache());
+    umem.write(0, &vec![1; BYTES as usize], 0).unwrap();
+    let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        let readers: Vec<_> = (0..2)
+            .map(|number| {
+                let (umem, done, reads) = (&umem, &done, &reads);
+                s.spawn(move || {
+                    let mut back = [0; 64];
+                    let mut turn = number;
+                    while !done.load(SeqCst) {
+                        turn += 1;
+                        umem.read(turn * 4099 % (BYTES - 64), &mut back, 0).unwrap();
+                        assert_eq!(back, [1; 64]);
+                        reads.fetch_add(1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for turn in 0..200 {
+            let to = if turn % 2 == 0 { Placement::Host } else { Placement::Vram };
+            let before = reads.load(Relaxed);
+            storage.move_to(to, None, LIMIT).unwrap();
+            assert_eq!(byte_at(&umem, 5), 1);
+            while reads.load(Relaxed) < before + 4 && !readers.iter().any(|r| r.is_finished()) {
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    let [hits, misses, invalidations] = counts.now();
+    assert!(hits > 0 && misses > 200 && invalidations > 200, "{hits} {misses} {invalidations}");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn without_invalidations_a_moved_buffer_is_poison() {
+    let (_fd, storage, umem) = buffer(0xa753, 64 << 10, 0);
+    umem.translate_by(&Counts::default().cache());
+    umem.write(0, &[1; 64], 0).unwrap();
+    sabotage::without_invalidations(|| {
+        storage.move_to(Placement::Host, None, LIMIT).unwrap();
+        assert_eq!(byte_at(&umem, 5), POISON, "the stale entry was not used");
+    });
+    storage.move_to(Placement::Vram, None, LIMIT).unwrap();
+    assert_eq!(byte_at(&umem, 5), 1, "taken back after all");
+}
+
+/// Pages of which the first may be in a GPU's memory: at `frame`, and then not in the host's.
+struct Movable {
+    home: Mapping,
+    frame: Mapping,
+    away: Mutex<bool>,
+}
+
+impl Pages for Movable {
+    fn fault(
+        &self,
+        range: &Range<u64>,
+        _write: bool,
+        found: &mut dyn FnMut(DevicePage),
+    ) -> Result<u64, Fault> {
+        let at = self.home.addr();
+        if *self.away.lock().unwrap() && range.contains(&at) {
+            let device = pcie::Platform::default().named("gpu0").unwrap().address;
+            found(DevicePage::Peer { at, device, dma: self.frame.addr() });
+        }
+        Ok(0)
+    }
+
+    fn to_host(&self, _range: &Range<u64>) {}
+
+    fn resident(&self, _range: &Range<u64>, _found: &mut dyn FnMut(Range<u64>)) {}
+}
+
+struct OnDemand {
+    pages: Arc<Movable>,
+    space: Arc<AddressSpace>,
+    umem: Arc<Umem>,
+    counts: Counts,
+}
+
+impl OnDemand {
+    /// Of `pages` pages, with 5 in the first page and 6 in the others.
+    fn new(pages: u64) -> OnDemand {
+        let home = Mapping::anonymous(pages * page_size()).unwrap();
+        fill(home.addr(), 5, page_size() as usize).unwrap();
+        fill(home.addr() + page_size(), 6, ((pages - 1) * page_size()) as usize).unwrap();
+        let frame = Mapping::anonymous(page_size()).unwrap();
+        let pages = Arc::new(Movable { home, frame, away: Mutex::new(false) });
+        let (addr, len) = (pages.home.addr(), pages.home.len());
+        let platform = pcie::Platform::default();
+        let hca = platform.named("peerdma0").unwrap();
+        let space = Arc::new(AddressSpace::default());
+        let source = pages.clone();
+        let umem = Umem::on_demand(&space, source, (addr, len, addr), RW, hca, &platform).unwrap();
+        let counts = Counts::default();
+        assert!(umem.translate_by(&counts.cache()));
+        OnDemand { pages, space, umem, counts }
+    }
+
+    /// Moves the first page, as migration does, and leaves poison behind.
+    fn move_first(&self, away: bool) {
+        let at = self.pages.home.addr();
+        let range = at..at + page_size();
+        let change = self.space.begin(range.clone()).unwrap();
+        let (from, to) = match away {
+            true => (at, self.pages.frame.addr()),
+            false => (self.pages.frame.addr(), at),
+        };
+        mm::guard::copy(to, from, page_size() as usize).unwrap();
+        fill(from, POISON, page_size() as usize).unwrap();
+        *self.pages.away.lock().unwrap() = away;
+        self.space.end(range, change);
+    }
+}
+
+#[test]
+fn on_demand_pages_are_asked_for_once() {
+    let region = OnDemand::new(4);
+    let (umem, page) = (&region.umem, page_size());
+    assert_eq!(byte_at(umem, 9), 5);
+    assert_eq!(region.counts.now(), [0, 1, 0]);
+    let mut across = [0; 4];
+    umem.read(page - 2, &mut across, 0).unwrap();
+    assert_eq!((across, region.counts.now()), ([5, 5, 6, 6], [1, 2, 0]), "after its fault");
+    region.move_first(true);
+    assert_eq!(region.counts.now(), [1, 2, 1]);
+    umem.read(page - 2, &mut across, 0).unwrap();
+    assert_eq!((across, region.counts.now()), ([5, 5, 6, 6], [2, 3, 1]), "in the GPU's memory");
+    assert_eq!(umem.atomic(8, crate::AtomicOp::FetchAdd { add: 0 }), Ok(0x0505_0505_0505_0505));
+    copy_to(region.pages.frame.addr() + 10, &[9]).unwrap();
+    assert_eq!((byte_at(umem, 10), region.counts.now()), (9, [4, 3, 1]));
+    region.move_first(false);
+    assert_eq!((byte_at(umem, 10), region.counts.now()), (9, [4, 4, 2]));
+    assert_eq!(umem.paging().unwrap().page_peer_mapped, 1);
+    assert_eq!(umem.read(4 * page - 1, &mut across, 0), Err(AccessError::OutOfRange));
+}
+
+#[test]
+fn an_entry_for_reading_is_none_for_writing() {
+    let region = OnDemand::new(2);
+    region.umem.prefetch(0, 2 * page_size(), crate::Prefetch::Read).unwrap();
+    assert_eq!(byte_at(&region.umem, 0), 5);
+    assert_eq!((region.counts.now(), region.umem.paging().unwrap().page_faults), ([0, 1, 0], 0));
+    region.umem.write(0, b"x", 0).unwrap();
+    assert_eq!((region.counts.now(), region.umem.paging().unwrap().page_faults), ([0, 2, 0], 1));
+    assert_eq!((byte_at(&region.umem, 0), region.counts.now()), (b'x', [1, 2, 0]));
+}
+
+/// More pages than the cache has entries, and pieces that no access can hold at once.
+#[test]
+fn a_cache_that_is_too_small_is_no_obstacle() {
+    let region = OnDemand::new(ENTRIES as u64 + 8);
+    let (umem, len) = (&region.umem, region.pages.home.len() as usize);
+    region.move_first(true);
+    let mut all = vec![0; len];
+    for _ in 0..2 {
+        umem.read(0, &mut all, 0).unwrap();
+        assert!(all[..4096].iter().all(|&byte| byte == 5));
+        assert!(all[4096..].iter().all(|&byte| byte == 6));
+    }
+    let [hits, misses, _] = region.counts.now();
+    assert_eq!(hits + misses, 2 * (ENTRIES as u64 + 8));
+    assert!(misses >= ENTRIES as u64 + 16, "{misses}");
+    let all = region.pages.home.range();
+    let change = region.space.begin(all.clone()).unwrap();
+    assert_eq!(region.counts.now()[2], ENTRIES as u64, "a long range empties it");
+    region.space.end(all, change);
+}
+
+/// A page goes and comes while it is read and written: what was left behind is never seen, nothing is lost.
+#[test]
+fn a_moving_page_is_never_stale() {
+    let region = OnDemand::new(2);
+    let done = AtomicBool::new(false);
+    fill(region.pages.home.addr(), 0, page_size() as usize).unwrap();
+    let added = std::thread::scope(|s| {
+        let adder = s.spawn(|| {
+            let mut turn = 0;
+            while !done.load(SeqCst) {
+                let old = region.umem.atomic(16, crate::AtomicOp::FetchAdd { add: 1 });
+                assert_eq!(old, Ok(turn));
+                turn += 1;
+            }
+            turn
+        });
+        for turn in 0..500 {
+            let before = region.counts.now()[0];
+            region.move_first(turn % 2 == 0);
+            assert_eq!(byte_at(&region.umem, 100), 0);
+            while region.counts.now()[0] < before + 3 && !adder.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, SeqCst);
+        adder.join().unwrap()
+    });
+    assert_eq!(region.umem.atomic(16, crate::AtomicOp::FetchAdd { add: 0 }), Ok(added));
+    assert!(region.counts.now()[2] > 0);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn without_invalidations_a_page_that_came_home_is_poison() {
+    let region = OnDemand::new(2);
+    region.move_first(true);
+    assert_eq!(byte_at(&region.umem, 9), 5);
+    sabotage::without_invalidations(|| {
+        region.move_first(false);
+        assert_eq!(byte_at(&region.umem, 9), POISON, "the stale entry was not used");
+    });
+    // a page that is mapped nowhere is in no cache, or ought not to be: only the next move takes it back
+    assert_eq!(byte_at(&region.umem, page_size()), 6);
+}
