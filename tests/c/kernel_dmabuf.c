@@ -1,12 +1,16 @@
 /*
- * Registers a buffer that the kernel exports (a DRM dumb buffer as a dma-buf) and moves data into and out of it by RDMA,
- * each byte compared through the kernel's own mapping.
+ * Registers a buffer that the kernel exports (a DRM dumb buffer as a dma-buf, a udmabuf, a dma-heap's) and moves data into and
+ * out of it by RDMA, each byte compared through the kernel's own mapping.
  *
  *   kernel_dmabuf /dev/dri/card0
+ *   kernel_dmabuf /dev/udmabuf
+ *   kernel_dmabuf /dev/dma_heap/system
  */
 #include "rows.h"
 
 #include <fcntl.h>
+#include <linux/dma-heap.h>
+#include <linux/udmabuf.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,20 +31,60 @@ struct prime_handle {
 
 static unsigned char pattern(unsigned seed, unsigned at) { return (seed * 31 + at * 7 + (at >> 8)) & 0xff; }
 
-/* A dma-buf of at least LENGTH bytes that the device's driver exports. */
-static int export_buffer(const char *device)
+static int of_dumb_buffer(int card)
 {
-	int card = open(device, O_RDWR | O_CLOEXEC);
-	if (card < 0)
-		fail(device);
 	struct create_dumb dumb = { .width = 1024, .height = LENGTH / 4096, .bpp = 32 };
 	if (ioctl(card, CREATE_DUMB, &dumb))
 		fail("create a dumb buffer");
 	struct prime_handle prime = { .handle = dumb.handle, .flags = O_CLOEXEC | O_RDWR };
 	if (ioctl(card, PRIME_HANDLE_TO_FD, &prime))
 		fail("export it");
-	close(card);
 	return prime.fd;
+}
+
+static int of_memfd(int udmabuf)
+{
+	const char *source = "kernel-facts section 9, udmabuf";
+	int memfd = memfd_create("pages", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	if (memfd < 0 || ftruncate(memfd, LENGTH))
+		fail("memfd");
+	struct udmabuf_create create = { .memfd = memfd, .flags = UDMABUF_FLAGS_CLOEXEC, .size = LENGTH };
+	equal(source, (unsigned long)-1, ioctl(udmabuf, UDMABUF_CREATE, &create), "of a memfd that may shrink");
+	row(source, EINVAL, errno, "of a memfd that may shrink");
+	if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
+		fail("seal");
+	struct udmabuf_create odd = create;
+	odd.size = LENGTH - 1;
+	equal(source, (unsigned long)-1, ioctl(udmabuf, UDMABUF_CREATE, &odd), "of a part of a page");
+	row(source, EINVAL, errno, "of a part of a page");
+	odd = create;
+	odd.memfd = udmabuf;
+	equal(source, (unsigned long)-1, ioctl(udmabuf, UDMABUF_CREATE, &odd), "of what is no memfd");
+	row(source, EBADFD, errno, "of what is no memfd");
+	int fd = ioctl(udmabuf, UDMABUF_CREATE, &create);
+	if (fd < 0)
+		fail("UDMABUF_CREATE");
+	close(memfd);
+	return fd;
+}
+
+static int of_heap(int heap)
+{
+	struct dma_heap_allocation_data allocation = { .len = LENGTH, .fd_flags = O_CLOEXEC | O_RDWR };
+	if (ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &allocation))
+		fail("DMA_HEAP_IOCTL_ALLOC");
+	return (int)allocation.fd;
+}
+
+/* A dma-buf of at least LENGTH bytes that the device's driver exports. */
+static int export_buffer(const char *device)
+{
+	int node = open(device, O_RDWR | O_CLOEXEC);
+	if (node < 0)
+		fail(device);
+	int fd = strstr(device, "udmabuf") ? of_memfd(node) : strstr(device, "heap") ? of_heap(node) : of_dumb_buffer(node);
+	close(node);
+	return fd;
 }
 
 static void move(struct pair pair, enum ibv_wr_opcode opcode, void *local, uint32_t lkey, uint64_t remote, uint32_t rkey,

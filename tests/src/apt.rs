@@ -53,7 +53,7 @@ impl Apt {
         let apt = Apt { options: options.to_vec() };
         let said = run(apt.command("apt-get").args(["update", "-q"]))?;
         if let Some(line) = said.lines().find(|line| line.starts_with("Err:")) {
-            bail!("{line}");
+            bail!("Debian's mirror cannot be reached: {line}");
         }
         Ok(apt)
     }

@@ -164,6 +164,7 @@ Examples:
   peerdma gpu move 3f07c1d2aa90be11 vram
   peerdma gpu revoke 3f07c1d2aa90be11
   peerdma gpu alloc 64M               and then: ib_write_bw --mmap=FILE
+  peerdma gpu providers
   peerdma gpu --json | jq '.buffers[].moves'")]
 pub struct Gpu {
     /// As a JSON object
@@ -192,6 +193,21 @@ pub enum GpuAction {
         /// How much. K, M and G mean KiB, MiB and GiB
         #[arg(value_name = "N", value_parser = parse_size)]
         size: u64,
+        /// The machine's PCIe tree: a name of `peerdma platforms`, or a file
+        #[arg(long, value_name = "NAME|FILE")]
+        platform: Option<PathBuf>,
+    },
+    /// List the providers of such memory: what their exports are, and whether they work here
+    ///
+    /// A dynamic export may move while it is imported, a static one stays. A provider is tried: it allocates a page and exports it.
+    #[command(after_help = "\
+Examples:
+  peerdma gpu providers
+  sudo peerdma gpu providers --json | jq '.providers[] | select(.works)'")]
+    Providers {
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
         /// The machine's PCIe tree: a name of `peerdma platforms`, or a file
         #[arg(long, value_name = "NAME|FILE")]
         platform: Option<PathBuf>,
@@ -351,6 +367,7 @@ Examples:
   peerdma demo
   peerdma demo --file /usr/bin/gdb
   peerdma demo --memory peer
+  sudo peerdma demo --provider udmabuf
   peerdma demo --size 256M --json | jq .write.bytes_per_second
   peerdma demo --trace demo.pcap --size 64K")]
 pub struct Demo {
@@ -363,6 +380,9 @@ pub struct Demo {
     /// What kind of memory, and how it is registered
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub memory: MemoryKind,
+    /// Whose dma-bufs: a software GPU's, or this machine's own (see `peerdma gpu providers`)
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub provider: ProviderKind,
     /// As a JSON object
     #[arg(long)]
     pub json: bool,
@@ -390,6 +410,9 @@ pub struct DemoPeer {
     /// Kind of memory
     #[arg(long, value_enum)]
     pub memory: MemoryKind,
+    /// Whose dma-bufs
+    #[arg(long, value_enum)]
+    pub provider: ProviderKind,
     /// Flip one byte
     #[arg(long)]
     pub corrupt: bool,
@@ -414,9 +437,75 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// Whether it is the GPU's.
+    /// Whether it is registered as a dma-buf.
+    pub fn is_dmabuf(self) -> bool {
+        matches!(self, MemoryKind::Dmabuf | MemoryKind::DmabufPinned)
+    }
+}
+
+/// Who makes dma-bufs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum ProviderKind {
+    /// The platform's GPUs, in software
+    #[default]
+    Software,
+    /// Pages of a memfd, by /dev/udmabuf
+    Udmabuf,
+    /// The kernel's pages, by /dev/dma_heap/system
+    DmaHeap,
+    /// Dumb buffers of the first card below /dev/dri that makes them
+    Drm,
+    /// An NVIDIA GPU's memory, by CUDA's driver
+    Cuda,
+}
+
+impl ProviderKind {
+    /// The machine's own, `None` for the software GPUs.
+    pub fn machines(self) -> Option<gpu::providers::Kind> {
+        use gpu::providers::Kind;
+        match self {
+            ProviderKind::Software => None,
+            ProviderKind::Udmabuf => Some(Kind::Udmabuf),
+            ProviderKind::DmaHeap => Some(Kind::DmaHeap),
+            ProviderKind::Drm => Some(Kind::Drm),
+            ProviderKind::Cuda => Some(Kind::Cuda),
+        }
+    }
+}
+
+impl std::fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.machines() {
+            Some(kind) => kind.fmt(f),
+            None => f.pad("software"),
+        }
+    }
+}
+
+/// The demo's memory: how it is registered, and who makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// How it is registered.
+    pub kind: MemoryKind,
+    /// Who makes it, where it is a dma-buf.
+    pub provider: ProviderKind,
+}
+
+impl Memory {
+    /// Whether it is a GPU's on the platform. Where the machine's own exporters keep theirs, user space is not told; it counts as
+    /// the host's.
     pub fn is_gpus(self) -> bool {
-        !matches!(self, MemoryKind::Host | MemoryKind::Odp)
+        let is_host = matches!(self.kind, MemoryKind::Host | MemoryKind::Odp);
+        !is_host && self.provider == ProviderKind::Software
+    }
+}
+
+impl std::fmt::Display for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.provider {
+            ProviderKind::Software => self.kind.fmt(f),
+            provider => write!(f, "{} of {provider}", self.kind),
+        }
     }
 }
 

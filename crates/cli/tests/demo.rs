@@ -263,3 +263,13 @@ fn paced_links_take_their_time_on_the_way_that_acs_chooses() {
     assert!(over_root > 0.18, "{over_root}");
     assert!(seconds("straight.toml", &straight) > 0.0);
 }
+
+#[test]
+fn a_provider_makes_dma_bufs_and_nothing_else() {
+    let place = Place::new("provider");
+    let output = place.demo(&["--provider", "udmabuf", "--memory", "odp"]);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("udmabuf makes no memory of kind odp"), "{err}");
+    place.assert_nothing_left();
+}

@@ -1,5 +1,6 @@
 //! A dma-buf of the kernel (udmabuf, dma-heap, DRM): mapped, with every access inside a DMA_BUF_IOCTL_SYNC bracket.
 //!
+//! [`KernelBuffer::read`] and [`KernelBuffer::write`] are the CPU's own; the software HCA comes by the [`Exporter`]'s operations.
 //! Where its exporter keeps the bytes is not told to user space; they count as host memory, since that is how this process
 //! reaches them.
 
@@ -8,16 +9,29 @@ use crate::{Error, fd};
 use descriptors::Kept;
 use mm::Mapping;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) struct KernelBuffer {
+/// A dma-buf of the kernel's.
+pub struct KernelBuffer {
     fd: Arc<Kept>,
     size: u64,
     mapping: OnceLock<Mapping>,
 }
 
 impl KernelBuffer {
+    /// The buffer behind a descriptor of the caller's own.
+    ///
+    /// # Errors
+    /// [`Error::NotDmaBuf`] for any other kind of file.
+    pub fn import(fd: OwnedFd) -> Result<KernelBuffer, Error> {
+        if !fd::is_kernel_dmabuf(fd.as_fd()) {
+            let name = fd::name(fd.as_fd());
+            return Err(Error::NotDmaBuf(name.unwrap_or_else(|| "a descriptor".to_owned())));
+        }
+        KernelBuffer::open(Arc::new(Kept::new(fd)))
+    }
+
     pub(crate) fn open(fd: Arc<Kept>) -> Result<KernelBuffer, Error> {
         // a dma-buf tells its size by lseek only; st_size is 0
         let size =
@@ -25,8 +39,41 @@ impl KernelBuffer {
         Ok(KernelBuffer { fd, size, mapping: OnceLock::new() })
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Copies bytes out, inside a bracket of CPU access.
+    ///
+    /// # Errors
+    /// [`Error::NotMappable`] where the exporter does not let the CPU map, [`Error::Sync`], and [`Error::OutOfMemory`] where a
+    /// page cannot be had. Bytes beyond the end are [`Error::NotMappable`], EINVAL as `mmap`
+    /// answers.
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
+        let addr = self.at(offset, dst.len())?;
+        self.begin_cpu_access(Direction::Read)?;
+        let copied = mm::guard::copy_from(addr, dst);
+        self.end_cpu_access(Direction::Read);
+        copied.map_err(|_| Error::OutOfMemory)
+    }
+
+    /// Copies bytes in. Errors as for [`KernelBuffer::read`].
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
+        let addr = self.at(offset, src.len())?;
+        self.begin_cpu_access(Direction::Write)?;
+        let copied = mm::guard::copy_to(addr, src);
+        self.end_cpu_access(Direction::Write);
+        copied.map_err(|_| Error::OutOfMemory)
+    }
+
+    /// Address of a range that is within the buffer.
+    fn at(&self, offset: u64, len: usize) -> Result<u64, Error> {
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > self.size) {
+            return Err(Error::NotMappable(Errno::INVAL));
+        }
+        Ok(self.map_once()?.addr() + offset)
     }
 
     /// Maps the whole buffer once; importers of this process share the mapping.
@@ -39,6 +86,12 @@ impl KernelBuffer {
         };
         let mapping = Mapping::shared(self.fd.as_fd(), self.size).map_err(errno)?;
         Ok(self.mapping.get_or_init(|| mapping))
+    }
+}
+
+impl AsFd for KernelBuffer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

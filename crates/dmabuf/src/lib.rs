@@ -21,6 +21,7 @@ pub use control::{Control, ControlBlocks, LocalControls, Placement};
 pub use error::Error;
 pub use exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinning, Place};
 pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, id_of, memfd_name};
+pub use kernel::KernelBuffer;
 pub use relocate::POISON;
 pub use storage::{Storage, User};
 pub use turnstile::{State, Use};

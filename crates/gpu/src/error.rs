@@ -50,6 +50,55 @@ pub enum Error {
     /// There is nothing that the CPU may map.
     #[error("not a place where a buffer may be mapped")]
     NotMappable,
+    /// A provider's device node cannot be opened.
+    #[error("cannot open {path}: {errno}; {remedy}")]
+    NoNode {
+        /// The node.
+        path: String,
+        /// Why not.
+        errno: Errno,
+        /// What it needs.
+        remedy: &'static str,
+    },
+    /// More than the kernel makes one buffer of.
+    #[error("{wanted} bytes are more than one buffer may have, {limit}: raise {file}")]
+    OverLimit {
+        /// Bytes wanted, in whole pages.
+        wanted: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Where the limit is.
+        file: &'static str,
+    },
+    /// A driver's library is not here.
+    #[error("{name} cannot be loaded: install NVIDIA's driver, which has it ({said})")]
+    NoLibrary {
+        /// The library.
+        name: String,
+        /// What the loader says.
+        said: String,
+    },
+    /// A driver's library is too old.
+    #[error("{library} has no {name}: install a driver for CUDA 11.7 or newer")]
+    NoFunction {
+        /// The library.
+        library: String,
+        /// The function.
+        name: &'static str,
+    },
+    /// CUDA's driver refused.
+    #[error("{call}: {name}")]
+    Cuda {
+        /// The function.
+        call: &'static str,
+        /// The error's name (`CUDA_ERROR_…`).
+        name: String,
+    },
+    /// The GPU's driver does not export its memory (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
+    #[error(
+        "{0} exports no dma-buf: it needs NVIDIA's open kernel modules, and Linux 5.12 or newer"
+    )]
+    NoDmaBuf(String),
     /// Others use the buffer, or it is revoked.
     #[error(transparent)]
     DmaBuf(#[from] dmabuf::Error),
@@ -65,13 +114,20 @@ impl Error {
     /// The errno at the C ABI, as amdgpu answers.
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Error::BadLength(_) | Error::OutOfRange { .. } | Error::NotMappable => Errno::INVAL,
+            Error::BadLength(_)
+            | Error::OutOfRange { .. }
+            | Error::OverLimit { .. }
+            | Error::NotMappable => Errno::INVAL,
             Error::OutOfMemory { .. } | Error::OutsideBar { .. } => Errno::NOMEM,
             Error::NoHandle => Errno::NOSPC,
             Error::BadHandle(_) => Errno::NOENT,
             Error::Fault => Errno::FAULT,
             Error::NotAGpu(_) => Errno::NODEV,
-            Error::System(_, errno) => *errno,
+            Error::System(_, errno) | Error::NoNode { errno, .. } => *errno,
+            Error::NoLibrary { .. } | Error::NoFunction { .. } | Error::NoDmaBuf(_) => {
+                Errno::OPNOTSUPP
+            }
+            Error::Cuda { .. } => Errno::IO,
             Error::DmaBuf(error) => return error.errno(),
         };
         errno.raw_os_error()

@@ -6,7 +6,7 @@
 
 use crate::buffer::Buffer;
 use crate::card::{Card, Config};
-use crate::{Error, Memory, Provider, Traits};
+use crate::{Error, Memory, Provider, Residence, Traits};
 use dmabuf::{ControlBlocks, Placement};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,6 +18,14 @@ pub struct SoftwareGpu {
 }
 
 impl SoftwareGpu {
+    /// What its exports are.
+    pub const TRAITS: Traits = Traits {
+        dynamic: Some(true),
+        mmap: Some(true),
+        moves: Some(true),
+        residence: Some(Residence::Device),
+    };
+
     /// A GPU whose buffers are made known through `controls`.
     pub fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> SoftwareGpu {
         mm::guard::install();
@@ -86,6 +94,10 @@ impl Memory for Buffer {
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
         Buffer::write(self, offset, src)
     }
+    #[cfg(feature = "hash")]
+    fn hash(&self) -> Result<crate::Digest, Error> {
+        Buffer::hash(self, 0, self.len())
+    }
 }
 
 impl Provider for SoftwareGpu {
@@ -93,7 +105,7 @@ impl Provider for SoftwareGpu {
         &self.card.config.name
     }
     fn traits(&self) -> Traits {
-        Traits { dynamic: true, mmap: true }
+        SoftwareGpu::TRAITS
     }
     fn address(&self) -> Option<pcie::Address> {
         Some(self.card.config.address)

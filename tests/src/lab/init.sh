@@ -26,5 +26,7 @@ rdma link add rxe0 type rxe netdev $NIC
 mount -t tracefs tracing /sys/kernel/tracing
 echo 'r64:icrc rxe_icrc_check verdict=$retval:s32' > /sys/kernel/tracing/kprobe_events
 echo 'hist:keys=verdict' > /sys/kernel/tracing/events/kprobes/icrc/trigger
+nc -ll -p 2323 -e /bin/sh &
+until netstat -ltn | grep -q :2323; do usleep 10000; done
 echo LAB READY
-exec nc -ll -p 2323 -e /bin/sh
+wait

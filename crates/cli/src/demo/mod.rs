@@ -10,7 +10,7 @@ mod protocol;
 mod report;
 pub mod vram;
 
-use crate::args::{DEMO_PEER, Demo, MemoryKind, Side};
+use crate::args::{DEMO_PEER, Demo, Memory, MemoryKind, ProviderKind, Side};
 use crate::failure::{Context, Failure, Outcome};
 use crate::supervise::Interrupts;
 use crate::{settings, style, tree};
@@ -29,6 +29,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Runs the demo.
 pub fn demo(arguments: &Demo) -> Outcome {
+    let memory = memory(arguments)?;
     let (file, size) = what_to_send(arguments)?;
     let platform = tree::platform(&arguments.device)?;
     let interrupts = Interrupts::begin().what("cannot hold signals back")?;
@@ -41,8 +42,9 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let start = |side, events: &Sender<Event>| -> Outcome<Peer> {
         let mut command = Command::new(own_executable()?);
         command.arg(DEMO_PEER).args(["--side", side_name(side), "--size", &size.to_string()]);
-        command.args(["--memory", &arguments.memory.to_string()]);
-        if arguments.memory == MemoryKind::DmabufPinned {
+        command.args(["--memory", &memory.kind.to_string()]);
+        command.args(["--provider", &memory.provider.to_string()]);
+        if memory.kind == MemoryKind::DmabufPinned {
             command.env(settings::DMABUF, "pinned");
         }
         command.arg("--file").arg(&file).envs(variables.iter().map(|(name, value)| (name, value)));
@@ -60,7 +62,7 @@ pub fn demo(arguments: &Demo) -> Outcome {
     let near = start(Side::Near, &events)?;
     let far = start(Side::Far, &events)?;
     let conductor = Conductor { near, far, inbox, progress: Progress::new(size) };
-    let report = conductor.conduct(&platform, &file, size, arguments.memory, &lib);
+    let report = conductor.conduct(&platform, &file, size, memory, &lib);
     if report.is_err() || arguments.device.log {
         let [near, far] = [Side::Near, Side::Far].map(|side| read_to_string(said(side)));
         tell(&near.unwrap_or_default(), &far.unwrap_or_default());
@@ -77,6 +79,17 @@ fn tell(near: &str, far: &str) {
     for line in near.lines().chain(far.lines()) {
         style::errln(format_args!("{line}"));
     }
+}
+
+/// What memory the arguments mean.
+fn memory(arguments: &Demo) -> Outcome<Memory> {
+    let Demo { memory: kind, provider, .. } = *arguments;
+    if provider != ProviderKind::Software && !kind.is_dmabuf() {
+        return Err(Failure::new(format_args!("{provider} makes no memory of kind {kind}"))
+            .because("what it makes is a dma-buf")
+            .remedy("leave --memory away, or --provider"));
+    }
+    Ok(Memory { kind, provider })
 }
 
 /// The file and the number of bytes.
@@ -194,7 +207,7 @@ impl Conductor {
         platform: &pcie::Platform,
         file: &Path,
         size: u64,
-        memory: MemoryKind,
+        memory: Memory,
         lib: &Path,
     ) -> Outcome<Report> {
         self.progress.measure("preparing memory");

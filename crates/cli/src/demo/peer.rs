@@ -54,7 +54,7 @@ impl Peer {
             Some(file) => Platform::load(file.as_ref()).what("cannot use the platform")?,
             None => Platform::default(),
         };
-        let gpu = Gpu::open(arguments.side, &platform)?;
+        let gpu = Gpu::open(arguments.side, &platform, arguments.provider)?;
         let library = Library::system().map_err(failure::verbs)?;
         let context = library.open(None).map_err(failure::verbs)?;
         let pd = context.alloc_pd().map_err(failure::verbs)?;

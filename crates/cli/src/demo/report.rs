@@ -3,7 +3,7 @@
 use super::counters::{Counters, RouteBytes};
 use super::protocol::{Buffer, Ready};
 use super::rate;
-use crate::args::MemoryKind;
+use crate::args::{Memory, MemoryKind};
 use crate::style::{self, Paint};
 use hca::Counter;
 use pcie::{Platform, Role, Target};
@@ -26,7 +26,7 @@ pub struct Report {
     /// How much of it.
     pub size: u64,
     /// From and to what memory.
-    pub memory: MemoryKind,
+    pub memory: Memory,
     /// BLAKE3 of what was sent, in hexadecimal.
     pub hash: String,
     /// Folder of the library that both sides loaded.
@@ -45,7 +45,7 @@ pub struct SideReport {
     counters: Counters,
     hca_address: String,
     gpu_address: String,
-    memory: MemoryKind,
+    memory: Memory,
     /// What the HCA reaches.
     target: String,
     links: Vec<Link>,
@@ -62,7 +62,7 @@ impl SideReport {
     /// bytes crossed; the bytes are the library's.
     pub fn new(
         platform: &Platform,
-        memory: MemoryKind,
+        memory: Memory,
         ready: Ready,
         counters: Counters,
     ) -> SideReport {
@@ -124,12 +124,12 @@ impl SideReport {
         };
         let mut memory = vec![format!("{} in {}", self.memory, self.target)];
         memory.extend(buffers.iter().map(buffer));
-        if self.memory == MemoryKind::DevicePrivate {
+        if self.memory.kind == MemoryKind::DevicePrivate {
             let mapped = self.counters.value(Counter::PagePeerMapped);
             let fallback = self.counters.value(Counter::PagePeerFallback);
             memory.push(format!("{mapped} pages reached there, {fallback} brought home"));
         }
-        if matches!(self.memory, MemoryKind::Odp | MemoryKind::DevicePrivate) {
+        if matches!(self.memory.kind, MemoryKind::Odp | MemoryKind::DevicePrivate) {
             let faults = self.counters.value(Counter::PageFaultsHandled);
             memory.push(format!("{faults} page faults served"));
         }
@@ -160,7 +160,8 @@ impl SideReport {
             "hca": { "name": ready.device, "address": self.hca_address },
             "gpu": { "name": ready.gpu, "address": self.gpu_address },
             "endpoint": ready.endpoint,
-            "memory": self.memory.to_string(),
+            "memory": self.memory.kind.to_string(),
+            "provider": self.memory.provider.to_string(),
             "page_faults": counters.value(Counter::PageFaultsHandled),
             "pages_in_gpu": counters.value(Counter::PagePeerMapped),
             "pages_brought_home": counters.value(Counter::PagePeerFallback),
@@ -205,12 +206,16 @@ impl Report {
 
     fn text(&self, width: Option<usize>) -> Vec<String> {
         let [near, far] = &self.sides;
+        let whose = match self.memory.provider.machines() {
+            Some(kind) => kind.to_string(),
+            None if self.memory.is_gpus() => "GPU".to_owned(),
+            None => "host".to_owned(),
+        };
         let mut text = vec![
             format!(
-                "{} {} of {}memory went to another process's{} and back by RDMA.",
+                "{} {} of {whose} memory went to another process's{} and back by RDMA.",
                 Paint::Good.over("Proven:"),
                 style::bytes(self.size),
-                if self.memory.is_gpus() { "GPU " } else { "host " },
                 if self.memory.is_gpus() { " GPU" } else { "" },
             ),
             format!(
@@ -254,7 +259,8 @@ impl Report {
             "proven": true,
             "file": self.file.display().to_string(),
             "bytes": self.size,
-            "memory": self.memory.to_string(),
+            "memory": self.memory.kind.to_string(),
+            "provider": self.memory.provider.to_string(),
             "blake3": self.hash,
             "library": self.library.display().to_string(),
             "sides": [near.json("near"), far.json("far")],
@@ -290,6 +296,9 @@ fn table(sides: &[(&str, &SideReport)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::ProviderKind;
+
+    const MEMORY: Memory = Memory { kind: MemoryKind::Dmabuf, provider: ProviderKind::Software };
 
     fn side(gpu: &str, counters: &str) -> SideReport {
         let ready = Ready {
@@ -312,7 +321,7 @@ mod tests {
             }],
             target: peerdma::RemoteSlice { addr: 0, len: 1, rkey: 0 },
         };
-        SideReport::new(&Platform::default(), MemoryKind::Dmabuf, ready, Counters::parse(counters))
+        SideReport::new(&Platform::default(), MEMORY, ready, Counters::parse(counters))
     }
 
     fn report() -> Report {
@@ -322,7 +331,7 @@ mod tests {
         Report {
             file: "/bin/true".into(),
             size: 1023 << 20,
-            memory: MemoryKind::Dmabuf,
+            memory: MEMORY,
             hash: "0123456789abcdef0123".into(),
             library: "/lib".into(),
             sides: [side("gpu0", counters), side("gpu1", "")],

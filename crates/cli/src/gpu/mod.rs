@@ -1,9 +1,12 @@
-//! `peerdma gpu`: the software GPUs' exported buffers on this host, moving them, taking them back.
+//! `peerdma gpu`: the software GPUs' exported buffers on this host, moving them, taking them back; and who else makes such
+//! buffers ([`providers`]).
 //!
 //! A buffer is found by its descriptor in some process of the user's, and its control block by the registry; whoever has both
 //! may move it.
 
-use crate::args::{Device, Gpu, GpuAction, GpuPlace, Side};
+mod providers;
+
+use crate::args::{Device, Gpu, GpuAction, GpuPlace, ProviderKind, Side};
 use crate::demo::vram;
 use crate::failure::{Context, Failure, Outcome};
 use crate::{observer, style};
@@ -24,6 +27,10 @@ pub fn gpu(arguments: &Gpu) -> Outcome {
     match &arguments.action {
         None => list(&buffers()?, arguments.json),
         Some(GpuAction::Alloc { size, platform }) => alloc(*size, platform.clone()),
+        Some(GpuAction::Providers { json, platform }) => {
+            let device = Device { platform: platform.clone(), ..Device::default() };
+            providers::list(&crate::tree::platform(&device)?, *json)
+        }
         Some(GpuAction::Move { buffer, place }) => {
             let to = match place {
                 GpuPlace::Vram => Placement::Vram,
@@ -44,7 +51,8 @@ pub fn gpu(arguments: &Gpu) -> Outcome {
 /// Holds exported memory. The kernel frees it when a signal ends this process and nobody has it open.
 fn alloc(size: u64, platform: Option<PathBuf>) -> Outcome {
     let device = Device { platform, ..Device::default() };
-    let gpu = vram::Gpu::open(Side::Near, &crate::tree::platform(&device)?)?;
+    let gpu =
+        vram::Gpu::open(Side::Near, &crate::tree::platform(&device)?, ProviderKind::Software)?;
     let memory = gpu.allocate(size)?;
     let (pid, fd) = (std::process::id(), memory.fd().as_raw_fd());
     style::outln(format_args!("/proc/{pid}/fd/{fd}"));
