@@ -12,7 +12,7 @@ use std::process::Command;
 #[path = "src/table.rs"]
 mod table;
 
-use table::{Kind, Library};
+use table::{Kind, Library, Symbol};
 
 fn main() {
     println!("cargo::rerun-if-changed=symbols.txt");
@@ -87,7 +87,7 @@ fn compiler() -> String {
 fn c_source(library: &Library) -> String {
     let mut source = String::from("#include <errno.h>\n#include <string.h>\n");
     for node in &library.nodes {
-        for (symbol, kind) in &node.symbols {
+        for Symbol { name: symbol, kind, live } in &node.symbols {
             let default = library.default_node(symbol) == Some(node.name.as_str());
             let versioned = library.versions(symbol) > 1;
             let label = if versioned {
@@ -95,7 +95,10 @@ fn c_source(library: &Library) -> String {
             } else {
                 symbol.clone()
             };
-            source.push_str(&c_function(*kind, &label));
+            source.push_str(&match live {
+                Some(arguments) => c_live_function(*kind, symbol, &label, *arguments),
+                None => c_function(*kind, &label),
+            });
             if versioned {
                 let at = if default { "@@" } else { "@" };
                 writeln!(source, "__asm__(\".symver {label},{symbol}{at}{}\");", node.name)
@@ -104,6 +107,21 @@ fn c_source(library: &Library) -> String {
         }
     }
     source
+}
+
+/// A function that calls `peerdma_` and its name, if whoever is preloaded has that, with all its arguments: each is passed as
+/// one machine word, as every integer and pointer is.
+fn c_live_function(kind: Kind, symbol: &str, label: &str, arguments: usize) -> String {
+    let list = |prefix: &str| {
+        let all: Vec<String> = (0..arguments).map(|number| format!("{prefix}a{number}")).collect();
+        all.join(", ")
+    };
+    let (declared, passed) = (list("long "), list(""));
+    let fails = c_function(kind, &format!("fails_{label}"));
+    format!(
+        "extern long peerdma_{symbol}({declared}) __attribute__((weak));\nstatic {fails}\
+         long {label}({declared}) {{\n    return peerdma_{symbol} ? peerdma_{symbol}({passed}) : (long)fails_{label}();\n}}\n"
+    )
 }
 
 fn c_function(kind: Kind, label: &str) -> String {
@@ -122,7 +140,7 @@ fn c_function(kind: Kind, label: &str) -> String {
 fn version_script(library: &Library) -> String {
     let mut script = String::new();
     for (index, node) in library.nodes.iter().enumerate() {
-        let names: Vec<&str> = node.symbols.iter().map(|(symbol, _)| symbol.as_str()).collect();
+        let names: Vec<&str> = node.symbols.iter().map(|symbol| symbol.name.as_str()).collect();
         let rest = if index == 0 { " local: *;" } else { "" };
         let parent = node.parent.as_deref().map(|parent| format!(" {parent}")).unwrap_or_default();
         writeln!(script, "{} {{ global: {};{rest} }}{parent};", node.name, names.join("; "))

@@ -20,7 +20,7 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
     let text = std::fs::read_to_string(&source).expect("the source");
-    let mut libraries = vec!["-lm", "-lpthread", "-libverbs"];
+    let mut libraries = vec!["-lm", "-lpthread", "-libverbs", "-ldl"];
     if text.contains("<rdma/rdma_cma.h>") {
         if !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
             return Err("librdmacm's headers are not installed (package librdmacm-dev)".to_owned());

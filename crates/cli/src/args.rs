@@ -59,6 +59,10 @@ pub struct Device {
     /// The machine's PCIe tree, which says what GPU an HCA reaches, and how: a name of `peerdma platforms`, or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub platform: Option<PathBuf>,
+    /// What the device shows itself as: a ConnectX has the vendor's identity, and what `mlx5dv.h` offers of memory keys and
+    /// Data Direct
+    #[arg(long, value_enum, value_name = "MODEL", default_value_t)]
+    pub model: Model,
     /// Pace the PCIe links of the platform to their rates, or to this fraction of them
     #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = fraction)]
@@ -75,6 +79,16 @@ pub struct Device {
     /// Use this build of the library instead of the embedded one
     #[arg(long, value_name = "libibverbs.so", env = "PEERDMA_LIBRARY", hide = true)]
     pub library: Option<PathBuf>,
+}
+
+/// What a program takes the device for.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Model {
+    /// A software device, which belongs to no vendor
+    #[default]
+    Software,
+    /// A ConnectX-8
+    Connectx,
 }
 
 /// What RLIMIT_MEMLOCK means to registrations.

@@ -44,9 +44,10 @@ fn render(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// The variables that the library in a program reads, and what they mean.
-const ENVIRONMENT: [(&str, &str); 11] = [
+const ENVIRONMENT: [(&str, &str); 12] = [
     ("PEERDMA_SYSFS", "the generated sysfs tree that the program sees; set by run and env"),
     ("PEERDMA_PLATFORM", "the platform, as --platform"),
+    ("PEERDMA_MODEL", "what the device shows itself as, as --model: connectx"),
     ("PEERDMA_PACE", "the fraction of its rate that each PCIe link is paced to, as --pace"),
     ("PEERDMA_TRACE", "the packet trace, as --trace"),
     (

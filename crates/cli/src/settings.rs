@@ -1,6 +1,6 @@
 //! The environment that puts a program on the software HCA.
 
-use crate::args::{Device, Memlock};
+use crate::args::{Device, Memlock, Model};
 use crate::embedded;
 use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
@@ -13,6 +13,8 @@ pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Name of the variable with the platform file.
 pub const PLATFORM: &str = "PEERDMA_PLATFORM";
+/// Name of the variable with what the device shows itself as.
+const MODEL: &str = "PEERDMA_MODEL";
 /// Name of the variable with the fraction of their rate that links are paced to.
 const PACE: &str = "PEERDMA_PACE";
 /// Name of the variable with the trace file.
@@ -40,6 +42,9 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
         let ready_made = pcie::ReadyMade::called(platform).is_some();
         let value = if ready_made { platform.clone() } else { absolute(platform)? };
         variables.push((PLATFORM, value.into()));
+    }
+    if device.model == Model::Connectx {
+        variables.push((MODEL, "connectx".into()));
     }
     if let Some(fraction) = device.pace {
         variables.push((PACE, fraction.to_string().into()));

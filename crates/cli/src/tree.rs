@@ -1,7 +1,7 @@
 //! The sysfs tree that a program under `run` sees: the software HCA on its platform, with this host's addresses as GIDs.
 //! The library in the program answers what changes while it runs; this is what holds before and around it.
 
-use crate::args::Device;
+use crate::args::{Device, Model};
 use crate::drm;
 use crate::failure::{Context, Failure, Outcome};
 use hca::identity;
@@ -81,22 +81,22 @@ fn digest(entries: &[Entry]) -> String {
 }
 
 fn entries(device: &Device) -> Outcome<Vec<Entry>> {
-    let platform = platform(device)?;
+    let (platform, model) = (platform(device)?, device.model);
     let hca = platform.with_role(Role::Hca).next().ok_or_else(|| {
         Failure::new("the platform has no HCA")
             .because("no [[function]] has role = \"hca\"")
             .remedy(FORM)
     })?;
-    let mut entries = sysfs::entries(&description(&platform, hca)?);
+    let mut entries = sysfs::entries(&description(&platform, hca, model)?);
     // The functions beside the HCA, so that programs find the GPU next to it.
     for function in
         platform.machine().functions().filter(|f| matches!(f.role, Role::Gpu | Role::DataDirect))
     {
-        add(&mut entries, sysfs::pci_entries(&pci_function(&platform, function)));
+        add(&mut entries, sysfs::pci_entries(&pci_function(&platform, function, model)));
     }
     let gpus = platform.with_role(Role::Gpu).filter(|gpu| gpu.memory_bytes.is_some());
     for (function, nodes) in gpus.zip(drm::free_nodes()) {
-        add(&mut entries, sysfs::drm_entries(&pci_function(&platform, function), nodes));
+        add(&mut entries, sysfs::drm_entries(&pci_function(&platform, function, model), nodes));
     }
     add(&mut entries, drm::machines_own());
     let version = env!("CARGO_PKG_VERSION");
@@ -113,7 +113,7 @@ fn add(entries: &mut Vec<Entry>, more: Vec<Entry>) {
     }
 }
 
-fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription> {
+fn description(platform: &Platform, hca: &Function, model: Model) -> Outcome<DeviceDescription> {
     let guid = identity::node_guid();
     let gids = link::GidTable::new().map_err(|error| {
         Failure::new("cannot list the addresses of this host")
@@ -157,14 +157,35 @@ fn description(platform: &Platform, hca: &Function) -> Outcome<DeviceDescription
             .map_or_else(|| identity::NAME.to_owned(), |host| format!("{host} {}", identity::NAME)),
         board_id: "peerdma".to_owned(),
         fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
-        hca_type: "peerdma".to_owned(),
+        hca_type: hca_type(model).to_owned(),
         hw_rev: 0,
         uverbs_index: 0,
         ports: vec![port],
         twin_ports: hca.ports - 1,
-        pci: pci_function(platform, hca),
+        pci: pci_function(platform, hca, model),
         netdevs: netdevs(gids.iter().map(|(_, entry)| (entry.ifname.as_str(), entry.loopback))),
     })
+}
+
+/// Device type: `MT` and the PCI device id, of a ConnectX.
+fn hca_type(model: Model) -> &'static str {
+    match model {
+        Model::Software => "peerdma",
+        Model::Connectx => "MT4131",
+    }
+}
+
+/// PCI ids of a ConnectX-8 and of its Data Direct function.
+const CONNECTX_8: (u16, u16) = (0x15b3, 0x1023);
+const CONNECTX_8_DATA_DIRECT: (u16, u16) = (0x15b3, 0x2100);
+
+/// Vendor and device id: of the model, or what the platform file gives.
+fn ids(function: &Function, model: Model) -> (u16, u16) {
+    match (model, function.role) {
+        (Model::Connectx, Role::Hca) => CONNECTX_8,
+        (Model::Connectx, Role::DataDirect) => CONNECTX_8_DATA_DIRECT,
+        _ => function.id.unwrap_or_default(),
+    }
 }
 
 /// Interfaces of the device, each by name and whether it is loopback. A NIC has none such, and programs connect to the
@@ -184,7 +205,7 @@ fn host_name() -> Option<String> {
     (!name.is_empty()).then(|| name.chars().take(32).collect())
 }
 
-fn pci_function(platform: &Platform, function: &Function) -> PciFunction {
+fn pci_function(platform: &Platform, function: &Function, model: Model) -> PciFunction {
     let machine = platform.machine();
     let mut bridges: Vec<String> =
         machine.upwards(function).skip(1).map(|f| f.address.to_string()).collect();
@@ -198,8 +219,7 @@ fn pci_function(platform: &Platform, function: &Function) -> PciFunction {
         Some(Link::Lanes { speed_gts, width }) => (speed_gts, width),
         _ => (0.0, 0),
     };
-    // A platform file gives both.
-    let (vendor, device) = function.id.unwrap_or_default();
+    let (vendor, device) = ids(function, model);
     PciFunction {
         bdf: function.address.to_string(),
         bridges,

@@ -54,7 +54,7 @@ impl Device {
 
     fn prefetchable(&self, pd: PdId, how: Prefetch, key: u32) -> Result<Mkey, AdviceError> {
         let Some(region) = self.keys().get(key) else {
-            let window = self.keys().is_known(key);
+            let window = self.keys().is_window(key);
             return Err(if window { AdviceError::NotRegion } else { AdviceError::NotPaged });
         };
         if !region.umem.is_on_demand() && !region.umem.is_dmabuf() {

@@ -39,6 +39,10 @@ pub struct DeviceAttr {
     pub max_tag_ops: u32,
     pub max_pkeys: u32,
     pub phys_port_cnt: u32,
+    /// `HCA_CAP.data_direct`: whether a Data Direct function may serve this HCA.
+    pub data_direct: bool,
+    /// What QUERY_VUID answers: the name by which this HCA and its Data Direct function know each other.
+    pub vuid: String,
     /// Whether Address Translation Services of its PCIe function are on.
     pub ats: bool,
 }
@@ -78,6 +82,8 @@ impl DeviceAttr {
             max_tag_ops: 1 << 14,
             max_pkeys: 1,
             phys_port_cnt: 1,
+            data_direct: false,
+            vuid: String::new(),
             ats: false,
         }
     }

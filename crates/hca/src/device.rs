@@ -2,6 +2,7 @@
 
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
+use crate::data_direct::DataDirect;
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
@@ -116,6 +117,7 @@ pub struct Device {
     directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
+    pub(crate) data_direct: DataDirect,
     /// Only where its function's ATS is on.
     ats: Option<Arc<TranslationCache>>,
     xrc: Xrc,
@@ -177,6 +179,7 @@ impl Device {
             directory,
             slot,
             keys: KeyTable::new(),
+            data_direct: DataDirect::default(),
             ats,
             xrc: Xrc::new(),
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),

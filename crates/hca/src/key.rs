@@ -4,6 +4,7 @@
 //! indices are reused as late as possible, so a stale key of an earlier registration, or of a dead process, hits
 //! nothing.
 
+use crate::data_direct::{Crossing, Ksm, Physical};
 use crate::error::{Error, Result};
 use crate::mw::Window;
 use crate::sabotage::{self, Sabotage};
@@ -125,6 +126,12 @@ pub(crate) enum Entry {
     Region { mkey: Mkey, windows: u32 },
     /// A memory window.
     Window(Window),
+    /// Whatever the Data Direct function reaches, by its DMA address.
+    Physical(Physical),
+    /// Parts of that, by their DMA addresses.
+    Ksm(Ksm),
+    /// A program's key over such parts.
+    Crossing(Crossing),
 }
 
 pub(crate) struct Slot {
@@ -249,9 +256,9 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Whether `key` stands for anything, if only for a memory window.
-    pub(crate) fn is_known(&self, key: u32) -> bool {
-        self.read().find(key).is_some()
+    /// Whether `key` stands for a memory window.
+    pub(crate) fn is_window(&self, key: u32) -> bool {
+        matches!(self.read().find(key), Some(Entry::Window(_)))
     }
 
     /// The registration that `key` stands for.
@@ -272,8 +279,12 @@ impl KeyTable {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        match self.read().find(key) {
+        let table = self.read();
+        match table.find(key) {
             Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
+            Some(Entry::Crossing(crossing)) => {
+                table.resolve_crossing(crossing, pd, va, len, access)
+            }
             _ => Err(KeyError::Unknown),
         }
     }
@@ -287,9 +298,15 @@ impl KeyTable {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        match self.read().find(key) {
+        let table = self.read();
+        match table.find(key) {
             Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
             Some(Entry::Window(window)) => window.resolve(pd, qpn, va, len, access),
+            Some(Entry::Crossing(crossing)) => {
+                table.resolve_crossing(crossing, pd, va, len, access)
+            }
+            // Keys of the driver's own domain: no queue pair is in it.
+            Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
             None => Err(KeyError::Unknown),
         }
     }
@@ -301,11 +318,14 @@ impl KeyTable {
         key: u32,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        match self.read().find(key) {
+        let table = self.read();
+        match table.find(key) {
             Some(Entry::Region { mkey, .. }) => {
                 mkey.resolve(pd, mkey.iova, mkey.umem.len(), access)
             }
             Some(Entry::Window(window)) => window.resolve_whole(pd, qpn, access),
+            Some(Entry::Crossing(crossing)) => table.resolve_whole_crossing(crossing, pd, access),
+            Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
             None => Err(KeyError::Unknown),
         }
     }
@@ -333,16 +353,26 @@ impl Mkey {
 
     /// The `len` bytes from `va` on, if all are in the registration.
     pub(crate) fn range(&self, va: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
-        let offset = va.checked_sub(self.iova).ok_or(KeyError::Range)?;
-        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
-        if end > self.umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
-            return Err(KeyError::Range);
-        }
-        Ok(MemRef { umem: self.umem.clone(), offset, len })
+        MemRef::within(&self.umem, self.iova, va, len)
     }
 }
 
 impl MemRef {
+    /// The `len` bytes from `va` on of memory that begins at `iova`, if all are in it.
+    pub(crate) fn within(
+        umem: &Arc<Umem>,
+        iova: u64,
+        va: u64,
+        len: u64,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let offset = va.checked_sub(iova).ok_or(KeyError::Range)?;
+        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
+        if end > umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        Ok(MemRef { umem: umem.clone(), offset, len })
+    }
+
     /// The `len` bytes from `at` on, counted from the start of the range.
     pub(crate) fn part(&self, at: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
         let end = at.checked_add(len).ok_or(KeyError::Range)?;

@@ -68,6 +68,8 @@ fn settle(device: &Device, umem: &Umem, access: Access) {
 pub struct Mr {
     device: Arc<Device>,
     key: u32,
+    /// Key of the Data Direct function that `key` is stacked on.
+    ksm: Option<u32>,
     /// The present domain; re-registration may change it.
     pd: Mutex<Arc<Pd>>,
 }
@@ -91,7 +93,21 @@ impl Mr {
         let key = device.keys().insert(mkey.pd, mkey.umem.clone(), iova, access)?;
         device.directory().publish_key(key, &mkey);
         pd.add_user();
-        Ok(Arc::new(Mr { device: device.clone(), key, pd: Mutex::new(pd.clone()) }))
+        Ok(Arc::new(Mr { device: device.clone(), key, ksm: None, pd: Mutex::new(pd.clone()) }))
+    }
+
+    /// A region whose two keys are in the table: the program's, and the one of the Data Direct function below it.
+    pub(crate) fn stacked(
+        device: Arc<Device>,
+        pd: &Arc<Pd>,
+        (key, ksm): (u32, u32),
+        umem: Arc<Umem>,
+        iova: u64,
+        access: Access,
+    ) -> Arc<Mr> {
+        device.directory().publish_key(key, &Mkey { pd: pd.id(), iova, access, umem });
+        pd.add_user();
+        Arc::new(Mr { device, key, ksm: Some(ksm), pd: Mutex::new(pd.clone()) })
     }
 
     /// Ends the region's life: nothing reaches its memory through the key any more when this returns.
@@ -100,7 +116,10 @@ impl Mr {
     /// [`Error::Busy`] while a memory window is bound to it.
     pub fn dereg(&self) -> Result<()> {
         let retract = || self.device.directory().remove_key(self.key);
-        self.device.keys().remove_unbound(self.key, retract)
+        match self.ksm {
+            Some(ksm) => self.device.keys().remove_stacked((self.key, ksm), retract),
+            None => self.device.keys().remove_unbound(self.key, retract),
+        }
     }
 
     /// lkey and rkey.
@@ -153,8 +172,11 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Refused after `dereg`.
-        let _ =
-            self.device.keys().remove(self.key, || self.device.directory().remove_key(self.key));
+        let retract = || self.device.directory().remove_key(self.key);
+        let _ = match self.ksm {
+            Some(ksm) => self.device.keys().remove_stacked((self.key, ksm), retract),
+            None => self.device.keys().remove(self.key, retract),
+        };
         self.pd.lock().unwrap_or_else(PoisonError::into_inner).drop_user();
     }
 }

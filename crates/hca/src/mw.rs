@@ -230,7 +230,8 @@ impl KeyTable {
         let window = match table.find_mut(key) {
             Some(Entry::Window(window)) => window,
             Some(Entry::Region { mkey, .. }) if mkey.pd == pd => return Err(KeyError::Denied),
-            Some(Entry::Region { .. }) => return Err(KeyError::ForeignPd),
+            Some(Entry::Crossing(crossing)) if crossing.pd == pd => return Err(KeyError::Denied),
+            Some(_) => return Err(KeyError::ForeignPd),
             None => return Err(KeyError::Unknown),
         };
         window.binding_of(pd, qpn)?;

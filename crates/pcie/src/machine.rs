@@ -137,6 +137,8 @@ pub struct Function {
     pub interfaces: Vec<String>,
     /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
     pub vuid: Option<String>,
+    /// `HCA_CAP.data_direct` of an HCA: whether it may use a Data Direct function.
+    pub data_direct: Option<bool>,
     /// Ports of an HCA, on a software platform.
     pub ports: u32,
     /// Bytes of device memory, on a software platform.
@@ -166,6 +168,7 @@ impl Function {
             driver: None,
             interfaces: Vec::new(),
             vuid: None,
+            data_direct: None,
             ports: 1,
             memory_bytes: None,
             bar_bytes: None,

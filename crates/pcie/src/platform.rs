@@ -86,9 +86,9 @@ impl Platform {
         self.machine.functions().find(|f| f.name == name)
     }
 
-    /// The Data Direct function of an HCA.
+    /// The Data Direct function of an HCA: the one with its VUID.
     pub fn data_direct_of(&self, hca: &Function) -> Option<&Function> {
-        self.with_role(Role::DataDirect).find(|f| f.of.as_deref() == Some(&hca.name))
+        self.with_role(Role::DataDirect).find(|f| f.vuid.is_some() && f.vuid == hca.vuid)
     }
 
     /// How `function` reaches `target`. The same pair always gets the same route, which counts its bytes.
@@ -198,6 +198,8 @@ struct FunctionEntry {
     acs: Option<Vec<String>>,
     ats: Option<bool>,
     ports: Option<u32>,
+    vuid: Option<String>,
+    data_direct: Option<bool>,
     memory_bytes: Option<u64>,
     bar_bytes: Option<u64>,
 }
@@ -258,6 +260,7 @@ impl File {
                 )));
             }
             let ports = ports(&entry)?;
+            let (vuid, data_direct) = (vuid(&entry)?, data_direct(&entry)?);
             functions.push(Function {
                 name: entry.name,
                 role: entry.role,
@@ -267,6 +270,8 @@ impl File {
                 acs: acs(entry.acs)?,
                 ats: entry.ats,
                 ports,
+                vuid,
+                data_direct,
                 memory_bytes: entry.memory_bytes,
                 bar_bytes: entry.bar_bytes,
                 ..Function::new(entry.address, Kind::Endpoint, below(&entry.below)?)
@@ -303,6 +308,35 @@ fn ports(entry: &FunctionEntry) -> Result<u32, PlatformError> {
         Some(ports) if entry.role == Role::Hca && (1..=MAX_PORTS).contains(&ports) => Ok(ports),
         Some(ports) => Err(PlatformError::Value(format!(
             "function {:?} has ports = {ports}; an HCA has 1 to {MAX_PORTS}, others have none",
+            entry.name
+        ))),
+    }
+}
+
+/// What the HCA and its Data Direct function know each other by, unless the file says otherwise.
+fn vuid(entry: &FunctionEntry) -> Result<Option<String>, PlatformError> {
+    let hca = match entry.role {
+        Role::Hca => Some(&entry.name),
+        Role::DataDirect => entry.of.as_ref(),
+        _ => None,
+    };
+    match (&entry.vuid, hca) {
+        (Some(vuid), Some(_)) => Ok(Some(vuid.clone())),
+        (None, hca) => Ok(hca.map(|name| format!("peerdma-{name}"))),
+        (Some(_), None) => Err(PlatformError::Value(format!(
+            "function {:?} has a vuid; only HCAs and Data Direct functions have one",
+            entry.name
+        ))),
+    }
+}
+
+/// An HCA may use Data Direct unless the file says otherwise.
+fn data_direct(entry: &FunctionEntry) -> Result<Option<bool>, PlatformError> {
+    match (entry.role, entry.data_direct) {
+        (Role::Hca, may) => Ok(Some(may.unwrap_or(true))),
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(PlatformError::Value(format!(
+            "function {:?} has data_direct; it is a capability of HCAs",
             entry.name
         ))),
     }
@@ -368,6 +402,27 @@ mod tests {
                 "link below 0000:97:01.0"
             ]
         );
+    }
+
+    #[test]
+    fn an_hca_and_its_data_direct_function_find_each_other_by_the_vuid() {
+        let text = include_str!("platforms/default.toml");
+        let of = |text: &str| {
+            let platform = Platform::from_toml(text).unwrap();
+            let hca = platform.named("peerdma0").unwrap();
+            (platform.data_direct_of(hca).is_some(), hca.data_direct)
+        };
+        let entry =
+            |field: &str| text.replace("of = \"peerdma0\"", &format!("of = \"peerdma0\"\n{field}"));
+        assert_eq!(of(text), (true, Some(true)));
+        assert_eq!(of(&entry("vuid = \"another\"")), (false, Some(true)));
+        assert_eq!(of(&entry("vuid = \"peerdma-peerdma0\"")), (true, Some(true)));
+        let incapable = text.replace("# data_direct = false", "data_direct = false");
+        assert_eq!(of(&incapable), (true, Some(false)));
+        let error = Platform::from_toml(&entry("data_direct = true")).unwrap_err().to_string();
+        assert!(error.contains("peerdma0_dma"), "{error}");
+        let on_gpu = text.replace("name = \"gpu0\"", "name = \"gpu0\"\nvuid = \"x\"");
+        assert!(Platform::from_toml(&on_gpu).is_err());
     }
 
     #[test]

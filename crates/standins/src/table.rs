@@ -17,7 +17,18 @@ pub struct VersionNode {
     /// The node it inherits from.
     pub parent: Option<String>,
     /// Functions and how they fail.
-    pub symbols: Vec<(String, Kind)>,
+    pub symbols: Vec<Symbol>,
+}
+
+/// One function.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Symbol {
+    /// Its name.
+    pub name: String,
+    /// How it fails.
+    pub kind: Kind,
+    /// Number of its arguments, where our libibverbs may have a function to call instead.
+    pub live: Option<usize>,
 }
 
 /// How a function fails.
@@ -44,12 +55,12 @@ pub enum Kind {
 impl Library {
     /// In how many nodes `symbol` stands.
     pub fn versions(&self, symbol: &str) -> usize {
-        self.nodes.iter().flat_map(|node| &node.symbols).filter(|(name, _)| name == symbol).count()
+        self.nodes.iter().flat_map(|node| &node.symbols).filter(|s| s.name == symbol).count()
     }
 
     /// The node of the default version of `symbol`: the newest that has it.
     pub fn default_node(&self, symbol: &str) -> Option<&str> {
-        let has = |node: &&VersionNode| node.symbols.iter().any(|(name, _)| name == symbol);
+        let has = |node: &&VersionNode| node.symbols.iter().any(|s| s.name == symbol);
         self.nodes.iter().rev().find(has).map(|node| node.name.as_str())
     }
 }
@@ -82,7 +93,7 @@ pub fn parse(text: &str) -> Result<Vec<Library>, String> {
                     symbols: Vec::new(),
                 });
             }
-            [symbol, kind] => {
+            [symbol, kind, live @ ..] => {
                 let node = libraries.last_mut().and_then(|library| library.nodes.last_mut());
                 let node = node.ok_or_else(|| bad("a symbol outside a node"))?;
                 let kind = match *kind {
@@ -96,7 +107,14 @@ pub fn parse(text: &str) -> Result<Vec<Library>, String> {
                     "clear" => Kind::Clear,
                     _ => return Err(bad("an unknown kind")),
                 };
-                node.symbols.push(((*symbol).into(), kind));
+                let live = match live {
+                    [] => None,
+                    ["live", count] => {
+                        Some(count.parse().map_err(|_| bad("no number of arguments"))?)
+                    }
+                    _ => return Err(bad("not understood")),
+                };
+                node.symbols.push(Symbol { name: (*symbol).into(), kind, live });
             }
             _ => return Err(bad("not understood")),
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use standins::table::{Kind, Library, parse};
+use standins::table::{Kind, Library, Symbol, parse};
 
 struct Unpacked(PathBuf);
 
@@ -104,7 +104,7 @@ fn every_symbol_is_there_at_its_version_and_fails_as_documented() {
         let handle = open(&unpacked.0.join(&library.soname));
         for node in &library.nodes {
             let version = CString::new(node.name.as_str()).unwrap();
-            for (symbol, kind) in &node.symbols {
+            for Symbol { name: symbol, kind, .. } in &node.symbols {
                 let name = CString::new(symbol.as_str()).unwrap();
                 // SAFETY: a live handle and NUL-terminated names.
                 let function = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
@@ -207,7 +207,7 @@ fn installed_programs_find_every_symbol() {
 fn exports(library: &Library) -> BTreeSet<String> {
     let of_node = |node: &standins::table::VersionNode| {
         let name = node.name.clone();
-        node.symbols.iter().map(move |(symbol, _)| format!("{symbol}@{name}")).collect::<Vec<_>>()
+        node.symbols.iter().map(move |symbol| format!("{}@{name}", symbol.name)).collect::<Vec<_>>()
     };
     library.nodes.iter().flat_map(of_node).collect()
 }

@@ -41,6 +41,13 @@ const RESOURCE_FLAGS_MEM64: u64 = 0x0014_220c;
 /// Class code of a PCI-to-PCI bridge.
 const CLASS_BRIDGE: u32 = 0x06_0400;
 
+/// Path of a function's directory, relative to the tree's root. `bridges` are those above it, root port first.
+pub fn pci_directory(bridges: &[String], bdf: &str) -> String {
+    let root_bus: String = bridges.first().map_or(bdf, String::as_str).chars().take(7).collect();
+    let parts = bridges.iter().map(String::as_str).chain([bdf]);
+    parts.fold(format!("devices/pci{root_bus}"), |path, part| path + "/" + part)
+}
+
 impl PciFunction {
     /// Path of the function's directory, relative to the tree's root.
     pub fn directory(&self) -> String {
@@ -49,14 +56,10 @@ impl PciFunction {
 
     /// Path of the bridge at `depth`, 0 being the root port; of the function itself below the last.
     pub(crate) fn directory_above(&self, depth: usize) -> String {
-        let first = self.bridges.first().unwrap_or(&self.bdf);
-        let root_bus: String = first.chars().take(7).collect();
-        let mut path = format!("devices/pci{root_bus}");
-        for part in self.bridges.iter().chain([&self.bdf]).take(depth + 1) {
-            path.push('/');
-            path.push_str(part);
+        match self.bridges.get(depth) {
+            Some(bridge) => pci_directory(&self.bridges[..depth], bridge),
+            None => pci_directory(&self.bridges, &self.bdf),
         }
-        path
     }
 
     /// What programs that walk up from the function read of a bridge.

@@ -26,7 +26,7 @@ pub use access::Access;
 pub use ats::{Lookup, LookupWatcher, TranslationCache};
 pub use check::{AccessFlags, Offered, RegError, Rereg};
 pub use mm::guard::fold::Fold;
-pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch};
+pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch, page_size};
 pub use peer::{PeerClient, PeerClients, PeerMapping, PeerMemory, Ticket};
 pub use space::{AccessError, DmaSpace, Segment, process_space};
 pub use umem::{RevokeWatcher, Umem};

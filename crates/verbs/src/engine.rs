@@ -2,6 +2,7 @@
 //! last one.
 
 use crate::async_events::Sink;
+use crate::env::Model;
 use crate::ffi::{Errno, Res};
 use crate::{device, env, fork, memory, sysfs_face, ucma};
 use hca::identity;
@@ -16,6 +17,9 @@ use std::time::Duration;
 /// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
 /// them look for its provider library.
 const NO_VENDOR: u32 = 0xff_ffff;
+
+/// Mellanox's, as `ibv_query_device` shows it, and the part that is a ConnectX-8.
+const CONNECTX_8: (u32, u32) = (0x02c9, 0x1023);
 
 /// How long a program's end waits for a turn of progress, which takes microseconds unless the machine is busy.
 const LAST_TURN: Duration = Duration::from_millis(50);
@@ -146,7 +150,6 @@ fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
 }
 
 fn start() -> Res<Engine> {
-    memory::check()?;
     mm::guard::install();
     set_callbacks();
     fork::watch();
@@ -162,11 +165,19 @@ fn start() -> Res<Engine> {
         })
     };
     let trace = env::trace().map(open).transpose()?;
+    let (vendor_id, vendor_part_id) = match env::model() {
+        Model::Generic => (NO_VENDOR, 0),
+        Model::ConnectX => CONNECTX_8,
+    };
+    let hca = memory::hca()?;
     let device = hca::Device::open(hca::DeviceConfig {
         attr: hca::DeviceAttr {
-            vendor_id: NO_VENDOR,
-            phys_port_cnt: memory::ports(),
-            ats: memory::ats(),
+            vendor_id,
+            vendor_part_id,
+            phys_port_cnt: hca.ports,
+            data_direct: hca.data_direct == Some(true),
+            vuid: hca.vuid.clone().unwrap_or_default(),
+            ats: hca.ats == Some(true),
             ..hca::DeviceAttr::new(identity::NAME, device::guid())
         },
         comm: command_name(),
@@ -180,6 +191,7 @@ fn start() -> Res<Engine> {
         open_errno(&error)
     })?;
     memory::publish(&device);
+    memory::plug_data_direct(&device)?;
     let sink = Arc::new(Sink::default());
     device.set_event_sink(sink.clone());
     let cm = ucma::Service::start(&device, &registry);

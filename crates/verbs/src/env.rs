@@ -13,6 +13,22 @@ pub fn platform() -> Option<PathBuf> {
     path("PEERDMA_PLATFORM")
 }
 
+/// What the device shows itself as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Model {
+    /// A device of no vendor, which programs use by plain verbs.
+    Generic,
+    /// A ConnectX-8, which programs also use by `mlx5dv.h`.
+    ConnectX,
+}
+
+/// `PEERDMA_MODEL`: a ConnectX if it says so.
+pub fn model() -> Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    let is_connectx = || std::env::var("PEERDMA_MODEL").is_ok_and(|model| model == "connectx");
+    *MODEL.get_or_init(|| if is_connectx() { Model::ConnectX } else { Model::Generic })
+}
+
 /// Whether RLIMIT_MEMLOCK limits what is registered.
 pub fn enforces_memlock() -> bool {
     static ENFORCES: OnceLock<bool> = OnceLock::new();

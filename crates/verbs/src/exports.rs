@@ -61,7 +61,7 @@ macro_rules! older {
 
 use crate::{
     ah, async_events, buf, channel, compat, context, cq, device, device_private, dm, fork, marshal,
-    mr, mr_fd, pd, qp, query, rate, srq, strings, sysfs_files, unsupported,
+    mlx5dv, mr, mr_fd, pd, qp, query, rate, srq, strings, sysfs_files, unsupported,
 };
 
 exports! {
@@ -71,6 +71,11 @@ exports! {
         "ibv_rereg_mr_fd" => mr_fd::ibv_rereg_mr_fd,
         "peerdma_migrate_to_gpu" => device_private::peerdma_migrate_to_gpu,
         "peerdma_migrate_to_host" => device_private::peerdma_migrate_to_host,
+        "peerdma_mlx5dv_get_data_direct_sysfs_path" => mlx5dv::data_direct::get_data_direct_sysfs_path,
+        "peerdma_mlx5dv_is_supported" => mlx5dv::device::is_supported,
+        "peerdma_mlx5dv_open_device" => mlx5dv::device::open_device,
+        "peerdma_mlx5dv_query_device" => mlx5dv::device::query_device,
+        "peerdma_mlx5dv_reg_dmabuf_mr" => mlx5dv::data_direct::reg_dmabuf_mr,
     }
     "IBVERBS_1.0" {
         "ibv_create_comp_channel" => channel::ibv_create_comp_channel,

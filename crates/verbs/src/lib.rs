@@ -41,6 +41,7 @@ mod fork;
 mod lives;
 mod marshal;
 mod memory;
+mod mlx5dv;
 mod mr;
 mod mr_fd;
 mod mw;

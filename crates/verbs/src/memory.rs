@@ -3,6 +3,7 @@
 use crate::drm;
 use crate::env::{self, PeerDirect};
 use crate::ffi::{Errno, Res};
+use dmabuf::Hold;
 use pcie::{Function, Platform, Role};
 use std::ffi::c_int;
 use std::sync::{Arc, Once, OnceLock};
@@ -48,14 +49,27 @@ fn read_place() -> Option<Place> {
     Some(Place { hca: hca?, platform })
 }
 
-/// Ports of the HCA.
-pub fn ports() -> u32 {
-    place().map_or(1, |place| place.hca.ports)
+/// The HCA's function. ENODEV without a platform to sit in.
+pub fn hca() -> Res<&'static Function> {
+    Ok(&place()?.hca)
 }
 
-/// Whether Address Translation Services of the HCA are on.
-pub fn ats() -> bool {
-    place().is_ok_and(|place| place.hca.ats == Some(true))
+/// Plugs in the HCA's Data Direct function, where the platform has one.
+pub fn plug_data_direct(device: &hca::Device) -> Res<()> {
+    let Place { platform, hca } = place()?;
+    if let Some(function) = platform.data_direct_of(hca) {
+        device.plug_data_direct(function)?;
+    }
+    Ok(())
+}
+
+/// Path of a function in sysfs, without the leading `/sys`.
+pub fn sysfs_path(function: &Function) -> Res<String> {
+    let machine = place()?.platform.machine();
+    let mut bridges: Vec<_> =
+        machine.upwards(function).skip(1).map(|f| f.address.to_string()).collect();
+    bridges.reverse();
+    Ok(format!("/{}", sysfs::pci_directory(&bridges, &function.address.to_string())))
 }
 
 /// The GPU at an address of the platform.
@@ -67,11 +81,6 @@ pub fn gpu(address: pcie::Address) -> Res<&'static Function> {
 pub fn gpu_number(number: u32) -> Res<pcie::Address> {
     let gpu = place()?.platform.with_role(Role::Gpu).nth(number as usize);
     gpu.map(|gpu| gpu.address).ok_or(Errno(libc::ENODEV))
-}
-
-/// Whether there is a platform to sit in; ENODEV otherwise.
-pub fn check() -> Res<()> {
-    place().map(drop)
 }
 
 /// Lets other processes see the routes of the device's functions. Without room for that they are still counted.
@@ -165,6 +174,20 @@ pub fn dmabuf(
     let Place { platform, hca } = place()?;
     let hold = env::dmabuf_hold()?;
     Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform, hold)?)
+}
+
+/// The same, pinned, as another function of the platform reaches it.
+pub fn dmabuf_as(
+    function: &Function,
+    registry: &registry::Client,
+    fd: c_int,
+    offset: u64,
+    len: u64,
+    access: AccessFlags,
+) -> Res<Arc<Umem>> {
+    let platform = &place()?.platform;
+    let hold = Hold::Pinned;
+    Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, function, platform, hold)?)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub enum Kind {
     User,
     /// A dma-buf.
     DmaBuf,
+    /// A dma-buf that the Data Direct function reaches.
+    DataDirect,
     /// Device memory.
     Device,
     /// The null region.
@@ -133,11 +135,23 @@ pub fn dmabuf_backing(
     Ok(Backing { kind: Kind::DmaBuf, umem, addr: offset, length, iova })
 }
 
-/// Files a new registration and makes its C struct.
+/// Gives a new registration a key, and files it.
 pub fn install(pd: &Pd, backing: Backing, access: AccessFlags) -> Res<*mut ibv_mr> {
     let Backing { kind, umem, addr, length, iova } = backing;
     let context = pd.context()?;
     let hca = context.device().reg_mr(pd.hca()?, umem, iova, access)?;
+    file(pd, hca, kind, (addr, length, iova), access)
+}
+
+/// Files a region and makes its C struct.
+pub fn file(
+    pd: &Pd,
+    hca: Arc<hca::Mr>,
+    kind: Kind,
+    (addr, length, iova): (u64, u64, u64),
+    access: AccessFlags,
+) -> Res<*mut ibv_mr> {
+    let context = pd.context()?;
     let facts = Facts { kind, pd: pd.hca()?.id(), iova, length, access };
     let facts = Arc::new(Mutex::new(facts));
     let handle = context.ucontext().own(Owned::Mr(hca.clone(), facts.clone()));
@@ -226,7 +240,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     })
 }
 
-fn reg_dmabuf(
+/// Registers a part of a dma-buf.
+pub fn reg_dmabuf(
     pd: &Pd,
     offset: u64,
     length: u64,

@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr_fd(
         }
         // SAFETY: the program passes a live MR.
         let mr = unsafe { object::<Mr>(c) };
-        let is_fit = |mr: &Mr| matches!(mr.kind(), Kind::User | Kind::DmaBuf);
+        let is_fit = |mr: &Mr| matches!(mr.kind(), Kind::User | Kind::DmaBuf | Kind::DataDirect);
         let good_input = (access == 0 || flags & REREG_ACCESS != 0)
             && !(flags & REREG_PD != 0 && pd.is_null())
             && !(flags & REREG_TRANSLATION != 0 && length == 0);
@@ -120,6 +120,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr_fd(
 }
 
 fn rereg(mr: &Mr, flags: u32, pd: *mut ibv_pd, named: &Named, access: u32) -> Res<()> {
+    if mr.kind() == Kind::DataDirect && flags != 0 {
+        return Err(UNSUPPORTED);
+    }
     let (present, wanted) = (mr.umem()?, AccessFlags::from_bits_retain(access));
     let place = (named.start, named.iova);
     let flags = check::rereg_fd(flags, place, wanted, mr::OFFERED, &present)?;

@@ -1,0 +1,276 @@
+//! Data Direct: a second PCIe function of the HCA, a DMA engine by which its bytes take another way through the machine.
+//!
+//! As in `drivers/infiniband/hw/mlx5/data_direct.c`: the HCA and the function find each other by the VUID in the function's
+//! Vital Product Data, and only if `HCA_CAP.data_direct` is set. Then there are two keys of access mode PA for the function,
+//! one with relaxed ordering, in a protection domain of the driver. A registration attaches the dma-buf, pinned, as the
+//! function, and stacks two more keys over a PA key: a KSM key with the DMA addresses, still in the driver's domain, and
+//! over that a crossing key, which is the program's. When the function is unplugged every KSM key loses its memory; the
+//! program's keys live on and give access to nothing.
+//!
+//! Lock order: the state here, then the key table.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
+use crate::mkey_context::{MkeyContext, NO_QP};
+use crate::mr::Mr;
+use crate::pd::Pd;
+use crate::sabotage::{self, Sabotage};
+use crate::types::Access;
+use pcie::Function;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use umem::Umem;
+
+/// A key whose addresses are those the Data Direct function puts on the bus (access mode PA, length64).
+pub(crate) struct Physical {
+    pd: PdId,
+    access: Access,
+}
+
+/// A key over DMA addresses under a [`Physical`] key (access mode KSM).
+pub(crate) struct Ksm {
+    pd: PdId,
+    iova: u64,
+    access: Access,
+    physical: u32,
+    /// The attached memory; none once the function is gone.
+    memory: Option<Arc<Umem>>,
+}
+
+/// A program's key over a [`Ksm`] key (access mode CROSSING); its addresses begin at 0.
+pub(crate) struct Crossing {
+    pub(crate) pd: PdId,
+    access: Access,
+    target: u32,
+    len: u64,
+}
+
+/// The function that is plugged in, and its keys.
+#[derive(Clone)]
+struct Bound {
+    function: Function,
+    pd: PdId,
+    plain: u32,
+    relaxed: u32,
+}
+
+/// What a device has of Data Direct.
+#[derive(Default)]
+pub(crate) struct DataDirect {
+    bound: Mutex<Option<Bound>>,
+}
+
+impl DataDirect {
+    fn lock(&self) -> MutexGuard<'_, Option<Bound>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn all_rights() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
+}
+
+impl Device {
+    /// Plugs in a Data Direct function. It is bound only if this HCA may use one and the two have the same VUID; says whether
+    /// one is bound now.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when no key is left.
+    pub fn plug_data_direct(&self, function: &Function) -> Result<bool> {
+        self.alive()?;
+        let mut bound = self.data_direct.lock();
+        let is_ours = self.attr().data_direct
+            && function.vuid.as_ref().is_some_and(|vuid| *vuid == self.attr().vuid);
+        if bound.is_none() && is_ours {
+            let pd = self.alloc_pd()?.id();
+            let plain = self.create_physical(pd, false)?;
+            let relaxed = self.create_physical(pd, true).inspect_err(|_| {
+                self.keys().take_physical(plain);
+            })?;
+            *bound = Some(Bound { function: function.clone(), pd, plain, relaxed });
+        }
+        Ok(bound.is_some())
+    }
+
+    /// The key that mlx5_ib's `data_direct.c` creates.
+    fn create_physical(&self, pd: PdId, relaxed_ordering: bool) -> Result<u32> {
+        let context = MkeyContext {
+            data_direct: true,
+            a: true,
+            rw: true,
+            rr: true,
+            lw: true,
+            lr: true,
+            length64: true,
+            pd: pd.0,
+            qpn: NO_QP,
+            relaxed_ordering_write: relaxed_ordering,
+            relaxed_ordering_read: relaxed_ordering,
+            ..MkeyContext::default()
+        };
+        context
+            .check_data_direct(self.attr().data_direct)
+            .map_err(|_| Error::Invalid("the key of the Data Direct function is refused"))?;
+        let ordering = if relaxed_ordering { Access::RELAXED_ORDERING } else { Access::empty() };
+        self.keys().install(Entry::Physical(Physical { pd, access: all_rights() | ordering }))
+    }
+
+    /// Unplugs the function: once this returns, nothing reaches memory through it, and nothing that was registered with it can
+    /// be reached. Says whether there was one.
+    pub fn unplug_data_direct(&self) -> bool {
+        let mut bound = self.data_direct.lock();
+        let Some(gone) = bound.take() else { return false };
+        for memory in self.keys().take_crossed(&gone) {
+            memory.revoke();
+        }
+        true
+    }
+
+    /// The function that is plugged in and bound.
+    pub fn data_direct(&self) -> Option<Function> {
+        self.data_direct.lock().as_ref().map(|bound| bound.function.clone())
+    }
+
+    /// A region over a dma-buf that `attach` attaches, pinned, as the function it is given.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for an `iova` within a page, [`Error::Invalid`] without a function, those of `attach`,
+    /// [`Error::Invalid`] where the addresses end beyond 2^64, [`Error::NoMemory`] when no key is left.
+    pub fn reg_data_direct<E: From<Error>>(
+        &self,
+        pd: &Arc<Pd>,
+        iova: u64,
+        access: Access,
+        attach: impl FnOnce(&Function) -> std::result::Result<Arc<Umem>, E>,
+    ) -> std::result::Result<Arc<Mr>, E> {
+        let device = self.arc()?;
+        self.alive()?;
+        if !iova.is_multiple_of(umem::page_size()) || access.contains(Access::ON_DEMAND) {
+            return Err(Error::NotSupported("Data Direct needs an iova at a page's start").into());
+        }
+        let bound = self.data_direct.lock();
+        let bound = bound.as_ref().ok_or(Error::Invalid("no Data Direct function is bound"))?;
+        let memory = attach(&bound.function)?;
+        let len = iova.checked_add(memory.len()).ok_or(Error::Invalid("the range wraps"))?;
+        let relaxed = access.contains(Access::RELAXED_ORDERING);
+        let physical = if relaxed { bound.relaxed } else { bound.plain };
+        let ksm = Ksm { pd: bound.pd, iova, access, physical, memory: Some(memory.clone()) };
+        let target = self.keys().install(Entry::Ksm(ksm))?;
+        let crossing = Crossing { pd: pd.id(), access, target, len };
+        let key = self.keys().install(Entry::Crossing(crossing)).inspect_err(|_| {
+            self.keys().take_ksm(target);
+        })?;
+        Ok(Mr::stacked(device, pd, (key, target), memory, iova, access))
+    }
+}
+
+impl KeyTable {
+    fn take_physical(&self, key: u32) {
+        drop(self.write().take(key));
+    }
+
+    fn take_ksm(&self, key: u32) {
+        let entry = self.write().take(key);
+        if let Some(Entry::Ksm(Ksm { memory: Some(memory), .. })) = entry {
+            memory.revoke();
+        }
+    }
+
+    /// Removes a crossing key and the KSM key below it; returns once no access through them is in progress. `retract` runs
+    /// before the places can be used again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such key.
+    pub(crate) fn remove_stacked(
+        &self,
+        (key, ksm): (u32, u32),
+        retract: impl FnOnce(),
+    ) -> Result<()> {
+        let mut table = self.write();
+        if !matches!(table.find(key), Some(Entry::Crossing(_))) {
+            return Err(Error::Invalid("no such key"));
+        }
+        retract();
+        drop(table.take(key));
+        drop(table);
+        self.take_ksm(ksm);
+        Ok(())
+    }
+
+    /// Removes the keys of the function and takes the memory from every key over them.
+    fn take_crossed(&self, gone: &Bound) -> Vec<Arc<Umem>> {
+        let mut table = self.write();
+        table.take(gone.plain);
+        table.take(gone.relaxed);
+        let entries = table.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
+        let memory = |entry: &mut Entry| match entry {
+            Entry::Ksm(ksm) => ksm.memory.take(),
+            _ => None,
+        };
+        entries.filter_map(memory).collect()
+    }
+}
+
+impl Slots {
+    /// Checks an access to a crossing key and to the keys below it.
+    pub(crate) fn resolve_crossing(
+        &self,
+        crossing: &Crossing,
+        pd: PdId,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        check(crossing.pd == pd, crossing.access, access)?;
+        let end = va.checked_add(len).ok_or(KeyError::Range)?;
+        if end > crossing.len && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        self.resolve_ksm(self.ksm_of(crossing)?, va, len, access)
+    }
+
+    /// The same for all of it.
+    pub(crate) fn resolve_whole_crossing(
+        &self,
+        crossing: &Crossing,
+        pd: PdId,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let ksm = self.ksm_of(crossing)?;
+        let len = ksm.memory.as_ref().map_or(0, |memory| memory.len());
+        self.resolve_crossing(crossing, pd, ksm.iova, len, access)
+    }
+
+    fn ksm_of(&self, crossing: &Crossing) -> std::result::Result<&Ksm, KeyError> {
+        match self.find(crossing.target) {
+            Some(Entry::Ksm(ksm)) => Ok(ksm),
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
+    fn resolve_ksm(
+        &self,
+        ksm: &Ksm,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        // Without the key of the function a KSM key has nothing to translate to.
+        let Some(Entry::Physical(physical)) = self.find(ksm.physical) else {
+            return Err(KeyError::Unknown);
+        };
+        check(physical.pd == ksm.pd, physical.access & ksm.access, access)?;
+        let memory = ksm.memory.as_ref().ok_or(KeyError::Unknown)?;
+        MemRef::within(memory, ksm.iova, va, len)
+    }
+}
+
+fn check(same_pd: bool, granted: Access, wanted: Access) -> std::result::Result<(), KeyError> {
+    if !same_pd && !sabotage::on(Sabotage::SkipPdCheck) {
+        return Err(KeyError::ForeignPd);
+    }
+    if !granted.contains(wanted) && !sabotage::on(Sabotage::SkipKeyAccess) {
+        return Err(KeyError::Denied);
+    }
+    Ok(())
+}
