@@ -1,7 +1,8 @@
 /*
  * Regions by way of the Data Direct function (mlx5dv_reg_dmabuf_mr(3)), loaded from libmlx5 as NCCL loads it. argv[1] is a
  * GPU's node; argv[2] says what is expected: `works`, `none` where the HCA has no function that it may use, `plain` where
- * the device is no ConnectX, or `unplug`: then "unplug" and "replug" are printed, and a line is read after each.
+ * the device is no ConnectX, `unplug`: then "unplug" and "replug" are printed, and a line is read after each; or `move direct`
+ * and `move plain`: memory of the GPU is moved, and the bytes a second printed.
  */
 #include "gpu.h"
 
@@ -202,8 +203,43 @@ static void unplug(int fd)
 	row(REG, 0, ibv_dereg_mr(plain), "and the plain one");
 }
 
+enum { MOVED = 16 << 20, PIECE = 1 << 20, TIMES = 4 };
+
+static struct ibv_mr *moved(const char *node, int direct)
+{
+	struct ibv_mr *mr = reg_dmabuf_mr(pd, 0, MOVED, 0, export_buffer(node, MOVED), EVERYTHING, direct ? DIRECT : 0);
+	if (!mr)
+		fail("register what is moved");
+	return mr;
+}
+
+/* Moves memory within the GPU, there and back through the HCA. */
+static void move(const char *node, int direct)
+{
+	struct ibv_mr *from = moved(node, direct), *to = moved(node, direct);
+	double start = seconds();
+	for (int i = 0; i < TIMES * MOVED / PIECE; i++) {
+		uint64_t at = (uint64_t)i * PIECE % MOVED;
+		struct ibv_sge sge = { at, PIECE, from->lkey };
+		struct ibv_send_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					  .wr.rdma = { at, to->rkey } };
+		post(pair.a, &wr);
+		struct ibv_wc wc;
+		if (!wait_for(pair.a_cq, &wc, 20) || wc.status)
+			fail("move a piece");
+	}
+	printf("%.0f bytes a second\n", TIMES * (double)MOVED / (seconds() - start));
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 4 && !strcmp(argv[2], "move")) {
+		load();
+		open_first_device();
+		pair = new_pair(IBV_QPT_RC);
+		move(argv[1], !strcmp(argv[3], "direct"));
+		return 0;
+	}
 	if (argc != 3)
 		fail("arguments");
 	load();

@@ -1,7 +1,10 @@
 //! Data Direct: regions that the HCA's second function reads and writes, as programs of a ConnectX register them.
 
 use std::fs;
-use system::{Counters, Run, judged, skip};
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use system::{Counters, Namespace, Run, judged, peerdma, skip};
 
 /// On a machine with GPUs of its own the first beside them.
 const NODE: &str =
@@ -61,4 +64,98 @@ fn there_is_none_without_the_function_the_capability_or_the_identity() {
         Ok(run) => judged(run, 4),
         Err(reason) => skip!("{reason}"),
     };
+}
+
+/// The route counters of a program that moves memory within the first GPU of the ready-made platform with Data Direct, and the
+/// bytes a second it moved.
+fn moved(how: &str) -> Result<(Counters, f64), String> {
+    let counters = Counters::new();
+    let run = connectx(program(&format!("move {how}"))?);
+    // Slow enough for the links, and not this machine, to say how fast.
+    let run = run.option("--platform").option("grace").option("--pace=0.01");
+    let ended = run.env("PEERDMA_COUNTERS", counters.file()).finish().ok();
+    let rate = ended.stdout.split(' ').next().and_then(|rate| rate.parse().ok());
+    Ok((counters, rate.unwrap_or_else(|| panic!("no rate: {ended}"))))
+}
+
+#[test]
+fn with_data_direct_no_byte_crosses_a_root_complex_and_it_is_faster() {
+    let crossed = |counters: &Counters| -> u64 {
+        let text = counters.text();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("link root complex "));
+        lines.filter_map(|line| line.split_once(' ')?.1.parse::<u64>().ok()).sum()
+    };
+    let ((direct, direct_rate), (plain, plain_rate)) = match (moved("direct"), moved("plain")) {
+        (Ok(direct), Ok(plain)) => (direct, plain),
+        (Err(reason), _) | (_, Err(reason)) => skip!("{reason}"),
+    };
+    // A packet that is sent again is read again.
+    let bytes_moved = 64 << 20..66 << 20;
+    let is_moved = |route: Option<(u64, u64)>| {
+        route.is_some_and(|(read, written)| {
+            bytes_moved.contains(&read) && bytes_moved.contains(&written)
+        })
+    };
+    let route = bytes(&direct, "route 0008:03:00.0 0008:04:00.0 BUS_ADDR");
+    assert!(is_moved(route), "{}", direct.text());
+    assert_eq!(crossed(&direct), 0, "{}", direct.text());
+    let route = bytes(&plain, "route 0000:01:00.0 0008:04:00.0 THRU_HOST_BRIDGE");
+    assert!(is_moved(route), "{}", plain.text());
+    // Two root complexes, there and back.
+    assert!(bytes_moved.contains(&(crossed(&plain) / 4)), "{}", plain.text());
+    // 0.01 of 32 GB/s
+    assert!(plain_rate < 0.32e9, "{plain_rate}");
+    assert!(direct_rate > 1.3 * plain_rate, "{direct_rate} by Data Direct, {plain_rate} without");
+}
+
+/// Runs `peerdma` in the namespace and gives what it says.
+fn said_by_peerdma(host: &Namespace, line: &str) -> String {
+    let run = Run::program(peerdma()).args(&line.split(' ').collect::<Vec<_>>());
+    run.within(host).finish().ok().stdout
+}
+
+#[test]
+fn the_function_is_unplugged_and_replugged_under_a_running_program() {
+    if !system::is_root() {
+        skip!("namespaces cannot be made");
+    }
+    let run = match program("unplug < $FIFO") {
+        Ok(run) => connectx(run),
+        Err(reason) => skip!("{reason}"),
+    };
+    let host = Namespace::new("data-direct");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    let run = run.env("FIFO", &fifo).within(&host).limit(Duration::from_secs(60));
+    let running = run.start();
+    let mut tell = fs::File::options().write(true).open(&fifo).expect("the fifo");
+    for (word, state) in [("unplug", "unplugged"), ("replug", "plugged")] {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !running.stdout().ends_with(&format!("{word}\n")) {
+            assert!(Instant::now() < deadline, "{}", running.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let done = said_by_peerdma(&host, &format!("ctl {word} 0000:19:00.0"));
+        assert!(
+            done.starts_with("0000:19:00.0 of process ") && done.trim().ends_with(state),
+            "{done}"
+        );
+        let listed = said_by_peerdma(&host, "ctl --json");
+        assert!(listed.contains(&format!("\"state\": \"{state}\"")), "{listed}");
+        tell.write_all(b"done\n").expect("tell the program");
+    }
+    let ended = running.finish();
+    assert!(!ended.stdout.contains("NOT"), "{ended}");
+    assert!(ended.ok().stdout.ends_with(" rows, 0 wrong\n"));
+}
+
+#[test]
+fn who_names_no_function_is_told_how_to_find_one() {
+    if !system::is_root() {
+        skip!("namespaces cannot be made");
+    }
+    let host = Namespace::new("data-direct-none");
+    let ended = Run::program(peerdma()).args(&["ctl", "unplug", "all"]).within(&host).finish();
+    assert!(!ended.succeeded() && ended.stderr.contains("`peerdma ctl` lists them"), "{ended}");
 }

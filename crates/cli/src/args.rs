@@ -35,6 +35,7 @@ pub enum Command {
     Topo(Topo),
     Doctor(Doctor),
     Gpu(Gpu),
+    Ctl(Ctl),
     Platforms(Platforms),
     /// Print a shell completion script
     #[command(after_help = "\
@@ -233,6 +234,42 @@ Examples:
     },
 }
 
+/// Unplug the HCAs' Data Direct functions from programs that run, and plug them in again.
+///
+/// A program loses what it registered by Data Direct when the function goes: its handles stay, its transfers through them fail,
+/// and it can register nothing more that way until the function is back. Its other memory is not concerned.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma ctl
+  peerdma ctl unplug all
+  peerdma ctl unplug 4711
+  peerdma ctl replug 0000:19:00.0
+  peerdma ctl --json | jq '.functions[].state'")]
+pub struct Ctl {
+    /// As a JSON object
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do; without it the functions are listed.
+    #[command(subcommand)]
+    pub action: Option<CtlAction>,
+}
+
+/// What `peerdma ctl` does.
+#[derive(Subcommand, Debug)]
+pub enum CtlAction {
+    /// Take the function away
+    Unplug {
+        /// A process, a function's address, or `all`
+        which: String,
+    },
+    /// Plug it in again
+    Replug {
+        /// A process, a function's address, or `all`
+        which: String,
+    },
+}
+
 /// Where a buffer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GpuPlace {
@@ -382,6 +419,7 @@ Examples:
   peerdma demo --file /usr/bin/gdb
   peerdma demo --memory peer
   sudo peerdma demo --provider udmabuf
+  peerdma demo --memory dmabuf-data-direct --platform grace
   peerdma demo --size 256M --json | jq .write.bytes_per_second
   peerdma demo --trace demo.pcap --size 64K")]
 pub struct Demo {
@@ -440,6 +478,8 @@ pub enum MemoryKind {
     Dmabuf,
     /// The same, pinned where it is
     DmabufPinned,
+    /// The same, reached by the HCA's Data Direct function instead of the HCA's own
+    DmabufDataDirect,
     /// GPU memory registered by its address (Peer-Direct)
     Peer,
     /// Host memory whose pages are brought in on demand
@@ -453,7 +493,8 @@ pub enum MemoryKind {
 impl MemoryKind {
     /// Whether it is registered as a dma-buf.
     pub fn is_dmabuf(self) -> bool {
-        matches!(self, MemoryKind::Dmabuf | MemoryKind::DmabufPinned)
+        use MemoryKind::{Dmabuf, DmabufDataDirect, DmabufPinned};
+        matches!(self, Dmabuf | DmabufPinned | DmabufDataDirect)
     }
 }
 
@@ -528,6 +569,7 @@ impl std::fmt::Display for MemoryKind {
         f.write_str(match self {
             MemoryKind::Dmabuf => "dmabuf",
             MemoryKind::DmabufPinned => "dmabuf-pinned",
+            MemoryKind::DmabufDataDirect => "dmabuf-data-direct",
             MemoryKind::Peer => "peer",
             MemoryKind::Odp => "odp",
             MemoryKind::DevicePrivate => "device-private",

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod ctl;
 mod demo;
 mod docs;
 mod doctor;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Topo(arguments) => topo::topo(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Gpu(arguments) => gpu::gpu(&arguments),
+        Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
     };
     exit(outcome)

@@ -18,7 +18,7 @@ use crate::pd::Pd;
 use crate::sabotage::{self, Sabotage};
 use crate::types::Access;
 use pcie::Function;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use umem::Umem;
 
 /// A key whose addresses are those the Data Direct function puts on the bus (access mode PA, length64).
@@ -58,6 +58,8 @@ struct Bound {
 #[derive(Default)]
 pub(crate) struct DataDirect {
     bound: Mutex<Option<Bound>>,
+    /// The HCA's function, plugged in or not.
+    known: OnceLock<Function>,
 }
 
 impl DataDirect {
@@ -88,6 +90,8 @@ impl Device {
                 self.keys().take_physical(plain);
             })?;
             *bound = Some(Bound { function: function.clone(), pd, plain, relaxed });
+            self.directory().show_data_direct(function.address, true);
+            let _ = self.data_direct.known.set(function.clone());
         }
         Ok(bound.is_some())
     }
@@ -123,7 +127,19 @@ impl Device {
         for memory in self.keys().take_crossed(&gone) {
             memory.revoke();
         }
+        self.directory().show_data_direct(gone.function.address, false);
         true
+    }
+
+    /// Does what another process asked ([`crate::directory::Reader::ask_data_direct`]).
+    pub(crate) fn obey(&self) {
+        let Some((asked, plug)) = self.directory().asked() else { return };
+        match self.data_direct.known.get() {
+            // Without a key left it stays unplugged, and the directory says so.
+            Some(function) if plug => drop(self.plug_data_direct(function)),
+            _ => drop(self.unplug_data_direct()),
+        }
+        self.directory().done(asked);
     }
 
     /// The function that is plugged in and bound.
@@ -162,6 +178,12 @@ impl Device {
         })?;
         Ok(Mr::stacked(device, pd, (key, target), memory, iova, access))
     }
+}
+
+/// Name under which a member of the registry publishes the descriptor that makes it look what it is asked to do: whoever
+/// asks writes an 8-byte 1 to it.
+pub fn control_id(slot: u16) -> String {
+    format!("control-{slot}")
 }
 
 impl KeyTable {

@@ -2,7 +2,7 @@
 
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
-use crate::data_direct::DataDirect;
+use crate::data_direct::{DataDirect, control_id};
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
@@ -199,6 +199,8 @@ impl Device {
             this: this.clone(),
         });
         device.start_thread().map_err(OpenError::Thread)?;
+        // Without it nobody can ask anything of the device.
+        let _ = device.registry.publish(&control_id(slot), device.thread.fd());
         Ok(device)
     }
 
@@ -216,6 +218,7 @@ impl Device {
             for v6 in [false, true] {
                 self.registry.withdraw(&socket_id(self.slot, v6));
             }
+            self.registry.withdraw(&control_id(self.slot));
             self.registry.leave(self.slot);
         }
     }

@@ -9,12 +9,13 @@
 use crate::counters::{Count, Counter};
 use crate::key::{MAX_KEYS, Mkey};
 use crate::types::{QpState, QpType};
-use pcie::{PublishedRoute, RouteTable};
+use pcie::{Address, PublishedRoute, RouteTable};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use shm::Shm;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
@@ -37,7 +38,18 @@ mod head {
     pub const GUID: usize = 32;
     pub const NAME: usize = 64;
     pub const NAME_WORDS: usize = 8;
+    /// The Data Direct function: [`super::PRESENT`], [`super::PLUGGED`], its address.
+    pub const DATA_DIRECT: usize = 128;
+    /// What another process asks for it: a number that rises by 2, plus 1 to plug it in.
+    pub const ASKED: usize = 136;
+    /// The last of those that was done.
+    pub const DONE: usize = 144;
 }
+
+/// There is a Data Direct function.
+const PRESENT: u64 = 1 << 63;
+/// It is plugged in.
+const PLUGGED: u64 = 1 << 62;
 
 /// The directory of one device, written by its owner.
 #[derive(Debug)]
@@ -106,6 +118,24 @@ impl Directory {
     /// Notes the slot that the registry granted.
     pub fn set_slot(&self, slot: u16) {
         self.shm.word(head::SLOT).store(u64::from(slot), Relaxed);
+    }
+
+    /// Shows the Data Direct function, and whether it is plugged in.
+    pub(crate) fn show_data_direct(&self, function: Address, plugged: bool) {
+        let plugged = if plugged { PLUGGED } else { 0 };
+        self.shm.word(head::DATA_DIRECT).store(PRESENT | plugged | packed(function), Release);
+    }
+
+    /// What another process asked and was not done yet: its number, and whether to plug the function in.
+    pub(crate) fn asked(&self) -> Option<(u64, bool)> {
+        let asked = self.shm.word(head::ASKED).load(Acquire);
+        (asked != self.shm.word(head::DONE).load(Relaxed)).then_some((asked, asked & 1 == 1))
+    }
+
+    /// Tells that process that it is done.
+    pub(crate) fn done(&self, asked: u64) {
+        self.shm.word(head::DONE).store(asked, Release);
+        self.shm.wake(head::DONE);
     }
 
     fn write_entry(&self, at: usize, words: &[u64]) {
@@ -196,6 +226,17 @@ impl Count for Directory {
     }
 }
 
+/// An address below the two marks.
+fn packed(address: Address) -> u64 {
+    let Address { domain, bus, device, function } = address;
+    u64::from(domain) << 24 | u64::from(bus) << 16 | u64::from(device) << 8 | u64::from(function)
+}
+
+fn unpacked(word: u64) -> Address {
+    let byte = |shift: u32| (word >> shift) as u8;
+    Address { domain: (word >> 24) as u32, bus: byte(16), device: byte(8), function: byte(0) }
+}
+
 fn qp_at(number: u32) -> usize {
     QPS_AT + (number as usize % MAX_QPS) * ENTRY
 }
@@ -240,6 +281,36 @@ impl Reader {
     /// Node GUID.
     pub fn guid(&self) -> u64 {
         self.shm.word(head::GUID).load(Relaxed)
+    }
+
+    /// The Data Direct function, and whether it is plugged in.
+    pub fn data_direct(&self) -> Option<(Address, bool)> {
+        let word = self.shm.word(head::DATA_DIRECT).load(Acquire);
+        (word & PRESENT != 0).then(|| (unpacked(word), word & PLUGGED != 0))
+    }
+
+    /// Asks the device's process to plug its Data Direct function in or out. It looks when it is kicked, see
+    /// [`crate::control_id`]; the number is for [`Reader::wait_done`].
+    pub fn ask_data_direct(&self, plug: bool) -> u64 {
+        let next = |asked: u64| Some((asked & !1).wrapping_add(2) | u64::from(plug));
+        let word = self.shm.word(head::ASKED);
+        match word.fetch_update(AcqRel, Acquire, next) {
+            Ok(before) | Err(before) => (before & !1).wrapping_add(2) | u64::from(plug),
+        }
+    }
+
+    /// Waits until what was asked is done, for `limit` at most; says whether it is.
+    pub fn wait_done(&self, asked: u64, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        loop {
+            let done = self.shm.word(head::DONE).load(Acquire);
+            // A later one includes it.
+            if done >= asked {
+                return true;
+            }
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
+            self.shm.wait(head::DONE, done, left);
+        }
     }
 
     /// A device counter.

@@ -44,6 +44,7 @@ pub use advice::AdviceError;
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
 pub use counters::{Count, Counter};
 pub use cq::Cq;
+pub use data_direct::control_id;
 pub use device::AddressHandle;
 pub use device::{Device, DeviceConfig, OpenError};
 pub use error::{Error, Result};

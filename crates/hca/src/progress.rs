@@ -357,6 +357,7 @@ pub(crate) fn run(device: Weak<Device>) {
         if !awake {
             sleep(&device, relief);
         }
+        device.obey();
         let polled_ns = thread.polled_ns.load(Relaxed);
         relief = growing.next(device.now_ns().saturating_sub(polled_ns) < POLLS_NOW_NS);
         awake = relief.is_none() && {

@@ -39,6 +39,7 @@
 mod completion;
 mod context;
 mod cq;
+mod data_direct;
 mod error;
 mod ffi;
 mod gid;

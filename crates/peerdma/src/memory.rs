@@ -235,19 +235,23 @@ impl Pd {
                 "this libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34)",
             ));
         };
-        let size = size_of_region(len, iova)?;
-        // SAFETY: the domain is alive and the descriptor open; no memory of this program is named.
-        let raw = unsafe {
-            register(
-                self.inner.raw.as_ptr(),
-                offset,
-                size,
-                iova,
-                fd.as_raw_fd(),
-                access.bits() as libc::c_int,
-            )
-        };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_reg_dmabuf_mr"))?;
+        self.reg_dmabuf_by("ibv_reg_dmabuf_mr", len, iova, |pd, size| {
+            let (fd, access) = (fd.as_raw_fd(), access.bits() as libc::c_int);
+            // SAFETY: the domain is alive and the descriptor open; no memory of this program is named.
+            unsafe { register(pd, offset, size, iova, fd, access) }
+        })
+    }
+
+    /// A region over a dma-buf, by whichever call.
+    pub(crate) fn reg_dmabuf_by(
+        &self,
+        call: &'static str,
+        len: u64,
+        iova: u64,
+        register: impl FnOnce(*mut ffi::Pd, usize) -> *mut ffi::Mr,
+    ) -> Result<Mr<Dmabuf>> {
+        let raw = register(self.inner.raw.as_ptr(), size_of_region(len, iova)?);
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(call))?;
         let registration = Registration { pd: self.clone(), raw, iova, len };
         Ok(Mr { registration, memory: ManuallyDrop::new(Dmabuf { _private: () }) })
     }

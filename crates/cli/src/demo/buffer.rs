@@ -35,6 +35,11 @@ impl Buffer {
                 let mr = pd.reg_dmabuf(vram.fd(), 0, size, 0, access).map_err(refused)?;
                 Ok(Buffer::Dmabuf(vram, mr))
             }
+            MemoryKind::DmabufDataDirect => {
+                let vram = gpu.allocate(size)?;
+                let mr = pd.reg_dmabuf_data_direct(vram.fd(), 0, size, 0, access);
+                Ok(Buffer::Dmabuf(vram, mr.map_err(refused)?))
+            }
             MemoryKind::Peer => {
                 let vram = gpu.allocate(size)?;
                 let mapped = MappedBuffer::new(vram.fd(), size).map_err(failure::verbs)?;

@@ -10,7 +10,7 @@ mod protocol;
 mod report;
 pub mod vram;
 
-use crate::args::{DEMO_PEER, Demo, Memory, MemoryKind, ProviderKind, Side};
+use crate::args::{DEMO_PEER, Demo, Device, Memory, MemoryKind, Model, ProviderKind, Side};
 use crate::failure::{Context, Failure, Outcome};
 use crate::supervise::Interrupts;
 use crate::{settings, style, tree};
@@ -31,12 +31,13 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub fn demo(arguments: &Demo) -> Outcome {
     let memory = memory(arguments)?;
     let (file, size) = what_to_send(arguments)?;
-    let platform = tree::platform(&arguments.device)?;
+    let device = device(arguments);
+    let platform = tree::platform(&device)?;
     let interrupts = Interrupts::begin().what("cannot hold signals back")?;
-    let (session, lib) = settings::begin(&arguments.device)?;
+    let (session, lib) = settings::begin(&device)?;
     let tree_path = session.path().join("sysfs");
-    tree::write(&arguments.device, &tree_path)?;
-    let variables = settings::variables(&arguments.device, &lib, &tree_path)?;
+    tree::write(&device, &tree_path)?;
+    let variables = settings::variables(&device, &lib, &tree_path)?;
 
     let said = |side| session.path().join(format!("stderr-{}", side_name(side)));
     let start = |side, events: &Sender<Event>| -> Outcome<Peer> {
@@ -71,6 +72,15 @@ pub fn demo(arguments: &Demo) -> Outcome {
     drop(session);
     report.print(arguments.json);
     Ok(0)
+}
+
+/// The device of both sides: only a ConnectX has Data Direct.
+fn device(arguments: &Demo) -> Device {
+    let model = match arguments.memory {
+        MemoryKind::DmabufDataDirect => Model::Connectx,
+        _ => arguments.device.model,
+    };
+    Device { model, ..arguments.device.clone() }
 }
 
 /// Prints what the sides said on stderr, once where they said the same.

@@ -46,6 +46,8 @@ pub struct SideReport {
     hca_address: String,
     gpu_address: String,
     memory: Memory,
+    /// The function that reads and writes it.
+    by: String,
     /// What the HCA reaches.
     target: String,
     links: Vec<Link>,
@@ -71,7 +73,13 @@ impl SideReport {
             true => Target::Function(gpu.address),
             false => Target::HOST,
         };
-        let route = ends.and_then(|(hca, gpu)| platform.route(hca, target(gpu)).ok());
+        // Who reads and writes the memory.
+        let by = |hca| match memory.kind {
+            MemoryKind::DmabufDataDirect => platform.data_direct_of(hca),
+            _ => Some(hca),
+        };
+        let ways = ends.and_then(|(hca, gpu)| Some((by(hca)?, gpu)));
+        let route = ways.and_then(|(by, gpu)| platform.route(by, target(gpu)).ok());
         let mut names: Vec<String> = Vec::new();
         let on_route = route.iter().flat_map(|route| route.links()).map(ToString::to_string);
         for name in on_route.chain(counters.links().map(str::to_owned)) {
@@ -85,6 +93,7 @@ impl SideReport {
             hca_address: ends.map_or_else(String::new, |(hca, _)| hca.address.to_string()),
             gpu_address: ends.map_or_else(String::new, |(_, gpu)| gpu.address.to_string()),
             target: ends.map_or_else(String::new, |(_, gpu)| target(gpu).to_string()),
+            by: ways.map_or_else(String::new, |(by, _)| by.address.to_string()),
             memory,
             ready,
             counters,
@@ -124,6 +133,9 @@ impl SideReport {
         };
         let mut memory = vec![format!("{} in {}", self.memory, self.target)];
         memory.extend(buffers.iter().map(buffer));
+        if self.memory.kind == MemoryKind::DmabufDataDirect {
+            memory.push(format!("read and written by {}", self.by));
+        }
         if self.memory.kind == MemoryKind::DevicePrivate {
             let mapped = self.counters.value(Counter::PagePeerMapped);
             let fallback = self.counters.value(Counter::PagePeerFallback);
@@ -167,6 +179,7 @@ impl SideReport {
             "pages_brought_home": counters.value(Counter::PagePeerFallback),
             "buffers": ready.buffers,
             "route": self.route().map(|route| json!({
+                "function": route.function,
                 "map_type": route.map_type,
                 "read_bytes": route.read,
                 "written_bytes": route.written,
