@@ -7,7 +7,7 @@ use crate::kernel::KernelBuffer;
 use crate::{Error, Storage, fd};
 use descriptors::Kept;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A buffer; keeps its own reference, so the program may close its descriptor.
@@ -89,6 +89,7 @@ impl DmaBuf {
             generation: Arc::default(),
             faults: AtomicU64::new(0),
             pinned: None,
+            detached: AtomicBool::new(false),
         };
         match hold {
             Hold::Dynamic => {
@@ -147,6 +148,7 @@ pub struct Attachment {
     generation: Arc<AtomicU64>,
     faults: AtomicU64,
     pinned: Option<bool>,
+    detached: AtomicBool,
 }
 
 /// No generation: nothing is mapped.
@@ -223,8 +225,13 @@ impl std::fmt::Debug for Attachment {
     }
 }
 
-impl Drop for Attachment {
-    fn drop(&mut self) {
+impl Attachment {
+    /// Unmaps, unpins and detaches, now instead of when this is dropped. The caller sees to it that nobody is inside, or goes
+    /// inside afterwards.
+    pub fn detach(&self) {
+        if self.detached.swap(true, AcqRel) {
+            return;
+        }
         let exporter = &self.dmabuf.exporter;
         self.mapped.iter().flatten().flatten().for_each(|mapped| exporter.unmap(mapped));
         if let Some(revocable) = self.pinned
@@ -236,6 +243,12 @@ impl Drop for Attachment {
         dynamic.retain(|generation| generation.as_ptr() != Arc::as_ptr(&self.generation));
         drop(dynamic);
         exporter.detach();
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.detach();
     }
 }
 

@@ -172,6 +172,8 @@ fn static_importers_pin_and_dynamic_ones_are_told() {
     let dmabuf = DmaBuf::new(0, Box::new(Handle(counting.clone())));
     let fixed = attach(&platform, &dmabuf).unwrap();
     assert_eq!(counts(), [1, 0, 0]);
+    fixed.detach();
+    assert_eq!(counts(), [1, 1, 1]);
     drop(fixed);
     assert_eq!(counts(), [1, 1, 1]);
 

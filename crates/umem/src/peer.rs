@@ -10,7 +10,7 @@ use crate::umem::{Keep, Shared, Umem};
 use crate::{AccessFlags, RegError};
 use dmabuf::{AttachRequest, Attachment};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Knows some addresses of this process as its own (`struct peer_memory_client`).
 pub trait PeerClient: Send + Sync {
@@ -114,6 +114,7 @@ pub(crate) struct PeerHold {
     shared: Arc<Shared>,
     has_pages: AtomicBool,
     is_mapped: AtomicBool,
+    attachment: OnceLock<Arc<Attachment>>,
     pages: u64,
 }
 
@@ -126,6 +127,10 @@ impl std::fmt::Debug for PeerHold {
 impl PeerHold {
     fn unmap_and_put(&self) {
         if self.is_mapped.swap(false, AcqRel) {
+            if let Some(attachment) = self.attachment.get() {
+                // the owner may move the pages from here on
+                attachment.detach();
+            }
             self.memory.dma_unmap();
             self.listed.count(Count::DeregPages, self.pages);
             self.listed.count(Count::DeregBytes, self.pages * self.memory.page_size());
@@ -249,18 +254,27 @@ fn register(
     let page = memory.page_size();
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
     let pages = (end.ok_or(RegError::Overflow)? - addr / page * page) / page;
-    let shared = Shared::new();
     let (has_pages, is_mapped) = (AtomicBool::new(true), AtomicBool::new(false));
-    let hold = PeerHold { memory, listed, shared: shared.clone(), has_pages, is_mapped, pages };
+    let (shared, attachment) = (Shared::new(), OnceLock::new());
+    let hold = {
+        let shared = shared.clone();
+        PeerHold { memory, listed, shared, has_pages, is_mapped, attachment, pages }
+    };
     // from here on dropping undoes what was done
     let hold = Arc::new(hold);
     hold.memory.get_pages(Ticket(Arc::downgrade(&hold))).inspect_err(|_| {
         hold.has_pages.store(false, Release);
     })?;
     let PeerMapping { attachment, offset } = hold.memory.dma_map(request)?;
+    let attachment = Arc::new(attachment);
+    let _ = hold.attachment.set(attachment.clone());
     hold.is_mapped.store(true, Release);
     hold.listed.count(Count::RegPages, pages);
     hold.listed.count(Count::RegBytes, pages * page);
+    if shared.gate.is_shut() {
+        // invalidated before there was a mapping to give back
+        hold.unmap_and_put();
+    }
     let end = offset.checked_add(len).ok_or(RegError::Overflow)?;
     let translations = translations(&attachment, offset, end)?;
     let keep = Keep { attachment: Some(attachment), peer: Some(hold), ..Keep::default() };

@@ -31,7 +31,7 @@ struct Claimed {
     fails: bool,
 }
 
-struct Pages(Arc<mm::Mapping>);
+struct Pages(Arc<mm::Mapping>, Log);
 
 impl Exporter for Pages {
     fn name(&self) -> &str {
@@ -42,7 +42,9 @@ impl Exporter for Pages {
         let route = request.platform.route(request.function, Target::Function(gpu))?;
         Ok(Mapped { extents: vec![Extent { addr: self.0.addr(), len: self.0.len() }], route })
     }
-    fn unmap(&self, _mapped: &Mapped) {}
+    fn unmap(&self, _mapped: &Mapped) {
+        self.1.lock().unwrap().push("unmapped".into());
+    }
 }
 
 impl Claimed {
@@ -59,8 +61,13 @@ impl PeerMemory for Claimed {
     }
     fn dma_map(&self, request: &AttachRequest<'_>) -> Result<PeerMapping, RegError> {
         self.note("dma_map");
-        let pages = DmaBuf::new(self.bytes.len(), Box::new(Pages(self.bytes.clone())));
+        let pages =
+            DmaBuf::new(self.bytes.len(), Box::new(Pages(self.bytes.clone(), self.log.clone())));
         let attachment = pages.attach(request, Hold::Pinned)?;
+        if self.client == "hasty" {
+            let ticket = self.ticket.lock().unwrap().clone();
+            assert!(ticket.unwrap().invalidate());
+        }
         Ok(PeerMapping { attachment, offset: self.offset })
     }
     fn dma_unmap(&self) {
@@ -162,7 +169,7 @@ fn clients_are_asked_in_their_order_and_give_memory_by_a_route_of_its_own() {
     assert!(umem.is_peer() && !umem.is_dmabuf());
     assert!(rereg(2, (0, 0), RW, Offered::default(), &umem).is_ok());
     drop(umem);
-    assert_eq!(bench.log(), "owner dma_unmap, owner put_pages, owner release");
+    assert_eq!(bench.log(), "unmapped, owner dma_unmap, owner put_pages, owner release");
     assert_eq!(bench.counts(), [1, 1, 2, 2, 2 * PAGE, 2 * PAGE, 0]);
 }
 
@@ -176,7 +183,7 @@ fn what_nobody_claims_is_left_and_what_cannot_be_is_refused() {
     assert_eq!(bench.log(), "", "nobody is asked for nothing");
     let beyond = bench.ask(BASE + PAGE, 2 * PAGE).unwrap().unwrap_err();
     assert!(matches!(beyond, RegError::BeyondBuffer { .. }), "{beyond}");
-    assert!(bench.log().ends_with("owner dma_unmap, owner put_pages, owner release"));
+    assert!(bench.log().ends_with("unmapped, owner dma_unmap, owner put_pages, owner release"));
 }
 
 #[test]
@@ -197,13 +204,26 @@ fn an_invalidated_region_stops_and_late_tickets_do_nothing() {
     let ticket = bench.ticket();
     bench.log();
     assert!(ticket.invalidate());
-    assert_eq!(bench.log(), "owner dma_unmap, owner put_pages");
+    assert_eq!(bench.log(), "unmapped, owner dma_unmap, owner put_pages");
     assert_eq!(umem.enter().err(), Some(AccessError::Revoked));
     assert!(!ticket.invalidate(), "a second time");
     drop(umem);
     assert!(!ticket.invalidate(), "after the region is gone");
     assert_eq!(bench.log(), "owner release");
     assert_eq!(bench.counts(), [1, 1, 1, 1, PAGE, PAGE, 1]);
+}
+
+#[test]
+fn pages_that_are_taken_away_while_they_are_mapped_are_given_back_too() {
+    let bench = Bench::new();
+    bench.clients.unregister("owner");
+    assert!(bench.clients.register(bench.client("hasty", true, false)));
+    let umem = bench.ask(BASE, PAGE).unwrap().unwrap();
+    let order = "hasty put_pages, unmapped, hasty dma_unmap";
+    assert!(bench.log().ends_with(order), "not only when it is deregistered");
+    assert_eq!(umem.enter().err(), Some(AccessError::Revoked));
+    drop(umem);
+    assert_eq!(bench.log(), "hasty release");
 }
 
 #[test]

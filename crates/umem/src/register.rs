@@ -113,7 +113,7 @@ impl Umem {
             return Err(RegError::Pages(0));
         }
         let translations = translations(&attachment, offset, end)?;
-        let keep = Keep { attachment: Some(attachment), ..Keep::default() };
+        let keep = Keep { attachment: Some(Arc::new(attachment)), ..Keep::default() };
         let umem = Umem::assemble(Shared::new(), translations, access.wants_write(), keep);
         if umem.len() != len {
             return Err(RegError::BeyondBuffer { size: umem.len() + offset, end });

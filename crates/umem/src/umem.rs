@@ -67,7 +67,7 @@ impl mm::Invalidate for Shared {
 pub(crate) struct Keep {
     pub(crate) _registration: Option<mm::Registration>,
     pub(crate) _pinned: Option<mm::Pinned>,
-    pub(crate) attachment: Option<Attachment>,
+    pub(crate) attachment: Option<Arc<Attachment>>,
     /// Only of registrations whose pages are brought in on demand.
     pub(crate) mirror: Option<Arc<mm::Mirror>>,
     pub(crate) peer: Option<Arc<PeerHold>>,
@@ -158,7 +158,7 @@ impl Umem {
 
     /// How often an access found that the dma-buf had moved, and mapped it again.
     pub fn faults(&self) -> u64 {
-        self.keep.attachment.as_ref().map_or(0, Attachment::faults)
+        self.keep.attachment.as_ref().map_or(0, |attachment| attachment.faults())
     }
 
     /// Keeps the translations of this registration in a function's cache from now on, if its memory may move: an on-demand one, or
