@@ -8,6 +8,7 @@
 
 enum { LENGTH = 1 << 20, PAGE = 4096 };
 #define MOFED "MOFED core/peer_mem.c"
+#define HMM "kernel-facts 6, hmm_range_fault of VM_PFNMAP"
 #define UMEM "ib_umem_get: pin_user_pages of a VM_PFNMAP mapping"
 
 static unsigned long counter(const char *file)
@@ -38,7 +39,54 @@ static void refused(unsigned char *mapped)
 	equal(MOFED, 0, counter("num_alloc_mrs"), "nobody was asked");
 }
 
-static void registered(int gpu, unsigned char *mapped)
+/* A write of the first page of an on-demand region, and how it ends. */
+static void paged(struct ibv_mr *mr, unsigned char *at, enum ibv_wc_status want, const char *what)
+{
+	static unsigned char page[PAGE] = { 1 };
+	host_mr = ibv_reg_mr(pd, page, PAGE, LOCAL);
+	pair = new_pair(IBV_QPT_RC);
+	transfer(IBV_WR_RDMA_WRITE, 0, mr, at, PAGE);
+	completes(HMM, pair.a_cq, IBV_WR_RDMA_WRITE, want, "%s", what);
+	end_pair(pair);
+	ibv_dereg_mr(host_mr);
+}
+
+/* Registered on demand there is nothing that a fault could bring in. */
+static void on_demand(int gpu)
+{
+	unsigned char *host = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *mapped = map_buffer(gpu, new_buffer(gpu, LENGTH), LENGTH);
+	memset(mapped, 3, LENGTH);
+	struct ibv_mr *mr = ibv_reg_mr(pd, mapped, LENGTH, EVERYTHING | IBV_ACCESS_ON_DEMAND);
+	row(HMM ", snapshot", 0, mr ? 0 : errno, "an on-demand region of GPU memory");
+	if (!mr || host == MAP_FAILED)
+		fail("regions");
+	struct ibv_sge all = { (uintptr_t)mapped, LENGTH, mr->lkey };
+	row(HMM, EFAULT, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &all, 1), "prefetch it");
+	row(HMM, 0, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH, &all, 1),
+	    "prefetch what is there");
+	paged(mr, mapped, IBV_WC_REM_ACCESS_ERR, "write to it");
+	holds(HMM, mapped[0] == 3, "nothing was written");
+	munmap(mapped, LENGTH);
+	if (mmap(mapped, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != mapped)
+		fail("host memory in its place");
+	paged(mr, mapped, IBV_WC_SUCCESS, "write to host memory in its place");
+	holds(HMM, mapped[0] == 1, "it is there");
+	ibv_dereg_mr(mr);
+
+	mr = ibv_reg_mr(pd, host, LENGTH, EVERYTHING | IBV_ACCESS_ON_DEMAND);
+	paged(mr, host, IBV_WC_SUCCESS, "write to host memory on demand");
+	union gem_mmap map = { .handle = new_buffer(gpu, LENGTH) };
+	if (ioctl(gpu, GEM_MMAP, &map) ||
+	    mmap(host, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, gpu, (off_t)map.offset) != host)
+		fail("map a GPU's buffer over it");
+	paged(mr, host, IBV_WC_REM_ACCESS_ERR, "write after GPU memory was mapped over it");
+	holds(HMM, host[0] == 0, "nothing was written there");
+	ibv_dereg_mr(mr);
+	munmap(host, LENGTH);
+}
+
+static void registered(unsigned char *mapped)
 {
 	unsigned char *host = malloc(2 * LENGTH);
 	host_mr = ibv_reg_mr(pd, host, 2 * LENGTH, LOCAL);
@@ -84,7 +132,6 @@ static void registered(int gpu, unsigned char *mapped)
 		fail("map host memory there");
 	row(UMEM, 0, POINTER(ibv_dereg_mr, ibv_reg_mr(pd, mapped + LENGTH - PAGE, PAGE, LOCAL)), "host memory in its place");
 	equal(MOFED, 2, counter("num_alloc_mrs"), "which is not the client's");
-	close(gpu);
 }
 
 int main(int argc, char **argv)
@@ -97,6 +144,8 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[2], "off"))
 		refused(mapped);
 	else
-		registered(gpu, mapped);
+		registered(mapped);
+	on_demand(gpu);
+	close(gpu);
 	return finish();
 }

@@ -130,7 +130,7 @@ fn peers() -> &'static PeerClients {
 pub fn user(addr: u64, len: u64, iova: u64, access: AccessFlags) -> Res<Arc<Umem>> {
     let Place { platform, hca } = place()?;
     if access.contains(AccessFlags::ON_DEMAND) {
-        let pages = Arc::new(mm::ProcessPages);
+        let pages = Arc::new(drm::HostPages);
         let range = (addr, len, iova);
         return Ok(Umem::on_demand(&space(), pages, range, access, hca, platform)?);
     }

@@ -6,10 +6,12 @@
 //! whose control block it makes known.
 
 mod cpu_map;
+mod pages;
 mod peer;
 mod request;
 
 pub use cpu_map::is_device_memory;
+pub use pages::HostPages;
 pub use peer::GpuPeer;
 
 use crate::engine::{self, Engine};
