@@ -49,7 +49,7 @@ fn make() -> std::io::Result<PathBuf> {
     // Unpacked is enough: what configuring the packages would add, takes minutes and serves no program here.
     let mut fetch = Command::new("timeout");
     fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
-    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(crate::apt::mirror());
+    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(vm::apt::mirror());
     run(&mut fetch)?;
     let unpack =
         "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";

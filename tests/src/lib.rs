@@ -4,7 +4,6 @@
 //! guest are made for one test and gone with it.
 #![forbid(unsafe_code)]
 
-mod apt;
 mod c;
 mod capture;
 mod container;
@@ -16,7 +15,6 @@ mod namespace;
 mod rows;
 mod run;
 
-pub use apt::Apt;
 pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
 pub use container::Container;
@@ -26,6 +24,7 @@ pub use meeting::{converse, listening, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
 pub use run::{Finished, Run, Running, User, peerdma, shared_dir};
+pub use vm::apt::Apt;
 
 /// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.
 #[macro_export]

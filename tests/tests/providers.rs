@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use system::lab::{Guest, Kernel};
+use system::lab::{Guest, newest_kernel};
 use system::{Run, peerdma, skip};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -17,7 +17,7 @@ fn the_kernels_buffers_are_written_and_read_by_rdma() {
         Err(reason) => skip!("{reason}"),
     };
     let guest =
-        Kernel::newest().and_then(|kernel| Guest::boot_kernel(&kernel, &[&program, peerdma()]));
+        newest_kernel().and_then(|kernel| Guest::boot_kernel(&kernel, &[&program, peerdma()]));
     let guest = match guest {
         Ok(guest) => guest,
         Err(reason) => skip!("{reason:#}"),

@@ -10,7 +10,7 @@ mod suite;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use system::lab::{Guest, Kernel};
+use system::lab::{Guest, newest_kernel, own_kernel};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the project", version)]
@@ -112,7 +112,7 @@ fn run(cli: Cli) -> Result<bool> {
 }
 
 fn lab(newest: bool, script: &[String]) -> Result<bool> {
-    let kernel = if newest { Kernel::newest()? } else { Kernel::of_distribution()? };
+    let kernel = if newest { newest_kernel()? } else { own_kernel()? };
     let guest = Guest::boot_kernel(&kernel, &[])?;
     let script = if script.is_empty() { "ibv_devinfo; rdma link".into() } else { script.join(" ") };
     let (status, said) = guest.script(&script, std::time::Duration::from_secs(600))?;

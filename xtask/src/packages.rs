@@ -28,7 +28,6 @@ const NEEDED: &[(&str, &str)] = &[
     ("tshark", "captures and their dissection"),
     ("qemu-system-x86", "the lab"),
     ("busybox-static", "the lab"),
-    ("cpio", "the lab"),
     ("xz-utils", "the lab"),
     ("zstd", "the lab"),
     ("binutils", "the symbol check"),

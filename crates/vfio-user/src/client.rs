@@ -10,11 +10,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use umem::AccessError;
 
-/// Bytes before the data in a DMA_READ's reply and in a DMA_WRITE: the address (8) and the count.
-/// QEMU declares the count with 4 bytes and puts the data right behind it; the specification says 8 bytes.
-const DMA_HEAD: usize = 12;
-/// What QEMU counts as the head of these messages: its structure's size, padding included.
-const DMA_HEAD_PADDED: usize = 16;
+/// Bytes before the data in a DMA_READ's reply and in a DMA_WRITE: the address and the count.
+const DMA_HEAD: usize = 16;
 
 /// The client of one connection.
 #[derive(Debug)]
@@ -115,8 +112,7 @@ impl Client {
         let most = self.max_data.load(Ordering::Relaxed);
         for (index, chunk) in src.chunks(most).enumerate() {
             let head = dma_head(addr + (index * most) as u64, chunk.len());
-            let data = [chunk, &[0; DMA_HEAD_PADDED - DMA_HEAD]].concat();
-            self.ask(command::DMA_WRITE, &head[..DMA_HEAD], &data).ok_or(AccessError::Fault)?;
+            self.ask(command::DMA_WRITE, &head, chunk).ok_or(AccessError::Fault)?;
         }
         Ok(())
     }
@@ -158,7 +154,7 @@ impl Waiting {
     }
 }
 
-/// Address and count. The count's upper half, which the specification has, is QEMU's padding: 0 either way.
+/// Address and count.
 fn dma_head(addr: u64, count: usize) -> Vec<u8> {
     Body::default().u64(addr).u64(count as u64).0
 }

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use umem::{AccessError, DmaSpace};
 
-/// Ranges that one client may map at a time: more than any IOMMU of QEMU's makes, less than would take all memory here.
-pub(crate) const MAX_RANGES: usize = 1 << 20;
+/// Ranges that one client may map at a time: as many as QEMU has as its own limit.
+pub(crate) const MAX_RANGES: usize = u16::MAX as usize;
 
 /// The ranges of one function.
 #[derive(Debug, Default)]

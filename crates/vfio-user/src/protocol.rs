@@ -9,8 +9,8 @@ pub const HEADER_LEN: usize = 16;
 pub const MAX_DATA: usize = 1 << 20;
 /// Most bytes of a message: the data, and the largest fixed part of a message that carries some.
 pub const MAX_MESSAGE: usize = HEADER_LEN + 64 + MAX_DATA;
-/// Descriptors that one message may carry.
-pub const MAX_FDS: usize = 64;
+/// Descriptors that one message may carry: as many as QEMU has as its own limit.
+pub const MAX_FDS: usize = 16;
 
 /// Commands.
 pub mod command {

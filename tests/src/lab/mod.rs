@@ -4,20 +4,21 @@
 //! real on both sides: translation between them would break the ICRC. The guest runs shell scripts sent to it over
 //! TCP.
 
+mod functions;
 mod image;
-mod kernel;
 
 use crate::Namespace;
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+pub use functions::{Booted, Lab, newest_kernel, own_kernel};
 pub use image::PACKAGES;
-pub use kernel::Kernel;
+pub use vm::Kernel;
 
 /// IPv4 address of the guest.
 pub const GUEST_V4: &str = "198.18.7.2";
@@ -46,7 +47,7 @@ impl Guest {
     /// # Errors
     /// When the lab cannot run here, with what is missing.
     pub fn boot(extra: &[&Path]) -> Result<Guest> {
-        Guest::boot_kernel(&Kernel::of_distribution()?, extra)
+        Guest::boot_kernel(&own_kernel()?, extra)
     }
 
     /// Boots a guest with a kernel, as [`Guest::boot`] does.
@@ -200,9 +201,4 @@ impl Drop for Guest {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
-}
-
-/// Where kernels are kept between runs.
-fn cache() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab")
 }

@@ -1,9 +1,13 @@
 //! Packages by apt: of this machine's own sources, or of other Debian releases from the same mirror. They are fetched and
 //! unpacked somewhere; nothing is installed, and this machine's own lists stay as they are.
 
-use anyhow::{Context, Result, bail};
+use crate::error::{At as _, Error, Result, run, run_text};
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// Debian releases that newer kernels and QEMUs come from, the preferred one last.
+pub const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// Packages that an [`Apt`] needs.
 pub const PROGRAMS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
@@ -28,17 +32,19 @@ impl Apt {
     /// # Errors
     /// This machine has no Debian mirror, or the mirror cannot be reached.
     pub fn of(suites: &[&str], folder: &Path) -> Result<Apt> {
-        let mirror =
-            mirror().context("this machine takes no packages from a Debian mirror (see apt)")?;
+        check()?;
+        let mirror = mirror().ok_or_else(|| {
+            Error::missing("this machine takes no packages from a Debian mirror", "see apt")
+        })?;
         for part in ["lists/partial", "cache/archives/partial"] {
-            std::fs::create_dir_all(folder.join(part))?;
+            fs::create_dir_all(folder.join(part)).at(folder)?;
         }
-        let folder = folder.canonicalize()?;
+        let folder = folder.canonicalize().at(folder)?;
         let sources: String =
             suites.iter().map(|suite| format!("deb {mirror} {suite} main\n")).collect();
-        std::fs::write(folder.join("sources.list"), sources)?;
+        fs::write(folder.join("sources.list"), sources).at(&folder)?;
         let folder = folder.display();
-        let preferred = suites.last().context("no suite")?;
+        let preferred = suites.last().copied().unwrap_or_default();
         let options = [
             format!("Dir::Etc::sourcelist={folder}/sources.list"),
             "Dir::Etc::sourceparts=-".to_owned(),
@@ -51,9 +57,10 @@ impl Apt {
             format!("APT::Default-Release={preferred}"),
         ];
         let apt = Apt { options: options.to_vec() };
-        let said = run(apt.command("apt-get").args(["update", "-q"]))?;
+        let said = run_text(apt.command("apt-get").args(["update", "-q"]))?;
         if let Some(line) = said.lines().find(|line| line.starts_with("Err:")) {
-            bail!("Debian's mirror cannot be reached: {line}");
+            let what = format!("Debian's mirror cannot be reached: {line}");
+            return Err(Error::missing(what, "see whether the network is there"));
         }
         Ok(apt)
     }
@@ -72,7 +79,7 @@ impl Apt {
     /// # Errors
     /// The package is not known.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
-        let said = run(self.command("apt-cache").args(["depends", package]))?;
+        let said = run_text(self.command("apt-cache").args(["depends", package]))?;
         let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         Ok(names.map(str::to_owned).collect())
     }
@@ -88,40 +95,60 @@ impl Apt {
     /// # Errors
     /// A package cannot be had.
     pub fn unpack(&self, packages: &[String], tree: &Path) -> Result<()> {
-        let downloads = tempfile::tempdir()?;
+        let downloads = tempfile::tempdir().doing("a temporary folder")?;
         let mut fetch = self.command("apt-get");
         run(fetch.current_dir(downloads.path()).args(["download", "-q"]).args(packages))?;
-        std::fs::create_dir_all(tree)?;
-        for entry in std::fs::read_dir(downloads.path())? {
-            run(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(tree))?;
+        unpack_folder(downloads.path(), tree)
+    }
+
+    /// Fetches a package and all that it needs, as if nothing were installed, and unpacks them into `tree`. Only for releases
+    /// other than this machine's ([`Apt::of`]).
+    ///
+    /// # Errors
+    /// A package cannot be had.
+    pub fn unpack_all(&self, package: &str, tree: &Path) -> Result<()> {
+        let downloads = tempfile::tempdir().doing("a temporary folder")?;
+        let partial = downloads.path().join("partial");
+        fs::create_dir(&partial).at(&partial)?;
+        let mut fetch = self.command("apt-get");
+        fetch.arg("-o").arg(format!("Dir::Cache::archives={}", downloads.path().display()));
+        let lone = ["Debug::NoLocking=true", "APT::Install-Recommends=false"];
+        lone.iter().for_each(|option| {
+            fetch.args(["-o", option]);
+        });
+        run(fetch.args(["install", "--download-only", "-y", "-q", package]))?;
+        unpack_folder(downloads.path(), tree)
+    }
+}
+
+/// Unpacks every package in a folder.
+fn unpack_folder(folder: &Path, tree: &Path) -> Result<()> {
+    fs::create_dir_all(tree).at(tree)?;
+    for entry in fs::read_dir(folder).at(folder)?.flatten() {
+        let file = entry.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg-deb").arg("-x").arg(file).arg(tree))?;
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+/// Whether this machine has what an [`Apt`] needs.
+pub(crate) fn check() -> Result<()> {
+    match PROGRAMS.into_iter().find(|program| crate::find_program(program).is_err()) {
+        None => Ok(()),
+        Some(missing) => Err(Error::missing(
+            format!("{missing} is not installed"),
+            "only Debian and its kin have it",
+        )),
     }
 }
 
 /// Where this machine takes its own Debian packages from.
-pub(crate) fn mirror() -> Option<String> {
+pub fn mirror() -> Option<String> {
     let format = "$(ORIGIN) $(LABEL) $(REPO_URI)";
     let targets =
         Command::new("apt-get").args(["indextargets", "--format", format]).output().ok()?;
     let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
     targets.lines().find_map(|line| line.strip_prefix("Debian Debian ")).map(str::to_owned)
-}
-
-/// Runs a command that must succeed; what it prints.
-pub(crate) fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{}: {}", words(command), said.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// A command without the settings that every call has.
-fn words(command: &Command) -> String {
-    let words = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
-    let words = words.iter().filter(|word| *word != "-o" && !word.contains("::"));
-    let words = words.map(|word| word.as_ref()).collect::<Vec<_>>().join(" ");
-    format!("{} {words}", command.get_program().to_string_lossy())
 }

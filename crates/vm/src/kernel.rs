@@ -1,17 +1,11 @@
-//! A guest's kernel: the distribution's own, or the newest that Debian backports to its next release, as packages unpacked
-//! under `target/lab`.
+//! A guest's kernel: the distribution's own, or the newest that Debian backports to its next release, as unpacked packages.
 
-use super::cache;
-use crate::apt::{Apt, PROGRAMS, run};
-use anyhow::{Context, Result, bail};
+use crate::apt::{self, Apt, SUITES};
+use crate::error::{At as _, Error, Result, run};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-
-/// Debian releases whose newest kernel [`Kernel::newest`] is, the preferred one last.
-const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// An unpacked kernel with its modules.
 #[derive(Clone, Debug)]
@@ -21,65 +15,69 @@ pub struct Kernel {
     tree: PathBuf,
 }
 
+/// A module as the kernel loads it.
+pub(crate) struct Module {
+    /// Its name, with underscores.
+    pub(crate) name: String,
+    /// The file, unpacked.
+    pub(crate) bytes: Vec<u8>,
+}
+
 impl Kernel {
-    /// This machine's distribution's.
+    /// This machine's distribution's, kept in the folder `store`.
     ///
     /// # Errors
     /// Why it cannot be had, in words.
-    pub fn of_distribution() -> Result<Kernel> {
-        Kernel::get("kernel", || Ok(Apt::own()))
+    pub fn of_distribution(store: &Path) -> Result<Kernel> {
+        Kernel::get(store, "kernel", || Ok(Apt::own()))
     }
 
-    /// The newest that Debian backports to its next release: 7.3 in November 2026. Needs a Debian mirror, on the first use.
+    /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in the folder `store`. Needs a Debian
+    /// mirror, on the first use.
     ///
     /// # Errors
-    /// Why it cannot be had, in words. A test skips with it.
-    pub fn newest() -> Result<Kernel> {
-        // Tried once: where there is no network, to find that out takes time.
-        static TRIED: OnceLock<Result<Kernel, String>> = OnceLock::new();
-        let lists = || Apt::of(&SUITES, &cache().join("newest-apt"));
-        let get = || {
-            let kernel = Kernel::get("newest-kernel", lists);
-            kernel.map_err(|error| format!("no newer kernel for the lab's guest: {error:#}"))
-        };
-        TRIED.get_or_init(get).clone().map_err(anyhow::Error::msg)
+    /// Why it cannot be had, in words.
+    pub fn newest(store: &Path) -> Result<Kernel> {
+        Kernel::get(store, "newest-kernel", || Apt::of(&SUITES, &store.join("newest-apt")))
     }
 
-    fn get(name: &str, apt: impl FnOnce() -> Result<Apt>) -> Result<Kernel> {
+    /// An installed one: its image, and its folder of modules, such as `/lib/modules/VERSION`.
+    ///
+    /// # Errors
+    /// Either is not there.
+    pub fn installed(image: &Path, modules: &Path) -> Result<Kernel> {
+        File::open(image).at(image)?;
+        fs::read_dir(modules).at(modules)?;
+        Ok(Kernel { image: image.to_owned(), tree: modules.to_owned() })
+    }
+
+    fn get(store: &Path, name: &str, apt: impl FnOnce() -> Result<Apt>) -> Result<Kernel> {
         if std::env::consts::ARCH != "x86_64" {
-            bail!("the lab's guest is an x86-64 one");
+            return Err(Error::missing("guests are x86-64 machines", "use one"));
         }
-        if let Some(missing) = PROGRAMS.into_iter().find(|program| !crate::has(program)) {
-            bail!("{missing} is not installed");
-        }
-        fs::create_dir_all(cache())?;
-        // One at a time, also among test processes.
-        let lock = File::create(cache().join(format!("{name}.lock")))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-        let tree = cache().join(name);
+        let _lock = crate::store::lock(store)?;
+        let tree = store.join(name);
         if !tree.join("complete").is_file() {
+            apt::check()?;
             let _ = fs::remove_dir_all(&tree);
             let apt = apt()?;
             apt.unpack(&packages(&apt)?, &tree)?;
-            File::create(tree.join("complete"))?;
+            File::create(tree.join("complete")).at(&tree)?;
         }
-        let image = image(&tree).context("the kernel's packages have no image")?;
+        let image = image(&tree).ok_or_else(|| {
+            Error::missing("the kernel's packages have no image", "name a kernel yourself")
+        })?;
         Ok(Kernel { image, tree })
     }
 
-    /// Unpacks the modules `names` into a folder, after those they depend on, and their order into its file `order`. One that
-    /// is built in is no file and needs nothing.
-    ///
-    /// # Errors
-    /// Files that cannot be read or written.
-    pub fn place_modules(&self, names: &[&str], to: &Path) -> Result<Vec<String>> {
+    /// The modules `names`, each after those it depends on. One that is built in is no file and needs nothing.
+    pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<Module>> {
         let known = modules(&self.tree)?;
-        let mut order = Vec::new();
+        let mut found = Vec::new();
         for name in names {
-            place_module(name, &known, to, &mut order)?;
+            add_module(name, &known, &mut found)?;
         }
-        fs::write(to.join("order"), order.join("\n") + "\n")?;
-        Ok(order)
+        Ok(found)
     }
 }
 
@@ -93,7 +91,7 @@ fn packages(apt: &Apt) -> Result<Vec<String>> {
         let packages = kinds.map(|kind| format!("linux-{kind}-{version}"));
         return Ok(packages.into_iter().filter(|name| apt.knows(name)).collect());
     }
-    bail!("no kernel package is known to apt (run `apt-get update`)")
+    Err(Error::missing("no kernel package is known to apt", "run apt-get update"))
 }
 
 /// In `/boot`, or beside the modules as Debian has it from Linux 7 on.
@@ -112,9 +110,9 @@ fn modules(tree: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut known = BTreeMap::new();
     let mut folders = vec![tree.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder)?.flatten() {
+        for entry in fs::read_dir(&folder).at(&folder)?.flatten() {
             let path = entry.path();
-            if entry.file_type()?.is_dir() {
+            if entry.file_type().at(&path)?.is_dir() {
                 folders.push(path);
             } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
                 known.insert(stem.replace('-', "_"), path);
@@ -124,29 +122,25 @@ fn modules(tree: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(known)
 }
 
-fn place_module(
+fn add_module(
     name: &str,
     known: &BTreeMap<String, PathBuf>,
-    to: &Path,
-    order: &mut Vec<String>,
+    found: &mut Vec<Module>,
 ) -> Result<()> {
     let name = name.replace('-', "_");
     let Some(path) = known.get(&name) else { return Ok(()) };
-    if order.contains(&name) {
+    if found.iter().any(|module| module.name == name) {
         return Ok(());
     }
-    let file = to.join(format!("{name}.ko"));
-    let unpack = match path.extension().and_then(|e| e.to_str()) {
-        Some("xz") => "xz -dc",
-        Some("zst") => "zstd -qdc",
-        _ => "cat",
+    let bytes = match path.extension().and_then(|e| e.to_str()) {
+        Some("xz") => run(Command::new("xz").arg("-dc").arg(path))?,
+        Some("zst") => run(Command::new("zstd").arg("-qdc").arg(path))?,
+        _ => fs::read(path).at(path)?,
     };
-    let line = format!("{unpack} \"$0\" > \"$1\"");
-    run(Command::new("sh").args(["-c", &line]).arg(path).arg(&file))?;
-    for needed in depends(&fs::read(&file)?) {
-        place_module(&needed, known, to, order)?;
+    for needed in depends(&bytes) {
+        add_module(&needed, known, found)?;
     }
-    order.push(name);
+    found.push(Module { name, bytes });
     Ok(())
 }
 

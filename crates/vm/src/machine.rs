@@ -1,0 +1,100 @@
+//! A machine as QEMU builds it: its PCIe tree, memory that other processes can map, and nothing that a guest of ours does not
+//! need.
+
+use std::path::{Path, PathBuf};
+
+/// A machine's options. Its devices sit below root ports and switches that are named here.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    kernel: PathBuf,
+    ram_disk: PathBuf,
+    /// Added to the kernel's command line.
+    pub kernel_options: String,
+    /// MiB of memory.
+    pub memory_mib: u32,
+    /// Whether functions get its memory as descriptors. Without, they reach it by messages: only to try that.
+    pub shares_memory: bool,
+    /// Processors.
+    pub processors: u32,
+    /// Model of processor, with its features.
+    pub processor: String,
+    /// Options of the machine type, such as `kernel-irqchip=split`.
+    pub machine_options: Vec<String>,
+    devices: Vec<String>,
+    ports: u8,
+}
+
+impl Machine {
+    /// A machine with a kernel and a RAM disk, 2 processors and 1 GiB.
+    pub fn new(kernel: &Path, ram_disk: &Path) -> Machine {
+        Machine {
+            kernel: kernel.to_owned(),
+            ram_disk: ram_disk.to_owned(),
+            kernel_options: String::new(),
+            memory_mib: 1024,
+            shares_memory: true,
+            processors: 2,
+            processor: "max".to_owned(),
+            machine_options: Vec::new(),
+            devices: Vec::new(),
+            ports: 0,
+        }
+    }
+
+    /// A device in QEMU's own words (`-device`).
+    pub fn device(&mut self, words: &str) {
+        self.devices.push(words.to_owned());
+    }
+
+    /// A root port.
+    pub fn root_port(&mut self, name: &str) {
+        self.ports += 1;
+        self.device(&format!("pcie-root-port,id={name},chassis={},slot={0}", self.ports));
+    }
+
+    /// A switch of so many ports below a root port or another switch's port; port `n` is named `{name}{n}`.
+    pub fn switch(&mut self, name: &str, above: &str, ports: u8) {
+        self.device(&format!("x3130-upstream,id={name},bus={above}"));
+        for port in 0..ports {
+            self.ports += 1;
+            self.device(&format!(
+                "xio3130-downstream,id={name}{port},bus={name},chassis={},slot={0}",
+                self.ports
+            ));
+        }
+    }
+
+    /// The function that is served at `socket`, below the port `above`.
+    pub fn function(&mut self, socket: &Path, above: &str) {
+        // In the form of JSON, because the socket is a structure. A path has no quotes or backslashes that we make.
+        let socket = socket.display();
+        self.device(&format!(
+            r#"{{"driver":"vfio-user-pci","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
+        ));
+    }
+
+    /// QEMU's options for it. Nobody sees its screen; what its serial ports are for the caller adds.
+    pub fn options(&self) -> Vec<String> {
+        let mut machine = vec!["q35".to_owned(), "memory-backend=ram".to_owned()];
+        machine.extend(self.machine_options.iter().cloned());
+        let kind = if self.shares_memory { "memfd,share=on" } else { "ram" };
+        let memory = format!("memory-backend-{kind},id=ram,size={}M", self.memory_mib);
+        let line = format!("console=ttyS0 quiet panic=-1 {}", self.kernel_options);
+        let mut options: Vec<String> =
+            ["-nodefaults", "-no-reboot", "-display", "none"].map(str::to_owned).to_vec();
+        let mut option = |name: &str, value: String| options.extend([name.to_owned(), value]);
+        option("-accel", "tcg,thread=multi".to_owned());
+        option("-machine", machine.join(","));
+        option("-cpu", self.processor.clone());
+        option("-smp", self.processors.to_string());
+        option("-m", self.memory_mib.to_string());
+        option("-object", memory);
+        option("-kernel", self.kernel.display().to_string());
+        option("-initrd", self.ram_disk.display().to_string());
+        option("-append", line.trim().to_owned());
+        for device in &self.devices {
+            option("-device", device.clone());
+        }
+        options
+    }
+}

@@ -1,0 +1,182 @@
+//! What a guest has in memory when it boots: busybox, modules, programs of this machine with the libraries they need.
+
+use crate::cpio::Archive;
+use crate::error::{At as _, Error, Result, run_text};
+use crate::kernel::Kernel;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where libraries for programs by name lie, in the order of this machine's own search.
+const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+/// Libraries that programs load by name: no listing of what they need shows them. glibc's `pthread_exit` wants this one.
+const LOADED_BY_NAME: [&str; 1] = ["libgcc_s.so.1"];
+
+/// A RAM disk under construction. Its first process is busybox's shell with the script `/init`.
+pub struct RamDisk {
+    archive: Archive,
+    added: BTreeSet<PathBuf>,
+}
+
+impl RamDisk {
+    /// One that has busybox and runs `init`.
+    ///
+    /// # Errors
+    /// There is no busybox that runs without libraries.
+    pub fn new(init: &str) -> Result<RamDisk> {
+        let busybox = find_program("busybox")
+            .map_err(|_| Error::missing("busybox is not installed", "install busybox-static"))?;
+        if !libraries(&busybox).is_empty() {
+            let what = "this machine's busybox needs libraries";
+            return Err(Error::missing(what, "install busybox-static"));
+        }
+        let mut archive = Archive::default();
+        for folder in ["bin", "etc", "proc", "sys", "dev", "tmp", "run", "root", "lib/modules"] {
+            archive.folder(folder);
+        }
+        // The kernel opens it for the first process before that can mount anything.
+        archive.device("dev/console", 5, 1);
+        archive.file("bin/busybox", 0o755, &fs::read(&busybox).at(&busybox)?);
+        archive.file("init", 0o755, init.as_bytes());
+        let mut disk = RamDisk { archive, added: BTreeSet::new() };
+        for name in LOADED_BY_NAME {
+            let places = LIBRARY_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+            if let Some(file) = places.into_iter().find(|file| file.is_file()) {
+                disk.copy(&file)?;
+            }
+        }
+        Ok(disk)
+    }
+
+    /// Adds modules, and those they depend on, to `/lib/modules`; in the order of its file `order` they can be loaded. Tells
+    /// which it added.
+    ///
+    /// # Errors
+    /// A module's file cannot be read.
+    pub fn modules(&mut self, kernel: &Kernel, names: &[&str]) -> Result<Vec<String>> {
+        let mut order = Vec::new();
+        for module in kernel.modules(names)? {
+            self.archive.file(&format!("lib/modules/{}.ko", module.name), 0o644, &module.bytes);
+            order.push(module.name);
+        }
+        self.archive.file("lib/modules/order", 0o644, (order.join("\n") + "\n").as_bytes());
+        Ok(order)
+    }
+
+    /// Adds a program of this machine by its name, and the libraries it needs, all where they lie here.
+    ///
+    /// # Errors
+    /// It is not installed, or cannot be read.
+    pub fn program(&mut self, name: &str) -> Result<()> {
+        let file = find_program(name)?;
+        self.with_libraries(&file)
+    }
+
+    /// Adds a program file to `/usr/bin`, and the libraries it needs where they lie here.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn own_program(&mut self, file: &Path) -> Result<()> {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for library in libraries(file) {
+            self.copy(&library)?;
+        }
+        self.archive.file(&format!("usr/bin/{name}"), 0o755, &fs::read(file).at(file)?);
+        Ok(())
+    }
+
+    /// Adds rdma-core's user-space driver `name`, such as `mlx5`.
+    ///
+    /// # Errors
+    /// It is not installed, or cannot be read.
+    pub fn verbs_driver(&mut self, name: &str) -> Result<()> {
+        let folders = LIBRARY_FOLDERS.iter().map(|folder| Path::new(folder).join("libibverbs"));
+        let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let wanted = format!("lib{name}-rdmav");
+        let library = entries
+            .map(|entry| entry.path())
+            .find(|file| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&wanted)))
+            .ok_or_else(|| {
+                let what = format!("rdma-core's driver for {name} is not installed");
+                Error::missing(what, "install ibverbs-providers")
+            })?;
+        self.with_libraries(&library)?;
+        self.copy(&Path::new("/etc/libibverbs.d").join(format!("{name}.driver")))
+    }
+
+    /// Adds a file or folder of this machine, with all that is in it, where it lies here.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn tree(&mut self, path: &Path) -> Result<()> {
+        if !path.is_dir() {
+            return self.copy(path);
+        }
+        self.archive.folder(&inside(path));
+        for entry in fs::read_dir(path).at(path)?.flatten() {
+            self.tree(&entry.path())?;
+        }
+        Ok(())
+    }
+
+    /// Adds a file with this content.
+    pub fn file(&mut self, name: &str, content: &[u8]) {
+        self.archive.file(name.trim_start_matches('/'), 0o644, content);
+    }
+
+    /// Adds a symbolic link.
+    pub fn link(&mut self, name: &str, target: &str) {
+        self.archive.link(name.trim_start_matches('/'), target);
+    }
+
+    /// Writes it to a file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(self, out: &Path) -> Result<()> {
+        fs::write(out, self.archive.finish()).at(out)
+    }
+
+    fn with_libraries(&mut self, file: &Path) -> Result<()> {
+        for library in libraries(file) {
+            self.copy(&library)?;
+        }
+        self.copy(file)
+    }
+
+    fn copy(&mut self, file: &Path) -> Result<()> {
+        if self.added.insert(file.to_owned()) {
+            let mode = fs::metadata(file).at(file)?.permissions().mode() & 0o777;
+            self.archive.file(&inside(file), mode, &fs::read(file).at(file)?);
+        }
+        Ok(())
+    }
+}
+
+/// A path of this machine as an archive names it.
+fn inside(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').to_owned()
+}
+
+/// The libraries that a program or library needs; none for one without.
+fn libraries(file: &Path) -> Vec<PathBuf> {
+    // It fails for a file that needs none.
+    let listing = run_text(Command::new("ldd").arg(file)).unwrap_or_default();
+    let words = listing.split_whitespace().filter(|word| word.starts_with('/'));
+    words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
+}
+
+/// A program of this machine by its name, as a shell finds it, and where system programs lie besides.
+///
+/// # Errors
+/// It is not installed.
+pub fn find_program(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/sbin", "/usr/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| Error::missing(format!("{name} is not installed"), "install it"))
+}

@@ -1,0 +1,138 @@
+//! Machines with functions of ours: the newest kernel in a QEMU that takes vfio-user functions.
+
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+use vm::{AGENT, Guest, Kernel, Machine, Qemu, RamDisk};
+
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Where kernels and QEMU are kept between runs.
+fn store() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab")
+}
+
+/// The kernel of this machine's distribution.
+///
+/// # Errors
+/// Why it cannot be had, in words. A test skips with it.
+pub fn own_kernel() -> Result<Kernel> {
+    Ok(Kernel::of_distribution(&store())?)
+}
+
+/// The newest kernel that Debian backports.
+///
+/// # Errors
+/// Why it cannot be had, in words. A test skips with it.
+pub fn newest_kernel() -> Result<Kernel> {
+    // Tried once: where there is no network, to find that out takes time.
+    static TRIED: OnceLock<Result<Kernel, String>> = OnceLock::new();
+    let get = || {
+        let kernel = Kernel::newest(&store());
+        kernel.map_err(|error| format!("no newer kernel for the lab's guest: {error}"))
+    };
+    TRIED.get_or_init(get).clone().map_err(anyhow::Error::msg)
+}
+
+/// What machines with functions are made of.
+pub struct Lab {
+    qemu: Qemu,
+    kernel: Kernel,
+    folder: tempfile::TempDir,
+}
+
+impl Lab {
+    /// The newest kernel, and a QEMU that takes functions.
+    ///
+    /// # Errors
+    /// Why one of them cannot be had, in words. A test skips with it.
+    pub fn new() -> Result<Lab> {
+        static TRIED: OnceLock<Result<Qemu, String>> = OnceLock::new();
+        let get = || Qemu::with_vfio_user(&store()).map_err(|error| error.to_string());
+        let qemu = TRIED.get_or_init(get).clone().map_err(anyhow::Error::msg)?;
+        Ok(Lab { qemu, kernel: newest_kernel()?, folder: tempfile::tempdir()? })
+    }
+
+    /// A path for a function's socket.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A machine whose guest has these modules loaded, programs of this machine and programs of the tests; `more` adds to its
+    /// RAM disk.
+    ///
+    /// # Errors
+    /// Something of it is not installed here.
+    pub fn machine(
+        &self,
+        modules: &[&str],
+        programs: &[&str],
+        own: &[&Path],
+        more: impl FnOnce(&mut RamDisk) -> vm::Result<()>,
+    ) -> Result<Machine> {
+        let mut disk = RamDisk::new(AGENT)?;
+        disk.modules(&self.kernel, modules)?;
+        for program in programs {
+            disk.program(program)?;
+        }
+        for program in own {
+            disk.own_program(program)?;
+        }
+        more(&mut disk)?;
+        let file = self.folder.path().join("initrd");
+        disk.write(&file)?;
+        Ok(Machine::new(&self.kernel.image, &file))
+    }
+
+    /// Boots it.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn boot(&self, machine: &Machine) -> Booted {
+        let guest = Guest::boot(&self.qemu, machine, BOOT_LIMIT);
+        Booted(guest.unwrap_or_else(|error| panic!("{error}")))
+    }
+}
+
+/// A guest of which a test expects that it answers.
+pub struct Booted(pub Guest);
+
+impl Booted {
+    /// What a script prints, and its exit status.
+    ///
+    /// # Panics
+    /// When the guest does not answer in time.
+    pub fn script(&self, script: &str) -> (i32, String) {
+        let mut said = Vec::new();
+        let status = self.0.run(script, LIMIT, |bytes| said.extend_from_slice(bytes));
+        let said = String::from_utf8_lossy(&said).into_owned();
+        match status {
+            Ok(status) => (status, said),
+            Err(error) => panic!("{script}\n{said}\n{error}"),
+        }
+    }
+
+    /// What a script that must succeed prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn output(&self, script: &str) -> String {
+        let (status, said) = self.script(script);
+        assert_eq!(status, 0, "{script}\n{said}\n{}", self.0.log());
+        said
+    }
+
+    /// Fails if the kernel warned of anything.
+    ///
+    /// # Panics
+    /// When it did.
+    pub fn assert_quiet(&self) {
+        let log = self.output("dmesg");
+        let bad =
+            ["WARNING:", "BUG:", "Oops", "Call Trace", "UBSAN", "KASAN", "general protection"];
+        let worst = log.lines().find(|line| bad.iter().any(|word| line.contains(word)));
+        assert!(worst.is_none(), "{}\n{log}", worst.unwrap_or_default());
+    }
+}
