@@ -346,6 +346,7 @@ Examples:
   peerdma topo --pair 0000:3b:00.0,mlx5_0 --pair 0000:5e:00.0,mlx5_0
   sudo peerdma topo --write-capture node17.tar.gz
   peerdma topo --from node17.tar.gz --svg node17.svg
+  sudo peerdma topo --acs 'xx100xx@0000:3b:00.0'    what a boot with pci=config_acs= would change
   lspci -Dnnvvv > node17.txt; peerdma topo --from node17.txt
   peerdma topo --json | jq '.pairs[] | select(.label == \"PIX\")'
 
@@ -358,6 +359,9 @@ pub struct Topo {
     /// Show the way between two devices, given by address or name; several show what each gets when all run at once
     #[arg(long, value_name = "GPU,NIC")]
     pub pair: Vec<String>,
+    /// Show the machine as it would be after a boot with pci=config_acs=VALUE: ACS bits, verdicts, IOMMU groups
+    #[arg(long, value_name = "VALUE")]
+    pub acs: Option<pcie::ConfigAcs>,
     /// Show all devices
     #[arg(long)]
     pub all: bool,
@@ -368,10 +372,10 @@ pub struct Topo {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Write what a machine shows of itself to one file, for --from elsewhere
-    #[arg(long, value_name = "FILE.tar.gz", conflicts_with_all = ["json", "svg", "pair", "all"])]
+    #[arg(long, value_name = "FILE.tar.gz", conflicts_with_all = ["json", "svg", "pair", "acs", "all"])]
     pub write_capture: Option<PathBuf>,
     /// Print the dump that rdma-core's rdma_topo reads
-    #[arg(long, conflicts_with_all = ["json", "svg", "pair", "all", "write_capture"])]
+    #[arg(long, conflicts_with_all = ["json", "svg", "pair", "acs", "all", "write_capture"])]
     pub rdma_topo: bool,
 }
 

@@ -1,61 +1,22 @@
 //! ACS on the way between two functions: what the bits do there, and the boot parameter that sets them.
 
-use pcie::{Acs, AcsBits, Address, Function, Kind, Machine};
+use pcie::{AcsBits, AcsSetting, Address, ConfigAcs, Function, Kind, Machine};
 
-/// Which bits a bridge should have, and which not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Requirement {
-    /// The bridge.
-    pub bridge: Address,
-    /// Bits that must be set.
-    pub set: AcsBits,
-    /// Bits that must not be.
-    pub clear: AcsBits,
-}
-
-impl Requirement {
-    /// Whether a bridge meets it; `None` if its bits were not read.
-    pub fn met(&self, machine: &Machine) -> Option<bool> {
-        match machine.function(self.bridge)?.acs {
-            Acs::Unknown => None,
-            Acs::Absent => Some(self.set.is_empty()),
-            Acs::Enabled(bits) => Some(bits.contains(self.set) && !bits.intersects(self.clear)),
-        }
-    }
-
-    /// The seven characters of `config_acs`: Direct Translated P2P first, Source Validation last.
-    fn mask(&self) -> String {
-        (0..7)
-            .rev()
-            .map(|bit| AcsBits::from_bits_truncate(1 << bit))
-            .map(|bit| match () {
-                () if self.set.contains(bit) => '1',
-                () if self.clear.contains(bit) => '0',
-                () => 'x',
-            })
-            .collect()
-    }
-}
-
-/// The boot parameter that meets requirements (kernel 6.11 and later; 6.15 or a stable fix for lists).
-pub fn config_acs(requirements: &[Requirement]) -> String {
-    let entries: Vec<String> = requirements
-        .iter()
-        .map(|requirement| format!("{}@{}", requirement.mask(), requirement.bridge))
-        .collect();
-    format!("pci=config_acs={}", entries.join(";"))
+/// The boot parameter that meets settings on a machine, and changes nothing else there.
+pub(crate) fn parameter(machine: &Machine, settings: Vec<AcsSetting>) -> String {
+    format!("pci=config_acs={}", ConfigAcs(settings).keeping(machine))
 }
 
 /// Redirect off where peer traffic shall turn round at the switch.
-pub(crate) fn without_redirect(bridges: &[Address]) -> Vec<Requirement> {
+pub(crate) fn without_redirect(bridges: &[Address]) -> Vec<AcsSetting> {
     let clear = AcsBits::RR | AcsBits::CR | AcsBits::EC;
-    let of = |&bridge| Requirement { bridge, set: AcsBits::empty(), clear };
+    let of = |&at| AcsSetting { at, set: AcsBits::empty(), clear };
     bridges.iter().map(of).collect()
 }
 
 /// What Data Direct needs of the switch that it shares with the GPU: completions of the side function and requests of the GPU go up,
 /// so that each travels the way that its address translation expects; the root port keeps all in one IOMMU group.
-pub(crate) fn data_direct(machine: &Machine, side: &Function, gpu: &Function) -> Vec<Requirement> {
+pub(crate) fn data_direct(machine: &Machine, side: &Function, gpu: &Function) -> Vec<AcsSetting> {
     let port_above = |function: &Function| {
         machine
             .upwards(function)
@@ -65,9 +26,7 @@ pub(crate) fn data_direct(machine: &Machine, side: &Function, gpu: &Function) ->
     };
     let root = machine.upwards(side).find(|f| f.kind == Kind::RootPort).map(|f| f.address);
     let common = AcsBits::SV | AcsBits::UF;
-    let of = |bridge: Option<Address>, set, clear| {
-        bridge.map(|bridge| Requirement { bridge, set, clear })
-    };
+    let of = |bridge: Option<Address>, set, clear| bridge.map(|at| AcsSetting { at, set, clear });
     [
         of(port_above(side), common | AcsBits::CR, AcsBits::RR),
         of(port_above(gpu), common | AcsBits::RR, AcsBits::CR),
@@ -108,16 +67,6 @@ pub(crate) fn translated(bits: AcsBits, ats: bool, relaxed_ordering: bool) -> Tr
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_boot_parameter_reads_from_left_to_right() {
-        let of = |at: &str, set, clear| Requirement { bridge: at.parse().unwrap(), set, clear };
-        let both = [
-            of("0020:02:00.0", AcsBits::SV | AcsBits::UF | AcsBits::CR, AcsBits::RR),
-            of("0039:00:00.0", AcsBits::DT, AcsBits::EC),
-        ];
-        assert_eq!(config_acs(&both), "pci=config_acs=xx110x1@0020:02:00.0;10xxxxx@0039:00:00.0");
-    }
 
     #[test]
     fn every_row_of_the_table() {

@@ -1,6 +1,6 @@
 //! Conditions that several mechanisms share.
 
-use crate::acs::{config_acs, without_redirect};
+use crate::acs::{parameter, without_redirect};
 use crate::importer::{self, Mode};
 use crate::{Condition, Facts, State, Version};
 use pcie::{Function, Machine, MapType, verdict};
@@ -138,7 +138,7 @@ pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
             what,
             State::Fails,
             format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
-            format!("boot with {}", config_acs(&without_redirect(&verdict.redirects))),
+            format!("boot with {}", parameter(machine, without_redirect(&verdict.redirects))),
         ),
         MapType::NotSupported => Condition::new(
             what,

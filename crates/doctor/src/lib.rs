@@ -17,7 +17,6 @@ mod importer;
 mod mechanisms;
 mod probe;
 
-pub use acs::{Requirement, config_acs};
 pub use facts::{Facts, Version};
 pub use finding::{Condition, Finding, Mechanism, Outcome, State};
 pub use mechanisms::examine;

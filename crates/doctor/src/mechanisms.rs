@@ -1,6 +1,6 @@
 //! The conditions of each mechanism, in the order in which a registration meets them.
 
-use crate::acs::{Translated, config_acs, data_direct, translated};
+use crate::acs::{Translated, data_direct, parameter, translated};
 use crate::conditions::{configured, imports, kernel, rdma_device, reaches, release};
 use crate::exporter::{self, Maker};
 use crate::importer::{self, Mode};
@@ -271,39 +271,44 @@ impl Pair<'_> {
             }
             _ => (State::Unknown, "iommu_group could not be read".into()),
         };
-        let requirements = data_direct(self.machine, side, self.gpu);
-        Condition::new(what, state, evidence, format!("boot with {}", config_acs(&requirements)))
+        let settings = data_direct(self.machine, side, self.gpu);
+        Condition::new(
+            what,
+            state,
+            evidence,
+            format!("boot with {}", parameter(self.machine, settings)),
+        )
     }
 
     fn side_acs(&self, side: &Function) -> Condition {
         let what = "ACS lets the two meet at their switch";
-        let requirements = data_direct(self.machine, side, self.gpu);
-        let met: Vec<Option<bool>> = requirements.iter().map(|r| r.met(self.machine)).collect();
+        let settings = data_direct(self.machine, side, self.gpu);
+        let met: Vec<Option<bool>> = settings.iter().map(|r| r.met(self.machine)).collect();
         let state = match () {
             () if met.contains(&Some(false)) => State::Fails,
             () if met.contains(&None) => State::Unknown,
             () => State::Holds,
         };
-        let bits = |r: &crate::Requirement| match self.machine.function(r.bridge).map(|f| f.acs) {
+        let bits = |r: &pcie::AcsSetting| match self.machine.function(r.at).map(|f| f.acs) {
             Some(Acs::Enabled(bits)) => {
                 let names: Vec<&str> = bits.iter_names().map(|(name, _)| name).collect();
                 format!(
                     "{} {}",
-                    r.bridge,
+                    r.at,
                     if names.is_empty() { "none".into() } else { names.join(" ") }
                 )
             }
-            Some(Acs::Absent) => format!("{} has no ACS", r.bridge),
-            _ => format!("{} not read", r.bridge),
+            Some(Acs::Absent) => format!("{} has no ACS", r.at),
+            _ => format!("{} not read", r.at),
         };
-        let evidence: Vec<String> = requirements.iter().map(bits).collect();
+        let evidence: Vec<String> = settings.iter().map(bits).collect();
         let remedy = match state {
             State::Unknown => {
                 "run the doctor as root: ACS is beyond the 64 bytes that others may read".to_owned()
             }
             _ => format!(
                 "boot with {} (6.15 or later, or a stable kernel with the fix of its list)",
-                config_acs(&requirements)
+                parameter(self.machine, settings)
             ),
         };
         Condition::new(what, state, evidence.join(", "), remedy)

@@ -231,6 +231,10 @@ fn acs_redirect_on_the_path() {
          pci0000:17 (8086:352a) is not on the kernel's list of those that route between ports\n  boot with \
          pci=config_acs=x0x00xx@0000:19:00.0;x0x00xx@0000:19:01.0\n"
     );
+    // what Linux set at boot and may stay is named, or it would be lost
+    let all = host.clone().file(&format!("{UP}/0000:19:01.0/config"), port(0x1d));
+    let said = all.says_of("dma-buf-pinned");
+    assert!(said.contains("=x0x00xx@0000:19:00.0;x0100x1@0000:19:01.0\n"), "{said}");
     // without root the bits are not known, and so is the verdict
     let short = |path: &str| host.files[path][..64].to_vec();
     let paths = [format!("{UP}/0000:19:00.0/config"), format!("{UP}/0000:19:01.0/config")];

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod config_acs;
+mod isolation;
 mod label;
 mod link;
 mod machine;
@@ -18,6 +20,8 @@ mod share;
 mod verdict;
 
 pub use address::{Address, BadAddress};
+pub use config_acs::{AcsSetting, BadConfigAcs, CannotConfigure, ConfigAcs};
+pub use isolation::iommu_groups;
 pub use label::{Label, labels};
 pub use link::{Link, LinkId, NoSuchLink};
 pub use machine::{Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError};

@@ -125,6 +125,8 @@ pub struct Function {
     pub best_link: Option<Link>,
     /// ACS.
     pub acs: Acs,
+    /// Bits of its ACS capability register: those that can be set at all.
+    pub acs_capable: Option<AcsBits>,
     /// Whether Address Translation Services are on.
     pub ats: Option<bool>,
     /// NUMA node that firmware names for it.
@@ -162,6 +164,7 @@ impl Function {
             link: None,
             best_link: None,
             acs: Acs::Unknown,
+            acs_capable: None,
             ats: None,
             numa_node: None,
             iommu_group: None,
@@ -269,6 +272,11 @@ impl Machine {
     /// The function at an address.
     pub fn function(&self, address: Address) -> Option<&Function> {
         self.functions.get(&address)
+    }
+
+    /// The same, to be changed in what does not make the tree.
+    pub(crate) fn function_mut(&mut self, address: Address) -> Option<&mut Function> {
+        self.functions.get_mut(&address)
     }
 
     /// The function itself, its upstream bridge, that one's, … up to the root bus (`pci_upstream_bridge`).

@@ -127,6 +127,7 @@ fn function(device: &Device, address: Address, below: Below, nodes: Option<u32>)
         link: device.link.or(link),
         best_link: device.best_link.or(best_link),
         acs: if device.config.is_empty() { Acs::Unknown } else { config.acs() },
+        acs_capable: config.acs_capable(),
         ats: config.ats(),
         numa_node: device.numa_node.or((nodes == Some(1)).then_some(0)),
         iommu_group: device.iommu_group,

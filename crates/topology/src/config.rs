@@ -126,6 +126,12 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// Bits that ACS can set; `None` if there is none or it was not read.
+    pub(crate) fn acs_capable(&self) -> Option<AcsBits> {
+        let at = self.extended(ACS).ok()??;
+        Some(AcsBits::from_bits_truncate(self.u16(at + 4)? as u8))
+    }
+
     /// Whether ATS is on; `None` if not read.
     pub(crate) fn ats(&self) -> Option<bool> {
         match self.extended(ATS) {
@@ -188,6 +194,7 @@ pub(crate) mod tests {
         put(0x50 + 0x12, &(4u16 | 8 << 4).to_le_bytes());
         put(0x100, &(0x0001u32 | 1 << 16 | 0x140 << 20).to_le_bytes()); // AER, then
         put(0x140, &(u32::from(ACS) | 1 << 16).to_le_bytes());
+        put(0x144, &(AcsBits::all() - AcsBits::EC).bits().to_le_bytes());
         put(0x146, &(AcsBits::RR | AcsBits::CR).bits().to_le_bytes());
         space.truncate(len);
         space
@@ -201,6 +208,7 @@ pub(crate) mod tests {
         assert_eq!(config.class(), Some(0x060400));
         assert_eq!(config.kind(), Some(Kind::RootPort));
         assert_eq!(config.acs(), Acs::Enabled(AcsBits::RR | AcsBits::CR));
+        assert_eq!(config.acs_capable(), Some(AcsBits::all() - AcsBits::EC));
         assert_eq!(config.ats(), Some(false));
         let (now, best) = config.links();
         assert_eq!(now, Link::lanes(16.0, 8).ok());

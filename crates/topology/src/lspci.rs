@@ -91,6 +91,8 @@ impl Device {
             function.best_link = link(rest);
         } else if let Some(rest) = after("ACSCtl:") {
             function.acs = Acs::Enabled(acs(rest));
+        } else if let Some(rest) = after("ACSCap:") {
+            function.acs_capable = Some(acs(rest));
         } else if let Some(rest) = after("ATSCtl:") {
             function.ats = Some(rest.contains("Enable+"));
         } else if let Some(rest) = after("NUMA node:") {
@@ -276,6 +278,7 @@ mod tests {
         let (port, gpu) = (of("17:00.0"), of("18:00.0"));
         assert_eq!(port.kind, Kind::RootPort);
         assert_eq!(port.acs, Acs::Enabled(AcsBits::SV | AcsBits::RR | AcsBits::CR | AcsBits::UF));
+        assert_eq!(port.acs_capable, Some(AcsBits::all() - AcsBits::EC - AcsBits::DT));
         assert_eq!(
             (port.link, port.best_link),
             (Link::lanes(8.0, 8).ok(), Link::lanes(8.0, 16).ok())

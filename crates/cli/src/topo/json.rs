@@ -1,7 +1,7 @@
 //! The machine as JSON. What is unknown is `null`.
 
 use super::{Pair, all_pairs, names, nearest};
-use pcie::{Acs, Below, Function, Link, LinkId, Machine};
+use pcie::{Acs, AcsBits, Below, Function, Link, LinkId, Machine};
 use serde_json::{Value, json};
 use topology::Capture;
 
@@ -59,7 +59,7 @@ fn function(machine: &Machine, function: &Function) -> Value {
     let acs = match function.acs {
         Acs::Unknown => Value::Null,
         Acs::Absent => json!("absent"),
-        Acs::Enabled(bits) => json!(bits.iter_names().map(|(name, _)| name).collect::<Vec<_>>()),
+        Acs::Enabled(bits) => json!(names_of(bits)),
     };
     json!({
         "address": function.address.to_string(),
@@ -80,11 +80,16 @@ fn function(machine: &Machine, function: &Function) -> Value {
         "link": function.link.map(link),
         "best_link": function.best_link.map(link),
         "acs": acs,
+        "acs_capable": function.acs_capable.map(names_of),
         "ats": function.ats,
         "vuid": function.vuid,
         "memory_bytes": function.memory_bytes,
         "bar_bytes": function.bar_bytes,
     })
+}
+
+fn names_of(bits: AcsBits) -> Vec<&'static str> {
+    bits.iter_names().map(|(name, _)| name).collect()
 }
 
 fn pair(machine: &Machine, pair: &Pair<'_>, share: Option<u64>) -> Value {

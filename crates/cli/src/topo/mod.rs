@@ -9,11 +9,11 @@ mod view;
 use crate::args::Topo;
 use crate::failure::{Context, Failure, Outcome};
 use crate::style;
-use pcie::{Function, Machine, Way, way};
+use pcie::{ConfigAcs, Function, Machine, Way, way};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
-use topology::{Error, Folder};
+use topology::{Capture, Error, Folder};
 
 /// A GPU or other provider, the adapter that reaches for it, and the way.
 pub struct Pair<'a> {
@@ -48,10 +48,13 @@ pub fn topo(arguments: &Topo) -> Outcome {
     if arguments.rdma_topo {
         return rdma_topo(arguments.from.as_deref());
     }
-    let capture = match &arguments.from {
+    let mut capture = match &arguments.from {
         Some(path) => topology::read(path).map_err(refused)?,
         None => topology::this_machine().map_err(refused)?,
     };
+    if let Some(acs) = &arguments.acs {
+        boot(&mut capture, acs)?;
+    }
     let machine = &capture.machine;
     let chosen = arguments
         .pair
@@ -73,6 +76,26 @@ pub fn topo(arguments: &Topo) -> Outcome {
         pairs => text::pairs(&capture, pairs),
     }
     Ok(0)
+}
+
+/// Makes the machine what it would be after a boot with `pci=config_acs=`.
+fn boot(capture: &mut Capture, acs: &ConfigAcs) -> Outcome<()> {
+    let machine = &capture.machine;
+    let booted = machine.booted_with(acs).map_err(|error| {
+        Failure::new(format_args!("cannot tell what pci=config_acs={acs} would do")).because(error)
+    })?;
+    capture.notes.push(format!("as after a boot with pci=config_acs={acs}"));
+    let left = acs.left_to_firmware(machine);
+    if !left.is_empty() {
+        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        capture.notes.push(format!(
+            "x is as firmware left it, which may differ from now at {}; to keep the bits: pci=config_acs={}",
+            left.join(", "),
+            acs.keeping(machine)
+        ));
+    }
+    capture.machine = booted;
+    Ok(())
 }
 
 /// Every GPU with every adapter.

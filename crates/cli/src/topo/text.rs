@@ -228,6 +228,11 @@ pub fn pairs(capture: &Capture, pairs: &[Pair<'_>]) {
         if !verdict.reason.is_empty() {
             fact("because", verdict.reason.clone());
         }
+        if let (Some(gpu), Some(nic)) = (pair.gpu.iommu_group, pair.nic.iommu_group) {
+            let both = || format!("both in group {gpu}");
+            let each = || format!("groups {gpu} and {nic}");
+            fact("IOMMU", if gpu == nic { both() } else { each() });
+        }
         for (index, &hop) in pair.way.links.iter().enumerate() {
             fact(if index == 0 { "path" } else { "" }, hop_text(machine, hop));
         }
