@@ -82,6 +82,18 @@ fn pages_behind_no_bar_fall_back_alone() {
     judged(on(&small, &format!("{} 1 small-bar", compiled!())), 15);
 }
 
+/// A peer's traffic goes on while the program forks, and neither disturbs a child's memory nor is disturbed by it.
+#[test]
+fn forks_under_traffic_leave_everybody_their_bytes() {
+    let program = match c_program("fork_odp") {
+        Ok(program) => program.display().to_string(),
+        Err(reason) => skip!("{reason}"),
+    };
+    judged(Run::hca(&format!("{program} 20")), 43);
+    need_faults!();
+    judged(Run::hca(&format!("{program} 20 private")), 63);
+}
+
 #[test]
 fn a_plain_user_hears_why_not() {
     if !is_root() {
