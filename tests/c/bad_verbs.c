@@ -3,12 +3,8 @@
  * goes wrong later, as a completion, is in bad_completions.c; changes of QP states are in bad_states.c.
  */
 #include "rows.h"
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define MAN(page) "man " page
-#define KERNEL(section) "kernel-facts " section
 static const char *uverbs = "Linux core/uverbs, rdma_core ERRNO 3";
 
 static struct ibv_context *other;
@@ -97,136 +93,6 @@ static void domains(void)
 	row(MAN("ibv_dealloc_td"), EBUSY, ibv_dealloc_td(thread), "dealloc a thread domain with a parent domain");
 	row(MAN("ibv_alloc_pd"), 0, ibv_dealloc_pd(parent), "dealloc the parent domain first");
 	row(MAN("ibv_dealloc_td"), 0, ibv_dealloc_td(thread), "dealloc the thread domain");
-	free(memory);
-}
-
-static int reg(uint64_t address, uint64_t length, unsigned access)
-{
-	return POINTER(ibv_dereg_mr, ibv_reg_mr(pd, (void *)address, length, access));
-}
-
-static int reg_iova(void *address, uint64_t length, uint64_t iova, unsigned access)
-{
-	return POINTER(ibv_dereg_mr, ibv_reg_mr_iova2(pd, address, length, iova, access));
-}
-
-static void registration(void)
-{
-	const char *facts = KERNEL("1");
-	char *memory = mmap(NULL, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uint64_t at = (uintptr_t)memory;
-	munmap(memory + 2 * 4096, 4096);
-	mprotect(memory + 4 * 4096, 4096, PROT_READ);
-	mprotect(memory + 6 * 4096, 4096, PROT_NONE);
-	row(facts, 0, reg(at, 8192, EVERYTHING), "register ordinary memory");
-	row(facts, 0, reg(at + 5, 3, LOCAL), "register three bytes");
-	row(facts, EFAULT, reg(0, 4096, LOCAL), "register at NULL");
-	row(facts, EFAULT, reg(at + 2 * 4096, 4096, 0), "register an unmapped page");
-	row(facts, EFAULT, reg(at, 4 * 4096, 0), "register across a hole");
-	row(facts, EFAULT, reg(at + 4096, 4097, 0), "register one byte into a hole");
-	row(facts, 0, reg(at + 4 * 4096, 4096, IBV_ACCESS_REMOTE_READ), "register a read-only page for reading");
-	row(facts, EFAULT, reg(at + 4 * 4096, 4096, LOCAL), "register a read-only page for writing");
-	row(facts, EFAULT, reg(at + 6 * 4096, 4096, 0), "register a PROT_NONE page");
-	row(facts, EFAULT, reg(0xffff800000000000, 4096, 0), "register an address of the kernel");
-	row(facts, EFAULT, reg(at, 1ull << 40, LOCAL), "register 2^40 bytes");
-	row(facts, EINVAL, reg(at, 1ull << 46, LOCAL), "register 2^34 pages");
-	row(facts, EINVAL, reg(at, 0, LOCAL), "register no byte, aligned");
-	row(facts, EINVAL, reg(at + 8, 0, LOCAL), "register no byte, unaligned");
-	row(facts, EINVAL, reg(at, UINT64_MAX, LOCAL), "register 2^64-1 bytes");
-	row(facts, EINVAL, reg(-4096, 8192, 0), "register across the end of the address space");
-	row(facts, EINVAL, reg(at, 4096, 1 << 10), "register with access bit 10");
-	row(facts, EINVAL, reg(at, 4096, 1u << 30), "register with access bit 30");
-	row(facts, EINVAL, reg(at, 4096, 1u << 31), "register with access bit 31");
-	row(facts, 0, reg(at, 4096, LOCAL | 1 << 25), "register with an optional access bit that nobody knows");
-	row(facts, 0, reg(at, 4096, LOCAL | IBV_ACCESS_RELAXED_ORDERING), "register with relaxed ordering");
-	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_WRITE), "register with remote write and no local write");
-	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_REMOTE_ATOMIC), "register with remote atomic and no local write");
-	row(facts, 0, reg(at, 4096, IBV_ACCESS_ON_DEMAND), "register on demand");
-	row(facts, EINVAL, reg(at, 4096, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_REMOTE_WRITE), "register on demand with remote write alone");
-	row(facts, 0, reg(at, 4096, LOCAL | 1 << 8), "register for flush to global visibility");
-	row(facts, EOPNOTSUPP, reg(at, 4096, LOCAL | 1 << 9), "register for flush to persistence");
-	row(facts, EINVAL, reg(at + 2 * 4096, 4096, 1 << 10), "unknown access beats an unmapped page");
-	row(facts, 0, reg_iova(memory, 4096, 0, LOCAL), "register with iova 0");
-	row(facts, 0, reg_iova(memory + 7, 40, 0x70000000007, LOCAL), "register with an iova of the same page offset");
-	row(facts, EINVAL, reg_iova(memory, 4096, 1, LOCAL), "register with an iova of another page offset");
-	row(facts, EINVAL, reg_iova(memory + 7, 40, 0x70000000000, LOCAL), "register unaligned memory with an aligned iova");
-	int file = memfd_create("short", 0);
-	char *beyond = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	row(facts, EFAULT, reg((uintptr_t)beyond, 4096, LOCAL), "register behind the end of a file");
-	munmap(beyond, 8192);
-	close(file);
-	munmap(memory, 8 * 4096);
-}
-
-static int reg_dmabuf(uint64_t offset, uint64_t length, uint64_t iova, int fd, int access)
-{
-	return POINTER(ibv_dereg_mr, ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access));
-}
-
-static void dmabuf_registration(void)
-{
-	const char *facts = KERNEL("3, check order");
-	int ends[2], file = memfd_create("ordinary", 0), disk = open("/proc/self/exe", O_RDONLY);
-	if (pipe(ends) || ftruncate(file, 8192))
-		fail("descriptors");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 1, -1, LOCAL), "dma-buf: page offsets differ, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(5, 4096, 4096, -1, IBV_ACCESS_ON_DEMAND), "dma-buf: page offsets differ, and on demand");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_ON_DEMAND), "dma-buf: on demand, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_MW_BIND), "dma-buf: window binding, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, LOCAL | IBV_ACCESS_ZERO_BASED), "dma-buf: zero based, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, 1 << 11), "dma-buf: unknown access, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, -1, IBV_ACCESS_REMOTE_WRITE), "dma-buf: remote write alone, and fd -1");
-	row(facts, EINVAL, reg_dmabuf(-4096ull, 8192, 0, -1, LOCAL), "dma-buf: offset and length overflow, and fd -1");
-	row(facts, EBADF, reg_dmabuf(0, 4096, 0, -1, LOCAL), "dma-buf: fd -1, the probe for support");
-	row(facts, EBADF, reg_dmabuf(0, 0, 0, -1, LOCAL), "dma-buf: fd -1, and length 0");
-	row(facts, EBADF, reg_dmabuf(0, 4096, 0, 987, LOCAL), "dma-buf: a descriptor that is not open");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, disk, 0), "dma-buf: an ordinary file");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, file, LOCAL), "dma-buf: an ordinary memfd");
-	row(facts, EINVAL, reg_dmabuf(0, 0, 0, file, LOCAL), "dma-buf: an ordinary memfd, and length 0");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, ends[0], LOCAL), "dma-buf: a pipe");
-	row(facts, EINVAL, reg_dmabuf(0, 4096, 0, context->async_fd, LOCAL), "dma-buf: the event descriptor");
-	close(ends[0]);
-	close(ends[1]);
-	close(file);
-	close(disk);
-}
-
-static void reregistration(void)
-{
-	enum { PD = IBV_REREG_MR_CHANGE_PD, ACCESS = IBV_REREG_MR_CHANGE_ACCESS, AT = IBV_REREG_MR_CHANGE_TRANSLATION };
-	const char *page = MAN("ibv_rereg_mr");
-	char *memory = aligned_alloc(4096, 8192);
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 8192, LOCAL);
-	struct ibv_pd *second = ibv_alloc_pd(context);
-	if (!mr || !second)
-		fail("an MR to change");
-	equal(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), "change nothing of an MR");
-	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, 1 << 4, NULL, NULL, 0, 0), "change something unknown");
-	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 0, 0), "change to no bytes");
-	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, NULL, 4096, 0), "change to address NULL");
-	equal(page, -IBV_REREG_MR_ERR_INPUT, -ibv_rereg_mr(mr, AT, NULL, memory, 4096, LOCAL), "give access without its flag");
-	row(page, 0, ibv_rereg_mr(mr, PD, second, NULL, 0, 0), "change the PD");
-	row(page, 0, ibv_rereg_mr(mr, PD | ACCESS, pd, NULL, 0, EVERYTHING), "change PD and access");
-	row(page, 0, ibv_rereg_mr(mr, AT, NULL, memory + 4096, 4096, 0), "change the memory");
-	equal(page, 1, ibv_rereg_mr(mr, ACCESS, NULL, NULL, 0, 1 << 10) < 0, "change to unknown access");
-	ibv_dereg_mr(mr);
-	mr = ibv_reg_mr(pd, memory, 8192, LOCAL);
-	equal(page, -IBV_REREG_MR_ERR_CMD, -ibv_rereg_mr(mr, AT, NULL, (void *)4096, 4096, 0), "change to unmapped memory");
-	row(page, 0, ibv_dereg_mr(mr), "an MR whose change failed is deregistered");
-	row(page, 0, ibv_dealloc_pd(second), "the other PD is free of the MR");
-	free(memory);
-}
-
-static void advice(void)
-{
-	char *memory = aligned_alloc(4096, 4096);
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 4096, LOCAL);
-	struct ibv_sge sge = { (uintptr_t)memory, 4096, mr->lkey };
-	row(KERNEL("7"), ENOENT, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1),
-	    "advise on an MR that is not on demand");
-	row(KERNEL("7"), EINVAL, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 1 << 5, &sge, 1), "advise with an unknown flag");
-	row(KERNEL("7"), EOPNOTSUPP, ibv_advise_mr(pd, 77, 0, &sge, 1), "unknown advice");
-	ibv_dereg_mr(mr);
 	free(memory);
 }
 
@@ -756,10 +622,6 @@ int main(void)
 	row(uverbs, 0, other == context, "two opens give two contexts");
 	device_and_port();
 	domains();
-	registration();
-	dmabuf_registration();
-	reregistration();
-	advice();
 	completion_queues();
 	shared_queues();
 	queue_pairs();

@@ -169,6 +169,11 @@ pub fn file(
 
 /// Registers program memory.
 pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<*mut ibv_mr> {
+    let on_demand = access & AccessFlags::ON_DEMAND.bits() != 0;
+    if on_demand && length == u64::MAX && addr != 0 {
+        // ibv_cmd_reg_mr, before the kernel sees it: everything starts at 0
+        return Err(INVALID);
+    }
     check::page_offset(addr, iova)?;
     let access = rights(access)?;
     install(pd, user_backing((addr, length, iova), access)?, access)
@@ -324,6 +329,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 
 /// The re-registration proper. An error leaves the old region as it was.
 fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access: u32) -> Res<()> {
+    if mr.kind() == Kind::Device {
+        // refused by the kernel, not by libibverbs: to that it is a plain region
+        return Err(INVALID);
+    }
     let wanted = AccessFlags::from_bits_retain(access);
     let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &*mr.umem()?)?;
     rereg_checked(mr, flags, pd, access, |_, access| user_backing((addr, length, addr), access))
@@ -388,7 +397,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: the program passes a live MR.
         let mr = unsafe { object::<Mr>(c) };
         let translate = flags & REREG_TRANSLATION != 0;
-        let good_input = mr.is_ok_and(|mr| mr.facts().kind == Kind::User)
+        let good_input = mr.is_ok_and(|mr| matches!(mr.kind(), Kind::User | Kind::Device))
             && flags & !REREG_SUPPORTED == 0
             && !(translate && (addr.is_null() || length == 0))
             && (access == 0 || flags & REREG_ACCESS != 0)
