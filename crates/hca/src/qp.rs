@@ -53,6 +53,8 @@ impl QpInit {
 
 /// How far a QP may run ahead of paced links: a timer for less costs more than it mends.
 const LINK_BACKLOG: Duration = Duration::from_micros(20);
+/// How long a burst may keep paced links busy: acknowledges come once a burst, and must come in time.
+const LINK_BURST: Duration = Duration::from_millis(1);
 
 /// What one QP's lock guards.
 struct Core {
@@ -579,6 +581,10 @@ impl Tx for Out<'_> {
 
     fn port_mtu(&self) -> u32 {
         self.device.active_mtu()
+    }
+
+    fn is_busy(&self, now: Instant) -> bool {
+        pcie::owes_beyond(now + LINK_BURST)
     }
 
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {

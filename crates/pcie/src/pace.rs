@@ -2,6 +2,8 @@
 //!
 //! Nobody waits here. Each direction of a link has a clock that says until when it is busy; a transfer moves the clocks on, and
 //! the thread that made it asks afterwards, by [`owed`], when the last of its links is free again, and holds back until then.
+//! Who holds back comes late by what the scheduler takes; a pause that short is not idleness, and the link makes up for it, so
+//! that it carries its rate.
 //! The clocks are those of one process: another process is another machine.
 
 use crate::LinkId;
@@ -30,11 +32,14 @@ impl Direction {
     }
 }
 
+/// Longest pause of a link that still counts as the lateness of who held back.
+const LATENESS_NS: u64 = 10_000_000;
+
 /// One direction of a link.
 #[derive(Debug)]
 pub(crate) struct LinkClock {
     bytes_per_second: f64,
-    /// Nanoseconds after the epoch.
+    /// Nanoseconds after the epoch; 0 before the first bytes.
     busy_until_ns: AtomicU64,
 }
 
@@ -43,10 +48,13 @@ impl LinkClock {
         LinkClock { bytes_per_second, busy_until_ns: AtomicU64::new(0) }
     }
 
-    /// Occupies the link from `now_ns`, or from when it is free, for `bytes`. Until when.
+    /// Occupies the link for `bytes`, from when it is free, or from `now_ns` where it has been idle. Until when.
     fn occupy(&self, now_ns: u64, bytes: u64) -> u64 {
         let takes_ns = (bytes as f64 * 1e9 / self.bytes_per_second) as u64;
-        let until = |busy: u64| busy.max(now_ns).saturating_add(takes_ns);
+        let until = |busy: u64| {
+            let idle = busy == 0 || now_ns.saturating_sub(busy) > LATENESS_NS;
+            (if idle { now_ns } else { busy }).saturating_add(takes_ns)
+        };
         let before = self.busy_until_ns.fetch_update(Relaxed, Relaxed, |busy| Some(until(busy)));
         until(before.unwrap_or_else(|busy| busy))
     }
@@ -117,6 +125,13 @@ pub fn owed() -> Option<Instant> {
     }
 }
 
+/// Whether the links will be busy beyond an instant with what this thread moved since it last asked when they are free.
+#[inline]
+pub fn owes_beyond(instant: Instant) -> bool {
+    let owed_ns = OWED_NS.get();
+    owed_ns != 0 && epoch() + Duration::from_nanos(owed_ns) > instant
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,9 +141,12 @@ mod tests {
     #[test]
     fn a_link_is_busy_for_as_long_as_its_bytes_take() {
         let clock = LinkClock::new(1e9);
-        assert_eq!(clock.occupy(100, 50), 150);
-        assert_eq!(clock.occupy(120, 50), 200, "after what is on the way");
-        assert_eq!(clock.occupy(1000, 1), 1001, "idle time is not saved up");
+        let start = 100;
+        assert_eq!(clock.occupy(start, 50), start + 50);
+        assert_eq!(clock.occupy(start + 20, 50), start + 100, "after what is on the way");
+        let late = start + 100 + LATENESS_NS;
+        assert_eq!(clock.occupy(late, 50), start + 150, "who comes late is not idle");
+        assert_eq!(clock.occupy(late + 51, 1), late + 52, "idle time is not saved up");
     }
 
     #[test]

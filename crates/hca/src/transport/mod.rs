@@ -76,6 +76,12 @@ pub trait Tx {
         4096
     }
 
+    /// Whether what was moved keeps the PCIe links busy for so long that the rest should wait.
+    fn is_busy(&self, now: Instant) -> bool {
+        let _ = now;
+        false
+    }
+
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable service asks, as an
     /// Ethernet fabric with priority flow control would answer by pausing it.
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {

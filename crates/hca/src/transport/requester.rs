@@ -179,7 +179,7 @@ impl Transport {
             return;
         }
         let mut budget = PACKETS_A_CALL;
-        while budget > 0 {
+        while budget > 0 && !cx.tx.is_busy(cx.now) {
             match self.request_step(cx) {
                 Step::Sent => budget -= 1,
                 Step::Moved => {}
@@ -449,7 +449,7 @@ impl Transport {
                 self.req.cursor = Cursor::default();
             }
             let (packet, packets) = (self.req.cursor.packet, wqe.packets);
-            if budget == 0 {
+            if budget == 0 || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
             }

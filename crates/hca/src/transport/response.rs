@@ -88,7 +88,7 @@ impl Transport {
     pub(super) fn respond(&mut self, cx: &mut Cx<'_>) {
         let mut budget = PACKETS_A_CALL;
         while !self.resp.responses.is_empty() {
-            if budget == 0 {
+            if budget == 0 || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
             }
