@@ -6,6 +6,7 @@ use crate::drm;
 use crate::failure::{Context, Failure, Outcome};
 use hca::identity;
 use pcie::{Below, Function, Link, Platform, PlatformError, Role};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use sysfs::{
@@ -82,40 +83,54 @@ fn digest(entries: &[Entry]) -> String {
 
 fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     let (platform, model) = (platform(device)?, device.model);
-    let hca = platform.with_role(Role::Hca).next().ok_or_else(|| {
-        Failure::new("the platform has no HCA")
+    if platform.with_role(Role::Hca).next().is_none() {
+        return Err(Failure::new("the platform has no HCA")
             .because("no [[function]] has role = \"hca\"")
-            .remedy(FORM)
-    })?;
-    let mut entries = sysfs::entries(&description(&platform, hca, model)?);
-    // The functions beside the HCA, so that programs find the GPU next to it.
+            .remedy(FORM));
+    }
+    let mut tree = Tree::default();
+    for (index, hca) in (0..).zip(platform.with_role(Role::Hca)) {
+        tree.add(sysfs::entries(&description(&platform, hca, model, index)?));
+    }
+    // The functions beside the HCAs, so that programs find the GPU next to one.
     for function in
         platform.machine().functions().filter(|f| matches!(f.role, Role::Gpu | Role::DataDirect))
     {
-        add(&mut entries, sysfs::pci_entries(&pci_function(&platform, function, model)));
+        tree.add(sysfs::pci_entries(&pci_function(&platform, function, model)));
     }
     let gpus = platform.with_role(Role::Gpu).filter(|gpu| gpu.memory_bytes.is_some());
     for (function, nodes) in gpus.zip(drm::free_nodes()) {
-        add(&mut entries, sysfs::drm_entries(&pci_function(&platform, function, model), nodes));
+        tree.add(sysfs::drm_entries(&pci_function(&platform, function, model), nodes));
     }
-    add(&mut entries, drm::machines_own());
+    tree.add(drm::machines_own());
     let version = env!("CARGO_PKG_VERSION");
     let files = &umem::PeerClients::FILES;
-    add(&mut entries, sysfs::peer_entries(sysfs::PEER_CLIENT, version, files));
-    Ok(entries)
+    tree.add(sysfs::peer_entries(sysfs::PEER_CLIENT, version, files));
+    Ok(tree.entries)
 }
 
-fn add(entries: &mut Vec<Entry>, more: Vec<Entry>) {
-    for entry in more {
-        if !entries.contains(&entry) {
-            entries.push(entry);
-        }
+/// Entries in the order they came; what devices share, such as the bridges above them, is there once.
+#[derive(Default)]
+struct Tree {
+    entries: Vec<Entry>,
+    paths: HashSet<String>,
+}
+
+impl Tree {
+    fn add(&mut self, more: Vec<Entry>) {
+        let new = more.into_iter().filter(|entry| self.paths.insert(entry.path.clone()));
+        self.entries.extend(new);
     }
 }
 
-fn description(platform: &Platform, hca: &Function, model: Model) -> Outcome<DeviceDescription> {
-    let guid = identity::node_guid();
-    let gids = link::GidTable::new().map_err(|error| {
+fn description(
+    platform: &Platform,
+    hca: &Function,
+    model: Model,
+    index: u32,
+) -> Outcome<DeviceDescription> {
+    let guid = identity::node_guid(&hca.name);
+    let gids = link::GidTable::of(identity::interfaces(platform, hca)).map_err(|error| {
         Failure::new("cannot list the addresses of this host")
             .because(error)
             .remedy("allow AF_NETLINK sockets")
@@ -150,16 +165,16 @@ fn description(platform: &Platform, hca: &Function, model: Model) -> Outcome<Dev
             .collect(),
     };
     Ok(DeviceDescription {
-        name: identity::NAME.to_owned(),
+        name: hca.name.clone(),
         node_guid: guid,
         sys_image_guid: guid,
         node_desc: host_name()
-            .map_or_else(|| identity::NAME.to_owned(), |host| format!("{host} {}", identity::NAME)),
+            .map_or_else(|| hca.name.clone(), |host| format!("{host} {}", hca.name)),
         board_id: "peerdma".to_owned(),
         fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
         hca_type: hca_type(model).to_owned(),
         hw_rev: 0,
-        uverbs_index: 0,
+        uverbs_index: index,
         ports: vec![port],
         twin_ports: hca.ports - 1,
         pci: pci_function(platform, hca, model),

@@ -31,8 +31,8 @@ pub struct Described {
     pub src: Addr,
     /// The peer's.
     pub dst: Addr,
-    /// Whether it is of the device.
-    pub has_device: bool,
+    /// Number of its device, once it has one.
+    pub device: Option<usize>,
     /// Its path, once resolved.
     pub path: Option<Path>,
 }
@@ -297,7 +297,7 @@ impl Cma {
     pub fn describe(&self, key: Key) -> Result<Described, Error> {
         let id = self.id(key)?;
         let Id { space, src, dst, path, .. } = *id;
-        Ok(Described { space, src, dst, has_device: id.has_device(), path })
+        Ok(Described { space, src, dst, device: id.device(), path })
     }
 
     /// The address and interface of an accepted connection's id that is yet to be found among the device's.

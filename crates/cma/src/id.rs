@@ -53,6 +53,8 @@ impl QpType {
 /// An address of this host that an id uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Local {
+    /// Number of the device that has it.
+    pub device: usize,
     /// The address.
     pub ip: IpAddr,
     /// Its interface.
@@ -189,9 +191,9 @@ impl Id {
         self.qp_type == QpType::UD
     }
 
-    /// Whether it is of the device: bound to one address, or on the way to a peer.
-    pub(crate) fn has_device(&self) -> bool {
-        self.local.is_some() || self.path.is_some()
+    /// The number of its device: of the address that it is bound to or that leads to its peer.
+    pub(crate) fn device(&self) -> Option<usize> {
+        self.local.map(|local| local.device).or(self.path.map(|_| 0))
     }
 
     /// The path from its source to its destination.

@@ -72,7 +72,7 @@ impl Cma {
     /// EINVAL for another state than INIT, RTR or RTS, or before there is a connection to take them from.
     pub fn init_qp_attr(&mut self, key: Key, state: u32) -> Result<QpAttr, Error> {
         let id = self.id_mut(key)?;
-        if !id.has_device() {
+        if id.device().is_none() {
             return Err(Error::INVAL);
         }
         let mut attr = QpAttr { state, ..QpAttr::default() };

@@ -22,7 +22,7 @@ fn ip(node: usize) -> Ipv4Addr {
 }
 
 fn local(node: usize) -> Local {
-    Local { ip: ip(node).into(), ifindex: 2, gid_index: 0, mtu: 3 }
+    Local { device: 0, ip: ip(node).into(), ifindex: 2, gid_index: 0, mtu: 3 }
 }
 
 /// What a program is told of an event.

@@ -52,6 +52,11 @@ impl std::fmt::Debug for Cq {
 }
 
 impl Cq {
+    /// Whether it is an object of `device`.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        std::ptr::eq(self.device.as_ptr(), device)
+    }
+
     pub(crate) fn new(
         device: &Arc<Device>,
         cqe: u32,

@@ -21,7 +21,7 @@ use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::timers::Timers;
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
-use link::{Backlog, Batch, Endpoint, Flow, Path};
+use link::{Backlog, Batch, Endpoint, Flow, Interfaces, Path};
 use link::{GID_TABLE_LEN, ip_of_gid};
 use registry::{Client, Identity};
 use rustix::fd::AsFd;
@@ -40,6 +40,8 @@ pub use crate::ah::AddressHandle;
 const MTU_4096: u32 = 5;
 /// The default partition, the only one on RoCE: full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
+/// Of all devices of the process: what is in a domain of one fits none of another.
+static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
 
 /// What a device is opened from.
@@ -50,6 +52,8 @@ pub struct DeviceConfig {
     pub comm: String,
     /// Registry of this user and network namespace.
     pub registry: Arc<Client>,
+    /// The host's interfaces that its ports are on.
+    pub interfaces: Interfaces,
     /// Fixed active MTU in bytes (256 to 4096) instead of what the interfaces carry.
     pub mtu_bytes: Option<u32>,
     /// Packet trace.
@@ -98,6 +102,9 @@ pub enum OpenError {
     Thread(std::io::Error),
 }
 
+/// Handles are of one device, as they are of one file in the kernel.
+const FOREIGN: Error = Error::Invalid("an object belongs to another device");
+
 struct QpTable {
     places: Vec<Option<Arc<Qp>>>,
     /// Where the search for a free place goes on, so that numbers are reused late.
@@ -124,7 +131,6 @@ pub struct Device {
     qps: RwLock<QpTable>,
     pub(crate) port: Port,
     pub(crate) groups: Groups,
-    next_pd: AtomicU32,
     events: OnceLock<Arc<dyn EventSink>>,
     batches: Mutex<Vec<Batch>>,
     /// Receive sockets on this host that unreliable senders watch, by slot and address family.
@@ -166,7 +172,7 @@ impl Device {
         let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
-        let port = Port::open().map_err(OpenError::Interfaces)?;
+        let port = Port::open(config.interfaces).map_err(OpenError::Interfaces)?;
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let directory = Arc::new(directory);
@@ -185,7 +191,6 @@ impl Device {
             qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
             port,
             groups: Groups::default(),
-            next_pd: AtomicU32::new(1),
             events: OnceLock::new(),
             batches: Mutex::default(),
             backlogs: Mutex::default(),
@@ -397,7 +402,9 @@ impl Device {
 
     /// The backlog of the process with `slot` if it is on this host. One copy of its socket serves all who send there.
     fn backlog(&self, dst: IpAddr, slot: u16) -> Option<Arc<Backlog>> {
-        self.port.known().gids.find(dst)?;
+        if !self.port.known().gids.is_here(dst) {
+            return None;
+        }
         let id = (slot, dst.is_ipv6());
         if let Some(known) = lock(&self.backlogs).get(&id).and_then(Weak::upgrade) {
             return Some(known);
@@ -510,7 +517,7 @@ impl Device {
     /// [`Error::Lost`] when the device is gone.
     pub fn alloc_pd(&self) -> Result<Arc<Pd>> {
         self.alive()?;
-        Ok(Arc::new(Pd::new(PdId(self.next_pd.fetch_add(1, Relaxed)))))
+        Ok(Arc::new(Pd::new(PdId(NEXT_PD.fetch_add(1, Relaxed)))))
     }
 
     /// A memory region over a registration.
@@ -573,6 +580,9 @@ impl Device {
     ) -> Result<Arc<Srq>> {
         self.alive()?;
         self.check_srq(&attr)?;
+        if kind.cq().is_some_and(|cq| !cq.is_of(self)) {
+            return Err(FOREIGN);
+        }
         if let SrqKind::TagMatching(_, cap) = &kind
             && (!(1..=self.attr.max_num_tags).contains(&cap.max_num_tags)
                 || cap.max_ops > self.attr.max_tag_ops)
@@ -658,6 +668,12 @@ impl Device {
     /// # Errors
     /// [`Error::Invalid`] when a size is out of the device's limits or the service does not go with it.
     pub fn check_qp(&self, init: &QpInit) -> Result<()> {
+        let foreign = init.cqs().any(|cq| !cq.is_of(self))
+            || init.srq.as_ref().is_some_and(|srq| !srq.is_of(self))
+            || init.xrcd.as_ref().is_some_and(|xrcd| !xrcd.is_of(self));
+        if foreign {
+            return Err(FOREIGN);
+        }
         let cap = init.cap;
         if cap.max_send_wr > self.attr.max_qp_wr
             || cap.max_recv_wr > self.attr.max_qp_wr

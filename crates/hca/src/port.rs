@@ -4,7 +4,7 @@
 //! ([`link::Watch`]), so that events come without anybody asking. Where the system does not tell, every question looks.
 
 use crate::types::EventType;
-use link::{Changes, GidEntry, GidTable, Watch};
+use link::{Changes, GidEntry, GidTable, Interfaces, Watch};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -66,14 +66,14 @@ impl Known {
 }
 
 impl Port {
-    /// The port over the interfaces of the calling thread's network namespace.
+    /// The port over some of the interfaces of the calling thread's network namespace.
     ///
     /// # Errors
     /// When the kernel does not list interfaces and addresses (rtnetlink).
-    pub(crate) fn open() -> io::Result<Port> {
+    pub(crate) fn open(interfaces: Interfaces) -> io::Result<Port> {
         // Listening comes first: nothing happens unheard between the two.
         let watch = Watch::open().ok();
-        let mut known = Known::default();
+        let mut known = Known { gids: GidTable::on(interfaces), ..Known::default() };
         let changes = known.gids.refresh()?;
         let _ = known.follow(&changes);
         let active_mtu = AtomicU32::new(known.gids.active_mtu());

@@ -46,7 +46,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         self.send_cq.iter().chain(&self.recv_cq)
     }
 }
@@ -639,6 +639,7 @@ mod tests {
             attr: DeviceAttr::new(name, 1),
             comm: "test".into(),
             registry: Client::connect_at(Role::Member, &options).unwrap(),
+            interfaces: link::Interfaces::default(),
             mtu_bytes: Some(4096),
             trace: None,
             receive_buffer_bytes: Some(64 << 10),

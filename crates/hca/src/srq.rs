@@ -78,7 +78,7 @@ pub enum SrqKind {
 
 impl SrqKind {
     /// Where its requests complete, if not at the QP's.
-    fn cq(&self) -> Option<&Arc<Cq>> {
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         match self {
             SrqKind::Basic => None,
             SrqKind::Xrc(xrc) => Some(&xrc.cq),
@@ -109,6 +109,11 @@ impl std::fmt::Debug for Srq {
 }
 
 impl Srq {
+    /// Whether it is an object of `device`.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        std::ptr::eq(self.device.as_ptr(), device)
+    }
+
     pub(crate) fn new(
         device: &Arc<Device>,
         pd: &Arc<Pd>,

@@ -47,6 +47,11 @@ impl std::fmt::Debug for Xrcd {
 }
 
 impl Xrcd {
+    /// Whether it is an object of `device`.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        std::ptr::eq(self.device.as_ptr(), device)
+    }
+
     /// Identity of the domain.
     pub fn id(&self) -> XrcdId {
         self.id

@@ -33,6 +33,7 @@ impl End {
             attr: DeviceAttr::new(name, 1),
             comm: "test".into(),
             registry,
+            interfaces: link::Interfaces::default(),
             mtu_bytes: Some(4096),
             trace: None,
             receive_buffer_bytes: None,

@@ -54,10 +54,38 @@ impl Changes {
     }
 }
 
+/// The interfaces that a port is on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Interfaces {
+    /// Those of these names.
+    Only(Vec<String>),
+    /// All but those of these names.
+    AllBut(Vec<String>),
+}
+
+impl Default for Interfaces {
+    fn default() -> Interfaces {
+        Interfaces::AllBut(Vec::new())
+    }
+}
+
+impl Interfaces {
+    /// Whether the interface of this name is one of them.
+    pub fn have(&self, name: &str) -> bool {
+        match self {
+            Interfaces::Only(names) => names.iter().any(|own| own == name),
+            Interfaces::AllBut(names) => names.iter().all(|other| other != name),
+        }
+    }
+}
+
 /// The GIDs of a port, by index.
 #[derive(Default)]
 pub struct GidTable {
+    interfaces: Interfaces,
     slots: Vec<Slot>,
+    /// Addresses of this host's other interfaces.
+    elsewhere: Vec<IpAddr>,
 }
 
 struct Slot {
@@ -72,9 +100,22 @@ impl GidTable {
     /// # Errors
     /// When the kernel does not list interfaces and addresses (rtnetlink).
     pub fn new() -> io::Result<GidTable> {
-        let mut table = GidTable::default();
+        GidTable::of(Interfaces::default())
+    }
+
+    /// The same of some interfaces.
+    ///
+    /// # Errors
+    /// As [`GidTable::new`].
+    pub fn of(interfaces: Interfaces) -> io::Result<GidTable> {
+        let mut table = GidTable::on(interfaces);
         table.refresh()?;
         Ok(table)
+    }
+
+    /// A table of these interfaces that nobody filled yet.
+    pub fn on(interfaces: Interfaces) -> GidTable {
+        GidTable { interfaces, ..GidTable::default() }
     }
 
     /// Reads the addresses again.
@@ -86,7 +127,10 @@ impl GidTable {
         Ok(self.update(entries(&netlink::interfaces()?, &addresses)))
     }
 
-    fn update(&mut self, mut now: Vec<GidEntry>) -> Changes {
+    fn update(&mut self, all: Vec<GidEntry>) -> Changes {
+        let (mut now, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|entry| self.interfaces.have(&entry.ifname));
+        self.elsewhere = others.into_iter().map(|entry| entry.ip).collect();
         let mut changes = Changes::default();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let same =
@@ -137,6 +181,11 @@ impl GidTable {
     pub fn find(&self, ip: IpAddr) -> Option<(usize, &GidEntry)> {
         let ip = ip.to_canonical();
         self.iter().find(|(_, entry)| entry.ip == ip)
+    }
+
+    /// Whether an address is this host's, on whichever interface.
+    pub fn is_here(&self, ip: IpAddr) -> bool {
+        self.find(ip).is_some() || self.elsewhere.contains(&ip.to_canonical())
     }
 
     /// The largest path MTU of InfiniBand, 256 to 4096 bytes, whose packets fit every interface with
@@ -271,6 +320,25 @@ mod tests {
         let changes = table.update(entries(&slower, &[c, b, lo]));
         assert_eq!(changes, Changes { changed: vec![0, 1], ..Changes::default() });
         assert!(table.update(entries(&slower, &[c, b, lo])).is_empty());
+    }
+
+    #[test]
+    fn a_port_has_the_addresses_of_its_interfaces() {
+        let interfaces = [interface(1, 65536), interface(2, 1500), interface(3, 1500)];
+        let addresses =
+            [address(1, "127.0.0.1"), address(2, "192.0.2.1"), address(3, "198.51.100.1")];
+        let named = || vec!["if2".to_owned()];
+        let mut only = GidTable::on(Interfaces::Only(named()));
+        only.update(entries(&interfaces, &addresses));
+        assert_eq!(listed(&only), [(0, "192.0.2.1".to_owned())]);
+        let mut others = GidTable::on(Interfaces::AllBut(named()));
+        others.update(entries(&interfaces, &addresses));
+        let rest = [(0, "198.51.100.1".to_owned()), (1, "127.0.0.1".to_owned())];
+        assert_eq!(listed(&others), rest);
+        assert!(others.is_here("192.0.2.1".parse().unwrap()));
+        assert!(!others.is_here("192.0.2.2".parse().unwrap()));
+        let changes = others.update(entries(&interfaces, &addresses[..2]));
+        assert_eq!(changes.removed, [0]);
     }
 
     #[test]

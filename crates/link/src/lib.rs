@@ -29,7 +29,7 @@ pub use batch::{Batch, Fill};
 pub use endpoint::{DEFAULT_RECEIVE_BUFFER_BYTES, Endpoint};
 pub use flow::{Flow, Path};
 pub use frames::{FrameBatch, FramePort, FrameReceiver, FrameTap, TappedFrame};
-pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, gid_of_ip, ip_of_gid};
+pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, Interfaces, gid_of_ip, ip_of_gid};
 pub use neighbour::{Knowledge, Neighbour};
 pub use receiver::{Datagram, Receiver};
 pub use stats::Stats;

@@ -135,7 +135,8 @@ pub struct Function {
     pub iommu_group: Option<u32>,
     /// Driver bound to it.
     pub driver: Option<String>,
-    /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices.
+    /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices. On a software platform the
+    /// host's network interfaces that an HCA has for itself.
     pub interfaces: Vec<String>,
     /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
     pub vuid: Option<String>,

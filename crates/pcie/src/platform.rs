@@ -134,14 +134,25 @@ impl Platform {
 
     /// Bytes that crossed each link, in both directions. A route that crosses a link twice counts twice.
     pub fn link_bytes(&self) -> Vec<(LinkId, u64)> {
-        let mut bytes = std::collections::BTreeMap::new();
-        for route in self.routes() {
-            for link in route.links() {
-                *bytes.entry(*link).or_insert(0u64) += route.read_bytes() + route.written_bytes();
-            }
-        }
-        bytes.into_iter().collect()
+        sum_by_link(&self.routes())
     }
+
+    /// The same of what these functions moved.
+    pub fn link_bytes_of(&self, functions: &[Address]) -> Vec<(LinkId, u64)> {
+        let mut routes = self.routes();
+        routes.retain(|route| route.function().is_some_and(|of| functions.contains(&of)));
+        sum_by_link(&routes)
+    }
+}
+
+fn sum_by_link(routes: &[Arc<Route>]) -> Vec<(LinkId, u64)> {
+    let mut bytes = std::collections::BTreeMap::new();
+    for route in routes {
+        for link in route.links() {
+            *bytes.entry(*link).or_insert(0u64) += route.read_bytes() + route.written_bytes();
+        }
+    }
+    bytes.into_iter().collect()
 }
 
 #[derive(Deserialize)]
@@ -200,6 +211,7 @@ struct FunctionEntry {
     ports: Option<u32>,
     vuid: Option<String>,
     data_direct: Option<bool>,
+    interfaces: Option<Vec<String>>,
     memory_bytes: Option<u64>,
     bar_bytes: Option<u64>,
 }
@@ -259,8 +271,15 @@ impl File {
                     entry.name
                 )));
             }
+            if entry.role == Role::Hca && !is_device_name(&entry.name) {
+                return Err(PlatformError::Value(format!(
+                    "an HCA cannot be called {:?}: 1 to {MAX_NAME_BYTES} letters, digits or any of _-.",
+                    entry.name
+                )));
+            }
             let ports = ports(&entry)?;
             let (vuid, data_direct) = (vuid(&entry)?, data_direct(&entry)?);
+            let interfaces = interfaces(&entry)?;
             functions.push(Function {
                 name: entry.name,
                 role: entry.role,
@@ -272,6 +291,7 @@ impl File {
                 ports,
                 vuid,
                 data_direct,
+                interfaces,
                 memory_bytes: entry.memory_bytes,
                 bar_bytes: entry.bar_bytes,
                 ..Function::new(entry.address, Kind::Endpoint, below(&entry.below)?)
@@ -301,6 +321,28 @@ impl File {
 
 /// Most ports of an HCA. InfiniBand's and sysfs's numbers go further, nobody's patience does.
 const MAX_PORTS: u32 = 1024;
+
+fn interfaces(entry: &FunctionEntry) -> Result<Vec<String>, PlatformError> {
+    match &entry.interfaces {
+        None => Ok(Vec::new()),
+        Some(names) if entry.role == Role::Hca && !names.is_empty() => Ok(names.clone()),
+        Some(names) => Err(PlatformError::Value(format!(
+            "function {:?} has interfaces = {names:?}; an HCA names at least one, others none",
+            entry.name
+        ))),
+    }
+}
+
+/// Longest name of an RDMA device (`IB_DEVICE_NAME_MAX` less the terminating NUL).
+const MAX_NAME_BYTES: usize = 63;
+
+/// Whether programs can know an HCA by this: it becomes the name of a directory.
+fn is_device_name(name: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(is_fine)
+        && !name.starts_with('.')
+}
 
 fn ports(entry: &FunctionEntry) -> Result<u32, PlatformError> {
     match entry.ports {
@@ -521,6 +563,10 @@ mod tests {
             ("role = \"hca\"", "role = \"hca\"\nports = 1025", "1 to 1024"),
             ("role = \"gpu\"", "role = \"gpu\"\nports = 2", "1 to 1024"),
             ("name = \"gpu1\"", "name = \"gpu0\"", "twice"),
+            ("role = \"hca\"", "role = \"hca\"\ninterfaces = []", "at least one"),
+            ("role = \"gpu\"", "role = \"gpu\"\ninterfaces = [\"eth0\"]", "others none"),
+            ("name = \"peerdma0\"", "name = \"a/b\"", "cannot be called"),
+            ("name = \"peerdma0\"", "name = \"..\"", "cannot be called"),
             ("name = \"socket1\"", "name = \"socket0\"", "twice"),
             ("kind = \"switch-upstream\"", "kind = \"endpoint\"", "endpoint"),
         ] {

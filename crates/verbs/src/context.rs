@@ -41,6 +41,8 @@ pub enum Owned {
 
 /// What the kernel keeps behind a uverbs file: the objects, by handle. Contexts that import one another share it.
 pub struct Ucontext {
+    /// Number of the device.
+    device: usize,
     /// A unique inode, by which an import finds us.
     cmd_fd: Kept,
     next_handle: AtomicU32,
@@ -48,7 +50,7 @@ pub struct Ucontext {
 }
 
 impl Ucontext {
-    fn new() -> Res<Ucontext> {
+    fn new(device: usize) -> Res<Ucontext> {
         // SAFETY: the name is NUL-terminated.
         let fd = unsafe { libc::memfd_create(c"peerdma-context".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -57,7 +59,7 @@ impl Ucontext {
         // SAFETY: `fd` was just created and belongs to nobody else.
         let cmd_fd = Kept::here(unsafe { OwnedFd::from_raw_fd(fd) });
         let objects = PerLife::new(Mutex::default());
-        Ok(Ucontext { cmd_fd, next_handle: AtomicU32::new(1), objects })
+        Ok(Ucontext { device, cmd_fd, next_handle: AtomicU32::new(1), objects })
     }
 
     /// The objects of this process by handle.
@@ -106,8 +108,8 @@ struct Life {
 }
 
 impl Life {
-    fn begin(events: Events) -> Res<Life> {
-        let engine = engine::get()?;
+    fn begin(device: usize, events: Events) -> Res<Life> {
+        let engine = engine::get(device)?;
         let events = Arc::new(events);
         engine.sink.add_context(events.clone());
         Ok(Life { engine, events })
@@ -133,8 +135,8 @@ static OPEN: Mutex<Vec<std::sync::Weak<Ucontext>>> = Mutex::new(Vec::new());
 
 impl Context {
     fn open(ucontext: Arc<Ucontext>) -> Res<*mut ibv_context> {
-        let life = Life::begin(Fifo::new()?)?;
-        let c = tables(ucontext.cmd_fd.as_raw_fd(), life.events.fd());
+        let life = Life::begin(ucontext.device, Fifo::new()?)?;
+        let c = tables(ucontext.device, ucontext.cmd_fd.as_raw_fd(), life.events.fd());
         let life = PerLife::new(life);
         let context = Box::into_raw(Box::new(Context { c: UnsafeCell::new(c), life, ucontext }));
         // SAFETY: `context` is live and `context` lies inside its first field.
@@ -152,7 +154,9 @@ impl Context {
         }
         // SAFETY: the caller's promise.
         let context = unsafe { &*Context::whole(context) };
-        context.life.get(|last| Life::begin(Fifo::instead_of(last.events.fd())?))?;
+        let renew =
+            |last: &Life| Life::begin(context.ucontext.device, Fifo::instead_of(last.events.fd())?);
+        context.life.get(renew)?;
         context.device().alive()?;
         Ok(context)
     }
@@ -194,7 +198,7 @@ impl Context {
 }
 
 /// The tables of a new context. What is left out has no entry: the header's inline functions then say EOPNOTSUPP.
-fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
+fn tables(device: usize, cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer or an `Option` of a function.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.query_port = Some(query::query_port_sized);
@@ -228,7 +232,7 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
     c.get_srq_num = Some(srq::get_srq_num);
     c.open_qp = Some(xrc::open_qp);
     c.sz = size_of::<verbs_context>();
-    c.context.device = device::the_device();
+    c.context.device = device::at(device);
     c.context.ops.query_device = Some(query::ibv_query_device);
     c.context.ops.query_port = Some(query::ibv_query_port);
     c.context.ops.alloc_mw = Some(mw::alloc_mw);
@@ -250,10 +254,8 @@ fn tables(cmd_fd: c_int, async_fd: c_int) -> verbs_context {
 /// `ibv_open_device(3)`.
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
-        if device != device::the_device() {
-            return Err(INVALID);
-        }
-        let ucontext = Arc::new(Ucontext::new()?);
+        let device = device::number_of(device).ok_or(INVALID)?;
+        let ucontext = Arc::new(Ucontext::new(device)?);
         let context = Context::open(ucontext.clone())?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|known| known.strong_count() > 0);

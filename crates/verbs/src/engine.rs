@@ -1,12 +1,12 @@
-//! The one process-wide state: the engine behind the device, made when the first context is opened and ended with the
-//! last one.
+//! The process-wide state: the engine behind each device, made when its first context is opened and ended with its last
+//! one, and the registry's client that they share.
 
 use crate::async_events::Sink;
 use crate::env::Model;
 use crate::ffi::{Errno, Res};
 use crate::{device, env, fork, memory, sysfs_face, ucma};
-use hca::identity;
 use link::Trace;
+use pcie::Function;
 use registry::{Client, Role};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -26,6 +26,8 @@ const LAST_TURN: Duration = Duration::from_millis(50);
 
 /// A running HCA and what it raises.
 pub struct Engine {
+    /// Its function on the platform.
+    pub function: &'static Function,
     /// The HCA.
     pub device: Arc<hca::Device>,
     /// Where its asynchronous events find their way to the program's objects.
@@ -58,7 +60,7 @@ impl Engine {
         for (name, value) in reader.counters() {
             text.push_str(&format!("{name} {value}\n"));
         }
-        text.push_str(&memory::traffic());
+        text.push_str(&memory::traffic(self.function));
         // One write: processes of one run append to the same file.
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
         guest_thread::growing_files(|| file.write_all(text.as_bytes()))
@@ -72,9 +74,9 @@ impl Drop for Engine {
     }
 }
 
-/// A program may end without closing its device.
+/// A program may end without closing its devices.
 extern "C" fn at_exit() {
-    if let Some(engine) = running_now() {
+    for engine in now(|running| Some(running.engines())).unwrap_or_default() {
         engine.cm.end();
         engine.device.settle(LAST_TURN);
         engine.report();
@@ -93,42 +95,90 @@ fn watch_exit() {
     });
 }
 
-/// The engine of this process, if one runs.
-static ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
-
-/// The engine's place: while the guard lives nobody makes one.
-pub fn place() -> MutexGuard<'static, Weak<Engine>> {
-    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+/// What runs in this process.
+#[derive(Default)]
+pub struct Running {
+    registry: Weak<Client>,
+    /// By number of the device.
+    engines: Vec<Weak<Engine>>,
 }
 
-/// The running engine, or a new one.
-pub fn get() -> Res<Arc<Engine>> {
-    let mut place = place();
-    if let Some(engine) = place.upgrade() {
+impl Running {
+    const NOTHING: Running = Running { registry: Weak::new(), engines: Vec::new() };
+
+    /// The registry's client.
+    pub fn registry(&self) -> Option<Arc<Client>> {
+        self.registry.upgrade()
+    }
+
+    /// All engines.
+    pub fn engines(&self) -> Vec<Arc<Engine>> {
+        self.engines.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn engine(&self, number: usize) -> Option<Arc<Engine>> {
+        self.engines.get(number)?.upgrade()
+    }
+
+    fn connected(&mut self) -> Res<Arc<Client>> {
+        if let Some(registry) = self.registry() {
+            return Ok(registry);
+        }
+        let registry = connect()?;
+        self.registry = Arc::downgrade(&registry);
+        Ok(registry)
+    }
+}
+
+static RUNNING: Mutex<Running> = Mutex::new(Running::NOTHING);
+
+/// While the guard lives nobody starts an engine or connects to the registry.
+pub fn place() -> MutexGuard<'static, Running> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The running engine of the device of a number, or a new one. ENODEV where there is no such device.
+pub fn get(number: usize) -> Res<Arc<Engine>> {
+    let mut running = place();
+    if let Some(engine) = running.engine(number) {
         return Ok(engine);
     }
-    let engine = Arc::new(start()?);
-    *place = Arc::downgrade(&engine);
+    let function = memory::hcas()?.get(number).ok_or(Errno(libc::ENODEV))?;
+    let registry = running.connected()?;
+    let engine = Arc::new(start(number, function, registry)?);
+    if running.engines.len() <= number {
+        running.engines.resize_with(number + 1, Weak::new);
+    }
+    running.engines[number] = Arc::downgrade(&engine);
     Ok(engine)
 }
 
-/// The running engine.
-pub fn running() -> Option<Arc<Engine>> {
-    place().upgrade()
+/// The registry's client of this process; it is connected if it was not.
+pub fn registry() -> Res<Arc<Client>> {
+    place().connected()
 }
 
-/// The running engine, unless it is just being made or ended: for calls that may come from inside of either.
-pub fn running_now() -> Option<Arc<Engine>> {
-    match ENGINE.try_lock() {
-        Ok(place) => place.upgrade(),
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().upgrade(),
+/// The running engine of a device, unless one is just being made or ended: for calls that may come from inside of either.
+pub fn running_now(number: usize) -> Option<Arc<Engine>> {
+    now(|running| running.engine(number))
+}
+
+/// The registry's client, likewise.
+pub fn registry_now() -> Option<Arc<Client>> {
+    now(Running::registry)
+}
+
+fn now<T>(ask: impl FnOnce(&Running) -> Option<T>) -> Option<T> {
+    match RUNNING.try_lock() {
+        Ok(running) => ask(&running),
+        Err(TryLockError::Poisoned(poisoned)) => ask(&poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
 }
 
 /// Tells the interposed calls whom to ask; also after a fork, which forgets it.
 pub fn set_callbacks() {
-    shim::announce_uverbs(0);
+    (0..).zip(0..device::count()).for_each(|(index, _)| shim::announce_uverbs(index));
     ucma::announce();
     shim::set_provider(Box::new(sysfs_face::attribute));
     shim::set_invalidate(shim::Invalidate {
@@ -149,15 +199,19 @@ fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
     addr as u64..(addr as u64).saturating_add(len as u64)
 }
 
-fn start() -> Res<Engine> {
+/// Connects to the registry, and makes the process ready for what follows.
+fn connect() -> Res<Arc<Client>> {
     mm::guard::install();
     set_callbacks();
     fork::watch();
     watch_exit();
-    let registry = Client::connect(Role::Member).map_err(|error| {
+    Client::connect(Role::Member).map_err(|error| {
         env::say_not_open(&error);
         registry_errno(&error)
-    })?;
+    })
+}
+
+fn start(number: usize, function: &'static Function, registry: Arc<Client>) -> Res<Engine> {
     let open = |path: PathBuf| {
         Trace::append(&path).map(Arc::new).map_err(|error| {
             env::say_not_open(format_args!("the packet trace {}: {error}", path.display()));
@@ -169,19 +223,19 @@ fn start() -> Res<Engine> {
         Model::Generic => (NO_VENDOR, 0),
         Model::ConnectX => CONNECTX_8,
     };
-    let hca = memory::hca()?;
     let device = hca::Device::open(hca::DeviceConfig {
         attr: hca::DeviceAttr {
             vendor_id,
             vendor_part_id,
-            phys_port_cnt: hca.ports,
-            data_direct: hca.data_direct == Some(true),
-            vuid: hca.vuid.clone().unwrap_or_default(),
-            ats: hca.ats == Some(true),
-            ..hca::DeviceAttr::new(identity::NAME, device::guid())
+            phys_port_cnt: function.ports,
+            data_direct: function.data_direct == Some(true),
+            vuid: function.vuid.clone().unwrap_or_default(),
+            ats: function.ats == Some(true),
+            ..hca::DeviceAttr::new(&function.name, device::guid(number))
         },
         comm: command_name(),
         registry: registry.clone(),
+        interfaces: memory::interfaces(function),
         mtu_bytes: None,
         trace: trace.clone(),
         receive_buffer_bytes: env::receive_buffer_bytes(),
@@ -190,12 +244,12 @@ fn start() -> Res<Engine> {
         env::say_not_open(&error);
         open_errno(&error)
     })?;
-    memory::publish(&device);
-    memory::plug_data_direct(&device)?;
+    memory::publish(function, &device);
+    memory::plug_data_direct(function, &device)?;
     let sink = Arc::new(Sink::default());
     device.set_event_sink(sink.clone());
     let cm = ucma::Service::start(&device, &registry);
-    Ok(Engine { device, sink, registry, cm, trace })
+    Ok(Engine { function, device, sink, registry, cm, trace })
 }
 
 fn registry_errno(error: &registry::Error) -> Errno {

@@ -3,18 +3,20 @@
 //! engine on.
 
 use crate::abi::flags::FORK_UNNEEDED;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Engine, Running};
 use crate::{drm, lives, ucma};
+use registry::Client;
 use shim::Daemon;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// What a fork holds from before it until after it, on both sides.
 struct Held {
     _lives: MutexGuard<'static, ()>,
-    place: MutexGuard<'static, Weak<Engine>>,
-    engine: Option<Arc<Engine>>,
+    place: MutexGuard<'static, Running>,
+    registry: Option<Arc<Client>>,
+    engines: Vec<Arc<Engine>>,
     /// A child gets what the processors reach.
     _home: Option<mm::AllHome<'static>>,
 }
@@ -44,24 +46,20 @@ extern "C" fn before() {
     let lives = lives::hold();
     let place = engine::place();
     let home = mm::PrivateMemory::running().map(mm::PrivateMemory::all_home);
-    let engine = place.upgrade();
-    if let Some(engine) = &engine {
-        engine.device.pause();
-        if shim::in_daemon() {
-            engine.registry.pause();
-        }
+    let (registry, engines) = (place.registry(), place.engines());
+    engines.iter().for_each(|engine| engine.device.pause());
+    if let Some(registry) = registry.as_ref().filter(|_| shim::in_daemon()) {
+        registry.pause();
     }
     // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
-    in_fork().0 = Some(Held { _lives: lives, place, engine, _home: home });
+    in_fork().0 = Some(Held { _lives: lives, place, registry, engines, _home: home });
 }
 
 extern "C" fn in_parent() {
     let held = in_fork().0.take();
     // After `daemon`'s fork the parent only ends, and the child has the engine; if it failed, `after_daemon` hears of it.
-    if let Some(engine) = held.as_ref().and_then(|held| held.engine.as_ref())
-        && !shim::in_daemon()
-    {
-        engine.device.resume();
+    if !shim::in_daemon() {
+        held.iter().flat_map(|held| &held.engines).for_each(|engine| engine.device.resume());
     }
 }
 
@@ -71,18 +69,21 @@ extern "C" fn in_child() {
         return;
     }
     lives::begin();
-    let Some(engine) = held.engine.take() else { return };
-    engine.device.lose();
-    let_go(&engine);
-    *held.place = Weak::new();
-    // What its end would do (threads to wait for, descriptors to close) is the parent's to do.
-    std::mem::forget(engine);
+    if let Some(registry) = &held.registry {
+        registry.abandon();
+    }
+    for engine in &held.engines {
+        engine.device.lose();
+        let_go(engine);
+    }
+    // What their end would do (threads to wait for, descriptors to close) is the parent's to do.
+    std::mem::forget(std::mem::take(&mut *held.place));
+    std::mem::forget((held.registry.take(), std::mem::take(&mut held.engines)));
 }
 
-/// Gives up the child's copies of what others see the parent's life by: connection, names and receive sockets. Takes no
-/// lock and allocates nothing.
+/// Gives up the child's copies of the receive sockets, by which others see the parent's life. Takes no lock and allocates
+/// nothing.
 fn let_go(engine: &Engine) {
-    engine.registry.abandon();
     let nothing = engine.device.directory().as_fd().as_raw_fd();
     for socket in engine.device.endpoint().receive_fds() {
         // The number stays taken, so that its owner may close it.
@@ -93,10 +94,14 @@ fn let_go(engine: &Engine) {
 
 /// Runs in the process that `daemon(3)` made, or in the one that goes on because it failed.
 fn after_daemon(outcome: Daemon) {
-    let Some(engine) = engine::running() else { return };
+    let (registry, engines) = {
+        let running = engine::place();
+        (running.registry(), running.engines())
+    };
+    let Some(registry) = registry else { return };
     if outcome == Daemon::Failed {
-        engine.registry.resume();
-        engine.device.resume();
+        registry.resume();
+        engines.iter().for_each(|engine| engine.device.resume());
         return;
     }
     descriptors::adopt();
@@ -104,10 +109,14 @@ fn after_daemon(outcome: Daemon) {
     mm::AddressSpace::adopt();
     ucma::adopt();
     drm::adopt();
-    let registry = engine.registry.adopt().map_err(|error| error.to_string());
-    if let Err(error) = registry.and_then(|()| engine.device.adopt().map_err(|e| e.to_string())) {
-        crate::log!("the engine does not go on in the daemon: {error}");
-        engine.device.lose();
+    let adopted = registry.adopt().map_err(|error| error.to_string());
+    for engine in engines {
+        let device = &engine.device;
+        let both = adopted.clone().and_then(|()| device.adopt().map_err(|e| e.to_string()));
+        if let Err(error) = both {
+            crate::log!("the engine does not go on in the daemon: {error}");
+            device.lose();
+        }
     }
 }
 

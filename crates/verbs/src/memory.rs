@@ -1,9 +1,10 @@
-//! Registered memory as the platform's HCA function reaches it.
+//! Registered memory as the functions of the platform's HCAs reach it.
 
 use crate::drm;
 use crate::env::{self, PeerDirect};
 use crate::ffi::{Errno, Res};
 use dmabuf::Hold;
+use hca::identity;
 use pcie::{Function, Platform, Role};
 use std::ffi::c_int;
 use std::sync::{Arc, Once, OnceLock};
@@ -16,10 +17,10 @@ impl From<RegError> for Errno {
     }
 }
 
-/// The machine that the device sits in, and where in it.
+/// The machine that the devices sit in, and where in it.
 struct Place {
     platform: Platform,
-    hca: Function,
+    hcas: Vec<Function>,
 }
 
 /// The platform, read once: `PEERDMA_PLATFORM`, or the default one.
@@ -42,21 +43,17 @@ fn read_place() -> Option<Place> {
     if let Some(fraction) = env::pace() {
         platform.pace(fraction);
     }
-    let hca = platform.with_role(Role::Hca).next().cloned();
-    if hca.is_none() {
+    let hcas: Vec<Function> = platform.with_role(Role::Hca).cloned().collect();
+    if hcas.is_empty() {
         env::say_not_open("the platform has no function with role \"hca\"");
+        return None;
     }
-    Some(Place { hca: hca?, platform })
-}
-
-/// The HCA's function. ENODEV without a platform to sit in.
-pub fn hca() -> Res<&'static Function> {
-    Ok(&place()?.hca)
+    Some(Place { hcas, platform })
 }
 
 /// Plugs in the HCA's Data Direct function, where the platform has one.
-pub fn plug_data_direct(device: &hca::Device) -> Res<()> {
-    let Place { platform, hca } = place()?;
+pub fn plug_data_direct(hca: &Function, device: &hca::Device) -> Res<()> {
+    let Place { platform, .. } = place()?;
     if let Some(function) = platform.data_direct_of(hca) {
         device.plug_data_direct(function)?;
     }
@@ -72,6 +69,22 @@ pub fn sysfs_path(function: &Function) -> Res<String> {
     Ok(format!("/{}", sysfs::pci_directory(&bridges, &function.address.to_string())))
 }
 
+/// The platform's HCAs, in order of their addresses: at least one. ENODEV where there is no platform to sit in.
+pub fn hcas() -> Res<&'static [Function]> {
+    Ok(&place()?.hcas)
+}
+
+/// The number of the first HCA that is on the host's interface of this name.
+pub fn first_on(interface: &str) -> Option<usize> {
+    let Place { platform, hcas } = place().ok()?;
+    hcas.iter().position(|hca| identity::interfaces(platform, hca).have(interface))
+}
+
+/// The interfaces of an HCA.
+pub fn interfaces(hca: &Function) -> link::Interfaces {
+    place().map_or_else(|_| Default::default(), |place| identity::interfaces(&place.platform, hca))
+}
+
 /// The GPU at an address of the platform.
 pub fn gpu(address: pcie::Address) -> Res<&'static Function> {
     place()?.platform.machine().function(address).ok_or(Errno(libc::ENODEV))
@@ -83,36 +96,43 @@ pub fn gpu_number(number: u32) -> Res<pcie::Address> {
     gpu.map(|gpu| gpu.address).ok_or(Errno(libc::ENODEV))
 }
 
+/// Addresses of an HCA's functions: its own, and its Data Direct function's.
+fn functions(platform: &Platform, hca: &Function) -> Vec<pcie::Address> {
+    let all = [Some(hca), platform.data_direct_of(hca)];
+    all.into_iter().flatten().map(|function| function.address).collect()
+}
+
 /// Lets other processes see the routes of the device's functions. Without room for that they are still counted.
-pub fn publish(device: &hca::Device) {
-    let Ok(Place { platform, hca }) = place() else { return };
+pub fn publish(hca: &Function, device: &hca::Device) {
+    let Ok(Place { platform, .. }) = place() else { return };
     match device.directory().route_table() {
         Ok(table) => {
             let table = Arc::new(table);
-            for function in [Some(hca), platform.data_direct_of(hca)].into_iter().flatten() {
-                platform.publish(function.address, table.clone());
+            for function in functions(platform, hca) {
+                platform.publish(function, table.clone());
             }
         }
         Err(errno) => crate::log!("peerdma top will not see the routes: {errno}"),
     }
 }
 
-/// What crossed the machine so far, by links and by routes: lines `link NAME BYTES` and
+/// What an HCA moved over the machine so far, by links and by routes: lines `link NAME BYTES` and
 /// `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, in bytes. A name or target may have spaces.
-pub fn traffic() -> String {
-    place().map_or_else(|_| String::new(), |place| lines(&place.platform))
+pub fn traffic(hca: &Function) -> String {
+    place().map_or_else(|_| String::new(), |place| lines(&place.platform, hca))
 }
 
-fn lines(platform: &Platform) -> String {
-    let link = |(name, bytes): &(pcie::LinkId, u64)| format!("link {name} {bytes}\n");
+fn lines(platform: &Platform, hca: &Function) -> String {
+    let functions = functions(platform, hca);
+    let link = |(name, bytes): (pcie::LinkId, u64)| format!("link {name} {bytes}\n");
     let route = |route: &Arc<pcie::Route>| {
         let (read, written) = (route.read_bytes(), route.written_bytes());
-        let function = route.function()?;
+        let function = route.function().filter(|function| functions.contains(function))?;
         Some(format!("route {function} {} {} {read} {written}\n", route.target(), route.map_type()))
     };
     let mut routes: Vec<String> = platform.routes().iter().filter_map(route).collect();
     routes.sort();
-    platform.link_bytes().iter().map(link).chain(routes).collect()
+    platform.link_bytes_of(&functions).into_iter().map(link).chain(routes).collect()
 }
 
 /// The Peer-Direct clients, the software GPU's among them.
@@ -125,10 +145,14 @@ fn peers() -> &'static PeerClients {
     clients
 }
 
-/// Registers memory of this process: on demand if `access` says so; otherwise host memory, or what a Peer-Direct client knows,
-/// asked before or after.
-pub fn user(addr: u64, len: u64, iova: u64, access: AccessFlags) -> Res<Arc<Umem>> {
-    let Place { platform, hca } = place()?;
+/// Registers memory of this process, from an address on, for `hca`: on demand if `access` says so; otherwise host memory, or
+/// what a Peer-Direct client knows, asked before or after.
+pub fn user(
+    hca: &Function,
+    (addr, len, iova): (u64, u64, u64),
+    access: AccessFlags,
+) -> Res<Arc<Umem>> {
+    let Place { platform, .. } = place()?;
     if access.contains(AccessFlags::ON_DEMAND) {
         let pages = Arc::new(drm::HostPages);
         let range = (addr, len, iova);
@@ -141,18 +165,23 @@ pub fn user(addr: u64, len: u64, iova: u64, access: AccessFlags) -> Res<Arc<Umem
     {
         return Ok(claimed?);
     }
-    let refused = match host(place()?, addr, len, access) {
+    let refused = match host(platform, hca, addr, len, access) {
         Err(RegError::Fault) if order == PeerDirect::After => RegError::Fault,
         other => return Ok(other?),
     };
     Ok(ask().unwrap_or(Err(refused))?)
 }
 
-fn host(place: &Place, addr: u64, len: u64, access: AccessFlags) -> Result<Arc<Umem>, RegError> {
+fn host(
+    platform: &Platform,
+    hca: &Function,
+    addr: u64,
+    len: u64,
+    access: AccessFlags,
+) -> Result<Arc<Umem>, RegError> {
     if drm::is_device_memory(addr, len) {
         return Err(RegError::Fault);
     }
-    let Place { platform, hca } = place;
     Umem::from_user(&space(), addr, len, access, hca, platform)
 }
 
@@ -163,15 +192,16 @@ fn space() -> Arc<mm::AddressSpace> {
     space
 }
 
-/// Registers a part of the dma-buf behind `fd`. Control blocks of buffers are found through `registry`.
+/// Registers a part of the dma-buf behind `fd` for `hca`. Control blocks of buffers are found through `registry`.
 pub fn dmabuf(
+    hca: &Function,
     registry: &registry::Client,
     fd: c_int,
     offset: u64,
     len: u64,
     access: AccessFlags,
 ) -> Res<Arc<Umem>> {
-    let Place { platform, hca } = place()?;
+    let Place { platform, .. } = place()?;
     let hold = env::dmabuf_hold()?;
     Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform, hold)?)
 }
@@ -202,7 +232,7 @@ mod tests {
         let gpu = Target::Function(function("gpu0").address);
         platform.route(function("peerdma0"), gpu).unwrap().count_read(7);
         platform.route(function("peerdma0"), Target::HOST).unwrap().count_written(5);
-        let text = lines(&platform);
+        let text = lines(&platform, function("peerdma0"));
         for line in [
             "link link below 0000:17:00.0 12",
             "link link below 0000:17:02.0 7",

@@ -119,8 +119,12 @@ pub struct Backing {
 }
 
 /// Program memory at `addr`.
-pub fn user_backing((addr, length, iova): (u64, u64, u64), access: AccessFlags) -> Res<Backing> {
-    let umem = memory::user(addr, length, iova, access)?;
+pub fn user_backing(
+    context: &Context,
+    (addr, length, iova): (u64, u64, u64),
+    access: AccessFlags,
+) -> Res<Backing> {
+    let umem = memory::user(context.engine().function, (addr, length, iova), access)?;
     Ok(Backing { kind: Kind::User, umem, addr, length, iova })
 }
 
@@ -131,7 +135,8 @@ pub fn dmabuf_backing(
     (offset, length, iova): (u64, u64, u64),
     access: AccessFlags,
 ) -> Res<Backing> {
-    let umem = memory::dmabuf(&context.engine().registry, fd, offset, length, access)?;
+    let engine = context.engine();
+    let umem = memory::dmabuf(engine.function, &engine.registry, fd, offset, length, access)?;
     Ok(Backing { kind: Kind::DmaBuf, umem, addr: offset, length, iova })
 }
 
@@ -176,7 +181,7 @@ pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<
     }
     check::page_offset(addr, iova)?;
     let access = rights(access)?;
-    install(pd, user_backing((addr, length, iova), access)?, access)
+    install(pd, user_backing(pd.context()?, (addr, length, iova), access)?, access)
 }
 
 /// The rights of a region over device memory, which must be zero-based.
@@ -335,7 +340,8 @@ fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access:
     }
     let wanted = AccessFlags::from_bits_retain(access);
     let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &*mr.umem()?)?;
-    rereg_checked(mr, flags, pd, access, |_, access| user_backing((addr, length, addr), access))
+    let register = |context: &Context, access| user_backing(context, (addr, length, addr), access);
+    rereg_checked(mr, flags, pd, access, register)
 }
 
 /// A re-registration whose arguments are checked; `register` gives the new memory where it changes.
@@ -367,7 +373,7 @@ pub fn rereg_checked(
         // whether pages are resident or brought in on demand is decided when memory is registered
         // SAFETY: the C struct is live; programs only read it.
         let addr = unsafe { (*mr.c.get()).addr } as u64;
-        Some(user_backing((addr, old.length, old.iova), access)?)
+        Some(user_backing(context, (addr, old.length, old.iova), access)?)
     } else {
         None
     };

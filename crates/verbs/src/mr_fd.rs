@@ -54,7 +54,7 @@ impl Named {
         let Named { start, length, iova, fd_type, fd } = *self;
         match fd_type {
             FD_TYPE_DMABUF => mr::dmabuf_backing(context, fd, (start, length, iova), access),
-            _ => mr::user_backing((start, length, iova), access),
+            _ => mr::user_backing(context, (start, length, iova), access),
         }
     }
 }

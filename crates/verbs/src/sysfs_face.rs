@@ -1,8 +1,8 @@
-//! What sysfs says about the running device and the generated tree cannot know: addresses that come and go, and
+//! What sysfs says about running devices and the generated tree cannot know: addresses that come and go, and
 //! counters.
 
+use crate::device;
 use crate::engine::{self, Engine};
-use hca::identity;
 use sysfs::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PciFunction, PhysState, Port, PortState,
     Rate,
@@ -18,15 +18,16 @@ pub fn attribute(path: &str) -> Option<Vec<u8>> {
     if let Some((client, file)) = peer(path) {
         return umem::PeerClients::process().attribute(client, file).map(String::into_bytes);
     }
-    let device = format!("class/infiniband/{}/ports/", identity::NAME);
-    let (number, file) = path.strip_prefix(&device)?.split_once('/')?;
+    let (name, rest) = path.strip_prefix("class/infiniband/")?.split_once('/')?;
+    let (number, file) = rest.strip_prefix("ports/")?.split_once('/')?;
     if !CHANGING.iter().any(|changing| file.starts_with(changing)) {
         return None;
     }
-    let engine = engine::running_now()?;
+    let engine = engine::running_now(device::number_named(name)?)?;
     engine.device.port(number.parse().ok()?).ok()?;
     // All ports show the same, so one describes them.
-    Some(sysfs::content(&description(&engine)?, &format!("{device}1/{file}"))?.into_bytes())
+    let first = format!("class/infiniband/{name}/ports/1/{file}");
+    Some(sysfs::content(&description(&engine)?, &first)?.into_bytes())
 }
 
 /// Client and file of a path below the Peer-Direct clients.
@@ -67,7 +68,7 @@ fn description(engine: &Engine) -> Option<DeviceDescription> {
         hw_counters,
     };
     Some(DeviceDescription {
-        name: identity::NAME.to_owned(),
+        name: engine.device.attr().name.clone(),
         node_guid: 0,
         sys_image_guid: 0,
         node_desc: String::new(),

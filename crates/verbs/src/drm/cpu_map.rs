@@ -111,8 +111,8 @@ pub fn imported(fd: c_int) -> Option<Arc<Storage>> {
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let id = dmabuf::id_of(fd)?;
     let import = |controls: &dyn ControlBlocks| Storage::import(&fd, id, controls).ok();
-    match engine::running_now() {
-        Some(engine) => import(&*engine.registry),
+    match engine::registry_now() {
+        Some(registry) => import(&*registry),
         None => import(&*Client::connect(Role::Observer).ok()?),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! An open node is one end of a socket pair; all copies of the program's end closed is what ends it. Its buffers are a
 //! [`gpu::Gem`] of the GPU that the sysfs tree shows for the node's number; a dma-buf exported from one is the software GPU's
-//! own descriptor, so that registering it takes the way of all GPU memory. The engine starts with the first export,
-//! whose control block it makes known.
+//! own descriptor, so that registering it takes the way of all GPU memory. The process joins the registry with the first
+//! export, whose control block it makes known there.
 
 mod cpu_map;
 mod pages;
@@ -14,12 +14,13 @@ pub use cpu_map::is_device_memory;
 pub use pages::HostPages;
 pub use peer::GpuPeer;
 
-use crate::engine::{self, Engine};
+use crate::engine;
 use crate::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
 use crate::memory;
 use descriptors::Kept;
 use dmabuf::ControlBlocks;
 use gpu::{Gem, SoftwareGpu};
+use registry::Client;
 use rustix::io::Errno as System;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -223,34 +224,37 @@ fn closed(inode: Option<u64>) {
             });
         }
         shim::count_nodes(-(ended.len() as isize));
-        // Outside the lock: an engine may end with the last buffer.
+        // Outside the lock: the registry's client may end with the last buffer.
         drop(ended);
         Ok(())
     });
     set_errno(errno);
 }
 
-/// Control blocks through the engine's registry. The engine runs as long as a block is known there.
+/// Control blocks through the registry. Its client stays as long as a block is known there.
 #[derive(Default)]
-struct Controls(Mutex<HashMap<u64, Arc<Engine>>>);
+struct Controls(Mutex<HashMap<u64, Arc<Client>>>);
 
 impl ControlBlocks for Controls {
     fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), System> {
-        let engine = engine::get().map_err(|errno| System::from_raw_os_error(errno.0))?;
-        ControlBlocks::publish(&*engine.registry, id, control)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, engine);
+        let registry = registry()?;
+        ControlBlocks::publish(&*registry, id, control)?;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, registry);
         Ok(())
     }
 
     fn withdraw(&self, id: u64) {
-        let engine = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        if let Some(engine) = engine {
-            ControlBlocks::withdraw(&*engine.registry, id);
+        let registry = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(registry) = registry {
+            ControlBlocks::withdraw(&*registry, id);
         }
     }
 
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, System> {
-        let engine = engine::get().map_err(|errno| System::from_raw_os_error(errno.0))?;
-        ControlBlocks::lookup(&*engine.registry, id)
+        ControlBlocks::lookup(&*registry()?, id)
     }
+}
+
+fn registry() -> Result<Arc<Client>, System> {
+    engine::registry().map_err(|errno| System::from_raw_os_error(errno.0))
 }

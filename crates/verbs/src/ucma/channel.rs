@@ -4,18 +4,19 @@
 //! with the program's own descriptor, so that O_NONBLOCK, signals and cancellation are as in a system call. All
 //! copies of the program's end closed is what the end of the channel is.
 
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::ffi::{Errno, Res, last_errno};
 use cma::ChannelId;
 use descriptors::Kept;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An open channel. It keeps the engine running.
+/// An open channel. It keeps the engine of its messages running, and those of the devices that its ids are of.
 pub struct Channel {
     inode: u64,
     engine: Arc<Engine>,
+    devices: Mutex<Vec<Arc<Engine>>>,
     end: Arc<Kept>,
 }
 
@@ -43,7 +44,7 @@ impl Channel {
         }
         let end = Arc::new(ours);
         engine.cm.open(ChannelId(inode), end.clone());
-        let channel = Channel { inode, engine: engine.clone(), end };
+        let channel = Channel { inode, engine: engine.clone(), devices: Mutex::default(), end };
         Ok((theirs.into_raw_fd(), channel))
     }
 
@@ -57,9 +58,33 @@ impl Channel {
         ChannelId(self.inode)
     }
 
-    /// The engine it is of.
+    /// The engine whose connection manager it is of.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine of the device of a number, for an id of this channel.
+    pub fn device(&self, number: usize) -> Res<Arc<Engine>> {
+        let engine = engine::get(number)?;
+        self.keep(&engine);
+        Ok(engine)
+    }
+
+    fn keep(&self, engine: &Arc<Engine>) {
+        let mut devices = self.devices();
+        if !devices.iter().any(|known| Arc::ptr_eq(known, engine)) {
+            devices.push(engine.clone());
+        }
+    }
+
+    /// Keeps what an id needs that comes from another channel.
+    pub fn take_from(&self, other: &Channel) {
+        let theirs = other.devices().clone();
+        theirs.iter().for_each(|engine| self.keep(engine));
     }
 
     /// Whether no descriptor of the program's is left.

@@ -7,6 +7,7 @@ use super::layout::{
     qp_attr, read, user_path, write,
 };
 use super::service::Service;
+use crate::device;
 use crate::ffi::{Errno, INVALID, Res};
 use cma::{Addr, ConnectParam, Described, Error, FreePorts, IbAddr, IdOption, Key, gid_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -153,14 +154,10 @@ impl Command<'_> {
         self.with(|cma| cma.key(self.channel.id(), handle))
     }
 
-    fn device(&self) -> &hca::Device {
-        &self.channel.engine().device
-    }
-
     /// Finds out what an accepted connection's address is among the device's, before it is asked for.
     fn find_local(&self, key: Key) -> Res<()> {
         if let Some((ip, ifindex)) = self.with(|cma| Ok(cma.lacks_local(key)))?
-            && let Some(local) = host::local(self.device(), ip, ifindex)
+            && let Some(local) = host::local(self.channel, ip, ifindex)
         {
             self.with(|cma| {
                 cma.set_local(key, local);
@@ -244,7 +241,7 @@ impl Command<'_> {
     }
 
     fn own_address(&self, ip: IpAddr, scope: u32) -> Res<cma::Local> {
-        host::local(self.device(), ip, scope).ok_or(Errno(libc::EADDRNOTAVAIL))
+        host::local(self.channel, ip, scope).ok_or(Errno(libc::EADDRNOTAVAIL))
     }
 
     fn resolve_ip(&self) -> Res<()> {
@@ -285,7 +282,7 @@ impl Command<'_> {
         let dst = if dst.is_any() { loopback_like(&dst, from) } else { dst };
         let ip = dst.ip().ok_or(INVALID)?;
         let scope = if dst.scope() != 0 { dst.scope() } else { bound.scope() };
-        let (local, hop) = host::route(self.device(), from, ip, scope)?;
+        let (local, hop) = host::route(self.channel, from, ip, scope)?;
         let now = Instant::now();
         let wait = hop.map(|hop| (hop, now + Duration::from_millis(timeout_ms.into())));
         self.with(|cma| cma.resolve_addr(key, dst, local, wait, now))
@@ -306,7 +303,7 @@ impl Command<'_> {
 
     /// Node GUID, big-endian as in memory, and port of an id's device; zero before it has one.
     fn device_of(&self, id: &Described) -> (u64, u8) {
-        if id.has_device { (self.device().attr().node_guid.to_be(), 1) } else { (0, 0) }
+        id.device.map_or((0, 0), |number| (device::guid(number).to_be(), 1))
     }
 
     fn query_route(&self) -> Res<()> {
@@ -317,9 +314,9 @@ impl Command<'_> {
         let id = self.describe(fields.u32(8))?;
         let (guid, port) = self.device_of(&id);
         let gid = |addr: &Addr| addr.ip().map_or([0; 16], gid_of);
-        let path = match id.has_device {
-            true => user_path(id.path.as_ref(), gid(&id.dst), gid(&id.src)),
-            false => Vec::new(),
+        let path = match id.device {
+            Some(_) => user_path(id.path.as_ref(), gid(&id.dst), gid(&id.src)),
+            None => Vec::new(),
         };
         let answer = Answer::default()
             .u64(guid)
@@ -344,7 +341,7 @@ impl Command<'_> {
             0 => self.addresses(&id, id.src, id.dst)?,
             1 => self.paths(&id)?,
             2 => {
-                let pkey = if id.has_device { hca::device::DEFAULT_PKEY } else { 0 };
+                let pkey = if id.device.is_some() { hca::device::DEFAULT_PKEY } else { 0 };
                 let ib = |addr: &Addr| match addr {
                     Addr::Ib(_) => *addr,
                     addr => Addr::Ib(IbAddr {
@@ -366,7 +363,7 @@ impl Command<'_> {
         const LEN: usize = 8 + 1 + 1 + 2 + 2 + 2 + 2 * STORAGE_LEN;
         self.room_for(LEN)?;
         let (guid, port) = self.device_of(id);
-        let pkey = if id.has_device { hca::device::DEFAULT_PKEY } else { 0 };
+        let pkey = if id.device.is_some() { hca::device::DEFAULT_PKEY } else { 0 };
         let answer = Answer::default()
             .u64(guid)
             .bytes(&[port, 0])
@@ -533,6 +530,7 @@ impl Command<'_> {
                 cma.migrate(key, to)
             })
             .map_err(errno)?;
+        self.channel.take_from(&from);
         write(fields.u64(0), &reported.to_ne_bytes(), 4)
     }
 }

@@ -1,10 +1,11 @@
-//! What the host says: which of its addresses leads to a destination and whether the next hop answers, which ports are free for all, and the registry as the
-//! place of claims.
+//! What the host says: which of its addresses leads to a destination, which device has it, and whether the next hop answers;
+//! which ports are free for all, and the registry as the place of claims.
 
+use super::channel::Channel;
 use crate::ffi::{Errno, Res};
+use crate::{device, memory};
 use cma::{Claim, ClaimKind, Claims, Error, Local, Neighbour};
-use hca::Device;
-use link::Knowledge;
+use link::{GidTable, Knowledge};
 use registry::{CLAIM_PORT, CLAIM_SERVICE, Client};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::ops::RangeInclusive;
@@ -27,20 +28,35 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// What an address of this host is among the device's; `ifindex` 0 means any interface.
-pub fn local(device: &Device, ip: IpAddr, ifindex: u32) -> Option<Local> {
+/// Number of the device that an address of this host belongs to: the first that is on its interface.
+fn owner(ip: IpAddr, ifindex: u32) -> Option<usize> {
+    if device::count() == 1 {
+        return Some(0);
+    }
+    let table = GidTable::new().ok()?;
+    let ours = || table.iter().map(|(_, entry)| entry).filter(|entry| entry.ip == ip);
+    let entry = ours().find(|entry| entry.ifindex == ifindex).or_else(|| ours().next())?;
+    memory::first_on(&entry.ifname)
+}
+
+/// What an address of this host is among those of its device, which is opened; `ifindex` 0 means any interface.
+pub fn local(channel: &Channel, ip: IpAddr, ifindex: u32) -> Option<Local> {
+    let number = owner(ip, ifindex)?;
+    let engine = channel.device(number).ok()?;
+    let device = &engine.device;
     let mtu = device.port(1).ok()?.active_mtu as u8;
     let gids = device.gids(1).ok()?;
     let ours = |entry: &&hca::GidEntry| entry.ip == ip;
     let there = |entry: &&hca::GidEntry| ours(entry) && entry.ifindex == ifindex;
     let entry = gids.iter().find(there).or_else(|| gids.iter().find(ours))?;
-    Some(Local { ip, ifindex: entry.ifindex, gid_index: entry.index as u8, mtu })
+    let gid_index = entry.index as u8;
+    Some(Local { device: number, ip, ifindex: entry.ifindex, gid_index, mtu })
 }
 
 /// The address of this host that packets to `dst` leave from, which is `src` if that is given, and the next hop if its
 /// hardware address is not known yet: the kernel asks for it from now on.
 pub fn route(
-    device: &Device,
+    channel: &Channel,
     src: Option<IpAddr>,
     dst: IpAddr,
     scope: u32,
@@ -49,7 +65,7 @@ pub fn route(
     let socket = UdpSocket::bind(from).map_err(|error| errno(&error))?;
     socket.connect(socket_addr(dst, scope, DISCARD)).map_err(|error| errno(&error))?;
     let ip = socket.local_addr().map_err(|error| errno(&error))?.ip().to_canonical();
-    let local = local(device, ip, scope).ok_or(Errno(libc::ENODEV))?;
+    let local = local(channel, ip, scope).ok_or(Errno(libc::ENODEV))?;
     // Where the kernel does not say, nothing can be waited for.
     let hop = link::Neighbour::towards(dst, ip, scope).ok().flatten();
     let hop = hop.map(|hop| Neighbour { ip: hop.ip, ifindex: hop.ifindex });

@@ -23,6 +23,9 @@ pub use service::Service;
 
 static RDMA_CM: shim::RdmaCm = shim::RdmaCm { open, write, closed };
 
+/// Number of the device whose queue pair 1 carries the messages of the process, whichever devices they are about.
+const HOME: usize = 0;
+
 /// Open channels by inode number.
 static CHANNELS: Mutex<Option<HashMap<u64, Arc<Channel>>>> = Mutex::new(None);
 /// The process that opened them; a forked child has only copies of their descriptors.
@@ -53,7 +56,7 @@ fn open(flags: c_int) -> Result<c_int, c_int> {
             // The parent's table, perhaps locked by a thread that is not here, is left alone: nobody was there before.
             forget_parents();
         }
-        let engine = engine::get()?;
+        let engine = engine::get(HOME)?;
         let (fd, channel) = Channel::open(&engine, flags)?;
         channels().get_or_insert_default().insert(channel.inode(), Arc::new(channel));
         shim::count_channels(1);
