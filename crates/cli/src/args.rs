@@ -439,6 +439,9 @@ pub struct Demo {
     /// Whose dma-bufs: a software GPU's, or this machine's own (see `peerdma gpu providers`)
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub provider: ProviderKind,
+    /// Which of the platform's HCAs each side takes
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    pub hca: HcaChoice,
     /// As a JSON object
     #[arg(long)]
     pub json: bool,
@@ -469,9 +472,31 @@ pub struct DemoPeer {
     /// Whose dma-bufs
     #[arg(long, value_enum)]
     pub provider: ProviderKind,
+    /// Which HCA
+    #[arg(long, value_enum, default_value_t)]
+    pub hca: HcaChoice,
     /// Flip one byte
     #[arg(long)]
     pub corrupt: bool,
+}
+
+/// Which HCA a side of the demo takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum HcaChoice {
+    /// The one nearest to its GPU
+    #[default]
+    Nearest,
+    /// The one farthest from it
+    Farthest,
+}
+
+impl std::fmt::Display for HcaChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            HcaChoice::Nearest => "nearest",
+            HcaChoice::Farthest => "farthest",
+        })
+    }
 }
 
 /// Memory of the demo, by the way in which it is registered.

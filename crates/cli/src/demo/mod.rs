@@ -45,6 +45,7 @@ pub fn demo(arguments: &Demo) -> Outcome {
         command.arg(DEMO_PEER).args(["--side", side_name(side), "--size", &size.to_string()]);
         command.args(["--memory", &memory.kind.to_string()]);
         command.args(["--provider", &memory.provider.to_string()]);
+        command.args(["--hca", &arguments.hca.to_string()]);
         if memory.kind == MemoryKind::DmabufPinned {
             command.env(settings::DMABUF, "pinned");
         }

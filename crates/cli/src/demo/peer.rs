@@ -3,10 +3,10 @@
 use super::buffer::Buffer;
 use super::protocol::{self, FromPeer, Messages, Ready, ToPeer};
 use super::vram::Gpu;
-use crate::args::{DemoPeer, MemoryKind, Side};
+use crate::args::{DemoPeer, HcaChoice, MemoryKind, Side};
 use crate::failure::{self, Context, Failure, Outcome};
-use crate::settings;
-use pcie::Platform;
+use crate::{settings, topo};
+use pcie::{Function, Platform};
 use peerdma::{Cq, IdleQp, Library, Op, Qp, RemoteSlice, SendFlags};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -56,7 +56,8 @@ impl Peer {
         };
         let gpu = Gpu::open(arguments.side, &platform, arguments.provider)?;
         let library = Library::system().map_err(failure::verbs)?;
-        let context = library.open(None).map_err(failure::verbs)?;
+        let hca = choose(&platform, &gpu, arguments.hca)?;
+        let context = library.open(Some(&hca.name)).map_err(failure::verbs)?;
         let pd = context.alloc_pd().map_err(failure::verbs)?;
         let cq = context.create_cq(2 * DEPTH, None).map_err(failure::verbs)?;
         let names: &[&str] = match arguments.side {
@@ -83,6 +84,8 @@ impl Peer {
         let ready = Ready {
             pid: std::process::id(),
             device: context.name().to_owned(),
+            hca: hca.name.clone(),
+            choice: arguments.hca.to_string(),
             gpu: gpu.name().to_owned(),
             endpoint: idle.endpoint(),
             buffers: described.collect(),
@@ -199,6 +202,18 @@ impl Peer {
         let seconds = start.elapsed().as_secs_f64();
         self.say(&FromPeer::Transferred { bytes: size, seconds })
     }
+}
+
+/// The HCA of the platform that is nearest to a GPU, or farthest from it.
+fn choose<'a>(platform: &'a Platform, gpu: &Gpu, choice: HcaChoice) -> Outcome<&'a Function> {
+    let gpu = platform.named(gpu.name()).ok_or_else(|| Failure::new("the GPU is gone"))?;
+    let mut pairs = topo::by_nearness(platform.machine(), gpu).into_iter();
+    let chosen = match choice {
+        HcaChoice::Nearest => pairs.next(),
+        HcaChoice::Farthest => pairs.last(),
+    };
+    let none = || Failure::new("the platform has no HCA").remedy(crate::tree::FORM);
+    chosen.map(|pair| pair.nic).ok_or_else(none)
 }
 
 /// Which way a transfer goes, seen from the side that asks for it.

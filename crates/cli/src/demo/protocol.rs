@@ -70,6 +70,10 @@ pub struct Ready {
     pub pid: u32,
     /// Name of its RDMA device.
     pub device: String,
+    /// Name of its HCA on the platform.
+    pub hca: String,
+    /// Which of the platform's it is: the nearest, the farthest.
+    pub choice: String,
     /// Name of its GPU on the platform.
     pub gpu: String,
     /// How to connect.

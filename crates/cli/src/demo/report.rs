@@ -5,8 +5,9 @@ use super::protocol::{Buffer, Ready};
 use super::rate;
 use crate::args::{Memory, MemoryKind};
 use crate::style::{self, Paint};
+use crate::topo;
 use hca::Counter;
-use pcie::{Platform, Role, Target};
+use pcie::{Platform, Target};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -45,6 +46,8 @@ pub struct SideReport {
     counters: Counters,
     hca_address: String,
     gpu_address: String,
+    /// How near the two are.
+    label: String,
     memory: Memory,
     /// The function that reads and writes it.
     by: String,
@@ -68,7 +71,7 @@ impl SideReport {
         ready: Ready,
         counters: Counters,
     ) -> SideReport {
-        let ends = platform.with_role(Role::Hca).next().zip(platform.named(&ready.gpu));
+        let ends = platform.named(&ready.hca).zip(platform.named(&ready.gpu));
         let target = |gpu: &pcie::Function| match memory.is_gpus() {
             true => Target::Function(gpu.address),
             false => Target::HOST,
@@ -89,6 +92,9 @@ impl SideReport {
         }
         let link = |name: String| Link { bytes: counters.link(&name), name };
         SideReport {
+            label: ends.map_or_else(String::new, |(hca, gpu)| {
+                topo::Pair::new(platform.machine(), gpu, hca).label()
+            }),
             links: names.into_iter().map(link).collect(),
             hca_address: ends.map_or_else(String::new, |(hca, _)| hca.address.to_string()),
             gpu_address: ends.map_or_else(String::new, |(_, gpu)| gpu.address.to_string()),
@@ -147,7 +153,13 @@ impl SideReport {
         }
         vec![
             ("process", vec![format!("pid {pid}")]),
-            ("HCA", vec![format!("{device} at {}", self.hca_address)]),
+            (
+                "HCA",
+                vec![
+                    format!("{device} at {}", self.hca_address),
+                    nearness(&self.ready.choice, gpu, &self.label),
+                ],
+            ),
             ("GPU", vec![format!("{gpu} at {}", self.gpu_address)]),
             ("memory", memory),
             ("RoCEv2", vec![endpoint.gid.to_string()]),
@@ -169,7 +181,12 @@ impl SideReport {
         json!({
             "side": name,
             "pid": ready.pid,
-            "hca": { "name": ready.device, "address": self.hca_address },
+            "hca": {
+                "name": ready.device,
+                "address": self.hca_address,
+                "choice": ready.choice,
+                "label": self.label,
+            },
             "gpu": { "name": ready.gpu, "address": self.gpu_address },
             "endpoint": ready.endpoint,
             "memory": self.memory.kind.to_string(),
@@ -194,6 +211,11 @@ impl SideReport {
             },
         })
     }
+}
+
+fn nearness(choice: &str, gpu: &str, label: &str) -> String {
+    let preposition = if choice == "nearest" { "to" } else { "from" };
+    format!("the {choice} {preposition} {gpu}: {label}")
 }
 
 fn buffer(buffer: &Buffer) -> String {
@@ -317,6 +339,8 @@ mod tests {
         let ready = Ready {
             pid: 4_194_304,
             device: "peerdma0".into(),
+            hca: "peerdma0".into(),
+            choice: "nearest".into(),
             gpu: gpu.into(),
             endpoint: peerdma::Endpoint {
                 qpn: 0xabcdef,

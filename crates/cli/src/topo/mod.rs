@@ -28,7 +28,8 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn new(machine: &'a Machine, gpu: &'a Function, nic: &'a Function) -> Pair<'a> {
+    /// What there is to say of the two.
+    pub fn new(machine: &'a Machine, gpu: &'a Function, nic: &'a Function) -> Pair<'a> {
         let labels = pcie::labels(machine, gpu, nic);
         Pair { gpu, nic, way: way(machine, gpu, nic), labels }
     }
@@ -103,6 +104,17 @@ pub fn all_pairs(machine: &Machine) -> Vec<Pair<'_>> {
     let nics = topology::adapters(machine);
     let of = |gpu| nics.iter().map(move |nic| Pair::new(machine, gpu, nic));
     topology::accelerators(machine).into_iter().flat_map(of).collect()
+}
+
+/// A GPU with every adapter, the nearest first: by label, then by the way's rate.
+pub fn by_nearness<'a>(machine: &'a Machine, gpu: &'a Function) -> Vec<Pair<'a>> {
+    let nics = topology::adapters(machine).into_iter();
+    let mut pairs: Vec<Pair<'a>> = nics.map(|nic| Pair::new(machine, gpu, nic)).collect();
+    pairs.sort_by_key(|pair| {
+        let rate = pair.way.bytes_per_second.unwrap_or(0);
+        (pair.labels.first().copied(), u64::MAX - rate, pair.nic.address)
+    });
+    pairs
 }
 
 /// Every GPU with its nearest adapter: by label, then by the way's rate, then the one that the fewest GPUs before got.
