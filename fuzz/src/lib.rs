@@ -15,6 +15,7 @@ mod memfd;
 pub mod pcie;
 pub mod registry;
 pub mod topology;
+pub mod vfio_user;
 pub mod wire;
 
 /// One parser under test.
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
     Target { name: "machine", run: topology::machine, seeds: topology::machine_seeds },
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
+    Target { name: "vfio_user_message", run: vfio_user::message, seeds: vfio_user::message_seeds },
     Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
     Target { name: "mad_parse", run: wire::mad_parse, seeds: wire::mad_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
