@@ -1,0 +1,361 @@
+//! Clients of all kinds at one function: well-behaved, broken, hostile, gone in the middle.
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use umem::AccessError;
+use vfio_user::protocol::{
+    Body, ERROR, HEADER_LEN, Header, IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, REPLY, UNMAP_ALL,
+    command,
+};
+use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity, Server, serve};
+
+const EINVAL: u32 = 22;
+const CONFIG: u32 = 7;
+
+/// A function with one register file.
+#[derive(Default)]
+struct Registers {
+    bytes: Mutex<Vec<u8>>,
+    resets: AtomicU32,
+}
+
+impl Function for Registers {
+    fn description(&self) -> Description {
+        let bar = Bar { size: 4096, kind: BarKind::Memory32, memory: None };
+        Description {
+            identity: PciIdentity { vendor: 0x1234, device: 0x5678, ..PciIdentity::default() },
+            bars: [None, None, Some(bar), None, None, None],
+            msix: Some(Msix { vectors: 4, bar: 2, table: 0x800, pending: 0xc00 }),
+            ..Description::default()
+        }
+    }
+    fn bar_read(&self, _: u8, offset: u64, data: &mut [u8]) {
+        let bytes = self.bytes.lock().unwrap();
+        let from = bytes.get(offset as usize..).unwrap_or_default();
+        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+    fn bar_write(&self, _: u8, offset: u64, data: &[u8]) {
+        let mut bytes = self.bytes.lock().unwrap();
+        bytes.resize(4096, 0);
+        bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+    }
+    fn reset(&self) {
+        self.bytes.lock().unwrap().clear();
+        self.resets.fetch_add(1, SeqCst);
+    }
+}
+
+struct Served {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    host: Host,
+    function: Arc<Registers>,
+    _server: Server,
+}
+
+fn served() -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let (host, function) = (Host::new(), Arc::new(Registers::default()));
+    let server = serve(&path, host.clone(), function.clone()).unwrap();
+    Served { _folder: folder, path, host, function, _server: server }
+}
+
+struct Client(UnixStream);
+
+impl Client {
+    fn connect(served: &Served) -> Client {
+        let stream = UnixStream::connect(&served.path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Client(stream)
+    }
+
+    fn greeted(served: &Served) -> Client {
+        let client = Client::connect(served);
+        let json = br#"{"capabilities":{"max_data_xfer_size":64,"unknown":[]}}"#;
+        let greeting = Body::default().u16(0).u16(0).bytes(json).bytes(&[0]);
+        let reply = client.ask(command::VERSION, greeting, None).unwrap();
+        assert!(reply.starts_with(&[0, 0, 0, 0, b'{']) && reply.ends_with(&[0]));
+        client
+    }
+
+    fn send(&self, command: u16, body: &Body, fd: Option<BorrowedFd>) {
+        let size = (HEADER_LEN + body.0.len()) as u32;
+        let header = Header { id: 5, command, size, flags: 0, error: 0 }.bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(fd) = &fd {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+        }
+        let parts = [IoSlice::new(&header), IoSlice::new(&body.0)];
+        sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    /// The next message; none when the server hung up.
+    fn receive(&self) -> Option<(Header, Vec<u8>)> {
+        let mut header = [0; HEADER_LEN];
+        (&self.0).read_exact(&mut header).ok()?;
+        let header = Header::parse(&header).unwrap();
+        let mut body = vec![0; header.size as usize - HEADER_LEN];
+        (&self.0).read_exact(&mut body).unwrap();
+        Some((header, body))
+    }
+
+    /// A reply's body, or its errno.
+    fn ask(&self, command: u16, body: Body, fd: Option<BorrowedFd>) -> Result<Vec<u8>, u32> {
+        self.send(command, &body, fd);
+        let (header, body) = self.receive().expect("a reply");
+        assert_eq!((header.id, header.command), (5, command));
+        assert_eq!(header.flags & REPLY, REPLY);
+        if header.flags & ERROR == 0 { Ok(body) } else { Err(header.error) }
+    }
+
+    fn read(&self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>, u32> {
+        let body = Body::default().u64(offset).u32(region).u32(count);
+        Ok(self.ask(command::REGION_READ, body, None)?.split_off(16))
+    }
+
+    fn write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), u32> {
+        let body = Body::default().u64(offset).u32(region).u32(data.len() as u32).bytes(data);
+        self.ask(command::REGION_WRITE, body, None).map(drop)
+    }
+
+    fn map(&self, address: u64, size: u64, file: Option<&OwnedFd>) -> Result<(), u32> {
+        let body = Body::default().u32(32).u32(3).u64(0).u64(address).u64(size);
+        self.ask(command::DMA_MAP, body, file.map(AsFd::as_fd)).map(drop)
+    }
+
+    fn bus_master(&self) {
+        self.write(CONFIG, 4, &[6, 0]).unwrap();
+        // A config write is carried out before it is answered.
+        assert_eq!(self.read(CONFIG, 4, 1), Ok(vec![6]));
+    }
+}
+
+fn memory() -> OwnedFd {
+    let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, 1 << 16).unwrap();
+    fd
+}
+
+/// Waits until the server is done with who has gone.
+fn next(served: &Served) -> Client {
+    Client::greeted(served)
+}
+
+#[test]
+fn registers_interrupts_and_memory_reach_the_function() {
+    let served = served();
+    let client = Client::greeted(&served);
+    assert_eq!(client.read(CONFIG, 0, 4), Ok(vec![0x34, 0x12, 0x78, 0x56]));
+    client.write(2, 8, b"hello").unwrap();
+    assert_eq!(client.read(2, 9, 3), Ok(b"ell".to_vec()));
+    client.write(2, 0x810, &[1; 16]).unwrap();
+    assert_eq!(client.read(2, 0x810, 16), Ok(vec![1; 16]), "the interrupt table is kept");
+    assert_eq!(served.function.bytes.lock().unwrap()[0x810], 0, "and not the function's");
+
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    let flags = IRQ_ACTION_TRIGGER | IRQ_DATA_EVENTFD;
+    let set = Body::default().u32(20).u32(flags).u32(2).u32(3).u32(1);
+    client.ask(command::DEVICE_SET_IRQS, set, Some(event.as_fd())).unwrap();
+    served.host.interrupt(3);
+    let mut count = [0; 8];
+    rustix::io::read(&event, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 1);
+
+    let (file, dma) = (memory(), served.host.memory());
+    client.map(0x1000, 1 << 16, Some(&file)).unwrap();
+    assert_eq!(dma.write(0x1000, b"x"), Err(AccessError::Fault), "no bus master yet");
+    client.bus_master();
+    dma.write(0x1004, b"data").unwrap();
+    let mut bytes = [0; 4];
+    rustix::io::pread(&file, &mut bytes, 4).unwrap();
+    assert_eq!(&bytes, b"data");
+    let all = Body::default().u32(24).u32(UNMAP_ALL).u64(0).u64(0);
+    client.ask(command::DMA_UNMAP, all, None).unwrap();
+    assert_eq!(dma.write(0x1000, b"x"), Err(AccessError::Fault));
+}
+
+#[test]
+fn memory_without_a_descriptor_is_reached_by_messages_in_pieces() {
+    let served = served();
+    let client = Client::greeted(&served);
+    client.map(0x1000, 4096, None).unwrap();
+    client.bus_master();
+    let dma = served.host.memory();
+    let user = std::thread::spawn(move || {
+        let mut bytes = [0; 100];
+        let read = dma.read(0x1010, &mut bytes);
+        (read, bytes, dma.write(0x1ffe, b"no"), dma.write(0x1ffe, b"xyz"))
+    });
+    let expect = |wanted: u16, fields: [u64; 2], reply: &[u8], error: u32| {
+        let (header, body) = client.receive().expect("a request");
+        assert_eq!(header.command, wanted);
+        assert_eq!(body[..16], Body::default().u64(fields[0]).u64(fields[1]).0);
+        let flags = if error == 0 { REPLY } else { REPLY | ERROR };
+        let body = [&body[..16], reply].concat();
+        let size = (HEADER_LEN + body.len()) as u32;
+        let answer = Header { size, flags, error, ..header }.bytes();
+        (&client.0).write_all(&[&answer[..], &body].concat()).unwrap();
+    };
+    expect(command::DMA_READ, [0x1010, 64], &[1; 64], 0);
+    expect(command::DMA_READ, [0x1050, 36], &[2; 36], 0);
+    expect(command::DMA_WRITE, [0x1ffe, 2], &[], EINVAL);
+    expect(command::DMA_WRITE, [0x1ffe, 2], &[], 0);
+    let (read, bytes, refused, beyond) = user.join().unwrap();
+    assert_eq!((read, bytes[63], bytes[64]), (Ok(()), 1, 2));
+    assert_eq!(refused, Err(AccessError::Fault), "the client refused");
+    assert_eq!(beyond, Err(AccessError::Fault), "the last byte is not mapped");
+}
+
+#[test]
+fn a_client_that_goes_wakes_who_waits_for_it_and_leaves_a_reset_function() {
+    let served = served();
+    let client = Client::greeted(&served);
+    client.write(2, 0, b"old").unwrap();
+    client.map(0, 4096, None).unwrap();
+    client.bus_master();
+    let dma = served.host.memory();
+    let user = std::thread::spawn(move || dma.read(0, &mut [0; 8]));
+    assert_eq!(client.receive().unwrap().0.command, command::DMA_READ);
+    drop(client);
+    assert_eq!(user.join().unwrap(), Err(AccessError::Fault));
+    let client = next(&served);
+    assert_eq!(served.function.resets.load(SeqCst), 1);
+    assert_eq!(client.read(2, 0, 3), Ok(vec![0; 3]));
+    assert_eq!(client.read(CONFIG, 4, 1), Ok(vec![0]), "no bus master any more");
+    assert_eq!(served.host.memory().read(0, &mut [0]), Err(AccessError::Fault));
+}
+
+#[test]
+fn a_function_level_reset_keeps_the_machines_memory() {
+    let served = served();
+    let client = Client::greeted(&served);
+    let file = memory();
+    client.map(0, 4096, Some(&file)).unwrap();
+    client.bus_master();
+    client.ask(command::DEVICE_RESET, Body::default(), None).unwrap();
+    assert_eq!(served.function.resets.load(SeqCst), 1);
+    assert_eq!(served.host.memory().read(0, &mut [0]), Err(AccessError::Fault));
+    client.bus_master();
+    assert_eq!(served.host.memory().read(0, &mut [0]), Ok(()));
+    let capability = client.read(CONFIG, 0x60, 1).unwrap();
+    assert_eq!(capability, [0x10], "the PCI Express capability");
+    client.write(CONFIG, 0x68, &0x8000u16.to_le_bytes()).unwrap();
+    assert_eq!(client.read(CONFIG, 4, 1), Ok(vec![0]));
+    assert_eq!(served.function.resets.load(SeqCst), 2);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let served = served();
+    let client = Client::greeted(&served);
+    let refused = |region, offset, count| {
+        assert_eq!(client.read(region, offset, count), Err(EINVAL), "{region} {offset} {count}");
+    };
+    refused(2, 4090, 7);
+    refused(2, u64::MAX, 2);
+    refused(0, 0, 1);
+    refused(6, 0, 1);
+    refused(CONFIG, 4095, 2);
+    refused(u32::MAX, 0, 1);
+    assert_eq!(client.write(2, 4096, b"x"), Err(EINVAL));
+    let ask = |command, body| client.ask(command, body, None);
+    assert_eq!(ask(command::DEVICE_GET_REGION_INFO, Body::default().u64(32).u32(9)), Err(EINVAL));
+    assert_eq!(ask(command::DEVICE_GET_REGION_INFO, Body::default().u64(31).u32(1)), Err(EINVAL));
+    assert_eq!(ask(command::DEVICE_GET_IRQ_INFO, Body::default().u64(16).u32(5)), Err(EINVAL));
+    let flags = IRQ_ACTION_TRIGGER | IRQ_DATA_EVENTFD;
+    let far = Body::default().u32(20).u32(flags).u32(2).u32(u32::MAX).u32(2);
+    assert_eq!(ask(command::DEVICE_SET_IRQS, far), Err(EINVAL));
+    assert_eq!(ask(command::DMA_MAP, Body::default().u64(0)), Err(EINVAL));
+    assert!(ask(command::DEVICE_GET_REGION_IO_FDS, Body::default()).is_err());
+    let file = memory();
+    assert_eq!(client.map(0, 1 << 20, Some(&file)), Err(EINVAL), "past the file");
+    // A descriptor that is no memory.
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    assert!(client.map(0, 4096, Some(&event)).is_err());
+    assert_eq!(client.read(CONFIG, 0, 1), Ok(vec![0x34]), "and all is well");
+}
+
+#[test]
+fn bytes_that_are_no_conversation_end_it_and_the_next_client_is_served() {
+    let served = served();
+    let version = |major: u16, json: &[u8]| Body::default().u16(major).u16(0).bytes(json);
+    let wrong: [(u16, Body); 4] = [
+        (command::REGION_READ, Body::default().u64(0).u32(CONFIG).u32(1)),
+        (command::VERSION, version(1, b"{}\0")),
+        (command::VERSION, version(0, b"{\"capabilities\":7}\0")),
+        (command::VERSION, version(0, b"\xff\xfe\0")),
+    ];
+    for (command, body) in wrong {
+        let client = Client::connect(&served);
+        assert_eq!(client.ask(command, body, None), Err(EINVAL));
+        assert!(client.receive().is_none(), "hung up on");
+    }
+    for size in [0u32, 15, u32::MAX] {
+        let client = Client::connect(&served);
+        let header = Header { id: 0, command: 1, size, flags: 0, error: 0 };
+        (&client.0).write_all(&header.bytes()).unwrap();
+        assert!(client.receive().is_none(), "hung up on");
+    }
+    drop(Client::connect(&served));
+    let half = Client::greeted(&served);
+    (&half.0).write_all(&[9; 7]).unwrap();
+    drop(half);
+    assert_eq!(next(&served).read(CONFIG, 0, 1), Ok(vec![0x34]));
+}
+
+/// SplitMix64, so that a run can be repeated.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 27
+}
+
+#[test]
+fn the_server_outlives_any_messages() {
+    let served = served();
+    let mut state = 1;
+    for _ in 0..30 {
+        let client = Client::greeted(&served);
+        let mut reader = client.0.try_clone().unwrap();
+        let drain = std::thread::spawn(move || {
+            let _ = std::io::copy(&mut reader, &mut std::io::sink());
+        });
+        for _ in 0..100 {
+            let command = (random(&mut state) % 16) as u16;
+            let words = random(&mut state) % 8;
+            let small = random(&mut state).is_multiple_of(2);
+            let word = |state: &mut u64| random(state) & if small { 0xfff } else { u64::MAX };
+            let body = (0..words).fold(Body::default(), |body, _| body.u64(word(&mut state)));
+            let size = (HEADER_LEN + body.0.len()) as u32;
+            let header = Header { id: 1, command, size, flags: 0, error: 0 };
+            let bytes = [&header.bytes()[..], &body.0].concat();
+            if (&client.0).write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        client.0.shutdown(std::net::Shutdown::Both).unwrap();
+        drain.join().unwrap();
+    }
+    assert_eq!(next(&served).read(CONFIG, 0, 1), Ok(vec![0x34]));
+}
+
+#[test]
+fn a_socket_is_taken_over_from_the_dead_and_not_from_the_living() {
+    let served = served();
+    let again = serve(&served.path, Host::new(), Arc::new(Registers::default()));
+    assert_eq!(again.err().unwrap().kind(), std::io::ErrorKind::AddrInUse);
+    let dead = served.path.with_extension("dead");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    let server = serve(&dead, Host::new(), Arc::new(Registers::default())).unwrap();
+    drop(server);
+    assert!(!dead.exists(), "a server that ends takes its socket away");
+}
