@@ -201,6 +201,8 @@ fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
 
 /// Connects to the registry, and makes the process ready for what follows.
 fn connect() -> Res<Arc<Client>> {
+    #[cfg(feature = "sabotage")]
+    crate::sabotage::begin();
     mm::guard::install();
     set_callbacks();
     fork::watch();

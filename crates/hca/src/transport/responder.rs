@@ -120,9 +120,11 @@ impl Write {
 
     /// Places the next packet.
     pub(super) fn place(&mut self, payload: &[u8]) -> Result<(), Refusal> {
-        match self.target.place(self.done.into(), payload) {
-            Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
-            other => other?,
+        if !sabotage::on(Sabotage::LoseWrite) {
+            match self.target.place(self.done.into(), payload) {
+                Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
+                other => other?,
+            }
         }
         self.done = self.done.saturating_add(payload.len() as u32);
         Ok(())
