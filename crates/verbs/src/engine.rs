@@ -237,7 +237,7 @@ fn start(number: usize, function: &'static Function, registry: Arc<Client>) -> R
         },
         comm: command_name(),
         registry: registry.clone(),
-        interfaces: memory::interfaces(function),
+        network: hca::Network::Host(memory::interfaces(function)),
         mtu_bytes: None,
         trace: trace.clone(),
         receive_buffer_bytes: env::receive_buffer_bytes(),

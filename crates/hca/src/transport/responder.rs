@@ -603,6 +603,7 @@ pub(crate) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32)
         imm_or_key: 0,
         qp_num,
         src_qp: 0,
+        src_ip: None,
         flags: WcFlags::empty(),
         sl: 0,
         timestamp_ns: 0,
