@@ -8,14 +8,21 @@ use tempfile::NamedTempFile;
 const NODE: &str =
     "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
 
+const DEFAULT: &str = include_str!("../../crates/pcie/src/platforms/default.toml");
+
 /// The default platform with the HCA's ATS off.
-fn platform_without_ats() -> NamedTempFile {
-    let text = include_str!("../../crates/pcie/src/platforms/default.toml");
-    let (before, hca) = text.split_once("name = \"peerdma0\"\n").expect("an HCA");
-    let text = format!(
-        "{before}name = \"peerdma0\"\n{}",
-        hca.replacen("\nats = true\n", "\nats = false\n", 1)
-    );
+fn without_ats() -> NamedTempFile {
+    let (before, hca) = DEFAULT.split_once("name = \"peerdma0\"\n").expect("an HCA");
+    let hca = hca.replacen("\nats = true\n", "\nats = false\n", 1);
+    platform(&format!("{before}name = \"peerdma0\"\n{hca}"))
+}
+
+/// The default platform with switches that redirect all but translated requests.
+fn with_acs() -> NamedTempFile {
+    platform(&DEFAULT.replace("acs = []", r#"acs = ["RR", "CR", "DT"]"#))
+}
+
+fn platform(text: &str) -> NamedTempFile {
     let file = NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), text).expect("a platform");
     file
@@ -34,6 +41,15 @@ fn translations_are_kept_where_the_conditions_hold() {
     judged(run("on").env("PEERDMA_COUNTERS", counters.file()), 109);
     let text = counters.text();
     assert!(text.lines().any(|line| line == "ats_invalidations 8"), "{text}");
-    let without = platform_without_ats();
-    judged(run("off").option(format!("--platform={}", without.path().display())), 109);
+    let on = |run: Run, platform: &NamedTempFile| {
+        run.option(format!("--platform={}", platform.path().display()))
+    };
+    judged(on(run("off"), &without_ats()), 109);
+
+    let (counters, platform) = (Counters::new(), with_acs());
+    judged(on(run("on"), &platform).env("PEERDMA_COUNTERS", counters.file()), 109);
+    let text = counters.text();
+    let to_gpu = "route 0000:18:00.0 0000:1a:00.0 THRU_HOST_BRIDGE ";
+    let used = |line: &&str| line.starts_with(to_gpu) && !line.ends_with(" 0 0");
+    assert_eq!(text.lines().filter(used).count(), 2, "by the root complex and past it: {text}");
 }

@@ -4,7 +4,7 @@ use crate::machine::{
     Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError,
 };
 use crate::pace::Pacer;
-use crate::route::{Route, Target, Unreachable, find};
+use crate::route::{Route, Target, Unreachable, find, find_translated};
 use crate::{Address, Link, LinkId, ReadyMade, RouteTable};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -39,6 +39,8 @@ pub struct Platform {
 #[derive(Debug, Default)]
 struct Routes {
     found: HashMap<(Address, Target), Arc<Route>>,
+    /// Those of translated requests that take another way; `None` where none is.
+    translated: HashMap<(Address, Target), Option<Arc<Route>>>,
     published: HashMap<Address, Arc<RouteTable>>,
     pacer: Option<Pacer>,
 }
@@ -97,16 +99,34 @@ impl Platform {
         if let Some(route) = routes.found.get(&(function.address, target)) {
             return Ok(route.clone());
         }
-        let mut route = find(&self.machine, function, target)?;
+        let route = find(&self.machine, function, target)?;
+        let route = self.prepare(route, function, &mut routes);
+        routes.found.insert((function.address, target), route.clone());
+        Ok(route)
+    }
+
+    /// How translated requests of `function` reach `target`, if it has ATS and ACS lets them take a shorter way than
+    /// [`Platform::route`]: they are told apart by their address type, and need relaxed ordering.
+    pub fn translated_route(&self, function: &Function, target: Target) -> Option<Arc<Route>> {
+        let mut routes = self.locked();
+        if let Some(known) = routes.translated.get(&(function.address, target)) {
+            return known.clone();
+        }
+        let route = find_translated(&self.machine, function, target)
+            .map(|route| self.prepare(route, function, &mut routes));
+        routes.translated.insert((function.address, target), route.clone());
+        route
+    }
+
+    /// Publishes and paces a new route, if routes are.
+    fn prepare(&self, mut route: Route, function: &Function, routes: &mut Routes) -> Arc<Route> {
         if let Some(table) = routes.published.get(&function.address) {
             route.publish(&self.machine, table);
         }
         if let Some(pacer) = &mut routes.pacer {
             route.pace(&self.machine, pacer);
         }
-        let route = Arc::new(route);
-        routes.found.insert((function.address, target), route.clone());
-        Ok(route)
+        Arc::new(route)
     }
 
     /// Paces links whose rate is known to this fraction of it, for routes handed out from now on: [`crate::owed`] says how long
@@ -120,6 +140,7 @@ impl Platform {
     pub fn publish(&self, function: Address, table: Arc<RouteTable>) {
         let mut routes = self.locked();
         routes.found.retain(|(of, _), _| *of != function);
+        routes.translated.retain(|(of, _), _| *of != function);
         routes.published.insert(function, table);
     }
 
@@ -129,7 +150,8 @@ impl Platform {
 
     /// All routes handed out so far.
     pub fn routes(&self) -> Vec<Arc<Route>> {
-        self.locked().found.values().cloned().collect()
+        let routes = self.locked();
+        routes.found.values().chain(routes.translated.values().flatten()).cloned().collect()
     }
 
     /// Bytes that crossed each link, in both directions. A route that crosses a link twice counts twice.
@@ -426,6 +448,49 @@ mod tests {
         assert_eq!((near.map_type(), near.distance()), (MapType::BusAddr, 4));
         assert_eq!(text(&near), ["link below 0000:17:00.0", "link below 0000:17:02.0"]);
         assert_eq!(near.bytes_per_second(), Some(63_015_384_615));
+    }
+
+    /// Redirected requests go up to the root complex; translated ones need not, port by port.
+    #[test]
+    fn translated_requests_pass_where_acs_lets_them() {
+        let text = include_str!("platforms/default.toml");
+        let with = |acs: &str| {
+            let port = |address: &str| format!("address = \"{address}\"");
+            ["0000:17:00.0", "0000:17:02.0"].iter().fold(text.to_owned(), |text, address| {
+                let (before, after) = text.split_once(&port(address)).unwrap();
+                let after = after.replacen("acs = []", &format!("acs = {acs}"), 1);
+                format!("{before}{}{after}", port(address))
+            })
+        };
+        let find = |text: &str| {
+            let platform = Platform::from_toml(text).unwrap();
+            let target = Target::Function(platform.named("gpu0").unwrap().address);
+            let hca = platform.named("peerdma0").unwrap();
+            let plain = platform.route(hca, target).unwrap();
+            let translated = platform.translated_route(hca, target);
+            let again = platform.translated_route(hca, target);
+            assert_eq!(translated.as_ref().map(Arc::as_ptr), again.as_ref().map(Arc::as_ptr));
+            if let Some(translated) = &translated {
+                translated.count_read(5);
+                assert!(platform.link_bytes().iter().any(|(_, bytes)| *bytes == 5));
+                assert_eq!(translated.map_type(), plain.map_type());
+            }
+            (plain.links().len(), translated.map(|route| route.links().len()))
+        };
+        assert_eq!(find(text), (2, None), "nothing is redirected");
+        for (acs, translated) in [
+            (r#"["RR", "CR"]"#, None),
+            (r#"["RR", "CR", "DT"]"#, Some(2)),
+            (r#"["EC"]"#, None),
+            (r#"["EC", "DT"]"#, Some(2)),
+            (r#"["CR"]"#, Some(2)),
+        ] {
+            assert_eq!(find(&with(acs)), (5, translated), "{acs}");
+        }
+        let one_port = with(r#"["RR", "DT"]"#).replacen(r#""RR", "DT""#, r#""RR""#, 1);
+        assert_eq!(find(&one_port), (5, None), "one port sends them up");
+        let without = with(r#"["RR", "CR", "DT"]"#).replace("ats = true", "ats = false");
+        assert_eq!(find(&without), (5, None), "no translated requests");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Routes: the way of the bytes between a function and a target, counted.
 
-use crate::machine::{Function, Machine};
+use crate::machine::{Acs, AcsBits, Function, Machine};
 use crate::pace::{Direction, Pacer, RouteClocks};
 use crate::published::{Counters, Description, RouteTable};
 use crate::verdict::{MapType, Verdict, verdict};
@@ -235,6 +235,47 @@ pub(crate) fn find(
     };
     let bytes_per_second = narrowest(machine, &links);
     Ok(Route {
+        function: Some(function.address),
+        target,
+        map_type,
+        distance,
+        links,
+        ascending,
+        bytes_per_second,
+        ..Route::local()
+    })
+}
+
+/// The route of translated requests with relaxed ordering (PCIe Base 6.12.1), where it is another: through the common switch although
+/// ACS sends untranslated requests up to the root complex. Direct Translated P2P lets requests pass, and redirected completions
+/// are only those without relaxed ordering.
+pub(crate) fn find_translated(
+    machine: &Machine,
+    function: &Function,
+    target: Target,
+) -> Option<Route> {
+    let Target::Function(address) = target else { return None };
+    let provider = machine.function(address)?;
+    let verdict = verdict(machine, provider, function);
+    let passes = |port: &Address| match machine.function(*port)?.acs {
+        Acs::Enabled(bits) => {
+            Some(bits.contains(AcsBits::DT) || !bits.intersects(AcsBits::RR | AcsBits::EC))
+        }
+        _ => None,
+    };
+    let redirected = verdict.map_type == MapType::ThruHostBridge && verdict.common.is_some();
+    let is_direct = function.ats == Some(true)
+        && redirected
+        && verdict.unread.is_empty()
+        && verdict.redirects.iter().all(|port| passes(port) == Some(true));
+    if !is_direct {
+        return None;
+    }
+    let (map_type, distance) = (verdict.map_type, verdict.distance);
+    let straight = Verdict { map_type: MapType::BusAddr, ..verdict };
+    let (links, ascending) = peer_links(machine, function, provider, &straight);
+    let bytes_per_second = narrowest(machine, &links);
+    Some(Route {
         function: Some(function.address),
         target,
         map_type,

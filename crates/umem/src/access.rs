@@ -130,24 +130,31 @@ impl<'a> Access<'a> {
         })
     }
 
-    /// The way that a number of [`Located`] names: to host memory or a peer of an on-demand registration, or to a place of a
-    /// dma-buf.
+    /// The way that a number of [`Located`] names, of translated requests: to host memory or a peer of an on-demand
+    /// registration, or to a place of a dma-buf.
     fn way(&self, number: u16) -> Result<(&dyn DmaSpace, &pcie::Route), AccessError> {
-        let number = usize::from(number);
-        let segment = |place: usize| {
-            let translation = self.umem.translations.get(place).and_then(Option::as_ref);
-            translation.and_then(|t| t.segments.first()).ok_or(AccessError::Unreachable)
-        };
-        if self.inside.is_none() {
-            let segment = segment(number)?;
-            return Ok((&*segment.space, &segment.route));
+        if self.inside.is_some() {
+            return self.way_on_demand(number, true);
         }
-        let host = segment(0)?;
-        let route = match number.checked_sub(1) {
-            None => &host.route,
-            Some(peer) => self.umem.keep.peers.get(peer).ok_or(AccessError::Unreachable)?,
+        let place = self.umem.translations.get(usize::from(number)).and_then(Option::as_ref);
+        let place = place.ok_or(AccessError::Unreachable)?;
+        let segment = place.segments.first().ok_or(AccessError::Unreachable)?;
+        Ok((&*segment.space, place.translated.as_ref().unwrap_or(&segment.route)))
+    }
+
+    /// That of an on-demand registration.
+    fn way_on_demand(
+        &self,
+        number: u16,
+        translated: bool,
+    ) -> Result<(&dyn DmaSpace, &pcie::Route), AccessError> {
+        let host = self.translation.segments.first().ok_or(AccessError::Unreachable)?;
+        let Some(number) = usize::from(number).checked_sub(1) else {
+            return Ok((&*host.space, &host.route));
         };
-        Ok((&*host.space, route))
+        let peer = self.umem.keep.peers.get(number).ok_or(AccessError::Unreachable)?;
+        let other = peer.translated.as_ref().filter(|_| translated);
+        Ok((&*host.space, other.unwrap_or(&peer.route)))
     }
 
     /// Calls `each(space, address, route, length)` for pieces, in order.
@@ -304,7 +311,7 @@ impl<'a> Access<'a> {
                 None => (at, 0),
                 Some((number, dma)) => (dma, number + 1),
             };
-            let (space, route) = self.way(number)?;
+            let (space, route) = self.way_on_demand(number, false)?;
             each(space, addr, route, piece)?;
             at += piece as u64;
             left -= piece;

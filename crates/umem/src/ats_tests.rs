@@ -41,7 +41,15 @@ impl Counts {
 
 /// A software GPU's buffer in its memory, and a dynamic registration of it from `offset` on.
 fn buffer(id: u64, bytes: u64, offset: u64) -> (OwnedFd, Storage, Arc<Umem>) {
-    let platform = pcie::Platform::default();
+    buffer_on(&pcie::Platform::default(), id, bytes, offset)
+}
+
+fn buffer_on(
+    platform: &pcie::Platform,
+    id: u64,
+    bytes: u64,
+    offset: u64,
+) -> (OwnedFd, Storage, Arc<Umem>) {
     let named = |name| platform.named(name).unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(memfd_name(id), flags).unwrap();
@@ -54,7 +62,7 @@ fn buffer(id: u64, bytes: u64, offset: u64) -> (OwnedFd, Storage, Arc<Umem>) {
     let hca = named("peerdma0");
     let raw = fd.as_raw_fd();
     let len = bytes - offset;
-    let umem = Umem::from_dmabuf_fd(raw, &controls, offset, len, RW, hca, &platform, Hold::Dynamic);
+    let umem = Umem::from_dmabuf_fd(raw, &controls, offset, len, RW, hca, platform, Hold::Dynamic);
     (fd, storage, umem.unwrap())
 }
 
@@ -91,6 +99,25 @@ fn a_dma_buf_is_asked_for_once_a_unit_and_again_after_a_move() {
     umem.revoke();
     assert_eq!(umem.read(0, &mut back, 0), Err(AccessError::Revoked));
     assert_eq!(counts.now(), [5, 3, 2]);
+}
+
+/// ACS sends untranslated requests up to the root complex, and lets translated ones pass.
+#[test]
+fn translated_requests_take_the_way_that_acs_leaves_them() {
+    let text = include_str!("../../pcie/src/platforms/default.toml");
+    let platform = text.replace("acs = []", r#"acs = ["RR", "CR", "DT"]"#);
+    let platform = pcie::Platform::from_toml(&platform).unwrap();
+    let (_fd, _storage, umem) = buffer_on(&platform, 0xa754, 64 << 10, 0);
+    let at_root = || {
+        let bytes = platform.link_bytes();
+        let root = bytes.iter().find(|(link, _)| matches!(link, pcie::LinkId::RootComplex(0)));
+        root.map(|(_, bytes)| *bytes)
+    };
+    umem.write(0, &[1; 100], 0).unwrap();
+    assert_eq!(at_root(), Some(100));
+    umem.translate_by(&Counts::default().cache());
+    umem.write(0, &[2; 100], 0).unwrap();
+    assert_eq!((byte_at(&umem, 7), at_root()), (2, Some(100)), "straight through the switch");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! again (`ib_umem_odp_get`, `ib_umem_odp_alloc_implicit`, `ib_umem_odp_map_dma_and_lock`).
 
 use crate::translation::Translation;
-use crate::umem::{Keep, Shared, Umem};
+use crate::umem::{Keep, Peer, Shared, Umem};
 use crate::{Access, AccessError, AccessFlags, AtomicOp, Fold, RegError, Segment, process_space};
 use mm::{
     AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, Reach as Reaches, page_size,
@@ -205,12 +205,13 @@ impl Umem {
 }
 
 /// The GPUs whose memory `function` reaches, for a mirror, and the ways there.
-fn peers(function: &pcie::Function, platform: &pcie::Platform) -> (Reaches, Vec<Arc<pcie::Route>>) {
+fn peers(function: &pcie::Function, platform: &pcie::Platform) -> (Reaches, Vec<Peer>) {
     let (mut addresses, mut routes) = (Vec::new(), Vec::new());
     for gpu in platform.with_role(pcie::Role::Gpu) {
-        if let Ok(route) = platform.route(function, pcie::Target::Function(gpu.address)) {
+        let target = pcie::Target::Function(gpu.address);
+        if let Ok(route) = platform.route(function, target) {
             addresses.push(gpu.address);
-            routes.push(route);
+            routes.push(Peer { route, translated: platform.translated_route(function, target) });
         }
     }
     let reach = move |device| {

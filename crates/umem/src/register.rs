@@ -112,7 +112,11 @@ impl Umem {
         if len == 0 {
             return Err(RegError::Pages(0));
         }
-        let translations = translations(&attachment, offset, end)?;
+        let mut translations = translations(&attachment, offset, end)?;
+        for translation in translations.iter_mut().flatten() {
+            let target = translation.segments.first().map(|segment| segment.route.target());
+            translation.translated = target.and_then(|t| platform.translated_route(function, t));
+        }
         let keep = Keep { attachment: Some(Arc::new(attachment)), ..Keep::default() };
         let umem = Umem::assemble(Shared::new(), translations, access.wants_write(), keep);
         if umem.len() != len {

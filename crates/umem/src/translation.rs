@@ -1,6 +1,7 @@
 //! The segments of a registration, by offset.
 
 use crate::Segment;
+use std::sync::Arc;
 
 /// Segments in order, and where each begins.
 pub(crate) struct Translation {
@@ -8,6 +9,8 @@ pub(crate) struct Translation {
     /// Offset of each segment's first byte.
     pub(crate) starts: Box<[u64]>,
     pub(crate) len: u64,
+    /// Where translated requests take another way than the segments'.
+    pub(crate) translated: Option<Arc<pcie::Route>>,
 }
 
 impl Translation {
@@ -22,6 +25,6 @@ impl Translation {
             len = end;
         }
         segments.truncate(starts.len());
-        Translation { segments: segments.into(), starts: starts.into(), len }
+        Translation { segments: segments.into(), starts: starts.into(), len, translated: None }
     }
 }

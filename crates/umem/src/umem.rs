@@ -72,11 +72,18 @@ pub(crate) struct Keep {
     pub(crate) mirror: Option<Arc<mm::Mirror>>,
     pub(crate) peer: Option<Arc<PeerHold>>,
     /// Of on-demand registrations: the ways to other devices' memories, by the numbers that the mirror has.
-    pub(crate) peers: Vec<Arc<pcie::Route>>,
+    pub(crate) peers: Vec<Peer>,
 }
 
 /// Bytes of a dma-buf that one entry of a translation cache covers: a page of NVIDIA's GPUs.
 const DMABUF_UNIT: u64 = 64 << 10;
+
+/// The ways to another device's memory.
+pub(crate) struct Peer {
+    pub(crate) route: Arc<pcie::Route>,
+    /// Where translated requests take another.
+    pub(crate) translated: Option<Arc<pcie::Route>>,
+}
 
 /// One registration.
 pub struct Umem {
