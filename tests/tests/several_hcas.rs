@@ -1,12 +1,84 @@
 //! A platform with two HCAs: each is a device of its own to unmodified programs.
 
-use system::{Namespace, Run, c_program, is_root, judged, pair, peerdma, port, skip};
+use std::path::PathBuf;
+use system::{
+    Counters, Namespace, Run, c_program, is_root, judged, pair, peerdma, port, shared_dir, skip,
+};
 
 /// A machine with two sockets, an HCA and a GPU on each.
 const PLATFORM: &str = "server";
 
 fn on_server(line: &str) -> Run {
     Run::hca(line).option("--platform").option(PLATFORM)
+}
+
+/// The same, whose HCAs have the interfaces `wire0` and `wire1` for themselves.
+fn divided() -> PathBuf {
+    let text = Run::program(peerdma()).args(&["platforms", PLATFORM]).finish().ok().stdout;
+    let give = |text: &str, number: u32| {
+        let name = format!("name = \"peerdma{number}\",");
+        assert!(text.contains(&name), "{text}");
+        text.replacen(&name, &format!("{name} interfaces = [\"wire{number}\"],"), 1)
+    };
+    let path = shared_dir().join(format!("divided-{}.toml", port()));
+    std::fs::write(&path, give(&give(&text, 0), 1)).expect("a platform file");
+    path
+}
+
+/// A host with an interface for each, 10.9.0.1 and 10.9.1.1.
+fn host_with_wires() -> Namespace {
+    let host = Namespace::new("wires");
+    for number in 0..2 {
+        host.output(&format!("ip link add wire{number} type veth peer name far{number}"));
+        host.output(&format!("ip link set far{number} up"));
+        host.output(&format!("ip addr add 10.9.{number}.1/24 dev wire{number}"));
+        host.output(&format!("ip link set wire{number} up"));
+    }
+    host
+}
+
+#[test]
+fn the_connection_manager_takes_the_hca_that_has_the_address() {
+    if !system::has("rping") || !is_root() {
+        skip!("needs rdmacm-utils, and root for a network namespace");
+    }
+    let host = host_with_wires();
+    let platform = divided();
+    for (address, function, other) in
+        [("10.9.0.1", "0000:16:00.0", "0000:9a:00.0"), ("10.9.1.1", "0000:9a:00.0", "0000:16:00.0")]
+    {
+        let counters = Counters::new();
+        system::converse(true, |port| {
+            let run = |line: &str| {
+                let run = Run::hca(line).within(&host).option("--platform").option(&platform);
+                run.env("PEERDMA_COUNTERS", counters.file())
+            };
+            let server = run(&format!("rping -s -p {port} -C 10 -V"));
+            (server, run(&format!("rping -c -a {address} -p {port} -C 10 -V")))
+        });
+        let text = counters.text();
+        let moved = |function: &str| text.contains(&format!("\nroute {function} host memory"));
+        assert!(moved(function) && !moved(other), "{address}: {text}");
+    }
+}
+
+#[test]
+fn an_interface_that_an_hca_names_is_its_alone() {
+    if !system::has("ibv_devinfo") || !is_root() {
+        skip!("needs ibverbs-utils, and root for a network namespace");
+    }
+    let (host, platform) = (host_with_wires(), divided());
+    let run = |line: &str| {
+        let run = Run::hca(line).within(&host).option("--platform").option(&platform);
+        run.finish().ok().stdout
+    };
+    for (number, other) in [(0, 1), (1, 0)] {
+        let info = run(&format!("ibv_devinfo -v -d peerdma{number}"));
+        assert!(info.contains(&format!("::ffff:10.9.{number}.1")), "{info}");
+        assert!(!info.contains(&format!("::ffff:10.9.{other}.1")), "{info}");
+        let net = run(&format!("ls /sys/class/infiniband/peerdma{number}/device/net"));
+        assert_eq!(net, format!("wire{number}\n"));
+    }
 }
 
 #[test]

@@ -126,6 +126,11 @@ pub fn run(channel: &Channel, fd: RawFd, header: Header, buffer: u64) -> Res<()>
     }
 }
 
+/// Index of an id's device, as `ibv_get_device_index` answers it; zero before it has one.
+fn device_index(id: &Described) -> u32 {
+    id.device.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+}
+
 impl Command<'_> {
     /// Reads the command's structure.
     fn read<const N: usize>(&self) -> Res<[u8; N]> {
@@ -327,8 +332,8 @@ impl Command<'_> {
             .u32(id.path.is_some().into())
             .u8(port)
             .bytes(&[0; 3])
-            // Index of the device, reserved.
-            .u32(0)
+            .u32(device_index(&id))
+            // Reserved.
             .u32(0);
         write(fields.u64(0), &answer.0, self.header.out_len)
     }
@@ -372,7 +377,8 @@ impl Command<'_> {
             .u16(dst.len() as u16)
             .padded(&src.emit(), STORAGE_LEN)
             .padded(&dst.emit(), STORAGE_LEN)
-            .u32(0)
+            .u32(device_index(id))
+            // Reserved.
             .u32(0);
         Ok(answer.0)
     }
