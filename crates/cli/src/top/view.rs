@@ -77,35 +77,39 @@ fn device_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
     std::iter::once(head).chain(devices.iter().map(device)).collect()
 }
 
+/// Device and process, as they stand in the table of devices.
+fn whose(of: &DeviceRates<'_>) -> [String; 2] {
+    let member = &of.device.member;
+    [member.device.clone(), member.pid.to_string()]
+}
+
 fn route_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
-    let head = heading(["ROUTE", "PID", "READ/s", "WRITTEN/s", "HOW"]);
-    let route = |pid: i32, taken: &RouteRates<'_>| {
+    let head = heading(["ROUTE", "DEVICE", "PID", "READ/s", "WRITTEN/s", "HOW"]);
+    let route = |of: &DeviceRates<'_>, taken: &RouteRates<'_>| {
         let route = taken.route;
         let how = match route.map_type {
             MapType::None => "DMA to host memory".to_owned(),
             peer => peer.to_string(),
         };
         let name = format!("{} to {}", route.function, route.target);
-        row([name, pid.to_string(), bytes(taken.read), bytes(taken.written), how])
+        let [device, pid] = whose(of);
+        row([name, device, pid, bytes(taken.read), bytes(taken.written), how])
     };
-    let routes = devices
-        .iter()
-        .flat_map(|of| of.routes.iter().map(move |taken| route(of.device.member.pid, taken)));
+    let routes = devices.iter().flat_map(|of| of.routes.iter().map(move |taken| route(of, taken)));
     std::iter::once(head).chain(routes).collect()
 }
 
 fn link_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
-    let head = heading(["LINK", "PID", "BYTES/s", "OF"]);
-    let link = |pid: i32, rate: &LinkRate| {
-        let of = rate.limit.map_or_else(String::new, |limit| {
+    let head = heading(["LINK", "DEVICE", "PID", "BYTES/s", "OF"]);
+    let link = |of: &DeviceRates<'_>, rate: &LinkRate| {
+        let [device, pid] = whose(of);
+        let share = rate.limit.map_or_else(String::new, |limit| {
             let percent = 100.0 * rate.bytes / limit as f64;
             format!("{}/s each way, {percent:.1} %", style::bytes(limit))
         });
-        row([rate.link.to_string(), pid.to_string(), bytes(rate.bytes), of])
+        row([rate.link.to_string(), device, pid, bytes(rate.bytes), share])
     };
-    let links = devices
-        .iter()
-        .flat_map(|of| of.links.iter().map(move |rate| link(of.device.member.pid, rate)));
+    let links = devices.iter().flat_map(|of| of.links.iter().map(move |rate| link(of, rate)));
     std::iter::once(head).chain(links).collect()
 }
 
