@@ -18,7 +18,7 @@ use umem::{AccessError, AtomicOp, Umem};
 /// Keys that one device can hold: the directory has a place for each.
 pub const MAX_KEYS: usize = 1 << 16;
 
-/// Identity of a protection domain within one device.
+/// Identity of a protection domain within the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PdId(pub u32);
 

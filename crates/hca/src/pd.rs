@@ -17,7 +17,7 @@ impl Pd {
         Pd { id, users: AtomicU32::new(0) }
     }
 
-    /// Identity within the device.
+    /// Identity within the process.
     pub fn id(&self) -> PdId {
         self.id
     }
