@@ -32,6 +32,8 @@ fn is_raw(id: &str) -> bool {
 struct Case {
     id: String,
     kind: Kind,
+    /// On a device that is shown as a ConnectX.
+    connectx: bool,
 }
 
 /// What a test does with data.
@@ -104,19 +106,31 @@ fn add_dma_bufs(folder: &Path) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said) }
 }
 
+/// The suite's tests that are no single vendor's.
 fn generic_cases(folder: &Path) -> Vec<Case> {
+    let vendor = ["tests.test_mlx5", "tests.test_efa"];
+    cases(folder, |id| !vendor.iter().any(|prefix| id.starts_with(prefix)))
+}
+
+/// mlx5's tests of memory keys.
+fn mlx5_cases(folder: &Path) -> Vec<Case> {
+    let mut cases = cases(folder, |id| id.starts_with("tests.test_mlx5_mkey."));
+    cases.iter_mut().for_each(|case| case.connectx = true);
+    cases
+}
+
+fn cases(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Vec<Case> {
     let lister = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/list_tests.py");
     let output = Command::new(PYTHON).arg(lister).current_dir(folder).output().expect("python3");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let vendor = ["tests.test_mlx5", "tests.test_efa"];
     text.lines()
-        .filter(|line| !vendor.iter().any(|prefix| line.starts_with(prefix)))
+        .filter(|line| is_meant(line))
         .filter_map(|line| line.split_once(' '))
         .map(|(id, kind)| (id.to_owned(), kind))
         .map(|(id, kind)| match kind {
-            "moves" => Case { id, kind: Kind::Moves },
-            "refused" => Case { id, kind: Kind::IsRefused },
-            "asks" => Case { id, kind: Kind::Asks },
+            "moves" => Case { id, kind: Kind::Moves, connectx: false },
+            "refused" => Case { id, kind: Kind::IsRefused, connectx: false },
+            "asks" => Case { id, kind: Kind::Asks, connectx: false },
             _ => panic!("{id} is {kind}"),
         })
         .collect()
@@ -137,6 +151,9 @@ fn run(folder: &Path, case: &Case, host: Option<&Namespace>, user: User) -> Outc
         .limit(Duration::from_secs(120));
     if let Some(host) = host {
         program = program.within(host);
+    }
+    if case.connectx {
+        program = program.option("--model").option("connectx");
     }
     let ended = program.finish();
     if ended.timed_out {
@@ -249,13 +266,46 @@ fn the_generic_suite_as_a_plain_user() {
     judge_suite(User::Nobody);
 }
 
-fn judge_suite(user: User) {
+#[test]
+fn mlx5s_tests_of_memory_keys() {
+    if let Err(missing) = check_suite() {
+        skip!("{missing}");
+    }
+    let folder = unpack();
+    let cases = mlx5_cases(folder.path());
+    assert!(cases.len() >= 11, "only {} tests were listed", cases.len());
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/exceptions_mlx5.txt");
+    let list = std::fs::read_to_string(list).expect("conformance/exceptions_mlx5.txt");
+    let exceptions = exceptions(&list);
+    let host = system::is_root().then(|| system::veth_pair("mlx5", 1500));
+    let host = host.as_ref().map(|(host, _)| host);
+    let results = run_all(folder.path(), &cases, host, User::Same);
+    let wrong: Vec<String> = results
+        .iter()
+        .filter_map(|(case, outcome)| {
+            surprise(case, outcome, exceptions.get(case.id.as_str()).map(Rc::as_ref))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} surprises:\n{}", wrong.len(), wrong.join("\n"));
+    let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
+    assert_eq!(passes, cases.len() - exceptions.len());
+}
+
+/// What the suite needs of this machine and is missing.
+fn check_suite() -> Result<(), String> {
     if !PathBuf::from(SUITE).is_dir() {
-        skip!("{SUITE} is missing (package rdma-core)");
+        return Err(format!("{SUITE} is missing (package rdma-core)"));
     }
     let pyverbs = Command::new(PYTHON).args(["-c", "import pyverbs"]).output();
     if !pyverbs.is_ok_and(|output| output.status.success()) {
-        skip!("pyverbs is missing (package python3-pyverbs)");
+        return Err("pyverbs is missing (package python3-pyverbs)".to_owned());
+    }
+    Ok(())
+}
+
+fn judge_suite(user: User) {
+    if let Err(missing) = check_suite() {
+        skip!("{missing}");
     }
     let folder = unpack();
     let mut cases = generic_cases(folder.path());
@@ -313,7 +363,7 @@ fn an_exception_excuses_its_own_reason_only() {
     let list = "# note\n[no XRC|no domain] why\na.b\na.c\n[no GPU]? host\nd.e\n";
     let list = exceptions(list);
     let judge = |id: &str, outcome| {
-        let case = Case { id: id.to_owned(), kind: Kind::Moves };
+        let case = Case { id: id.to_owned(), kind: Kind::Moves, connectx: false };
         surprise(&case, &outcome, list.get(id).map(Rc::as_ref)).is_none()
     };
     let said = |text: &str| Outcome::Not(text.to_owned());

@@ -30,7 +30,6 @@ const NEEDED: &[(&str, &str)] = &[
     ("busybox-static", "the lab"),
     ("xz-utils", "the lab"),
     ("zstd", "the lab"),
-    ("pciutils", "the judgement of topology and functions by the kernel"),
     ("binutils", "the symbol check"),
 ];
 

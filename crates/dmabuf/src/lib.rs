@@ -13,7 +13,6 @@ mod fd;
 mod gpu_memory;
 mod kernel;
 mod relocate;
-pub mod sabotage;
 mod storage;
 mod turnstile;
 

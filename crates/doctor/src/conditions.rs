@@ -1,8 +1,9 @@
 //! Conditions that several mechanisms share.
 
+use crate::acs::{parameter, without_redirect};
 use crate::importer::{self, Mode};
 use crate::{Condition, Facts, State, Version};
-use pcie::{ConfigAcs, Function, Machine, MapType, verdict};
+use pcie::{Function, Machine, MapType, verdict};
 
 /// The kernel's release, for evidence.
 pub(crate) fn release(facts: &Facts) -> String {
@@ -137,10 +138,7 @@ pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
             what,
             State::Fails,
             format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
-            format!(
-                "boot with {}",
-                ConfigAcs::without_redirect(machine, &verdict.redirects).parameter()
-            ),
+            format!("boot with {}", parameter(machine, without_redirect(&verdict.redirects))),
         ),
         MapType::NotSupported => Condition::new(
             what,

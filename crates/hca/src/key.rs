@@ -6,6 +6,7 @@
 
 use crate::data_direct::{Crossing, Ksm, Physical};
 use crate::error::{Error, Result};
+use crate::indirect::Indirect;
 use crate::mw::Window;
 use crate::sabotage::{self, Sabotage};
 use crate::types::Access;
@@ -49,9 +50,17 @@ pub enum KeyError {
 /// fails once the key is gone.
 #[derive(Clone)]
 pub struct MemRef {
-    umem: Arc<Umem>,
-    offset: u64,
+    memory: Memory,
     len: u64,
+}
+
+/// Where the bytes of a range are.
+#[derive(Clone)]
+enum Memory {
+    /// In one registration, from an offset on.
+    One(Arc<Umem>, u64),
+    /// In several, from an offset on.
+    Many(Arc<[MemRef]>, u64),
 }
 
 impl MemRef {
@@ -68,7 +77,12 @@ impl MemRef {
     /// Copies out from `at`, counted from the start of the range.
     pub fn read(&self, at: u64, dst: &mut [u8]) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, dst.len())?;
-        self.umem.read(offset, dst, self.len - at - dst.len() as u64)
+        match &self.memory {
+            Memory::One(umem, _) => umem.read(offset, dst, self.len - at - dst.len() as u64),
+            Memory::Many(pieces, _) => for_each(pieces, offset, dst.len(), |piece, at, part| {
+                piece.read(at, &mut dst[part])
+            }),
+        }
     }
 
     /// As [`read`](MemRef::read), folding the bytes on the way where that can be.
@@ -79,32 +93,133 @@ impl MemRef {
         fold: &mut Fold,
     ) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, dst.len())?;
-        self.umem.read_folding(offset, dst, fold, self.len - at - dst.len() as u64)
+        match &self.memory {
+            Memory::One(umem, _) => {
+                umem.read_folding(offset, dst, fold, self.len - at - dst.len() as u64)
+            }
+            Memory::Many(..) => {
+                *fold = Fold::off();
+                self.read(at, dst)
+            }
+        }
     }
 
     /// Copies in at `at`.
     pub fn write(&self, at: u64, src: &[u8]) -> std::result::Result<(), AccessError> {
         let offset = self.place(at, src.len())?;
-        self.umem.write(offset, src, self.len - at - src.len() as u64)
+        match &self.memory {
+            Memory::One(umem, _) => umem.write(offset, src, self.len - at - src.len() as u64),
+            Memory::Many(pieces, _) => {
+                for_each(pieces, offset, src.len(), |piece, at, part| piece.write(at, &src[part]))
+            }
+        }
     }
 
     /// One atomic on the word at the start of the range.
     pub fn atomic(&self, op: AtomicOp) -> std::result::Result<u64, AccessError> {
         let offset = self.place(0, 8)?;
-        self.umem.atomic(offset, op)
+        match &self.memory {
+            Memory::One(umem, _) => umem.atomic(offset, op),
+            Memory::Many(pieces, _) => {
+                let mut found = Err(AccessError::OutOfRange);
+                for_each(pieces, offset, 8, |piece, at, part| {
+                    // A word that lies in two places cannot change at once.
+                    if part.len() == 8 {
+                        found = piece.part(at, 8).map_err(|_| AccessError::OutOfRange)?.atomic(op);
+                    }
+                    Ok(())
+                })?;
+                found
+            }
+        }
     }
 
     /// Whether an access could be served now, or fails now: see [`Umem::is_ready`].
     pub fn is_ready(&self, at: u64, len: usize, write: bool) -> bool {
-        self.place(at, len).map_or(true, |offset| self.umem.is_ready(offset, len, write))
+        let Ok(offset) = self.place(at, len) else { return true };
+        match &self.memory {
+            Memory::One(umem, _) => umem.is_ready(offset, len, write),
+            Memory::Many(pieces, _) => {
+                let mut ready = true;
+                let looked = for_each(pieces, offset, len, |piece, at, part| {
+                    ready &= piece.is_ready(at, part.len(), write);
+                    Ok(())
+                });
+                looked.is_err() || ready
+            }
+        }
+    }
+
+    /// Several ranges, one after the other.
+    pub(crate) fn of(mut pieces: Vec<MemRef>) -> MemRef {
+        match pieces.pop() {
+            Some(only) if pieces.is_empty() => only,
+            last => {
+                pieces.extend(last);
+                let len = pieces.iter().map(MemRef::len).sum();
+                MemRef { memory: Memory::Many(pieces.into(), 0), len }
+            }
+        }
+    }
+
+    /// The `len` bytes from `at` on, counted from the start of the range.
+    pub(crate) fn part(&self, at: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
+        let end = at.checked_add(len).ok_or(KeyError::Range)?;
+        if end > self.len && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        let memory = match &self.memory {
+            Memory::One(umem, offset) => Memory::One(umem.clone(), offset.saturating_add(at)),
+            Memory::Many(pieces, offset) => Memory::Many(pieces.clone(), offset.saturating_add(at)),
+        };
+        Ok(MemRef { memory, len })
+    }
+
+    /// The `len` bytes from `va` on of memory that begins at `iova`, if all are in it.
+    pub(crate) fn within(
+        umem: &Arc<Umem>,
+        iova: u64,
+        va: u64,
+        len: u64,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let offset = va.checked_sub(iova).ok_or(KeyError::Range)?;
+        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
+        if end > umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        Ok(MemRef { memory: Memory::One(umem.clone(), offset), len })
     }
 
     fn place(&self, at: u64, len: usize) -> std::result::Result<u64, AccessError> {
+        let (Memory::One(_, offset) | Memory::Many(_, offset)) = &self.memory;
         match at.checked_add(len as u64) {
-            Some(end) if end <= self.len => Ok(self.offset + at),
+            Some(end) if end <= self.len => Ok(offset + at),
             _ => Err(AccessError::OutOfRange),
         }
     }
+}
+
+/// Calls `each` with the pieces that `len` bytes from `offset` on fall into, where in the piece, and which of the bytes.
+fn for_each(
+    pieces: &[MemRef],
+    offset: u64,
+    len: usize,
+    mut each: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> std::result::Result<(), AccessError>,
+) -> std::result::Result<(), AccessError> {
+    let (mut skip, mut done) = (offset, 0);
+    for piece in pieces {
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        if done == len {
+            break;
+        }
+        let here = usize::try_from(piece.len() - skip).unwrap_or(usize::MAX).min(len - done);
+        each(piece, skip, done..done + here)?;
+        (skip, done) = (0, done + here);
+    }
+    if done == len { Ok(()) } else { Err(AccessError::OutOfRange) }
 }
 
 /// What a key stands for.
@@ -132,6 +247,8 @@ pub(crate) enum Entry {
     Ksm(Ksm),
     /// A program's key over such parts.
     Crossing(Crossing),
+    /// Parts of other keys.
+    Indirect(Indirect),
 }
 
 pub(crate) struct Slot {
@@ -188,20 +305,8 @@ impl KeyTable {
         self.install(Entry::Region { mkey: Mkey { pd, iova, access, umem }, windows: 0 })
     }
 
-    /// The same, with the low 8 bits of the key as the front end wants them.
-    ///
-    /// # Errors
-    /// As [`KeyTable::insert`].
-    pub fn insert_tagged(&self, tag: u8, mkey: Mkey) -> Result<u32> {
-        self.file(Entry::Region { mkey, windows: 0 }, Some(tag))
-    }
-
     /// Files `entry` under a new key.
     pub(crate) fn install(&self, entry: Entry) -> Result<u32> {
-        self.file(entry, None)
-    }
-
-    fn file(&self, entry: Entry, tag: Option<u8>) -> Result<u32> {
         let mut table = self.write();
         let index = if table.slots.len() < MAX_KEYS {
             let index = table.slots.len() as u32;
@@ -212,7 +317,7 @@ impl KeyTable {
             table.free.pop_front().ok_or(Error::NoMemory("all memory keys are in use"))?
         };
         let slot = &mut table.slots[index as usize];
-        slot.tag = tag.unwrap_or_else(|| slot.tag.wrapping_add(1));
+        slot.tag = slot.tag.wrapping_add(1);
         slot.entry = Some(entry);
         Ok(index << 8 | u32::from(slot.tag))
     }
@@ -297,6 +402,9 @@ impl KeyTable {
             Some(Entry::Crossing(crossing)) => {
                 table.resolve_crossing(crossing, pd, va, len, access)
             }
+            Some(Entry::Indirect(indirect)) => {
+                table.resolve_indirect(indirect, pd, (va, len), access)
+            }
             _ => Err(KeyError::Unknown),
         }
     }
@@ -316,6 +424,9 @@ impl KeyTable {
             Some(Entry::Window(window)) => window.resolve(pd, qpn, va, len, access),
             Some(Entry::Crossing(crossing)) => {
                 table.resolve_crossing(crossing, pd, va, len, access)
+            }
+            Some(Entry::Indirect(indirect)) => {
+                table.resolve_indirect(indirect, pd, (va, len), access)
             }
             // Keys of the driver's own domain: no queue pair is in it.
             Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
@@ -337,6 +448,7 @@ impl KeyTable {
             }
             Some(Entry::Window(window)) => window.resolve_whole(pd, qpn, access),
             Some(Entry::Crossing(crossing)) => table.resolve_whole_crossing(crossing, pd, access),
+            Some(Entry::Indirect(indirect)) => table.resolve_whole_indirect(indirect, pd, access),
             Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
             None => Err(KeyError::Unknown),
         }
@@ -347,7 +459,7 @@ impl KeyTable {
 const BOUND: Error = Error::Busy("memory windows are bound to the region");
 
 impl Mkey {
-    fn resolve(
+    pub(crate) fn resolve(
         &self,
         pd: PdId,
         va: u64,
@@ -366,32 +478,6 @@ impl Mkey {
     /// The `len` bytes from `va` on, if all are in the registration.
     pub(crate) fn range(&self, va: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
         MemRef::within(&self.umem, self.iova, va, len)
-    }
-}
-
-impl MemRef {
-    /// The `len` bytes from `va` on of memory that begins at `iova`, if all are in it.
-    pub(crate) fn within(
-        umem: &Arc<Umem>,
-        iova: u64,
-        va: u64,
-        len: u64,
-    ) -> std::result::Result<MemRef, KeyError> {
-        let offset = va.checked_sub(iova).ok_or(KeyError::Range)?;
-        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
-        if end > umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
-            return Err(KeyError::Range);
-        }
-        Ok(MemRef { umem: umem.clone(), offset, len })
-    }
-
-    /// The `len` bytes from `at` on, counted from the start of the range.
-    pub(crate) fn part(&self, at: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
-        let end = at.checked_add(len).ok_or(KeyError::Range)?;
-        if end > self.len && !sabotage::on(Sabotage::SkipRangeCheck) {
-            return Err(KeyError::Range);
-        }
-        Ok(MemRef { umem: self.umem.clone(), offset: self.offset.saturating_add(at), len })
     }
 }
 

@@ -216,19 +216,37 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Invalidates a key by a local or remote invalidate at QP `qpn`. Only memory windows of type 2 bound to that QP can be
-    /// invalidated (IBA 10.6.7.2.4); they become free.
+    /// Invalidates a key by a local invalidate at QP `qpn`. Memory windows of type 2 bound to that QP can be invalidated
+    /// (IBA 10.6.7.2.4), and indirect keys; they become free.
     ///
     /// # Errors
-    /// Why the key is no such window's.
-    pub fn invalidate(
+    /// Why the key cannot be.
+    pub fn invalidate(&self, who: (PdId, u32), key: u32) -> std::result::Result<(), KeyError> {
+        self.make_free(who, key, false)
+    }
+
+    /// The same for the peer of that QP. Not all indirect keys allow it.
+    ///
+    /// # Errors
+    /// Why the key cannot be.
+    pub fn invalidate_by_peer(
+        &self,
+        who: (PdId, u32),
+        key: u32,
+    ) -> std::result::Result<(), KeyError> {
+        self.make_free(who, key, true)
+    }
+
+    fn make_free(
         &self,
         (pd, qpn): (PdId, u32),
         key: u32,
+        by_peer: bool,
     ) -> std::result::Result<(), KeyError> {
         let mut table = self.write();
         let window = match table.find_mut(key) {
             Some(Entry::Window(window)) => window,
+            Some(Entry::Indirect(indirect)) => return indirect.invalidate(pd, by_peer),
             Some(Entry::Region { mkey, .. }) if mkey.pd == pd => return Err(KeyError::Denied),
             Some(Entry::Crossing(crossing)) if crossing.pd == pd => return Err(KeyError::Denied),
             Some(_) => return Err(KeyError::ForeignPd),

@@ -3,9 +3,9 @@
 //! Bit flags and enumerations carry the numeric values of the verbs API, so that a front end converts them by value.
 
 use crate::device::AddressHandle;
+use crate::indirect::KeyConfig;
 use crate::tm::TmInfo;
 use smallvec::SmallVec;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Access rights of a key or a QP (`enum ibv_access_flags`): those of a registration.
@@ -185,7 +185,7 @@ pub struct Remote {
 }
 
 /// What a send request does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// SEND.
     Send,
@@ -219,6 +219,8 @@ pub enum SendOp {
     LocalInvalidate(u32),
     /// Bind a memory window.
     BindMw(Bind),
+    /// Lay out an indirect key.
+    ConfigureKey(Arc<KeyConfig>),
     /// Write 8 aligned bytes at once, after everything before.
     AtomicWrite(Remote),
     /// Bring what was written before to global visibility or persistence.
@@ -393,6 +395,8 @@ pub enum WcOpcode {
     TmSync = 132,
     TmRecv = 133,
     TmNoTag = 134,
+    /// `MLX5DV_WC_UMR`.
+    ConfigureKey = 135,
 }
 
 impl WcOpcode {
@@ -416,6 +420,7 @@ impl WcOpcode {
             TmSync,
             TmRecv,
             TmNoTag,
+            ConfigureKey,
         ];
         all.into_iter().find(|&opcode| opcode as u32 == bits)
     }
@@ -440,8 +445,6 @@ pub struct Completion {
     pub qp_num: u32,
     /// Source QP number on UD.
     pub src_qp: u32,
-    /// Source address of a datagram. Not kept in memory that a front end provides for a queue.
-    pub src_ip: Option<IpAddr>,
     /// Flags.
     pub flags: WcFlags,
     /// Service level field as programs expect it on RoCE (the L3 type for UCX's UD).

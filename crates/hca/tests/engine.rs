@@ -27,14 +27,18 @@ fn options() -> Options {
 
 impl End {
     fn new(name: &str, options: &Options, qp_type: QpType) -> End {
+        End::with(DeviceAttr::new(name, 1), options, qp_type)
+    }
+
+    fn with(attr: DeviceAttr, options: &Options, qp_type: QpType) -> End {
         mm::guard::install();
         let registry = Client::connect_at(Role::Member, options).unwrap();
         let config = DeviceConfig {
-            attr: DeviceAttr::new(name, 1),
+            attr,
             comm: "test".into(),
             registry,
+            interfaces: link::Interfaces::default(),
             mtu_bytes: Some(4096),
-            network: hca::Network::Host(link::Interfaces::default()),
             trace: None,
             receive_buffer_bytes: None,
         };
@@ -54,8 +58,6 @@ impl End {
             recv_cq: Some(cq.clone()),
             xrcd: None,
             srq: None,
-            receives: None,
-            general_services: false,
             cap,
             sq_sig_all: true,
             memory: None,
@@ -273,6 +275,79 @@ fn the_directory_shows_queues_and_keys() {
     assert!(sent >= 1000 && sent.is_multiple_of(1000), "{sent}");
     a.qp.destroy();
     assert!(reader.qps().is_empty());
+}
+
+#[test]
+fn data_direct_takes_the_function_its_name_and_the_capability() {
+    let options = options();
+    let platform = pcie::Platform::default();
+    let function = platform.with_role(pcie::Role::DataDirect).next().unwrap();
+    let plain = End::new("plain", &options, QpType::Rc);
+    assert_eq!(plain.device.plug_data_direct(function), Ok(false));
+    let vuid = function.vuid.clone().unwrap();
+    for (data_direct, vuid, bound) in [
+        (false, vuid.as_str(), false),
+        (true, "another", false),
+        (true, "", false),
+        (true, vuid.as_str(), true),
+    ] {
+        let own = DeviceAttr { data_direct, vuid: vuid.to_owned(), ..DeviceAttr::new("one", 1) };
+        let end = End::with(own, &options, QpType::Rc);
+        assert_eq!(end.device.plug_data_direct(function), Ok(bound));
+        assert_eq!(end.device.data_direct().is_some(), bound);
+        let refused: hca::Result<Arc<hca::Mr>> =
+            end.device.reg_data_direct(&end.pd, 1, Access::LOCAL_WRITE, |_| unreachable!());
+        assert!(matches!(refused, Err(hca::Error::NotSupported(_))));
+    }
+}
+
+#[test]
+fn an_unplugged_function_takes_its_regions_along() {
+    let options = options();
+    let platform = pcie::Platform::default();
+    let function = platform.with_role(pcie::Role::DataDirect).next().unwrap();
+    let vuid = function.vuid.clone().unwrap();
+    let attr = DeviceAttr { data_direct: true, vuid, ..DeviceAttr::new("one", 1) };
+    let end = End::with(attr, &options, QpType::Rc);
+    end.device.plug_data_direct(function).unwrap();
+    let memory = Umem::from_segments(
+        vec![umem::Segment {
+            space: umem::process_space(),
+            addr: end.buffer.as_ptr() as u64,
+            len: 4096,
+            route: platform.route(function, pcie::Target::HOST).unwrap(),
+        }],
+        true,
+    );
+    let attached = memory.clone();
+    let mr: hca::Result<Arc<hca::Mr>> =
+        end.device.reg_data_direct(&end.pd, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE, |by| {
+            assert_eq!(by.address, function.address);
+            Ok(attached)
+        });
+    let mr = mr.unwrap();
+    let reader = end.device.directory().reader().unwrap();
+    assert_eq!(reader.data_direct(), Some((function.address, true)));
+    assert!(!memory.is_revoked());
+    // Asked by another process: the progress thread looks when it is kicked.
+    let observer = Client::connect_at(Role::Observer, &options).unwrap();
+    let kick = observer.lookup(&hca::control_id(end.device.slot())).unwrap();
+    let ask = |plug| {
+        let asked = reader.ask_data_direct(plug);
+        rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
+        assert!(reader.wait_done(asked, Duration::from_secs(10)));
+    };
+    ask(false);
+    assert_eq!(reader.data_direct(), Some((function.address, false)));
+    assert!(memory.is_revoked());
+    let refused: hca::Result<Arc<hca::Mr>> =
+        end.device.reg_data_direct(&end.pd, 0, Access::LOCAL_WRITE, |_| unreachable!());
+    assert!(matches!(refused, Err(hca::Error::Invalid(_))));
+    ask(true);
+    assert!(end.device.data_direct().is_some());
+    // The handle lived on, and goes now.
+    mr.dereg().unwrap();
+    assert!(mr.dereg().is_err());
 }
 
 #[test]

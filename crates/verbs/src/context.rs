@@ -29,6 +29,7 @@ pub enum Owned {
     Pd(Arc<hca::Pd>),
     Mr(Arc<hca::Mr>, Arc<Mutex<mr::Facts>>),
     Mw(Arc<hca::Mw>),
+    Key(Arc<hca::IndirectKey>),
     Cq(Arc<hca::Cq>),
     Dm(Arc<dm::Memory>),
     Srq(Arc<hca::Srq>),

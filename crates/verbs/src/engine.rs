@@ -201,8 +201,6 @@ fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
 
 /// Connects to the registry, and makes the process ready for what follows.
 fn connect() -> Res<Arc<Client>> {
-    #[cfg(feature = "sabotage")]
-    crate::sabotage::begin();
     mm::guard::install();
     set_callbacks();
     fork::watch();
@@ -237,7 +235,7 @@ fn start(number: usize, function: &'static Function, registry: Arc<Client>) -> R
         },
         comm: command_name(),
         registry: registry.clone(),
-        network: hca::Network::Host(memory::interfaces(function)),
+        interfaces: memory::interfaces(function),
         mtu_bytes: None,
         trace: trace.clone(),
         receive_buffer_bytes: env::receive_buffer_bytes(),

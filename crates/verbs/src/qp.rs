@@ -7,8 +7,10 @@ use crate::ah;
 use crate::allocator::{Allocation, Resource};
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
+use crate::env::{self, Model};
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
 use crate::lives::Made;
+use crate::mlx5dv::wr::mlx5dv_qp_ex;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Builder};
@@ -18,7 +20,7 @@ use crate::xrc::Xrcd;
 use hca::{AttrMask, QpState, QpType};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 // A QP type that other devices have (enum ibv_qp_type).
 const DRIVER: c_uint = 0xff;
@@ -32,6 +34,8 @@ pub struct Qp {
     acks: Arc<Acks>,
     /// Present when the program asked for the `ibv_wr_*` functions.
     builder: Option<Builder>,
+    /// Present when it was made by `mlx5dv_create_qp`.
+    extension: OnceLock<Box<mlx5dv_qp_ex>>,
     sq_sig_all: c_int,
     max_inline: u32,
     /// Its queues, if the program's allocator provides them: given back after the HCA's QP is destroyed.
@@ -67,6 +71,16 @@ impl Qp {
     /// State of the `ibv_wr_*` functions.
     pub fn builder(&self) -> Option<&Builder> {
         self.builder.as_ref()
+    }
+
+    /// Gives it what `mlx5dv.h` adds. Once.
+    pub(crate) fn extend(&self, extension: Box<mlx5dv_qp_ex>) {
+        let _ = self.extension.set(extension);
+    }
+
+    /// What `mlx5dv.h` adds.
+    pub(crate) fn extension(&self) -> Option<&mlx5dv_qp_ex> {
+        self.extension.get().map(Box::as_ref)
     }
 
     /// Inline bytes that a request may carry.
@@ -159,8 +173,6 @@ unsafe fn parts(
         recv_cq: None,
         xrcd: None,
         srq: None,
-        receives: None,
-        general_services: false,
         cap: with_room_inline(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
         memory: None,
@@ -236,7 +248,14 @@ unsafe fn create(
     c.qp_base.recv_cq = recv_cq;
     c.qp_base.srq = srq;
     if let Some(ops) = send_ops {
-        qp_ex::fill(&mut c, ops);
+        // libmlx5 gives all that the type has, whatever was asked for, and programs of its own count on that.
+        qp_ex::fill(
+            &mut c,
+            match env::model() {
+                Model::Generic => ops,
+                Model::ConnectX => qp_ex::operations(qp_type),
+            },
+        );
     }
     Ok(install(context, hca, c, send_ops.is_some(), memory))
 }
@@ -284,6 +303,7 @@ fn install(
         c: UnsafeCell::new(c),
         acks: acks.clone(),
         builder: builds.then(Builder::default),
+        extension: OnceLock::new(),
         sq_sig_all: hca.init().sq_sig_all.into(),
         max_inline: hca.query().cap.max_inline_data,
         hca,
@@ -360,8 +380,6 @@ unsafe fn create_rss(context: &Context, init: &ibv_qp_init_attr_ex) -> Res<*mut 
         recv_cq: None,
         xrcd: None,
         srq: None,
-        receives: None,
-        general_services: false,
         cap: hca::QpCap::default(),
         sq_sig_all: false,
         memory: None,

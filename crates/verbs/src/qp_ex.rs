@@ -46,6 +46,8 @@ pub fn operations(qp_type: QpType) -> u64 {
 struct Collected {
     requests: Vec<SendWr>,
     mistake: Option<Errno>,
+    /// Calls that the request last begun still needs.
+    setters: u8,
 }
 
 /// State of one QP's `ibv_wr_*` functions.
@@ -83,16 +85,33 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_abort = Some(wr_abort);
 }
 
-/// Runs `body` on what is collected; its error is the mistake that `wr_complete` reports, unless there is one already.
-fn collect(qp: *mut ibv_qp_ex, body: impl FnOnce(&Qp, &mut Vec<SendWr>) -> Result<(), Error>) {
+impl Collected {
+    /// The first mistake is the one that `wr_complete` reports.
+    fn note(&mut self, outcome: Result<(), Error>) {
+        if let Err(error) = outcome {
+            self.mistake.get_or_insert(Errno::from(error));
+        }
+    }
+}
+
+/// Runs `body` on what is collected.
+fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Qp, &mut Collected)) {
     quiet((), || {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp.cast()) }?;
-        let mut collected = collected(qp)?.try_borrow_mut().map_err(|_| INVALID)?;
-        if let Err(error) = body(qp, &mut collected.requests) {
-            collected.mistake.get_or_insert(Errno::from(error));
-        }
+        body(qp, &mut *collected(qp)?.try_borrow_mut().map_err(|_| INVALID)?);
         Ok(())
+    });
+}
+
+/// The same for whatever is not one of the setters that a request still needs.
+fn collect(qp: *mut ibv_qp_ex, body: impl FnOnce(&Qp, &mut Vec<SendWr>) -> Result<(), Error>) {
+    with(qp, |qp, collected| {
+        let outcome = match collected.setters {
+            0 => body(qp, &mut collected.requests),
+            _ => Err(Error::Invalid("a request lacks some of its setters")),
+        };
+        collected.note(outcome);
     });
 }
 
@@ -120,6 +139,24 @@ fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
             request.flags = flags;
         }
         Ok(())
+    });
+}
+
+/// Begins a request that `setters` further calls of [`set`] complete.
+pub fn begin_with_setters(qp: *mut ibv_qp_ex, op: hca::Result<SendOp>, setters: u8) {
+    begin_checked(qp, op);
+    with(qp, |_, collected| collected.setters = setters);
+}
+
+/// One of the calls that the request last begun needs.
+pub fn set(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut SendWr) -> Result<(), Error>) {
+    with(qp, |_, collected| {
+        let outcome = match (collected.setters, collected.requests.last_mut()) {
+            (1.., Some(request)) => body(request),
+            _ => Err(Error::Invalid("more setters than were announced")),
+        };
+        collected.setters = collected.setters.saturating_sub(1);
+        collected.note(outcome);
     });
 }
 
@@ -160,6 +197,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let collected = collected(qp)?.take();
         let posted = match collected.mistake {
             Some(mistake) => Err(mistake),
+            None if collected.setters > 0 => Err(INVALID),
             None => post_built(qp, collected.requests),
         };
         qp.builder().ok_or(INVALID)?.baton.give_back();

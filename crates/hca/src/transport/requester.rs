@@ -357,7 +357,7 @@ impl Transport {
                 (
                     datagram.remote_qpn,
                     Some(datagram.ah.clone()),
-                    Some(Deth { qkey, src_qp: self.name }),
+                    Some(Deth { qkey, src_qp: self.qpn }),
                 )
             }
             None => (self.attr.dest_qp_num, None, None),
@@ -386,7 +386,7 @@ impl Transport {
         headers.xrc_srqn = (service == Service::Xrc).then_some(wqe.wr.xrc_srqn);
         headers.imm = imm;
         headers.invalidate = invalidate;
-        match (wqe.wr.op, remote) {
+        match (&wqe.wr.op, remote) {
             (SendOp::Read(_), Some(remote)) => {
                 let span = u64::from(wqe.covers(packet)) * u64::from(mtu);
                 headers.reth = Some(Reth {
@@ -396,10 +396,11 @@ impl Transport {
                 });
             }
             (SendOp::CompareSwap { compare, swap, .. }, Some(Remote { addr: va, rkey })) => {
-                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: swap, compare });
+                headers.atomic =
+                    Some(AtomicEth { va, rkey, swap_or_add: *swap, compare: *compare });
             }
             (SendOp::FetchAdd { add, .. }, Some(Remote { addr: va, rkey })) => {
-                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
+                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: *add, compare: 0 });
             }
             (SendOp::Flush(flush), Some(Remote { addr: va, rkey })) => {
                 let level = u8::from(flush.whole);

@@ -15,6 +15,7 @@ use wire::Psn;
 
 /// Vendor error codes of completions: which check failed.
 pub(super) mod vendor {
+    use crate::indirect::ConfigureError;
     use crate::key::KeyError;
     use crate::mw::BindError;
     use umem::AccessError;
@@ -45,6 +46,14 @@ pub(super) mod vendor {
             BindError::Region => 0x34,
             BindError::RegionRights => 0x35,
             BindError::Range => 0x36,
+        }
+    }
+
+    pub(in super::super) fn configure(error: ConfigureError) -> u32 {
+        match error {
+            ConfigureError::Key => 0x41,
+            ConfigureError::Rights => 0x42,
+            ConfigureError::Entries => 0x43,
         }
     }
 
@@ -230,7 +239,8 @@ impl Wqe {
 
     /// Changes a key here and tells the peer nothing.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.wr.op, SendOp::LocalInvalidate(_) | SendOp::BindMw(_))
+        use SendOp::{BindMw, ConfigureKey, LocalInvalidate};
+        matches!(self.wr.op, LocalInvalidate(_) | BindMw(_) | ConfigureKey(_))
     }
 
     /// Does what [`Wqe::is_local`] is about. `Err` is the status it fails with.
@@ -243,6 +253,9 @@ impl Wqe {
             SendOp::LocalInvalidate(key) => keys
                 .invalidate(who, *key)
                 .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
+            SendOp::ConfigureKey(config) => keys
+                .configure(who.0, config)
+                .map_err(|error| (WcStatus::MwBindErr, vendor::configure(error))),
             SendOp::BindMw(bind) => {
                 keys.bind(who, bind).map_err(|error| (WcStatus::MwBindErr, vendor::bind(error)))
             }
@@ -310,6 +323,7 @@ impl Wqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::LocalInvalidate(_) => WcOpcode::LocalInv,
             SendOp::BindMw(_) => WcOpcode::BindMw,
+            SendOp::ConfigureKey(_) => WcOpcode::ConfigureKey,
             SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
             SendOp::Flush(_) => WcOpcode::Flush,
         };
@@ -322,7 +336,6 @@ impl Wqe {
             imm_or_key: 0,
             qp_num,
             src_qp: 0,
-            src_ip: None,
             flags: WcFlags::empty(),
             sl: 0,
             timestamp_ns: 0,

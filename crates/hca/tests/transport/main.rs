@@ -1,5 +1,6 @@
 //! The transport in virtual time: two QPs, a network that misbehaves by a seed, and hand-made hostile packets.
 
+mod indirect;
 mod paging;
 mod placement;
 mod raw;

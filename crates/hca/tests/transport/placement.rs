@@ -256,13 +256,16 @@ fn what_cannot_be_right_is_refused_at_once() {
         (SendOp::Flush(Flush { placement: 4, ..asks }), 0),
         (SendOp::Flush(Flush { len: u32::MAX, ..asks }), 0),
     ] {
-        let refused = node.qp.post_send(send_wr(1, op, &[local.sge(0, len)]));
+        let refused = node.qp.post_send(send_wr(1, op.clone(), &[local.sge(0, len)]));
         assert!(matches!(refused, Err(Error::Invalid(_))), "{op:?}");
     }
     let mut node = Node::new(QpType::Uc, 11, None);
     node.connect(&Setup::new(QpType::Uc));
     for op in [SendOp::AtomicWrite(far), SendOp::Flush(asks)] {
-        assert!(matches!(node.qp.post_send(send_wr(1, op, &[])), Err(Error::Invalid(_))), "{op:?}");
+        assert!(
+            matches!(node.qp.post_send(send_wr(1, op.clone(), &[])), Err(Error::Invalid(_))),
+            "{op:?}"
+        );
     }
 }
 

@@ -96,7 +96,7 @@ fn jobs(pair: &mut Pair, me: usize, count: u64, max_len: u64) -> (Vec<Job>, Regi
         };
         let atomic = matches!(op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
         let parts = if atomic { vec![(at, 8)] } else { parts };
-        let mut wr = send_wr(id, op, &sges(&own, &parts));
+        let mut wr = send_wr(id, op.clone(), &sges(&own, &parts));
         let inline = matches!(op, SendOp::Send | SendOp::Write(_) | SendOp::WriteImm(..));
         if inline && len <= 512 && rng.chance(30) {
             wr.payload = Payload::Inline(own.get(at, len as usize).into());

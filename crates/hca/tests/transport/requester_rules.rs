@@ -455,7 +455,7 @@ fn operations_are_those_of_the_service() {
         for (kind, offered) in [(QpType::Rc, true), (QpType::Uc, uc), (QpType::Ud, ud)] {
             let mut node = Node::new(kind, 11, None);
             node.connect(&Setup::new(kind));
-            let mut wr = send_wr(1, op, &[]);
+            let mut wr = send_wr(1, op.clone(), &[]);
             if kind == QpType::Ud {
                 let ah =
                     device::AddressHandle::unrouted(AhAttr { port_num: 1, ..AhAttr::default() });

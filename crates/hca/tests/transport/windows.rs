@@ -49,7 +49,7 @@ fn key_of(bind: &Bind) -> u32 {
 #[track_caller]
 fn done(node: &mut Node, op: SendOp) -> WcStatus {
     let before = node.told.sent.len();
-    node.post_send(send_wr(70, op, &[]));
+    node.post_send(send_wr(70, op.clone(), &[]));
     assert_eq!(node.told.sent.len(), before + 1, "a local operation completes at once");
     let done = node.told.sent[before];
     let opcode =

@@ -7,6 +7,8 @@
 
 pub mod data_direct;
 pub mod device;
+pub mod mkey;
+pub mod wr;
 
 use crate::abi::{ibv_context, ibv_pd};
 use crate::context::Context;
