@@ -1,6 +1,7 @@
 //! Everything at once and at random, for as long as `PEERDMA_SOAK_SECONDS` says: short in the suite, long by
 //! `cargo xtask soak`. `PEERDMA_SOAK_SEED` repeats a run.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use system::{Namespace, Run, c_program, is_root, peerdma, port, skip};
 
@@ -35,6 +36,45 @@ fn connections() {
     assert!(run.succeeded(), "PEERDMA_SOAK_SEED={seed}: {run}");
     for line in run.stdout.lines().filter(|line| !line.starts_with("client")) {
         println!("{line}");
+    }
+}
+
+/// The build of the library in which `PEERDMA_SABOTAGE` switches defects on. `cargo xtask test` makes it.
+fn with_defects() -> Option<PathBuf> {
+    let built =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/sabotage/debug/libibverbs.so");
+    let chosen = std::env::var_os("PEERDMA_SABOTAGED_LIBRARY").map_or(built, PathBuf::from);
+    chosen.is_file().then_some(chosen)
+}
+
+/// The run below notices what it is there for: in a library with a defect it fails, and says what is wrong.
+#[test]
+fn defects_in_gpu_buffers_are_noticed() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let Some(library) = with_defects() else {
+        skip!("no library with defects was built; `cargo xtask test` does");
+    };
+    let own = Namespace::new("defects");
+    let program = env!("CARGO_BIN_EXE_gpu_stress");
+    let run = |defect: &str| {
+        let arguments = ["run", "--library", library.to_str().expect("a path"), "--"];
+        let run = Run::program(peerdma()).args(&arguments).args(&[program, "owner", "8", "1"]);
+        let run = if defect.is_empty() { run } else { run.env("PEERDMA_SABOTAGE", defect) };
+        run.within(&own).limit(Duration::from_secs(8) + ENDING).finish()
+    };
+    run("").ok();
+    // By the user that reads, or by the owner in the end.
+    let wrong_bytes: &[&str] = &[" instead of ", " is wrong", " counts "];
+    for (defect, messages) in [
+        ("lose-write", wrong_bytes),
+        ("lose-invalidation", wrong_bytes),
+        ("enter-revoked", &["after its revoke"]),
+    ] {
+        let run = run(defect);
+        let is_noticed = messages.iter().any(|message| run.stderr.contains(message));
+        assert!(!run.succeeded() && is_noticed, "{defect}: {run}");
     }
 }
 

@@ -30,6 +30,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("busybox-static", "the lab"),
     ("xz-utils", "the lab"),
     ("zstd", "the lab"),
+    ("pciutils", "the judgement of topology and functions by the kernel"),
     ("binutils", "the symbol check"),
 ];
 

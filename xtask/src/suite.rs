@@ -77,6 +77,12 @@ const SUITES: &[Suite] = &[
         call: &["test", "--manifest-path", "fuzz/Cargo.toml"],
         env: &[("CARGO_TARGET_DIR", "fuzz/target")],
     },
+    // The library with the defects that the system's stress must notice.
+    Suite {
+        name: "defects for the system",
+        call: &["build", "--package", "peerdma-verbs", "--features", "sabotage", "--quiet"],
+        env: &[("CARGO_TARGET_DIR", "target/sabotage")],
+    },
     suite("system", &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"]),
 ];
 

@@ -13,6 +13,7 @@ mod fd;
 mod gpu_memory;
 mod kernel;
 mod relocate;
+pub mod sabotage;
 mod storage;
 mod turnstile;
 

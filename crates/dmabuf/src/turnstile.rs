@@ -125,7 +125,7 @@ pub enum Use {
 
 impl Use {
     #[inline]
-    fn unit(self) -> u64 {
+    pub(crate) fn unit(self) -> u64 {
         match self {
             Use::Access => 1,
             Use::RevocablePin => 1 << 32,

@@ -4,14 +4,7 @@ use pcie::{AcsBits, AcsSetting, Address, ConfigAcs, Function, Kind, Machine};
 
 /// The boot parameter that meets settings on a machine, and changes nothing else there.
 pub(crate) fn parameter(machine: &Machine, settings: Vec<AcsSetting>) -> String {
-    format!("pci=config_acs={}", ConfigAcs(settings).keeping(machine))
-}
-
-/// Redirect off where peer traffic shall turn round at the switch.
-pub(crate) fn without_redirect(bridges: &[Address]) -> Vec<AcsSetting> {
-    let clear = AcsBits::RR | AcsBits::CR | AcsBits::EC;
-    let of = |&at| AcsSetting { at, set: AcsBits::empty(), clear };
-    bridges.iter().map(of).collect()
+    ConfigAcs(settings).keeping(machine).parameter()
 }
 
 /// What Data Direct needs of the switch that it shares with the GPU: completions of the side function and requests of the GPU go up,

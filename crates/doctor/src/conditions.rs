@@ -1,9 +1,8 @@
 //! Conditions that several mechanisms share.
 
-use crate::acs::{parameter, without_redirect};
 use crate::importer::{self, Mode};
 use crate::{Condition, Facts, State, Version};
-use pcie::{Function, Machine, MapType, verdict};
+use pcie::{ConfigAcs, Function, Machine, MapType, verdict};
 
 /// The kernel's release, for evidence.
 pub(crate) fn release(facts: &Facts) -> String {
@@ -138,7 +137,10 @@ pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
             what,
             State::Fails,
             format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
-            format!("boot with {}", parameter(machine, without_redirect(&verdict.redirects))),
+            format!(
+                "boot with {}",
+                ConfigAcs::without_redirect(machine, &verdict.redirects).parameter()
+            ),
         ),
         MapType::NotSupported => Condition::new(
             what,

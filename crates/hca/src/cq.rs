@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::event::{AsyncEvent, CqNotify, EventSource};
+use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSource};
 use crate::slots::{Fifo, QueueMemory, SlotLost};
 use crate::types::{Completion, EventType};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -38,6 +38,8 @@ const LOST: &str =
 pub struct Cq {
     device: Weak<Device>,
     notify: Option<Arc<dyn CqNotify>>,
+    /// Takes completions at once; the ring stays empty then.
+    sink: Option<Arc<dyn CompletionSink>>,
     ring: Mutex<Ring>,
     /// A completion found no place, or the memory is lost: no other is taken any more (IBA 11.6.3.2).
     failed: AtomicBool,
@@ -66,9 +68,28 @@ impl Cq {
         Arc::new_cyclic(|this| Cq {
             device: Arc::downgrade(device),
             notify,
+            sink: None,
             ring: Mutex::new(Ring {
                 completions: Fifo::of_cq(cqe, memory),
                 cqe,
+                armed: Armed::No,
+                why: OVERRUN,
+            }),
+            failed: AtomicBool::new(false),
+            users: AtomicU32::new(0),
+            this: this.clone(),
+        })
+    }
+
+    /// A queue that keeps nothing: `sink` takes each completion.
+    pub(crate) fn handing_over(device: &Arc<Device>, sink: Arc<dyn CompletionSink>) -> Arc<Cq> {
+        Arc::new_cyclic(|this| Cq {
+            device: Arc::downgrade(device),
+            notify: None,
+            sink: Some(sink),
+            ring: Mutex::new(Ring {
+                completions: Fifo::default(),
+                cqe: 0,
                 armed: Armed::No,
                 why: OVERRUN,
             }),
@@ -186,6 +207,12 @@ impl Cq {
     }
 
     pub(crate) fn push(&self, completion: Completion) {
+        if let Some(sink) = &self.sink {
+            if !self.failed() && !sink.completed(completion) {
+                self.fail(self.ring(), OVERRUN);
+            }
+            return;
+        }
         let mut ring = self.ring();
         if self.failed() {
             return;

@@ -5,7 +5,7 @@ use crate::cq::Cq;
 use crate::data_direct::{DataDirect, control_id};
 use crate::directory::{Directory, MAX_QPS};
 use crate::error::{Error, Result};
-use crate::event::{AsyncEvent, CqNotify, EventSink, EventSource};
+use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
 use crate::mr::{self, Mr};
@@ -18,13 +18,15 @@ use crate::qp::{Qp, QpInit};
 use crate::raw::Raw;
 use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
+use crate::subnet;
 use crate::timers::Timers;
+use crate::transport::SharedReceive;
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
 use link::{Backlog, Batch, Endpoint, Flow, Interfaces, Path};
 use link::{GID_TABLE_LEN, ip_of_gid};
 use registry::{Client, Identity};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -44,6 +46,15 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
 
+/// What a device's port is on.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// Interfaces of the host: its GIDs are their addresses.
+    Host(Interfaces),
+    /// An InfiniBand subnet on the loopback interface: see [`crate::subnet`].
+    Subnet,
+}
+
 /// What a device is opened from.
 pub struct DeviceConfig {
     /// Identity and limits.
@@ -52,10 +63,10 @@ pub struct DeviceConfig {
     pub comm: String,
     /// Registry of this user and network namespace.
     pub registry: Arc<Client>,
-    /// The host's interfaces that its ports are on.
-    pub interfaces: Interfaces,
     /// Fixed active MTU in bytes (256 to 4096) instead of what the interfaces carry.
     pub mtu_bytes: Option<u32>,
+    /// What its port is on.
+    pub network: Network,
     /// Packet trace.
     pub trace: Option<Arc<link::Trace>>,
     /// Receive buffer to ask the kernel for instead of the link's default, in bytes.
@@ -121,6 +132,8 @@ pub struct Device {
     mtu_bytes: Option<u32>,
     registry: Arc<Client>,
     endpoint: Endpoint,
+    /// A place in the group of sockets on all addresses that is kept, where the device receives on another.
+    _steered: Option<OwnedFd>,
     directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
@@ -165,14 +178,21 @@ impl Device {
         let directory =
             Directory::create(&attr.name, attr.node_guid).map_err(OpenError::Directory)?;
         let who = Identity { device: attr.name.clone(), guid: attr.node_guid, comm: config.comm };
-        let grant = config.registry.join(&who, directory.as_fd())?;
+        let mut grant = config.registry.join(&who, directory.as_fd())?;
         let slot = grant.slot;
         directory.set_slot(slot);
+        let steered = match config.network {
+            Network::Host(_) => None,
+            Network::Subnet => enter_subnet(&mut grant).map_err(OpenError::Link)?,
+        };
         publish_sockets(&config.registry, &grant);
         let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
-        let port = Port::open(config.interfaces).map_err(OpenError::Interfaces)?;
+        let port = match config.network {
+            Network::Host(interfaces) => Port::open(interfaces).map_err(OpenError::Interfaces)?,
+            Network::Subnet => Port::of_subnet(subnet::address_of_lid(slot).into()),
+        };
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let directory = Arc::new(directory);
@@ -182,6 +202,7 @@ impl Device {
             mtu_bytes: config.mtu_bytes,
             registry: config.registry,
             endpoint,
+            _steered: steered,
             directory,
             slot,
             keys: KeyTable::new(),
@@ -567,6 +588,15 @@ impl Device {
         Ok(Cq::new(&self.arc()?, cqe, notify, memory))
     }
 
+    /// A completion queue that keeps nothing: each completion goes to `sink` at once. [`Cq::poll`] finds none there.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the device is gone.
+    pub fn create_cq_to(&self, sink: Arc<dyn CompletionSink>) -> Result<Arc<Cq>> {
+        self.alive()?;
+        Ok(Cq::handing_over(&self.arc()?, sink))
+    }
+
     /// A shared receive queue, in `memory` of [`QueueMemory::bytes_of_srq`] if the front end provides it.
     ///
     /// # Errors
@@ -590,7 +620,24 @@ impl Device {
             return Err(Error::Invalid("size of the matching list out of range"));
         }
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
-        Ok(Srq::new(&self.arc()?, pd, attr, kind, memory))
+        Ok(Srq::new(&self.arc()?, pd, attr, kind, memory, None))
+    }
+
+    /// A shared receive queue whose requests the front end keeps: `source` hands them out. Its limit is the front end's too.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that matches tags.
+    pub fn create_srq_over(
+        &self,
+        pd: &Arc<Pd>,
+        kind: SrqKind,
+        source: Arc<dyn SharedReceive>,
+    ) -> Result<Arc<Srq>> {
+        self.alive()?;
+        if matches!(kind, SrqKind::TagMatching(..)) {
+            return Err(Error::Invalid("a queue that matches tags keeps its own requests"));
+        }
+        Ok(Srq::new(&self.arc()?, pd, SrqAttr::default(), kind, None, Some(source)))
     }
 
     /// An XRC domain.
@@ -620,12 +667,17 @@ impl Device {
             QpType::RawPacket => Some(self.frame_port()?),
             _ => None,
         };
+        let general_services = init.general_services;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
         let number = u32::from(self.slot) << 14 | index as u32;
         let qp = Qp::new(&device, number, pd, init, frame_port);
         table.places[index] = Some(qp.clone());
         table.used += 1;
+        drop(table);
+        if general_services {
+            self.gsi.serve_by(&qp);
+        }
         Ok(qp)
     }
 
@@ -683,6 +735,12 @@ impl Device {
         {
             return Err(Error::Invalid("a queue size is above the device's limit"));
         }
+        if init.general_services && init.qp_type != QpType::Ud {
+            return Err(Error::Invalid("QP 1 is of datagrams"));
+        }
+        if init.srq.is_some() && init.receives.is_some() {
+            return Err(Error::Invalid("a queue pair receives from one queue"));
+        }
         if init.srq.is_some() && init.qp_type == QpType::Uc {
             return Err(Error::Invalid("UC does not receive from a shared queue"));
         }
@@ -717,15 +775,26 @@ impl Drop for Device {
     }
 }
 
-/// The link over a grant's sockets. Peers are reached on the port that these are bound to: 4791, but for tests.
+/// Takes the socket of the port's own address instead of the one on all addresses, which is given back.
+fn enter_subnet(grant: &mut registry::Grant) -> std::io::Result<Option<OwnedFd>> {
+    let own = subnet::bind(grant.slot, bound_port(grant)?)?;
+    Ok(grant.v4.replace(own))
+}
+
+/// The port that a grant's sockets are bound to: 4791, but for tests.
+fn bound_port(grant: &registry::Grant) -> std::io::Result<u16> {
+    let bound = grant.v4.as_ref().or(grant.v6.as_ref());
+    let address = bound.map(rustix::net::getsockname).transpose()?;
+    let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
+    Ok(address.map_or(wire::ROCE_PORT, |address| address.port()))
+}
+
+/// The link over a grant's sockets. Peers are reached on the port that these are bound to.
 fn endpoint_of(
     grant: registry::Grant,
     receive_buffer_bytes: Option<usize>,
 ) -> std::io::Result<Endpoint> {
-    let bound = grant.v4.as_ref().or(grant.v6.as_ref());
-    let address = bound.map(rustix::net::getsockname).transpose()?;
-    let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
-    let port = address.map_or(wire::ROCE_PORT, |address| address.port());
+    let port = bound_port(&grant)?;
     let bytes = receive_buffer_bytes.unwrap_or(link::DEFAULT_RECEIVE_BUFFER_BYTES);
     Endpoint::with_receive_buffer(grant.v4, grant.v6, port, bytes)
 }

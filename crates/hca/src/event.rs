@@ -3,7 +3,7 @@
 use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::types::EventType;
+use crate::types::{Completion, EventType};
 use crate::wq::Wq;
 use std::sync::Weak;
 
@@ -43,4 +43,11 @@ pub trait EventSink: Send + Sync {
 pub trait CqNotify: Send + Sync {
     /// The CQ has a completion that was asked for.
     fn notify(&self);
+}
+
+/// Takes the completions of a queue as they come, for a front end with queues of its own. Called with a QP's lock held: it
+/// must not wait for anybody, nor call the device.
+pub trait CompletionSink: Send + Sync {
+    /// One completion. `false` when there is no place for it: the queue has overrun then, and takes no other.
+    fn completed(&self, completion: Completion) -> bool;
 }

@@ -6,12 +6,13 @@
 use crate::counters::{Count, Counter};
 use crate::device::{DEFAULT_PKEY, Device};
 use crate::error::{Error, Result};
+use crate::qp::Qp;
 use crate::timers::Appointment;
 use link::{Datagram, Flow, Path};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Headers, Opcode, Operation, Position, Psn, Service};
@@ -50,6 +51,8 @@ pub trait GsiSink: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Gsi {
     sink: OnceLock<Arc<dyn GsiSink>>,
+    /// The queue pair that is QP 1, where the front end has one.
+    qp: Mutex<Weak<Qp>>,
     flows: Mutex<Vec<(Path, Flow)>>,
     appointment: Mutex<Appointment>,
     psn: AtomicU32,
@@ -70,6 +73,16 @@ impl Gsi {
         }
         flows.push((path, flow.clone()));
         Ok(flow)
+    }
+
+    /// From now on `qp` is QP 1.
+    pub(crate) fn serve_by(&self, qp: &Arc<Qp>) {
+        *self.qp.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(qp);
+    }
+
+    /// The queue pair that is QP 1, where the front end has one.
+    pub(crate) fn qp(&self) -> Option<Arc<Qp>> {
+        self.qp.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     /// A datagram for QP 1.

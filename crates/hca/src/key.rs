@@ -305,8 +305,20 @@ impl KeyTable {
         self.install(Entry::Region { mkey: Mkey { pd, iova, access, umem }, windows: 0 })
     }
 
+    /// The same, with the low 8 bits of the key as the front end wants them.
+    ///
+    /// # Errors
+    /// As [`KeyTable::insert`].
+    pub fn insert_tagged(&self, tag: u8, mkey: Mkey) -> Result<u32> {
+        self.file(Entry::Region { mkey, windows: 0 }, Some(tag))
+    }
+
     /// Files `entry` under a new key.
     pub(crate) fn install(&self, entry: Entry) -> Result<u32> {
+        self.file(entry, None)
+    }
+
+    fn file(&self, entry: Entry, tag: Option<u8>) -> Result<u32> {
         let mut table = self.write();
         let index = if table.slots.len() < MAX_KEYS {
             let index = table.slots.len() as u32;
@@ -317,7 +329,7 @@ impl KeyTable {
             table.free.pop_front().ok_or(Error::NoMemory("all memory keys are in use"))?
         };
         let slot = &mut table.slots[index as usize];
-        slot.tag = slot.tag.wrapping_add(1);
+        slot.tag = tag.unwrap_or_else(|| slot.tag.wrapping_add(1));
         slot.entry = Some(entry);
         Ok(index << 8 | u32::from(slot.tag))
     }

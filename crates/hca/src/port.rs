@@ -7,12 +7,15 @@ use crate::types::EventType;
 use link::{Changes, GidEntry, GidTable, Interfaces, Watch};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The port of a device; where it has several, what each of them shows: all are on the same interfaces.
 pub(crate) struct Port {
     watch: Option<Watch>,
+    /// Nothing of the host's changes it.
+    fixed: bool,
     known: Mutex<Known>,
     /// Of what is known, for whoever asks with each packet.
     active_mtu: AtomicU32,
@@ -77,7 +80,16 @@ impl Port {
         let changes = known.gids.refresh()?;
         let _ = known.follow(&changes);
         let active_mtu = AtomicU32::new(known.gids.active_mtu());
-        Ok(Port { watch, known: Mutex::new(known), active_mtu })
+        Ok(Port { watch, fixed: false, known: Mutex::new(known), active_mtu })
+    }
+
+    /// A port of an InfiniBand subnet that is always up, with one address.
+    pub(crate) fn of_subnet(ip: IpAddr) -> Port {
+        let gids = GidTable::of_loopback(ip);
+        let active_mtu = AtomicU32::new(gids.active_mtu());
+        let state = State { active: true, wired: false };
+        let known = Mutex::new(Known { gids, state, stale: false });
+        Port { watch: None, fixed: true, known, active_mtu }
     }
 
     /// Readable when the interfaces changed; `None` where the system does not tell.
@@ -99,7 +111,7 @@ impl Port {
     /// the system cannot tell, the last known stands.
     pub(crate) fn now(&self, report: impl FnMut(EventType)) -> MutexGuard<'_, Known> {
         let mut known = self.known();
-        known.stale |= self.watch.as_ref().is_none_or(Watch::changed);
+        known.stale |= !self.fixed && self.watch.as_ref().is_none_or(Watch::changed);
         if known.stale
             && let Ok(changes) = known.gids.refresh()
         {

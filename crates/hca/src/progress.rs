@@ -161,7 +161,8 @@ impl Device {
         counters.count(Counter::RcvdPackets, 1);
         counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
         let qpn = datagram.headers.bth.dest_qp;
-        if qpn == gsi::QPN {
+        let general_services = (qpn == gsi::QPN).then(|| self.gsi.qp()).flatten();
+        if qpn == gsi::QPN && general_services.is_none() {
             return self.gsi.receive(self, datagram, now);
         }
         if qpn == MULTICAST_QPN {
@@ -170,7 +171,7 @@ impl Device {
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,
-            None => match self.qp(qpn) {
+            None => match general_services.or_else(|| self.qp(qpn)) {
                 Some(qp) => {
                     touched.push(qp);
                     touched.len() - 1

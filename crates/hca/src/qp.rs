@@ -10,7 +10,7 @@ use crate::rss::Rss;
 use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
-use crate::transport::{Cx, Fill, Init, Rx, Sink, To, Transport, Tx};
+use crate::transport::{Cx, Fill, Init, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx};
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
 use link::{Batch, FrameBatch, FramePort, ip_of_gid};
@@ -35,6 +35,10 @@ pub struct QpInit {
     pub xrcd: Option<Arc<Xrcd>>,
     /// Receives come from here instead of an own queue.
     pub srq: Option<Arc<Srq>>,
+    /// Receives come from a queue of its own that the front end keeps.
+    pub receives: Option<Arc<dyn SharedReceive>>,
+    /// It is QP 1 to its peers, of datagrams only.
+    pub general_services: bool,
     /// Queue sizes wanted.
     pub cap: QpCap,
     /// Every send raises a completion.
@@ -105,10 +109,12 @@ impl Qp {
         init: QpInit,
         frame_port: Option<Arc<FramePort>>,
     ) -> Arc<Qp> {
-        let srq = init.srq.as_ref().map(Srq::shared);
+        let kept = init.receives.clone().map(SharedQueue::Kept);
+        let srq = init.srq.as_ref().map(Srq::shared).or(kept);
         let transport = Transport::new(Init {
             qp_type: init.qp_type,
             qpn: number,
+            name: if init.general_services { crate::gsi::QPN } else { number },
             pd: pd.id(),
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
@@ -639,8 +645,8 @@ mod tests {
             attr: DeviceAttr::new(name, 1),
             comm: "test".into(),
             registry: Client::connect_at(Role::Member, &options).unwrap(),
-            interfaces: link::Interfaces::default(),
             mtu_bytes: Some(4096),
+            network: crate::Network::Host(link::Interfaces::default()),
             trace: None,
             receive_buffer_bytes: Some(64 << 10),
         })
@@ -658,6 +664,8 @@ mod tests {
             recv_cq: Some(cq),
             xrcd: None,
             srq: None,
+            receives: None,
+            general_services: false,
             cap,
             sq_sig_all: true,
             memory: None,

@@ -1,7 +1,8 @@
 //! Deliberate defects, to prove that the tests would notice them.
 //!
 //! Without the feature `sabotage` every question here is answered "no" at compile time and nothing is left in the
-//! program. With it, a test switches one defect on for its own thread and asserts that the named check then fails.
+//! program. With it, a test switches one defect on for its own thread and asserts that the named check then fails; or a
+//! process that a test started has one everywhere.
 
 /// A rule that can be broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,6 +46,8 @@ pub enum Sabotage {
     SkipFlushRight,
     /// A rendezvous is answered before its data is there.
     FinBeforeData,
+    /// An RDMA WRITE's payload is not placed.
+    LoseWrite,
     /// A tagged buffer takes messages although unexpected ones are not reported handled.
     IgnoreTagPhase,
 }
@@ -71,6 +74,7 @@ impl Sabotage {
         Sabotage::SkipXrcDomain,
         Sabotage::SkipFlushRight,
         Sabotage::FinBeforeData,
+        Sabotage::LoseWrite,
         Sabotage::IgnoreTagPhase,
     ];
 }
@@ -86,13 +90,24 @@ pub(crate) const fn on(_what: Sabotage) -> bool {
 mod switched {
     use super::Sabotage;
     use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     thread_local! {
         static ACTIVE: Cell<Option<Sabotage>> = const { Cell::new(None) };
     }
+    const NOWHERE: u32 = u32::MAX;
+    static EVERYWHERE: AtomicU32 = AtomicU32::new(NOWHERE);
+    static ASKED: AtomicU32 = AtomicU32::new(0);
 
     pub(crate) fn on(what: Sabotage) -> bool {
         ACTIVE.get() == Some(what)
+            || EVERYWHERE.load(Relaxed) == what as u32
+                && ASKED.fetch_add(1, Relaxed).is_multiple_of(64)
+    }
+
+    /// Switches one defect on in the whole process, for every 64th question about it.
+    pub fn everywhere(what: Sabotage) {
+        EVERYWHERE.store(what as u32, Relaxed);
     }
 
     /// Runs `f` with one defect switched on in this thread; switches it off also when `f` panics.
@@ -111,4 +126,4 @@ mod switched {
 #[cfg(feature = "sabotage")]
 pub(crate) use switched::on;
 #[cfg(feature = "sabotage")]
-pub use switched::with;
+pub use switched::{everywhere, with};

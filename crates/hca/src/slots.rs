@@ -349,6 +349,7 @@ impl Entry for Completion {
             imm_or_key: reader.u32()?,
             qp_num: reader.u32()?,
             src_qp: reader.u32()?,
+            src_ip: None,
             flags: WcFlags::from_bits(reader.u32()?)?,
         })
     }

@@ -94,6 +94,8 @@ pub struct Srq {
     queue: Mutex<Queue>,
     users: AtomicU32,
     kind: SrqKind,
+    /// Where the front end keeps its requests, if not here.
+    source: Option<Arc<dyn SharedReceive>>,
     /// The number by which peers name an XRC queue.
     number: Option<u32>,
     ended: AtomicBool,
@@ -120,6 +122,7 @@ impl Srq {
         attr: SrqAttr,
         kind: SrqKind,
         memory: Option<QueueMemory>,
+        source: Option<Arc<dyn SharedReceive>>,
     ) -> Arc<Srq> {
         if let Some(cq) = kind.cq() {
             cq.add_user();
@@ -134,6 +137,7 @@ impl Srq {
         Arc::new_cyclic(|this| Srq {
             number: matches!(kind, SrqKind::Xrc(_)).then(|| device.xrc().add_queue(this)),
             kind,
+            source,
             ended: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             device: Arc::downgrade(device),
@@ -379,6 +383,9 @@ impl SharedReceive for Srq {
     }
 
     fn take(&self) -> Option<RecvWr> {
+        if let Some(source) = &self.source {
+            return source.take();
+        }
         let mut queue = self.queue();
         let Queue { requests, attr, .. } = &mut *queue;
         let Ok((request, reached)) = Queue::take(requests, attr)? else {

@@ -6,6 +6,7 @@ use crate::device::AddressHandle;
 use crate::indirect::KeyConfig;
 use crate::tm::TmInfo;
 use smallvec::SmallVec;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Access rights of a key or a QP (`enum ibv_access_flags`): those of a registration.
@@ -445,6 +446,8 @@ pub struct Completion {
     pub qp_num: u32,
     /// Source QP number on UD.
     pub src_qp: u32,
+    /// Source address of a datagram. Not kept in memory that a front end provides for a queue.
+    pub src_ip: Option<IpAddr>,
     /// Flags.
     pub flags: WcFlags,
     /// Service level field as programs expect it on RoCE (the L3 type for UCX's UD).

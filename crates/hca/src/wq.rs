@@ -174,6 +174,7 @@ impl Wq {
             imm_or_key: 0,
             qp_num: self.number,
             src_qp: 0,
+            src_ip: None,
             flags: WcFlags::empty(),
             sl: 0,
             tm: TmInfo::default(),

@@ -37,8 +37,8 @@ impl End {
             attr,
             comm: "test".into(),
             registry,
-            interfaces: link::Interfaces::default(),
             mtu_bytes: Some(4096),
+            network: hca::Network::Host(link::Interfaces::default()),
             trace: None,
             receive_buffer_bytes: None,
         };
@@ -58,6 +58,8 @@ impl End {
             recv_cq: Some(cq.clone()),
             xrcd: None,
             srq: None,
+            receives: None,
+            general_services: false,
             cap,
             sq_sig_all: true,
             memory: None,

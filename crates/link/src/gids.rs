@@ -118,6 +118,20 @@ impl GidTable {
         GidTable { interfaces, ..GidTable::default() }
     }
 
+    /// A table of `ip` alone, an address of the loopback interface.
+    pub fn of_loopback(ip: IpAddr) -> GidTable {
+        let entry = GidEntry {
+            gid: gid_of_ip(ip),
+            ip,
+            ifindex: 1,
+            ifname: "lo".to_owned(),
+            mtu: 65536,
+            up: true,
+            loopback: true,
+        };
+        GidTable { slots: vec![Slot { entry, present: true }], ..GidTable::default() }
+    }
+
     /// Reads the addresses again.
     ///
     /// # Errors

@@ -38,6 +38,18 @@ const ORDER: [AcsBits; 7] =
     [AcsBits::DT, AcsBits::EC, AcsBits::UF, AcsBits::CR, AcsBits::RR, AcsBits::TB, AcsBits::SV];
 
 impl ConfigAcs {
+    /// What stops bridges from sending peer traffic up ([`crate::Verdict::redirects`]), and changes nothing else of a machine.
+    pub fn without_redirect(machine: &Machine, bridges: &[Address]) -> ConfigAcs {
+        let clear = crate::verdict::REDIRECT;
+        let of = |&at| AcsSetting { at, set: AcsBits::empty(), clear };
+        ConfigAcs(bridges.iter().map(of).collect()).keeping(machine)
+    }
+
+    /// The whole boot parameter.
+    pub fn parameter(&self) -> String {
+        format!("pci=config_acs={self}")
+    }
+
     /// The same settings with every bit named that is set on a machine now and may stay: left to firmware, bits that Linux
     /// itself set would be lost.
     pub fn keeping(&self, machine: &Machine) -> ConfigAcs {

@@ -53,7 +53,7 @@ pub struct Verdict {
 }
 
 /// The bits that send peer traffic to the root complex (`pci_bridge_has_acs_redir`).
-const REDIRECT: AcsBits = AcsBits::RR.union(AcsBits::CR).union(AcsBits::EC);
+pub(crate) const REDIRECT: AcsBits = AcsBits::RR.union(AcsBits::CR).union(AcsBits::EC);
 
 const ANY: u32 = u32::MAX;
 

@@ -201,6 +201,8 @@ fn range(addr: usize, len: usize) -> std::ops::Range<u64> {
 
 /// Connects to the registry, and makes the process ready for what follows.
 fn connect() -> Res<Arc<Client>> {
+    #[cfg(feature = "sabotage")]
+    crate::sabotage::begin();
     mm::guard::install();
     set_callbacks();
     fork::watch();
@@ -235,7 +237,7 @@ fn start(number: usize, function: &'static Function, registry: Arc<Client>) -> R
         },
         comm: command_name(),
         registry: registry.clone(),
-        interfaces: memory::interfaces(function),
+        network: hca::Network::Host(memory::interfaces(function)),
         mtu_bytes: None,
         trace: trace.clone(),
         receive_buffer_bytes: env::receive_buffer_bytes(),

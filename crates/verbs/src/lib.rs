@@ -53,6 +53,8 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rate;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod srq;
 mod strings;
 mod sysfs_face;

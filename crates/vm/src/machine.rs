@@ -21,6 +21,7 @@ pub struct Machine {
     /// Options of the machine type, such as `kernel-irqchip=split`.
     pub machine_options: Vec<String>,
     devices: Vec<String>,
+    drives: Vec<String>,
     ports: u8,
 }
 
@@ -37,6 +38,7 @@ impl Machine {
             processor: "max".to_owned(),
             machine_options: Vec::new(),
             devices: Vec::new(),
+            drives: Vec::new(),
             ports: 0,
         }
     }
@@ -44,6 +46,13 @@ impl Machine {
     /// A device in QEMU's own words (`-device`).
     pub fn device(&mut self, words: &str) {
         self.devices.push(words.to_owned());
+    }
+
+    /// The contents of a drive, by a name for its device's `drive=`. The guest may write to the file.
+    pub fn drive(&mut self, name: &str, file: &Path) {
+        // A comma would end the path; QEMU takes two for one.
+        let file = file.display().to_string().replace(',', ",,");
+        self.drives.push(format!("if=none,id={name},format=raw,file={file}"));
     }
 
     /// A root port.
@@ -92,6 +101,9 @@ impl Machine {
         option("-kernel", self.kernel.display().to_string());
         option("-initrd", self.ram_disk.display().to_string());
         option("-append", line.trim().to_owned());
+        for drive in &self.drives {
+            option("-drive", drive.clone());
+        }
         for device in &self.devices {
             option("-device", device.clone());
         }

@@ -106,6 +106,7 @@ fn pair(machine: &Machine, pair: &Pair<'_>, share: Option<u64>) -> Value {
         "distance": verdict.distance,
         "reason": (!verdict.reason.is_empty()).then_some(&verdict.reason),
         "acs_redirects_at": addresses(&verdict.redirects),
+        "config_acs": pair.remedy(machine).map(|acs| acs.to_string()),
         "acs_unread_at": addresses(&verdict.unread),
         "path": pair.way.links.iter().map(hop).collect::<Vec<_>>(),
         "bytes_per_second": pair.way.bytes_per_second,

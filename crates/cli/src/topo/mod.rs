@@ -28,6 +28,12 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
+    /// What would let its traffic turn round below the root complex, if ACS alone prevents it.
+    pub fn remedy(&self, machine: &Machine) -> Option<ConfigAcs> {
+        let redirects = &self.way.verdict.redirects;
+        (!redirects.is_empty()).then(|| ConfigAcs::without_redirect(machine, redirects))
+    }
+
     /// What there is to say of the two.
     pub fn new(machine: &'a Machine, gpu: &'a Function, nic: &'a Function) -> Pair<'a> {
         let labels = pcie::labels(machine, gpu, nic);

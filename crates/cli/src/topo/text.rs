@@ -228,6 +228,9 @@ pub fn pairs(capture: &Capture, pairs: &[Pair<'_>]) {
         if !verdict.reason.is_empty() {
             fact("because", verdict.reason.clone());
         }
+        if let Some(acs) = pair.remedy(machine) {
+            fact("shorter", format!("boot with {}", acs.parameter()));
+        }
         if let (Some(gpu), Some(nic)) = (pair.gpu.iommu_group, pair.nic.iommu_group) {
             let both = || format!("both in group {gpu}");
             let each = || format!("groups {gpu} and {nic}");

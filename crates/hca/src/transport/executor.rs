@@ -213,6 +213,8 @@ pub(super) fn fetch_failed(error: AccessError) -> Refusal {
 pub struct Inbox {
     own: Fifo<RecvWr>,
     shared: Option<Arc<dyn SharedReceive>>,
+    /// `shared` is this QP's alone.
+    kept: bool,
     /// The shared one, if it matches tags.
     tags: Option<Arc<dyn TagReceive>>,
     /// Taken for a message that then was dropped whole; the next message gets it.
@@ -226,6 +228,7 @@ impl Inbox {
         match shared {
             None => own,
             Some(SharedQueue::Plain(queue)) => Inbox { shared: Some(queue), ..own },
+            Some(SharedQueue::Kept(queue)) => Inbox { shared: Some(queue), kept: true, ..own },
             Some(SharedQueue::Tags(queue)) => {
                 Inbox { shared: Some(queue.clone()), tags: Some(queue), ..own }
             }
@@ -239,7 +242,17 @@ impl Inbox {
 
     /// Whether receives come from a shared queue.
     pub fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        self.shared.is_some() && !self.kept
+    }
+
+    /// Whether receives come from a queue of this QP alone that the front end keeps.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Whether receives are posted here.
+    pub fn is_own(&self) -> bool {
+        self.shared.is_none()
     }
 
     /// Requests waiting in the own queue.
@@ -306,6 +319,9 @@ impl Inbox {
         if let Some(landing) = self.held.take() {
             return Some(Ok(landing));
         }
+        if let Some(kept) = self.shared.as_ref().filter(|_| self.kept) {
+            return Some(Ok(Landing::new(kept.take()?, pd)));
+        }
         Some(self.own.pop_front()?.map(|request| Landing::new(request, pd)))
     }
 
@@ -327,6 +343,8 @@ impl Inbox {
 pub enum SharedQueue {
     /// Its completions go to the QP's.
     Plain(Arc<dyn SharedReceive>),
+    /// Of one QP alone; the front end keeps it.
+    Kept(Arc<dyn SharedReceive>),
     /// It matches tags.
     Tags(Arc<dyn TagReceive>),
 }

@@ -23,6 +23,8 @@ pub struct Init {
     pub qp_type: QpType,
     /// Own QP number.
     pub qpn: u32,
+    /// The number that its datagrams name as their source.
+    pub name: u32,
     /// Protection domain.
     pub pd: PdId,
     /// Queue sizes, which are also the limits.
@@ -48,6 +50,7 @@ pub struct Init {
 pub struct Transport {
     pub(super) kind: QpType,
     pub(super) qpn: u32,
+    pub(super) name: u32,
     pub(super) pd: PdId,
     pub(super) cap: QpCap,
     sq_sig_all: bool,
@@ -89,6 +92,7 @@ impl Transport {
         Transport {
             kind: init.qp_type,
             qpn: init.qpn,
+            name: init.name,
             pd: init.pd,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
@@ -237,7 +241,7 @@ impl Transport {
         if self.state == QpState::Reset {
             return Err(Error::Invalid("the QP is in RESET"));
         }
-        if self.inbox.is_shared() || matches!(self.kind, QpType::XrcSend | QpType::XrcRecv) {
+        if !self.inbox.is_own() || matches!(self.kind, QpType::XrcSend | QpType::XrcRecv) {
             return Err(Error::Invalid("the QP has no receive queue of its own"));
         }
         if wr.scatter.len() > self.cap.max_recv_sge as usize {
@@ -319,6 +323,9 @@ impl Transport {
         if self.more || unflushed {
             return self.now;
         }
+        if self.state == QpState::Err && self.inbox.is_kept() {
+            return self.now.map(|now| now + KEPT_QUEUE_PERIOD);
+        }
         let timers = self.req.timers.deadline(self.ack_wait());
         [timers, self.req.rnr_until, self.paced_until].into_iter().flatten().min()
     }
@@ -395,6 +402,9 @@ impl Transport {
         }
     }
 }
+
+/// How often an own queue that the front end keeps is looked at in the error state: posting there tells nobody.
+const KEPT_QUEUE_PERIOD: Duration = Duration::from_millis(10);
 
 const QUEUE_LOST: Error = Error::Lost("the memory that the program gave the queue is gone");
 

@@ -357,7 +357,7 @@ impl Transport {
                 (
                     datagram.remote_qpn,
                     Some(datagram.ah.clone()),
-                    Some(Deth { qkey, src_qp: self.qpn }),
+                    Some(Deth { qkey, src_qp: self.name }),
                 )
             }
             None => (self.attr.dest_qp_num, None, None),

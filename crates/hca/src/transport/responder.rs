@@ -120,9 +120,11 @@ impl Write {
 
     /// Places the next packet.
     pub(super) fn place(&mut self, payload: &[u8]) -> Result<(), Refusal> {
-        match self.target.place(self.done.into(), payload) {
-            Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
-            other => other?,
+        if !sabotage::on(Sabotage::LoseWrite) {
+            match self.target.place(self.done.into(), payload) {
+                Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
+                other => other?,
+            }
         }
         self.done = self.done.saturating_add(payload.len() as u32);
         Ok(())
@@ -601,6 +603,7 @@ pub(crate) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32)
         imm_or_key: 0,
         qp_num,
         src_qp: 0,
+        src_ip: None,
         flags: WcFlags::empty(),
         sl: 0,
         timestamp_ns: 0,

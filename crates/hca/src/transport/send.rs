@@ -336,6 +336,7 @@ impl Wqe {
             imm_or_key: 0,
             qp_num,
             src_qp: 0,
+            src_ip: None,
             flags: WcFlags::empty(),
             sl: 0,
             timestamp_ns: 0,

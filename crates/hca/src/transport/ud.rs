@@ -37,6 +37,7 @@ impl Transport {
             byte_len: landing.filled() as u32,
             imm_or_key,
             src_qp: deth.src_qp,
+            src_ip: Some(rx.src),
             flags: WcFlags::GRH | with_imm,
             sl: if rx.src.is_ipv4() { SL_IPV4 } else { SL_IPV6 },
             solicited: headers.bth.solicited,

@@ -123,6 +123,17 @@ fn psns_wrap() {
 }
 
 #[test]
+pub fn a_write_is_placed_whole() {
+    let mut node = responder();
+    let region = node.register(1024);
+    node.feed(&write(First, FIRST_PSN, 256).reth(region.iova, region.key, 300));
+    let out = node.feed(&write(Last, FIRST_PSN + 1, 44));
+    assert!(out[0].is_ack());
+    assert_eq!(region.get(0, 300), [0xa5; 300]);
+    assert_eq!(region.get(300, 8), [0; 8]);
+}
+
+#[test]
 fn a_repeated_write_is_acknowledged_and_not_done() {
     let mut node = responder();
     let region = node.register(256);

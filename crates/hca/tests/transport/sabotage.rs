@@ -47,6 +47,7 @@ proofs! {
     payload_size: SkipLengthCheck, responder_rules::payload_fits_its_place;
     announced_length: SkipLengthCheck, responder_rules::a_write_keeps_to_its_announced_length;
     fence: IgnoreFence, requester_rules::a_fence_waits_for_reads_and_atomics;
+    lost_write: LoseWrite, responder_rules::a_write_is_placed_whole;
     window_qp: SkipWindowQp, windows::a_window_of_type_2_is_open_to_one_qp;
     bind_right: SkipBindRight, windows::a_wrong_bind_fails_and_changes_nothing;
     flush_right: SkipFlushRight, placement::a_flush_needs_its_right_of_qp_and_key;

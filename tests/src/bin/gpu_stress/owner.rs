@@ -17,6 +17,9 @@ const BUFFERS: usize = 4;
 /// More than any answer may take, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a user says last of all.
+const ENDED: &str = "ended";
+
 struct Live {
     buffer: gpu::Buffer,
     fd: OwnedFd,
@@ -43,6 +46,8 @@ struct Owner {
     next: u64,
     random: Random,
     totals: Totals,
+    /// The users have been told to end.
+    is_over: bool,
 }
 
 pub fn run(seconds: u64, seed: u64) -> Result<()> {
@@ -61,6 +66,7 @@ pub fn run(seconds: u64, seed: u64) -> Result<()> {
     }
     let indices: Vec<u64> = owner.live.keys().copied().collect();
     indices.into_iter().try_for_each(|index| owner.end(index))?;
+    owner.is_over = true;
     for user in 0..USERS {
         owner.say(user, "quit")?;
     }
@@ -107,12 +113,14 @@ impl Owner {
                 for line in lines.map_while(Result::ok) {
                     drop(sender.send((number, line)));
                 }
+                drop(sender.send((number, ENDED.to_owned())));
             });
             let stdin = child.stdin.take().context("no pipe")?;
             users.push((child, stdin));
         }
         let (live, early, totals) = (BTreeMap::new(), VecDeque::new(), Totals::default());
-        Ok(Owner { gpu, users, inbox, early, live, next: 0, random: Random::new(seed), totals })
+        let random = Random::new(seed);
+        Ok(Owner { gpu, users, inbox, early, live, next: 0, random, totals, is_over: false })
     }
 
     fn say(&mut self, user: usize, line: &str) -> Result<()> {
@@ -139,6 +147,7 @@ impl Owner {
     }
 
     fn hear(&mut self, from: usize, line: String) -> Result<()> {
+        ensure!(line != ENDED || self.is_over, "user {from} has ended");
         let Some(lost) = line.strip_prefix("lost ") else {
             self.early.push_back((from, line));
             return Ok(());

@@ -299,6 +299,7 @@ impl Node {
             max_inline_data: 512,
         };
         let init = Init {
+            name: qpn,
             qp_type,
             qpn,
             pd: PD,

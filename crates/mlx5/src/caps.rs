@@ -1,0 +1,179 @@
+//! Capabilities (PRM "HCA Capabilities", `cmd_hca_cap`, `atomic_caps` of `mlx5_ifc.h`): what the device says that it can
+//! do, current and at most. What is not built is 0.
+
+use crate::bits::Field;
+use crate::opcode::Status;
+use hca::DeviceAttr;
+
+/// Bytes of each group in commands.
+pub(crate) const LEN: usize = 0x1000;
+/// Bytes of a group that mean anything.
+const GROUP_LEN: usize = 0x100;
+
+const GENERAL: u16 = 0x0;
+const ATOMIC: u16 = 0x3;
+
+/// Nanoseconds: completions carry the time since the device was opened.
+const DEVICE_FREQUENCY_KHZ: u64 = 1_000_000;
+/// Longest send request: 16 basic blocks of 64 bytes.
+pub(crate) const MAX_SEND_WQE: u64 = 1024;
+/// Longest receive request.
+pub(crate) const MAX_RECEIVE_WQE: u64 = 512;
+pub(crate) const LOG_MAX_CQ_SIZE: u64 = 22;
+pub(crate) const LOG_MAX_EQ_SIZE: u64 = 22;
+/// Longest message, 2^30 bytes.
+pub(crate) const LOG_MAX_MESSAGE: u64 = 30;
+pub(crate) const MAX_EQS: u8 = 64;
+pub(crate) const LOG_MAX_PDS: u64 = 15;
+pub(crate) const LOG_MAX_XRCDS: u64 = 15;
+/// What mlx5 asks the driver to write into 8-byte results: the processor's own order.
+const HOST_ENDIANNESS: u64 = 1;
+
+const ATOMIC_8B_MODE: Field = Field::new(0x40, 2);
+const ATOMIC_8B_MODE_1: Field = Field::new(0x46, 1);
+const ATOMIC_OPERATIONS: Field = Field::new(0x90, 16);
+const ATOMIC_SIZE_QP: Field = Field::new(0xb0, 16);
+/// Compare and swap, fetch and add.
+const ATOMIC_SWAP_AND_ADD: u64 = 1 | 2;
+
+/// Fields of the general group, and what we set them to. Sizes are logarithms.
+fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
+    let log = |number: u32| u64::from((number + 1).ilog2());
+    vec![
+        (Field::new(0x80, 8), u64::from(attr.max_srq_wr.ilog2())), // log_max_srq_sz
+        (Field::new(0x88, 8), log(attr.max_qp_wr - 1)),            // log_max_qp_sz
+        (Field::new(0x9b, 5), log(attr.max_qp)),                   // log_max_qp
+        (Field::new(0xab, 5), log(attr.max_srq - 1)),              // log_max_srq
+        (Field::new(0xc8, 8), LOG_MAX_CQ_SIZE),
+        (Field::new(0xdb, 5), log(attr.max_cq - 1)), // log_max_cq
+        (Field::new(0xe0, 8), LOG_MAX_EQ_SIZE),
+        (Field::new(0xea, 6), log(attr.max_mr)), // log_max_mkey
+        (Field::new(0xfc, 4), u64::from(MAX_EQS.ilog2())), // log_max_eq
+        (Field::new(0x109, 7), 63),              // log_max_mrw_sz
+        (Field::new(0x14a, 6), u64::from(attr.max_qp_rd_atom.ilog2())), // log_max_ra_req_qp
+        (Field::new(0x15a, 6), u64::from(attr.max_qp_rd_atom.ilog2())), // log_max_ra_res_qp
+        (Field::new(0x181, 1), 1),               // vport_counters
+        (Field::new(0x1a2, 1), 1),               // ib_virt: the port is asked by vport commands
+        (Field::new(0x1c3, 5), LOG_MAX_MESSAGE), // log_max_msg
+        (Field::new(0x1b8, 8), 1),               // num_ports; port_type 0 is InfiniBand
+        (Field::new(0x207, 1), 1),               // umr_modify_entity_size_disabled
+        (Field::new(0x208, 1), 1),               // umr_modify_atomic_disabled
+        (Field::new(0x209, 1), 1),               // umr_indirect_mkey_disabled
+        (Field::new(0x21e, 1), 1),               // atomic
+        (Field::new(0x23c, 1), 1),               // xrc
+        (Field::new(0x23d, 1), 1),               // ud
+        (Field::new(0x23e, 1), 1),               // uc
+        (Field::new(0x23f, 1), 1),               // rc
+        (Field::new(0x24a, 6), 5),               // uar_sz: 32 MiB
+        (Field::new(0x258, 8), 12),              // log_pg_sz
+        (Field::new(0x260, 1), 1),               // bf
+        (Field::new(0x26b, 5), 9),               // log_bf_reg_size
+        (Field::new(0x261, 1), 1),               // driver_version
+        (Field::new(0x290, 16), MAX_SEND_WQE),
+        (Field::new(0x2b0, 16), MAX_RECEIVE_WQE),
+        (Field::new(0x323, 5), 16), // log_max_transport_domain
+        (Field::new(0x32b, 5), LOG_MAX_PDS),
+        (Field::new(0x33b, 5), LOG_MAX_XRCDS),
+        (Field::new(0x383, 5), 15), // log_max_rmp
+        (Field::new(0x4c0, 32), DEVICE_FREQUENCY_KHZ / 1000),
+        (Field::new(0x4e0, 32), DEVICE_FREQUENCY_KHZ),
+        (Field::new(0x520, 32), 1), // num_of_uars_per_page
+    ]
+}
+
+/// What `SET_HCA_CAP` may change; the rest stays what the device can do.
+const SETTABLE: [Field; 2] = [
+    Field::new(0x190, 16), // pkey_table_size: 0 is 128 entries, the least
+    Field::new(0x490, 16), // log_uar_page_sz
+];
+
+/// A group: what is in force, and the most that can be.
+struct Group {
+    current: Vec<u8>,
+    max: Vec<u8>,
+}
+
+impl Group {
+    fn of(fields: impl IntoIterator<Item = (Field, u64)>) -> Group {
+        let mut max = vec![0; GROUP_LEN];
+        fields.into_iter().for_each(|(field, value)| field.set(&mut max, value));
+        Group { current: max.clone(), max }
+    }
+}
+
+/// All groups.
+pub(crate) struct Caps {
+    general: Group,
+    atomic: Group,
+}
+
+impl Caps {
+    pub(crate) fn new(attr: &DeviceAttr) -> Caps {
+        Caps {
+            general: Group::of(general(attr)),
+            atomic: Group::of([
+                (ATOMIC_8B_MODE_1, 1),
+                (ATOMIC_OPERATIONS, ATOMIC_SWAP_AND_ADD),
+                (ATOMIC_SIZE_QP, 8),
+            ]),
+        }
+    }
+
+    /// What `QUERY_HCA_CAP` answers: `op_mod` is the group and, in its lowest bit, whether the current values are meant.
+    pub(crate) fn query(&self, op_mod: u16) -> Result<Vec<u8>, Status> {
+        let group = match op_mod >> 1 {
+            GENERAL => &self.general,
+            ATOMIC => &self.atomic,
+            _ => return Err(Status::BadParameter),
+        };
+        let mut answer = if op_mod & 1 == 1 { group.current.clone() } else { group.max.clone() };
+        answer.resize(LEN, 0);
+        Ok(answer)
+    }
+
+    /// `SET_HCA_CAP`: a driver sends the whole general group with its wishes in it, and only the one field that it wants of
+    /// the atomic group, so what is 0 there is not taken over.
+    pub(crate) fn set(&mut self, op_mod: u16, wanted: &[u8]) -> Result<(), Status> {
+        match op_mod >> 1 {
+            GENERAL => {
+                for field in SETTABLE {
+                    field.set(&mut self.general.current, field.get(wanted));
+                }
+                Ok(())
+            }
+            ATOMIC if ATOMIC_8B_MODE.get(wanted) == HOST_ENDIANNESS => {
+                ATOMIC_8B_MODE.set(&mut self.atomic.current, HOST_ENDIANNESS);
+                Ok(())
+            }
+            _ => Err(Status::BadParameter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setting_the_atomic_mode_keeps_what_the_device_can_do() {
+        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1));
+        let mut wanted = vec![0; LEN];
+        ATOMIC_8B_MODE.set(&mut wanted, HOST_ENDIANNESS);
+        caps.set(ATOMIC << 1, &wanted).unwrap();
+        let now = caps.query(ATOMIC << 1 | 1).unwrap();
+        assert_eq!(ATOMIC_OPERATIONS.get(&now), 3);
+        assert_eq!(ATOMIC_8B_MODE.get(&now), 1);
+        assert_eq!(ATOMIC_8B_MODE.get(&caps.query(ATOMIC << 1).unwrap()), 0);
+    }
+
+    #[test]
+    fn nobody_grants_himself_a_capability() {
+        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1));
+        let before = caps.query(GENERAL << 1 | 1).unwrap();
+        caps.set(GENERAL << 1, &[0xff; LEN]).unwrap();
+        let after = caps.query(GENERAL << 1 | 1).unwrap();
+        let roce = Field::new(0x21d, 1);
+        assert_eq!((roce.get(&before), roce.get(&after)), (0, 0));
+        assert!(caps.query(0x7fff << 1).is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! Commands: what each does, by opcode. Those that are not built answer "bad operation", as firmware that does not know them.
+
+use crate::bits::{Field, put};
+use crate::caps::Caps;
+use crate::function::{FIRST_UAR, Shared, UARS};
+use crate::objects::Numbers;
+use crate::opcode::{self, Answer, Status};
+use crate::pages::Pages;
+use crate::port;
+use crate::queue::Command;
+use crate::{create, eq, query, work_queue};
+use hca::DeviceAttr;
+
+const OPCODE: Field = Field::new(0x0, 16);
+const OP_MOD: Field = Field::new(0x30, 16);
+/// Number of the object that a command is about, in most of them.
+pub(crate) const OBJECT: Field = Field::new(0x48, 24);
+/// Bytes of status and syndrome before an answer, and least of an answer.
+const HEAD_LEN: usize = 8;
+const LEAST_LEN: usize = 16;
+
+/// What commands change besides objects of the HCA.
+pub(crate) struct Commands {
+    caps: Caps,
+    pages: Pages,
+    issi: u64,
+    uars: Numbers<u32>,
+    transport_domains: Numbers<u32>,
+    pub(crate) pds: Numbers<u32>,
+    pub(crate) xrcds: Numbers<u32>,
+    pub(crate) cqs: Numbers<u32>,
+    pub(crate) pools: Numbers<u32>,
+}
+
+/// An answer that says nothing but that the command is done.
+pub(crate) fn done() -> Answer {
+    Ok(vec![0; HEAD_LEN])
+}
+
+/// An answer with a number in its usual place.
+pub(crate) fn number(number: u32) -> Answer {
+    let mut answer = vec![0; HEAD_LEN];
+    put(&mut answer, 0, &(number & 0xff_ffff).to_be_bytes());
+    Ok(answer)
+}
+
+impl Commands {
+    pub(crate) fn new(attr: &DeviceAttr) -> Commands {
+        Commands {
+            caps: Caps::new(attr),
+            pages: Pages::default(),
+            issi: 0,
+            uars: Numbers::default(),
+            transport_domains: Numbers::default(),
+            pds: Numbers::default(),
+            xrcds: Numbers::default(),
+            cqs: Numbers::default(),
+            pools: Numbers::default(),
+        }
+    }
+
+    /// Executes a command; gives its whole answer.
+    pub(crate) fn run(&mut self, shared: &Shared, command: &Command) -> Vec<u8> {
+        let mut output = vec![0; HEAD_LEN];
+        match self.execute(shared, &command.input) {
+            Ok(answer) => output.extend(answer),
+            Err(status) => output[0] = status as u8,
+        }
+        let least = LEAST_LEN.max(output.len());
+        output.resize(least, 0);
+        output
+    }
+
+    fn execute(&mut self, shared: &Shared, input: &[u8]) -> Answer {
+        let op_mod = OP_MOD.get(input) as u16;
+        match OPCODE.get(input) as u16 {
+            opcode::ENABLE_HCA
+            | opcode::DISABLE_HCA
+            | opcode::INIT_HCA
+            | opcode::TEARDOWN_HCA
+            | opcode::SET_DRIVER_VERSION
+            | opcode::NOP => done(),
+            opcode::QUERY_ISSI => query::issi(self.issi),
+            opcode::SET_ISSI => self.set_issi(input),
+            // No page is wanted.
+            opcode::QUERY_PAGES => done(),
+            opcode::MANAGE_PAGES => self.pages.manage(op_mod, input),
+            opcode::QUERY_HCA_CAP => {
+                let mut answer = vec![0; HEAD_LEN];
+                answer.extend(self.caps.query(op_mod)?);
+                Ok(answer)
+            }
+            opcode::SET_HCA_CAP => {
+                self.caps.set(op_mod, input.get(LEAST_LEN..).unwrap_or_default())?;
+                done()
+            }
+            opcode::QUERY_ADAPTER => query::adapter(),
+            opcode::QUERY_SPECIAL_CONTEXTS => Ok(vec![0; 24]),
+            opcode::ACCESS_REG => port::access_register(input),
+            opcode::ALLOC_UAR => number(self.uars.take(FIRST_UAR..UARS)?),
+            opcode::DEALLOC_UAR => self.uars.give_back(OBJECT.get32(input)).and_then(|()| done()),
+            opcode::ALLOC_TRANSPORT_DOMAIN => number(self.transport_domains.take(1..1 << 16)?),
+            opcode::DEALLOC_TRANSPORT_DOMAIN => {
+                self.transport_domains.give_back(OBJECT.get32(input)).and_then(|()| done())
+            }
+            opcode::CREATE_EQ => number(shared.eqs.create(input)?.into()),
+            opcode::DESTROY_EQ => {
+                shared.eqs.destroy(eq::NUMBER.get(input) as u8)?;
+                done()
+            }
+            opcode::QUERY_HCA_VPORT_CONTEXT => shared.port.context(),
+            opcode::MODIFY_HCA_VPORT_CONTEXT => shared.port.modify(input),
+            opcode::QUERY_HCA_VPORT_GID => shared.port.gids(input),
+            opcode::QUERY_HCA_VPORT_PKEY => shared.port.pkeys(input),
+            opcode::QUERY_VPORT_COUNTER => query::vport_counters(&shared.hca),
+            opcode::MAD_IFC => shared.port.mad(input, crate::DEVICE),
+            other => self.execute_on_objects(other, shared, input),
+        }
+    }
+
+    fn execute_on_objects(&mut self, opcode: u16, shared: &Shared, input: &[u8]) -> Answer {
+        let object = OBJECT.get32(input);
+        match opcode {
+            opcode::ALLOC_PD => create::pd(self, shared),
+            opcode::DEALLOC_PD => create::dealloc_pd(self, shared, object),
+            opcode::ALLOC_XRCD => create::xrcd(self, shared),
+            opcode::DEALLOC_XRCD => create::dealloc_xrcd(self, shared, object),
+            opcode::CREATE_MKEY => create::mkey(shared, input),
+            opcode::DESTROY_MKEY => create::destroy_mkey(shared, object),
+            opcode::CREATE_CQ => create::cq(self, shared, input),
+            opcode::DESTROY_CQ => create::destroy_cq(self, shared, object),
+            opcode::QUERY_CQ => query::cq(shared, object),
+            opcode::CREATE_XRC_SRQ => create::xrc_srq(shared, input),
+            opcode::CREATE_RMP => create::pool(self, shared, input),
+            opcode::DESTROY_XRC_SRQ => create::destroy_srq(shared, object),
+            opcode::DESTROY_RMP => {
+                create::destroy_srq(shared, object)?;
+                self.pools.give_back(object).and_then(|()| done())
+            }
+            opcode::ARM_XRC_SRQ => work_queue::arm_xrc_srq(shared, object, input),
+            opcode::MODIFY_RMP => work_queue::modify_pool(shared, object, input),
+            opcode::QUERY_XRC_SRQ => query::xrc_srq(shared, object),
+            opcode::QUERY_RMP => query::pool(shared, object),
+            opcode::CREATE_QP => create::qp(shared, input),
+            opcode::DESTROY_QP => create::destroy_qp(shared, object),
+            opcode::QUERY_QP => query::qp(shared, object),
+            opcode::RST2INIT_QP
+            | opcode::INIT2INIT_QP
+            | opcode::INIT2RTR_QP
+            | opcode::RTR2RTS_QP
+            | opcode::RTS2RTS_QP
+            | opcode::QP_2ERR
+            | opcode::QP_2RST => work_queue::modify_qp(opcode, shared, object, input),
+            _ => Err(Status::BadOperation),
+        }
+    }
+
+    fn set_issi(&mut self, input: &[u8]) -> Answer {
+        const WANTED: Field = Field::new(0x50, 16);
+        let wanted = WANTED.get(input);
+        if wanted > 1 {
+            return Err(Status::BadParameter);
+        }
+        self.issi = wanted;
+        done()
+    }
+}

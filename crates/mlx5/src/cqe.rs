@@ -1,0 +1,92 @@
+//! Completion queue entries (PRM "Completion Queue Entry", `struct mlx5_cqe64`, `struct mlx5_err_cqe`): an HCA's completion as
+//! the driver reads it.
+
+use crate::bits::put;
+use crate::request::RequestId;
+use hca::{Completion, WcFlags, WcOpcode, WcStatus};
+
+/// Bytes of an entry that mean anything; in queues of 128 bytes an entry they are the latter half.
+pub(crate) const LEN: usize = 64;
+
+const ML_PATH: usize = 0x15;
+const SLID: usize = 0x1a;
+const FLAGS_RQPN: usize = 0x1c;
+const SRQN: usize = 0x20;
+const IMMEDIATE: usize = 0x24;
+const BYTE_COUNT: usize = 0x2c;
+const TIMESTAMP: usize = 0x30;
+const OPCODE_QPN: usize = 0x38;
+const WQE_COUNTER: usize = 0x3c;
+/// Opcode in the high 4 bits, owner in the lowest.
+pub(crate) const OPCODE_OWNER: usize = 0x3f;
+
+const VENDOR_SYNDROME: usize = 0x36;
+const SYNDROME: usize = 0x37;
+
+const REQUEST: u8 = 0;
+const RESPONSE_WRITE_IMM: u8 = 1;
+const RESPONSE_SEND: u8 = 2;
+const RESPONSE_SEND_IMM: u8 = 3;
+const RESPONSE_SEND_INV: u8 = 4;
+const REQUEST_ERROR: u8 = 13;
+const RESPONSE_ERROR: u8 = 14;
+
+/// A completion as an entry, but for its owner bit.
+pub(crate) fn encode(completion: &Completion) -> [u8; LEN] {
+    let mut entry = [0; LEN];
+    let id = RequestId::from_wr_id(completion.wr_id);
+    put(&mut entry, SRQN, &id.srqn.to_be_bytes());
+    let opcode_qpn = u32::from(id.opcode) << 24 | completion.qp_num & 0xff_ffff;
+    put(&mut entry, OPCODE_QPN, &opcode_qpn.to_be_bytes());
+    put(&mut entry, WQE_COUNTER, &id.counter.to_be_bytes());
+    let receives = completion.opcode as u32 >= WcOpcode::Recv as u32;
+    let opcode = if completion.status != WcStatus::Success {
+        entry[VENDOR_SYNDROME] = completion.vendor_err as u8;
+        entry[SYNDROME] = syndrome(completion.status);
+        if receives { RESPONSE_ERROR } else { REQUEST_ERROR }
+    } else {
+        put(&mut entry, BYTE_COUNT, &completion.byte_len.to_be_bytes());
+        put(&mut entry, TIMESTAMP, &completion.timestamp_ns.to_be_bytes());
+        if receives { received(completion, &mut entry) } else { REQUEST }
+    };
+    entry[OPCODE_OWNER] = opcode << 4;
+    entry
+}
+
+/// What only a receive has; gives the opcode.
+fn received(completion: &Completion, entry: &mut [u8; LEN]) -> u8 {
+    put(entry, IMMEDIATE, &completion.imm_or_key.to_be_bytes());
+    put(entry, FLAGS_RQPN, &(completion.src_qp & 0xff_ffff).to_be_bytes());
+    let slid = completion.src_ip.and_then(hca::subnet::lid_of_address);
+    put(entry, SLID, &slid.unwrap_or(0).to_be_bytes());
+    entry[ML_PATH] = 0;
+    let with_imm = completion.flags.contains(WcFlags::WITH_IMM);
+    if completion.opcode == WcOpcode::RecvRdmaWithImm {
+        RESPONSE_WRITE_IMM
+    } else if completion.flags.contains(WcFlags::WITH_INV) {
+        RESPONSE_SEND_INV
+    } else if with_imm {
+        RESPONSE_SEND_IMM
+    } else {
+        RESPONSE_SEND
+    }
+}
+
+/// `MLX5_CQE_SYNDROME_*`.
+fn syndrome(status: WcStatus) -> u8 {
+    match status {
+        WcStatus::LocLenErr => 0x01,
+        WcStatus::LocProtErr => 0x04,
+        WcStatus::WrFlushErr => 0x05,
+        WcStatus::MwBindErr => 0x06,
+        WcStatus::BadRespErr => 0x10,
+        WcStatus::LocAccessErr => 0x11,
+        WcStatus::RemInvReqErr => 0x12,
+        WcStatus::RemAccessErr => 0x13,
+        WcStatus::RemOpErr => 0x14,
+        WcStatus::RetryExcErr => 0x15,
+        WcStatus::RnrRetryExcErr => 0x16,
+        WcStatus::RemAbortErr => 0x22,
+        _ => 0x02, // local QP operation
+    }
+}

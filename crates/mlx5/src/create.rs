@@ -1,0 +1,177 @@
+//! Commands that make and end objects of the HCA.
+
+use crate::caps::{LOG_MAX_PDS, LOG_MAX_XRCDS};
+use crate::command::{Commands, done, number};
+use crate::cq::Cq;
+use crate::function::Shared;
+use crate::mkey::NewKey;
+use crate::objects::{CqPair, QpPair, SrqPair};
+use crate::opcode::{Answer, Status};
+use crate::qp::{self, Purpose, Queues, Receives};
+use crate::srq::{self, Srq};
+use hca::{QpCap, QpInit, QpType, SrqKind, XrcSrq, XrcdInit};
+use std::sync::Arc;
+
+pub(crate) fn pd(commands: &mut Commands, shared: &Shared) -> Answer {
+    let pd = shared.hca.alloc_pd()?;
+    let pdn = commands.pds.take(1..1 << LOG_MAX_PDS)?;
+    shared.objects.pds.insert(pdn, pd);
+    number(pdn)
+}
+
+pub(crate) fn dealloc_pd(commands: &mut Commands, shared: &Shared, pdn: u32) -> Answer {
+    shared.objects.pds.get(pdn)?.dealloc()?;
+    shared.objects.pds.remove(pdn)?;
+    commands.pds.give_back(pdn)?;
+    done()
+}
+
+pub(crate) fn xrcd(commands: &mut Commands, shared: &Shared) -> Answer {
+    let xrcd = shared.hca.open_xrcd(XrcdInit { inode: None, create: true, exclusive: false })?;
+    let xrcdn = commands.xrcds.take(1..1 << LOG_MAX_XRCDS)?;
+    shared.objects.xrcds.insert(xrcdn, xrcd);
+    number(xrcdn)
+}
+
+pub(crate) fn dealloc_xrcd(commands: &mut Commands, shared: &Shared, xrcdn: u32) -> Answer {
+    shared.objects.xrcds.get(xrcdn)?.close()?;
+    shared.objects.xrcds.remove(xrcdn)?;
+    commands.xrcds.give_back(xrcdn)?;
+    done()
+}
+
+pub(crate) fn mkey(shared: &Shared, input: &[u8]) -> Answer {
+    let new = NewKey::parse(&*shared.bus, input)?;
+    let pd = shared.objects.pds.get(new.pd)?.id();
+    let tag = new.tag;
+    let key = shared.hca.keys().insert_tagged(tag, new.mkey(pd))?;
+    shared.objects.mkeys.insert(key >> 8, key);
+    number(key >> 8)
+}
+
+pub(crate) fn destroy_mkey(shared: &Shared, index: u32) -> Answer {
+    let key = shared.objects.mkeys.remove(index)?;
+    shared.hca.keys().remove(key, || ())?;
+    done()
+}
+
+pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
+    let cqn = commands.cqs.take(1..shared.hca.attr().max_cq)?;
+    let made = Cq::new(cqn, &*shared.bus, &shared.eqs, input).and_then(|front| {
+        let front = Arc::new(front);
+        let back = shared.hca.create_cq_to(front.clone())?;
+        Ok(CqPair { front, back })
+    });
+    match made {
+        Ok(pair) => {
+            shared.objects.cqs.insert(cqn, pair);
+            number(cqn)
+        }
+        Err(status) => {
+            commands.cqs.give_back(cqn)?;
+            Err(status)
+        }
+    }
+}
+
+pub(crate) fn destroy_cq(commands: &mut Commands, shared: &Shared, cqn: u32) -> Answer {
+    shared.objects.cqs.get(cqn)?.back.destroy()?;
+    shared.objects.cqs.remove(cqn)?;
+    commands.cqs.give_back(cqn)?;
+    done()
+}
+
+pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
+    let pd = shared.objects.pds.get(srq::XRC_PD.get32(input))?;
+    let xrcd = shared.objects.xrcds.get(srq::XRC_DOMAIN.get32(input))?;
+    let cq = shared.objects.cqs.get(srq::XRC_CQ.get32(input))?.back;
+    let front = Arc::new(Srq::of_xrc(&*shared.bus, &shared.eqs, input)?);
+    let kind = SrqKind::Xrc(XrcSrq { xrcd, cq });
+    let back = shared.hca.create_srq_over(&pd, kind, front.clone())?;
+    let srqn = back.number().ok_or(Status::Internal)?;
+    if shared.objects.srqs.contains(srqn) {
+        // A pool has the number; the HCA never gives it to another queue at once.
+        back.destroy()?;
+        return Err(Status::NoResources);
+    }
+    front.set_number(srqn);
+    shared.objects.srqs.insert(srqn, SrqPair { front, back });
+    number(srqn)
+}
+
+pub(crate) fn pool(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
+    let pd = shared.objects.pds.get(srq::POOL_PD.get32(input))?;
+    let front = Arc::new(Srq::of_pool(&*shared.bus, &shared.eqs, input)?);
+    let back = shared.hca.create_srq_over(&pd, SrqKind::Basic, front.clone())?;
+    let free = (1..0xff_ffff).filter(|&n| !shared.objects.srqs.contains(n));
+    let rmpn = commands.pools.take(free)?;
+    front.set_number(rmpn);
+    shared.objects.srqs.insert(rmpn, SrqPair { front, back });
+    number(rmpn)
+}
+
+pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
+    shared.objects.srqs.get(srqn)?.back.destroy()?;
+    shared.objects.srqs.remove(srqn)?;
+    done()
+}
+
+pub(crate) fn qp(shared: &Shared, input: &[u8]) -> Answer {
+    let objects = &shared.objects;
+    let queues = Arc::new(Queues::new(&*shared.bus, input)?);
+    let pd = match queues.purpose {
+        // It belongs to no domain: the keys that it changes name theirs.
+        Purpose::MemoryKeys => shared.hca.alloc_pd()?,
+        _ => objects.pds.get(qp::PD.get32(input))?,
+    };
+    let service = queues.purpose.service();
+    let xrc = matches!(service, QpType::XrcSend | QpType::XrcRecv);
+    let send_cq = match service {
+        QpType::XrcRecv => None,
+        _ => Some(objects.cqs.get(qp::SEND_CQ.get32(input))?),
+    };
+    let receives = !xrc && queues.purpose != Purpose::MemoryKeys;
+    let recv_cq = receives.then(|| objects.cqs.get(qp::RECEIVE_CQ.get32(input))).transpose()?;
+    let xrcd = match service {
+        QpType::XrcRecv => Some(objects.xrcds.get(qp::XRC_DOMAIN.get32(input))?),
+        _ => None,
+    };
+    let srq = match queues.receives {
+        // XRC's packets name their queue.
+        Receives::Shared(number) if !xrc => Some(objects.srqs.get(number)?.back),
+        _ => None,
+    };
+    let limits = shared.hca.attr();
+    let cap = QpCap {
+        max_send_wr: queues.max_sends().min(limits.max_qp_wr),
+        max_recv_wr: 0,
+        max_send_sge: limits.max_sge,
+        max_recv_sge: limits.max_sge,
+        max_inline_data: limits.max_inline_data,
+    };
+    let own = queues.receives == Receives::Own && !xrc;
+    let init = QpInit {
+        qp_type: service,
+        send_cq: send_cq.as_ref().map(|cq| cq.back.clone()),
+        recv_cq: recv_cq.map(|cq| cq.back),
+        xrcd,
+        srq,
+        receives: own.then(|| queues.clone() as _),
+        general_services: queues.purpose == Purpose::GeneralServices,
+        cap,
+        sq_sig_all: false,
+        memory: None,
+        rss: None,
+    };
+    shared.hca.check_qp(&init)?;
+    let back = shared.hca.create_qp(&pd, init)?;
+    let qpn = back.number();
+    let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front));
+    objects.qps.insert(qpn, Arc::new(pair));
+    number(qpn)
+}
+
+pub(crate) fn destroy_qp(shared: &Shared, qpn: u32) -> Answer {
+    shared.objects.qps.remove(qpn)?.back.destroy();
+    done()
+}

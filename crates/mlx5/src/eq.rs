@@ -1,0 +1,198 @@
+//! Event queues (PRM "Event Queue Context" `eqc`, "Event Queue Entry" `struct mlx5_eqe`): what happened, told to the driver by
+//! entries in its memory and an interrupt.
+
+use crate::bits::{Field, put};
+use crate::buffer::Buffer;
+use crate::bus::Bus;
+use crate::caps::{LOG_MAX_EQ_SIZE, MAX_EQS};
+use crate::opcode::Status;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+const ENTRY_LEN: u64 = 64;
+/// Where an entry's data begin.
+const DATA: usize = 0x20;
+pub(crate) const DATA_LEN: usize = 28;
+const OWNER: usize = 0x3f;
+
+/// Bytes of `create_eq_in` before the pages.
+const CREATE_LEN: usize = 0x110;
+const CONTEXT: usize = 0x80;
+const LOG_SIZE: Field = Field::new(0x63, 5).at(CONTEXT);
+const INTERRUPT: Field = Field::new(0xb4, 12).at(CONTEXT);
+const LOG_PAGE_SIZE: Field = Field::new(0xc3, 5).at(CONTEXT);
+const PAGE_OFFSET: Field = Field::new(0x54, 6).at(CONTEXT);
+/// Event types, of which 256 could be; the first word holds types 0 to 63.
+const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
+pub(crate) const NUMBER: Field = Field::new(0x58, 8);
+
+/// Types of events (`enum mlx5_event`).
+pub(crate) mod event {
+    pub(crate) const COMPLETION: u8 = 0x0;
+    pub(crate) const COMMUNICATION_ESTABLISHED: u8 = 0x2;
+    pub(crate) const SEND_QUEUE_DRAINED: u8 = 0x3;
+    pub(crate) const CQ_ERROR: u8 = 0x4;
+    pub(crate) const WQ_CATASTROPHIC: u8 = 0x5;
+    pub(crate) const COMMAND: u8 = 0xa;
+    pub(crate) const WQ_INVALID_REQUEST: u8 = 0x10;
+    pub(crate) const WQ_ACCESS: u8 = 0x11;
+    pub(crate) const LAST_WQE: u8 = 0x13;
+    pub(crate) const SRQ_LIMIT: u8 = 0x14;
+}
+
+struct Ring {
+    produced: u32,
+    consumed: u32,
+    armed: bool,
+}
+
+/// One event queue.
+struct Eq {
+    buffer: Buffer,
+    log_size: u32,
+    vector: u16,
+    events: u64,
+    ring: Mutex<Ring>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Eq {
+    fn post(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) {
+        let mut ring = lock(&self.ring);
+        let size = 1u32 << self.log_size;
+        if ring.produced.wrapping_sub(ring.consumed) >= size {
+            // The driver stopped reading; nothing can tell it so.
+            return;
+        }
+        let mut entry = [0; ENTRY_LEN as usize];
+        entry[1] = kind;
+        entry[3] = sub_kind;
+        put(&mut entry, DATA, &data[..data.len().min(DATA_LEN)]);
+        entry[OWNER] = (ring.produced >> self.log_size & 1) as u8;
+        let at = u64::from(ring.produced & (size - 1)) * ENTRY_LEN;
+        // Memory that is gone loses the event: whoever took it away does not wait for it.
+        let _ = self.buffer.write(at, &entry);
+        ring.produced = ring.produced.wrapping_add(1);
+        if std::mem::replace(&mut ring.armed, false) {
+            bus.interrupt(self.vector);
+        }
+    }
+
+    /// The driver has consumed what comes before `consumed` (24 bits), and wants an interrupt for what comes next.
+    fn update(&self, bus: &dyn Bus, consumed: u32, arm: bool) {
+        let mut ring = lock(&self.ring);
+        let ahead = ring.produced.wrapping_sub(consumed) & 0xff_ffff;
+        if ahead > 1 << self.log_size {
+            return;
+        }
+        ring.consumed = ring.produced.wrapping_sub(ahead);
+        if arm && ahead > 0 {
+            ring.armed = false;
+            bus.interrupt(self.vector);
+        } else if arm {
+            ring.armed = true;
+        }
+    }
+}
+
+/// The event queues of a function.
+pub(crate) struct Eqs {
+    bus: Arc<dyn Bus>,
+    queues: RwLock<BTreeMap<u8, Arc<Eq>>>,
+}
+
+impl Eqs {
+    pub(crate) fn new(bus: Arc<dyn Bus>) -> Eqs {
+        Eqs { bus, queues: RwLock::default() }
+    }
+
+    pub(crate) fn create(&self, input: &[u8]) -> Result<u8, Status> {
+        let log_size = LOG_SIZE.get32(input);
+        if u64::from(log_size) > LOG_MAX_EQ_SIZE {
+            return Err(Status::Limits);
+        }
+        let pages = input.get(CREATE_LEN..).unwrap_or_default();
+        let shift = LOG_PAGE_SIZE.get32(input) + 12;
+        let offset = PAGE_OFFSET.get(input);
+        let buffer = Buffer::new(self.bus.memory(), pages, shift, offset);
+        if !buffer.holds(ENTRY_LEN << log_size) {
+            return Err(Status::BadParameter);
+        }
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        let number = (0..MAX_EQS).find(|number| !queues.contains_key(number));
+        let number = number.ok_or(Status::NoResources)?;
+        let queue = Eq {
+            buffer,
+            log_size,
+            vector: INTERRUPT.get(input) as u16,
+            events: EVENT_BITMASK.get(input),
+            ring: Mutex::new(Ring { produced: 0, consumed: 0, armed: false }),
+        };
+        queues.insert(number, Arc::new(queue));
+        Ok(number)
+    }
+
+    pub(crate) fn destroy(&self, number: u8) -> Result<(), Status> {
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        queues.remove(&number).map(drop).ok_or(Status::BadResource)
+    }
+
+    pub(crate) fn exists(&self, number: u32) -> bool {
+        u8::try_from(number).is_ok_and(|number| self.get(number).is_some())
+    }
+
+    pub(crate) fn clear(&self) {
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn get(&self, number: u8) -> Option<Arc<Eq>> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// Whether a queue was made for this type of events.
+    pub(crate) fn wants(&self, kind: u8) -> bool {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        queues.values().any(|queue| queue.events >> kind & 1 == 1)
+    }
+
+    /// Tells of an event to the queue that was made for its type.
+    pub(crate) fn post(&self, kind: u8, sub_kind: u8, data: &[u8]) {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        let mut wanting = queues.values().filter(|queue| queue.events >> kind & 1 == 1);
+        let Some(queue) = wanting.next().cloned() else { return };
+        drop(queues);
+        queue.post(&*self.bus, kind, sub_kind, data);
+    }
+
+    /// Tells queue `number` that completion queue `cqn` has a completion.
+    pub(crate) fn post_completion(&self, number: u8, cqn: u32) {
+        if let Some(queue) = self.get(number) {
+            let mut data = [0; DATA_LEN];
+            put(&mut data, 24, &cqn.to_be_bytes());
+            queue.post(&*self.bus, event::COMPLETION, 0, &data);
+        }
+    }
+
+    /// Tells of an event of a queue pair or shared receive queue (`struct mlx5_eqe_qp_srq`).
+    pub(crate) fn post_work_queue(&self, kind: u8, type_: u8, number: u32) {
+        let mut data = [0; DATA_LEN];
+        data[20] = type_;
+        put(&mut data, 24, &number.to_be_bytes());
+        self.post(kind, 0, &data);
+    }
+
+    /// Tells that commands are complete, a bit each.
+    pub(crate) fn post_commands(&self, done: u32) {
+        self.post(event::COMMAND, 0, &done.to_be_bytes());
+    }
+
+    /// A write to an event queue's doorbell: number in the high 8 bits, consumer counter in the low 24.
+    pub(crate) fn doorbell(&self, word: u32, arm: bool) {
+        if let Some(queue) = self.get((word >> 24) as u8) {
+            queue.update(&*self.bus, word & 0xff_ffff, arm);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The PCI function: BAR 0 with the initialization segment, the interrupt table's place and the UARs, and what writes to them
+//! set off.
+
+use crate::bits::be32;
+use crate::bus::Bus;
+use crate::command::Commands;
+use crate::cq::Cq;
+use crate::eq::{Eqs, event};
+use crate::init_segment::{self, InitSegment, Written};
+use crate::objects::Objects;
+use crate::port::Port;
+use crate::qp;
+use crate::queue::{CommandQueue, LOG_ENTRIES};
+use crate::send;
+use hca::{AsyncEvent, Device, EventSink, EventSource, EventType};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of BAR 0.
+pub const BAR_LEN: u64 = 32 << 20;
+/// Interrupt vectors.
+pub const VECTORS: u16 = 64;
+/// Where BAR 0 leaves room for the interrupt table.
+pub const MSIX_TABLE: u32 = 0x4000;
+/// Where for its pending bits.
+pub const MSIX_PENDING: u32 = 0x5000;
+/// PCI vendor.
+pub const VENDOR: u16 = 0x15b3;
+/// PCI device: ConnectX-8.
+pub const DEVICE: u16 = 0x1023;
+
+/// Bytes of a UAR.
+const UAR_LEN: u64 = 4096;
+/// UARs begin behind the registers.
+pub(crate) const FIRST_UAR: u32 = 16;
+pub(crate) const UARS: u32 = (BAR_LEN / UAR_LEN) as u32;
+
+/// Places in a UAR (PRM "UAR Page Format").
+mod uar {
+    pub(super) const CQ_ARM: u64 = 0x20;
+    pub(super) const EQ_ARM: u64 = 0x40;
+    pub(super) const EQ_UPDATE: u64 = 0x48;
+    /// From here on send doorbells, one every 256 bytes, with room for a whole request behind each.
+    pub(super) const SENDS: u64 = 0x800;
+    pub(super) const SEND_LEN: u64 = 0x100;
+}
+
+/// A software ConnectX.
+pub struct ConnectX {
+    pub(crate) shared: Arc<Shared>,
+    segment: Mutex<InitSegment>,
+    commands: Mutex<Commands>,
+    /// First words of doorbells that came in two writes, which a machine of 32 bits makes.
+    half: Mutex<u32>,
+}
+
+/// What commands and doorbells work on.
+pub(crate) struct Shared {
+    pub(crate) hca: Arc<Device>,
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) eqs: Arc<Eqs>,
+    pub(crate) objects: Objects,
+    pub(crate) port: Port,
+}
+
+/// Tells the driver of the HCA's events.
+struct Events(Arc<Eqs>);
+
+impl EventSink for Events {
+    fn event(&self, event: AsyncEvent) {
+        let EventSource::Qp(qp) = event.source else { return };
+        let Some(number) = qp.upgrade().map(|qp| qp.number()) else { return };
+        let kind = match event.event {
+            EventType::CommEst => event::COMMUNICATION_ESTABLISHED,
+            EventType::SqDrained => event::SEND_QUEUE_DRAINED,
+            EventType::QpFatal => event::WQ_CATASTROPHIC,
+            EventType::QpReqErr => event::WQ_INVALID_REQUEST,
+            EventType::QpAccessErr => event::WQ_ACCESS,
+            EventType::QpLastWqeReached => event::LAST_WQE,
+            _ => return,
+        };
+        self.0.post_work_queue(kind, 0, number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ConnectX {
+    /// A function over `hca`, a device of an InfiniBand subnet ([`hca::Network::Subnet`]) that nobody else uses.
+    pub fn new(hca: Arc<Device>, bus: Arc<dyn Bus>) -> ConnectX {
+        let eqs = Arc::new(Eqs::new(bus.clone()));
+        hca.set_event_sink(Arc::new(Events(eqs.clone())));
+        let port = Port::new(hca.attr().node_guid, hca.slot());
+        let commands = Commands::new(hca.attr());
+        let shared = Arc::new(Shared { hca, bus, eqs, objects: Objects::default(), port });
+        ConnectX {
+            shared,
+            segment: Mutex::new(InitSegment::default()),
+            commands: Mutex::new(commands),
+            half: Mutex::new(0),
+        }
+    }
+
+    /// Its node GUID.
+    pub(crate) fn guid(&self) -> u64 {
+        self.shared.port.guid()
+    }
+
+    /// Reads BAR 0; what is not there is 0.
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
+        if offset < init_segment::LEN {
+            lock(&self.segment).read(self.shared.hca.now_ns(), offset, data);
+        }
+    }
+
+    /// Writes BAR 0.
+    pub fn write(&self, offset: u64, data: &[u8]) {
+        if offset < init_segment::LEN {
+            let written = lock(&self.segment).write(offset, data);
+            if let Written::Doorbell(entries) = written {
+                self.run_commands(entries);
+            }
+        } else if offset >= u64::from(FIRST_UAR) * UAR_LEN {
+            self.uar(offset % UAR_LEN, data);
+        }
+    }
+
+    /// As after power-on. When it returns nothing reaches the machine's memory any more.
+    pub fn reset(&self) {
+        *lock(&self.segment) = InitSegment::default();
+        let mut commands = lock(&self.commands);
+        self.shared.port.reset();
+        self.shared.eqs.clear();
+        self.shared.objects.clear(&self.shared.hca);
+        *commands = Commands::new(self.shared.hca.attr());
+    }
+
+    fn run_commands(&self, entries: u32) {
+        let Some(address) = lock(&self.segment).queue() else { return };
+        let queue = CommandQueue::new(self.shared.bus.memory(), address);
+        let mut commands = lock(&self.commands);
+        let mut done = 0;
+        for index in (0..1 << LOG_ENTRIES).filter(|index| entries >> index & 1 == 1) {
+            if let Some(command) = queue.fetch(index) {
+                // The command that makes the queue for such events is not told of there: its driver still polls.
+                let told = self.shared.eqs.wants(event::COMMAND);
+                let output = commands.run(&self.shared, &command);
+                queue.complete(command, output);
+                done |= u32::from(told) << index;
+            }
+        }
+        if done != 0 {
+            self.shared.eqs.post_commands(done);
+        }
+    }
+
+    fn uar(&self, at: u64, data: &[u8]) {
+        match (at, data.len()) {
+            (uar::CQ_ARM, 8) => self.arm_cq(data),
+            (uar::CQ_ARM, 4) => *lock(&self.half) = be32(data, 0),
+            (at, 4) if at == uar::CQ_ARM + 4 => {
+                let first = lock(&self.half).to_be_bytes();
+                self.arm_cq(&[&first, data].concat());
+            }
+            (uar::EQ_ARM, 4) => self.shared.eqs.doorbell(be32(data, 0), true),
+            (uar::EQ_UPDATE, 4) => self.shared.eqs.doorbell(be32(data, 0), false),
+            (at, len) if at >= uar::SENDS => match (at % uar::SEND_LEN, len) {
+                (0, 8..) => send::doorbell(&self.shared, qp::doorbell(data)),
+                (4, 4) => send::doorbell(&self.shared, be32(data, 0) >> 8),
+                // The request itself follows, which is in memory too.
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn arm_cq(&self, data: &[u8]) {
+        let (number, word) = Cq::doorbell(data);
+        if let Ok(pair) = self.shared.objects.cqs.get(number) {
+            pair.front.arm(word);
+        }
+    }
+}
+
+impl Drop for ConnectX {
+    fn drop(&mut self) {
+        self.reset();
+    }
+}

@@ -1,0 +1,259 @@
+//! Queue pairs (PRM "Queue Pair Context" `qpc`): both queues in one buffer of guest memory, receives first, and their doorbell
+//! record.
+//!
+//! The HCA's queue pair does the work. Sends are read when the driver rings, and handed over as values; receives are read when
+//! the HCA asks for one, as their posting tells nobody.
+
+use crate::bits::{Field, be32};
+use crate::buffer::{Buffer, DoorbellRecord};
+use crate::bus::Bus;
+use crate::opcode::Status;
+use crate::request::RequestId;
+use crate::wqe::{self, BLOCK, Control};
+use hca::transport::SharedReceive;
+use hca::{QpType, RecvWr};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// `qpc` in the commands that carry one.
+pub(crate) const CONTEXT_BIT: usize = 0xc0;
+pub(crate) const CONTEXT: std::ops::Range<usize> = 0x18..0x100;
+/// Bytes of `create_qp_in` before the pages.
+const CREATE_LEN: usize = 0x110;
+
+pub(crate) const STATE: Field = Field::new(0x0, 4);
+const SERVICE: Field = Field::new(0x8, 8).at(CONTEXT_BIT);
+pub(crate) const PD: Field = Field::new(0x28, 24).at(CONTEXT_BIT);
+const LOG_RQ_SIZE: Field = Field::new(0x49, 4).at(CONTEXT_BIT);
+const LOG_RQ_STRIDE: Field = Field::new(0x4d, 3).at(CONTEXT_BIT);
+const NO_SQ: Field = Field::new(0x50, 1).at(CONTEXT_BIT);
+const LOG_SQ_SIZE: Field = Field::new(0x51, 4).at(CONTEXT_BIT);
+const LOG_PAGE_SIZE: Field = Field::new(0xa3, 5).at(CONTEXT_BIT);
+const PAGE_OFFSET: Field = Field::new(0x494, 6).at(CONTEXT_BIT);
+pub(crate) const SEND_CQ: Field = Field::new(0x3e8, 24).at(CONTEXT_BIT);
+pub(crate) const RECEIVE_CQ: Field = Field::new(0x4e8, 24).at(CONTEXT_BIT);
+pub(crate) const XRC_DOMAIN: Field = Field::new(0x4c8, 24).at(CONTEXT_BIT);
+const RECORD: Field = Field::new(0x500, 64).at(CONTEXT_BIT);
+const RQ_TYPE: Field = Field::new(0x565, 3).at(CONTEXT_BIT);
+pub(crate) const SRQ: Field = Field::new(0x568, 24).at(CONTEXT_BIT);
+
+const SERVICE_RC: u64 = 0x0;
+const SERVICE_UC: u64 = 0x1;
+const SERVICE_UD: u64 = 0x2;
+const SERVICE_XRC: u64 = 0x3;
+const SERVICE_QP0: u64 = 0x7;
+const SERVICE_QP1: u64 = 0x8;
+const SERVICE_REG_UMR: u64 = 0xc;
+
+const RQ_OWN: u64 = 0;
+const RQ_SHARED: u64 = 1;
+const RQ_NONE: u64 = 3;
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// One of the HCA's.
+    Transport(QpType),
+    /// QP 1: datagrams.
+    GeneralServices,
+    /// QP 0: datagrams that go nowhere, for there is no subnet manager but the wire itself.
+    SubnetManagement,
+    /// Only changes memory keys.
+    MemoryKeys,
+}
+
+impl Purpose {
+    fn of(input: &[u8]) -> Result<Purpose, Status> {
+        Ok(match SERVICE.get(input) {
+            SERVICE_RC => Purpose::Transport(QpType::Rc),
+            SERVICE_UC => Purpose::Transport(QpType::Uc),
+            SERVICE_UD => Purpose::Transport(QpType::Ud),
+            // The receiving half of XRC has no queue to send from.
+            SERVICE_XRC if NO_SQ.is_set(input) => Purpose::Transport(QpType::XrcRecv),
+            SERVICE_XRC => Purpose::Transport(QpType::XrcSend),
+            SERVICE_QP0 => Purpose::SubnetManagement,
+            SERVICE_QP1 => Purpose::GeneralServices,
+            SERVICE_REG_UMR => Purpose::MemoryKeys,
+            _ => return Err(Status::BadParameter),
+        })
+    }
+
+    /// The HCA's service for it.
+    pub(crate) fn service(self) -> QpType {
+        match self {
+            Purpose::Transport(service) => service,
+            Purpose::GeneralServices | Purpose::SubnetManagement => QpType::Ud,
+            Purpose::MemoryKeys => QpType::Rc,
+        }
+    }
+}
+
+/// Where a queue pair's receives come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Receives {
+    /// Its own queue.
+    Own,
+    /// A shared one.
+    Shared(u32),
+    /// It has none.
+    None,
+}
+
+/// The queues of a queue pair in guest memory.
+pub(crate) struct Queues {
+    pub(crate) purpose: Purpose,
+    pub(crate) receives: Receives,
+    buffer: Buffer,
+    record: DoorbellRecord,
+    log_rq_size: u32,
+    log_rq_stride: u32,
+    log_sq_size: Option<u32>,
+    /// Receive requests taken.
+    received: AtomicU16,
+    /// Counter of the next send's first basic block.
+    sent: Mutex<u16>,
+    context: Mutex<Vec<u8>>,
+}
+
+/// A send request as it was read, whole.
+pub(crate) struct Entry {
+    pub(crate) id: RequestId,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What the driver wrote into its send queue is none: it rang for more than there is room for, or memory is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the send queue cannot be read")]
+pub(crate) struct BadQueue;
+
+impl Queues {
+    /// As `create_qp_in` describes them.
+    pub(crate) fn new(bus: &dyn Bus, input: &[u8]) -> Result<Queues, Status> {
+        let purpose = Purpose::of(input)?;
+        let receives = match RQ_TYPE.get(input) {
+            RQ_OWN if purpose != Purpose::MemoryKeys => Receives::Own,
+            RQ_SHARED => Receives::Shared(SRQ.get32(input)),
+            RQ_OWN | RQ_NONE => Receives::None,
+            _ => return Err(Status::BadParameter),
+        };
+        let log_sq_size = (!NO_SQ.is_set(input)).then(|| LOG_SQ_SIZE.get32(input));
+        let pages = input.get(CREATE_LEN..).unwrap_or_default();
+        let shift = LOG_PAGE_SIZE.get32(input) + 12;
+        let offset = PAGE_OFFSET.get(input);
+        let queues = Queues {
+            purpose,
+            receives,
+            buffer: Buffer::new(bus.memory(), pages, shift, offset),
+            record: DoorbellRecord::new(bus.memory(), RECORD.get(input)),
+            log_rq_size: LOG_RQ_SIZE.get32(input),
+            log_rq_stride: LOG_RQ_STRIDE.get32(input) + 4,
+            log_sq_size,
+            received: AtomicU16::new(0),
+            sent: Mutex::new(0),
+            context: Mutex::new(input.get(CONTEXT).unwrap_or_default().to_vec()),
+        };
+        let sends = log_sq_size.map_or(0, |log| (BLOCK as u64) << log);
+        if queues.buffer.holds(queues.send_queue() + sends) {
+            Ok(queues)
+        } else {
+            Err(Status::BadParameter)
+        }
+    }
+
+    /// Where the send queue begins: behind the receive queue.
+    fn send_queue(&self) -> u64 {
+        match self.receives {
+            Receives::Own => 1 << (self.log_rq_size + self.log_rq_stride),
+            Receives::Shared(_) | Receives::None => 0,
+        }
+    }
+
+    /// Most sends outstanding.
+    pub(crate) fn max_sends(&self) -> u32 {
+        self.log_sq_size.map_or(0, |log| 1 << log)
+    }
+
+    /// Its context as it was created, with what modifications brought.
+    pub(crate) fn context(&self) -> Vec<u8> {
+        self.context.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the address path and what else a modification gave, for queries.
+    pub(crate) fn remember(&self, fields: &[Field], input: &[u8]) {
+        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        for field in fields {
+            field.set(&mut context, field.at(CONTEXT_BIT).get(input));
+        }
+    }
+
+    /// Reads the sends that the driver rang for, in order.
+    ///
+    /// # Errors
+    /// [`BadQueue`]; those before it were handed out.
+    pub(crate) fn drain(&self, mut each: impl FnMut(Entry)) -> Result<(), BadQueue> {
+        let Some(log_size) = self.log_sq_size else { return Err(BadQueue) };
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let posted = self.record.sends().map_err(|_| BadQueue)? as u16;
+        let mut left = u32::from(posted.wrapping_sub(*sent));
+        if left > 1 << log_size {
+            return Err(BadQueue);
+        }
+        while left > 0 {
+            let entry = self.entry(*sent, log_size).map_err(|_| BadQueue)?;
+            let blocks = Control::parse(&entry.bytes).blocks();
+            left = left.checked_sub(blocks.into()).ok_or(BadQueue)?;
+            *sent = sent.wrapping_add(blocks);
+            each(entry);
+        }
+        Ok(())
+    }
+
+    /// The entry at `counter`, which may wrap around the end of the queue.
+    fn entry(&self, counter: u16, log_size: u32) -> Result<Entry, umem::AccessError> {
+        let mut bytes = self.blocks(counter, log_size, 1)?;
+        let control = Control::parse(&bytes);
+        if control.blocks() > 1 {
+            bytes = self.blocks(counter, log_size, control.blocks())?;
+        }
+        bytes.truncate(control.len().max(16));
+        let id = RequestId { counter, opcode: control.opcode, srqn: 0 };
+        Ok(Entry { id, bytes })
+    }
+
+    fn blocks(&self, counter: u16, log_size: u32, n: u16) -> Result<Vec<u8>, umem::AccessError> {
+        let mut bytes = vec![0; usize::from(n) * BLOCK];
+        for (step, block) in (0..).zip(bytes.chunks_mut(BLOCK)) {
+            let index = u64::from(counter.wrapping_add(step)) & ((1 << log_size) - 1);
+            self.buffer.read(self.send_queue() + index * BLOCK as u64, block)?;
+        }
+        Ok(bytes)
+    }
+
+    /// RESET: counters begin anew.
+    pub(crate) fn reset(&self) {
+        self.received.store(0, Relaxed);
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+    }
+}
+
+impl SharedReceive for Queues {
+    fn take(&self) -> Option<RecvWr> {
+        let taken = self.received.load(Relaxed);
+        let posted = self.record.first().ok()? as u16;
+        let waiting = posted.wrapping_sub(taken);
+        if waiting == 0 || u32::from(waiting) > 1 << self.log_rq_size {
+            return None;
+        }
+        let mut bytes = vec![0; 1 << self.log_rq_stride];
+        let index = u64::from(taken) & ((1 << self.log_rq_size) - 1);
+        self.buffer.read(index << self.log_rq_stride, &mut bytes).ok()?;
+        self.received.store(taken.wrapping_add(1), Relaxed);
+        let id = RequestId { counter: taken, opcode: 0, srqn: 0 };
+        Some(wqe::receive(id, &bytes))
+    }
+}
+
+/// The queue pair that a send doorbell names: its number is in the high 24 bits of the second word.
+pub(crate) fn doorbell(data: &[u8]) -> u32 {
+    be32(data, 4) >> 8
+}

@@ -1,0 +1,99 @@
+//! Commands that only ask.
+
+use crate::bits::{Field, put};
+use crate::function::{Shared, VENDOR};
+use crate::modify::state_number;
+use crate::opcode::{Answer, Status};
+use crate::qp::{self, Purpose};
+use crate::srq;
+use hca::{Counter, Device};
+use std::sync::PoisonError;
+
+/// `QUERY_ISSI`: the versions of the software interface that there are, 0 and 1.
+pub(crate) fn issi(current: u64) -> Answer {
+    let mut answer = vec![0; 0x70 - 8];
+    Field::new(0x50 - 0x40, 16).set(&mut answer, current);
+    Field::new(0x360 - 0x40, 32).set(&mut answer, 0b11);
+    Ok(answer)
+}
+
+/// What the board is called.
+const BOARD: &[u8; 16] = b"PDM0000000001\0\0\0";
+
+/// `QUERY_ADAPTER`.
+pub(crate) fn adapter() -> Answer {
+    let mut answer = vec![0; 8 + 0x100];
+    Field::new(0x40 + 0xc8, 24).set(&mut answer, 0x00_02c9);
+    Field::new(0x40 + 0xf0, 16).set(&mut answer, VENDOR.into());
+    put(&mut answer, 8 + 0xf0, BOARD);
+    Ok(answer)
+}
+
+/// `QUERY_CQ`: the context as it was created.
+pub(crate) fn cq(shared: &Shared, cqn: u32) -> Answer {
+    let pair = shared.objects.cqs.get(cqn)?;
+    let mut answer = vec![0; 8];
+    answer.extend(pair.front.context());
+    answer.resize(0x110 - 8, 0);
+    Ok(answer)
+}
+
+/// `QUERY_XRC_SRQ`.
+pub(crate) fn xrc_srq(shared: &Shared, srqn: u32) -> Answer {
+    let pair = shared.objects.srqs.get(srqn)?;
+    let mut context = pair.front.context().to_vec();
+    srq::XRC_LIMIT.set(&mut context, pair.front.limit().into());
+    let mut answer = vec![0; 8];
+    answer.extend(context);
+    answer.resize(0x110 - 8, 0);
+    Ok(answer)
+}
+
+/// `QUERY_RMP`.
+pub(crate) fn pool(shared: &Shared, rmpn: u32) -> Answer {
+    const LIMIT: Field = Field::new(0x180 + 0x30, 16);
+    let pair = shared.objects.srqs.get(rmpn)?;
+    let mut context = pair.front.context().to_vec();
+    LIMIT.set(&mut context, pair.front.limit().into());
+    let mut answer = vec![0; 24];
+    answer.extend(context);
+    Ok(answer)
+}
+
+/// `QUERY_QP`.
+pub(crate) fn qp(shared: &Shared, qpn: u32) -> Answer {
+    const SEND_PSN: Field = Field::new(0x3c8, 24);
+    const RECEIVE_PSN: Field = Field::new(0x4a8, 24);
+    const QKEY: Field = Field::new(0x540, 32);
+    let pair = shared.objects.qps.get(qpn)?;
+    let attr = pair.back.query();
+    let state = match pair.queues.purpose {
+        Purpose::MemoryKeys => *pair.state.lock().unwrap_or_else(PoisonError::into_inner),
+        _ => attr.qp_state,
+    };
+    let mut context = pair.queues.context();
+    qp::STATE.set(&mut context, state_number(state));
+    SEND_PSN.set(&mut context, attr.sq_psn.into());
+    RECEIVE_PSN.set(&mut context, attr.rq_psn.into());
+    QKEY.set(&mut context, attr.qkey.into());
+    let mut answer = vec![0; 16];
+    answer.extend(context);
+    answer.resize(0x110 - 8, 0);
+    Ok(answer)
+}
+
+/// `QUERY_VPORT_COUNTER`.
+pub(crate) fn vport_counters(hca: &Device) -> Answer {
+    let reader = hca.directory().reader().map_err(|_| Status::Internal)?;
+    let counted = |counter| reader.counter(counter);
+    let mut answer = vec![0; 0x210 - 8];
+    for (bit, counter) in [
+        (0x180, Counter::RcvdPackets),
+        (0x1c0, Counter::RcvdBytes),
+        (0x200, Counter::SentPackets),
+        (0x240, Counter::SentBytes),
+    ] {
+        Field::new(bit - 0x40, 64).set(&mut answer, counted(counter));
+    }
+    Ok(answer)
+}

@@ -1,0 +1,91 @@
+//! The send doorbell: what the driver wrote into a send queue becomes the HCA's work requests.
+
+use crate::function::Shared;
+use crate::modify::on_subnet;
+use crate::objects::QpPair;
+use crate::qp::{BadQueue, Entry};
+use crate::request::RequestId;
+use crate::wqe::{self, Malformed};
+use hca::tm::TmInfo;
+use hca::{
+    AttrMask, Completion, CompletionSink, Datagram, Error, QpAttr, QpState, SendWr, WcFlags,
+    WcOpcode, WcStatus,
+};
+
+/// The driver rang for queue pair `number`.
+pub(crate) fn doorbell(shared: &Shared, number: u32) {
+    let Ok(pair) = shared.objects.qps.get(number) else { return };
+    let mut entries = Vec::new();
+    let drained = pair.queues.drain(|entry| entries.push(entry));
+    let mut refused = None;
+    let mut requests = entries.iter().filter_map(|entry| {
+        if refused.is_some() {
+            return None;
+        }
+        match request(shared, &pair, entry) {
+            Ok(request) => Some(Ok(request)),
+            Err(error) => {
+                refused = Some(entry.id);
+                Some(Err(error))
+            }
+        }
+    });
+    let posted = pair.back.post_send(&mut requests);
+    drop(requests);
+    if let Err((index, _)) = posted {
+        let id = refused.or_else(|| entries.get(index).map(|entry| entry.id));
+        fail(&pair, id.unwrap_or_default());
+    } else if let Err(BadQueue) = drained {
+        fail(&pair, RequestId::default());
+    }
+}
+
+fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Error> {
+    let kind = pair.queues.purpose.service();
+    let send = wqe::send(kind, &entry.bytes).map_err(|malformed| match malformed {
+        Malformed::Opcode(_) => Error::NotSupported("the opcode of a send request"),
+        Malformed::Short => Error::Invalid("a send request is cut off"),
+    })?;
+    let datagram = match send.address {
+        None => None,
+        Some(to) => Some(Datagram {
+            ah: pair.handle(&shared.hca, on_subnet(to.ah))?,
+            remote_qpn: to.qpn,
+            remote_qkey: to.qkey,
+        }),
+    };
+    Ok(SendWr {
+        wr_id: entry.id.wr_id(),
+        op: send.op,
+        payload: send.payload,
+        flags: send.flags,
+        datagram,
+        xrc_srqn: send.xrc_srqn,
+    })
+}
+
+/// A request cannot be executed: a local queue pair operation error. What came before it is flushed first, for a driver retires
+/// requests up to the one that completes.
+fn fail(pair: &QpPair, id: RequestId) {
+    let attr = QpAttr { qp_state: QpState::Err, ..pair.back.query() };
+    // From RESET there is no way to the error state, and nothing to flush.
+    let _ = pair.back.modify(&attr, AttrMask::STATE);
+    let Some(cq) = &pair.send_cq else { return };
+    let completion = Completion {
+        wr_id: id.wr_id(),
+        status: WcStatus::LocQpOpErr,
+        opcode: WcOpcode::Send,
+        vendor_err: 0,
+        byte_len: 0,
+        imm_or_key: 0,
+        qp_num: pair.back.number(),
+        src_qp: 0,
+        src_ip: None,
+        flags: WcFlags::empty(),
+        sl: 0,
+        timestamp_ns: 0,
+        solicited: true,
+        tm: TmInfo::default(),
+    };
+    cq.completed(completion);
+}

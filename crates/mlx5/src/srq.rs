@@ -1,0 +1,179 @@
+//! Shared receive queues (PRM "XRC SRQ Context" `xrc_srqc`, "Receive Memory Pool Context" `rmpc`): requests linked to a list in
+//! guest memory.
+//!
+//! Every request begins with a segment that names the index of the next one. The driver counts what it appended in a
+//! doorbell record; nothing tells us that it did.
+
+use crate::bits::{Field, be16};
+use crate::buffer::{Buffer, DoorbellRecord};
+use crate::bus::Bus;
+use crate::eq::{Eqs, event};
+use crate::opcode::Status;
+use crate::request::RequestId;
+use crate::wqe;
+use hca::RecvWr;
+use hca::transport::SharedReceive;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of the segment that links a request to the next.
+const LINK: usize = 16;
+const NEXT_INDEX: usize = 2;
+
+/// Bytes of `create_xrc_srq_in` and of `create_rmp_in` before the pages.
+const CREATE_LEN: usize = 0x110;
+const XRC_BIT: usize = 0x80;
+pub(crate) const XRC_CONTEXT: std::ops::Range<usize> = 0x10..0x50;
+const XRC_LOG_SIZE: Field = Field::new(0x4, 4).at(XRC_BIT);
+const XRC_LOG_STRIDE: Field = Field::new(0x25, 3).at(XRC_BIT);
+pub(crate) const XRC_DOMAIN: Field = Field::new(0x28, 24).at(XRC_BIT);
+const XRC_PAGE_OFFSET: Field = Field::new(0x40, 6).at(XRC_BIT);
+pub(crate) const XRC_CQ: Field = Field::new(0x48, 24).at(XRC_BIT);
+const XRC_LOG_PAGE_SIZE: Field = Field::new(0x82, 6).at(XRC_BIT);
+pub(crate) const XRC_PD: Field = Field::new(0xc8, 24).at(XRC_BIT);
+const XRC_RECORD: Field = Field::new(0x140, 64).at(XRC_BIT);
+/// Of the answer of a query: requests below which an event is raised.
+pub(crate) const XRC_LIMIT: Field = Field::new(0xe0, 16);
+
+/// `rmpc` begins at 0x100, its work queue `wq` 0x180 later.
+const POOL_BIT: usize = 0x280;
+/// Where both are in bytes.
+pub(crate) const POOL_CONTEXT: std::ops::Range<usize> = 0x20..0x110;
+const POOL_PAGE_OFFSET: Field = Field::new(0x2b, 5).at(POOL_BIT);
+pub(crate) const POOL_LIMIT: Field = Field::new(0x30, 16).at(POOL_BIT);
+pub(crate) const POOL_PD: Field = Field::new(0x48, 24).at(POOL_BIT);
+const POOL_RECORD: Field = Field::new(0x80, 64).at(POOL_BIT);
+const POOL_LOG_STRIDE: Field = Field::new(0x10c, 4).at(POOL_BIT);
+const POOL_LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(POOL_BIT);
+const POOL_LOG_SIZE: Field = Field::new(0x11b, 5).at(POOL_BIT);
+
+/// Longest request, as a logarithm.
+const MAX_LOG_STRIDE: u32 = 10;
+const MAX_LOG_SIZE: u32 = 15;
+
+struct List {
+    /// Index of the next request to take.
+    head: u16,
+    /// Requests taken.
+    taken: u16,
+    /// An event is raised when fewer wait; 0 is unarmed.
+    limit: u16,
+}
+
+/// One shared receive queue.
+pub(crate) struct Srq {
+    /// Known after the HCA made its half.
+    number: AtomicU32,
+    eqs: Arc<Eqs>,
+    buffer: Buffer,
+    record: DoorbellRecord,
+    log_size: u32,
+    log_stride: u32,
+    context: Vec<u8>,
+    list: Mutex<List>,
+}
+
+struct Layout {
+    log_size: u32,
+    log_stride: u32,
+    page_shift: u32,
+    offset: u64,
+    record: u64,
+    context: std::ops::Range<usize>,
+}
+
+impl Srq {
+    /// As `create_xrc_srq_in` describes it.
+    pub(crate) fn of_xrc(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8]) -> Result<Srq, Status> {
+        let layout = Layout {
+            log_size: XRC_LOG_SIZE.get32(input),
+            log_stride: XRC_LOG_STRIDE.get32(input) + 4,
+            page_shift: XRC_LOG_PAGE_SIZE.get32(input) + 12,
+            offset: XRC_PAGE_OFFSET.get(input),
+            record: XRC_RECORD.get(input),
+            context: XRC_CONTEXT,
+        };
+        Srq::new(bus, eqs, input, layout)
+    }
+
+    /// As `create_rmp_in` describes it.
+    pub(crate) fn of_pool(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8]) -> Result<Srq, Status> {
+        let layout = Layout {
+            log_size: POOL_LOG_SIZE.get32(input),
+            log_stride: POOL_LOG_STRIDE.get32(input),
+            page_shift: POOL_LOG_PAGE_SIZE.get32(input) + 12,
+            offset: POOL_PAGE_OFFSET.get(input),
+            record: POOL_RECORD.get(input),
+            context: POOL_CONTEXT,
+        };
+        Srq::new(bus, eqs, input, layout)
+    }
+
+    fn new(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8], layout: Layout) -> Result<Srq, Status> {
+        let Layout { log_size, log_stride, .. } = layout;
+        if log_size > MAX_LOG_SIZE || !(5..=MAX_LOG_STRIDE).contains(&log_stride) {
+            return Err(Status::Limits);
+        }
+        let pages = input.get(CREATE_LEN..).unwrap_or_default();
+        let buffer = Buffer::new(bus.memory(), pages, layout.page_shift, layout.offset);
+        if !buffer.holds(1 << (log_size + log_stride)) {
+            return Err(Status::BadParameter);
+        }
+        Ok(Srq {
+            number: AtomicU32::new(0),
+            eqs: eqs.clone(),
+            buffer,
+            record: DoorbellRecord::new(bus.memory(), layout.record),
+            log_size,
+            log_stride,
+            context: input.get(layout.context).unwrap_or_default().to_vec(),
+            list: Mutex::new(List { head: 0, taken: 0, limit: 0 }),
+        })
+    }
+
+    pub(crate) fn set_number(&self, number: u32) {
+        self.number.store(number, Relaxed);
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its context as it was created.
+    pub(crate) fn context(&self) -> &[u8] {
+        &self.context
+    }
+
+    pub(crate) fn limit(&self) -> u16 {
+        self.list().limit
+    }
+
+    /// Asks for an event when fewer than `limit` requests wait.
+    pub(crate) fn arm(&self, limit: u16) {
+        self.list().limit = limit;
+    }
+}
+
+impl SharedReceive for Srq {
+    fn take(&self) -> Option<RecvWr> {
+        let mut list = self.list();
+        let posted = self.record.first().ok()? as u16;
+        let waiting = posted.wrapping_sub(list.taken);
+        if waiting == 0 || u32::from(waiting) > 1 << self.log_size {
+            return None;
+        }
+        let stride = 1usize << self.log_stride;
+        let mut bytes = vec![0; stride];
+        let index = list.head & ((1 << self.log_size) - 1);
+        self.buffer.read(u64::from(index) << self.log_stride, &mut bytes).ok()?;
+        list.head = be16(&bytes, NEXT_INDEX);
+        list.taken = list.taken.wrapping_add(1);
+        let number = self.number.load(Relaxed);
+        if waiting - 1 < list.limit {
+            list.limit = 0;
+            self.eqs.post_work_queue(event::SRQ_LIMIT, 0, number);
+        }
+        let id = RequestId { counter: index, opcode: 0, srqn: number };
+        Some(wqe::receive(id, &bytes[LINK..]))
+    }
+}

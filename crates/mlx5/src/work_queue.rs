@@ -1,0 +1,63 @@
+//! Commands that change queue pairs and shared receive queues.
+
+use crate::bits::Field;
+use crate::command::done;
+use crate::function::Shared;
+use crate::modify::{self, REMEMBERED, states};
+use crate::opcode::{Answer, QP_2ERR, QP_2RST, Status};
+use crate::qp::Purpose;
+use crate::srq;
+use hca::{AttrMask, QpAttr, QpState};
+use std::sync::PoisonError;
+
+pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) -> Answer {
+    let pair = shared.objects.qps.get(qpn)?;
+    let to = match opcode {
+        QP_2ERR => QpState::Err,
+        QP_2RST => QpState::Reset,
+        _ => {
+            let (from, to) = states(opcode).ok_or(Status::BadOperation)?;
+            let mut state = pair.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = match pair.queues.purpose {
+                Purpose::MemoryKeys => *state,
+                _ => pair.back.state(),
+            };
+            if now != from {
+                return Err(Status::BadQpState);
+            }
+            *state = to;
+            to
+        }
+    };
+    if pair.queues.purpose == Purpose::MemoryKeys {
+        *pair.state.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        return done();
+    }
+    let now = pair.back.query();
+    let (attr, mask) = match to {
+        QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),
+        _ => modify::attributes(opcode, pair.queues.purpose.service(), now, input),
+    };
+    pair.back.modify(&attr, mask)?;
+    match to {
+        QpState::Reset => pair.queues.reset(),
+        QpState::Err => {}
+        _ => pair.queues.remember(&REMEMBERED, input),
+    }
+    done()
+}
+
+pub(crate) fn arm_xrc_srq(shared: &Shared, srqn: u32, input: &[u8]) -> Answer {
+    const LIMIT: Field = Field::new(0x70, 16);
+    shared.objects.srqs.get(srqn)?.front.arm(LIMIT.get(input) as u16);
+    done()
+}
+
+pub(crate) fn modify_pool(shared: &Shared, rmpn: u32, input: &[u8]) -> Answer {
+    const CHANGES_LIMIT: Field = Field::new(0x80 + 0x3f, 1);
+    let pair = shared.objects.srqs.get(rmpn)?;
+    if CHANGES_LIMIT.is_set(input) {
+        pair.front.arm(srq::POOL_LIMIT.get(input) as u16);
+    }
+    done()
+}

@@ -1,0 +1,131 @@
+//! A driver that means no good: whatever it writes, the function lives, and touches only the memory that there is.
+
+use crate::support::verbs::{self, cq, eq, physical_key, qp};
+use crate::support::{Driver, RAM_LEN, field};
+
+/// A generator whose numbers a failure can be found again by.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+const OPCODES: [u16; 30] = [
+    0x100, 0x101, 0x107, 0x108, 0x109, 0x10a, 0x200, 0x202, 0x301, 0x302, 0x400, 0x401, 0x402,
+    0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50a, 0x50b, 0x50d, 0x705, 0x706, 0x708,
+    0x805, 0x90c, 0x90d, 0x90f,
+];
+
+#[test]
+fn a_chain_of_mailboxes_that_runs_in_a_circle_ends() {
+    let mut driver = Driver::new("circle");
+    let mut entry = [0; 64];
+    entry[0] = 7;
+    entry[4..8].copy_from_slice(&(1u32 << 20).to_be_bytes());
+    entry[8..16].copy_from_slice(&0x10_0000u64.to_be_bytes());
+    entry[56..60].copy_from_slice(&16u32.to_be_bytes());
+    entry[63] = 1;
+    entry[61] = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+    let mut block = [0; 576];
+    block[560..568].copy_from_slice(&0x10_0000u64.to_be_bytes());
+    driver.poke(0x10_0000, &block);
+    driver.poke(0x1000, &entry);
+    driver.function.write(0x18, &1u32.to_be_bytes());
+    assert_eq!(driver.peek(0x1000, 64)[63] >> 1, 3, "the second block has the number of the first");
+    // Without a number that counts up, the length still ends it.
+    let (delivery, _) = driver.deliver(&vec![0; 4096], 16);
+    assert_eq!(delivery, 0);
+}
+
+#[test]
+fn wrong_signatures_tokens_and_lengths_are_refused() {
+    let driver = Driver::new("delivery");
+    let ring = |entry: [u8; 64]| {
+        driver.poke(0x1000, &entry);
+        driver.function.write(0x18, &1u32.to_be_bytes());
+        driver.peek(0x1000, 64)[63]
+    };
+    let mut entry = [0; 64];
+    entry[0] = 7;
+    entry[7] = 16;
+    entry[59] = 16;
+    entry[63] = 1;
+    assert_eq!(ring(entry), 1 << 1, "signature");
+    let sign = |mut entry: [u8; 64]| {
+        entry[61] = 0;
+        entry[61] = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+        entry
+    };
+    assert_eq!(ring(sign(entry)), 0);
+    entry[7] = 0;
+    assert_eq!(ring(sign(entry)), 7 << 1, "input length");
+    entry[6] = 1;
+    assert_eq!(ring(sign(entry)), 5 << 1, "no mailbox");
+    entry[63] = 0;
+    assert_eq!(ring(sign(entry)), 0, "it is not ours to touch");
+}
+
+#[test]
+fn random_commands_and_doorbells_harm_nobody() {
+    for seed in 1..=4u64 {
+        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut driver = Driver::new(&format!("hostile{seed}"));
+        let (eqn, _) = eq(&mut driver, 0);
+        let ready = cq(&mut driver, eqn);
+        let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
+        let key = physical_key(&mut driver, pd);
+        let pair = qp(&mut driver, 0, pd, &ready);
+        let (lid, number) = (driver.lid, pair.number);
+        pair.connect(&mut driver, lid, number);
+        for _ in 0..10_000 {
+            match numbers.below(4) {
+                0 => {
+                    let opcode = OPCODES[numbers.below(OPCODES.len() as u64) as usize];
+                    let mut input = vec![0; 16 + numbers.below(0x200) as usize];
+                    for _ in 0..numbers.below(24) {
+                        let width = 1 + numbers.below(40) as usize;
+                        let bit = numbers.below((input.len() * 8 - width) as u64) as usize;
+                        let value = numbers.next() >> numbers.below(64);
+                        field(&mut input, bit, width, value);
+                    }
+                    input[..2].copy_from_slice(&opcode.to_be_bytes());
+                    let out_len = 8 + numbers.below(0x300) as usize;
+                    driver.deliver(&input, out_len);
+                }
+                1 => {
+                    let at = numbers.below(0x20_0000);
+                    let word = numbers.next().to_be_bytes();
+                    let len = [1, 2, 4, 8][numbers.below(4) as usize];
+                    // The queue's address stays, or the next command would find none.
+                    if at >= 0x20 {
+                        driver.function.write(at, &word[..len]);
+                    }
+                    driver.function.read(at, &mut [0; 8]);
+                }
+                2 => {
+                    // Wild requests in the queues of a living queue pair, with keys that are valid.
+                    let at = 0x20_0000 + numbers.below(0x20_0000 - 16);
+                    let mut bytes = [numbers.next(), numbers.next()].map(u64::to_be_bytes).concat();
+                    if numbers.below(2) == 0 {
+                        bytes[4..8].copy_from_slice(&key.to_be_bytes());
+                    }
+                    driver.poke(at, &bytes);
+                }
+                _ => driver.ring(number),
+            }
+        }
+        driver.function.reset();
+        let after = driver.peek(0, RAM_LEN);
+        driver.ring(number);
+        assert_eq!(driver.peek(0, RAM_LEN), after, "nothing moves after a reset");
+    }
+}

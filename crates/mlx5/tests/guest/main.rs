@@ -1,0 +1,5 @@
+//! The function against a driver that is simulated: one that knows what it does, and one that means no good.
+
+mod driver;
+mod hostile;
+mod support;

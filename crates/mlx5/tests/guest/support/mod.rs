@@ -1,0 +1,237 @@
+//! A machine and a driver that speak the formats from the other side, with an encoder of their own.
+
+pub mod verbs;
+
+use hca::{Device, DeviceAttr, DeviceConfig, Network};
+use mlx5::{Bus, ConnectX};
+use registry::{Client, Options, Role};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use umem::{AccessError, AtomicOp, DmaSpace};
+
+/// The machine's memory: what lies beyond it faults.
+pub struct Ram(pub Mutex<Vec<u8>>);
+
+impl DmaSpace for Ram {
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        let ram = self.0.lock().unwrap();
+        let from = usize::try_from(addr).map_err(|_| AccessError::Fault)?;
+        let end = from.checked_add(dst.len()).ok_or(AccessError::Fault)?;
+        dst.copy_from_slice(ram.get(from..end).ok_or(AccessError::Fault)?);
+        Ok(())
+    }
+
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        let mut ram = self.0.lock().unwrap();
+        let from = usize::try_from(addr).map_err(|_| AccessError::Fault)?;
+        let end = from.checked_add(src.len()).ok_or(AccessError::Fault)?;
+        ram.get_mut(from..end).ok_or(AccessError::Fault)?.copy_from_slice(src);
+        Ok(())
+    }
+
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let mut word = [0; 8];
+        self.read(addr, &mut word)?;
+        let old = u64::from_ne_bytes(word);
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+        };
+        self.write(addr, &new.to_ne_bytes())?;
+        Ok(old)
+    }
+}
+
+/// Memory and the interrupts that came.
+pub struct Machine {
+    pub ram: Arc<Ram>,
+    pub interrupts: Mutex<Vec<u16>>,
+}
+
+impl Bus for Machine {
+    fn memory(&self) -> Arc<dyn DmaSpace> {
+        self.ram.clone()
+    }
+
+    fn interrupt(&self, vector: u16) {
+        self.interrupts.lock().unwrap().push(vector);
+    }
+}
+
+pub const RAM_LEN: usize = 4 << 20;
+const COMMANDS: u64 = 0x1000;
+/// Where mailboxes are, 1 KiB each: those of commands, then those of answers.
+const MAILBOXES: u64 = 0x10_0000;
+const ANSWERS: u64 = 0x18_0000;
+const UAR_LEN: u64 = 4096;
+
+/// Stores `value` in a field of `width` bits, `bit` bits from the start.
+pub fn field(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
+    for step in 0..width {
+        let at = bit + width - 1 - step;
+        let on = value >> step & 1;
+        bytes[at / 8] = bytes[at / 8] & !(0x80 >> (at % 8)) | (on as u8 * 0x80) >> (at % 8);
+    }
+}
+
+/// A number of 32 bits at byte `at`.
+pub fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// A driver and the function it drives.
+pub struct Driver {
+    pub machine: Arc<Machine>,
+    pub function: ConnectX,
+    pub lid: u16,
+    token: u8,
+    /// Next free page of memory for whoever needs some.
+    next_page: u64,
+}
+
+impl Driver {
+    pub fn new(name: &str) -> Driver {
+        let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let options = Options { port, name_suffix: Some(format!("mlx5-{name}-{port}")) };
+        Driver::on(name, &options)
+    }
+
+    pub fn on(name: &str, options: &Options) -> Driver {
+        let device = Device::open(DeviceConfig {
+            attr: DeviceAttr::new(name, 0x1234),
+            comm: "test".into(),
+            registry: Client::connect_at(Role::Member, options).unwrap(),
+            mtu_bytes: Some(4096),
+            network: Network::Subnet,
+            trace: None,
+            receive_buffer_bytes: Some(256 << 10),
+        })
+        .unwrap();
+        let machine = Arc::new(Machine {
+            ram: Arc::new(Ram(Mutex::new(vec![0; RAM_LEN]))),
+            interrupts: Mutex::default(),
+        });
+        let lid = device.slot();
+        let function = ConnectX::new(device, machine.clone());
+        function.write(0x10, &0u32.to_be_bytes());
+        function.write(0x14, &(COMMANDS as u32).to_be_bytes());
+        Driver { machine, function, lid, token: 1, next_page: 0x20_0000 }
+    }
+
+    pub fn peek(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.machine.ram.read(addr, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn poke(&self, addr: u64, bytes: &[u8]) {
+        self.machine.ram.write(addr, bytes).unwrap();
+    }
+
+    pub fn page(&mut self) -> u64 {
+        self.next_page += 4096;
+        self.next_page - 4096
+    }
+
+    /// Lays a chain of mailboxes at `at`.
+    fn chain(&self, at: u64, bytes: &[u8], blocks: usize, token: u8) {
+        for number in 0..blocks {
+            let mut block = [0; 576];
+            let piece = bytes.chunks(512).nth(number).unwrap_or_default();
+            block[..piece.len()].copy_from_slice(piece);
+            let next = at + (number as u64 + 1) * 1024;
+            if number + 1 < blocks {
+                block[560..568].copy_from_slice(&next.to_be_bytes());
+            }
+            block[568..572].copy_from_slice(&(number as u32).to_be_bytes());
+            block[573] = token;
+            self.poke(at + number as u64 * 1024, &block);
+        }
+    }
+
+    /// Executes a command in entry 0; gives delivery status and the answer of `out_len` bytes.
+    pub fn deliver(&mut self, input: &[u8], out_len: usize) -> (u8, Vec<u8>) {
+        self.token = self.token.wrapping_add(1).max(1);
+        let rest = input.get(16..).unwrap_or_default();
+        let out_blocks = out_len.saturating_sub(16).div_ceil(512);
+        self.chain(MAILBOXES, rest, rest.len().div_ceil(512), self.token);
+        self.chain(ANSWERS, &[], out_blocks, self.token);
+        let mut entry = [0; 64];
+        entry[0] = 7;
+        entry[4..8].copy_from_slice(&(input.len() as u32).to_be_bytes());
+        if !rest.is_empty() {
+            entry[8..16].copy_from_slice(&MAILBOXES.to_be_bytes());
+        }
+        let inline = input.len().min(16);
+        entry[16..16 + inline].copy_from_slice(&input[..inline]);
+        if out_blocks > 0 {
+            entry[48..56].copy_from_slice(&ANSWERS.to_be_bytes());
+        }
+        entry[56..60].copy_from_slice(&(out_len as u32).to_be_bytes());
+        entry[60] = self.token;
+        entry[63] = 1;
+        entry[61] = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+        self.poke(COMMANDS, &entry);
+        self.function.write(0x18, &1u32.to_be_bytes());
+        let entry = self.peek(COMMANDS, 64);
+        assert_eq!(entry[63] & 1, 0, "the entry is the driver's again");
+        assert_eq!(entry.iter().fold(0, |sum, byte| sum ^ byte), 0xff, "signature");
+        let mut output = entry[32..48].to_vec();
+        for number in 0..out_blocks {
+            let block = self.peek(ANSWERS + number as u64 * 1024, 576);
+            assert_eq!(block.iter().fold(0, |sum, byte| sum ^ byte), 0xff, "signature of a block");
+            output.extend_from_slice(&block[..512]);
+        }
+        output.truncate(out_len.max(16));
+        (entry[63] >> 1, output)
+    }
+
+    /// Executes a command that must succeed.
+    pub fn command(&mut self, opcode: u16, mut input: Vec<u8>, out_len: usize) -> Vec<u8> {
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        let (delivery, output) = self.deliver(&input, out_len);
+        assert_eq!((delivery, output[0]), (0, 0), "command {opcode:#x}");
+        output
+    }
+
+    /// The status of a command that is delivered.
+    pub fn status(&mut self, opcode: u16, mut input: Vec<u8>) -> u8 {
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        let (delivery, output) = self.deliver(&input, 16);
+        assert_eq!(delivery, 0);
+        output[0]
+    }
+
+    /// A command that makes something and answers with its number.
+    pub fn create(&mut self, opcode: u16, input: Vec<u8>) -> u32 {
+        word(&self.command(opcode, input, 16), 8) & 0xff_ffff
+    }
+
+    /// Rings a send doorbell.
+    pub fn ring(&self, qpn: u32) {
+        let word = u64::from(qpn << 8 | 1);
+        self.function.write(16 * UAR_LEN + 0x800, &word.to_be_bytes());
+    }
+
+    pub fn arm_cq(&self, cqn: u32, consumed: u32) {
+        let doorbell = u64::from(consumed) << 32 | u64::from(cqn);
+        self.function.write(16 * UAR_LEN + 0x20, &doorbell.to_be_bytes());
+    }
+
+    pub fn arm_eq(&self, eqn: u32, consumed: u32) {
+        self.function.write(16 * UAR_LEN + 0x40, &(eqn << 24 | consumed).to_be_bytes());
+    }
+
+    /// Waits until `ready` finds something, as a polling driver does.
+    pub fn poll<T>(&self, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(found) = ready() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "{what} never came");
+            std::thread::yield_now();
+        }
+    }
+}

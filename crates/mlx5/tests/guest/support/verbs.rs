@@ -1,0 +1,228 @@
+//! Objects as a driver makes them.
+
+use super::{Driver, field, word};
+
+pub const CREATE_EQ: u16 = 0x301;
+pub const CREATE_CQ: u16 = 0x400;
+pub const CREATE_QP: u16 = 0x500;
+pub const CREATE_MKEY: u16 = 0x200;
+pub const ALLOC_PD: u16 = 0x800;
+
+const LOG_CQ: u32 = 6;
+/// Entries of a receive queue and basic blocks of a send queue, as logarithms.
+const LOG_QUEUE: u32 = 4;
+const RQ_STRIDE: u64 = 64;
+
+/// An event queue for commands, page requests and all else, of 64 entries.
+pub fn eq(driver: &mut Driver, vector: u16) -> (u32, u64) {
+    let page = driver.page();
+    for entry in 0..64 {
+        driver.poke(page + entry * 64 + 63, &[1]);
+    }
+    let mut input = vec![0; 0x110 + 8];
+    field(&mut input, 0x80 + 0x63, 5, 6);
+    field(&mut input, 0x80 + 0xb4, 12, vector.into());
+    field(&mut input, 0x2c0, 64, u64::MAX);
+    field(&mut input, 0x880, 64, page);
+    (driver.create(CREATE_EQ, input), page)
+}
+
+/// A completion queue and where the driver is in it.
+pub struct Cq {
+    pub number: u32,
+    page: u64,
+    record: u64,
+    consumed: u32,
+}
+
+pub fn cq(driver: &mut Driver, eqn: u32) -> Cq {
+    let (page, record) = (driver.page(), driver.page());
+    for entry in 0..1 << LOG_CQ {
+        driver.poke(page + entry * 64 + 63, &[0xf1]);
+    }
+    let mut input = vec![0; 0x110 + 8];
+    field(&mut input, 0x80 + 0x63, 5, LOG_CQ.into());
+    field(&mut input, 0x80 + 0xa0, 32, eqn.into());
+    field(&mut input, 0x80 + 0x1c0, 64, record);
+    field(&mut input, 0x880, 64, page);
+    Cq { number: driver.create(CREATE_CQ, input), page, record, consumed: 0 }
+}
+
+impl Cq {
+    /// The next entry, if it is there.
+    pub fn poll(&mut self, driver: &Driver) -> Option<Vec<u8>> {
+        let index = u64::from(self.consumed & ((1 << LOG_CQ) - 1));
+        let entry = driver.peek(self.page + index * 64, 64);
+        let owner = (self.consumed >> LOG_CQ & 1) as u8;
+        if entry[63] & 1 != owner || entry[63] >> 4 == 0xf {
+            return None;
+        }
+        self.consumed += 1;
+        driver.poke(self.record, &self.consumed.to_be_bytes());
+        Some(entry)
+    }
+
+    /// The next entry; whether it is an error, and its syndrome, are checked.
+    pub fn expect(&mut self, driver: &Driver, opcode: u8) -> Vec<u8> {
+        let entry = driver.poll("a completion", || self.poll(driver));
+        assert_eq!(entry[63] >> 4, opcode, "syndrome {:#x}", entry[0x37]);
+        entry
+    }
+
+    pub fn consumed(&self) -> u32 {
+        self.consumed
+    }
+}
+
+/// A key over all memory.
+pub fn physical_key(driver: &mut Driver, pd: u32) -> u32 {
+    let mut input = vec![0; 0x110];
+    for right in [0x12, 0x13, 0x14, 0x15, 0x11] {
+        field(&mut input, 0x80 + right, 1, 1);
+    }
+    field(&mut input, 0x80 + 0x38, 8, 0x5a);
+    field(&mut input, 0x80 + 0x60, 1, 1);
+    field(&mut input, 0x80 + 0x68, 24, pd.into());
+    driver.create(CREATE_MKEY, input) << 8 | 0x5a
+}
+
+/// A key over `pages` of 4 KiB from address `start` on, `len` bytes.
+pub fn key_over(driver: &mut Driver, pd: u32, start: u64, len: u64, pages: &[u64]) -> u32 {
+    let mut input = vec![0; 0x110 + pages.len().next_multiple_of(2) * 8];
+    for right in [0x12, 0x13, 0x14, 0x15] {
+        field(&mut input, 0x80 + right, 1, 1);
+    }
+    field(&mut input, 0x80 + 0x16, 2, 1);
+    field(&mut input, 0x80 + 0x38, 8, 7);
+    field(&mut input, 0x80 + 0x68, 24, pd.into());
+    field(&mut input, 0x80 + 0x80, 64, start);
+    field(&mut input, 0x80 + 0xc0, 64, len);
+    field(&mut input, 0x80 + 0x1db, 5, 12);
+    field(&mut input, 0x300, 32, pages.len().div_ceil(2) as u64);
+    for (index, page) in pages.iter().enumerate() {
+        field(&mut input, 0x880 + index * 64, 64, *page);
+    }
+    driver.create(CREATE_MKEY, input) << 8 | 7
+}
+
+/// A queue pair and where the driver is in its queues.
+pub struct Qp {
+    pub number: u32,
+    page: u64,
+    record: u64,
+    sent: u16,
+    received: u16,
+}
+
+/// Of `service` (0 RC, 2 UD).
+pub fn qp(driver: &mut Driver, service: u64, pd: u32, cq: &Cq) -> Qp {
+    let (page, record) = (driver.page(), driver.page());
+    let second = driver.page();
+    let mut input = vec![0; 0x110 + 16];
+    let qpc = 0xc0;
+    field(&mut input, qpc + 0x8, 8, service);
+    field(&mut input, qpc + 0x28, 24, pd.into());
+    field(&mut input, qpc + 0x49, 4, LOG_QUEUE.into());
+    field(&mut input, qpc + 0x4d, 3, 2);
+    field(&mut input, qpc + 0x51, 4, LOG_QUEUE.into());
+    field(&mut input, qpc + 0x3e8, 24, cq.number.into());
+    field(&mut input, qpc + 0x4e8, 24, cq.number.into());
+    field(&mut input, qpc + 0x500, 64, record);
+    field(&mut input, 0x880, 64, page);
+    field(&mut input, 0x8c0, 64, second);
+    let number = driver.create(CREATE_QP, input);
+    Qp { number, page, record, sent: 0, received: 0 }
+}
+
+impl Qp {
+    fn transition(&self, driver: &mut Driver, opcode: u16, fields: &[(usize, usize, u64)]) {
+        let mut input = vec![0; 0x110];
+        field(&mut input, 0x48, 24, self.number.into());
+        for &(bit, width, value) in fields {
+            field(&mut input, 0xc0 + bit, width, value);
+        }
+        driver.command(opcode, input, 16);
+    }
+
+    /// RESET to RTS of a reliable connection to queue pair `peer` at `lid`.
+    pub fn connect(&self, driver: &mut Driver, lid: u16, peer: u32) {
+        let rights = [(0x490, 1, 1), (0x491, 1, 1), (0x492, 1, 1)];
+        self.transition(driver, 0x502, &rights);
+        let path = [
+            (0x40, 3, 5),
+            (0xa8, 24, peer.into()),
+            (0xc0 + 0x30, 16, lid.into()),
+            (0x488, 3, 2),
+            (0x4a3, 5, 12),
+            (0x4a8, 24, 100),
+        ];
+        self.transition(driver, 0x503, &path);
+        let sends =
+            [(0xc0 + 0x40, 5, 14), (0x388, 3, 2), (0x38d, 3, 7), (0x390, 3, 7), (0x3c8, 24, 100)];
+        self.transition(driver, 0x504, &sends);
+    }
+
+    /// RESET to RTS for datagrams with Q_Key `qkey`.
+    pub fn open(&self, driver: &mut Driver, qkey: u32) {
+        self.transition(driver, 0x502, &[(0x540, 32, qkey.into())]);
+        self.transition(driver, 0x503, &[]);
+        self.transition(driver, 0x504, &[]);
+    }
+
+    pub fn to_error(&self, driver: &mut Driver) {
+        self.transition(driver, 0x507, &[]);
+    }
+
+    pub fn post_receive(&mut self, driver: &Driver, key: u32, addr: u64, len: u32) {
+        let at = self.page + u64::from(self.received % (1 << LOG_QUEUE)) * RQ_STRIDE;
+        driver.poke(at, &data(key, addr, len));
+        driver.poke(at + 16, &data(0x100, 0, 0));
+        self.received += 1;
+        driver.poke(self.record, &u32::from(self.received).to_be_bytes());
+    }
+
+    /// Posts a request of `segments` behind the control segment, and rings.
+    pub fn post(&mut self, driver: &Driver, opcode: u8, imm: u32, segments: &[&[u8]]) {
+        let body = segments.concat();
+        let units = 1 + body.len().div_ceil(16) as u32;
+        let mut entry = vec![0; 16];
+        let first = u32::from(self.sent) << 8 | u32::from(opcode);
+        entry[..4].copy_from_slice(&first.to_be_bytes());
+        entry[4..8].copy_from_slice(&(self.number << 8 | units).to_be_bytes());
+        entry[11] = 2 << 2;
+        entry[12..].copy_from_slice(&imm.to_be_bytes());
+        entry.extend(body);
+        for (step, block) in (0u16..).zip(entry.chunks(64)) {
+            let index = self.sent.wrapping_add(step) % (1 << LOG_QUEUE);
+            driver.poke(self.page + 1024 + u64::from(index) * 64, block);
+        }
+        self.sent = self.sent.wrapping_add(entry.len().div_ceil(64) as u16);
+        driver.poke(self.record + 4, &u32::from(self.sent).to_be_bytes());
+        driver.ring(self.number);
+    }
+
+    /// The state that a query gives.
+    pub fn state(&self, driver: &mut Driver) -> u32 {
+        let mut input = vec![0; 16];
+        field(&mut input, 0x48, 24, self.number.into());
+        word(&driver.command(0x50b, input, 0x110), 0x18) >> 28
+    }
+}
+
+/// A data segment.
+pub fn data(key: u32, addr: u64, len: u32) -> Vec<u8> {
+    [&len.to_be_bytes()[..], &key.to_be_bytes(), &addr.to_be_bytes()].concat()
+}
+
+/// A remote address segment.
+pub fn remote(addr: u64, key: u32) -> Vec<u8> {
+    [&addr.to_be_bytes()[..], &key.to_be_bytes(), &[0; 4]].concat()
+}
+
+/// Bytes in the request itself.
+pub fn inline(bytes: &[u8]) -> Vec<u8> {
+    let head = (1u32 << 31 | bytes.len() as u32).to_be_bytes();
+    let mut segment = [&head[..], bytes].concat();
+    segment.resize(segment.len().next_multiple_of(16), 0);
+    segment
+}
