@@ -39,6 +39,9 @@ enum Chore {
         /// How often everything is measured; medians are shown
         #[arg(long, default_value_t = 5)]
         rounds: u32,
+        /// Measure a part only
+        #[arg(long, value_enum)]
+        only: Option<bench::Part>,
         /// Print every figure as JSON
         #[arg(long)]
         json: bool,
@@ -94,8 +97,8 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(!no_install)?;
             suite::run_all(only.as_deref())
         }
-        Chore::Bench { rounds, json, inside: true } => bench::inside(rounds, json),
-        Chore::Bench { rounds, json, inside: false } => bench::run(rounds, json),
+        Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
+        Chore::Bench { rounds, only, json, inside: false } => bench::run(rounds, only, json),
         Chore::Soak { list: true, .. } => {
             soak::list();
             Ok(true)
