@@ -59,6 +59,10 @@ impl PageTable {
         if pages.is_empty() {
             return true;
         }
+        let (first, last) = (pages.start, pages.end - 1);
+        if first / WORD == last / WORD {
+            return last < self.pages && self.word_covers(first, last, write);
+        }
         pages.end <= self.pages
             && parts(pages).all(|(number, within)| {
                 self.leaf(number).is_some_and(|leaf| {
@@ -68,6 +72,16 @@ impl PageTable {
                     })
                 })
             })
+    }
+
+    /// The same for pages of one word: what a packet touches.
+    #[inline]
+    fn word_covers(&self, first: u64, last: u64, write: bool) -> bool {
+        let Some(leaf) = self.leaf(first / LEAF) else { return false };
+        let mask = u64::MAX >> (62 - 2 * (last - first)) << (2 * (first % WORD));
+        let wanted = mask & if write { u64::MAX } else { READ };
+        let word = leaf.0.get((first % LEAF / WORD) as usize);
+        word.is_some_and(|word| word.load(Acquire) & wanted == wanted)
     }
 
     /// Maps `pages`, for which there is room. Gives the number of those that could not be reached so before.

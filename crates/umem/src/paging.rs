@@ -169,12 +169,13 @@ impl Umem {
         mut go: impl FnMut(&Access<'_>) -> Result<T, AccessError>,
     ) -> Result<T, AccessError> {
         let missed = go(&self.enter()?);
-        match &self.keep.mirror {
-            None => missed,
-            Some(mirror) => self.reach_again(mirror, reach, missed, go),
+        match (&self.keep.mirror, missed) {
+            (Some(mirror), Err(error)) => self.reach_again(mirror, reach, Err(error), go),
+            (_, done) => done,
         }
     }
 
+    #[cold]
     fn reach_again<T>(
         &self,
         mirror: &Mirror,
