@@ -16,6 +16,7 @@ Examples:
   eval \"$(peerdma env)\"                 the same for all programs of this shell
   peerdma topo                          which network adapter is near which GPU
   peerdma doctor                        which way from GPU to adapter works here
+  peerdma vm -- ibv_devinfo             the same HCA as a ConnectX of a virtual machine
   peerdma ps                            which processes have a device open
   peerdma top                           what they move, live")]
 pub struct Cli {
@@ -35,6 +36,8 @@ pub enum Command {
     Topo(Topo),
     Doctor(Doctor),
     Gpu(Gpu),
+    Connectx(Connectx),
+    Vm(Vm),
     Ctl(Ctl),
     Platforms(Platforms),
     /// Print a shell completion script
@@ -312,6 +315,69 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("a number of seconds from 0.05 to 3600 is expected".to_owned()),
     }
+}
+
+/// Serve a software ConnectX to a virtual machine, whose own drivers drive it.
+///
+/// QEMU 10.1 and later take it as a PCI function (`-device vfio-user-pci`), and stock Linux binds mlx5_core and mlx5_ib to it. The
+/// adapter is on an InfiniBand subnet with the others of this user in this network namespace. It is served to one machine after
+/// another, each of which finds it reset, until a signal ends it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma connectx --socket /tmp/cx8 &
+  qemu-system-x86_64 -M q35,memory-backend=ram -m 2G \\
+    -object memory-backend-memfd,id=ram,size=2G,share=on -device pcie-root-port,id=root \\
+    -device '{\"driver\":\"vfio-user-pci\",\"bus\":\"root\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/cx8\"}}' ...
+  peerdma connectx --socket /tmp/cx8 --trace guest.pcap
+
+The machine's memory must be shared (share=on), or every access to it is a message to QEMU.")]
+pub struct Connectx {
+    /// The UNIX socket to serve it on
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Append the packets to a file that Wireshark reads; several programs may share it
+    #[arg(long, value_name = "FILE.pcap")]
+    pub trace: Option<PathBuf>,
+}
+
+/// Boot a virtual machine with a software ConnectX, and run a command in it.
+///
+/// Its kernel is a stock one, with its own mlx5 drivers; its user space is this machine's rdma-core, perftest and what else of that
+/// kind is installed here, and the command's own program. A kernel, and a QEMU of 10.1 or later where this machine has none, are
+/// fetched from this machine's Debian mirror into its cache, once. Needs no root.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  peerdma vm -- ibv_devinfo
+  peerdma vm -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
+  peerdma vm -- ./my-program --its-option
+  peerdma vm                  a shell in it; `poweroff -f`, or its end, ends the machine
+  peerdma vm --print          QEMU's command line, for machines of your own
+
+Exit status: the command's own; 1 when the machine cannot be started or ends before the command does.")]
+pub struct Vm {
+    /// MiB of memory
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
+    pub memory: u32,
+    /// Processors
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+    /// Boot this kernel image instead of Debian's newest
+    #[arg(long, value_name = "FILE", requires = "modules")]
+    pub kernel: Option<PathBuf>,
+    /// The kernel's modules, such as /lib/modules/VERSION
+    #[arg(long, value_name = "FOLDER", requires = "kernel")]
+    pub modules: Option<PathBuf>,
+    /// Append the adapter's packets to a file that Wireshark reads
+    #[arg(long, value_name = "FILE.pcap")]
+    pub trace: Option<PathBuf>,
+    /// Print the command line of a machine with an adapter served by `peerdma connectx`, and start nothing
+    #[arg(long, conflicts_with_all = ["command", "trace"])]
+    pub print: bool,
+    /// The command and its arguments; without it, a shell
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// List the ready-made platforms, or print the file of one, to change and use with --platform.

@@ -5,7 +5,9 @@
 // Only `supervise` may: waiting for signals and children has no safe interface.
 #![deny(unsafe_code)]
 
+mod adapter;
 mod args;
+mod connectx;
 mod ctl;
 mod demo;
 mod docs;
@@ -28,6 +30,7 @@ mod supervise;
 mod top;
 mod topo;
 mod tree;
+mod vm;
 
 use args::{Cli, Command, DemoPeer};
 use clap::Parser;
@@ -48,6 +51,8 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::top(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Connectx(arguments) => connectx::connectx(&arguments),
+        Command::Vm(arguments) => vm::vm(&arguments),
         Command::Gpu(arguments) => gpu::gpu(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),

@@ -84,6 +84,18 @@ impl Supervisor {
         Ok(child)
     }
 
+    /// Waits for a signal that asks for the end.
+    pub fn wait_for_end(&self) {
+        const ENDS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+        loop {
+            // SAFETY: the set is initialised; nobody wants to know who sent the signal.
+            let signal = unsafe { libc::sigwaitinfo(&self.watched, std::ptr::null_mut()) };
+            if ENDS.contains(&signal) {
+                return;
+            }
+        }
+    }
+
     /// Passes signals on until the child has ended.
     pub fn wait(&self, child: &mut Child) -> io::Result<End> {
         let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;

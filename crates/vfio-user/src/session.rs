@@ -19,6 +19,8 @@ const BARS: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: u32 = 9;
 const MSIX_IRQ: u32 = 2;
+/// Errors of the device, of which there are none. QEMU warns of one that could not tell.
+const ERROR_IRQ: u32 = 3;
 const IRQ_KINDS: u32 = 5;
 /// `VFIO_DEVICE_FLAGS_RESET` and `VFIO_DEVICE_FLAGS_PCI`.
 const DEVICE_FLAGS: u32 = 3;
@@ -161,7 +163,11 @@ impl<'a> Session<'a> {
                 if index >= IRQ_KINDS {
                     return Err(Errno::INVAL);
                 }
-                let count = if index == MSIX_IRQ { self.vectors().into() } else { 0 };
+                let count = match index {
+                    MSIX_IRQ => self.vectors().into(),
+                    ERROR_IRQ => 1,
+                    _ => 0,
+                };
                 Ok(Body::default().u32(IRQ_INFO).u32(IRQ_FLAGS).u32(index).u32(count).into())
             }
             Request::SetIrqs { flags, index, start, count } => {
@@ -241,6 +247,7 @@ impl<'a> Session<'a> {
                 self.host.interrupts.clear(self.vectors());
                 Ok(())
             }
+            (ERROR_IRQ, EVENTS) if start == 0 && count == 1 => Ok(()),
             // Other kinds have no interrupt that could be switched on.
             (_, NONE) if count == 0 => Ok(()),
             _ => Err(Errno::INVAL),

@@ -45,7 +45,7 @@ impl Guest {
         let said = folder.path().join("qemu");
         let said = File::create(&said).at(&said)?;
         let mut command = qemu.command();
-        command.args(machine.options());
+        command.args(machine.options(true));
         command.args(["-serial", &format!("file:{}", folder.path().join("log").display())]);
         command.args(["-serial", &format!("unix:{}", path.display())]);
         command.stdin(Stdio::null()).stdout(said.try_clone().doing("QEMU's output")?).stderr(said);

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# First process of a guest: loads its modules, then runs what comes over the second serial port.
+# First process of a guest: loads its modules, then runs what comes over the second serial port, or a shell for who sits at the
+# first.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root
 mount -t proc proc /proc
@@ -15,6 +16,11 @@ ip link set lo up
 for module in $(cat /lib/modules/order); do
     insmod /lib/modules/$module.ko || echo "insmod $module failed" > /dev/kmsg
 done
+if ! grep -qw agent /proc/cmdline; then
+    cd /root
+    setsid cttyhack sh
+    poweroff -f
+fi
 # Open from here on: what arrives at a closed port is lost.
 exec < /dev/ttyS1 > /dev/ttyS1 2>&1
 stty raw -echo

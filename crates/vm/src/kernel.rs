@@ -2,6 +2,7 @@
 
 use crate::apt::{self, Apt, SUITES};
 use crate::error::{At as _, Error, Result, run};
+use crate::store::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,21 +25,21 @@ pub(crate) struct Module {
 }
 
 impl Kernel {
-    /// This machine's distribution's, kept in the folder `store`.
+    /// This machine's distribution's, kept in `store`.
     ///
     /// # Errors
     /// Why it cannot be had, in words.
-    pub fn of_distribution(store: &Path) -> Result<Kernel> {
+    pub fn of_distribution(store: &Store) -> Result<Kernel> {
         Kernel::get(store, "kernel", || Ok(Apt::own()))
     }
 
-    /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in the folder `store`. Needs a Debian
+    /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in `store`. Needs a Debian
     /// mirror, on the first use.
     ///
     /// # Errors
     /// Why it cannot be had, in words.
-    pub fn newest(store: &Path) -> Result<Kernel> {
-        Kernel::get(store, "newest-kernel", || Apt::of(&SUITES, &store.join("newest-apt")))
+    pub fn newest(store: &Store) -> Result<Kernel> {
+        Kernel::get(store, "newest-kernel", || Apt::of(&SUITES, &store.folder().join("newest-apt")))
     }
 
     /// An installed one: its image, and its folder of modules, such as `/lib/modules/VERSION`.
@@ -51,19 +52,15 @@ impl Kernel {
         Ok(Kernel { image: image.to_owned(), tree: modules.to_owned() })
     }
 
-    fn get(store: &Path, name: &str, apt: impl FnOnce() -> Result<Apt>) -> Result<Kernel> {
+    fn get(store: &Store, name: &str, apt: impl FnOnce() -> Result<Apt>) -> Result<Kernel> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(Error::missing("guests are x86-64 machines", "use one"));
         }
-        let _lock = crate::store::lock(store)?;
-        let tree = store.join(name);
-        if !tree.join("complete").is_file() {
+        let tree = store.keep(name, "a kernel with its modules (120 MB)", |tree| {
             apt::check()?;
-            let _ = fs::remove_dir_all(&tree);
             let apt = apt()?;
-            apt.unpack(&packages(&apt)?, &tree)?;
-            File::create(tree.join("complete")).at(&tree)?;
-        }
+            apt.unpack(&packages(&apt)?, tree)
+        })?;
         let image = image(&tree).ok_or_else(|| {
             Error::missing("the kernel's packages have no image", "name a kernel yourself")
         })?;

@@ -14,6 +14,7 @@ mod kernel;
 mod machine;
 mod qemu;
 mod ram_disk;
+mod rdma;
 mod store;
 
 pub use error::{Error, Result};
@@ -22,3 +23,5 @@ pub use kernel::Kernel;
 pub use machine::Machine;
 pub use qemu::Qemu;
 pub use ram_disk::{RamDisk, find_program};
+pub use rdma::rdma_disk;
+pub use store::Store;

@@ -1,6 +1,7 @@
 //! A machine as QEMU builds it: its PCIe tree, memory that other processes can map, and nothing that a guest of ours does not
 //! need.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A machine's options. Its devices sit below root ports and switches that are named here.
@@ -82,17 +83,19 @@ impl Machine {
         ));
     }
 
-    /// QEMU's options for it. Nobody sees its screen; what its serial ports are for the caller adds.
-    pub fn options(&self) -> Vec<String> {
+    /// QEMU's options for it. Nobody sees its screen. On its first serial port are the kernel's messages and a shell; with
+    /// `agent` the shell is on the second, for a [`crate::Guest`].
+    pub fn options(&self, agent: bool) -> Vec<String> {
         let mut machine = vec!["q35".to_owned(), "memory-backend=ram".to_owned()];
         machine.extend(self.machine_options.iter().cloned());
         let kind = if self.shares_memory { "memfd,share=on" } else { "ram" };
         let memory = format!("memory-backend-{kind},id=ram,size={}M", self.memory_mib);
-        let line = format!("console=ttyS0 quiet panic=-1 {}", self.kernel_options);
+        let agent = if agent { "agent " } else { "" };
+        let line = format!("console=ttyS0 quiet panic=-1 {agent}{}", self.kernel_options);
         let mut options: Vec<String> =
             ["-nodefaults", "-no-reboot", "-display", "none"].map(str::to_owned).to_vec();
         let mut option = |name: &str, value: String| options.extend([name.to_owned(), value]);
-        option("-accel", "tcg,thread=multi".to_owned());
+        option("-accel", accelerator().to_owned());
         option("-machine", machine.join(","));
         option("-cpu", self.processor.clone());
         option("-smp", self.processors.to_string());
@@ -109,4 +112,15 @@ impl Machine {
         }
         options
     }
+}
+
+/// The processor's virtualisation where this user may use it, else emulation.
+fn accelerator() -> &'static str {
+    let has_it = || {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        text.split_whitespace().any(|word| word == "vmx" || word == "svm")
+    };
+    let may = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    // A device without the processor's feature is another kind of KVM, under which not every kernel runs.
+    if has_it() && may() { "kvm" } else { "tcg,thread=multi" }
 }

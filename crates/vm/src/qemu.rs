@@ -2,9 +2,10 @@
 //! run with its own C library beside this machine's.
 
 use crate::apt::{Apt, SUITES};
-use crate::error::{At as _, Error, Result};
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use crate::error::{Error, Result};
+use crate::store::Store;
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "qemu-system-x86_64";
@@ -35,11 +36,11 @@ impl Qemu {
         }
     }
 
-    /// One that takes vfio-user functions. What has to be fetched is kept in the folder `store`.
+    /// One that takes vfio-user functions. What has to be fetched is kept in `store`.
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub fn with_vfio_user(store: &Path) -> Result<Qemu> {
+    pub fn with_vfio_user(store: &Store) -> Result<Qemu> {
         if let Ok(own) = Qemu::own()
             && own.takes_vfio_user()
         {
@@ -75,18 +76,13 @@ impl Qemu {
 }
 
 /// Debian's newest, fetched once.
-fn fetched(store: &Path) -> Result<PathBuf> {
-    let _lock = crate::store::lock(store)?;
-    let root = store.join("qemu");
-    if !root.join("complete").is_file() {
-        let _ = fs::remove_dir_all(&root);
-        let apt = Apt::of(&SUITES, &store.join("newest-apt"))?;
-        apt.unpack_all(PACKAGE, &root)?;
+fn fetched(store: &Store) -> Result<PathBuf> {
+    store.keep("qemu", "QEMU (40 MB)", |root| {
+        let apt = Apt::of(&SUITES, &store.folder().join("newest-apt"))?;
+        apt.unpack_all(PACKAGE, root)?;
         for spare in SPARE {
             let _ = fs::remove_dir_all(root.join(spare));
         }
-        let complete = root.join("complete");
-        File::create(&complete).at(&complete)?;
-    }
-    root.canonicalize().at(&root)
+        Ok(())
+    })
 }

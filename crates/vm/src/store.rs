@@ -3,14 +3,47 @@
 use crate::error::{At as _, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Makes the folder if it is not there; as long as the value lives nobody else changes what is in it, of other processes
-/// neither.
-pub(crate) fn lock(store: &Path) -> Result<File> {
-    fs::create_dir_all(store).at(store)?;
-    let path = store.join("lock");
-    let file = File::create(&path).at(&path)?;
-    flock(&file, FlockOperation::LockExclusive).map_err(std::io::Error::from).at(&path)?;
-    Ok(file)
+/// A folder for kernels and QEMUs, which several programs may share.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+    say: fn(&str),
+}
+
+impl Store {
+    /// The store in `folder`, made when it is first needed. What takes long is told to `say`.
+    pub fn at(folder: &Path, say: fn(&str)) -> Store {
+        Store { folder: folder.to_owned(), say }
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder `name` in it, made once by `make`, which is told where. `what` is it?
+    pub(crate) fn keep(
+        &self,
+        name: &str,
+        what: &str,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        fs::create_dir_all(&self.folder).at(&self.folder)?;
+        let folder = self.folder.canonicalize().at(&self.folder)?;
+        // One maker at a time, also among processes.
+        let lock = folder.join("lock");
+        let held = File::create(&lock).at(&lock)?;
+        flock(&held, FlockOperation::LockExclusive).map_err(std::io::Error::from).at(&lock)?;
+        let tree = folder.join(name);
+        let complete = tree.join("complete");
+        if !complete.is_file() {
+            (self.say)(&format!("fetching {what} into {}, once", tree.display()));
+            let _ = fs::remove_dir_all(&tree);
+            make(&tree)?;
+            File::create(&complete).at(&complete)?;
+        }
+        Ok(tree)
+    }
 }

@@ -1,17 +1,22 @@
 //! Machines with functions of ours: the newest kernel in a QEMU that takes vfio-user functions.
 
 use anyhow::Result;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
-use vm::{AGENT, Guest, Kernel, Machine, Qemu, RamDisk};
+use vm::{AGENT, Guest, Kernel, Machine, Qemu, RamDisk, Store};
 
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where kernels and QEMU are kept between runs.
-fn store() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab")
+fn store() -> Store {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/lab");
+    // Past the capture of the test's output: somebody waits.
+    Store::at(&folder, |what| {
+        let _ = writeln!(std::io::stderr(), "lab: {what}");
+    })
 }
 
 /// The kernel of this machine's distribution.
@@ -84,6 +89,28 @@ impl Lab {
         let file = self.folder.path().join("initrd");
         disk.write(&file)?;
         Ok(Machine::new(&self.kernel.image, &file))
+    }
+
+    /// A machine for our adapters, with their drivers and the verbs programs of this machine.
+    ///
+    /// # Errors
+    /// Something of it is not installed here.
+    pub fn rdma_machine(&self) -> Result<Machine> {
+        let file = self.folder.path().join("rdma-initrd");
+        vm::rdma_disk(&self.kernel)?.write(&file)?;
+        Ok(Machine::new(&self.kernel.image, &file))
+    }
+
+    /// A user's cache in which `peerdma vm` finds what the lab has fetched.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn as_cache() -> tempfile::TempDir {
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(cache.path().join("peerdma")).expect("a folder");
+        let folder = store().folder().canonicalize().expect("the lab's folder");
+        std::os::unix::fs::symlink(folder, cache.path().join("peerdma/vm")).expect("a link");
+        cache
     }
 
     /// Boots it.

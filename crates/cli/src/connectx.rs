@@ -1,0 +1,17 @@
+//! `peerdma connectx`: an adapter for machines that somebody else starts.
+
+use crate::adapter::Adapter;
+use crate::args::Connectx;
+use crate::failure::{Context, Outcome};
+use crate::style;
+use crate::supervise::Supervisor;
+
+/// Serves it until a signal asks for the end.
+pub fn connectx(arguments: &Connectx) -> Outcome {
+    // Held back from here on, a signal cannot end the server before it has taken its socket away.
+    let supervisor = Supervisor::begin().what("cannot hold signals back")?;
+    let _adapter = Adapter::serve(&arguments.socket, arguments.trace.as_deref())?;
+    style::errln(format_args!("serving a ConnectX at {}", arguments.socket.display()));
+    supervisor.wait_for_end();
+    Ok(0)
+}
