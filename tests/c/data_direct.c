@@ -203,7 +203,7 @@ static void unplug(int fd)
 	row(REG, 0, ibv_dereg_mr(plain), "and the plain one");
 }
 
-enum { MOVED = 16 << 20, PIECE = 1 << 20, TIMES = 4 };
+enum { MOVED = 4 << 20, PIECE = 1 << 18, TIMES = 4 };
 
 static struct ibv_mr *moved(const char *node, int direct)
 {
@@ -236,6 +236,8 @@ int main(int argc, char **argv)
 	if (argc == 4 && !strcmp(argv[2], "move")) {
 		load();
 		open_first_device();
+		/* Slow links are no reason to send again. */
+		ack_timeout = 20;
 		pair = new_pair(IBV_QPT_RC);
 		move(argv[1], !strcmp(argv[3], "direct"));
 		return 0;

@@ -8,9 +8,12 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const RELEASE: &str = "trixie";
-const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils";
+const PACKAGES: &str =
+    "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,python3-pyverbs";
 /// What one call of debootstrap may take.
 const LIMIT: &str = "300";
+/// Folder in the root with rdma-core's own suite, the Python package `tests`.
+const SUITE: &str = "usr/share/suite";
 /// Files that no program needs.
 const SPARE: &str = "var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man usr/share/locale";
 
@@ -30,6 +33,16 @@ pub fn next_debian() -> Result<PathBuf, String> {
     // Tried once: where there is no network, to find that out may take minutes.
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     MADE.get_or_init(|| make().map_err(|error| format!("no Debian {RELEASE}: {error}"))).clone()
+}
+
+/// Puts a Python package beside rdma-core's own suite in such a root, for its tests to import; gives the suite's folder there.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn beside_suite(root: &Path, package: &Path) -> PathBuf {
+    let copied = Command::new("cp").arg("-r").arg(package).arg(root.join(SUITE)).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{} is copied", package.display());
+    Path::new("/").join(SUITE)
 }
 
 fn make() -> std::io::Result<PathBuf> {
@@ -54,7 +67,9 @@ fn make() -> std::io::Result<PathBuf> {
     let unpack =
         "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
     run(Command::new("sh").args(["-c", unpack]).current_dir(&root))?;
-    run(Command::new("sh").args(["-c", &format!("rm -rf {SPARE}")]).current_dir(&root))?;
+    let keep = format!("mkdir {SUITE} && mv usr/share/doc/rdma-core/tests {SUITE}");
+    let tidy = format!("{keep} && gunzip -f {SUITE}/tests/*.gz && rm -rf {SPARE}");
+    run(Command::new("sh").args(["-c", &tidy]).current_dir(&root))?;
     File::create(complete)?;
     Ok(root)
 }

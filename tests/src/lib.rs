@@ -19,7 +19,7 @@ pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
 pub use container::Container;
 pub use counters::Counters;
-pub use debian::next_debian;
+pub use debian::{beside_suite, next_debian};
 pub use meeting::{converse, listening, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};

@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use system::{Counters, Namespace, Run, judged, peerdma, skip};
+use system::{
+    Container, Counters, Namespace, Run, beside_suite, judged, next_debian, pair, peerdma, port,
+    skip,
+};
 
 /// On a machine with GPUs of its own the first beside them.
 const NODE: &str =
@@ -72,7 +76,7 @@ fn moved(how: &str) -> Result<(Counters, f64), String> {
     let counters = Counters::new();
     let run = connectx(program(&format!("move {how}"))?);
     // Slow enough for the links, and not this machine, to say how fast.
-    let run = run.option("--platform").option("grace").option("--pace=0.01");
+    let run = run.option("--platform").option("grace").option("--pace=0.0003");
     let ended = run.env("PEERDMA_COUNTERS", counters.file()).finish().ok();
     let rate = ended.stdout.split(' ').next().and_then(|rate| rate.parse().ok());
     Ok((counters, rate.unwrap_or_else(|| panic!("no rate: {ended}"))))
@@ -90,7 +94,7 @@ fn with_data_direct_no_byte_crosses_a_root_complex_and_it_is_faster() {
         (Err(reason), _) | (_, Err(reason)) => skip!("{reason}"),
     };
     // A packet that is sent again is read again.
-    let bytes_moved = 64 << 20..66 << 20;
+    let bytes_moved = 16 << 20..17 << 20;
     let is_moved = |route: Option<(u64, u64)>| {
         route.is_some_and(|(read, written)| {
             bytes_moved.contains(&read) && bytes_moved.contains(&written)
@@ -103,8 +107,8 @@ fn with_data_direct_no_byte_crosses_a_root_complex_and_it_is_faster() {
     assert!(is_moved(route), "{}", plain.text());
     // Two root complexes, there and back.
     assert!(bytes_moved.contains(&(crossed(&plain) / 4)), "{}", plain.text());
-    // 0.01 of 32 GB/s
-    assert!(plain_rate < 0.32e9, "{plain_rate}");
+    // 0.0003 of 32 GB/s, but for what the first pieces may run ahead
+    assert!(plain_rate < 10e6, "{plain_rate}");
     assert!(direct_rate > 1.3 * plain_rate, "{direct_rate} by Data Direct, {plain_rate} without");
 }
 
@@ -158,4 +162,43 @@ fn who_names_no_function_is_told_how_to_find_one() {
     let host = Namespace::new("data-direct-none");
     let ended = Run::program(peerdma()).args(&["ctl", "unplug", "all"]).within(&host).finish();
     assert!(!ended.succeeded() && ended.stderr.contains("`peerdma ctl` lists them"), "{ended}");
+}
+
+/// rdma-core's own tests of Data Direct (from version 54 on), unmodified. They want CUDA memory; a small module of ours by that
+/// name gives them a software GPU's.
+#[test]
+fn rdma_cores_own_tests_of_data_direct() {
+    let root = match next_debian() {
+        Ok(root) => root,
+        Err(reason) => skip!("{reason}"),
+    };
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
+    beside_suite(&root, &ours.join("bin"));
+    let suite = beside_suite(&root, &ours.join("cuda"));
+    let host = Namespace::new("own-tests");
+    let line = "/usr/bin/python3 tests/run_tests.py --dev peerdma0 --port 1 --gid 0 --gpu 0 -v \
+                tests.test_mlx5_dmabuf";
+    let script = format!("cd {} && PATH=$PWD/bin:$PATH exec {line}", suite.display());
+    let run = connectx(Run::hca("sh -c").arg(script)).env("PYTHONPATH", &suite);
+    let run = run.env("PYTHONDONTWRITEBYTECODE", "1").inside(&Container::of(&root)).within(&host);
+    let ended = run.limit(Duration::from_secs(120)).finish();
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(said.contains("Ran 3 tests") && said.lines().any(|line| line == "OK"), "{said}");
+}
+
+#[test]
+fn programs_settle_on_plain_verbs_of_a_connectx() {
+    if !system::has("ib_write_bw") || !system::has("ucx_perftest") || !system::is_root() {
+        skip!("perftest or UCX is not installed, or namespaces cannot be made");
+    }
+    let host = Namespace::new("connectx");
+    let run = |line: &str| connectx(Run::hca(line)).within(&host).env("UCX_TLS", "rc,ud,self");
+    let info = run("ibv_devinfo").finish().ok().stdout;
+    assert!(info.contains("0x02c9") && info.contains("vendor_part_id:\t\t\t4131"), "{info}");
+    for line in ["ib_write_bw -d peerdma0 -F -n 200", "ucx_perftest -t tag_bw -n 200 -s 65536"] {
+        let port = port();
+        let line = format!("{line} -p {port}");
+        let (_, client) = pair(run(&line), Some(&host), run(&format!("{line} 127.0.0.1")), port);
+        assert!(client.succeeded(), "{line}: {client}");
+    }
 }
