@@ -68,6 +68,7 @@ impl Function for Copier {
             msix: Some(Msix { vectors: 2, bar: 0, table: 0x8000, pending: 0xc000 }),
             vpd: Some(b"\x82\x06\0copier\x78".to_vec()),
             serial: Some(0x0123_4567_89ab_cdef),
+            vendor_registers: 0,
             ats: false,
             acs: false,
         }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use umem::DmaSpace;
 use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity};
 
+/// Of the firmware's gateway to its address spaces, of which we have none: control, counter, semaphore, address, data.
+/// Its driver finds that no space is supported, as the control register's status stays 0.
+const GATEWAY_REGISTERS: u8 = 20;
 /// Infiniband controller.
 const CLASS_INFINIBAND: u32 = 0x02_0700;
 
@@ -34,6 +37,7 @@ impl Function for ConnectX {
             },
             bars: [Some(bar), None, None, None, None, None],
             msix: Some(Msix { vectors: VECTORS, bar: 0, table: MSIX_TABLE, pending: MSIX_PENDING }),
+            vendor_registers: GATEWAY_REGISTERS,
             serial: Some(self.guid()),
             ..Description::default()
         }

@@ -18,6 +18,7 @@ const POWER: usize = 0x40;
 const VPD: usize = 0x48;
 const MSIX: usize = 0x50;
 const EXPRESS: usize = 0x60;
+const VENDOR: usize = 0xa0;
 const EXTENDED: usize = 0x100;
 
 /// Bit 15 of Device Control: function-level reset (PCIe 7.5.3.4), seen in its upper byte.
@@ -65,6 +66,9 @@ impl Config {
         if description.vpd.is_some() {
             space.capability(0x03, VPD, &mut last);
             space.writable[VPD + 2..VPD + 8].fill(0xff);
+        }
+        if description.vendor_registers > 0 {
+            space.vendor(description.vendor_registers, &mut last);
         }
         space.extended(description);
         space.initial = space.bytes.clone();
@@ -195,6 +199,12 @@ impl Config {
         self.put(EXPRESS + 0x2c, ((1u32 << (SPEED + 1)) - 2).to_le_bytes());
         self.put(EXPRESS + 0x30, (SPEED as u16).to_le_bytes());
         self.allow(EXPRESS + 0x30, [0x0f]);
+    }
+
+    fn vendor(&mut self, registers: u8, last: &mut usize) {
+        self.capability(0x09, VENDOR, last);
+        self.put(VENDOR + 2, [4 + registers]);
+        self.writable[VENDOR + 4..][..registers.into()].fill(0xff);
     }
 
     /// Extended capabilities, one behind the other from 0x100 on.

@@ -68,6 +68,9 @@ pub struct Description {
     pub msix: Option<Msix>,
     /// Vital product data as PCI 2.2 appendix I lays it out (resources and their end tag), up to 32 KiB.
     pub vpd: Option<Vec<u8>>,
+    /// Bytes of registers in a vendor-specific capability (PCI 3.0, 6.7) that only remember what is written, up to 64; 0 for no
+    /// such capability.
+    pub vendor_registers: u8,
     /// Device serial number (extended capability 3), an EUI-64.
     pub serial: Option<u64>,
     /// Whether it says that it can translate addresses (ATS, extended capability 15).
@@ -123,6 +126,9 @@ pub enum DescriptionError {
     /// The vital product data.
     #[error("vital product data is limited to 32 KiB")]
     Vpd,
+    /// The vendor-specific capability.
+    #[error("a vendor-specific capability is limited to 64 bytes of registers")]
+    Vendor,
 }
 
 impl Msix {
@@ -167,6 +173,9 @@ impl Description {
         }
         if self.vpd.as_ref().is_some_and(|vpd| vpd.len() > 1 << 15) {
             return Err(DescriptionError::Vpd);
+        }
+        if self.vendor_registers > 64 {
+            return Err(DescriptionError::Vendor);
         }
         Ok(())
     }

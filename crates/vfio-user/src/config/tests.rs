@@ -15,6 +15,7 @@ fn description() -> Description {
         bars: [Some(bar), None, None, None, None, None],
         msix: Some(Msix { vectors: 64, bar: 0, table: 0x2000, pending: 0x3000 }),
         vpd: Some(b"\x82\x05\0hello\x78".to_vec()),
+        vendor_registers: 20,
         serial: Some(0x1122_3344_5566_7788),
         ats: true,
         acs: true,
@@ -69,7 +70,7 @@ fn walk_extended(config: &Config) -> Vec<u16> {
 #[test]
 fn capabilities_are_those_asked_for() {
     let full = Config::new(&description());
-    assert_eq!(walk(&full), [0x01, 0x11, 0x10, 0x03]);
+    assert_eq!(walk(&full), [0x01, 0x11, 0x10, 0x03, 0x09]);
     assert_eq!(walk_extended(&full), [0x03, 0x0d, 0x0f]);
     assert_eq!((word(&full, 0x104), word(&full, 0x108)), (0x5566_7788, 0x1122_3344));
     let bare = Config::new(&Description { ats: true, ..Description::default() });
@@ -120,4 +121,14 @@ fn nothing_lies_past_the_end() {
     config.write(LEN - 4, &[9; 8]);
     config.read(usize::MAX, &mut bytes);
     config.write(usize::MAX, &bytes);
+}
+
+#[test]
+fn vendor_registers_remember() {
+    let mut config = Config::new(&description());
+    assert_eq!(word(&config, VENDOR) & 0x00ff_00ff, 24 << 16 | 9);
+    config.write(VENDOR + 4, &[0xff; 32]);
+    assert_eq!((word(&config, VENDOR + 20), word(&config, VENDOR + 24)), (u32::MAX, 0));
+    config.reset();
+    assert_eq!(word(&config, VENDOR + 20), 0);
 }
