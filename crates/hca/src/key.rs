@@ -233,6 +233,10 @@ pub struct Mkey {
     pub access: Access,
     /// The memory.
     pub umem: Arc<Umem>,
+    /// Only peers of this queue pair may use it.
+    pub qpn: Option<u32>,
+    /// Peers may invalidate it, which revokes its memory.
+    pub invalidated_by_peers: bool,
 }
 
 /// What a place of the table holds.
@@ -302,7 +306,7 @@ impl KeyTable {
     /// # Errors
     /// [`Error::NoMemory`] when the device has no key left.
     pub fn insert(&self, pd: PdId, umem: Arc<Umem>, iova: u64, access: Access) -> Result<u32> {
-        self.install(Entry::Region { mkey: Mkey { pd, iova, access, umem }, windows: 0 })
+        self.install(Entry::Region { mkey: Mkey::new(pd, iova, access, umem), windows: 0 })
     }
 
     /// The same, with the low 8 bits of the key as the front end wants them.
@@ -345,6 +349,18 @@ impl KeyTable {
             Some(Entry::Region { mkey, .. }) => Ok(std::mem::replace(mkey, new)),
             _ => Err(Error::Invalid("no such key")),
         }
+    }
+
+    /// The same, and the low 8 bits of the key become `tag`; the number that it has then.
+    ///
+    /// # Errors
+    /// As [`KeyTable::replace`].
+    pub fn replace_tagged(&self, key: u32, tag: u8, new: Mkey) -> Result<(u32, Mkey)> {
+        let old = self.replace(key, new)?;
+        if let Some(slot) = self.write().slots.get_mut((key >> 8) as usize) {
+            slot.tag = tag;
+        }
+        Ok((key & !0xff | u32::from(tag), old))
     }
 
     /// Removes the key of a registration and revokes its memory; returns once no access through it is in progress. Windows
@@ -432,6 +448,7 @@ impl KeyTable {
     ) -> std::result::Result<MemRef, KeyError> {
         let table = self.read();
         match table.find(key) {
+            Some(Entry::Region { mkey, .. }) if !mkey.is_open_to(qpn) => Err(KeyError::NotBound),
             Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
             Some(Entry::Window(window)) => window.resolve(pd, qpn, va, len, access),
             Some(Entry::Crossing(crossing)) => {
@@ -471,6 +488,16 @@ impl KeyTable {
 const BOUND: Error = Error::Busy("memory windows are bound to the region");
 
 impl Mkey {
+    /// A key of a registration: open to every queue pair of its domain, and only its owner ends it.
+    pub fn new(pd: PdId, iova: u64, access: Access, umem: Arc<Umem>) -> Mkey {
+        Mkey { pd, iova, access, umem, qpn: None, invalidated_by_peers: false }
+    }
+
+    /// Whether peers of `qpn` may use it.
+    pub(crate) fn is_open_to(&self, qpn: u32) -> bool {
+        self.qpn.is_none_or(|own| own == qpn)
+    }
+
     pub(crate) fn resolve(
         &self,
         pd: PdId,

@@ -89,7 +89,7 @@ impl Mr {
         access: Access,
     ) -> Result<Arc<Mr>> {
         settle(device, &umem, access);
-        let mkey = Mkey { pd: pd.id(), iova, access, umem };
+        let mkey = Mkey::new(pd.id(), iova, access, umem);
         let key = device.keys().insert(mkey.pd, mkey.umem.clone(), iova, access)?;
         device.directory().publish_key(key, &mkey);
         pd.add_user();
@@ -105,7 +105,7 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Arc<Mr> {
-        device.directory().publish_key(key, &Mkey { pd: pd.id(), iova, access, umem });
+        device.directory().publish_key(key, &Mkey::new(pd.id(), iova, access, umem));
         pd.add_user();
         Arc::new(Mr { device, key, ksm: Some(ksm), pd: Mutex::new(pd.clone()) })
     }

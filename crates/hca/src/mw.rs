@@ -247,7 +247,15 @@ impl KeyTable {
         let window = match table.find_mut(key) {
             Some(Entry::Window(window)) => window,
             Some(Entry::Indirect(indirect)) => return indirect.invalidate(pd, by_peer),
-            Some(Entry::Region { mkey, .. }) if mkey.pd == pd => return Err(KeyError::Denied),
+            Some(Entry::Region { mkey, .. }) if mkey.pd == pd => {
+                if !by_peer || !mkey.invalidated_by_peers || !mkey.is_open_to(qpn) {
+                    return Err(KeyError::Denied);
+                }
+                let umem = mkey.umem.clone();
+                drop(table);
+                umem.revoke();
+                return Ok(());
+            }
             Some(Entry::Crossing(crossing)) if crossing.pd == pd => return Err(KeyError::Denied),
             Some(_) => return Err(KeyError::ForeignPd),
             None => return Err(KeyError::Unknown),

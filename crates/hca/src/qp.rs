@@ -10,7 +10,9 @@ use crate::rss::Rss;
 use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
-use crate::transport::{Cx, Fill, Init, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx};
+use crate::transport::{
+    CustomWork, Cx, Fill, Init, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx,
+};
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
 use link::{Batch, FrameBatch, FramePort, ip_of_gid};
@@ -37,6 +39,8 @@ pub struct QpInit {
     pub srq: Option<Arc<Srq>>,
     /// Receives come from a queue of its own that the front end keeps.
     pub receives: Option<Arc<dyn SharedReceive>>,
+    /// Does what only the front end knows ([`SendOp::Custom`]).
+    pub custom: Option<Arc<dyn CustomWork>>,
     /// It is QP 1 to its peers, of datagrams only.
     pub general_services: bool,
     /// Queue sizes wanted.
@@ -119,6 +123,7 @@ impl Qp {
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
             srq,
+            custom: init.custom.clone(),
             xrcd: init.xrcd.as_ref().map(|xrcd| xrcd.id()),
             window_bytes: device.window_bytes(),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
@@ -665,6 +670,7 @@ mod tests {
             xrcd: None,
             srq: None,
             receives: None,
+            custom: None,
             general_services: false,
             cap,
             sq_sig_all: true,

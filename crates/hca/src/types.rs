@@ -218,6 +218,8 @@ pub enum SendOp {
     },
     /// Invalidate a local key.
     LocalInvalidate(u32),
+    /// Something that only the front end knows: its `CustomWork` does it once everything before is complete.
+    Custom(u64),
     /// Bind a memory window.
     BindMw(Bind),
     /// Lay out an indirect key.

@@ -59,6 +59,7 @@ impl End {
             xrcd: None,
             srq: None,
             receives: None,
+            custom: None,
             general_services: false,
             cap,
             sq_sig_all: true,

@@ -127,6 +127,15 @@ pub trait SharedReceive: Send + Sync {
     }
 }
 
+/// Does what only a front end knows ([`SendOp::Custom`]).
+pub trait CustomWork: Send + Sync {
+    /// Does what `token` stands for, with a QP's lock held: it may touch memory and keys, but must not wait for other QPs.
+    ///
+    /// # Errors
+    /// The status that the request completes with; the QP ends.
+    fn perform(&self, token: u64) -> Result<(), WcStatus>;
+}
+
 /// A shared receive queue with a completion queue of its own.
 pub trait OwnCompletions: SharedReceive {
     /// A completion of one of its requests.

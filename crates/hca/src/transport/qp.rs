@@ -7,13 +7,14 @@ use super::responder::{Responder, abandon, blank};
 use super::send::{Wqe, vendor};
 use super::state::reset_attr;
 use super::timing::ack_wait;
-use super::{Counter, Cx, Rx};
+use super::{Counter, CustomWork, Cx, Rx};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
 use crate::slots::{self, Fifo, QueueMemory, SendSlots};
 use crate::types::*;
 use crate::xrc::XrcdId;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Psn;
 
@@ -33,6 +34,8 @@ pub struct Init {
     pub sq_sig_all: bool,
     /// Receives come from here instead of an own queue.
     pub srq: Option<SharedQueue>,
+    /// Does [`SendOp::Custom`]; without it there is none.
+    pub custom: Option<Arc<dyn CustomWork>>,
     /// Receives come from any queue of this domain.
     pub xrcd: Option<XrcdId>,
     /// What the link's buffers bear in flight, in bytes.
@@ -51,6 +54,7 @@ pub struct Transport {
     pub(super) kind: QpType,
     pub(super) qpn: u32,
     pub(super) name: u32,
+    pub(super) custom: Option<Arc<dyn CustomWork>>,
     pub(super) pd: PdId,
     pub(super) cap: QpCap,
     sq_sig_all: bool,
@@ -93,6 +97,7 @@ impl Transport {
             kind: init.qp_type,
             qpn: init.qpn,
             name: init.name,
+            custom: init.custom,
             pd: init.pd,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
@@ -185,11 +190,12 @@ impl Transport {
                     | SendOp::WriteImm(..)
                     | SendOp::LocalInvalidate(_)
                     | SendOp::BindMw(_)
+                    | SendOp::Custom(_)
             ),
             (QpType::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
             (QpType::RawPacket, op) => matches!(op, SendOp::Send),
         };
-        if !offered {
+        if !offered || (matches!(wr.op, SendOp::Custom(_)) && self.custom.is_none()) {
             return Err(Error::Invalid("the service does not offer the operation"));
         }
         if wr.flags.contains(SendFlags::IP_CSUM) || !SendFlags::all().contains(wr.flags) {

@@ -292,7 +292,7 @@ impl Transport {
         if index != 0 {
             return Step::Wait;
         }
-        match self.req.queue[0].change_key(cx.keys, (self.pd, self.qpn)) {
+        match self.req.queue[0].change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref()) {
             Ok(()) => {
                 self.complete_oldest(cx);
                 Step::Moved
@@ -428,7 +428,7 @@ impl Transport {
                     return;
                 }
                 let outcome = if wqe.is_local() {
-                    wqe.change_key(cx.keys, (self.pd, self.qpn))
+                    wqe.change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref())
                 } else {
                     wqe.resolve(cx.keys, self.pd)
                 };

@@ -1,5 +1,6 @@
 //! One send request on its way: where its bytes are, which PSNs it takes, how far it is.
 
+use super::CustomWork;
 use super::executor::total_length;
 use super::rendezvous::Offload;
 use super::window::request_cost;
@@ -239,8 +240,8 @@ impl Wqe {
 
     /// Changes a key here and tells the peer nothing.
     pub(super) fn is_local(&self) -> bool {
-        use SendOp::{BindMw, ConfigureKey, LocalInvalidate};
-        matches!(self.wr.op, LocalInvalidate(_) | BindMw(_) | ConfigureKey(_))
+        use SendOp::{BindMw, ConfigureKey, Custom, LocalInvalidate};
+        matches!(self.wr.op, LocalInvalidate(_) | BindMw(_) | ConfigureKey(_) | Custom(_))
     }
 
     /// Does what [`Wqe::is_local`] is about. `Err` is the status it fails with.
@@ -248,8 +249,13 @@ impl Wqe {
         &self,
         keys: &KeyTable,
         who: (PdId, u32),
+        custom: Option<&dyn CustomWork>,
     ) -> Result<(), (WcStatus, u32)> {
         match &self.wr.op {
+            SendOp::Custom(token) => match custom {
+                Some(custom) => custom.perform(*token).map_err(|status| (status, vendor::NONE)),
+                None => Err((WcStatus::LocQpOpErr, vendor::NONE)),
+            },
             SendOp::LocalInvalidate(key) => keys
                 .invalidate(who, *key)
                 .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
@@ -321,7 +327,7 @@ impl Wqe {
             SendOp::Read(_) => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            SendOp::LocalInvalidate(_) => WcOpcode::LocalInv,
+            SendOp::LocalInvalidate(_) | SendOp::Custom(_) => WcOpcode::LocalInv,
             SendOp::BindMw(_) => WcOpcode::BindMw,
             SendOp::ConfigureKey(_) => WcOpcode::ConfigureKey,
             SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,

@@ -300,6 +300,7 @@ impl Node {
         };
         let init = Init {
             name: qpn,
+            custom: None,
             qp_type,
             qpn,
             pd: PD,
