@@ -10,6 +10,7 @@ use crate::port;
 use crate::queue::Command;
 use crate::{create, eq, query, work_queue};
 use hca::DeviceAttr;
+use std::sync::Arc;
 
 const OPCODE: Field = Field::new(0x0, 16);
 const OP_MOD: Field = Field::new(0x30, 16);
@@ -60,7 +61,7 @@ impl Commands {
     }
 
     /// Executes a command; gives its whole answer.
-    pub(crate) fn run(&mut self, shared: &Shared, command: &Command) -> Vec<u8> {
+    pub(crate) fn run(&mut self, shared: &Arc<Shared>, command: &Command) -> Vec<u8> {
         let mut output = vec![0; HEAD_LEN];
         match self.execute(shared, &command.input) {
             Ok(answer) => output.extend(answer),
@@ -71,7 +72,7 @@ impl Commands {
         output
     }
 
-    fn execute(&mut self, shared: &Shared, input: &[u8]) -> Answer {
+    fn execute(&mut self, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let op_mod = OP_MOD.get(input) as u16;
         match OPCODE.get(input) as u16 {
             opcode::ENABLE_HCA
@@ -118,7 +119,7 @@ impl Commands {
         }
     }
 
-    fn execute_on_objects(&mut self, opcode: u16, shared: &Shared, input: &[u8]) -> Answer {
+    fn execute_on_objects(&mut self, opcode: u16, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let object = OBJECT.get32(input);
         match opcode {
             opcode::ALLOC_PD => create::pd(self, shared),

@@ -4,11 +4,12 @@ use crate::caps::{LOG_MAX_PDS, LOG_MAX_XRCDS};
 use crate::command::{Commands, done, number};
 use crate::cq::Cq;
 use crate::function::Shared;
-use crate::mkey::NewKey;
+use crate::mkey::KeyObject;
 use crate::objects::{CqPair, QpPair, SrqPair};
 use crate::opcode::{Answer, Status};
 use crate::qp::{self, Purpose, Queues, Receives};
 use crate::srq::{self, Srq};
+use crate::umr::Waiting;
 use hca::{QpCap, QpInit, QpType, SrqKind, XrcSrq, XrcdInit};
 use std::sync::Arc;
 
@@ -41,17 +42,14 @@ pub(crate) fn dealloc_xrcd(commands: &mut Commands, shared: &Shared, xrcdn: u32)
 }
 
 pub(crate) fn mkey(shared: &Shared, input: &[u8]) -> Answer {
-    let new = NewKey::parse(&*shared.bus, input)?;
-    let pd = shared.objects.pds.get(new.pd)?.id();
-    let tag = new.tag;
-    let key = shared.hca.keys().insert_tagged(tag, new.mkey(pd))?;
-    shared.objects.mkeys.insert(key >> 8, key);
-    number(key >> 8)
+    let object = KeyObject::create(shared, input)?;
+    let index = object.key() >> 8;
+    shared.objects.mkeys.insert(index, Arc::new(object));
+    number(index)
 }
 
 pub(crate) fn destroy_mkey(shared: &Shared, index: u32) -> Answer {
-    let key = shared.objects.mkeys.remove(index)?;
-    shared.hca.keys().remove(key, || ())?;
+    shared.objects.mkeys.remove(index)?.destroy(shared)?;
     done()
 }
 
@@ -116,7 +114,7 @@ pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
     done()
 }
 
-pub(crate) fn qp(shared: &Shared, input: &[u8]) -> Answer {
+pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let objects = &shared.objects;
     let queues = Arc::new(Queues::new(&*shared.bus, input)?);
     let pd = match queues.purpose {
@@ -150,6 +148,7 @@ pub(crate) fn qp(shared: &Shared, input: &[u8]) -> Answer {
         max_inline_data: limits.max_inline_data,
     };
     let own = queues.receives == Receives::Own && !xrc;
+    let waiting = Arc::new(Waiting::new(shared, pd.id()));
     let init = QpInit {
         qp_type: service,
         send_cq: send_cq.as_ref().map(|cq| cq.back.clone()),
@@ -157,6 +156,7 @@ pub(crate) fn qp(shared: &Shared, input: &[u8]) -> Answer {
         xrcd,
         srq,
         receives: own.then(|| queues.clone() as _),
+        custom: Some(waiting.clone()),
         general_services: queues.purpose == Purpose::GeneralServices,
         cap,
         sq_sig_all: false,
@@ -166,7 +166,7 @@ pub(crate) fn qp(shared: &Shared, input: &[u8]) -> Answer {
     shared.hca.check_qp(&init)?;
     let back = shared.hca.create_qp(&pd, init)?;
     let qpn = back.number();
-    let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front));
+    let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), waiting);
     objects.qps.insert(qpn, Arc::new(pair));
     number(qpn)
 }

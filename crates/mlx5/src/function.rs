@@ -12,6 +12,7 @@ use crate::port::Port;
 use crate::qp;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::send;
+use hca::key::PdId;
 use hca::{AsyncEvent, Device, EventSink, EventSource, EventType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) eqs: Arc<Eqs>,
     pub(crate) objects: Objects,
     pub(crate) port: Port,
+    /// A domain that no object is in.
+    pub(crate) no_pd: PdId,
 }
 
 /// Tells the driver of the HCA's events.
@@ -93,7 +96,10 @@ impl ConnectX {
         hca.set_event_sink(Arc::new(Events(eqs.clone())));
         let port = Port::new(hca.attr().node_guid, hca.slot());
         let commands = Commands::new(hca.attr());
-        let shared = Arc::new(Shared { hca, bus, eqs, objects: Objects::default(), port });
+        // Keys that are not in use are in it; a device that is lost has none in use.
+        let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
+        let objects = Objects::default();
+        let shared = Arc::new(Shared { hca, bus, eqs, objects, port, no_pd });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),

@@ -33,6 +33,8 @@ mod queue;
 mod request;
 mod send;
 mod srq;
+mod translation;
+mod umr;
 mod work_queue;
 mod wqe;
 

@@ -1,175 +1,219 @@
-//! Memory keys (PRM "Memory Key Context" `mkc`): what a driver says of a region, as the HCA's keys take it.
-//!
-//! A key's translation is a [`DmaSpace`] of its own: addresses count from the key's first byte, and it finds the page of
-//! guest memory. So the HCA needs to know nothing of page lists.
+//! Memory keys (PRM "Memory Key Context" `mkc`): what a driver says of a region, as the HCA's keys take it. The context is kept
+//! as the driver gave it; a request that changes some of its fields (UMR) changes them there, and the HCA's key follows.
 
 use crate::bits::Field;
-use crate::bus::Bus;
+use crate::function::Shared;
 use crate::opcode::Status;
+use crate::translation::{MAX_ENTRIES, Mode, Translation};
 use hca::Access;
 use hca::key::{Mkey, PdId};
-use std::sync::Arc;
-use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use umem::{DmaSpace, Segment, Umem};
 
-/// Bytes of `create_mkey_in` before the translation.
-const CREATE_LEN: usize = 0x110;
-const CONTEXT_BIT: usize = 0x80;
-const FREE: Field = Field::new(0x1, 1).at(CONTEXT_BIT);
-const ACCESS_MODE_HIGH: Field = Field::new(0x3, 3).at(CONTEXT_BIT);
-const ACCESS_MODE_LOW: Field = Field::new(0x16, 2).at(CONTEXT_BIT);
-const ATOMIC: Field = Field::new(0x11, 1).at(CONTEXT_BIT);
-const REMOTE_WRITE: Field = Field::new(0x12, 1).at(CONTEXT_BIT);
-const REMOTE_READ: Field = Field::new(0x13, 1).at(CONTEXT_BIT);
-const LOCAL_WRITE: Field = Field::new(0x14, 1).at(CONTEXT_BIT);
-const TAG: Field = Field::new(0x38, 8).at(CONTEXT_BIT);
-const LENGTH_64: Field = Field::new(0x60, 1).at(CONTEXT_BIT);
-const PD: Field = Field::new(0x68, 24).at(CONTEXT_BIT);
-const START: Field = Field::new(0x80, 64).at(CONTEXT_BIT);
-const LEN: Field = Field::new(0xc0, 64).at(CONTEXT_BIT);
-const LOG_PAGE_SIZE: Field = Field::new(0x1db, 5).at(CONTEXT_BIT);
-/// Units of 16 bytes that follow: two page addresses each.
-const TRANSLATION_OCTOWORDS: Field = Field::new(0x300, 32);
+/// Bytes of a context.
+pub(crate) const CONTEXT_LEN: usize = 64;
+/// Where `create_mkey_in` has it, and where the translation follows.
+const CONTEXT: std::ops::Range<usize> = 16..16 + CONTEXT_LEN;
+const LIST: usize = 0x110;
+/// Units of 16 bytes that follow in the command.
+const OCTOWORDS: Field = Field::new(0x300, 32);
 
-const MODE_PHYSICAL: u64 = 0;
-const MODE_PAGES: u64 = 1;
+const FREE: Field = Field::new(0x1, 1);
+const ACCESS_MODE_HIGH: Field = Field::new(0x3, 3);
+const UMR_ENABLED: Field = Field::new(0x10, 1);
+const ATOMIC: Field = Field::new(0x11, 1);
+const REMOTE_WRITE: Field = Field::new(0x12, 1);
+const REMOTE_READ: Field = Field::new(0x13, 1);
+const LOCAL_WRITE: Field = Field::new(0x14, 1);
+const LOCAL_READ: Field = Field::new(0x15, 1);
+const ACCESS_MODE_LOW: Field = Field::new(0x16, 2);
+const QPN: Field = Field::new(0x20, 24);
+const TAG: Field = Field::new(0x38, 8);
+const LENGTH_64: Field = Field::new(0x60, 1);
+const REMOTE_INVALIDATE: Field = Field::new(0x67, 1);
+const PD: Field = Field::new(0x68, 24);
+const START: Field = Field::new(0x80, 64);
+const LEN: Field = Field::new(0xc0, 64);
+/// Units of 16 bytes that the key's list may have.
+const CAPACITY: Field = Field::new(0x1a0, 32);
+const LOG_PAGE_SIZE: Field = Field::new(0x1db, 5);
 
-/// Memory under a key, by offset.
-enum Translation {
-    /// The machine's addresses from `start` on.
-    Physical { start: u64 },
-    /// Pages of 2^`shift` bytes; the key begins `first` bytes into the first.
-    Pages { shift: u32, first: u64, pages: Box<[u64]> },
-}
+/// Open to every queue pair.
+const ANY_QP: u32 = 0xff_ffff;
 
-/// A key's memory as a space of its own.
-struct MkeySpace {
-    memory: Arc<dyn DmaSpace>,
-    translation: Translation,
-}
+/// Fields that a request may change, by the bit of its mask (`MLX5_MKEY_MASK_*`).
+const CHANGEABLE: [(u64, &[Field]); 12] = [
+    (1 << 0, &[LEN, LENGTH_64]),
+    (1 << 1, &[LOG_PAGE_SIZE]),
+    (1 << 6, &[START]),
+    (1 << 7, &[PD]),
+    (1 << 8, &[REMOTE_INVALIDATE]),
+    (1 << 13, &[TAG]),
+    (1 << 14, &[QPN]),
+    (1 << 17, &[LOCAL_READ]),
+    (1 << 18, &[LOCAL_WRITE]),
+    (1 << 19, &[REMOTE_READ]),
+    (1 << 20, &[REMOTE_WRITE]),
+    (1 << 21, &[ATOMIC]),
+];
+const MASK_FREE: u64 = 1 << 29;
 
-impl MkeySpace {
-    /// Address of the byte at `offset`, and how many bytes follow it there at least.
-    fn locate(&self, offset: u64) -> Result<(u64, u64), AccessError> {
-        match &self.translation {
-            Translation::Physical { start } => {
-                Ok((start.checked_add(offset).ok_or(AccessError::OutOfRange)?, u64::MAX))
-            }
-            Translation::Pages { shift, first, pages } => {
-                let at = offset.checked_add(*first).ok_or(AccessError::OutOfRange)?;
-                let mut index = usize::try_from(at >> shift).unwrap_or(usize::MAX);
-                let page = *pages.get(index).ok_or(AccessError::OutOfRange)?;
-                let size = 1u64 << shift;
-                let within = at & (size - 1);
-                let mut room = size - within;
-                // Neighbours are accessed at once, up to what a packet has.
-                let mut end = page.wrapping_add(size);
-                while room < 4096 && pages.get(index + 1) == Some(&end) {
-                    room += size;
-                    index += 1;
-                    end = end.wrapping_add(size);
-                }
-                Ok((page.checked_add(within).ok_or(AccessError::OutOfRange)?, room))
-            }
-        }
-    }
-
-    fn pieces(
-        &self,
-        offset: u64,
-        len: usize,
-        mut each: impl FnMut(u64, usize, usize) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
-        let mut from = 0;
-        while from < len {
-            let at = offset.checked_add(from as u64).ok_or(AccessError::OutOfRange)?;
-            let (addr, room) = self.locate(at)?;
-            let piece = usize::try_from(room).map_or(len - from, |room| room.min(len - from));
-            each(addr, from, from + piece)?;
-            from += piece;
-        }
-        Ok(())
-    }
-}
-
-impl DmaSpace for MkeySpace {
-    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.pieces(addr, dst.len(), |at, from, to| self.memory.read(at, &mut dst[from..to]))
-    }
-
-    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.pieces(addr, src.len(), |at, from, to| self.memory.write(at, &src[from..to]))
-    }
-
-    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        let (at, room) = self.locate(addr)?;
-        if room < 8 || !at.is_multiple_of(8) {
-            return Err(AccessError::OutOfRange);
-        }
-        self.memory.atomic(at, op)
-    }
-}
-
-/// What `create_mkey_in` describes.
-pub(crate) struct NewKey {
-    /// The low 8 bits of the key.
-    pub(crate) tag: u8,
-    /// Protection domain, as its number.
-    pub(crate) pd: u32,
-    start: u64,
-    access: Access,
+struct State {
+    context: [u8; CONTEXT_LEN],
+    /// The whole key.
+    key: u32,
+    /// What the HCA has under it now.
     umem: Arc<Umem>,
 }
 
-impl NewKey {
-    pub(crate) fn parse(bus: &dyn Bus, input: &[u8]) -> Result<NewKey, Status> {
-        let mode = ACCESS_MODE_HIGH.get(input) << 2 | ACCESS_MODE_LOW.get(input);
-        if FREE.is_set(input) {
-            // Keys without memory are filled by UMR, which no capability promises.
-            return Err(Status::BadParameter);
-        }
-        let start = START.get(input);
-        let len = if LENGTH_64.is_set(input) { u64::MAX } else { LEN.get(input) };
-        let translation = match mode {
-            MODE_PHYSICAL => Translation::Physical { start },
-            MODE_PAGES => pages(input, start, len)?,
+/// A key.
+pub(crate) struct KeyObject {
+    translation: Arc<Translation>,
+    state: Mutex<State>,
+}
+
+/// What a request does to a key.
+pub(crate) struct Change {
+    /// Which fields of `context` are meant.
+    pub(crate) mask: u64,
+    pub(crate) context: [u8; CONTEXT_LEN],
+    /// First byte of the list that is written, and what.
+    pub(crate) list: Option<(u64, Vec<u8>)>,
+    /// The key must be free, or must not be.
+    pub(crate) free: Option<bool>,
+}
+
+impl KeyObject {
+    /// As `create_mkey_in` describes it.
+    pub(crate) fn create(shared: &Shared, input: &[u8]) -> Result<KeyObject, Status> {
+        let context = input.get(CONTEXT).and_then(|bytes| bytes.try_into().ok());
+        let context: [u8; CONTEXT_LEN] = context.ok_or(Status::BadInputLength)?;
+        let mode = match ACCESS_MODE_HIGH.get(&context) << 2 | ACCESS_MODE_LOW.get(&context) {
+            0 => Mode::Physical,
+            1 => Mode::Pages,
+            2 => Mode::Keys,
             _ => return Err(Status::BadParameter),
         };
-        let access = access(input);
-        let space = Arc::new(MkeySpace { memory: bus.memory(), translation });
-        let route = Arc::new(pcie::Route::local());
-        let segment = Segment { space, addr: 0, len, route };
-        // What may be written the key's rights say.
-        let umem = Umem::from_segments(vec![segment], true);
-        Ok(NewKey { tag: TAG.get(input) as u8, pd: PD.get32(input), start, access, umem })
+        let octowords = OCTOWORDS.get(input);
+        let capacity = match mode {
+            Mode::Physical => 0,
+            mode => CAPACITY.get(&context).max(octowords) * 16 / mode.entry_len(),
+        };
+        if capacity > MAX_ENTRIES {
+            return Err(Status::Limits);
+        }
+        let pd = pd_of(shared, &context)?;
+        let memory = shared.bus.memory();
+        let weak = Arc::downgrade(&shared.hca);
+        let translation = Arc::new(Translation::new(memory, weak, mode, capacity, pd));
+        let bytes = usize::try_from(octowords * 16).unwrap_or(usize::MAX);
+        let list = input.get(LIST..).unwrap_or_default();
+        let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
+        translation.store(0, list, false).map_err(|_| Status::BadParameter)?;
+        let mkey = mkey(&translation, &context, pd)?;
+        let umem = mkey.umem.clone();
+        let key = shared.hca.keys().insert_tagged(TAG.get(&context) as u8, mkey)?;
+        Ok(KeyObject { translation, state: Mutex::new(State { context, key, umem }) })
     }
 
-    pub(crate) fn mkey(self, pd: PdId) -> Mkey {
-        Mkey { pd, iova: self.start, access: self.access, umem: self.umem }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole key, as it is now.
+    pub(crate) fn key(&self) -> u32 {
+        self.state().key
+    }
+
+    /// Bytes of an entry of its list.
+    pub(crate) fn entry_len(&self) -> u64 {
+        self.translation.mode().entry_len()
+    }
+
+    /// Changes the key; accesses under what it was have ended when this returns.
+    pub(crate) fn change(&self, shared: &Shared, change: &Change) -> Result<(), Status> {
+        let mut state = self.state();
+        let free = FREE.is_set(&state.context) || state.umem.is_revoked();
+        if !UMR_ENABLED.is_set(&state.context) || change.free.is_some_and(|wanted| wanted != free) {
+            return Err(Status::BadResourceState);
+        }
+        if let Some((at, bytes)) = &change.list {
+            let (len, at) = (self.entry_len().max(1), *at);
+            if !at.is_multiple_of(len) {
+                return Err(Status::BadParameter);
+            }
+            self.translation.store(at / len, bytes, true).map_err(|_| Status::BadParameter)?;
+        }
+        if change.mask == 0 {
+            return Ok(());
+        }
+        let mut context = state.context;
+        FREE.set(&mut context, free.into());
+        for (bit, fields) in CHANGEABLE {
+            if change.mask & bit != 0 {
+                fields.iter().for_each(|field| field.set(&mut context, field.get(&change.context)));
+            }
+        }
+        if change.mask & MASK_FREE != 0 {
+            FREE.set(&mut context, FREE.get(&change.context));
+        }
+        let pd = pd_of(shared, &context)?;
+        let new = mkey(&self.translation, &context, pd)?;
+        let umem = new.umem.clone();
+        let tag = TAG.get(&context) as u8;
+        let (key, old) = shared.hca.keys().replace_tagged(state.key, tag, new)?;
+        *state = State { context, key, umem };
+        drop(state);
+        old.umem.revoke();
+        Ok(())
+    }
+
+    /// Ends the key; nothing reaches memory through it afterwards.
+    pub(crate) fn destroy(&self, shared: &Shared) -> Result<(), Status> {
+        Ok(shared.hca.keys().remove(self.key(), || ())?)
     }
 }
 
-fn pages(input: &[u8], start: u64, len: u64) -> Result<Translation, Status> {
-    let shift = LOG_PAGE_SIZE.get32(input);
-    if !(12..=31).contains(&shift) {
-        return Err(Status::BadParameter);
+/// The domain that a context names. A key that is not in use may name none.
+fn pd_of(shared: &Shared, context: &[u8]) -> Result<PdId, Status> {
+    match shared.objects.pds.get(PD.get32(context)) {
+        Ok(pd) => Ok(pd.id()),
+        Err(_) if FREE.is_set(context) => Ok(shared.no_pd),
+        Err(status) => Err(status),
     }
-    let list = input.get(CREATE_LEN..).unwrap_or_default();
-    let bytes = usize::try_from(TRANSLATION_OCTOWORDS.get(input) * 16).unwrap_or(usize::MAX);
-    let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
-    // The low bits say whether the page is there, which only on-demand paging asks.
-    let pages: Box<[u64]> = list
-        .chunks_exact(8)
-        .map(|page| u64::from_be_bytes(page.try_into().unwrap_or_default()) & !0xfff)
-        .collect();
-    let first = start & ((1 << shift) - 1);
-    let room = u128::from(pages.len() as u64) << shift;
-    if u128::from(first) + u128::from(len) > room {
-        return Err(Status::BadParameter);
-    }
-    Ok(Translation::Pages { shift, first, pages })
 }
 
-fn access(input: &[u8]) -> Access {
+/// The HCA's key for a context; a free one has no byte.
+fn mkey(translation: &Arc<Translation>, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
+    let start = START.get(context);
+    let free = FREE.is_set(context);
+    let len = match (free, LENGTH_64.is_set(context)) {
+        (true, _) => 0,
+        (false, true) => u64::MAX,
+        (false, false) => LEN.get(context),
+    };
+    let shift = LOG_PAGE_SIZE.get32(context);
+    if !free && translation.mode() == Mode::Pages {
+        let first = if shift < 12 { None } else { Some(start & ((1 << shift) - 1)) };
+        let first = first.ok_or(Status::BadParameter)?;
+        if u128::from(first) + u128::from(len) > translation.room(shift) {
+            return Err(Status::BadParameter);
+        }
+    }
+    translation.place(start, shift.max(12), pd);
+    let space: Arc<dyn DmaSpace> = translation.clone();
+    let route = Arc::new(pcie::Route::local());
+    // What may be written the key's rights say.
+    let umem = Umem::from_segments(vec![Segment { space, addr: 0, len, route }], true);
+    let qpn = QPN.get32(context);
+    Ok(Mkey {
+        qpn: (qpn != ANY_QP && qpn != 0).then_some(qpn),
+        invalidated_by_peers: REMOTE_INVALIDATE.is_set(context),
+        ..Mkey::new(pd, start, access(context), umem)
+    })
+}
+
+fn access(context: &[u8]) -> Access {
     let rights = [
         (LOCAL_WRITE, Access::LOCAL_WRITE),
         (REMOTE_READ, Access::REMOTE_READ),
@@ -178,6 +222,6 @@ fn access(input: &[u8]) -> Access {
     ];
     rights
         .into_iter()
-        .filter(|(field, _)| field.is_set(input))
+        .filter(|(field, _)| field.is_set(context))
         .fold(Access::empty(), |all, (_, right)| all | right)
 }

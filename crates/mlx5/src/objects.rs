@@ -2,9 +2,11 @@
 //! with its own locks held.
 
 use crate::cq::Cq;
+use crate::mkey::KeyObject;
 use crate::opcode::Status;
 use crate::qp::Queues;
 use crate::srq::Srq;
+use crate::umr::Waiting;
 use hca::{AddressHandle, AhAttr, Device, Pd, Xrcd};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -29,6 +31,8 @@ pub(crate) struct QpPair {
     pub(crate) queues: Arc<Queues>,
     pub(crate) back: Arc<hca::Qp>,
     pub(crate) send_cq: Option<Arc<Cq>>,
+    /// Changes of keys that wait for their turn.
+    pub(crate) waiting: Arc<Waiting>,
     /// Of one that only changes memory keys: the HCA's half never leaves RESET.
     pub(crate) state: Mutex<hca::QpState>,
     /// Destinations that datagrams went to.
@@ -39,9 +43,14 @@ pub(crate) struct QpPair {
 const KEPT_HANDLES: usize = 64;
 
 impl QpPair {
-    pub(crate) fn new(queues: Arc<Queues>, back: Arc<hca::Qp>, send_cq: Option<Arc<Cq>>) -> QpPair {
+    pub(crate) fn new(
+        queues: Arc<Queues>,
+        back: Arc<hca::Qp>,
+        send_cq: Option<Arc<Cq>>,
+        waiting: Arc<Waiting>,
+    ) -> QpPair {
         let state = Mutex::new(hca::QpState::Reset);
-        QpPair { queues, back, send_cq, state, handles: Mutex::default() }
+        QpPair { queues, back, send_cq, waiting, state, handles: Mutex::default() }
     }
 
     /// The handle for a destination.
@@ -126,8 +135,8 @@ pub(crate) struct Objects {
     pub(crate) cqs: Table<CqPair>,
     pub(crate) srqs: Table<SrqPair>,
     pub(crate) qps: Table<Arc<QpPair>>,
-    /// By index: the whole key.
-    pub(crate) mkeys: Table<u32>,
+    /// By index.
+    pub(crate) mkeys: Table<Arc<KeyObject>>,
 }
 
 impl Objects {
@@ -140,8 +149,8 @@ impl Objects {
         for pair in self.cqs.take_all() {
             let _ = pair.back.destroy();
         }
-        for key in self.mkeys.take_all() {
-            let _ = device.keys().remove(key, || ());
+        for object in self.mkeys.take_all() {
+            let _ = device.keys().remove(object.key(), || ());
         }
         self.xrcds.take_all();
         self.pds.take_all();

@@ -77,6 +77,9 @@ pub(crate) enum Status {
     /// Beyond a limit.
     #[error("limits exceeded")]
     Limits = 0x8,
+    /// Not in this state of the object.
+    #[error("bad resource state")]
+    BadResourceState = 0x9,
     /// An index beyond a table.
     #[error("bad index")]
     BadIndex = 0xa,

@@ -3,18 +3,23 @@
 use crate::function::Shared;
 use crate::modify::on_subnet;
 use crate::objects::QpPair;
-use crate::qp::{BadQueue, Entry};
+use crate::qp::{BadQueue, Entry, Purpose};
 use crate::request::RequestId;
-use crate::wqe::{self, Malformed};
+use crate::umr;
+use crate::wqe::{self, Control, Malformed};
 use hca::tm::TmInfo;
 use hca::{
-    AttrMask, Completion, CompletionSink, Datagram, Error, QpAttr, QpState, SendWr, WcFlags,
-    WcOpcode, WcStatus,
+    AttrMask, Completion, CompletionSink, Datagram, Error, Payload, QpAttr, QpState, SendOp,
+    SendWr, SgList, WcFlags, WcOpcode, WcStatus,
 };
+use std::sync::PoisonError;
 
 /// The driver rang for queue pair `number`.
 pub(crate) fn doorbell(shared: &Shared, number: u32) {
     let Ok(pair) = shared.objects.qps.get(number) else { return };
+    if pair.queues.purpose == Purpose::MemoryKeys {
+        return change_keys(shared, &pair);
+    }
     let mut entries = Vec::new();
     let drained = pair.queues.drain(|entry| entries.push(entry));
     let mut refused = None;
@@ -40,7 +45,49 @@ pub(crate) fn doorbell(shared: &Shared, number: u32) {
     }
 }
 
+/// The queue pair that only changes keys: its requests are done at once, in order. One that fails ends it, and those behind
+/// it are flushed.
+fn change_keys(shared: &Shared, pair: &QpPair) {
+    let mut entries = Vec::new();
+    let drained = pair.queues.drain(|entry| entries.push(entry));
+    let state = || pair.state.lock().unwrap_or_else(PoisonError::into_inner);
+    for entry in entries {
+        let now = *state();
+        let done = match now {
+            QpState::Rts => umr::parse(&entry.bytes)
+                .map_err(|_| WcStatus::LocQpOpErr)
+                .and_then(|request| request.perform(shared, None).map_err(|_| WcStatus::MwBindErr)),
+            _ => Err(WcStatus::WrFlushErr),
+        };
+        match done {
+            Ok(()) if !Control::parse(&entry.bytes).signaled() => {}
+            Ok(()) => complete(pair, entry.id, WcStatus::Success),
+            Err(status) => {
+                *state() = QpState::Err;
+                complete(pair, entry.id, status);
+            }
+        }
+    }
+    if drained.is_err() {
+        *state() = QpState::Err;
+        complete(pair, RequestId::default(), WcStatus::LocQpOpErr);
+    }
+}
+
 fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Error> {
+    let control = Control::parse(&entry.bytes);
+    if control.opcode == umr::OPCODE {
+        let request = umr::parse(&entry.bytes);
+        let request = request.map_err(|_| Error::Invalid("a change of a key is cut off"))?;
+        return Ok(SendWr {
+            wr_id: entry.id.wr_id(),
+            op: SendOp::Custom(pair.waiting.add(request)),
+            payload: Payload::Gather(SgList::new()),
+            flags: control.send_flags(),
+            datagram: None,
+            xrc_srqn: 0,
+        });
+    }
     let kind = pair.queues.purpose.service();
     let send = wqe::send(kind, &entry.bytes).map_err(|malformed| match malformed {
         Malformed::Opcode(_) => Error::NotSupported("the opcode of a send request"),
@@ -70,10 +117,15 @@ fn fail(pair: &QpPair, id: RequestId) {
     let attr = QpAttr { qp_state: QpState::Err, ..pair.back.query() };
     // From RESET there is no way to the error state, and nothing to flush.
     let _ = pair.back.modify(&attr, AttrMask::STATE);
+    complete(pair, id, WcStatus::LocQpOpErr);
+}
+
+/// A completion that the HCA knows nothing of.
+fn complete(pair: &QpPair, id: RequestId, status: WcStatus) {
     let Some(cq) = &pair.send_cq else { return };
     let completion = Completion {
         wr_id: id.wr_id(),
-        status: WcStatus::LocQpOpErr,
+        status,
         opcode: WcOpcode::Send,
         vendor_err: 0,
         byte_len: 0,
@@ -84,7 +136,7 @@ fn fail(pair: &QpPair, id: RequestId) {
         flags: WcFlags::empty(),
         sl: 0,
         timestamp_ns: 0,
-        solicited: true,
+        solicited: status != WcStatus::Success,
         tm: TmInfo::default(),
     };
     cq.completed(completion);

@@ -40,8 +40,11 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     };
     pair.back.modify(&attr, mask)?;
     match to {
-        QpState::Reset => pair.queues.reset(),
-        QpState::Err => {}
+        QpState::Reset => {
+            pair.queues.reset();
+            pair.waiting.clear();
+        }
+        QpState::Err => pair.waiting.clear(),
         _ => pair.queues.remember(&REMEMBERED, input),
     }
     done()

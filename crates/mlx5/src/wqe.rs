@@ -54,6 +54,16 @@ impl Control {
         }
     }
 
+    /// Immediate data, or the key that a request changes.
+    pub(crate) fn immediate(&self) -> u32 {
+        self.immediate
+    }
+
+    /// Whether it raises a completion.
+    pub(crate) fn signaled(&self) -> bool {
+        self.flags & COMPLETION != 0
+    }
+
     /// Bytes of the whole entry.
     pub(crate) fn len(&self) -> usize {
         self.units * UNIT
@@ -64,9 +74,9 @@ impl Control {
         self.len().div_ceil(BLOCK).max(1) as u16
     }
 
-    fn send_flags(&self) -> SendFlags {
+    pub(crate) fn send_flags(&self) -> SendFlags {
         let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, self.flags & COMPLETION != 0);
+        flags.set(SendFlags::SIGNALED, self.signaled());
         flags.set(SendFlags::SOLICITED, self.flags & SOLICITED != 0);
         flags.set(SendFlags::FENCE, self.flags >> 5 >= FENCE);
         flags

@@ -67,18 +67,18 @@ fn the_probe_of_a_driver_finds_an_infiniband_port() {
 }
 
 /// Two connected queue pairs of one function.
-struct Pair {
-    driver: Driver,
+pub struct Pair {
+    pub driver: Driver,
     /// Of events.
-    ring: u64,
-    cq: verbs::Cq,
-    pd: u32,
-    key: u32,
-    one: Qp,
-    two: Qp,
+    pub ring: u64,
+    pub cq: verbs::Cq,
+    pub pd: u32,
+    pub key: u32,
+    pub one: Qp,
+    pub two: Qp,
 }
 
-fn pair(name: &str) -> Pair {
+pub fn pair(name: &str) -> Pair {
     let mut driver = Driver::new(name);
     let (eqn, ring) = eq(&mut driver, 0);
     let cq = cq(&mut driver, eqn);

@@ -1,6 +1,6 @@
 //! A driver that means no good: whatever it writes, the function lives, and touches only the memory that there is.
 
-use crate::support::verbs::{self, cq, eq, physical_key, qp};
+use crate::support::verbs::{self, cq, data, eq, physical_key, qp};
 use crate::support::{Driver, RAM_LEN, field};
 
 /// A generator whose numbers a failure can be found again by.
@@ -18,6 +18,9 @@ impl Numbers {
         self.next() % limit
     }
 }
+
+/// Sends, and changes of keys.
+const SENDS: [u8; 9] = [0x25, 0x25, 0x0a, 0x0b, 0x08, 0x10, 0x11, 0x12, 0x01];
 
 const OPCODES: [u16; 30] = [
     0x100, 0x101, 0x107, 0x108, 0x109, 0x10a, 0x200, 0x202, 0x301, 0x302, 0x400, 0x401, 0x402,
@@ -83,9 +86,10 @@ fn random_commands_and_doorbells_harm_nobody() {
         let ready = cq(&mut driver, eqn);
         let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
         let key = physical_key(&mut driver, pd);
-        let pair = qp(&mut driver, 0, pd, &ready);
-        let (lid, number) = (driver.lid, pair.number);
-        pair.connect(&mut driver, lid, number);
+        let mut pair = qp(&mut driver, 0, pd, &ready);
+        let lid = driver.lid;
+        pair.connect(&mut driver, lid, pair.number);
+        driver.forgiving = true;
         for _ in 0..10_000 {
             match numbers.below(4) {
                 0 => {
@@ -120,12 +124,27 @@ fn random_commands_and_doorbells_harm_nobody() {
                     }
                     driver.poke(at, &bytes);
                 }
-                _ => driver.ring(number),
+                _ => {
+                    let opcode = SENDS[numbers.below(SENDS.len() as u64) as usize];
+                    let mut body: Vec<u8> =
+                        (0..numbers.below(24)).flat_map(|_| numbers.next().to_be_bytes()).collect();
+                    for at in (0..body.len() / 16).map(|unit| unit * 16) {
+                        if numbers.below(2) == 0 {
+                            body[at..at + 8].copy_from_slice(&data(key, 0, 64)[..8]);
+                        }
+                    }
+                    body.truncate(body.len() & !15);
+                    pair.post(&driver, opcode, key, &[&body]);
+                    if numbers.below(8) == 0 {
+                        pair = qp(&mut driver, 0, pd, &ready);
+                        pair.connect(&mut driver, lid, pair.number);
+                    }
+                }
             }
         }
         driver.function.reset();
         let after = driver.peek(0, RAM_LEN);
-        driver.ring(number);
+        driver.ring(pair.number);
         assert_eq!(driver.peek(0, RAM_LEN), after, "nothing moves after a reset");
     }
 }

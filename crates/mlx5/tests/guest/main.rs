@@ -2,4 +2,5 @@
 
 mod driver;
 mod hostile;
+mod keys;
 mod support;

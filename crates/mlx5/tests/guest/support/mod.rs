@@ -85,6 +85,8 @@ pub struct Driver {
     pub machine: Arc<Machine>,
     pub function: ConnectX,
     pub lid: u16,
+    /// Commands may fail.
+    pub forgiving: bool,
     token: u8,
     /// Next free page of memory for whoever needs some.
     next_page: u64,
@@ -116,7 +118,7 @@ impl Driver {
         let function = ConnectX::new(device, machine.clone());
         function.write(0x10, &0u32.to_be_bytes());
         function.write(0x14, &(COMMANDS as u32).to_be_bytes());
-        Driver { machine, function, lid, token: 1, next_page: 0x20_0000 }
+        Driver { machine, function, lid, forgiving: false, token: 1, next_page: 0x20_0000 }
     }
 
     pub fn peek(&self, addr: u64, len: usize) -> Vec<u8> {
@@ -129,9 +131,11 @@ impl Driver {
         self.machine.ram.write(addr, bytes).unwrap();
     }
 
+    /// A page that nobody uses; once all were given out, one that somebody does.
     pub fn page(&mut self) -> u64 {
-        self.next_page += 4096;
-        self.next_page - 4096
+        let page = self.next_page;
+        self.next_page = if page + 8192 > RAM_LEN as u64 { 0x20_0000 } else { page + 4096 };
+        page
     }
 
     /// Lays a chain of mailboxes at `at`.
@@ -191,7 +195,7 @@ impl Driver {
     pub fn command(&mut self, opcode: u16, mut input: Vec<u8>, out_len: usize) -> Vec<u8> {
         input[..2].copy_from_slice(&opcode.to_be_bytes());
         let (delivery, output) = self.deliver(&input, out_len);
-        assert_eq!((delivery, output[0]), (0, 0), "command {opcode:#x}");
+        assert!(self.forgiving || (delivery, output[0]) == (0, 0), "command {opcode:#x}");
         output
     }
 

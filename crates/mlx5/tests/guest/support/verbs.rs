@@ -226,3 +226,75 @@ pub fn inline(bytes: &[u8]) -> Vec<u8> {
     segment.resize(segment.len().next_multiple_of(16), 0);
     segment
 }
+
+/// Bits of the mask of a request that changes a key.
+pub mod mask {
+    pub const LEN: u64 = 1;
+    pub const PAGE_SIZE: u64 = 1 << 1;
+    pub const START: u64 = 1 << 6;
+    pub const PD: u64 = 1 << 7;
+    pub const TAG: u64 = 1 << 13;
+    pub const RIGHTS: u64 = 0b1_1110 << 17;
+    pub const FREE: u64 = 1 << 29;
+}
+
+/// A memory key context: `mode` (1 pages, 2 parts of other keys), all rights but atomics, pages of 4 KiB.
+pub fn context(mode: u64, pd: u32, tag: u8, start: u64, len: u64) -> [u8; 64] {
+    let mut context = [0; 64];
+    for right in [0x10, 0x12, 0x13, 0x14, 0x15] {
+        field(&mut context, right, 1, 1);
+    }
+    field(&mut context, 0x16, 2, mode);
+    field(&mut context, 0x20, 24, 0xff_ffff);
+    field(&mut context, 0x38, 8, tag.into());
+    field(&mut context, 0x68, 24, pd.into());
+    field(&mut context, 0x80, 64, start);
+    field(&mut context, 0xc0, 64, len);
+    field(&mut context, 0x1a0, 32, 8);
+    field(&mut context, 0x1db, 5, 12);
+    context
+}
+
+/// A context of a key that is free.
+pub fn free(mut context: [u8; 64]) -> [u8; 64] {
+    field(&mut context, 1, 1, 1);
+    context
+}
+
+/// A key without memory, for requests to fill.
+pub fn free_key(driver: &mut Driver, mode: u64, pd: u32) -> u32 {
+    let mut input = vec![0; 0x110];
+    input[16..80].copy_from_slice(&free(context(mode, pd, 0, 0, 0)));
+    driver.create(CREATE_MKEY, input) << 8
+}
+
+/// A key that is its own only part.
+pub fn circle(driver: &mut Driver, pd: u32) -> u32 {
+    let key = free_key(driver, 2, pd);
+    driver.command(0x202, about(key >> 8), 16);
+    let mut input = vec![0; 0x110 + 16];
+    input[16..80].copy_from_slice(&context(2, pd, 0, 0, 4096));
+    field(&mut input, 0x300, 32, 1);
+    // Numbers are given out in order.
+    let next = ((key >> 8) + 1) << 8;
+    input[0x110..].copy_from_slice(&data(next, 0, 4096));
+    assert_eq!(driver.create(CREATE_MKEY, input) << 8, next);
+    next
+}
+
+fn about(number: u32) -> Vec<u8> {
+    let mut input = vec![0; 16];
+    field(&mut input, 0x48, 24, number.into());
+    input
+}
+
+/// A request that changes a key: what of `context` is meant, and the new list in the request itself.
+pub fn umr(flags: u8, mask: u64, context: &[u8; 64], list: &[u8]) -> Vec<u8> {
+    let mut segments = vec![0; 48];
+    segments[0] = flags | 1 << 7;
+    segments[4..6].copy_from_slice(&(list.len() as u16 / 16).to_be_bytes());
+    segments[8..16].copy_from_slice(&mask.to_be_bytes());
+    segments.extend(context);
+    segments.extend(list);
+    segments
+}

@@ -1,0 +1,95 @@
+//! Keys that requests fill, change and invalidate.
+
+use crate::driver::{Pair, pair};
+use crate::support::verbs::{circle, context, data, free, free_key, inline, mask, remote, umr};
+
+const UMR: u8 = 0x25;
+const SEND: u8 = 0x0a;
+const SEND_INVALIDATE: u8 = 0x01;
+const WRITE: u8 = 0x08;
+const REQUEST: u8 = 0;
+const RESPONSE_SEND_INVALIDATE: u8 = 4;
+const REQUEST_ERROR: u8 = 13;
+const LOCAL_PROTECTION: u8 = 0x04;
+const MW_BIND: u8 = 0x06;
+const REMOTE_ACCESS: u8 = 0x13;
+const CHECK_NOT_FREE: u8 = 1 << 5;
+const ALL: u64 =
+    mask::LEN | mask::PAGE_SIZE | mask::START | mask::PD | mask::TAG | mask::RIGHTS | mask::FREE;
+
+/// Entries of pages that are there.
+fn pages(pages: &[u64]) -> Vec<u8> {
+    pages.iter().flat_map(|page| (page | 3).to_be_bytes()).collect()
+}
+
+#[test]
+fn a_key_is_filled_used_and_invalidated() {
+    let Pair { mut driver, mut cq, pd, mut one, .. } = pair("fastreg");
+    let key = free_key(&mut driver, 1, pd);
+    let (low, high) = (driver.page(), driver.page());
+    let filled = context(1, pd, 0x42, 0x8000_0800, 0x1000);
+    let list = pages(&[high, low]);
+    one.post(&driver, UMR, key, &[&umr(CHECK_NOT_FREE, ALL, &filled, &list)]);
+    cq.expect(&driver, REQUEST);
+    let key = key | 0x42;
+    one.post(&driver, WRITE, 0, &[&remote(0x8000_0ffc, key), &inline(b"registered")]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(high + 0xffc, 4), b"regi");
+    assert_eq!(driver.peek(low, 6), b"stered");
+    let none = free(context(1, pd, 0, 0, 0));
+    one.post(&driver, UMR, key, &[&umr(0, mask::FREE, &none, &[])]);
+    cq.expect(&driver, REQUEST);
+    one.post(&driver, WRITE, 0, &[&remote(0x8000_0ffc, key), &inline(b"gone")]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], REMOTE_ACCESS);
+    assert_eq!(driver.peek(high + 0xffc, 4), b"regi");
+}
+
+#[test]
+fn what_is_in_use_is_not_filled_again() {
+    let Pair { mut driver, mut cq, pd, mut one, .. } = pair("inuse");
+    let key = free_key(&mut driver, 1, pd);
+    let page = driver.page();
+    let filled = context(1, pd, 1, 0, 0x1000);
+    let request = umr(CHECK_NOT_FREE, ALL, &filled, &pages(&[page, 0]));
+    one.post(&driver, UMR, key, &[&request]);
+    cq.expect(&driver, REQUEST);
+    one.post(&driver, UMR, key, &[&request]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], MW_BIND);
+}
+
+#[test]
+fn a_window_shows_a_part_of_a_region_and_its_user_may_end_it() {
+    let Pair { mut driver, mut cq, pd, key, mut one, mut two, .. } = pair("window");
+    let window = free_key(&mut driver, 2, pd);
+    let page = driver.page();
+    let mut shown = context(2, pd, 9, 0x100, 16);
+    // Peers may invalidate it.
+    shown[12] |= 1;
+    let list = [data(key, page + 8, 16), vec![0; 48]].concat();
+    let bind = umr(CHECK_NOT_FREE, ALL | 1 << 8, &shown, &list);
+    two.post(&driver, UMR, window, &[&bind]);
+    cq.expect(&driver, REQUEST);
+    let window = window | 9;
+    one.post(&driver, WRITE, 0, &[&remote(0x104, window), &inline(b"in")]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(page + 12, 2), b"in");
+    two.post_receive(&driver, key, page + 64, 16);
+    one.post(&driver, SEND_INVALIDATE, window, &[&inline(b"end")]);
+    let mut seen = [(); 2].map(|()| driver.poll("completions", || cq.poll(&driver)));
+    seen.sort_by_key(|entry| entry[63]);
+    assert_eq!(seen.map(|entry| entry[63] >> 4), [REQUEST, RESPONSE_SEND_INVALIDATE]);
+    one.post(&driver, WRITE, 0, &[&remote(0x104, window), &inline(b"no")]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], REMOTE_ACCESS);
+    assert_eq!(driver.peek(page + 12, 2), b"in");
+}
+
+#[test]
+fn keys_in_a_circle_end_a_request_and_nothing_else() {
+    let Pair { mut driver, mut cq, pd, mut one, mut two, .. } = pair("circle");
+    let key = circle(&mut driver, pd);
+    one.post(&driver, SEND, 0, &[&data(key, 0, 8)]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], LOCAL_PROTECTION);
+    assert_eq!(two.state(&mut driver), 3);
+    two.post(&driver, 0x3e, 0, &[]);
+    cq.expect(&driver, REQUEST_ERROR);
+}
