@@ -104,6 +104,67 @@ fn stock_drivers_run_programs_on_the_adapter() {
     assert!(!socket.exists(), "its socket goes with it");
 }
 
+/// Two guests with an adapter each, on one subnet, and a cable by which their programs meet.
+fn two_guests(lab: &Lab) -> Result<[Machine; 2], String> {
+    let machine = |own: &str, other: &str| {
+        let mut machine = machine(lab, &lab.socket(&format!("connectx-{own}")))?;
+        machine.cable(&lab.socket(own), &lab.socket(other));
+        Ok::<Machine, String>(machine)
+    };
+    Ok([machine("near", "far")?, machine("far", "near")?])
+}
+
+#[test]
+fn two_guests_move_data_between_their_adapters() {
+    let lab = match Lab::new() {
+        Ok(lab) => lab,
+        Err(reason) => skip!("{reason:#}"),
+    };
+    if !system::is_root() {
+        skip!("a namespace for the adapters needs root");
+    }
+    let machines = match two_guests(&lab) {
+        Ok(machines) => machines,
+        Err(reason) => skip!("{reason}"),
+    };
+    let namespace = Namespace::new("guests");
+    let _adapters =
+        ["near", "far"].map(|end| adapter(&namespace, &lab.socket(&format!("connectx-{end}"))));
+    let [near, far] = std::thread::scope(|scope| {
+        let boots = machines.each_ref().map(|machine| scope.spawn(|| lab.boot(machine)));
+        boots.map(|boot| boot.join().expect("a guest"))
+    });
+    for (guest, address) in [(&near, "198.18.9.1"), (&far, "198.18.9.2")] {
+        guest.output(&format!("ip link set eth0 up && ip addr add {address}/24 dev eth0"));
+    }
+    let waiting = "until netstat -ltn | grep -q :18515; do usleep 50000; done";
+    for line in [
+        "ibv_rc_pingpong -n 200",
+        "ibv_uc_pingpong -n 200",
+        "ibv_ud_pingpong -n 200",
+        "ib_write_bw -F -n 100 -s 65536 -p 18515",
+        "ib_read_bw -F -n 100 -s 65536 -p 18515",
+        "ib_atomic_bw -F -n 100 -p 18515",
+    ] {
+        far.output(&format!("({line} > /tmp/first 2>&1; echo ended=$? >> /tmp/first) & {waiting}"));
+        near.output(&format!("{line} 198.18.9.2"));
+        let first = "until grep -q ended= /tmp/first; do usleep 50000; done; cat /tmp/first";
+        let said = far.output(first);
+        assert!(said.contains("ended=0"), "{line}: {said}");
+    }
+    // A guest that is killed in the middle: its peer's requests fail, and nothing else does.
+    let line = "ib_write_bw -F -n 10000000 -s 65536 -p 18515";
+    far.output(&format!("({line} > /dev/null 2>&1) & {waiting}"));
+    near.output(&format!("({line} 198.18.9.2 > /tmp/killed 2>&1; echo ended=$? >> /tmp/killed) &"));
+    near.output("until rdma resource show qp | grep -q 'type RC state RTS'; do usleep 50000; done");
+    drop(far);
+    let ended = "until grep -q ended= /tmp/killed; do usleep 50000; done; cat /tmp/killed";
+    let said = near.output(ended);
+    // Its memory goes before its queue pairs do: IBV_WC_REM_OP_ERR if a request meets it between, else IBV_WC_RETRY_EXC_ERR.
+    assert!(["status 11", "status 12"].iter().any(|status| said.contains(status)), "{said}");
+    looks_right(&near);
+}
+
 #[test]
 fn a_command_in_a_machine_gives_its_output_and_status() {
     if let Err(reason) = Lab::new() {

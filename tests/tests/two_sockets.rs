@@ -55,11 +55,11 @@ fn writes(host: &Namespace, device: &str, file: &str, pace: f64) -> (f64, String
     let client = paced(on(LISTED, &line(device))).arg(format!("--mmap={file}")).arg("127.0.0.1");
     let client = client.env("PEERDMA_COUNTERS", counters.file()).finish().ok();
     server.finish().ok();
-    let figures = client.stdout.lines().filter_map(|line| {
+    let mut figures = client.stdout.lines().filter_map(|line| {
         let words: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         (words.len() == 5).then(|| words[3])
     });
-    (figures.last().unwrap_or_else(|| panic!("{client}")), counters.text())
+    (figures.next_back().unwrap_or_else(|| panic!("{client}")), counters.text())
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub struct Machine {
     pub machine_options: Vec<String>,
     devices: Vec<String>,
     drives: Vec<String>,
+    cables: Vec<String>,
     ports: u8,
 }
 
@@ -40,6 +41,7 @@ impl Machine {
             machine_options: Vec::new(),
             devices: Vec::new(),
             drives: Vec::new(),
+            cables: Vec::new(),
             ports: 0,
         }
     }
@@ -54,6 +56,19 @@ impl Machine {
         // A comma would end the path; QEMU takes two for one.
         let file = file.display().to_string().replace(',', ",,");
         self.drives.push(format!("if=none,id={name},format=raw,file={file}"));
+    }
+
+    /// A network card on a cable between the sockets `own` and `other`; the machine at the other end has them the other way
+    /// round.
+    pub fn cable(&mut self, own: &Path, other: &Path) {
+        let name = format!("cable{}", self.cables.len());
+        let end = |side: &str, path: &Path| {
+            let path = path.display().to_string().replace(',', ",,");
+            format!("{side}.type=unix,{side}.path={path}")
+        };
+        let (local, remote) = (end("local", own), end("remote", other));
+        self.cables.push(format!("dgram,id={name},{local},{remote}"));
+        self.device(&format!("virtio-net-pci,netdev={name},romfile="));
     }
 
     /// A root port.
@@ -76,8 +91,8 @@ impl Machine {
 
     /// The function that is served at `socket`, below the port `above`.
     pub fn function(&mut self, socket: &Path, above: &str) {
-        // In the form of JSON, because the socket is a structure. A path has no quotes or backslashes that we make.
-        let socket = socket.display();
+        // In the form of JSON, because the socket is a structure.
+        let socket = socket.display().to_string().replace('\\', r"\\").replace('"', "\\\"");
         self.device(&format!(
             r#"{{"driver":"vfio-user-pci","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
         ));
@@ -91,7 +106,9 @@ impl Machine {
         let kind = if self.shares_memory { "memfd,share=on" } else { "ram" };
         let memory = format!("memory-backend-{kind},id=ram,size={}M", self.memory_mib);
         let agent = if agent { "agent " } else { "" };
-        let line = format!("console=ttyS0 quiet panic=-1 {agent}{}", self.kernel_options);
+        // Whether the timer works the kernel finds out by waiting for it, which a busy host may keep from it.
+        let line =
+            format!("console=ttyS0 quiet panic=-1 no_timer_check {agent}{}", self.kernel_options);
         let mut options: Vec<String> =
             ["-nodefaults", "-no-reboot", "-display", "none"].map(str::to_owned).to_vec();
         let mut option = |name: &str, value: String| options.extend([name.to_owned(), value]);
@@ -106,6 +123,9 @@ impl Machine {
         option("-append", line.trim().to_owned());
         for drive in &self.drives {
             option("-drive", drive.clone());
+        }
+        for cable in &self.cables {
+            option("-netdev", cable.clone());
         }
         for device in &self.devices {
             option("-device", device.clone());

@@ -7,7 +7,9 @@ use crate::ram_disk::RamDisk;
 use std::path::Path;
 
 /// Modules in the order they are wanted; those that a kernel has built in or lacks are passed over.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 12] = [
+    "virtio_pci",
+    "virtio_net",
     "mlx5_core",
     "ib_uverbs",
     "mlx5_ib",

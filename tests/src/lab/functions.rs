@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use vm::{AGENT, Guest, Kernel, Machine, Qemu, RamDisk, Store};
 
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where kernels and QEMU are kept between runs.

@@ -75,7 +75,7 @@ impl Guest {
             .arg(&kernel.image)
             .arg("-initrd")
             .arg(&initrd)
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
             .args(["-netdev", "tap,id=n,ifname=tap0,script=no,downscript=no"])
             .args(["-device", "virtio-net-pci,netdev=n"])
             .stdin(Stdio::null())
