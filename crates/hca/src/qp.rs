@@ -595,7 +595,7 @@ impl Tx for Out<'_> {
     }
 
     fn is_busy(&self, now: Instant) -> bool {
-        pcie::owes_beyond(now + LINK_BURST)
+        pcie::owes_more(now, LINK_BURST)
     }
 
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {

@@ -25,7 +25,7 @@ pub use isolation::iommu_groups;
 pub use label::{Label, labels};
 pub use link::{Link, LinkId, NoSuchLink};
 pub use machine::{Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError};
-pub use pace::{owed, owes_beyond};
+pub use pace::{owed, owes_more};
 pub use platform::{Platform, PlatformError};
 pub use published::{PublishedRoute, RouteTable, published};
 pub use ready_made::{READY_MADE, ReadyMade};

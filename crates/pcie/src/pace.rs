@@ -125,11 +125,14 @@ pub fn owed() -> Option<Instant> {
     }
 }
 
-/// Whether the links will be busy beyond an instant with what this thread moved since it last asked when they are free.
+/// Whether the links will be busy for longer than `burst` after `now` with what this thread moved since it last asked when they
+/// are free.
 #[inline]
-pub fn owes_beyond(instant: Instant) -> bool {
-    let owed_ns = OWED_NS.get();
-    owed_ns != 0 && epoch() + Duration::from_nanos(owed_ns) > instant
+pub fn owes_more(now: Instant, burst: Duration) -> bool {
+    match OWED_NS.get() {
+        0 => false,
+        owed_ns => epoch() + Duration::from_nanos(owed_ns) > now + burst,
+    }
 }
 
 #[cfg(test)]
@@ -161,7 +164,10 @@ mod tests {
         // 63 GB a second at half the rate: a GB takes 32 ms.
         let start = Instant::now();
         gpu.count_written(1_000_000_000);
+        assert!(owes_more(start, Duration::from_millis(30)));
+        assert!(!owes_more(start, Duration::from_secs(30)));
         let first = owed().unwrap() - start;
+        assert!(!owes_more(start, Duration::ZERO));
         assert!(first >= Duration::from_millis(31), "{first:?}");
         gpu.count_read(1);
         assert!(owed().unwrap() - start < first, "the other direction is free");
