@@ -3,6 +3,7 @@
 //! Every test has a network namespace of its own, and so a registry of its own.
 
 use rustix::process::Signal;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 use system::{
     Finished, Namespace, Run, Running, c_program, judged, listening, pair, peerdma, port, skip,
@@ -52,15 +53,13 @@ fn short_pair_of(run: impl Fn(u16) -> Run, host: &Namespace, when: &str) {
 fn listed(host: &Namespace) -> Vec<u64> {
     let line = format!("{} ps --json", peerdma().display());
     let listing = Run::plain(&line).within(host).finish().ok();
-    listing
-        .stdout
-        .split("\"sent_bytes\":")
-        .skip(1)
-        .map(|rest| {
-            let digits = rest.trim_start().chars().take_while(char::is_ascii_digit);
-            digits.collect::<String>().parse().expect("a number")
-        })
-        .collect()
+    let listing: Value = serde_json::from_str(&listing.stdout).expect("JSON");
+    let sent = |process: &Value| {
+        // counted by the queue pairs, and by the device
+        assert!(process["counters"]["sent_bytes"].is_u64(), "{process}");
+        process["sent_bytes"].as_u64().expect("a number")
+    };
+    listing["processes"].as_array().expect("processes").iter().map(sent).collect()
 }
 
 /// Waits until the traffic of this namespace grows.

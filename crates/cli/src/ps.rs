@@ -7,6 +7,7 @@ use crate::style;
 use hca::directory::Reader;
 use registry::Member;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// A member and what its directory says.
@@ -24,6 +25,8 @@ struct Usage {
     registered_bytes: u64,
     sent_bytes: u64,
     received_bytes: u64,
+    /// The device's, by the names of sysfs.
+    counters: BTreeMap<&'static str, u64>,
 }
 
 /// Prints the list.
@@ -67,6 +70,7 @@ impl Usage {
             registered_bytes: keys.iter().map(|key| key.len).fold(0, u64::saturating_add),
             sent_bytes: sum(|qp| qp.tx_bytes),
             received_bytes: sum(|qp| qp.rx_bytes),
+            counters: reader.counters().collect(),
         })
     }
 }
@@ -107,6 +111,7 @@ impl Row {
             "registered_bytes": usage.map(|usage| usage.registered_bytes),
             "sent_bytes": usage.map(|usage| usage.sent_bytes),
             "received_bytes": usage.map(|usage| usage.received_bytes),
+            "counters": usage.map(|usage| &usage.counters),
         })
     }
 }
