@@ -51,11 +51,7 @@ fn looks_right(guest: &Booted) {
         assert!(bus.contains(expected), "{expected}\n{bus}");
     }
     let log = guest.output("dmesg --level=err,warn 2>/dev/null || dmesg | grep -i 'mlx5.*\\(fail\\|error\\|timeout\\)' || true");
-    let bad: Vec<&str> = log
-        .lines()
-        // There is no vendor-specific capability, as on functions behind a hypervisor.
-        .filter(|line| line.contains("mlx5") && !line.contains("vendor specific"))
-        .collect();
+    let bad: Vec<&str> = log.lines().filter(|line| line.contains("mlx5")).collect();
     assert!(bad.is_empty(), "{bad:?}");
     guest.assert_quiet();
 }
