@@ -16,7 +16,7 @@ Examples:
   eval \"$(peerdma env)\"                 the same for all programs of this shell
   peerdma topo                          which network adapter is near which GPU
   peerdma doctor                        which way from GPU to adapter works here
-  peerdma vm -- ibv_devinfo             the same HCA as a ConnectX of a virtual machine
+  peerdma vm -- ibv_devinfo             the same HCA in a virtual machine
   peerdma ps                            which processes have a device open
   peerdma top                           what they move, live")]
 pub struct Cli {
