@@ -12,6 +12,7 @@ pub mod dmabuf;
 pub mod hca;
 pub mod link;
 mod memfd;
+pub mod mlx5;
 pub mod pcie;
 pub mod registry;
 pub mod topology;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "machine", run: topology::machine, seeds: topology::machine_seeds },
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
     Target { name: "vfio_user_message", run: vfio_user::message, seeds: vfio_user::message_seeds },
+    Target { name: "connectx_commands", run: mlx5::commands, seeds: mlx5::command_seeds },
     Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
     Target { name: "mad_parse", run: wire::mad_parse, seeds: wire::mad_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },

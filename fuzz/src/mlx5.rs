@@ -1,0 +1,183 @@
+//! Targets of the crate `mlx5`.
+
+use hca::{Device, DeviceAttr, DeviceConfig, Network};
+use mlx5::{BAR_LEN, Bus, ConnectX};
+use registry::{Client, Options, Role};
+use std::net::UdpSocket;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use umem::{AccessError, AtomicOp, DmaSpace};
+
+const RAM_LEN: usize = 1 << 18;
+/// Where the command queue is, and the mailboxes of a command and of its answer, 1 KiB each.
+const QUEUE: u64 = 0x1000;
+const MAILBOXES: u64 = 0x1_0000;
+const ANSWERS: u64 = 0x1_8000;
+const ENTRY_LEN: usize = 64;
+const BLOCK_LEN: usize = 576;
+const BLOCK_DATA_LEN: usize = 512;
+const BLOCKS: usize = 16;
+/// Registers of the init segment.
+const QUEUE_ADDRESS: u64 = 0x14;
+const DOORBELL: u64 = 0x18;
+const QUERY_ISSI: u16 = 0x10a;
+
+/// The guest's memory; beyond it every access faults.
+struct Ram(Mutex<Vec<u8>>);
+
+impl Ram {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn part(addr: u64, len: usize) -> Result<std::ops::Range<usize>, AccessError> {
+    let from = usize::try_from(addr).map_err(|_| AccessError::Fault)?;
+    let end = from.checked_add(len).filter(|&end| end <= RAM_LEN);
+    end.map(|end| from..end).ok_or(AccessError::Fault)
+}
+
+impl DmaSpace for Ram {
+    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        dst.copy_from_slice(&self.bytes()[part(addr, dst.len())?]);
+        Ok(())
+    }
+
+    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.bytes()[part(addr, src.len())?].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let mut bytes = self.bytes();
+        let word = &mut bytes[part(addr, 8)?];
+        let old = word.try_into().map(u64::from_ne_bytes).map_err(|_| AccessError::Fault)?;
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+        };
+        word.copy_from_slice(&new.to_ne_bytes());
+        Ok(old)
+    }
+}
+
+struct Machine(Arc<Ram>);
+
+impl Bus for Machine {
+    fn memory(&self) -> Arc<dyn DmaSpace> {
+        self.0.clone()
+    }
+
+    fn interrupt(&self, _: u16) {}
+}
+
+/// One function for all runs; each finds it reset.
+fn function() -> &'static (ConnectX, Arc<Ram>) {
+    static FUNCTION: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
+    FUNCTION.get_or_init(|| {
+        let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = free.expect("a port").port();
+        let options = Options { port, name_suffix: Some(format!("fuzz-{port}")) };
+        let device = Device::open(DeviceConfig {
+            attr: DeviceAttr::new("fuzz", 0x1234),
+            comm: "fuzz".into(),
+            registry: Client::connect_at(Role::Member, &options).expect("a registry"),
+            mtu_bytes: Some(4096),
+            network: Network::Subnet,
+            trace: None,
+            receive_buffer_bytes: Some(256 << 10),
+        });
+        let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
+        let bus = Arc::new(Machine(ram.clone()));
+        (ConnectX::new(device.expect("a device"), bus), ram)
+    })
+}
+
+/// Steps of a hostile driver: a length of two bytes, and as long a command after the room for its answer, in units of 16
+/// bytes; or, of length 0, a register's number (three bytes) and the 8 bytes that are written to it.
+pub fn commands(data: &[u8]) {
+    let (connectx, ram) = function();
+    connectx.reset();
+    ram.bytes().fill(0);
+    connectx.write(QUEUE_ADDRESS, &(QUEUE as u32).to_be_bytes());
+    let honest = [&QUERY_ISSI.to_be_bytes()[..], &[0; 14]].concat();
+    let answer = deliver(connectx, ram, &honest, 112);
+    assert_eq!((answer[63], answer[32]), (0, 0), "an honest command is carried out");
+    let mut rest = data;
+    while let Some((&[low, high], tail)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_le_bytes([low, high]) % 0x1000);
+        rest = match (len, tail.split_first_chunk::<11>()) {
+            (0, Some((write, tail))) => {
+                let at = u64::from(u32::from_le_bytes([write[0], write[1], write[2], 0]));
+                // The queue stays where the next command is.
+                if !(QUEUE_ADDRESS - 4..DOORBELL).contains(&at) {
+                    connectx.write(at % BAR_LEN, &write[3..]);
+                    connectx.read(at % BAR_LEN, &mut [0; 8]);
+                }
+                tail
+            }
+            (0, None) => return,
+            (len, _) => {
+                let Some((&room, tail)) = tail.split_first() else { return };
+                let (command, tail) = tail.split_at(len.min(tail.len()));
+                deliver(connectx, ram, command, usize::from(room) * 16);
+                tail
+            }
+        };
+    }
+}
+
+/// Executes a command, laid out as a driver does; gives its entry as it is afterwards.
+fn deliver(connectx: &ConnectX, ram: &Ram, command: &[u8], room: usize) -> [u8; ENTRY_LEN] {
+    let mut entry = [0; ENTRY_LEN];
+    let inline = command.len().min(16);
+    entry[0] = 7;
+    entry[4..8].copy_from_slice(&(command.len() as u32).to_be_bytes());
+    entry[8..16].copy_from_slice(&MAILBOXES.to_be_bytes());
+    entry[16..16 + inline].copy_from_slice(&command[..inline]);
+    entry[48..56].copy_from_slice(&ANSWERS.to_be_bytes());
+    entry[56..60].copy_from_slice(&(room as u32).to_be_bytes());
+    entry[63] = 1;
+    entry[61] = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+    let rest = command.get(16..).unwrap_or_default();
+    for (chain, bytes) in [(MAILBOXES, rest), (ANSWERS, &[])] {
+        for number in 0..BLOCKS {
+            let at = chain + number as u64 * 1024;
+            let mut block = [0; BLOCK_LEN];
+            let piece = bytes.chunks(BLOCK_DATA_LEN).nth(number).unwrap_or_default();
+            block[..piece.len()].copy_from_slice(piece);
+            block[560..568].copy_from_slice(&(at + 1024).to_be_bytes());
+            block[568..572].copy_from_slice(&(number as u32).to_be_bytes());
+            ram.write(at, &block).expect("it is in memory");
+        }
+    }
+    ram.write(QUEUE, &entry).expect("it is in memory");
+    connectx.write(DOORBELL, &1u32.to_be_bytes());
+    let mut answered = [0; ENTRY_LEN];
+    ram.read(QUEUE, &mut answered).expect("it is in memory");
+    // A driver may have given the place of the queue to something else that writes there.
+    if answered[63] & 1 == 0 && answered[..8] == entry[..8] {
+        assert!(answered[63] >> 1 <= 0x10, "an unknown delivery status");
+    }
+    answered
+}
+
+/// Each command alone, then one after the other.
+pub fn command_seeds() -> Vec<Vec<u8>> {
+    let ranges = [0x100..=0x10d, 0x200..=0x203, 0x301..=0x302, 0x400..=0x402, 0x500..=0x50e];
+    let more = [0x705..=0x708, 0x762..=0x770, 0x800..=0x816, 0x90c..=0x90f];
+    let opcodes = ranges.into_iter().chain(more).flatten();
+    let one = |opcode: u16| {
+        let len = 0x120u16;
+        let mut step = len.to_le_bytes().to_vec();
+        step.push(0x20);
+        step.extend(opcode.to_be_bytes());
+        step.resize(step.len() + usize::from(len) - 2, 0);
+        // A small queue in a page of memory, for what makes one.
+        step[3 + 0x110..][..8].copy_from_slice(&0x2_0000u64.to_be_bytes());
+        step
+    };
+    let mut seeds: Vec<Vec<u8>> = opcodes.map(one).collect();
+    seeds.push(seeds.concat());
+    seeds
+}
