@@ -93,8 +93,8 @@ fn with_data_direct_no_byte_crosses_a_root_complex_and_it_is_faster() {
         (Ok(direct), Ok(plain)) => (direct, plain),
         (Err(reason), _) | (_, Err(reason)) => skip!("{reason}"),
     };
-    // A packet that is sent again is read again.
-    let bytes_moved = 16 << 20..17 << 20;
+    // A packet that is sent again is read again; over links as slow as these, probes for lost tails send some in vain.
+    let bytes_moved = 16 << 20..20 << 20;
     let is_moved = |route: Option<(u64, u64)>| {
         route.is_some_and(|(read, written)| {
             bytes_moved.contains(&read) && bytes_moved.contains(&written)
