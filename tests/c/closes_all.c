@@ -52,6 +52,16 @@ static const struct {
 	{ "a loop over dup2", replace_loop },
 };
 
+/* EBADF once a number is free. The engine's threads may have it for a moment, before they move what they open to high numbers. */
+static int is_gone(int fd)
+{
+	double end = seconds() + 1;
+	while (fcntl(fd, F_GETFD) >= 0)
+		if (seconds() > end)
+			return 0;
+	return errno;
+}
+
 int main(void)
 {
 	open_first_device();
@@ -65,7 +75,7 @@ int main(void)
 	for (unsigned way = 0; way < sizeof(ways) / sizeof(*ways); way++) {
 		int own = open("/dev/null", O_RDONLY);
 		ways[way].run();
-		row("close(2)", EBADF, fcntl(own, F_GETFD) < 0 ? errno : 0, "the program's own after %s", ways[way].name);
+		row("close(2)", EBADF, is_gone(own), "the program's own after %s", ways[way].name);
 		move(old, from, to, ways[way].name);
 		/* What is made anew needs the registry and sockets. */
 		struct pair fresh = new_pair(IBV_QPT_RC);
