@@ -6,12 +6,16 @@ pub use wire::timer::rnr_timer as rnr_wait;
 
 /// How often in a row a wait doubles.
 const DOUBLINGS: u32 = 2;
+/// But not beyond this: longer than that nobody is kept from running, and whoever waits for a dead peer has waited enough.
+const LONGEST_GROWN: Duration = Duration::from_millis(500);
 
 /// How long a requester waits for an acknowledge when `in_a_row` waits have ended without one; `None` is for ever. From
 /// once to four times the time of `code`, which are the bounds of IBA 9.7.6.1.3: a loss is found soon, and a
 /// peer that is not scheduled for a while, on a busy host, does not use up the retries.
 pub fn ack_wait(code: u8, in_a_row: u32) -> Option<Duration> {
-    wire::timer::local_ack_timeout(code).map(|once| once * (1 << in_a_row.min(DOUBLINGS)))
+    let once = wire::timer::local_ack_timeout(code)?;
+    let grown = once.saturating_mul(1 << in_a_row.min(DOUBLINGS));
+    Some(grown.min(LONGEST_GROWN).max(once))
 }
 
 /// Shortest wait before a probe: below it, scheduling on a busy host looks like loss.
@@ -123,7 +127,8 @@ mod tests {
         };
         times(1, [1, 2, 4, 4, 4]);
         times(14, [1, 2, 4, 4, 4]);
-        times(31, [1, 2, 4, 4, 4]);
+        times(17, [1, 1, 1, 1, 1]);
+        times(31, [1, 1, 1, 1, 1]);
     }
 
     #[test]
