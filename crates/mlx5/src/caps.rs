@@ -57,10 +57,10 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x1c3, 5), LOG_MAX_MESSAGE), // log_max_msg
         (Field::new(0x1b8, 8), 1),               // num_ports; port_type 0 is InfiniBand
         (Field::new(0x100, 8), 4),               // max_indirection
+        (Field::new(0x108, 1), 1),               // fixed_buffer_size: KSM
         (Field::new(0x118, 1), 1),               // umr_extended_translation_offset
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
         (Field::new(0x231, 1), 1),               // imaicl: memory windows
-        (Field::new(0x209, 1), 1),               // umr_indirect_mkey_disabled
         (Field::new(0x21e, 1), 1),               // atomic
         (Field::new(0x23c, 1), 1),               // xrc
         (Field::new(0x23d, 1), 1),               // ud

@@ -3,13 +3,16 @@
 
 use crate::bits::Field;
 use crate::function::Shared;
+use crate::key_list::{self, KeyList};
 use crate::opcode::Status;
-use crate::translation::{MAX_ENTRIES, Mode, Translation};
-use hca::Access;
+use crate::translation::{self, Beyond, Translation};
 use hca::key::{Mkey, PdId};
+use hca::{Access, Below, KeySpace};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use umem::{DmaSpace, Segment, Umem};
 
+/// Most entries of a list: of pages of 4 KiB, 4 GiB.
+const MAX_ENTRIES: u64 = 1 << 20;
 /// Bytes of a context.
 pub(crate) const CONTEXT_LEN: usize = 64;
 /// Where `create_mkey_in` has it, and where the translation follows.
@@ -34,9 +37,23 @@ const REMOTE_INVALIDATE: Field = Field::new(0x67, 1);
 const PD: Field = Field::new(0x68, 24);
 const START: Field = Field::new(0x80, 64);
 const LEN: Field = Field::new(0xc0, 64);
-/// Units of 16 bytes that the key's list may have.
+/// The device of a crossing key's target.
+const TARGET_DEVICE: Field = Field::new(0x180, 16);
+/// Units of 16 bytes that the key's list may have; of a crossing key its target.
 const CAPACITY: Field = Field::new(0x1a0, 32);
 const LOG_PAGE_SIZE: Field = Field::new(0x1db, 5);
+
+/// How a key finds its memory (`MLX5_MKC_ACCESS_MODE_*`).
+mod mode {
+    pub(super) const PHYSICAL: u64 = 0;
+    pub(super) const PAGES: u64 = 1;
+    pub(super) const KEYS: u64 = 2;
+    pub(super) const EVEN_KEYS: u64 = 3;
+    pub(super) const CROSSING: u64 = 6;
+}
+
+/// Our number among the devices of the machine (`vhca_id`).
+const OWN_DEVICE: u64 = 0;
 
 /// Open to every queue pair.
 const ANY_QP: u32 = 0xff_ffff;
@@ -66,9 +83,97 @@ struct State {
     umem: Arc<Umem>,
 }
 
+/// What a key stands over.
+#[derive(Clone)]
+enum Behind {
+    Memory(Arc<Translation>),
+    Keys(Arc<KeySpace<KeyList>>),
+}
+
+impl Behind {
+    /// As a context says, with room for a list of `octowords` units at least.
+    fn new(shared: &Shared, context: &[u8], octowords: u64, pd: PdId) -> Result<Behind, Status> {
+        let room = CAPACITY.get(context).max(octowords) * 16;
+        let entries = |len| {
+            let entries = room / len;
+            if entries > MAX_ENTRIES { Err(Status::Limits) } else { Ok(entries) }
+        };
+        let memory = || shared.bus.memory();
+        let keys = |list, below| {
+            Behind::Keys(Arc::new(KeySpace::new(Arc::downgrade(&shared.hca), list, below)))
+        };
+        Ok(match ACCESS_MODE_HIGH.get(context) << 2 | ACCESS_MODE_LOW.get(context) {
+            mode::PHYSICAL => Behind::Memory(Arc::new(Translation::physical(memory()))),
+            mode::PAGES => {
+                let capacity = entries(translation::ENTRY_LEN)?;
+                Behind::Memory(Arc::new(Translation::pages(memory(), capacity)))
+            }
+            mode::KEYS => {
+                keys(KeyList::own_lengths(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
+            }
+            mode::EVEN_KEYS => {
+                keys(KeyList::even(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
+            }
+            mode::CROSSING if TARGET_DEVICE.get(context) == OWN_DEVICE => {
+                keys(KeyList::crossing(CAPACITY.get32(context)), Below::Any)
+            }
+            _ => return Err(Status::BadParameter),
+        })
+    }
+
+    /// Bytes of an entry of its list; 0 for one without.
+    fn entry_len(&self) -> u64 {
+        match self {
+            Behind::Memory(memory) if memory.has_pages() => translation::ENTRY_LEN,
+            Behind::Keys(keys) if keys.parts().has_entries() => key_list::ENTRY_LEN,
+            _ => 0,
+        }
+    }
+
+    /// Whether its entries have one length, which the context gives.
+    fn is_even(&self) -> bool {
+        match self {
+            Behind::Memory(memory) => memory.has_pages(),
+            Behind::Keys(keys) => keys.parts().is_even(),
+        }
+    }
+
+    fn holds(&self, start: u64, len: u64, shift: u32) -> bool {
+        match self {
+            Behind::Memory(memory) => memory.holds(start, len, shift),
+            // Accesses beyond the list find nothing.
+            Behind::Keys(_) => true,
+        }
+    }
+
+    fn place(&self, start: u64, shift: u32, pd: PdId) {
+        match self {
+            Behind::Memory(memory) => memory.place(start, shift),
+            Behind::Keys(keys) => {
+                keys.set_domain(pd);
+                keys.parts().place(start, shift);
+            }
+        }
+    }
+
+    fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Beyond> {
+        match self {
+            Behind::Memory(memory) => memory.store(first, bytes, checked),
+            Behind::Keys(keys) => keys.parts().store(first, bytes),
+        }
+    }
+
+    fn space(&self) -> Arc<dyn DmaSpace> {
+        match self {
+            Behind::Memory(memory) => memory.clone(),
+            Behind::Keys(keys) => keys.clone(),
+        }
+    }
+}
+
 /// A key.
 pub(crate) struct KeyObject {
-    translation: Arc<Translation>,
+    behind: Behind,
     state: Mutex<State>,
 }
 
@@ -88,32 +193,17 @@ impl KeyObject {
     pub(crate) fn create(shared: &Shared, input: &[u8]) -> Result<KeyObject, Status> {
         let context = input.get(CONTEXT).and_then(|bytes| bytes.try_into().ok());
         let context: [u8; CONTEXT_LEN] = context.ok_or(Status::BadInputLength)?;
-        let mode = match ACCESS_MODE_HIGH.get(&context) << 2 | ACCESS_MODE_LOW.get(&context) {
-            0 => Mode::Physical,
-            1 => Mode::Pages,
-            2 => Mode::Keys,
-            _ => return Err(Status::BadParameter),
-        };
         let octowords = OCTOWORDS.get(input);
-        let capacity = match mode {
-            Mode::Physical => 0,
-            mode => CAPACITY.get(&context).max(octowords) * 16 / mode.entry_len(),
-        };
-        if capacity > MAX_ENTRIES {
-            return Err(Status::Limits);
-        }
         let pd = pd_of(shared, &context)?;
-        let memory = shared.bus.memory();
-        let weak = Arc::downgrade(&shared.hca);
-        let translation = Arc::new(Translation::new(memory, weak, mode, capacity, pd));
+        let behind = Behind::new(shared, &context, octowords, pd)?;
         let bytes = usize::try_from(octowords * 16).unwrap_or(usize::MAX);
         let list = input.get(LIST..).unwrap_or_default();
         let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
-        translation.store(0, list, false).map_err(|_| Status::BadParameter)?;
-        let mkey = mkey(&translation, &context, pd)?;
+        behind.store(0, list, false).map_err(|_| Status::BadParameter)?;
+        let mkey = mkey(&behind, &context, pd)?;
         let umem = mkey.umem.clone();
         let key = shared.hca.keys().insert_tagged(TAG.get(&context) as u8, mkey)?;
-        Ok(KeyObject { translation, state: Mutex::new(State { context, key, umem }) })
+        Ok(KeyObject { behind, state: Mutex::new(State { context, key, umem }) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,11 +215,6 @@ impl KeyObject {
         self.state().key
     }
 
-    /// Bytes of an entry of its list.
-    pub(crate) fn entry_len(&self) -> u64 {
-        self.translation.mode().entry_len()
-    }
-
     /// Changes the key; accesses under what it was have ended when this returns.
     pub(crate) fn change(&self, shared: &Shared, change: &Change) -> Result<(), Status> {
         let mut state = self.state();
@@ -138,11 +223,11 @@ impl KeyObject {
             return Err(Status::BadResourceState);
         }
         if let Some((at, bytes)) = &change.list {
-            let (len, at) = (self.entry_len().max(1), *at);
+            let (len, at) = (self.behind.entry_len().max(1), *at);
             if !at.is_multiple_of(len) {
                 return Err(Status::BadParameter);
             }
-            self.translation.store(at / len, bytes, true).map_err(|_| Status::BadParameter)?;
+            self.behind.store(at / len, bytes, true).map_err(|_| Status::BadParameter)?;
         }
         if change.mask == 0 {
             return Ok(());
@@ -158,7 +243,7 @@ impl KeyObject {
             FREE.set(&mut context, FREE.get(&change.context));
         }
         let pd = pd_of(shared, &context)?;
-        let new = mkey(&self.translation, &context, pd)?;
+        let new = mkey(&self.behind, &context, pd)?;
         let umem = new.umem.clone();
         let tag = TAG.get(&context) as u8;
         let (key, old) = shared.hca.keys().replace_tagged(state.key, tag, new)?;
@@ -184,7 +269,7 @@ fn pd_of(shared: &Shared, context: &[u8]) -> Result<PdId, Status> {
 }
 
 /// The HCA's key for a context; a free one has no byte.
-fn mkey(translation: &Arc<Translation>, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
+fn mkey(behind: &Behind, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
     let start = START.get(context);
     let free = FREE.is_set(context);
     let len = match (free, LENGTH_64.is_set(context)) {
@@ -193,15 +278,11 @@ fn mkey(translation: &Arc<Translation>, context: &[u8], pd: PdId) -> Result<Mkey
         (false, false) => LEN.get(context),
     };
     let shift = LOG_PAGE_SIZE.get32(context);
-    if !free && translation.mode() == Mode::Pages {
-        let first = if shift < 12 { None } else { Some(start & ((1 << shift) - 1)) };
-        let first = first.ok_or(Status::BadParameter)?;
-        if u128::from(first) + u128::from(len) > translation.room(shift) {
-            return Err(Status::BadParameter);
-        }
+    if !free && (behind.is_even() && shift < 12 || !behind.holds(start, len, shift)) {
+        return Err(Status::BadParameter);
     }
-    translation.place(start, shift.max(12), pd);
-    let space: Arc<dyn DmaSpace> = translation.clone();
+    behind.place(start, shift.max(12), pd);
+    let space = behind.space();
     let route = Arc::new(pcie::Route::local());
     // What may be written the key's rights say.
     let umem = Umem::from_segments(vec![Segment { space, addr: 0, len, route }], true);

@@ -1,13 +1,17 @@
 //! Keys that requests fill, change and invalidate.
 
 use crate::driver::{Pair, pair};
-use crate::support::verbs::{circle, context, data, free, free_key, inline, mask, remote, umr};
+use crate::support::verbs::{
+    ALLOC_PD, CREATE_MKEY, circle, context, create_key, crossing, data, free, free_key, inline,
+    mask, remote, umr,
+};
 
 const UMR: u8 = 0x25;
 const SEND: u8 = 0x0a;
 const SEND_INVALIDATE: u8 = 0x01;
 const WRITE: u8 = 0x08;
 const REQUEST: u8 = 0;
+const RESPONSE_SEND: u8 = 2;
 const RESPONSE_SEND_INVALIDATE: u8 = 4;
 const REQUEST_ERROR: u8 = 13;
 const LOCAL_PROTECTION: u8 = 0x04;
@@ -81,6 +85,62 @@ fn a_window_shows_a_part_of_a_region_and_its_user_may_end_it() {
     one.post(&driver, WRITE, 0, &[&remote(0x104, window), &inline(b"no")]);
     assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], REMOTE_ACCESS);
     assert_eq!(driver.peek(page + 12, 2), b"in");
+}
+
+#[test]
+fn parts_of_one_length_are_laid_out_and_taken_away() {
+    let Pair { mut driver, mut cq, pd, key, mut one, .. } = pair("even");
+    let even = free_key(&mut driver, 3, pd);
+    let (low, high) = (driver.page(), driver.page());
+    // The length in an entry does not count.
+    let list = [data(key, high, 0), data(key, low, 1)].concat();
+    let filled = context(3, pd, 3, 0x1_0000, 0x2000);
+    one.post(&driver, UMR, even, &[&umr(CHECK_NOT_FREE, ALL, &filled, &list)]);
+    cq.expect(&driver, REQUEST);
+    let even = even | 3;
+    one.post(&driver, WRITE, 0, &[&remote(0x1_0ffd, even), &inline(b"across")]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(high + 0xffd, 3), b"acr");
+    assert_eq!(driver.peek(low, 3), b"oss");
+    // The second part goes; the first stays.
+    let mut request = umr(2 << 5 | 1 << 4, 0, &[0; 64], &data(0, 0, 0));
+    request[6..8].copy_from_slice(&1u16.to_be_bytes());
+    one.post(&driver, UMR, even, &[&request]);
+    cq.expect(&driver, REQUEST);
+    one.post(&driver, WRITE, 0, &[&remote(0x1_0000, even), &inline(b"first")]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(high, 5), b"first");
+    one.post(&driver, WRITE, 0, &[&remote(0x1_1000, even), &inline(b"gone")]);
+    cq.expect(&driver, REQUEST_ERROR);
+    assert_eq!(driver.peek(low, 4), b"oss\0");
+}
+
+#[test]
+fn a_crossing_key_reaches_a_key_of_another_domain() {
+    let Pair { mut driver, mut cq, pd, key, mut one, mut two, .. } = pair("crossing");
+    let other = driver.create(ALLOC_PD, vec![0; 16]);
+    let page = driver.page();
+    let list = [page.to_be_bytes(), [0; 8]].concat();
+    let target = create_key(&context(1, other, 0, 0x5000, 0x1000), &list);
+    let target = driver.create(CREATE_MKEY, target) << 8;
+    let crossed = driver.create(CREATE_MKEY, create_key(&crossing(pd, target, 0x6000), &[])) << 8;
+    one.post(&driver, WRITE, 0, &[&remote(0x5010, crossed), &inline(b"crossed")]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(page + 0x10, 7), b"crossed");
+    two.post_receive(&driver, crossed, 0x5040, 16);
+    one.post(&driver, SEND, 0, &[&data(key, page + 0x10, 7)]);
+    for _ in 0..2 {
+        let entry = driver.poll("completions", || cq.poll(&driver));
+        assert!(matches!(entry[63] >> 4, REQUEST | RESPONSE_SEND));
+    }
+    assert_eq!(driver.peek(page + 0x40, 7), b"crossed");
+    // Of another device there is none.
+    let mut foreign = crossing(pd, target, 0x6000);
+    foreign[0x30 + 1] = 1;
+    assert_eq!(driver.status(CREATE_MKEY, create_key(&foreign, &[])), 3);
+    // The target itself is out of reach, being of another domain.
+    one.post(&driver, WRITE, 0, &[&remote(0x5000, target), &inline(b"no")]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], REMOTE_ACCESS);
 }
 
 #[test]

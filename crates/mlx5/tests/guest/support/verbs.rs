@@ -238,13 +238,15 @@ pub mod mask {
     pub const FREE: u64 = 1 << 29;
 }
 
-/// A memory key context: `mode` (1 pages, 2 parts of other keys), all rights but atomics, pages of 4 KiB.
+/// A memory key context: `mode` (1 pages, 2 parts of other keys, 3 of one length, 6 crossing), all rights but atomics, pages of
+/// 4 KiB.
 pub fn context(mode: u64, pd: u32, tag: u8, start: u64, len: u64) -> [u8; 64] {
     let mut context = [0; 64];
     for right in [0x10, 0x12, 0x13, 0x14, 0x15] {
         field(&mut context, right, 1, 1);
     }
-    field(&mut context, 0x16, 2, mode);
+    field(&mut context, 0x3, 3, mode >> 2);
+    field(&mut context, 0x16, 2, mode & 3);
     field(&mut context, 0x20, 24, 0xff_ffff);
     field(&mut context, 0x38, 8, tag.into());
     field(&mut context, 0x68, 24, pd.into());
@@ -266,6 +268,22 @@ pub fn free_key(driver: &mut Driver, mode: u64, pd: u32) -> u32 {
     let mut input = vec![0; 0x110];
     input[16..80].copy_from_slice(&free(context(mode, pd, 0, 0, 0)));
     driver.create(CREATE_MKEY, input) << 8
+}
+
+/// The command that makes a key of `context` with `list`.
+pub fn create_key(context: &[u8; 64], list: &[u8]) -> Vec<u8> {
+    let mut input = vec![0; 0x110];
+    input[16..80].copy_from_slice(context);
+    field(&mut input, 0x300, 32, list.len() as u64 / 16);
+    input.extend(list);
+    input
+}
+
+/// The context of a key that crosses into the domain of `target`.
+pub fn crossing(pd: u32, target: u32, len: u64) -> [u8; 64] {
+    let mut context = context(6, pd, 0, 0, len);
+    field(&mut context, 0x1a0, 32, target.into());
+    context
 }
 
 /// A key that is its own only part.
