@@ -6,6 +6,7 @@ mod packages;
 mod rules;
 mod soak;
 mod suite;
+mod watchdog;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

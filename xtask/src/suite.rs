@@ -1,11 +1,15 @@
 //! Every suite in order, with one closing line of totals.
 
 use crate::rules;
+use crate::watchdog::{Next, Watched};
 use anyhow::{Context, Result};
-use std::io::{BufRead, BufReader};
+use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longest silence of a suite; building everything afresh on two cores takes some minutes.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Clone, Copy, Default)]
 struct Totals {
@@ -133,12 +137,22 @@ fn run(root: &Path, suite: &Suite) -> Result<Totals> {
         .with_context(|| format!("cargo {}", call.join(" ")))?;
     let mut totals = Totals::default();
     let mut results = 0;
-    for line in BufReader::new(child.stdout.take().context("no pipe")?).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        println!("{line}");
-        if let Some(counts) = test_result(&line) {
-            totals.add(counts);
-            results += 1;
+    let output = child.stdout.take().context("no pipe")?;
+    let watched = Watched::new(Pid::from_child(&child), output, SILENCE);
+    loop {
+        match watched.next() {
+            Next::Line(line) => {
+                println!("{line}");
+                if let Some(counts) = test_result(&line) {
+                    totals.add(counts);
+                    results += 1;
+                }
+            }
+            Next::Silent => {
+                println!("==> {name}: ended after {} min of silence", SILENCE.as_secs() / 60);
+                totals.failed += 1;
+            }
+            Next::End => break,
         }
     }
     let ok = child.wait()?.success();
