@@ -45,6 +45,12 @@ pub fn perftest_came_early(said: &str) -> bool {
     said.contains("Failed to connect RDMA CM events")
 }
 
+/// Whether this is ucmatose told that nobody listens. Of its many requests others may have come when the server did: its
+/// server then ends too, and both start anew.
+fn nobody_listened(said: &str) -> bool {
+    said.contains("RDMA_CM_EVENT_REJECTED, error: 8")
+}
+
 /// How long a server that connects by address may take until it listens.
 const STARTING: Duration = Duration::from_secs(20);
 
@@ -72,12 +78,14 @@ pub fn converse(ends: bool, programs: impl Fn(u16) -> (Run, Run)) -> String {
 fn attempt(server: Run, client: &Run, ends: bool) -> Result<String, String> {
     let mut server = server.start();
     let begun = Instant::now();
+    let mut refused = false;
     let said = loop {
         let client = client.clone().finish();
         if client.succeeded() {
             break client.stdout;
         }
-        if perftest_came_early(&client.stderr) {
+        refused |= nobody_listened(&client.stdout);
+        if perftest_came_early(&client.stderr) || (refused && !server.alive()) {
             return Err(client.line);
         }
         let late = begun.elapsed() > STARTING || client.timed_out;
