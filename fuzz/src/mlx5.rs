@@ -1,7 +1,8 @@
 //! Targets of the crate `mlx5`.
 
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
-use mlx5::{BAR_LEN, Bus, ConnectX};
+use mlx5::{BAR_LEN, Bus, ConnectX, Dma};
+use pcie::Route;
 use registry::{Client, Options, Role};
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -64,8 +65,12 @@ impl DmaSpace for Ram {
 struct Machine(Arc<Ram>);
 
 impl Bus for Machine {
-    fn memory(&self) -> Arc<dyn DmaSpace> {
-        self.0.clone()
+    fn dma(&self) -> Dma {
+        Dma { memory: self.0.clone(), route: Arc::new(Route::local()) }
+    }
+
+    fn data_direct(&self) -> Option<Dma> {
+        Some(self.dma())
     }
 
     fn interrupt(&self, _: u16) {}
@@ -79,7 +84,11 @@ fn function() -> &'static (ConnectX, Arc<Ram>) {
         let port = free.expect("a port").port();
         let options = Options { port, name_suffix: Some(format!("fuzz-{port}")) };
         let device = Device::open(DeviceConfig {
-            attr: DeviceAttr::new("fuzz", 0x1234),
+            attr: DeviceAttr {
+                data_direct: true,
+                vuid: "fuzz".into(),
+                ..DeviceAttr::new("fuzz", 0x1234)
+            },
             comm: "fuzz".into(),
             registry: Client::connect_at(Role::Member, &options).expect("a registry"),
             mtu_bytes: Some(4096),
@@ -165,7 +174,7 @@ fn deliver(connectx: &ConnectX, ram: &Ram, command: &[u8], room: usize) -> [u8; 
 /// Each command alone, then one after the other.
 pub fn command_seeds() -> Vec<Vec<u8>> {
     let ranges = [0x100..=0x10d, 0x200..=0x203, 0x301..=0x302, 0x400..=0x402, 0x500..=0x50e];
-    let more = [0x705..=0x708, 0x762..=0x770, 0x800..=0x816, 0x90c..=0x90f];
+    let more = [0x705..=0x708, 0x762..=0x770, 0x800..=0x816, 0x90c..=0x90f, 0xb22..=0xb22];
     let opcodes = ranges.into_iter().chain(more).flatten();
     let one = |opcode: u16| {
         let len = 0x120u16;

@@ -2,8 +2,9 @@
 
 use crate::failure::{Context, Failure, Outcome};
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
-use mlx5::ConnectX;
-use registry::{Client, Role};
+use mlx5::{ConnectX, DataDirect, Slots};
+use pcie::{Function, Platform, Role, Route, Target};
+use registry::{Client, Role as Member};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,22 +12,37 @@ use vfio_user::{Host, Server};
 
 /// An adapter that is served. It ends with the value.
 pub struct Adapter {
-    _server: Server,
+    _function: Server,
+    _data_direct: Option<Server>,
+}
+
+/// What is served, and where.
+pub struct Place<'a> {
+    /// Of the function.
+    pub socket: &'a Path,
+    /// Of its Data Direct function; without, it has none.
+    pub data_direct: Option<&'a Path>,
+    /// The machine that the functions are in, by name or file: its first HCA, and that one's Data Direct function.
+    pub platform: Option<&'a Path>,
+    /// Pace the machine's links to this fraction of their rates.
+    pub pace: Option<f64>,
+    pub trace: Option<&'a Path>,
 }
 
 impl Adapter {
-    /// Serves a new one at `socket`.
-    pub fn serve(socket: &Path, trace: Option<&Path>) -> Outcome<Adapter> {
+    /// Serves a new one.
+    pub fn serve(place: &Place<'_>) -> Outcome<Adapter> {
         mm::guard::install();
         let open = |path: &Path| {
             let what = format!("cannot write a trace to {}", path.display());
             link::Trace::append(path).map(Arc::new).what(what)
         };
-        let trace = trace.map(open).transpose()?;
+        let trace = place.trace.map(open).transpose()?;
+        let machine = Machine::of(place)?;
         let registry =
-            Client::connect(Role::Member).what("cannot join the adapters of this user")?;
+            Client::connect(Member::Member).what("cannot join the adapters of this user")?;
         let device = Device::open(DeviceConfig {
-            attr: DeviceAttr::new("connectx", guid(socket)),
+            attr: machine.attr(place),
             comm: "peerdma".to_owned(),
             registry,
             mtu_bytes: None,
@@ -35,18 +51,92 @@ impl Adapter {
             receive_buffer_bytes: None,
         })
         .what("cannot open the software HCA")?;
-        let host = Host::new();
-        let function = Arc::new(ConnectX::new(device, Arc::new(host.clone())));
-        let server = vfio_user::serve(socket, host, function).map_err(|error| {
-            let failure = Failure::new(format_args!("cannot serve at {}", socket.display()));
-            match error.kind() {
-                ErrorKind::AddrInUse => failure
-                    .because("somebody serves there already, or it is no socket")
-                    .remedy("name another path"),
-                _ => failure.because(error),
-            }
+        machine.publish(&device);
+        let data_direct = DataDirect::new(&device.attr().vuid);
+        let slots = machine.slots()?;
+        let own = slots.own.0.clone();
+        let side = slots.data_direct.as_ref().map(|(host, _)| host.clone());
+        let serve = |socket: &Path, host, function| {
+            vfio_user::serve(socket, host, function).map_err(|error| cannot_serve(socket, error))
+        };
+        // Its bytes find nothing while nobody serves it, and the adapter's first driver looks for it.
+        let _data_direct = match (place.data_direct, side) {
+            (Some(socket), Some(host)) => Some(serve(socket, host, Arc::new(data_direct))?),
+            _ => None,
+        };
+        let function = Arc::new(ConnectX::new(device, Arc::new(slots)));
+        Ok(Adapter { _function: serve(place.socket, own, function)?, _data_direct })
+    }
+}
+
+/// Why a function is not served at a place.
+pub fn cannot_serve(socket: &Path, error: std::io::Error) -> Failure {
+    let failure = Failure::new(format_args!("cannot serve at {}", socket.display()));
+    match error.kind() {
+        ErrorKind::AddrInUse => failure
+            .because("somebody serves there already, or it is no socket")
+            .remedy("name another path"),
+        _ => failure.because(error),
+    }
+}
+
+/// The machine whose links the functions' bytes take.
+struct Machine {
+    platform: Platform,
+    hca: Function,
+    data_direct: Option<Function>,
+}
+
+impl Machine {
+    fn of(place: &Place<'_>) -> Outcome<Machine> {
+        let platform = match place.platform {
+            None => Platform::default(),
+            Some(path) => Platform::load(path).what("there is no such machine")?,
+        };
+        if let Some(fraction) = place.pace {
+            platform.pace(fraction);
+        }
+        let hca = platform.with_role(Role::Hca).next().cloned();
+        let hca = hca.ok_or_else(|| {
+            Failure::new("the platform has no HCA").remedy("see `peerdma platforms default`")
         })?;
-        Ok(Adapter { _server: server })
+        let found = platform.data_direct_of(&hca).cloned();
+        let data_direct = found.filter(|_| place.data_direct.is_some());
+        if place.data_direct.is_some() && data_direct.is_none() {
+            let failure = Failure::new(format_args!("{} has no Data Direct function", hca.name));
+            return Err(failure.remedy("name a platform with one: see `peerdma platforms`"));
+        }
+        Ok(Machine { platform, hca, data_direct })
+    }
+
+    fn attr(&self, place: &Place<'_>) -> DeviceAttr {
+        let guid = guid(place.socket);
+        let name = if place.platform.is_some() { &self.hca.name } else { "connectx" };
+        // Several adapters that no platform file names must not share a Data Direct function.
+        let named = self.hca.vuid.clone().filter(|_| place.platform.is_some());
+        let vuid = named.unwrap_or_else(|| format!("PDM{guid:016X}"));
+        let capable = self.data_direct.is_some() && self.hca.data_direct != Some(false);
+        DeviceAttr { data_direct: capable, vuid, ..DeviceAttr::new(name, guid) }
+    }
+
+    /// Lets other processes see the routes. Without room for that they are still counted.
+    fn publish(&self, device: &Device) {
+        let Ok(table) = device.directory().route_table() else { return };
+        let table = Arc::new(table);
+        for function in [Some(&self.hca), self.data_direct.as_ref()].into_iter().flatten() {
+            self.platform.publish(function.address, table.clone());
+        }
+    }
+
+    /// The guest's memory is the host's.
+    fn route(&self, function: &Function) -> Outcome<Arc<Route>> {
+        self.platform.route(function, Target::HOST).what("the function reaches no memory")
+    }
+
+    fn slots(&self) -> Outcome<Slots> {
+        let slot = |function: &Function| Ok((Host::new(), self.route(function)?));
+        let data_direct = self.data_direct.as_ref().map(slot).transpose()?;
+        Ok(Slots { own: slot(&self.hca)?, data_direct })
     }
 }
 

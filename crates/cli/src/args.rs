@@ -329,6 +329,7 @@ Examples:
   qemu-system-x86_64 -M q35,memory-backend=ram -m 2G \\
     -object memory-backend-memfd,id=ram,size=2G,share=on -device pcie-root-port,id=root \\
     -device '{\"driver\":\"vfio-user-pci\",\"bus\":\"root\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/cx8\"}}' ...
+  peerdma connectx --socket /tmp/cx8 --data-direct-socket /tmp/cx8-direct
   peerdma connectx --socket /tmp/cx8 --trace guest.pcap
 
 The machine's memory must be shared (share=on), or every access to it is a message to QEMU.")]
@@ -336,6 +337,16 @@ pub struct Connectx {
     /// The UNIX socket to serve it on
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
+    /// Serve its Data Direct function too, on this UNIX socket
+    #[arg(long, value_name = "PATH")]
+    pub data_direct_socket: Option<PathBuf>,
+    /// The machine whose first HCA it is, and whose links its bytes take: a name of `peerdma platforms`, or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub platform: Option<PathBuf>,
+    /// Pace the PCIe links of the platform to their rates, or to this fraction of them
+    #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = fraction)]
+    pub pace: Option<f64>,
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! `peerdma connectx`: an adapter for machines that somebody else starts.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Place};
 use crate::args::Connectx;
 use crate::failure::{Context, Outcome};
 use crate::style;
@@ -10,7 +10,16 @@ use crate::supervise::Supervisor;
 pub fn connectx(arguments: &Connectx) -> Outcome {
     // Held back from here on, a signal cannot end the server before it has taken its socket away.
     let supervisor = Supervisor::begin().what("cannot hold signals back")?;
-    let _adapter = Adapter::serve(&arguments.socket, arguments.trace.as_deref())?;
+    let _adapter = Adapter::serve(&Place {
+        socket: &arguments.socket,
+        data_direct: arguments.data_direct_socket.as_deref(),
+        platform: arguments.platform.as_deref(),
+        pace: arguments.pace,
+        trace: arguments.trace.as_deref(),
+    })?;
+    if let Some(socket) = &arguments.data_direct_socket {
+        style::errln(format_args!("serving its Data Direct function at {}", socket.display()));
+    }
     style::errln(format_args!("serving a ConnectX at {}", arguments.socket.display()));
     supervisor.wait_for_end();
     Ok(0)

@@ -1,6 +1,6 @@
 //! `peerdma vm`: a machine with an adapter of ours behind a switch, and a command in it.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Place};
 use crate::args::Vm;
 use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
@@ -31,10 +31,17 @@ pub fn vm(arguments: &Vm) -> Outcome {
         return print(arguments, &qemu, &kernel, disk, store.folder());
     }
     let session = Session::begin(false)?;
-    let (socket, initrd) = (session.path().join("connectx"), session.path().join("initrd"));
+    let sockets = Sockets::within(session.path());
+    let initrd = session.path().join("initrd");
     disk.write(&initrd).map_err(refused)?;
-    let machine = machine(arguments, &kernel, &initrd, &socket);
-    let _adapter = Adapter::serve(&socket, arguments.trace.as_deref())?;
+    let machine = machine(arguments, &kernel, &initrd, &sockets);
+    let _adapter = Adapter::serve(&Place {
+        socket: &sockets.connectx,
+        data_direct: Some(&sockets.data_direct),
+        platform: None,
+        pace: None,
+        trace: arguments.trace.as_deref(),
+    })?;
     if arguments.command.is_empty() {
         return shell(&qemu, &machine);
     }
@@ -99,13 +106,28 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn machine(arguments: &Vm, kernel: &Kernel, initrd: &Path, socket: &Path) -> Machine {
+/// Where functions are served.
+struct Sockets {
+    connectx: PathBuf,
+    data_direct: PathBuf,
+}
+
+impl Sockets {
+    fn within(folder: &Path) -> Sockets {
+        let at = |name| folder.join(name);
+        Sockets { connectx: at("connectx"), data_direct: at("data-direct") }
+    }
+}
+
+/// All functions are behind one switch.
+fn machine(arguments: &Vm, kernel: &Kernel, initrd: &Path, sockets: &Sockets) -> Machine {
     let mut machine = Machine::new(&kernel.image, initrd);
     machine.memory_mib = arguments.memory;
     machine.processors = arguments.cpus;
     machine.root_port("root");
     machine.switch("switch", "root", 2);
-    machine.function(socket, "switch0");
+    machine.function(&sockets.connectx, "switch0");
+    machine.function(&sockets.data_direct, "switch1");
     machine
 }
 
@@ -118,15 +140,18 @@ fn shell(qemu: &Qemu, machine: &Machine) -> Outcome {
 }
 
 fn print(arguments: &Vm, qemu: &Qemu, kernel: &Kernel, disk: RamDisk, folder: &Path) -> Outcome {
-    let (socket, initrd) = (folder.join("connectx"), folder.join("initrd"));
+    let (sockets, initrd) = (Sockets::within(folder), folder.join("initrd"));
     disk.write(&initrd).map_err(refused)?;
     let command = qemu.command();
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
-    words.extend(machine(arguments, kernel, &initrd, &socket).options(false));
+    words.extend(machine(arguments, kernel, &initrd, &sockets).options(false));
     words.extend(["-serial", "mon:stdio"].map(str::to_owned));
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    style::errln(format_args!("first: peerdma connectx --socket {}", socket.display()));
+    let (connectx, direct) = (sockets.connectx.display(), sockets.data_direct.display());
+    style::errln(format_args!(
+        "first: peerdma connectx --socket {connectx} --data-direct-socket {direct}"
+    ));
     crate::docs::print(format!("{}\n", words.join(" ")).as_bytes())
 }
 

@@ -12,6 +12,7 @@ const GROUP_LEN: usize = 0x100;
 
 const GENERAL: u16 = 0x0;
 const ATOMIC: u16 = 0x3;
+const GENERAL_2: u16 = 0x20;
 
 /// Nanoseconds: completions carry the time since the device was opened.
 const DEVICE_FREQUENCY_KHZ: u64 = 1_000_000;
@@ -26,6 +27,8 @@ pub(crate) const LOG_MAX_MESSAGE: u64 = 30;
 pub(crate) const MAX_EQS: u8 = 64;
 pub(crate) const LOG_MAX_PDS: u64 = 15;
 pub(crate) const LOG_MAX_XRCDS: u64 = 15;
+/// Our number among the devices of the machine (`vhca_id`).
+pub(crate) const OWN_DEVICE: u64 = 0;
 /// What mlx5 asks the driver to write into 8-byte results: the processor's own order.
 const HOST_ENDIANNESS: u64 = 1;
 
@@ -33,6 +36,7 @@ const ATOMIC_8B_MODE: Field = Field::new(0x40, 2);
 const ATOMIC_8B_MODE_1: Field = Field::new(0x46, 1);
 const ATOMIC_OPERATIONS: Field = Field::new(0x90, 16);
 const ATOMIC_SIZE_QP: Field = Field::new(0xb0, 16);
+const QUERY_VUID: Field = Field::new(0x92, 1);
 /// Compare and swap, fetch and add.
 const ATOMIC_SWAP_AND_ADD: u64 = 1 | 2;
 
@@ -80,6 +84,12 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x4c0, 32), DEVICE_FREQUENCY_KHZ / 1000),
         (Field::new(0x4e0, 32), DEVICE_FREQUENCY_KHZ),
         (Field::new(0x520, 32), 1), // num_of_uars_per_page
+        (Field::new(0x20, 1), 1),   // hca_cap_2
+        (Field::new(0x30, 16), OWN_DEVICE),
+        (Field::new(0xe8, 1), 1),  // relaxed_ordering_write
+        (Field::new(0x32a, 1), 1), // relaxed_ordering_read
+        (Field::new(0x5b2, 1), 1), // crossing_vhca_mkey
+        (Field::new(0x752, 1), u64::from(attr.data_direct)),
     ]
 }
 
@@ -107,6 +117,7 @@ impl Group {
 pub(crate) struct Caps {
     general: Group,
     atomic: Group,
+    general_2: Group,
 }
 
 impl Caps {
@@ -118,6 +129,7 @@ impl Caps {
                 (ATOMIC_OPERATIONS, ATOMIC_SWAP_AND_ADD),
                 (ATOMIC_SIZE_QP, 8),
             ]),
+            general_2: Group::of([(QUERY_VUID, u64::from(!attr.vuid.is_empty()))]),
         }
     }
 
@@ -126,6 +138,7 @@ impl Caps {
         let group = match op_mod >> 1 {
             GENERAL => &self.general,
             ATOMIC => &self.atomic,
+            GENERAL_2 => &self.general_2,
             _ => return Err(Status::BadParameter),
         };
         let mut answer = if op_mod & 1 == 1 { group.current.clone() } else { group.max.clone() };

@@ -95,6 +95,7 @@ impl Commands {
                 self.caps.set(op_mod, input.get(LEAST_LEN..).unwrap_or_default())?;
                 done()
             }
+            opcode::QUERY_VUID => query::vuid(&shared.hca, input),
             opcode::QUERY_ADAPTER => query::adapter(),
             opcode::QUERY_SPECIAL_CONTEXTS => Ok(vec![0; 24]),
             opcode::ACCESS_REG => port::access_register(input),

@@ -2,12 +2,16 @@
 //! as the driver gave it; a request that changes some of its fields (UMR) changes them there, and the HCA's key follows.
 
 use crate::bits::Field;
+use crate::bus::Dma;
+use crate::caps::OWN_DEVICE;
 use crate::function::Shared;
 use crate::key_list::{self, KeyList};
+use crate::mkc;
 use crate::opcode::Status;
 use crate::translation::{self, Beyond, Translation};
 use hca::key::{Mkey, PdId};
 use hca::{Access, Below, KeySpace};
+use pcie::Route;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use umem::{DmaSpace, Segment, Umem};
 
@@ -52,9 +56,6 @@ mod mode {
     pub(super) const CROSSING: u64 = 6;
 }
 
-/// Our number among the devices of the machine (`vhca_id`).
-const OWN_DEVICE: u64 = 0;
-
 /// Open to every queue pair.
 const ANY_QP: u32 = 0xff_ffff;
 
@@ -86,27 +87,27 @@ struct State {
 /// What a key stands over.
 #[derive(Clone)]
 enum Behind {
-    Memory(Arc<Translation>),
+    Memory(Arc<Translation>, Arc<Route>),
     Keys(Arc<KeySpace<KeyList>>),
 }
 
 impl Behind {
-    /// As a context says, with room for a list of `octowords` units at least.
-    fn new(shared: &Shared, context: &[u8], octowords: u64, pd: PdId) -> Result<Behind, Status> {
-        let room = CAPACITY.get(context).max(octowords) * 16;
+    /// As a command says that has `context`; keys below it are in domain `pd`.
+    fn new(shared: &Shared, input: &[u8], context: &[u8], pd: PdId) -> Result<Behind, Status> {
+        let room = CAPACITY.get(context).max(OCTOWORDS.get(input)) * 16;
         let entries = |len| {
             let entries = room / len;
             if entries > MAX_ENTRIES { Err(Status::Limits) } else { Ok(entries) }
         };
-        let memory = || shared.bus.memory();
         let keys = |list, below| {
             Behind::Keys(Arc::new(KeySpace::new(Arc::downgrade(&shared.hca), list, below)))
         };
+        let Dma { memory, route } = requester(shared, input)?;
         Ok(match ACCESS_MODE_HIGH.get(context) << 2 | ACCESS_MODE_LOW.get(context) {
-            mode::PHYSICAL => Behind::Memory(Arc::new(Translation::physical(memory()))),
+            mode::PHYSICAL => Behind::Memory(Arc::new(Translation::physical(memory)), route),
             mode::PAGES => {
                 let capacity = entries(translation::ENTRY_LEN)?;
-                Behind::Memory(Arc::new(Translation::pages(memory(), capacity)))
+                Behind::Memory(Arc::new(Translation::pages(memory, capacity)), route)
             }
             mode::KEYS => {
                 keys(KeyList::own_lengths(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
@@ -124,7 +125,7 @@ impl Behind {
     /// Bytes of an entry of its list; 0 for one without.
     fn entry_len(&self) -> u64 {
         match self {
-            Behind::Memory(memory) if memory.has_pages() => translation::ENTRY_LEN,
+            Behind::Memory(memory, _) if memory.has_pages() => translation::ENTRY_LEN,
             Behind::Keys(keys) if keys.parts().has_entries() => key_list::ENTRY_LEN,
             _ => 0,
         }
@@ -133,14 +134,14 @@ impl Behind {
     /// Whether its entries have one length, which the context gives.
     fn is_even(&self) -> bool {
         match self {
-            Behind::Memory(memory) => memory.has_pages(),
+            Behind::Memory(memory, _) => memory.has_pages(),
             Behind::Keys(keys) => keys.parts().is_even(),
         }
     }
 
     fn holds(&self, start: u64, len: u64, shift: u32) -> bool {
         match self {
-            Behind::Memory(memory) => memory.holds(start, len, shift),
+            Behind::Memory(memory, _) => memory.holds(start, len, shift),
             // Accesses beyond the list find nothing.
             Behind::Keys(_) => true,
         }
@@ -148,7 +149,7 @@ impl Behind {
 
     fn place(&self, start: u64, shift: u32, pd: PdId) {
         match self {
-            Behind::Memory(memory) => memory.place(start, shift),
+            Behind::Memory(memory, _) => memory.place(start, shift),
             Behind::Keys(keys) => {
                 keys.set_domain(pd);
                 keys.parts().place(start, shift);
@@ -158,17 +159,36 @@ impl Behind {
 
     fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Beyond> {
         match self {
-            Behind::Memory(memory) => memory.store(first, bytes, checked),
+            Behind::Memory(memory, _) => memory.store(first, bytes, checked),
             Behind::Keys(keys) => keys.parts().store(first, bytes),
         }
     }
 
     fn space(&self) -> Arc<dyn DmaSpace> {
         match self {
-            Behind::Memory(memory) => memory.clone(),
+            Behind::Memory(memory, _) => memory.clone(),
             Behind::Keys(keys) => keys.clone(),
         }
     }
+
+    fn route(&self) -> Arc<Route> {
+        match self {
+            Behind::Memory(_, route) => route.clone(),
+            // The keys below count.
+            Behind::Keys(_) => Arc::new(Route::local()),
+        }
+    }
+}
+
+/// The function whose requests those of a key are: the Data Direct function's, if the command says so and may.
+fn requester(shared: &Shared, input: &[u8]) -> Result<Dma, Status> {
+    if !mkc::DATA_DIRECT.is_set(input) {
+        return Ok(shared.bus.dma());
+    }
+    let function = shared.bus.data_direct();
+    let capable = shared.hca.attr().data_direct && function.is_some();
+    mkc::parse(input)?.check_data_direct(capable).map_err(|_| Status::BadParameter)?;
+    function.ok_or(Status::BadParameter)
 }
 
 /// A key.
@@ -195,7 +215,7 @@ impl KeyObject {
         let context: [u8; CONTEXT_LEN] = context.ok_or(Status::BadInputLength)?;
         let octowords = OCTOWORDS.get(input);
         let pd = pd_of(shared, &context)?;
-        let behind = Behind::new(shared, &context, octowords, pd)?;
+        let behind = Behind::new(shared, input, &context, pd)?;
         let bytes = usize::try_from(octowords * 16).unwrap_or(usize::MAX);
         let list = input.get(LIST..).unwrap_or_default();
         let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
@@ -282,8 +302,7 @@ fn mkey(behind: &Behind, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
         return Err(Status::BadParameter);
     }
     behind.place(start, shift.max(12), pd);
-    let space = behind.space();
-    let route = Arc::new(pcie::Route::local());
+    let (space, route) = (behind.space(), behind.route());
     // What may be written the key's rights say.
     let umem = Umem::from_segments(vec![Segment { space, addr: 0, len, route }], true);
     let qpn = QPN.get32(context);

@@ -54,6 +54,7 @@ pub(crate) const CREATE_RMP: u16 = 0x90c;
 pub(crate) const MODIFY_RMP: u16 = 0x90d;
 pub(crate) const DESTROY_RMP: u16 = 0x90e;
 pub(crate) const QUERY_RMP: u16 = 0x90f;
+pub(crate) const QUERY_VUID: u16 = 0xb22;
 
 /// Status of a command that was delivered (PRM "Command Return Status", `MLX5_CMD_STAT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

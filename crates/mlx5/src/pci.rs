@@ -1,9 +1,9 @@
 //! The function as PCI shows it, for the server of the vfio-user protocol.
 
-use crate::bus::Bus;
+use crate::bus::{Bus, Dma};
 use crate::function::{BAR_LEN, ConnectX, DEVICE, MSIX_PENDING, MSIX_TABLE, VECTORS, VENDOR};
+use pcie::Route;
 use std::sync::Arc;
-use umem::DmaSpace;
 use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity};
 
 /// Of the firmware's gateway to its address spaces, of which we have none: control, counter, semaphore, address, data.
@@ -12,14 +12,31 @@ const GATEWAY_REGISTERS: u8 = 20;
 /// Infiniband controller.
 const CLASS_INFINIBAND: u32 = 0x02_0700;
 
-impl Bus for Host {
-    fn memory(&self) -> Arc<dyn DmaSpace> {
-        Host::memory(self)
+/// The function's place in a virtual machine, and that of its Data Direct function.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// The host that the function is served with, and the way of its bytes.
+    pub own: (Host, Arc<Route>),
+    /// Those of the Data Direct function.
+    pub data_direct: Option<(Host, Arc<Route>)>,
+}
+
+impl Bus for Slots {
+    fn dma(&self) -> Dma {
+        dma(&self.own)
+    }
+
+    fn data_direct(&self) -> Option<Dma> {
+        self.data_direct.as_ref().map(dma)
     }
 
     fn interrupt(&self, vector: u16) {
-        Host::interrupt(self, vector);
+        self.own.0.interrupt(vector);
     }
+}
+
+fn dma((host, route): &(Host, Arc<Route>)) -> Dma {
+    Dma { memory: host.memory(), route: route.clone() }
 }
 
 impl Function for ConnectX {

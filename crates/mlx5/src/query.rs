@@ -1,6 +1,8 @@
 //! Commands that only ask.
 
 use crate::bits::{Field, put};
+use crate::caps::OWN_DEVICE;
+use crate::data_direct;
 use crate::function::{Shared, VENDOR};
 use crate::modify::state_number;
 use crate::opcode::{Answer, Status};
@@ -26,6 +28,26 @@ pub(crate) fn adapter() -> Answer {
     Field::new(0x40 + 0xc8, 24).set(&mut answer, 0x00_02c9);
     Field::new(0x40 + 0xf0, 16).set(&mut answer, VENDOR.into());
     put(&mut answer, 8 + 0xf0, BOARD);
+    Ok(answer)
+}
+
+/// `QUERY_VUID`: the name that the adapter shares with its Data Direct function.
+pub(crate) fn vuid(hca: &Device, input: &[u8]) -> Answer {
+    const OF_VIRTUAL_FUNCTIONS: Field = Field::new(0x60, 1);
+    const DEVICE: Field = Field::new(0x70, 16);
+    const ENTRIES: Field = Field::new(0x1f0 - 0x40, 16);
+    const VUID: usize = 0x200 / 8 - 8;
+    let attr = hca.attr();
+    if attr.vuid.is_empty() {
+        return Err(Status::BadOperation);
+    }
+    if OF_VIRTUAL_FUNCTIONS.is_set(input) || DEVICE.get(input) != OWN_DEVICE {
+        return Err(Status::BadParameter);
+    }
+    let mut answer = vec![0; VUID + data_direct::VUID_LEN];
+    ENTRIES.set(&mut answer, 1);
+    let vuid = attr.vuid.as_bytes();
+    put(&mut answer, VUID, &vuid[..vuid.len().min(data_direct::VUID_LEN)]);
     Ok(answer)
 }
 

@@ -1,5 +1,6 @@
 //! The function against a driver that is simulated: one that knows what it does, and one that means no good.
 
+mod data_direct;
 mod driver;
 mod hostile;
 mod keys;

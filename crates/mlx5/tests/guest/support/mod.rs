@@ -3,8 +3,10 @@
 pub mod verbs;
 
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
-use mlx5::{Bus, ConnectX};
+use mlx5::{Bus, ConnectX, Dma};
+use pcie::Route;
 use registry::{Client, Options, Role};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use umem::{AccessError, AtomicOp, DmaSpace};
@@ -43,15 +45,27 @@ impl DmaSpace for Ram {
     }
 }
 
-/// Memory and the interrupts that came.
+/// Memory as both functions see it, and the interrupts that came.
 pub struct Machine {
     pub ram: Arc<Ram>,
+    pub route: Arc<Route>,
+    /// Other memory, under the same addresses, so that a wrong requester is seen.
+    pub side: Arc<Ram>,
+    pub side_route: Arc<Route>,
+    /// Whether there is a Data Direct function now.
+    pub data_direct: AtomicBool,
     pub interrupts: Mutex<Vec<u16>>,
 }
 
 impl Bus for Machine {
-    fn memory(&self) -> Arc<dyn DmaSpace> {
-        self.ram.clone()
+    fn dma(&self) -> Dma {
+        Dma { memory: self.ram.clone(), route: self.route.clone() }
+    }
+
+    fn data_direct(&self) -> Option<Dma> {
+        self.data_direct
+            .load(Ordering::Relaxed)
+            .then(|| Dma { memory: self.side.clone(), route: self.side_route.clone() })
     }
 
     fn interrupt(&self, vector: u16) {
@@ -101,7 +115,11 @@ impl Driver {
 
     pub fn on(name: &str, options: &Options) -> Driver {
         let device = Device::open(DeviceConfig {
-            attr: DeviceAttr::new(name, 0x1234),
+            attr: DeviceAttr {
+                data_direct: true,
+                vuid: "MT2446".into(),
+                ..DeviceAttr::new(name, 0x1234)
+            },
             comm: "test".into(),
             registry: Client::connect_at(Role::Member, options).unwrap(),
             mtu_bytes: Some(4096),
@@ -112,6 +130,10 @@ impl Driver {
         .unwrap();
         let machine = Arc::new(Machine {
             ram: Arc::new(Ram(Mutex::new(vec![0; RAM_LEN]))),
+            route: Arc::new(Route::local()),
+            side: Arc::new(Ram(Mutex::new(vec![0; RAM_LEN]))),
+            side_route: Arc::new(Route::local()),
+            data_direct: AtomicBool::new(true),
             interrupts: Mutex::default(),
         });
         let lid = device.slot();
