@@ -1,5 +1,7 @@
 //! What a device counts, under the names of Linux' `hw_counters` where one exists.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// What is counted.
@@ -108,6 +110,45 @@ pub trait Count {
     fn count(&self, what: Counter, by: u64);
 }
 
+/// What some queue pairs count apart, besides their device: those that were told to
+/// ([`Qp::count_into`](crate::Qp::count_into)).
+#[derive(Debug)]
+pub struct CounterSet([AtomicU64; Counter::ALL.len()]);
+
+impl Default for CounterSet {
+    fn default() -> CounterSet {
+        CounterSet(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl CounterSet {
+    /// What was counted of this.
+    pub fn get(&self, what: Counter) -> u64 {
+        self.0[what as usize].load(Relaxed)
+    }
+
+    /// Begins at 0 again.
+    pub fn clear(&self) {
+        self.0.iter().for_each(|count| count.store(0, Relaxed));
+    }
+}
+
+impl Count for CounterSet {
+    fn count(&self, what: Counter, by: u64) {
+        self.0[what as usize].fetch_add(by, Relaxed);
+    }
+}
+
+/// Counts in two places.
+pub(crate) struct Both<'a>(pub(crate) &'a dyn Count, pub(crate) &'a dyn Count);
+
+impl Count for Both<'_> {
+    fn count(&self, what: Counter, by: u64) {
+        self.0.count(what, by);
+        self.1.count(what, by);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +159,15 @@ mod tests {
         let names: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.name()).collect();
         assert_eq!(names.len(), Counter::ALL.len());
         assert!(Counter::ALL.iter().enumerate().all(|(i, counter)| *counter as usize == i));
+    }
+
+    #[test]
+    fn a_set_counts_besides_the_device() {
+        let (device, set) = (CounterSet::default(), CounterSet::default());
+        Both(&device, &set).count(Counter::SentPackets, 3);
+        device.count(Counter::SentPackets, 1);
+        assert_eq!((device.get(Counter::SentPackets), set.get(Counter::SentPackets)), (4, 3));
+        set.clear();
+        assert_eq!((device.get(Counter::SentPackets), set.get(Counter::SentPackets)), (4, 0));
     }
 }

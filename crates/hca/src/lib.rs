@@ -45,7 +45,7 @@ mod xrc;
 
 pub use advice::AdviceError;
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
-pub use counters::{Count, Counter};
+pub use counters::{Count, Counter, CounterSet};
 pub use cq::Cq;
 pub use data_direct::control_id;
 pub use device::AddressHandle;

@@ -1,6 +1,6 @@
 //! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the directory.
 
-use crate::counters::{Count, Counter};
+use crate::counters::{Both, Count, Counter, CounterSet};
 use crate::cq::Cq;
 use crate::device::{Device, Way};
 use crate::error::{Error, Result};
@@ -76,6 +76,8 @@ struct Core {
     destroyed: bool,
     /// Frames on their way out.
     frames: FrameBatch,
+    /// It counts here besides in its device.
+    counters: Option<Arc<CounterSet>>,
 }
 
 impl Core {
@@ -153,6 +155,7 @@ impl Qp {
                 busy_until: None,
                 destroyed: false,
                 frames: FrameBatch::default(),
+                counters: None,
             }),
             init,
             handles: AtomicU32::new(1),
@@ -209,6 +212,11 @@ impl Qp {
     /// Current state.
     pub fn state(&self) -> QpState {
         self.core().transport.state()
+    }
+
+    /// From now on counts here as well, or only in its device again.
+    pub fn count_into(&self, counters: Option<Arc<CounterSet>>) {
+        self.core().counters = counters;
     }
 
     /// Changes attributes and state (IBA 11.2.5.2).
@@ -507,13 +515,19 @@ impl Qp {
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
         };
         let mut sink = Told { qp: self, device };
+        let directory = device.directory();
+        let both = core.counters.as_deref().map(|set| Both(directory, set));
+        let counters: &dyn Count = match &both {
+            Some(both) => both,
+            None => directory,
+        };
         let mut cx = Cx {
             now,
             tx: &mut tx,
             keys: device.keys(),
             xrc: device.xrc(),
             sink: &mut sink,
-            counters: device.directory(),
+            counters,
         };
         let result = call(&mut core.transport, &mut cx);
         if let Some(until) = pcie::owed() {

@@ -192,7 +192,9 @@ impl Transport {
                     | SendOp::BindMw(_)
                     | SendOp::Custom(_)
             ),
-            (QpType::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+            (QpType::Ud, op) => {
+                matches!(op, SendOp::Send | SendOp::SendImm(_) | SendOp::Custom(_))
+            }
             (QpType::RawPacket, op) => matches!(op, SendOp::Send),
         };
         if !offered || (matches!(wr.op, SendOp::Custom(_)) && self.custom.is_none()) {
@@ -228,6 +230,7 @@ impl Transport {
         }
         check_placement(&wr.op, length)?;
         match (self.kind, &wr.datagram) {
+            (QpType::Ud, None) if matches!(wr.op, SendOp::Custom(_)) => Ok(()),
             (QpType::Ud, None) => Err(Error::Invalid("a datagram needs a destination")),
             // What IBV_DEVICE_UD_AV_PORT_ENFORCE promises (IBA 10.2.2.2).
             (QpType::Ud, Some(to)) if to.ah.attr().port_num != self.attr.port_num => {
