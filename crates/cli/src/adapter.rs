@@ -1,6 +1,7 @@
 //! A software ConnectX on a socket: an HCA of its own, and the PCI function that shows it to a virtual machine.
 
 use crate::failure::{Context, Failure, Outcome};
+use crate::style;
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
 use mlx5::{ConnectX, DataDirect, Slots};
 use pcie::{Function, Platform, Role, Route, Target};
@@ -65,6 +66,7 @@ impl Adapter {
             _ => None,
         };
         let function = Arc::new(ConnectX::new(device, Arc::new(slots)));
+        function.tell_of_wrongs(|wrong| style::errln(format_args!("the guest: {wrong}")));
         Ok(Adapter { _function: serve(place.socket, own, function)?, _data_direct })
     }
 }

@@ -22,6 +22,16 @@ impl Field {
         Field { bit: self.bit + bits, ..self }
     }
 
+    /// The same field of a structure that begins `bits` earlier.
+    pub(crate) const fn at_start(self, bits: usize) -> Field {
+        Field { bit: self.bit - bits, ..self }
+    }
+
+    /// The same field of an answer without its first 8 bytes, status and syndrome, which are put before it later.
+    pub(crate) const fn before_head(self) -> Field {
+        self.at_start(64)
+    }
+
     pub(crate) fn get(self, bytes: &[u8]) -> u64 {
         (self.bit..self.bit + self.width).fold(0, |value, bit| {
             let byte = bytes.get(bit / 8).copied().unwrap_or(0);

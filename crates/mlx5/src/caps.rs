@@ -2,6 +2,7 @@
 //! do, current and at most. What is not built is 0.
 
 use crate::bits::Field;
+use crate::counter_set::MAX_SETS;
 use crate::opcode::Status;
 use hca::DeviceAttr;
 
@@ -56,7 +57,12 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x109, 7), 63),              // log_max_mrw_sz
         (Field::new(0x14a, 6), u64::from(attr.max_qp_rd_atom.ilog2())), // log_max_ra_req_qp
         (Field::new(0x15a, 6), u64::from(attr.max_qp_rd_atom.ilog2())), // log_max_ra_res_qp
+        (Field::new(0x169, 1), 1),               // rts2rts_qp_counters_set_id
+        (Field::new(0x180, 1), 1),               // out_of_seq_cnt
         (Field::new(0x181, 1), 1),               // vport_counters
+        (Field::new(0x182, 1), 1),               // retransmission_q_counters
+        (Field::new(0x186, 10), MAX_SETS.into()), // max_qp_cnt
+        (Field::new(0x1b1, 1), 1),               // enhanced_error_q_counters
         (Field::new(0x1a2, 1), 1),               // ib_virt: the port is asked by vport commands
         (Field::new(0x1c3, 5), LOG_MAX_MESSAGE), // log_max_msg
         (Field::new(0x1b8, 8), 1),               // num_ports; port_type 0 is InfiniBand
@@ -64,6 +70,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x108, 1), 1),               // fixed_buffer_size: KSM
         (Field::new(0x118, 1), 1),               // umr_extended_translation_offset
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
+        (Field::new(0x221, 1), 1),               // cq_resize
         (Field::new(0x231, 1), 1),               // imaicl: memory windows
         (Field::new(0x21e, 1), 1),               // atomic
         (Field::new(0x23c, 1), 1),               // xrc

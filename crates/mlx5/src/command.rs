@@ -8,7 +8,8 @@ use crate::opcode::{self, Answer, Status};
 use crate::pages::Pages;
 use crate::port;
 use crate::queue::Command;
-use crate::{create, eq, query, work_queue};
+use crate::report::Act;
+use crate::{counter_set, create, eq, modify_cq, multicast, query, work_queue};
 use hca::DeviceAttr;
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub(crate) struct Commands {
     pub(crate) xrcds: Numbers<u32>,
     pub(crate) cqs: Numbers<u32>,
     pub(crate) pools: Numbers<u32>,
+    pub(crate) counter_sets: Numbers<u32>,
 }
 
 /// An answer that says nothing but that the command is done.
@@ -57,6 +59,7 @@ impl Commands {
             xrcds: Numbers::default(),
             cqs: Numbers::default(),
             pools: Numbers::default(),
+            counter_sets: Numbers::default(),
         }
     }
 
@@ -65,7 +68,13 @@ impl Commands {
         let mut output = vec![0; HEAD_LEN];
         match self.execute(shared, &command.input) {
             Ok(answer) => output.extend(answer),
-            Err(status) => output[0] = status as u8,
+            Err(status) => {
+                output[0] = status as u8;
+                let act = Act::Command(OPCODE.get(&command.input) as u16, status);
+                let (op_mod, object) = (OP_MOD.get(&command.input), OBJECT.get(&command.input));
+                let place = format_args!("op_mod {op_mod:#x}, object {object:#x}");
+                shared.reports.tell(act, place);
+            }
         }
         let least = LEAST_LEN.max(output.len());
         output.resize(least, 0);
@@ -132,6 +141,12 @@ impl Commands {
             opcode::CREATE_CQ => create::cq(self, shared, input),
             opcode::DESTROY_CQ => create::destroy_cq(self, shared, object),
             opcode::QUERY_CQ => query::cq(shared, object),
+            opcode::MODIFY_CQ => modify_cq::modify(shared, object, input),
+            opcode::ALLOC_Q_COUNTER => counter_set::alloc(self, shared),
+            opcode::DEALLOC_Q_COUNTER => counter_set::dealloc(self, shared, input),
+            opcode::QUERY_Q_COUNTER => counter_set::query(shared, input),
+            opcode::ATTACH_TO_MCG => multicast::attach(shared, input),
+            opcode::DETACH_FROM_MCG => multicast::detach(shared, input),
             opcode::CREATE_XRC_SRQ => create::xrc_srq(shared, input),
             opcode::CREATE_RMP => create::pool(self, shared, input),
             opcode::DESTROY_XRC_SRQ => create::destroy_srq(shared, object),

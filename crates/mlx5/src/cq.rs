@@ -8,8 +8,10 @@ use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::cqe;
 use crate::eq::{DATA_LEN, Eqs, event};
 use crate::opcode::Status;
-use hca::{Completion, CompletionSink};
+use crate::report::Act;
+use hca::{Completion, CompletionSink, WcStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use umem::AccessError;
 
 /// Bytes of `create_cq_in` before the pages.
 const CREATE_LEN: usize = 0x110;
@@ -22,6 +24,16 @@ const LOG_SIZE: Field = Field::new(0x63, 5).at(CONTEXT_BIT);
 const EQ: Field = Field::new(0xa0, 32).at(CONTEXT_BIT);
 const LOG_PAGE_SIZE: Field = Field::new(0xc3, 5).at(CONTEXT_BIT);
 const RECORD: Field = Field::new(0x1c0, 64).at(CONTEXT_BIT);
+/// Of the answer of a query, in the context itself.
+const STATUS: Field = Field::new(0x0, 4);
+const STATE: Field = Field::new(0x14, 4);
+const CONSUMED: Field = Field::new(0x148, 24);
+const PRODUCED: Field = Field::new(0x168, 24);
+const STATUS_OVERFLOW: u64 = 0x9;
+const STATUS_WRITE_FAILED: u64 = 0xa;
+const STATE_SOLICITED_ARMED: u64 = 0x6;
+const STATE_ARMED: u64 = 0x9;
+const STATE_FIRED: u64 = 0xa;
 
 /// Counters have 24 bits.
 const COUNTER: u32 = 0xff_ffff;
@@ -40,14 +52,66 @@ enum Armed {
     Any,
 }
 
+/// Where a queue's entries are.
+struct Entries {
+    buffer: Buffer,
+    log_size: u32,
+    /// Bytes from one entry to the next.
+    stride: u64,
+}
+
+impl Entries {
+    /// As `create_cq_in` describes them, and `modify_cq_in` at the same places.
+    fn new(bus: &dyn Bus, input: &[u8]) -> Result<Entries, Status> {
+        let log_size = LOG_SIZE.get32(input);
+        let stride = match ENTRY_SIZE.get(input) {
+            0 => 64,
+            // 2 is an entry of 64 bytes padded to 128, which looks the same here.
+            1 | 2 => 128,
+            _ => return Err(Status::BadParameter),
+        };
+        if u64::from(log_size) > LOG_MAX_CQ_SIZE {
+            return Err(Status::Limits);
+        }
+        let pages = input.get(CREATE_LEN..).unwrap_or_default();
+        let shift = LOG_PAGE_SIZE.get32(input) + 12;
+        let buffer = Buffer::new(bus.memory(), pages, shift, PAGE_OFFSET.get(input));
+        if !buffer.holds(stride << log_size) {
+            return Err(Status::BadParameter);
+        }
+        Ok(Entries { buffer, log_size, stride })
+    }
+
+    fn len(&self) -> u32 {
+        1 << self.log_size
+    }
+
+    /// Writes the entry with this counter; its owner bit tells the driver in which round of the ring it is.
+    fn write(&self, counter: u32, mut entry: [u8; cqe::LEN]) -> Result<(), AccessError> {
+        entry[cqe::OPCODE_OWNER] |= (counter >> self.log_size & 1) as u8;
+        let index = u64::from(counter & (self.len() - 1));
+        self.buffer.write(index * self.stride + (self.stride - cqe::LEN as u64), &entry)
+    }
+}
+
 struct Ring {
+    entries: Entries,
+    /// Its context as the driver gave it.
+    context: Vec<u8>,
     produced: u32,
     /// As the doorbell record said last.
     consumed: u32,
     /// Produced counter after the latest solicited completion.
     solicited: u32,
     armed: Armed,
-    failed: bool,
+    /// The syndrome of its end.
+    failed: Option<u8>,
+}
+
+impl Ring {
+    fn waiting(&self) -> u32 {
+        self.produced.wrapping_sub(self.consumed) & COUNTER
+    }
 }
 
 /// One completion queue.
@@ -55,13 +119,8 @@ pub(crate) struct Cq {
     number: u32,
     eqs: Arc<Eqs>,
     eq: u8,
-    buffer: Buffer,
     record: DoorbellRecord,
-    log_size: u32,
-    /// Bytes from one entry to the next.
-    stride: u64,
     overrun_ignored: bool,
-    context: Vec<u8>,
     ring: Mutex<Ring>,
 }
 
@@ -73,68 +132,94 @@ impl Cq {
         eqs: &Arc<Eqs>,
         input: &[u8],
     ) -> Result<Cq, Status> {
-        let log_size = LOG_SIZE.get32(input);
-        let stride = match ENTRY_SIZE.get(input) {
-            0 => 64,
-            // 2 is an entry of 64 bytes padded to 128, which looks the same here.
-            1 | 2 => 128,
-            _ => return Err(Status::BadParameter),
-        };
-        if u64::from(log_size) > LOG_MAX_CQ_SIZE {
-            return Err(Status::Limits);
-        }
+        let entries = Entries::new(bus, input)?;
         let eq = EQ.get32(input);
         if !eqs.exists(eq) {
             return Err(Status::BadResource);
         }
-        let pages = input.get(CREATE_LEN..).unwrap_or_default();
-        let shift = LOG_PAGE_SIZE.get32(input) + 12;
-        let offset = PAGE_OFFSET.get(input);
-        let buffer = Buffer::new(bus.memory(), pages, shift, offset);
-        if !buffer.holds(stride << log_size) {
-            return Err(Status::BadParameter);
-        }
-        let ring = Ring { produced: 0, consumed: 0, solicited: 0, armed: Armed::No, failed: false };
+        let ring = Ring {
+            entries,
+            context: input.get(CONTEXT).unwrap_or_default().to_vec(),
+            produced: 0,
+            consumed: 0,
+            solicited: 0,
+            armed: Armed::No,
+            failed: None,
+        };
         Ok(Cq {
             number,
             eqs: eqs.clone(),
             eq: eq as u8,
-            buffer,
             record: DoorbellRecord::new(bus.memory(), RECORD.get(input)),
-            log_size,
-            stride,
             overrun_ignored: OVERRUN_IGNORE.is_set(input),
-            context: input.get(CONTEXT).unwrap_or_default().to_vec(),
             ring: Mutex::new(ring),
         })
     }
 
-    /// Its context as it was created.
-    pub(crate) fn context(&self) -> &[u8] {
-        &self.context
+    /// Its context as it was created, with its present state and counters.
+    pub(crate) fn context(&self) -> Vec<u8> {
+        let ring = self.ring();
+        let mut context = ring.context.clone();
+        let status = match ring.failed {
+            None => 0,
+            Some(OVERRUN) => STATUS_OVERFLOW,
+            Some(_) => STATUS_WRITE_FAILED,
+        };
+        let state = match ring.armed {
+            Armed::No => STATE_FIRED,
+            Armed::Solicited => STATE_SOLICITED_ARMED,
+            Armed::Any => STATE_ARMED,
+        };
+        let consumed = self.record.first().unwrap_or(ring.consumed) & COUNTER;
+        for (field, value) in [
+            (STATUS, status),
+            (STATE, state),
+            (CONSUMED, consumed.into()),
+            (PRODUCED, ring.produced.into()),
+        ] {
+            field.set(&mut context, value);
+        }
+        context
+    }
+
+    /// Goes on in other memory, of another size, as `modify_cq_in` describes it. The last entry in the old place says so; the
+    /// driver takes those before it along, each one place further.
+    pub(crate) fn resize(&self, bus: &dyn Bus, input: &[u8]) -> Result<(), Status> {
+        let entries = Entries::new(bus, input)?;
+        let mut ring = self.ring();
+        ring.consumed = self.record.first().unwrap_or(ring.consumed) & COUNTER;
+        let waiting = ring.waiting();
+        if ring.failed.is_some() || waiting >= ring.entries.len() || waiting >= entries.len() {
+            return Err(Status::BadResourceState);
+        }
+        ring.entries.write(ring.produced, cqe::resized()).map_err(|_| Status::BadResourceState)?;
+        ring.produced = ring.produced.wrapping_add(1) & COUNTER;
+        for field in [ENTRY_SIZE, PAGE_OFFSET, LOG_SIZE, LOG_PAGE_SIZE] {
+            field.at_start(CONTEXT_BIT).set(&mut ring.context, field.get(input));
+        }
+        ring.entries = entries;
+        Ok(())
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn size(&self) -> u32 {
-        1 << self.log_size
-    }
-
     fn is_full(&self, ring: &mut Ring) -> bool {
-        let waiting = |ring: &Ring| ring.produced.wrapping_sub(ring.consumed) & COUNTER;
-        if waiting(ring) < self.size() || self.overrun_ignored {
+        if ring.waiting() < ring.entries.len() || self.overrun_ignored {
             return false;
         }
         ring.consumed = self.record.first().unwrap_or(ring.consumed) & COUNTER;
-        waiting(ring) >= self.size()
+        ring.waiting() >= ring.entries.len()
     }
 
     /// No entry comes any more; the driver is told once.
     fn fail(&self, mut ring: MutexGuard<'_, Ring>, syndrome: u8) -> bool {
-        if !std::mem::replace(&mut ring.failed, true) {
+        if ring.failed.replace(syndrome).is_none() {
             drop(ring);
+            let why = if syndrome == OVERRUN { "it ran over" } else { "it is not in memory" };
+            let place = format_args!("queue {:#x}: {why}", self.number);
+            self.eqs.reports().tell(Act::CompletionQueue, place);
             let mut data = [0; DATA_LEN];
             put(&mut data, 0, &self.number.to_be_bytes());
             data[ERROR_SYNDROME] = syndrome;
@@ -149,7 +234,7 @@ impl Cq {
         let consumed = word & COUNTER;
         let latest = if word & SOLICITED_ONLY == 0 { ring.produced } else { ring.solicited };
         let unseen = latest.wrapping_sub(consumed) & COUNTER;
-        if (1..=self.size()).contains(&unseen) {
+        if (1..=ring.entries.len()).contains(&unseen) {
             ring.armed = Armed::No;
             drop(ring);
             self.eqs.post_completion(self.eq, self.number);
@@ -166,15 +251,15 @@ impl Cq {
 
 impl CompletionSink for Cq {
     fn completed(&self, completion: Completion) -> bool {
+        if completion.status == WcStatus::LocProtErr {
+            let place = format_args!("queue pair {:#x}", completion.qp_num);
+            self.eqs.reports().tell(Act::Protection, place);
+        }
         let mut ring = self.ring();
-        if ring.failed || self.is_full(&mut ring) {
+        if ring.failed.is_some() || self.is_full(&mut ring) {
             return self.fail(ring, OVERRUN);
         }
-        let mut entry = cqe::encode(&completion);
-        entry[cqe::OPCODE_OWNER] |= (ring.produced >> self.log_size & 1) as u8;
-        let index = u64::from(ring.produced & (self.size() - 1));
-        let at = index * self.stride + (self.stride - cqe::LEN as u64);
-        if self.buffer.write(at, &entry).is_err() {
+        if ring.entries.write(ring.produced, cqe::encode(&completion)).is_err() {
             return self.fail(ring, ACCESS);
         }
         ring.produced = ring.produced.wrapping_add(1) & COUNTER;

@@ -28,6 +28,7 @@ const RESPONSE_WRITE_IMM: u8 = 1;
 const RESPONSE_SEND: u8 = 2;
 const RESPONSE_SEND_IMM: u8 = 3;
 const RESPONSE_SEND_INV: u8 = 4;
+const RESIZED: u8 = 5;
 const REQUEST_ERROR: u8 = 13;
 const RESPONSE_ERROR: u8 = 14;
 
@@ -50,6 +51,13 @@ pub(crate) fn encode(completion: &Completion) -> [u8; LEN] {
         if receives { received(completion, &mut entry) } else { REQUEST }
     };
     entry[OPCODE_OWNER] = opcode << 4;
+    entry
+}
+
+/// The entry that ends a queue's old place, but for its owner bit.
+pub(crate) fn resized() -> [u8; LEN] {
+    let mut entry = [0; LEN];
+    entry[OPCODE_OWNER] = RESIZED << 4;
     entry
 }
 

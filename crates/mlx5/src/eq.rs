@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use crate::bus::Bus;
 use crate::caps::{LOG_MAX_EQ_SIZE, MAX_EQS};
 use crate::opcode::Status;
+use crate::report::Reports;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -101,12 +102,18 @@ impl Eq {
 /// The event queues of a function.
 pub(crate) struct Eqs {
     bus: Arc<dyn Bus>,
+    reports: Arc<Reports>,
     queues: RwLock<BTreeMap<u8, Arc<Eq>>>,
 }
 
 impl Eqs {
-    pub(crate) fn new(bus: Arc<dyn Bus>) -> Eqs {
-        Eqs { bus, queues: RwLock::default() }
+    pub(crate) fn new(bus: Arc<dyn Bus>, reports: Arc<Reports>) -> Eqs {
+        Eqs { bus, reports, queues: RwLock::default() }
+    }
+
+    /// Where wrong acts are told.
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     pub(crate) fn create(&self, input: &[u8]) -> Result<u8, Status> {

@@ -11,6 +11,7 @@ use crate::objects::Objects;
 use crate::port::Port;
 use crate::qp;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
+use crate::report::{Act, Reports, WatchedBus};
 use crate::send;
 use hca::key::PdId;
 use hca::{AsyncEvent, Device, EventSink, EventSource, EventType};
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) eqs: Arc<Eqs>,
     pub(crate) objects: Objects,
     pub(crate) port: Port,
+    pub(crate) reports: Arc<Reports>,
     /// A domain that no object is in.
     pub(crate) no_pd: PdId,
 }
@@ -92,20 +94,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ConnectX {
     /// A function over `hca`, a device of an InfiniBand subnet ([`hca::Network::Subnet`]) that nobody else uses.
     pub fn new(hca: Arc<Device>, bus: Arc<dyn Bus>) -> ConnectX {
-        let eqs = Arc::new(Eqs::new(bus.clone()));
+        let reports = Arc::new(Reports::default());
+        let bus: Arc<dyn Bus> = Arc::new(WatchedBus { bus, reports: reports.clone() });
+        let eqs = Arc::new(Eqs::new(bus.clone(), reports.clone()));
         hca.set_event_sink(Arc::new(Events(eqs.clone())));
         let port = Port::new(hca.attr().node_guid, hca.slot());
         let commands = Commands::new(hca.attr());
         // Keys that are not in use are in it; a device that is lost has none in use.
         let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
         let objects = Objects::default();
-        let shared = Arc::new(Shared { hca, bus, eqs, objects, port, no_pd });
+        let shared = Arc::new(Shared { hca, bus, eqs, objects, port, reports, no_pd });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),
             commands: Mutex::new(commands),
             half: Mutex::new(0),
         }
+    }
+
+    /// From now on tells `teller` what the driver does wrong: each act once, until a reset. It may be called with locks held.
+    pub fn tell_of_wrongs(&self, teller: impl Fn(&str) + Send + Sync + 'static) {
+        self.shared.reports.tell_to(Box::new(teller));
     }
 
     /// Its node GUID.
@@ -139,6 +148,7 @@ impl ConnectX {
         self.shared.port.reset();
         self.shared.eqs.clear();
         self.shared.objects.clear(&self.shared.hca);
+        self.shared.reports.clear();
         *commands = Commands::new(self.shared.hca.attr());
     }
 
@@ -148,7 +158,12 @@ impl ConnectX {
         let mut commands = lock(&self.commands);
         let mut done = 0;
         for index in (0..1 << LOG_ENTRIES).filter(|index| entries >> index & 1 == 1) {
-            if let Some(command) = queue.fetch(index) {
+            let fetched = queue.fetch(index).unwrap_or_else(|why| {
+                let place = format_args!("entry {index}");
+                self.shared.reports.tell(Act::Undelivered(why), place);
+                None
+            });
+            if let Some(command) = fetched {
                 // The command that makes the queue for such events is not told of there: its driver still polls.
                 let told = self.shared.eqs.wants(event::COMMAND);
                 let output = commands.run(&self.shared, &command);

@@ -12,6 +12,7 @@ const OPTIONAL: Field = Field::new(0x80, 32);
 const OPTIONAL_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
 const OPTIONAL_QKEY: u64 = 1 << 5;
 const OPTIONAL_RNR_TIMER: u64 = 1 << 6;
+const OPTIONAL_COUNTER_SET: u64 = 1 << 25;
 
 const fn context(bit: usize, width: usize) -> Field {
     Field::new(bit, width).at(CONTEXT_BIT)
@@ -44,26 +45,65 @@ const MIN_RNR_NAK: Field = context(0x4a3, 5);
 const NEXT_RECEIVE_PSN: Field = context(0x4a8, 24);
 const QKEY: Field = context(0x540, 32);
 
-/// Fields of `qpc` that a query gives back as they were given (their places in `qpc` itself).
-pub(crate) const REMEMBERED: [Field; 17] = [
-    Field::new(0x40, 3),
-    Field::new(0x43, 5),
-    Field::new(0xa8, 24),
+/// The set of counters that it counts into; its place in `qpc` itself.
+pub(crate) const COUNTER_SET: Field = Field::new(0x60, 8);
+
+/// Fields of `qpc` that a query gives back as they were given (their places in `qpc` itself): the address path,
+const PATH: [Field; 6] = [
     Field::new(PATH_BIT, 64),
     Field::new(PATH_BIT + 0x40, 64),
     Field::new(PATH_BIT + 0x80, 64),
     Field::new(PATH_BIT + 0xc0, 64),
     Field::new(PATH_BIT + 0x100, 64),
     Field::new(PATH_BIT + 0x140, 32),
+];
+/// what the peer may do,
+const RIGHTS: [Field; 3] = [Field::new(0x490, 1), Field::new(0x491, 1), Field::new(0x492, 1)];
+/// what a connected queue pair learns for receiving: MTU, longest message, peer, READs it answers, RNR timer,
+const RECEIVING: [Field; 5] = [
+    Field::new(0x40, 3),
+    Field::new(0x43, 5),
+    Field::new(0xa8, 24),
+    Field::new(0x488, 3),
+    Field::new(0x4a3, 5),
+];
+/// and for sending: ACK timeout, READs it asks for, retries.
+const SENDING: [Field; 4] = [
+    Field::new(PATH_BIT + 0x40, 5),
     Field::new(0x388, 3),
     Field::new(0x38d, 3),
     Field::new(0x390, 3),
-    Field::new(0x488, 3),
-    Field::new(0x490, 1),
-    Field::new(0x491, 1),
-    Field::new(0x492, 1),
-    Field::new(0x4a3, 5),
 ];
+const RNR_TIMER: [Field; 1] = [Field::new(0x4a3, 5)];
+
+/// Which of them a transition brings.
+pub(crate) fn remembered(opcode: u16, service: QpType, input: &[u8]) -> Vec<Field> {
+    let optional = OPTIONAL.get(input);
+    let mut fields = match opcode {
+        RST2INIT_QP => [&PATH[..], &RIGHTS].concat(),
+        INIT2RTR_QP if service == QpType::Ud => RECEIVING[..2].to_vec(),
+        INIT2RTR_QP => [&PATH[..], &RECEIVING].concat(),
+        RTR2RTS_QP => SENDING.to_vec(),
+        _ => Vec::new(),
+    };
+    if optional & OPTIONAL_RIGHTS != 0 {
+        fields.extend(RIGHTS);
+    }
+    if optional & OPTIONAL_RNR_TIMER != 0 {
+        fields.extend(RNR_TIMER);
+    }
+    fields
+}
+
+/// The set of counters that a transition names, if it does.
+pub(crate) fn counter_set(opcode: u16, input: &[u8]) -> Option<u32> {
+    let named = match opcode {
+        RST2INIT_QP => true,
+        RTS2RTS_QP => OPTIONAL.get(input) & OPTIONAL_COUNTER_SET != 0,
+        _ => false,
+    };
+    named.then(|| COUNTER_SET.at(CONTEXT_BIT).get32(input))
+}
 
 /// The driver's state of a queue pair (`enum mlx5_qp_state`).
 pub(crate) fn state_number(state: QpState) -> u64 {

@@ -137,6 +137,7 @@ pub(crate) struct Objects {
     pub(crate) qps: Table<Arc<QpPair>>,
     /// By index.
     pub(crate) mkeys: Table<Arc<KeyObject>>,
+    pub(crate) counter_sets: Table<Arc<hca::CounterSet>>,
 }
 
 impl Objects {
@@ -154,5 +155,6 @@ impl Objects {
         }
         self.xrcds.take_all();
         self.pds.take_all();
+        self.counter_sets.take_all();
     }
 }

@@ -20,6 +20,7 @@ pub(crate) const DESTROY_EQ: u16 = 0x302;
 pub(crate) const CREATE_CQ: u16 = 0x400;
 pub(crate) const DESTROY_CQ: u16 = 0x401;
 pub(crate) const QUERY_CQ: u16 = 0x402;
+pub(crate) const MODIFY_CQ: u16 = 0x403;
 pub(crate) const CREATE_QP: u16 = 0x500;
 pub(crate) const DESTROY_QP: u16 = 0x501;
 pub(crate) const RST2INIT_QP: u16 = 0x502;
@@ -40,11 +41,16 @@ pub(crate) const MODIFY_HCA_VPORT_CONTEXT: u16 = 0x763;
 pub(crate) const QUERY_HCA_VPORT_GID: u16 = 0x764;
 pub(crate) const QUERY_HCA_VPORT_PKEY: u16 = 0x765;
 pub(crate) const QUERY_VPORT_COUNTER: u16 = 0x770;
+pub(crate) const ALLOC_Q_COUNTER: u16 = 0x771;
+pub(crate) const DEALLOC_Q_COUNTER: u16 = 0x772;
+pub(crate) const QUERY_Q_COUNTER: u16 = 0x773;
 pub(crate) const ALLOC_PD: u16 = 0x800;
 pub(crate) const DEALLOC_PD: u16 = 0x801;
 pub(crate) const ALLOC_UAR: u16 = 0x802;
 pub(crate) const DEALLOC_UAR: u16 = 0x803;
 pub(crate) const ACCESS_REG: u16 = 0x805;
+pub(crate) const ATTACH_TO_MCG: u16 = 0x806;
+pub(crate) const DETACH_FROM_MCG: u16 = 0x807;
 pub(crate) const NOP: u16 = 0x80d;
 pub(crate) const ALLOC_XRCD: u16 = 0x80e;
 pub(crate) const DEALLOC_XRCD: u16 = 0x80f;
@@ -56,8 +62,83 @@ pub(crate) const DESTROY_RMP: u16 = 0x90e;
 pub(crate) const QUERY_RMP: u16 = 0x90f;
 pub(crate) const QUERY_VUID: u16 = 0xb22;
 
+macro_rules! names {
+    ($($name:ident)*) => {
+        /// What a command is called.
+        pub(crate) fn name(opcode: u16) -> Option<&'static str> {
+            match opcode {
+                $($name => Some(stringify!($name)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+names! {
+    QUERY_HCA_CAP
+    QUERY_ADAPTER
+    INIT_HCA
+    TEARDOWN_HCA
+    ENABLE_HCA
+    DISABLE_HCA
+    QUERY_PAGES
+    MANAGE_PAGES
+    SET_HCA_CAP
+    QUERY_ISSI
+    SET_ISSI
+    SET_DRIVER_VERSION
+    CREATE_MKEY
+    DESTROY_MKEY
+    QUERY_SPECIAL_CONTEXTS
+    CREATE_EQ
+    DESTROY_EQ
+    CREATE_CQ
+    DESTROY_CQ
+    QUERY_CQ
+    MODIFY_CQ
+    CREATE_QP
+    DESTROY_QP
+    RST2INIT_QP
+    INIT2RTR_QP
+    RTR2RTS_QP
+    RTS2RTS_QP
+    QP_2ERR
+    QP_2RST
+    QUERY_QP
+    MAD_IFC
+    INIT2INIT_QP
+    CREATE_XRC_SRQ
+    DESTROY_XRC_SRQ
+    QUERY_XRC_SRQ
+    ARM_XRC_SRQ
+    QUERY_HCA_VPORT_CONTEXT
+    MODIFY_HCA_VPORT_CONTEXT
+    QUERY_HCA_VPORT_GID
+    QUERY_HCA_VPORT_PKEY
+    QUERY_VPORT_COUNTER
+    ALLOC_Q_COUNTER
+    DEALLOC_Q_COUNTER
+    QUERY_Q_COUNTER
+    ALLOC_PD
+    DEALLOC_PD
+    ALLOC_UAR
+    DEALLOC_UAR
+    ACCESS_REG
+    ATTACH_TO_MCG
+    DETACH_FROM_MCG
+    NOP
+    ALLOC_XRCD
+    DEALLOC_XRCD
+    ALLOC_TRANSPORT_DOMAIN
+    DEALLOC_TRANSPORT_DOMAIN
+    CREATE_RMP
+    MODIFY_RMP
+    DESTROY_RMP
+    QUERY_RMP
+}
+
 /// Status of a command that was delivered (PRM "Command Return Status", `MLX5_CMD_STAT_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
 pub(crate) enum Status {
     /// Something failed within the device.

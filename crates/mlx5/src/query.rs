@@ -51,7 +51,7 @@ pub(crate) fn vuid(hca: &Device, input: &[u8]) -> Answer {
     Ok(answer)
 }
 
-/// `QUERY_CQ`: the context as it was created.
+/// `QUERY_CQ`.
 pub(crate) fn cq(shared: &Shared, cqn: u32) -> Answer {
     let pair = shared.objects.cqs.get(cqn)?;
     let mut answer = vec![0; 8];

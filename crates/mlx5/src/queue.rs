@@ -34,7 +34,7 @@ const BLOCK_SIGNATURE: usize = 575;
 const BLOCK_CONTROL: usize = BLOCK_DATA_LEN;
 
 /// Why a command was not delivered (PRM "Command Delivery Status", `MLX5_CMD_DELIVERY_STAT_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
 pub(crate) enum Delivery {
     /// The entry's signature.
@@ -98,19 +98,22 @@ impl CommandQueue {
         self.address.checked_add(u64::from(index) << LOG_STRIDE)
     }
 
-    /// Fetches the command in entry `index`; `None` when there is none: the entry is not ours, or not in memory. One that
-    /// cannot be delivered is answered here.
-    pub(crate) fn fetch(&self, index: u32) -> Option<Command> {
+    /// Fetches the command in entry `index`; `None` when there is none: the entry is not ours, or not in memory.
+    ///
+    /// # Errors
+    /// It cannot be delivered, and the driver was told so.
+    pub(crate) fn fetch(&self, index: u32) -> Result<Option<Command>, Delivery> {
         let mut entry = [0; ENTRY_LEN];
-        self.memory.read(self.entry_address(index)?, &mut entry).ok()?;
-        if index >> LOG_ENTRIES != 0 || entry[63] & HARDWARE_OWNS == 0 {
-            return None;
+        let address = self.entry_address(index);
+        let read = address.is_some_and(|at| self.memory.read(at, &mut entry).is_ok());
+        if !read || index >> LOG_ENTRIES != 0 || entry[63] & HARDWARE_OWNS == 0 {
+            return Ok(None);
         }
         match self.input(&entry) {
-            Ok(input) => Some(Command { index, entry, input }),
+            Ok(input) => Ok(Some(Command { index, entry, input })),
             Err(delivery) => {
                 self.give_back(index, &mut entry, delivery as u8);
-                None
+                Err(delivery)
             }
         }
     }

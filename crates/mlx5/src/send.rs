@@ -4,6 +4,7 @@ use crate::function::Shared;
 use crate::modify::on_subnet;
 use crate::objects::QpPair;
 use crate::qp::{BadQueue, Entry, Purpose};
+use crate::report::Act;
 use crate::request::RequestId;
 use crate::umr;
 use crate::wqe::{self, Control, Malformed};
@@ -16,7 +17,9 @@ use std::sync::PoisonError;
 
 /// The driver rang for queue pair `number`.
 pub(crate) fn doorbell(shared: &Shared, number: u32) {
-    let Ok(pair) = shared.objects.qps.get(number) else { return };
+    let Ok(pair) = shared.objects.qps.get(number) else {
+        return shared.reports.tell(Act::Doorbell, format_args!("queue pair {number:#x}"));
+    };
     if pair.queues.purpose == Purpose::MemoryKeys {
         return change_keys(shared, &pair);
     }
@@ -30,6 +33,8 @@ pub(crate) fn doorbell(shared: &Shared, number: u32) {
         match request(shared, &pair, entry) {
             Ok(request) => Some(Ok(request)),
             Err(error) => {
+                let place = format_args!("queue pair {number:#x}: {error}");
+                shared.reports.tell(Act::Request(entry.id.opcode), place);
                 refused = Some(entry.id);
                 Some(Err(error))
             }
@@ -41,6 +46,7 @@ pub(crate) fn doorbell(shared: &Shared, number: u32) {
         let id = refused.or_else(|| entries.get(index).map(|entry| entry.id));
         fail(&pair, id.unwrap_or_default());
     } else if let Err(BadQueue) = drained {
+        shared.reports.tell(Act::SendQueue, format_args!("queue pair {number:#x}"));
         fail(&pair, RequestId::default());
     }
 }
@@ -54,9 +60,10 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
     for entry in entries {
         let now = *state();
         let done = match now {
+            QpState::Rts if entry.id.opcode == wqe::NOP => Ok(()),
             QpState::Rts => umr::parse(&entry.bytes)
                 .map_err(|_| WcStatus::LocQpOpErr)
-                .and_then(|request| request.perform(shared, None).map_err(|_| WcStatus::MwBindErr)),
+                .and_then(|request| request.try_perform(shared, None)),
             _ => Err(WcStatus::WrFlushErr),
         };
         match done {
@@ -76,17 +83,22 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
 
 fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Error> {
     let control = Control::parse(&entry.bytes);
-    if control.opcode == umr::OPCODE {
-        let request = umr::parse(&entry.bytes);
-        let request = request.map_err(|_| Error::Invalid("a change of a key is cut off"))?;
-        return Ok(SendWr {
-            wr_id: entry.id.wr_id(),
-            op: SendOp::Custom(pair.waiting.add(request)),
-            payload: Payload::Gather(SgList::new()),
-            flags: control.send_flags(),
-            datagram: None,
-            xrc_srqn: 0,
-        });
+    let own = |token| SendWr {
+        wr_id: entry.id.wr_id(),
+        op: SendOp::Custom(token),
+        payload: Payload::Gather(SgList::new()),
+        flags: control.send_flags(),
+        datagram: None,
+        xrc_srqn: 0,
+    };
+    match control.opcode {
+        umr::OPCODE => {
+            let request = umr::parse(&entry.bytes);
+            let request = request.map_err(|_| Error::Invalid("a change of a key is cut off"))?;
+            return Ok(own(pair.waiting.add(request)));
+        }
+        wqe::NOP => return Ok(own(umr::NOTHING)),
+        _ => {}
     }
     let kind = pair.queues.purpose.service();
     let send = wqe::send(kind, &entry.bytes).map_err(|malformed| match malformed {

@@ -8,6 +8,7 @@ use crate::bits::{be16, be32, be64};
 use crate::function::Shared;
 use crate::mkey::{CONTEXT_LEN, Change};
 use crate::opcode::Status;
+use crate::report::Act;
 use crate::wqe::Control;
 use hca::key::PdId;
 use hca::transport::CustomWork;
@@ -78,7 +79,7 @@ pub(crate) fn parse(entry: &[u8]) -> Result<Request, Short> {
 
 impl Request {
     /// Does it on behalf of a queue pair in domain `pd`; `None` for one that is in no domain.
-    pub(crate) fn perform(mut self, shared: &Shared, pd: Option<PdId>) -> Result<(), Status> {
+    fn perform(mut self, shared: &Shared, pd: Option<PdId>) -> Result<(), Status> {
         let object = shared.objects.mkeys.get(self.mkey >> 8)?;
         if let (Some((key, addr, len)), Some((_, bytes))) = (self.list, &mut self.change.list) {
             let mut list = vec![0; len as usize];
@@ -92,7 +93,19 @@ impl Request {
         }
         object.change(shared, &self.change)
     }
+
+    /// As [`perform`](Request::perform); a refusal is told of.
+    pub(crate) fn try_perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
+        let mkey = self.mkey;
+        self.perform(shared, pd).map_err(|status| {
+            shared.reports.tell(Act::KeyChange(status), format_args!("key {mkey:#x}"));
+            WcStatus::MwBindErr
+        })
+    }
 }
+
+/// Token of a request that does nothing.
+pub(crate) const NOTHING: u64 = 0;
 
 /// Requests of one queue pair that wait for their turn among its sends.
 pub(crate) struct Waiting {
@@ -125,10 +138,13 @@ impl Waiting {
 
 impl CustomWork for Waiting {
     fn perform(&self, token: u64) -> Result<(), WcStatus> {
+        if token == NOTHING {
+            return Ok(());
+        }
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let request = requests.1.remove(&token).ok_or(WcStatus::LocQpOpErr)?;
         drop(requests);
         let shared = self.shared.upgrade().ok_or(WcStatus::LocQpOpErr)?;
-        request.perform(&shared, Some(self.pd)).map_err(|_| WcStatus::MwBindErr)
+        request.try_perform(&shared, Some(self.pd))
     }
 }

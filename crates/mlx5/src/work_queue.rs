@@ -2,8 +2,9 @@
 
 use crate::bits::Field;
 use crate::command::done;
+use crate::counter_set;
 use crate::function::Shared;
-use crate::modify::{self, REMEMBERED, states};
+use crate::modify::{self, states};
 use crate::opcode::{Answer, QP_2ERR, QP_2RST, Status};
 use crate::qp::Purpose;
 use crate::srq;
@@ -33,6 +34,10 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         *pair.state.lock().unwrap_or_else(PoisonError::into_inner) = to;
         return done();
     }
+    if let Some(number) = modify::counter_set(opcode, input) {
+        pair.back.count_into(counter_set::named(shared, number)?);
+        pair.queues.remember(&[modify::COUNTER_SET], input);
+    }
     let now = pair.back.query();
     let (attr, mask) = match to {
         QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),
@@ -45,7 +50,10 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
             pair.waiting.clear();
         }
         QpState::Err => pair.waiting.clear(),
-        _ => pair.queues.remember(&REMEMBERED, input),
+        _ => {
+            let fields = modify::remembered(opcode, pair.queues.purpose.service(), input);
+            pair.queues.remember(&fields, input);
+        }
     }
     done()
 }

@@ -12,6 +12,8 @@ use hca::{AhAttr, Payload, QpType, RecvWr, Remote, SendFlags, SendOp, SgList, Sg
 pub(crate) const BLOCK: usize = 64;
 const UNIT: usize = 16;
 
+/// Does nothing, in its turn.
+pub(crate) const NOP: u8 = 0x00;
 const SEND_INVALIDATE: u8 = 0x01;
 const RDMA_WRITE: u8 = 0x08;
 const RDMA_WRITE_IMM: u8 = 0x09;

@@ -1,7 +1,10 @@
 //! A driver that means no good: whatever it writes, the function lives, and touches only the memory that there is.
 
 use crate::support::verbs::{self, cq, data, eq, physical_key, qp};
-use crate::support::{Driver, RAM_LEN, field};
+use crate::support::mapped::Mapped;
+use crate::support::{Driver, RAM_LEN, alone, field};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 /// A generator whose numbers a failure can be found again by.
 struct Numbers(u64);
@@ -22,10 +25,10 @@ impl Numbers {
 /// Sends, and changes of keys.
 const SENDS: [u8; 9] = [0x25, 0x25, 0x0a, 0x0b, 0x08, 0x10, 0x11, 0x12, 0x01];
 
-const OPCODES: [u16; 30] = [
+const OPCODES: [u16; 36] = [
     0x100, 0x101, 0x107, 0x108, 0x109, 0x10a, 0x200, 0x202, 0x301, 0x302, 0x400, 0x401, 0x402,
     0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50a, 0x50b, 0x50d, 0x705, 0x706, 0x708,
-    0x805, 0x90c, 0x90d, 0x90f,
+    0x805, 0x90c, 0x90d, 0x90f, 0x403, 0x771, 0x772, 0x773, 0x806, 0x807,
 ];
 
 #[test]
@@ -79,9 +82,15 @@ fn wrong_signatures_tokens_and_lengths_are_refused() {
 
 #[test]
 fn random_commands_and_doorbells_harm_nobody() {
+    let mut all = BTreeSet::new();
     for seed in 1..=4u64 {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut driver = Driver::new(&format!("hostile{seed}"));
+        let memory = Mapped::new();
+        let name = format!("hostile{seed}");
+        let mut driver = Driver::over(memory.memory(), &name, &alone(&name));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = told.clone();
+        driver.function.tell_of_wrongs(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
         let (eqn, _) = eq(&mut driver, 0);
         let ready = cq(&mut driver, eqn);
         let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
@@ -128,12 +137,21 @@ fn random_commands_and_doorbells_harm_nobody() {
                     let opcode = SENDS[numbers.below(SENDS.len() as u64) as usize];
                     let mut body: Vec<u8> =
                         (0..numbers.below(24)).flat_map(|_| numbers.next().to_be_bytes()).collect();
-                    for at in (0..body.len() / 16).map(|unit| unit * 16) {
-                        if numbers.below(2) == 0 {
-                            body[at..at + 8].copy_from_slice(&data(key, 0, 64)[..8]);
+                    body.truncate(body.len() & !15);
+                    for unit in body.chunks_mut(16) {
+                        // Around either end of memory, with a key to all of it; 0 less some is a long way off.
+                        let end = [0, RAM_LEN as u64][numbers.below(2) as usize];
+                        let edge = end.wrapping_add(numbers.below(16384)).wrapping_sub(8192);
+                        match numbers.below(4) {
+                            0 => unit[..8].copy_from_slice(&data(key, 0, 64)[..8]),
+                            1 => unit.copy_from_slice(&data(key, edge, numbers.below(9000) as u32)),
+                            2 => {
+                                unit[..8].copy_from_slice(&edge.to_be_bytes());
+                                unit[8..12].copy_from_slice(&key.to_be_bytes());
+                            }
+                            _ => {}
                         }
                     }
-                    body.truncate(body.len() & !15);
                     pair.post(&driver, opcode, key, &[&body]);
                     if numbers.below(8) == 0 {
                         pair = qp(&mut driver, 0, pd, &ready);
@@ -142,9 +160,18 @@ fn random_commands_and_doorbells_harm_nobody() {
                 }
             }
         }
+        let told = std::mem::take(&mut *told.lock().unwrap());
         driver.function.reset();
         let after = driver.peek(0, RAM_LEN);
         driver.ring(pair.number);
         assert_eq!(driver.peek(0, RAM_LEN), after, "nothing moves after a reset");
+        assert!(memory.is_unharmed(), "no byte outside of what is mapped is touched");
+        let acts: BTreeSet<&str> =
+            told.iter().filter_map(|wrong| Some(wrong.rsplit_once(" (")?.0)).collect();
+        assert_eq!(acts.len(), told.len(), "each is told once: {told:?}");
+        all.extend(acts.into_iter().map(str::to_owned));
+    }
+    for act in ["the command ", "a doorbell rang for no queue", "memory that is not there"] {
+        assert!(all.iter().any(|wrong| wrong.starts_with(act)), "{act} is in {all:?}");
     }
 }

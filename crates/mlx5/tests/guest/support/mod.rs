@@ -1,5 +1,6 @@
 //! A machine and a driver that speak the formats from the other side, with an encoder of their own.
 
+pub mod mapped;
 pub mod verbs;
 
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
@@ -47,7 +48,7 @@ impl DmaSpace for Ram {
 
 /// Memory as both functions see it, and the interrupts that came.
 pub struct Machine {
-    pub ram: Arc<Ram>,
+    pub ram: Arc<dyn DmaSpace>,
     pub route: Arc<Route>,
     /// Other memory, under the same addresses, so that a wrong requester is seen.
     pub side: Arc<Ram>,
@@ -94,6 +95,12 @@ pub fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
+/// A subnet of its own.
+pub fn alone(name: &str) -> Options {
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    Options { port, name_suffix: Some(format!("mlx5-{name}-{port}")) }
+}
+
 /// A driver and the function it drives.
 pub struct Driver {
     pub machine: Arc<Machine>,
@@ -108,12 +115,16 @@ pub struct Driver {
 
 impl Driver {
     pub fn new(name: &str) -> Driver {
-        let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
-        let options = Options { port, name_suffix: Some(format!("mlx5-{name}-{port}")) };
-        Driver::on(name, &options)
+        Driver::on(name, &alone(name))
     }
 
     pub fn on(name: &str, options: &Options) -> Driver {
+        let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
+        Driver::over(ram, name, options)
+    }
+
+    /// A driver in a machine with this memory.
+    pub fn over(ram: Arc<dyn DmaSpace>, name: &str, options: &Options) -> Driver {
         let device = Device::open(DeviceConfig {
             attr: DeviceAttr {
                 data_direct: true,
@@ -129,7 +140,7 @@ impl Driver {
         })
         .unwrap();
         let machine = Arc::new(Machine {
-            ram: Arc::new(Ram(Mutex::new(vec![0; RAM_LEN]))),
+            ram,
             route: Arc::new(Route::local()),
             side: Arc::new(Ram(Mutex::new(vec![0; RAM_LEN]))),
             side_route: Arc::new(Route::local()),
