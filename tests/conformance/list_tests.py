@@ -48,7 +48,15 @@ def moves_data(case):
     return bool(MOVES.search(source))
 
 
-def main():
+def kind(case):
+    if case.id() in REFUSED:
+        return "refused"
+    if case.id() in ASKS:
+        return "asks"
+    return "moves" if moves_data(case) else "asks"
+
+
+def cases():
     sys.path[:0] = [".", "tests"]
     from args_parser import parser
     import tests
@@ -56,14 +64,9 @@ def main():
     # Test cases read the parsed arguments when they are made.
     parser.parse_args()
     for module in tests.__test_modules__:
-        for case in flatten(unittest.defaultTestLoader.loadTestsFromModule(module)):
-            if case.id() in REFUSED:
-                kind = "refused"
-            elif case.id() in ASKS:
-                kind = "asks"
-            else:
-                kind = "moves" if moves_data(case) else "asks"
-            print(case.id(), kind, flush=True)
+        yield from flatten(unittest.defaultTestLoader.loadTestsFromModule(module))
 
 
-main()
+if __name__ == "__main__":
+    for case in cases():
+        print(case.id(), kind(case), flush=True)

@@ -6,6 +6,8 @@
 
 mod c;
 mod capture;
+pub mod conformance;
+mod connectx;
 mod container;
 mod counters;
 mod debian;
@@ -17,6 +19,7 @@ mod run;
 
 pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
+pub use connectx::serve_connectx;
 pub use container::Container;
 pub use counters::Counters;
 pub use debian::{beside_suite, next_debian};

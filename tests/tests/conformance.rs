@@ -1,15 +1,13 @@
-//! rdma-core's own test suite, unmodified, one process a test.
+//! rdma-core's own test suite, unmodified, one process a test, on the in-process HCA.
 //!
-//! `conformance/exceptions.txt` names every generic test that does not pass and why. It cannot rot in either direction: a
-//! listed test that passes or that fails in another way fails this one, and so does an unlisted one that does not pass. A
-//! pass counts only if our counters moved where the test moves data.
+//! `conformance/exceptions.txt` names every generic test that does not pass and why.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Duration;
+use system::conformance::{Case, Exception, Kind, Outcome, exceptions, surprises};
 use system::{Counters, Namespace, Run, User, skip};
 use tempfile::TempDir;
 
@@ -26,44 +24,6 @@ const NEEDS_ROOT: [&str; 2] = ["Must be run by root", "must be done by root"];
 /// Whether a test is of raw packets.
 fn is_raw(id: &str) -> bool {
     ["raw_qp", "test_flow", "test_rss_traffic"].iter().any(|part| id.contains(part))
-}
-
-#[derive(Clone, Debug)]
-struct Case {
-    id: String,
-    kind: Kind,
-    /// On a device that is shown as a ConnectX.
-    connectx: bool,
-}
-
-/// What a test does with data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    /// It moves some.
-    Moves,
-    /// It posts only work that the device refuses.
-    IsRefused,
-    /// It posts no work.
-    Asks,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Outcome {
-    Passed,
-    /// Skipped itself or failed; all it said.
-    Not(String),
-    /// Crashed, hung, or passed without moving data; in words. Never excused.
-    Never(String),
-}
-
-/// Why some tests do not pass.
-#[derive(Debug)]
-struct Exception {
-    /// One of these is in what the test says.
-    signs: Vec<String>,
-    /// The host lacks something: on another one the test may pass.
-    host: bool,
-    why: String,
 }
 
 /// Python's helper processes end by `_exit`, which runs no exit handlers, so our counters would not be told.
@@ -114,9 +74,12 @@ fn generic_cases(folder: &Path) -> Vec<Case> {
 
 /// mlx5's tests of memory keys.
 fn mlx5_cases(folder: &Path) -> Vec<Case> {
-    let mut cases = cases(folder, |id| id.starts_with("tests.test_mlx5_mkey."));
-    cases.iter_mut().for_each(|case| case.connectx = true);
-    cases
+    cases(folder, is_of_mlx5s_keys)
+}
+
+/// Whether a test is one of those, which want a device that is shown as a ConnectX.
+fn is_of_mlx5s_keys(id: &str) -> bool {
+    id.starts_with("tests.test_mlx5_mkey.")
 }
 
 fn cases(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Vec<Case> {
@@ -126,13 +89,7 @@ fn cases(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Vec<Case> {
     text.lines()
         .filter(|line| is_meant(line))
         .filter_map(|line| line.split_once(' '))
-        .map(|(id, kind)| (id.to_owned(), kind))
-        .map(|(id, kind)| match kind {
-            "moves" => Case { id, kind: Kind::Moves, connectx: false },
-            "refused" => Case { id, kind: Kind::IsRefused, connectx: false },
-            "asks" => Case { id, kind: Kind::Asks, connectx: false },
-            _ => panic!("{id} is {kind}"),
-        })
+        .map(|(id, kind)| Case { id: id.to_owned(), kind: Kind::named(kind) })
         .collect()
 }
 
@@ -152,7 +109,7 @@ fn run(folder: &Path, case: &Case, host: Option<&Namespace>, user: User) -> Outc
     if let Some(host) = host {
         program = program.within(host);
     }
-    if case.connectx {
+    if is_of_mlx5s_keys(&case.id) {
         program = program.option("--model").option("connectx");
     }
     let ended = program.finish();
@@ -163,11 +120,7 @@ fn run(folder: &Path, case: &Case, host: Option<&Namespace>, user: User) -> Outc
         line.starts_with("OK") || line.starts_with("FAILED") || line.starts_with("NO TESTS")
     });
     match closing {
-        Some("OK") => match (case.kind, packets_sent(&counters)) {
-            (Kind::Moves, None | Some(0)) => Outcome::Never("passes without moving a byte".into()),
-            (Kind::IsRefused, None | Some(1..)) => Outcome::Never("passes with traffic".into()),
-            _ => Outcome::Passed,
-        },
+        Some("OK") => Outcome::of_pass(case.kind, packets_sent(&counters)),
         Some(_) => Outcome::Not(ended.stdout + &ended.stderr),
         None => Outcome::Never(format!("crashes: {ended}")),
     }
@@ -176,53 +129,6 @@ fn run(folder: &Path, case: &Case, host: Option<&Namespace>, user: User) -> Outc
 /// How many packets the processes of a test sent; none if no device was opened.
 fn packets_sent(counters: &Counters) -> Option<u64> {
     counters.text().contains("sent_pkts ").then(|| counters.sum("sent_pkts"))
-}
-
-/// The line that says most of why a test did not pass.
-fn reason(said: &str) -> &str {
-    let line = said
-        .lines()
-        .find(|line| line.contains("skipped '"))
-        .or_else(|| said.lines().find(|line| line.contains("Errno")))
-        .or_else(|| said.lines().rev().find(|line| line.contains("Error")));
-    line.unwrap_or("no reason given").trim()
-}
-
-/// The exceptions by test.
-fn exceptions(text: &str) -> BTreeMap<&str, Rc<Exception>> {
-    let mut all = BTreeMap::new();
-    let mut section = None;
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        if let Some((signs, why)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
-            let signs: Vec<String> = signs.split('|').map(str::to_owned).collect();
-            let host = why.starts_with('?');
-            let why = why.trim_start_matches('?').trim().to_owned();
-            assert!(!why.is_empty() && signs.iter().all(|sign| sign.len() > 3), "{line}");
-            section = Some(Rc::new(Exception { signs, host, why }));
-        } else {
-            let section = section.clone().unwrap_or_else(|| panic!("no section before {line}"));
-            assert!(all.insert(line, section).is_none(), "{line} is listed twice");
-        }
-    }
-    all
-}
-
-/// What is wrong with an outcome, in words.
-fn surprise(case: &Case, outcome: &Outcome, exception: Option<&Exception>) -> Option<String> {
-    let id = &case.id;
-    match (outcome, exception) {
-        (Outcome::Passed, Some(exception)) if !exception.host => {
-            Some(format!("{id} passes but is listed: {}", exception.why))
-        }
-        (Outcome::Passed, _) => None,
-        (Outcome::Never(what), _) => Some(format!("{id} {what}")),
-        (Outcome::Not(said), None) => Some(format!("{id} does not pass: {}", reason(said))),
-        (Outcome::Not(said), Some(exception)) => {
-            let as_listed = exception.signs.iter().any(|sign| said.contains(sign));
-            let said = reason(said);
-            (!as_listed).then(|| format!("{id} is listed for another reason than: {said}"))
-        }
-    }
 }
 
 fn run_all(
@@ -280,12 +186,7 @@ fn mlx5s_tests_of_memory_keys() {
     let host = system::is_root().then(|| system::veth_pair("mlx5", 1500));
     let host = host.as_ref().map(|(host, _)| host);
     let results = run_all(folder.path(), &cases, host, User::Same);
-    let wrong: Vec<String> = results
-        .iter()
-        .filter_map(|(case, outcome)| {
-            surprise(case, outcome, exceptions.get(case.id.as_str()).map(Rc::as_ref))
-        })
-        .collect();
+    let wrong = surprises(&results, &exceptions, true);
     assert!(wrong.is_empty(), "{} surprises:\n{}", wrong.len(), wrong.join("\n"));
     let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
     assert_eq!(passes, cases.len() - exceptions.len());
@@ -341,37 +242,10 @@ fn judge_suite(user: User) {
     }
     let results = run_all(folder.path(), &cases, hosts.as_ref().map(|(host, _)| host), user);
     let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
-    let mut wrong: Vec<String> = results
-        .iter()
-        .filter_map(|(case, outcome)| {
-            surprise(case, outcome, exceptions.get(case.id.as_str()).map(Rc::as_ref))
-        })
-        .collect();
-    let unknown = exceptions.keys().filter(|id| !cases.iter().any(|case| case.id == **id));
-    if whole {
-        wrong.extend(unknown.map(|id| format!("{id} is listed but does not exist")));
-    }
+    let wrong = surprises(&results, &exceptions, whole);
     eprintln!("{passes} of {} generic tests pass", cases.len());
     assert!(wrong.is_empty(), "{passes} pass; {} surprises:\n{}", wrong.len(), wrong.join("\n"));
     let raw = if plain { cases.iter().filter(|case| is_raw(&case.id)).count() } else { 0 };
     let least = LEAST_PASSES + if has_dma_bufs { LEAST_DMA_BUF_PASSES } else { 0 } - raw;
     assert!(!whole || passes >= least, "only {passes} pass");
-}
-
-#[test]
-fn an_exception_excuses_its_own_reason_only() {
-    let list = "# note\n[no XRC|no domain] why\na.b\na.c\n[no GPU]? host\nd.e\n";
-    let list = exceptions(list);
-    let judge = |id: &str, outcome| {
-        let case = Case { id: id.to_owned(), kind: Kind::Moves, connectx: false };
-        surprise(&case, &outcome, list.get(id).map(Rc::as_ref)).is_none()
-    };
-    let said = |text: &str| Outcome::Not(text.to_owned());
-    for id in ["a.b", "a.c"] {
-        assert!(judge(id, said("skipped 'no XRC'")) && judge(id, said("skipped 'no domain'")));
-        assert!(!judge(id, said("skipped 'no GPU'")) && !judge(id, Outcome::Passed));
-        assert!(!judge(id, Outcome::Never("hangs".to_owned())));
-    }
-    assert!(judge("d.e", said("no GPU")) && judge("d.e", Outcome::Passed));
-    assert!(judge("f.g", Outcome::Passed) && !judge("f.g", said("no XRC")));
 }

@@ -1,28 +1,12 @@
 //! The software ConnectX in machines: stock Linux drivers bind to it, and programs of rdma-core and perftest run on it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use system::lab::{Booted, Lab};
-use system::{Namespace, Run, Running, peerdma, skip};
+use system::{Namespace, Run, peerdma, serve_connectx, skip};
 use vm::Machine;
 
 const DEVICE: &str = "/sys/bus/pci/devices/0000:01:00.0";
-
-/// `peerdma connectx` at `socket`, once it serves.
-fn adapter(namespace: &Namespace, socket: &Path) -> Running {
-    let mut serving = Run::program(peerdma())
-        .args(&["connectx", "--socket"])
-        .arg(socket)
-        .within(namespace)
-        .limit(Duration::from_secs(600))
-        .start();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !serving.said().contains("serving") {
-        assert!(serving.alive() && Instant::now() < deadline, "{}", serving.said());
-        std::thread::yield_now();
-    }
-    serving
-}
 
 fn machine(lab: &Lab, socket: &Path) -> Result<Machine, String> {
     let mut machine = lab.rdma_machine().map_err(|error| format!("{error:#}"))?;
@@ -71,7 +55,7 @@ fn stock_drivers_run_programs_on_the_adapter() {
         Err(reason) => skip!("{reason}"),
     };
     let namespace = Namespace::new("connectx");
-    let mut adapter = adapter(&namespace, &socket);
+    let mut adapter = serve_connectx(&namespace, &socket, &[]);
     let guest = lab.boot(&machine);
     looks_right(&guest);
     for program in ["rc", "uc", "ud", "srq"] {
@@ -124,8 +108,8 @@ fn two_guests_move_data_between_their_adapters() {
         Err(reason) => skip!("{reason}"),
     };
     let namespace = Namespace::new("guests");
-    let _adapters =
-        ["near", "far"].map(|end| adapter(&namespace, &lab.socket(&format!("connectx-{end}"))));
+    let _adapters = ["near", "far"]
+        .map(|end| serve_connectx(&namespace, &lab.socket(&format!("connectx-{end}")), &[]));
     let [near, far] = std::thread::scope(|scope| {
         let boots = machines.each_ref().map(|machine| scope.spawn(|| lab.boot(machine)));
         boots.map(|boot| boot.join().expect("a guest"))

@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 /// Where libraries for programs by name lie, in the order of this machine's own search.
@@ -121,6 +121,19 @@ impl RamDisk {
         Ok(())
     }
 
+    /// Adds files and folders of another root file system below `place`, with what they link to there and the libraries they
+    /// need, so that a guest can `chroot` there. Names are those in that root.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn of_root(&mut self, root: &Path, place: &str, names: &[&str]) -> Result<()> {
+        let mut copier = RootCopier { disk: self, root, place: place.trim_matches('/') };
+        for name in ["bin", "sbin", "lib", "lib64", LOADER].iter().chain(names) {
+            copier.entry(name)?;
+        }
+        Ok(())
+    }
+
     /// Adds a file with this content.
     pub fn file(&mut self, name: &str, content: &[u8]) {
         self.archive.file(name.trim_start_matches('/'), 0o644, content);
@@ -155,6 +168,74 @@ impl RamDisk {
     }
 }
 
+/// The program in a root file system that starts its programs, and can list the libraries they need.
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+const ELF: &[u8] = b"\x7fELF";
+
+/// Copies from another root file system.
+struct RootCopier<'a> {
+    disk: &'a mut RamDisk,
+    root: &'a Path,
+    place: &'a str,
+}
+
+impl RootCopier<'_> {
+    /// A name in the root, which may be that of a folder, a file or a link; folders that links lead to stay empty.
+    fn entry(&mut self, name: &str) -> Result<()> {
+        let file = self.root.join(name);
+        if !self.disk.added.insert(file.clone()) {
+            return Ok(());
+        }
+        let inside = format!("{}/{name}", self.place);
+        let kind = fs::symlink_metadata(&file).at(&file)?.file_type();
+        if kind.is_symlink() {
+            let target = fs::read_link(&file).at(&file)?;
+            self.disk.archive.link(&inside, &target.to_string_lossy());
+            return match linked(name, &target) {
+                Some(target) if self.root.join(&target).is_file() => self.entry(&target),
+                _ => Ok(()),
+            };
+        }
+        if kind.is_dir() {
+            self.disk.archive.folder(&inside);
+            for entry in fs::read_dir(&file).at(&file)?.flatten() {
+                self.entry(&format!("{name}/{}", entry.file_name().to_string_lossy()))?;
+            }
+            return Ok(());
+        }
+        let content = fs::read(&file).at(&file)?;
+        let mode = fs::metadata(&file).at(&file)?.permissions().mode() & 0o777;
+        self.disk.archive.file(&inside, mode, &content);
+        if content.starts_with(ELF) { self.libraries(&file) } else { Ok(()) }
+    }
+
+    fn libraries(&mut self, file: &Path) -> Result<()> {
+        let folder = self.root.join(LIBRARY_FOLDERS[0].trim_start_matches('/'));
+        let mut list = Command::new(self.root.join(LOADER));
+        list.arg("--library-path").arg(folder).arg("--list").arg(file);
+        // It fails for a file that needs none.
+        let listing = run_text(&mut list).unwrap_or_default();
+        let within = |word: &str| Path::new(word).strip_prefix(self.root).ok().map(inside);
+        let needed: Vec<String> = listing.split_whitespace().filter_map(within).collect();
+        needed.iter().try_for_each(|name| self.entry(name))
+    }
+}
+
+/// Where a link leads, both named in the root; `None` if outside.
+fn linked(name: &str, target: &Path) -> Option<String> {
+    let mut parts: Vec<String> = Vec::new();
+    let above = Path::new(name).parent().unwrap_or(Path::new(""));
+    for part in above.join(target).components() {
+        match part {
+            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
+            Component::ParentDir => parts.pop().map(drop)?,
+            Component::RootDir => parts.clear(),
+            Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    Some(parts.join("/"))
+}
+
 /// A path of this machine as an archive names it.
 fn inside(path: &Path) -> String {
     path.to_string_lossy().trim_start_matches('/').to_owned()
@@ -179,4 +260,22 @@ pub fn find_program(name: &str) -> Result<PathBuf> {
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
         .ok_or_else(|| Error::missing(format!("{name} is not installed"), "install it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_within_the_root() {
+        let cases = [
+            ("usr/lib/x/libibverbs/a.so", "../libmlx5.so.1", Some("usr/lib/x/libmlx5.so.1")),
+            ("usr/bin/sh", "dash", Some("usr/bin/dash")),
+            ("etc/mtab", "/proc/mounts", Some("proc/mounts")),
+            ("lib", "../../usr/lib", None),
+        ];
+        for (name, target, expected) in cases {
+            assert_eq!(linked(name, Path::new(target)).as_deref(), expected, "{name} -> {target}");
+        }
+    }
 }

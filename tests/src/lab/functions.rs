@@ -96,8 +96,21 @@ impl Lab {
     /// # Errors
     /// Something of it is not installed here.
     pub fn rdma_machine(&self) -> Result<Machine> {
+        self.rdma_machine_with(|_| Ok(()))
+    }
+
+    /// As [`Lab::rdma_machine`]; `more` adds to its RAM disk.
+    ///
+    /// # Errors
+    /// Something of it is not installed here.
+    pub fn rdma_machine_with(
+        &self,
+        more: impl FnOnce(&mut RamDisk) -> vm::Result<()>,
+    ) -> Result<Machine> {
         let file = self.folder.path().join("rdma-initrd");
-        vm::rdma_disk(&self.kernel)?.write(&file)?;
+        let mut disk = vm::rdma_disk(&self.kernel)?;
+        more(&mut disk)?;
+        disk.write(&file)?;
         Ok(Machine::new(&self.kernel.image, &file))
     }
 

@@ -1,7 +1,7 @@
 //! A driver that means no good: whatever it writes, the function lives, and touches only the memory that there is.
 
-use crate::support::verbs::{self, cq, data, eq, physical_key, qp};
 use crate::support::mapped::Mapped;
+use crate::support::verbs::{self, cq, data, eq, physical_key, qp};
 use crate::support::{Driver, RAM_LEN, alone, field};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

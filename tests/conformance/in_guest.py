@@ -1,0 +1,63 @@
+"""Runs rdma-core's own suite in one process, because each start of Python takes seconds in an emulated guest. A line of JSON
+before each test, and one after it.
+
+Run in the folder that holds the suite's `tests` package, with the suite's own arguments. FIRST in the environment is the number
+of the first test that is run, ONLY a part of the names of those that are. COUNTER names a file of sysfs with the packets
+that the device sent.
+"""
+import json
+import os
+import resource
+import signal
+import sys
+import unittest
+
+import list_tests
+
+# No test that works comes near it.
+LIMIT_S = 60
+# A test that wants more is told no; it would be killed.
+MOST_BYTES = 800 << 20
+
+
+class Hangs(BaseException):
+    """A test took too long."""
+
+
+def expire(_signal, _frame):
+    raise Hangs(f"hangs: not done after {LIMIT_S} seconds")
+
+
+def packets():
+    with open(os.environ["COUNTER"]) as file:
+        return int(file.read())
+
+
+def said_by(result):
+    """All that a result has to say; nothing of a test that passed."""
+    said = [f"skipped '{reason}'" for _, reason in result.skipped]
+    return "\n".join(said + [text for _, text in result.failures + result.errors])
+
+
+def tell(**what):
+    print(json.dumps(what), flush=True)
+
+
+def main():
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    signal.signal(signal.SIGALRM, expire)
+    only = os.environ.get("ONLY", "")
+    for number, case in enumerate(list(list_tests.cases())):
+        if number < int(os.environ["FIRST"]) or only not in case.id():
+            continue
+        tell(number=number, id=case.id(), kind=list_tests.kind(case))
+        before = packets()
+        result = unittest.TestResult()
+        signal.alarm(LIMIT_S)
+        unittest.TestSuite([case]).run(result)
+        signal.alarm(0)
+        tell(said=said_by(result), packets=packets() - before)
+    tell(end=True)
+
+
+main()
