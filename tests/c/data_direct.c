@@ -1,7 +1,8 @@
 /*
  * Regions by way of the Data Direct function (mlx5dv_reg_dmabuf_mr(3)), loaded from libmlx5 as NCCL loads it. argv[1] is a
- * GPU's node; argv[2] says what is expected: `works`, `none` where the HCA has no function that it may use, `plain` where
- * the device is no ConnectX, `unplug`: then "unplug" and "replug" are printed, and a line is read after each; or `move direct`
+ * GPU's node, or /dev/udmabuf; argv[2] says what is expected: `works`, `none` where the HCA has no function that it may use, `plain` where
+ * the device is no ConnectX, `unplug`: then "unplug" and "replug" are printed, and a line is read after each; `traffic`: "moving" is
+ * printed, and the function has to go; or `move direct`
  * and `move plain`: memory of the GPU is moved, and the bytes a second printed.
  */
 #include "gpu.h"
@@ -9,6 +10,7 @@
 #include "../../crates/verbs/include/peerdma/mr_fd.h"
 
 #include <dlfcn.h>
+#include <linux/udmabuf.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -41,6 +43,14 @@ static void load(void)
 static struct pair pair;
 static unsigned char *host, *seen;
 static struct ibv_mr *host_mr;
+
+/* What a plain dma-buf gives: without on-demand paging the driver offers none (mlx5_ib_dev_odp_ops). */
+static int plainly(void)
+{
+	struct ibv_device_attr_ex all = { 0 };
+	int has = !ibv_query_device_ex(context, NULL, &all) && all.odp_caps.general_caps & IBV_ODP_SUPPORT;
+	return has ? 0 : EOPNOTSUPP;
+}
 
 static int registers(int fd, uint64_t offset, uint64_t length, uint64_t iova, int access, int mlx5_access)
 {
@@ -104,8 +114,8 @@ static void wrong_registrations(int fd)
 		{ 0, PAGE, -PAGE, fd, EVERYTHING, DIRECT, EINVAL, "addresses that wrap" },
 		{ 0, 0, 0, fd, EVERYTHING, DIRECT, EINVAL, "nothing" },
 		{ 0, PAGE, 0, fd, EVERYTHING, 2, EINVAL, "an unknown flag" },
-		{ 0, PAGE, 0, fd, EVERYTHING, 0, 0, "without the flag it is a plain region" },
-		{ 1, PAGE, 1, fd, EVERYTHING, 0, 0, "which takes any iova" },
+		{ 0, PAGE, 0, fd, EVERYTHING, 0, plainly(), "without the flag it is a plain region" },
+		{ 1, PAGE, 1, fd, EVERYTHING, 0, plainly(), "which takes any iova" },
 	};
 	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++)
 		row(REG, rows_of[i].want,
@@ -143,13 +153,15 @@ static void transfers(int fd, int ordering, const char *name)
 	transfer(IBV_WR_RDMA_WRITE, mr->rkey - 256, IOVA, 1, IBV_WC_REM_ACCESS_ERR, "the driver's own key");
 
 	equal("ibv_rereg_mr(3)", 1, -ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL), "rereg refuses it");
-	errno = 0;
-	equal("mlx5_ib_rereg_user_mr", -IBV_REREG_MR_ERR_CMD,
-	      -ibv_rereg_mr_fd(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, 0, 0, 0, IBV_MR_FD_TYPE_NONE, -1, EVERYTHING),
-	      "and so does that of descriptors");
-	row("mlx5_ib_rereg_user_mr", EOPNOTSUPP, errno, "and says why");
+	if (ibv_rereg_mr_fd) {
+		errno = 0;
+		equal("mlx5_ib_rereg_user_mr", -IBV_REREG_MR_ERR_CMD,
+		      -ibv_rereg_mr_fd(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, 0, 0, 0, IBV_MR_FD_TYPE_NONE, -1, EVERYTHING),
+		      "and so does that of descriptors");
+		row("mlx5_ib_rereg_user_mr", EOPNOTSUPP, errno, "and says why");
+	}
 	struct ibv_sge range = { IOVA, PAGE, mr->lkey };
-	row("mlx5_ib_advise_mr", ENOENT,
+	row("mlx5_ib_advise_mr", plainly() ? EOPNOTSUPP : ENOENT,
 	    ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &range, 1), "it has nothing to prefetch");
 	row(REG, 0, ibv_dereg_mr(mr), "deregister it");
 	transfer(IBV_WR_RDMA_WRITE, mr->rkey, IOVA, 1, IBV_WC_REM_ACCESS_ERR, "its key is gone");
@@ -184,13 +196,13 @@ static void unplug(int fd)
 {
 	char path[256];
 	struct ibv_mr *before = registered(fd, EVERYTHING), *plain = reg_dmabuf_mr(pd, 0, LENGTH, 0, fd, EVERYTHING, 0);
-	if (!plain)
-		fail("register it plainly too");
+	row("ibv_reg_dmabuf_mr(3)", plainly(), plain ? 0 : errno, "register it plainly too");
 	transfer(IBV_WR_RDMA_WRITE, before->rkey, IOVA, PAGE, IBV_WC_SUCCESS, "before");
 	told("unplug");
 	transfer(IBV_WR_RDMA_WRITE, before->rkey, IOVA, 1, IBV_WC_REM_ACCESS_ERR, "unplugged: a write");
 	transfer(IBV_WR_RDMA_READ, before->rkey, IOVA, 1, IBV_WC_REM_ACCESS_ERR, "a read");
-	transfer(IBV_WR_RDMA_WRITE, plain->rkey, 0, 1, IBV_WC_SUCCESS, "a plain region of the buffer goes on");
+	if (plain)
+		transfer(IBV_WR_RDMA_WRITE, plain->rkey, 0, 1, IBV_WC_SUCCESS, "a plain region of the buffer goes on");
 	row(REG, EINVAL, registers(fd, 0, PAGE, 0, EVERYTHING, DIRECT), "no new registration");
 	row(PATH, ENODEV, sysfs_path(context, path, sizeof(path)), "no path");
 	told("replug");
@@ -200,7 +212,29 @@ static void unplug(int fd)
 	transfer(IBV_WR_RDMA_WRITE, after->rkey, IOVA, PAGE, IBV_WC_SUCCESS, "a new registration works");
 	row(REG, 0, ibv_dereg_mr(before), "the old handle lived until now");
 	row(REG, 0, ibv_dereg_mr(after), "and the new one goes");
-	row(REG, 0, ibv_dereg_mr(plain), "and the plain one");
+	if (plain)
+		row(REG, 0, ibv_dereg_mr(plain), "and the plain one");
+}
+
+/* Writes until a write fails, which must be because the key is gone, and then nothing arrives any more. */
+static void traffic(int fd)
+{
+	struct ibv_mr *mr = registered(fd, EVERYTHING);
+	struct ibv_sge sge = { (uintptr_t)host, LENGTH - PAGE, host_mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { IOVA, mr->rkey } };
+	struct ibv_wc wc;
+	do {
+		post(pair.a, &wr);
+		if (!wait_for(pair.a_cq, &wc, 20))
+			fail("a write under way");
+		if (++wr.wr_id == 8)
+			puts("moving");
+	} while (wc.status == IBV_WC_SUCCESS);
+	equal("rdma", IBV_WC_REM_ACCESS_ERR, wc.status, "the key is gone under a write");
+	memset(host, 0x77, LENGTH);
+	transfer(IBV_WR_RDMA_WRITE, mr->rkey, IOVA, PAGE, IBV_WC_REM_ACCESS_ERR, "and stays gone");
+	holds("rdma", seen[PAGE] != 0x77, "no byte arrives any more");
+	row(REG, 0, ibv_dereg_mr(mr), "deregister it");
 }
 
 enum { MOVED = 4 << 20, PIECE = 1 << 18, TIMES = 4 };
@@ -231,6 +265,32 @@ static void move(const char *node, int direct)
 	printf("%.0f bytes a second\n", TIMES * (double)MOVED / (seconds() - start));
 }
 
+/* A buffer of LENGTH bytes, zeroed, mapped at `seen`. */
+static int gpu_buffer(const char *node)
+{
+	int gpu = open_gpu(node);
+	uint32_t handle = new_buffer(gpu, LENGTH);
+	seen = map_buffer(gpu, handle, LENGTH);
+	struct prime_handle prime = { .handle = handle, .flags = O_CLOEXEC | O_RDWR };
+	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
+		fail("export it");
+	return prime.fd;
+}
+
+/* The same of host memory. */
+static int udmabuf(const char *node)
+{
+	int device = open(node, O_RDWR | O_CLOEXEC), memfd = memfd_create("pages", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	if (device < 0 || memfd < 0 || ftruncate(memfd, LENGTH) || fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
+		fail(node);
+	seen = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	struct udmabuf_create create = { .memfd = memfd, .flags = UDMABUF_FLAGS_CLOEXEC, .size = LENGTH };
+	int fd = ioctl(device, UDMABUF_CREATE, &create);
+	if (seen == MAP_FAILED || fd < 0)
+		fail("UDMABUF_CREATE");
+	return fd;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 4 && !strcmp(argv[2], "move")) {
@@ -246,13 +306,8 @@ int main(int argc, char **argv)
 		fail("arguments");
 	load();
 	open_first_device();
-	int gpu = open_gpu(argv[1]);
-	uint32_t handle = new_buffer(gpu, LENGTH);
-	seen = map_buffer(gpu, handle, LENGTH);
-	struct prime_handle prime = { .handle = handle, .flags = O_CLOEXEC | O_RDWR };
-	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
-		fail("export it");
-	int fd = prime.fd, plain = !strcmp(argv[2], "plain");
+	int fd = strcmp(argv[1], "/dev/udmabuf") ? gpu_buffer(argv[1]) : udmabuf(argv[1]);
+	int plain = !strcmp(argv[2], "plain");
 	char path[256];
 	equal("mlx5dv_is_supported(3)", !plain, is_supported(context->device), "whether it is a ConnectX");
 	if (plain || !strcmp(argv[2], "none")) {
@@ -268,6 +323,10 @@ int main(int argc, char **argv)
 	pair = new_pair(IBV_QPT_RC);
 	if (!strcmp(argv[2], "unplug")) {
 		unplug(fd);
+		return finish();
+	}
+	if (!strcmp(argv[2], "traffic")) {
+		traffic(fd);
 		return finish();
 	}
 	path_rows();

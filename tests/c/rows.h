@@ -105,6 +105,8 @@ static struct ibv_device_attr limits;
 static int ack_timeout = 12, retries = 3, rnr_retries = 1;
 
 static int gid_index;
+/* On an InfiniBand port; 0 on others. */
+static uint16_t lid;
 
 enum { QKEY = 0x11223344, BUFFER = 1 << 20 };
 enum {
@@ -124,6 +126,10 @@ static inline void open_first_device(void)
 		fail("the device opens");
 	ibv_free_device_list(list);
 	pd = ibv_alloc_pd(context);
+	struct ibv_port_attr port = { 0 };
+	if (ibv_query_port(context, 1, &port))
+		fail("port");
+	lid = port.lid;
 	if (!pd || ibv_query_device(context, &limits) || ibv_query_gid(context, 1, gid_index, &gid))
 		fail("protection domain, limits and GID");
 }
@@ -174,7 +180,7 @@ static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint
 		.timeout = ack_timeout,
 		.retry_cnt = retries,
 		.rnr_retry = rnr_retries,
-		.ah_attr = { .is_global = 1, .port_num = 1,
+		.ah_attr = { .is_global = 1, .dlid = lid, .port_num = 1,
 			     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
 	};
 	switch (next) {

@@ -115,7 +115,7 @@ impl Behind {
             mode::EVEN_KEYS => {
                 keys(KeyList::even(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
             }
-            mode::CROSSING if TARGET_DEVICE.get(context) == OWN_DEVICE => {
+            mode::CROSSING if TARGET_DEVICE.get(context) == OWN_DEVICE && !is_empty(context) => {
                 keys(KeyList::crossing(CAPACITY.get32(context)), Below::Any)
             }
             _ => return Err(Status::BadParameter),
@@ -178,6 +178,11 @@ impl Behind {
             Behind::Keys(_) => Arc::new(Route::local()),
         }
     }
+}
+
+/// Whether no byte is under it: a driver that adds a length to an address gets there by wrapping.
+fn is_empty(context: &[u8]) -> bool {
+    LEN.get(context) == 0 && !LENGTH_64.is_set(context)
 }
 
 /// The function whose requests those of a key are: the Data Direct function's, if the command says so and may.

@@ -20,7 +20,7 @@ mod store;
 pub use error::{Error, Result};
 pub use guest::{AGENT, Guest};
 pub use kernel::Kernel;
-pub use machine::Machine;
+pub use machine::{Machine, function};
 pub use qemu::Qemu;
 pub use ram_disk::{RamDisk, find_program};
 pub use rdma::rdma_disk;

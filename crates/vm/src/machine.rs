@@ -25,6 +25,9 @@ pub struct Machine {
     drives: Vec<String>,
     cables: Vec<String>,
     ports: u8,
+    functions: u8,
+    /// A socket on which QEMU's machine protocol (QMP) is spoken with one client at a time.
+    pub monitor: Option<PathBuf>,
 }
 
 impl Machine {
@@ -43,6 +46,8 @@ impl Machine {
             drives: Vec::new(),
             cables: Vec::new(),
             ports: 0,
+            functions: 0,
+            monitor: None,
         }
     }
 
@@ -89,13 +94,11 @@ impl Machine {
         }
     }
 
-    /// The function that is served at `socket`, below the port `above`.
+    /// The function that is served at `socket`, below the port `above`; the nth is named `function{n}`.
     pub fn function(&mut self, socket: &Path, above: &str) {
-        // In the form of JSON, because the socket is a structure.
-        let socket = socket.display().to_string().replace('\\', r"\\").replace('"', "\\\"");
-        self.device(&format!(
-            r#"{{"driver":"vfio-user-pci","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
-        ));
+        let words = function(&format!("function{}", self.functions), socket, above);
+        self.device(&words);
+        self.functions += 1;
     }
 
     /// QEMU's options for it. Nobody sees its screen. On its first serial port are the kernel's messages and a shell; with
@@ -130,8 +133,21 @@ impl Machine {
         for device in &self.devices {
             option("-device", device.clone());
         }
+        if let Some(socket) = &self.monitor {
+            let socket = socket.display().to_string().replace(',', ",,");
+            option("-qmp", format!("unix:{socket},server=on,wait=off"));
+        }
         options
     }
+}
+
+/// The function that is served at `socket`, as a device of this name, below the port `above`. In the form of JSON, because the
+/// socket is a structure.
+pub fn function(name: &str, socket: &Path, above: &str) -> String {
+    let socket = socket.display().to_string().replace('\\', r"\\").replace('"', "\\\"");
+    format!(
+        r#"{{"driver":"vfio-user-pci","id":"{name}","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
+    )
 }
 
 /// The processor's virtualisation where this user may use it, else emulation.

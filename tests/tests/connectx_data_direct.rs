@@ -1,0 +1,283 @@
+//! Data Direct of the software ConnectX in a machine: the stock drivers of Linux, the next Debian's libmlx5, dma-bufs of udmabuf.
+//!
+//! The two functions sit below root ports of their own under an IOMMU that translates, so each has a map of its own: what the wrong
+//! one of them asked for would be other memory, or none.
+
+use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use system::lab::{Booted, Lab};
+use system::{Namespace, Run, Running, c_program, next_debian, peerdma, skip};
+use vm::Machine;
+
+/// In the guest.
+const ROOT: &str = "/debian";
+const SIDE: &str = "0000:02:00.0";
+/// The functions of the default platform.
+const HCA: &str = "0000:18:00.0";
+const DIRECT: &str = "0000:19:00.0";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the programs need of the other root file system.
+const NAMES: [&str; 4] = [
+    "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so",
+    "usr/lib/x86_64-linux-gnu/libmlx5.so.1",
+    "usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+    "etc/libibverbs.d/mlx5.driver",
+];
+
+struct Stage {
+    lab: Lab,
+    machine: Machine,
+    namespace: Namespace,
+    socket: PathBuf,
+    side: PathBuf,
+}
+
+/// A machine for both functions.
+fn stage(name: &str) -> Result<Stage, String> {
+    if !system::is_root() {
+        return Err("a namespace for the adapter needs root".to_owned());
+    }
+    let said = |error: anyhow::Error| format!("{error:#}");
+    let lab = Lab::new().map_err(said)?;
+    let debian = next_debian()?;
+    let programs = [c_program("data_direct")?, c_program("kernel_dmabuf")?];
+    let machine = lab.rdma_machine_with(|disk| {
+        disk.of_root(&debian, ROOT, &NAMES)?;
+        programs.iter().try_for_each(|program| disk.own_program(program))
+    });
+    let mut machine = machine.map_err(said)?;
+    let (socket, side) = (lab.socket("connectx"), lab.socket("data-direct"));
+    machine.kernel_options = "intel_iommu=on".to_owned();
+    machine.device("intel-iommu,caching-mode=on");
+    machine.monitor = Some(lab.socket("monitor"));
+    machine.root_port("own");
+    machine.root_port("side");
+    machine.function(&socket, "own");
+    machine.function(&side, "side");
+    Ok(Stage { namespace: Namespace::new(name), lab, machine, socket, side })
+}
+
+fn served(run: Run, namespace: &Namespace) -> Running {
+    let mut serving = run.within(namespace).limit(Duration::from_secs(600)).start();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !serving.said().contains("serving") {
+        assert!(serving.alive() && Instant::now() < deadline, "{}", serving.said());
+        std::thread::yield_now();
+    }
+    serving
+}
+
+/// Boots with an adapter that is served in this way; the guest, and the adapter.
+fn boot(stage: &Stage, run: Run) -> (Running, Booted) {
+    let adapter = served(run, &stage.namespace);
+    let guest = stage.lab.boot(&stage.machine);
+    let bind = |folder: &str| format!("mount -o bind /{folder} {ROOT}/{folder}");
+    let binds = ["proc", "sys", "dev", "tmp"].map(bind).join(" && ");
+    guest.output(&format!(
+        "cd {ROOT} && mkdir -p proc sys dev tmp usr/bin && {binds} && \
+         cp /usr/bin/data_direct /usr/bin/kernel_dmabuf usr/bin"
+    ));
+    (adapter, guest)
+}
+
+/// Bytes read and written by a function, as `peerdma top` tells.
+fn bytes(stage: &Stage, function: &str) -> (u64, u64) {
+    let run = Run::program(peerdma()).args(&["top", "--json", "--count", "1"]);
+    let said = run.within(&stage.namespace).finish().ok().stdout;
+    let sample: Value = serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap();
+    let routes = sample["devices"][0]["routes"].as_array().expect("routes").clone();
+    let of = |field: &str| {
+        let mine = routes.iter().filter(|route| route["function"] == function);
+        mine.filter_map(|route| route[field].as_u64()).sum()
+    };
+    (of("read_bytes"), of("written_bytes"))
+}
+
+/// What a program in the other root file system says.
+fn chroot(guest: &Booted, line: &str) -> (i32, String) {
+    guest.script(&format!("chroot {ROOT} /usr/bin/{line}"))
+}
+
+fn passes(guest: &Booted, line: &str) -> String {
+    let (status, said) = chroot(guest, line);
+    let wrong: Vec<&str> = said.lines().filter(|line| line.starts_with("NOT")).collect();
+    assert!(status == 0 && wrong.is_empty(), "{line}: {wrong:#?}\n{said}");
+    said
+}
+
+/// A program in the background, which reads its input from a pipe.
+struct Background<'a>(&'a Booted);
+
+impl Background<'_> {
+    fn start<'a>(guest: &'a Booted, line: &str) -> Background<'a> {
+        guest.output(&format!(
+            "rm -f /tmp/pipe /tmp/said; mkfifo /tmp/pipe; (sleep 600 > /tmp/pipe & \
+             chroot {ROOT} /usr/bin/{line} < /tmp/pipe > /tmp/said 2>&1; \
+             echo ended=$? >> /tmp/said; kill $!) > /dev/null 2>&1 &"
+        ));
+        Background(guest)
+    }
+
+    /// Waits for a line that begins so.
+    fn until(&self, word: &str) -> String {
+        self.0.output(&format!(
+            "for i in $(seq 600); do grep -q '^\\(ended\\|{word}\\)' /tmp/said && break; \
+             usleep 100000; done; cat /tmp/said"
+        ))
+    }
+
+    fn tell(&self) {
+        self.0.output("echo done > /tmp/pipe");
+    }
+
+    fn passes(&self) {
+        let said = self.until("ended");
+        assert!(said.contains("ended=0") && !said.contains("NOT "), "{said}");
+    }
+}
+
+/// QEMU's machine protocol.
+struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    fn connect(socket: &Path) -> Monitor {
+        let stream = UnixStream::connect(socket).expect("the monitor");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        let mut monitor = Monitor(BufReader::new(stream));
+        monitor.line();
+        monitor.execute("qmp_capabilities", &json!({}));
+        monitor
+    }
+
+    fn line(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// Executes a command that must succeed; events before its answer are passed over.
+    fn execute(&mut self, command: &str, arguments: &Value) {
+        let message = json!({ "execute": command, "arguments": arguments });
+        self.0.get_mut().write_all(format!("{message}\n").as_bytes()).expect("the monitor");
+        loop {
+            let answer = self.line();
+            assert!(answer.get("error").is_none(), "{command}: {answer}");
+            if answer.get("return").is_some() {
+                return;
+            }
+        }
+    }
+
+    fn event(&mut self, name: &str) {
+        while self.line()["event"] != name {}
+    }
+}
+
+fn no_complaint(guest: &Booted) {
+    guest.assert_quiet();
+    let log = guest.output("dmesg");
+    let of_drivers = log.lines().filter(|line| line.contains("mlx5") || line.contains(SIDE));
+    let words = ["fail", "error", "unable", "cannot", "not found", "warning", "timeout"];
+    // Answers to what the program asked for wrongly, which the driver hands on and notes.
+    let asked = ["CREATE_MKEY"];
+    let bad: Vec<&str> = of_drivers
+        .filter(|line| words.iter().any(|word| line.to_lowercase().contains(word)))
+        .filter(|line| !asked.iter().any(|word| line.contains(word)))
+        .collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+}
+
+#[test]
+fn regions_by_data_direct_are_reached_by_the_second_function() {
+    let stage = match stage("data-direct") {
+        Ok(stage) => stage,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = Run::program(peerdma()).args(&["connectx", "--socket"]).arg(&stage.socket);
+    let run = run.arg("--data-direct-socket").arg(&stage.side);
+    let (adapter, guest) = boot(&stage, run);
+    let bus = guest.output(&format!("lspci -vvv -s {SIDE}"));
+    for expected in ["[VU] Vendor specific: PDM", "Kernel driver in use: mlx5_ib", "BusMaster+"] {
+        assert!(bus.contains(expected), "{expected}\n{bus}");
+    }
+    no_complaint(&guest);
+    let (own, before) = (bytes(&stage, HCA), bytes(&stage, DIRECT));
+    assert_eq!(before, (0, 0));
+    passes(&guest, "data_direct /dev/udmabuf works");
+    let (read, written) = bytes(&stage, DIRECT);
+    assert!(read > 8192 && written >= 8192, "{read} read and {written} written");
+    assert!(bytes(&stage, HCA) > own, "the program's own buffer is the adapter's");
+    let odp = guest.output("ibv_devinfo -v").contains("ODP_SUPPORT");
+    for device in ["/dev/udmabuf", "/dev/dma_heap/system"] {
+        let before = bytes(&stage, DIRECT);
+        let (status, said) = chroot(&guest, &format!("kernel_dmabuf {device}"));
+        let refused = "NOT register the dma-buf: Operation not supported";
+        assert!(if odp { status == 0 } else { said.contains(refused) }, "{device}: {said}");
+        assert_eq!(bytes(&stage, DIRECT), before, "plainly registered");
+    }
+    // Its driver goes under a write, and comes back.
+    let unbind = format!("echo {SIDE} > /sys/bus/pci/drivers/mlx5_ib/unbind");
+    let bind = format!("echo {SIDE} > /sys/bus/pci/drivers/mlx5_ib/bind");
+    for _ in 0..3 {
+        let traffic = Background::start(&guest, "data_direct /dev/udmabuf traffic");
+        traffic.until("moving");
+        guest.output(&unbind);
+        traffic.passes();
+        guest.output(&bind);
+    }
+    // The same between writes, and what follows.
+    let program = Background::start(&guest, "data_direct /dev/udmabuf unplug");
+    program.until("unplug");
+    guest.output(&unbind);
+    program.tell();
+    program.until("replug");
+    guest.output(&bind);
+    program.tell();
+    program.passes();
+    // The function itself leaves the machine while keys live on, and another takes its place.
+    let mut monitor = Monitor::connect(&stage.lab.socket("monitor"));
+    let program = Background::start(&guest, "data_direct /dev/udmabuf unplug");
+    program.until("unplug");
+    monitor.execute("device_del", &json!({ "id": "function1" }));
+    monitor.event("DEVICE_DELETED");
+    guest.output(&format!("! test -e /sys/bus/pci/devices/{SIDE}"));
+    program.tell();
+    program.until("replug");
+    let words = vm::function("function1", &stage.side, "side");
+    monitor.execute("device_add", &serde_json::from_str(&words).expect("a function"));
+    guest.output(&format!(
+        "for i in $(seq 300); do test -e /sys/bus/pci/drivers/mlx5_ib/{SIDE} && exit 0; \
+         usleep 100000; done; exit 1"
+    ));
+    program.tell();
+    program.passes();
+    passes(&guest, "data_direct /dev/udmabuf works");
+    no_complaint(&guest);
+    drop(guest);
+    let mut adapter = adapter;
+    assert!(adapter.alive(), "{}", adapter.said());
+}
+
+#[test]
+fn with_the_wrong_requester_the_bytes_are_wrong() {
+    let stage = match stage("miswired") {
+        Ok(stage) => stage,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = Run::program(Path::new(env!("CARGO_BIN_EXE_miswired")));
+    let (adapter, guest) = boot(&stage, run.arg(&stage.socket).arg(&stage.side));
+    let (status, said) = chroot(&guest, "data_direct /dev/udmabuf works");
+    let wrong: Vec<&str> = said.lines().filter(|line| line.starts_with("NOT")).collect();
+    assert!(status != 0 && !wrong.is_empty(), "{said}");
+    let data = ["the bytes are in the GPU", "a write by Data Direct", "a read of it"];
+    assert!(wrong.iter().any(|line| data.iter().any(|what| line.contains(what))), "{wrong:#?}");
+    // Registering is as before.
+    assert!(said.contains("ok the address shown is the offset"), "{said}");
+    drop(guest);
+    let mut adapter = adapter;
+    assert!(adapter.alive(), "{}", adapter.said());
+}
