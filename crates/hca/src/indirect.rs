@@ -9,7 +9,10 @@ use crate::error::{Error, Result};
 use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
 use crate::pd::{Belonging, Pd};
 use crate::sabotage::{self, Sabotage};
+use crate::signature::memory::SignedMemory;
+use crate::signature::{BlockSignature, Ledger, MAX_ADDRESS, SignatureError};
 use crate::types::{Access, Sge};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Entries that one key may have.
@@ -46,6 +49,29 @@ pub enum KeyLayout {
     },
 }
 
+/// What becomes of a key's block signatures.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum SignatureChange {
+    /// They stay.
+    #[default]
+    Keep,
+    /// It has none.
+    Reset,
+    /// It has these.
+    Set(Arc<BlockSignature>),
+}
+
+/// What an indirect key is made from.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct IndirectInit {
+    /// Entries that it has room for.
+    pub max_entries: u16,
+    /// Peers may invalidate it.
+    pub remote_invalidate: bool,
+    /// It may have block signatures.
+    pub signatures: bool,
+}
+
 /// What a send request makes of a key; `None` leaves it as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyConfig {
@@ -55,6 +81,8 @@ pub struct KeyConfig {
     pub access: Option<u32>,
     /// Where its bytes are.
     pub layout: Option<KeyLayout>,
+    /// Its block signatures.
+    pub signature: SignatureChange,
 }
 
 /// Why a key is not configured (completion status MW_BIND_ERR).
@@ -69,16 +97,20 @@ pub enum ConfigureError {
     /// The layout has more entries than the key was made for.
     #[error("more entries than the key has room for")]
     Entries,
+    /// Block signatures for a key that was not made for them, or over 2^32 bytes and more.
+    #[error("the key cannot have block signatures")]
+    Signature,
 }
 
 /// An indirect key in the key table.
 pub(crate) struct Indirect {
     pub(crate) pd: PdId,
-    max_entries: u16,
-    /// Whether peers may invalidate it.
-    remote_invalidate: bool,
+    init: IndirectInit,
     access: Access,
     layout: Option<KeyLayout>,
+    signature: Option<Arc<BlockSignature>>,
+    /// What their checks found.
+    ledger: Arc<Ledger>,
 }
 
 impl Indirect {
@@ -91,10 +123,11 @@ impl Indirect {
         if self.pd != pd {
             return Err(KeyError::ForeignPd);
         }
-        if by_peer && !self.remote_invalidate {
+        if by_peer && !self.init.remote_invalidate {
             return Err(KeyError::Denied);
         }
         self.layout = None;
+        self.signature = None;
         Ok(())
     }
 
@@ -114,32 +147,45 @@ impl Indirect {
         if writes && !access.contains(Access::LOCAL_WRITE) {
             return Err(ConfigureError::Rights);
         }
-        if let Some(layout) = &config.layout {
-            let entries = match layout {
-                KeyLayout::List(parts) => parts.len(),
-                KeyLayout::Interleaved { strides, .. } => strides.len(),
-            };
-            if entries > self.max_entries.into() {
-                return Err(ConfigureError::Entries);
-            }
-            self.layout = Some(layout.clone());
+        if config
+            .layout
+            .as_ref()
+            .is_some_and(|layout| layout.entries() > self.init.max_entries.into())
+        {
+            return Err(ConfigureError::Entries);
+        }
+        let layout = config.layout.as_ref().or(self.layout.as_ref());
+        if let SignatureChange::Set(_) = config.signature
+            && (!self.init.signatures
+                || layout.is_some_and(|layout| layout.len() > u32::MAX.into()))
+        {
+            return Err(ConfigureError::Signature);
+        }
+        self.layout = layout.cloned();
+        match &config.signature {
+            SignatureChange::Keep => {}
+            SignatureChange::Reset => self.signature = None,
+            SignatureChange::Set(signature) => self.signature = Some(signature.clone()),
         }
         self.access = access;
         Ok(())
     }
 
+    /// Its bytes in memory.
     fn len(&self) -> u64 {
-        match &self.layout {
-            None => 0,
-            Some(KeyLayout::List(parts)) => parts.iter().map(|part| u64::from(part.length)).sum(),
-            // Less than 2^32 runs of less than 2^32 bytes, of at most MAX_KEY_ENTRIES strides.
-            Some(KeyLayout::Interleaved { repeat, strides }) => strides
-                .iter()
-                .map(|s| u64::from(s.bytes))
-                .sum::<u64>()
-                .saturating_mul((*repeat).into()),
-        }
+        self.layout.as_ref().map_or(0, KeyLayout::len)
     }
+}
+
+/// Bytes of a key that an access names.
+#[derive(Clone, Copy)]
+pub(crate) enum Span {
+    /// Address and length of a local request.
+    Local(u64, u64),
+    /// Those of a request that came over the wire.
+    Wire(u64, u64),
+    /// All.
+    Whole,
 }
 
 /// One part of a key that an access falls into.
@@ -150,6 +196,31 @@ struct Part {
 }
 
 impl KeyLayout {
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            KeyLayout::List(parts) => parts.iter().map(|part| u64::from(part.length)).sum(),
+            // Less than 2^32 runs of less than 2^32 bytes, of at most MAX_KEY_ENTRIES strides.
+            KeyLayout::Interleaved { repeat, strides } => strides
+                .iter()
+                .map(|s| u64::from(s.bytes))
+                .sum::<u64>()
+                .saturating_mul((*repeat).into()),
+        }
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn entries(&self) -> usize {
+        match self {
+            KeyLayout::List(parts) => parts.len(),
+            KeyLayout::Interleaved { strides, .. } => strides.len(),
+        }
+    }
+
     /// Calls `each` with the parts that `len` bytes from `va` on fall into, in order.
     fn parts(
         &self,
@@ -183,8 +254,8 @@ impl KeyLayout {
 /// The parts of `turns` of the strides that `wanted` falls into; its numbers count from the first of these turns.
 fn interleaved(
     strides: &[Stride],
-    turns: std::ops::Range<u64>,
-    wanted: std::ops::Range<u64>,
+    turns: Range<u64>,
+    wanted: Range<u64>,
     mut each: impl FnMut(Part) -> std::result::Result<(), KeyError>,
 ) -> std::result::Result<(), KeyError> {
     let mut at = 0u64;
@@ -216,28 +287,57 @@ fn interleaved(
     Err(KeyError::Range)
 }
 
+/// The range, if a key with signatures can have it.
+fn limited(va: u64, len: u64) -> std::result::Result<Range<u64>, KeyError> {
+    let end = va.checked_add(len).filter(|end| *end <= MAX_ADDRESS);
+    Ok(va..end.ok_or(KeyError::Range)?)
+}
+
 impl Slots {
     /// Checks an access to an indirect key and to the keys below it.
     pub(crate) fn resolve_indirect(
         &self,
         indirect: &Indirect,
         pd: PdId,
-        (va, len): (u64, u64),
+        span: Span,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
+        let range = match (span, &indirect.signature) {
+            (Span::Local(va, len) | Span::Wire(va, len), None) => (va, len),
+            (Span::Whole, _) => (0, indirect.len()),
+            (Span::Local(va, len), Some(signature)) => {
+                let on_wire = signature.on_wire(limited(va, len)?);
+                return self.resolve_signed(indirect, signature, pd, on_wire, access);
+            }
+            (Span::Wire(va, len), Some(signature)) => {
+                return self.resolve_signed(indirect, signature, pd, limited(va, len)?, access);
+            }
+        };
         let mut pieces = Vec::new();
-        self.gather(indirect, pd, (va, len), access, MAX_DEPTH, &mut pieces)?;
+        self.gather(indirect, pd, range, access, MAX_DEPTH, &mut pieces)?;
         Ok(MemRef::of(pieces))
     }
 
-    /// The same for all of it.
-    pub(crate) fn resolve_whole_indirect(
+    /// Checks an access to bytes of the wire: all that lies below the blocks around them.
+    fn resolve_signed(
         &self,
         indirect: &Indirect,
+        signature: &Arc<BlockSignature>,
         pd: PdId,
+        on_wire: Range<u64>,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        self.resolve_indirect(indirect, pd, (0, indirect.len()), access)
+        let (needed, blocks) = signature.in_memory(&on_wire);
+        if needed.end > indirect.len() {
+            return Err(KeyError::Range);
+        }
+        let end = blocks.end.min(indirect.len());
+        let mut pieces = Vec::new();
+        let range = (blocks.start, end - blocks.start);
+        self.gather(indirect, pd, range, access, MAX_DEPTH, &mut pieces)?;
+        let rules = (signature.clone(), indirect.ledger.clone());
+        let memory = SignedMemory::new(rules, MemRef::of(pieces), blocks.start);
+        Ok(MemRef::signed(memory, on_wire.start, on_wire.end - on_wire.start))
     }
 
     fn gather(
@@ -274,6 +374,10 @@ impl Slots {
                     pieces.push(self.resolve_crossing(crossing, pd, addr, len, below)?);
                     Ok(())
                 }
+                // What lies behind its blocks has no place in the key above.
+                Some(Entry::Indirect(nested)) if nested.signature.is_some() => {
+                    Err(KeyError::Denied)
+                }
                 Some(Entry::Indirect(nested)) => {
                     self.gather(nested, pd, (addr, len), below, depth, pieces)
                 }
@@ -284,19 +388,27 @@ impl Slots {
 }
 
 impl KeyTable {
-    /// A new key that is free, with room for `max_entries`. Peers may invalidate it if `remote_invalidate` says so.
+    /// A new key that is free.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the device has no key left.
-    pub fn insert_indirect(
-        &self,
-        pd: PdId,
-        max_entries: u16,
-        remote_invalidate: bool,
-    ) -> Result<u32> {
-        let (access, layout) = (Access::empty(), None);
-        let indirect = Indirect { pd, max_entries, remote_invalidate, access, layout };
-        self.install(Entry::Indirect(indirect))
+    pub fn insert_indirect(&self, pd: PdId, init: IndirectInit) -> Result<u32> {
+        let (access, layout, signature) = (Access::empty(), None, None);
+        let ledger = Arc::default();
+        self.install(Entry::Indirect(Indirect { pd, init, access, layout, signature, ledger }))
+    }
+
+    /// What the checks of a key's block signatures found first since this was last called (mlx5dv_mkey_check(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a key that was not made for them.
+    pub fn signature_error(&self, key: u32) -> Result<Option<SignatureError>> {
+        match self.read().find(key) {
+            Some(Entry::Indirect(indirect)) if indirect.init.signatures => {
+                Ok(indirect.ledger.take())
+            }
+            _ => Err(Error::Invalid("the key was not made for block signatures")),
+        }
     }
 
     /// Ends a key of [`KeyTable::insert_indirect`]. Accesses that were checked go on in the regions below.
@@ -327,6 +439,7 @@ impl KeyTable {
 pub struct IndirectKey {
     device: Arc<Device>,
     key: u32,
+    init: IndirectInit,
     _pd: Belonging,
 }
 
@@ -341,6 +454,19 @@ impl IndirectKey {
     pub fn key(&self) -> u32 {
         self.key
     }
+
+    /// What it was made from.
+    pub fn init(&self) -> &IndirectInit {
+        &self.init
+    }
+
+    /// [`KeyTable::signature_error`] of it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn signature_error(&self) -> Result<Option<SignatureError>> {
+        self.device.keys().signature_error(self.key)
+    }
 }
 
 impl Drop for IndirectKey {
@@ -350,22 +476,21 @@ impl Drop for IndirectKey {
 }
 
 impl Device {
-    /// An indirect key that is free, with room for `max_entries`. Peers may invalidate it if `remote_invalidate` says so.
+    /// An indirect key that is free.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more entries than [`MAX_KEY_ENTRIES`], [`Error::NoMemory`] when no key is left.
     pub fn create_indirect_key(
         &self,
         pd: &Arc<Pd>,
-        max_entries: u16,
-        remote_invalidate: bool,
+        init: IndirectInit,
     ) -> Result<Arc<IndirectKey>> {
         self.alive()?;
-        if max_entries > MAX_KEY_ENTRIES {
+        if init.max_entries > MAX_KEY_ENTRIES {
             return Err(Error::Invalid("more entries than an indirect key may have"));
         }
         let device = self.arc()?;
-        let key = self.keys().insert_indirect(pd.id(), max_entries, remote_invalidate)?;
-        Ok(Arc::new(IndirectKey { device, key, _pd: Belonging::new(pd) }))
+        let key = self.keys().insert_indirect(pd.id(), init)?;
+        Ok(Arc::new(IndirectKey { device, key, init, _pd: Belonging::new(pd) }))
     }
 }

@@ -6,9 +6,10 @@
 
 use crate::data_direct::{Crossing, Ksm, Physical};
 use crate::error::{Error, Result};
-use crate::indirect::Indirect;
+use crate::indirect::{Indirect, Span};
 use crate::mw::Window;
 use crate::sabotage::{self, Sabotage};
+use crate::signature::memory::{Alarm, SignedMemory};
 use crate::types::Access;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -61,6 +62,8 @@ enum Memory {
     One(Arc<Umem>, u64),
     /// In several, from an offset on.
     Many(Arc<[MemRef]>, u64),
+    /// Those of a key with signatures, from an address of the wire's on.
+    Signed(Arc<SignedMemory>, u64),
 }
 
 impl MemRef {
@@ -82,6 +85,7 @@ impl MemRef {
             Memory::Many(pieces, _) => for_each(pieces, offset, dst.len(), |piece, at, part| {
                 piece.read(at, &mut dst[part])
             }),
+            Memory::Signed(signed, _) => signed.read(offset, dst),
         }
     }
 
@@ -97,7 +101,7 @@ impl MemRef {
             Memory::One(umem, _) => {
                 umem.read_folding(offset, dst, fold, self.len - at - dst.len() as u64)
             }
-            Memory::Many(..) => {
+            Memory::Many(..) | Memory::Signed(..) => {
                 *fold = Fold::off();
                 self.read(at, dst)
             }
@@ -112,6 +116,7 @@ impl MemRef {
             Memory::Many(pieces, _) => {
                 for_each(pieces, offset, src.len(), |piece, at, part| piece.write(at, &src[part]))
             }
+            Memory::Signed(signed, _) => signed.write(offset, src),
         }
     }
 
@@ -131,6 +136,8 @@ impl MemRef {
                 })?;
                 found
             }
+            // A word between whose bytes there may be others.
+            Memory::Signed(..) => Err(AccessError::OutOfRange),
         }
     }
 
@@ -147,6 +154,21 @@ impl MemRef {
                 });
                 looked.is_err() || ready
             }
+            Memory::Signed(signed, _) => signed.is_ready(offset, len, write),
+        }
+    }
+
+    /// The `len` bytes of `signed` from `start` on, as the wire counts.
+    pub(crate) fn signed(signed: SignedMemory, start: u64, len: u64) -> MemRef {
+        MemRef { memory: Memory::Signed(Arc::new(signed), start), len }
+    }
+
+    /// Has `alarm` set when the signature of a block fails its check.
+    pub(crate) fn watch(&mut self, alarm: &Alarm) {
+        if let Memory::Signed(signed, _) = &mut self.memory
+            && let Some(signed) = Arc::get_mut(signed)
+        {
+            signed.watch(alarm);
         }
     }
 
@@ -171,6 +193,9 @@ impl MemRef {
         let memory = match &self.memory {
             Memory::One(umem, offset) => Memory::One(umem.clone(), offset.saturating_add(at)),
             Memory::Many(pieces, offset) => Memory::Many(pieces.clone(), offset.saturating_add(at)),
+            Memory::Signed(signed, start) => {
+                Memory::Signed(signed.clone(), start.saturating_add(at))
+            }
         };
         Ok(MemRef { memory, len })
     }
@@ -191,7 +216,8 @@ impl MemRef {
     }
 
     fn place(&self, at: u64, len: usize) -> std::result::Result<u64, AccessError> {
-        let (Memory::One(_, offset) | Memory::Many(_, offset)) = &self.memory;
+        let (Memory::One(_, offset) | Memory::Many(_, offset) | Memory::Signed(_, offset)) =
+            &self.memory;
         match at.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(offset + at),
             _ => Err(AccessError::OutOfRange),
@@ -415,7 +441,8 @@ impl KeyTable {
     }
 
     /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. Memory windows
-    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then.
+    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then. What a key with
+    /// block signatures gives is as long as what passes on the wire.
     pub fn resolve(
         &self,
         pd: PdId,
@@ -431,7 +458,7 @@ impl KeyTable {
                 table.resolve_crossing(crossing, pd, va, len, access)
             }
             Some(Entry::Indirect(indirect)) => {
-                table.resolve_indirect(indirect, pd, (va, len), access)
+                table.resolve_indirect(indirect, pd, Span::Local(va, len), access)
             }
             _ => Err(KeyError::Unknown),
         }
@@ -455,7 +482,7 @@ impl KeyTable {
                 table.resolve_crossing(crossing, pd, va, len, access)
             }
             Some(Entry::Indirect(indirect)) => {
-                table.resolve_indirect(indirect, pd, (va, len), access)
+                table.resolve_indirect(indirect, pd, Span::Wire(va, len), access)
             }
             // Keys of the driver's own domain: no queue pair is in it.
             Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
@@ -477,7 +504,9 @@ impl KeyTable {
             }
             Some(Entry::Window(window)) => window.resolve_whole(pd, qpn, access),
             Some(Entry::Crossing(crossing)) => table.resolve_whole_crossing(crossing, pd, access),
-            Some(Entry::Indirect(indirect)) => table.resolve_whole_indirect(indirect, pd, access),
+            Some(Entry::Indirect(indirect)) => {
+                table.resolve_indirect(indirect, pd, Span::Whole, access)
+            }
             Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
             None => Err(KeyError::Unknown),
         }

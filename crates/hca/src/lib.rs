@@ -32,6 +32,7 @@ mod qp;
 mod raw;
 mod rss;
 pub mod sabotage;
+mod signature;
 mod slots;
 mod srq;
 pub mod steering;
@@ -54,7 +55,10 @@ pub use error::{Error, Result};
 pub use event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 pub use flow_counters::{BoundCounters, FlowCount, FlowCounters};
 pub use gsi::{GsiSink, MadPath};
-pub use indirect::{ConfigureError, IndirectKey, KeyConfig, KeyLayout, MAX_KEY_ENTRIES, Stride};
+pub use indirect::{
+    ConfigureError, IndirectInit, IndirectKey, KeyConfig, KeyLayout, MAX_KEY_ENTRIES,
+    SignatureChange, Stride,
+};
 pub use key_space::{Below, KeyPart, KeyParts, KeySpace};
 pub use mkey_context::{AccessMode, MkeyContext, MkeyRefused, NO_QP};
 pub use mr::Mr;
@@ -63,6 +67,10 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use raw::Flow;
 pub use rss::{HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash};
+pub use signature::{
+    BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError, SignatureFault,
+    T10Dif, guard,
+};
 pub use slots::{QueueMemory, SLOT_ALIGN};
 pub use srq::{Srq, SrqAttr, SrqKind, XrcSrq};
 pub use tm::{TagOp, TagWr, TmCap, TmInfo};

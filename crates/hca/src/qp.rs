@@ -271,6 +271,19 @@ impl Qp {
         Ok(())
     }
 
+    /// [`Transport::stop_at_bad_signatures`].
+    pub fn stop_at_bad_signatures(&self) {
+        self.core().transport.stop_at_bad_signatures();
+    }
+
+    /// [`Transport::cancel_sends`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cancel_sends(&self, wr_id: u64) -> Result<usize> {
+        self.core().transport.cancel_sends(wr_id)
+    }
+
     /// Posts send requests in order and emits as much as window and peer allow, in the caller's thread.
     ///
     /// # Errors

@@ -50,6 +50,8 @@ pub enum Sabotage {
     LoseWrite,
     /// A tagged buffer takes messages although unexpected ones are not reported handled.
     IgnoreTagPhase,
+    /// The signature of a block is not checked.
+    SkipSignature,
 }
 
 impl Sabotage {
@@ -76,6 +78,7 @@ impl Sabotage {
         Sabotage::FinBeforeData,
         Sabotage::LoseWrite,
         Sabotage::IgnoreTagPhase,
+        Sabotage::SkipSignature,
     ];
 }
 

@@ -77,6 +77,7 @@ exports! {
         "peerdma_mlx5dv_create_qp" => mlx5dv::wr::create_qp,
         "peerdma_mlx5dv_destroy_mkey" => mlx5dv::mkey::destroy_mkey,
         "peerdma_mlx5dv_qp_ex_from_ibv_qp_ex" => mlx5dv::wr::qp_ex_from_ibv_qp_ex,
+        "peerdma_mlx5dv_qp_cancel_posted_send_wrs" => mlx5dv::wr::cancel_posted_send_wrs,
         "peerdma_mlx5dv_is_supported" => mlx5dv::device::is_supported,
         "peerdma_mlx5dv_open_device" => mlx5dv::device::open_device,
         "peerdma_mlx5dv_query_device" => mlx5dv::device::query_device,

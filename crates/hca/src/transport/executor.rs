@@ -8,7 +8,7 @@ use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
 use crate::slots::{Fifo, SlotLost};
 use crate::tm::{Fetch, Label};
-use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList};
+use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use umem::Fold;
@@ -294,7 +294,7 @@ impl Inbox {
             Err(Refusal::QueueLost(_)) => return Landed::QueueLost,
             Err(_) => return Landed::NotReady,
         };
-        if landing.room() < parts.iter().map(|part| part.len() as u64).sum() {
+        if !landing.has_room(keys, parts.iter().map(|part| part.len() as u64).sum()) {
             // The request waits for a datagram that fits.
             self.put_back(landing);
             return Landed::TooLong;
@@ -371,7 +371,7 @@ pub struct Landing {
     filled: u64,
     /// The entry being filled, and how far.
     entry: usize,
-    within: u32,
+    within: u64,
     resolved: Option<MemRef>,
     /// The queue it comes from, and completes at.
     owner: Option<Arc<dyn OwnCompletions>>,
@@ -447,49 +447,66 @@ impl Landing {
         self.capacity - self.filled
     }
 
+    /// Whether `len` more bytes fit. An entry of a key with block signatures takes another number of bytes than it names,
+    /// which is looked up only when they seem not to fit.
+    pub fn has_room(&mut self, keys: &KeyTable, len: u64) -> bool {
+        if len <= self.room() {
+            return true;
+        }
+        let rest =
+            self.request.scatter.iter().skip(self.entry).map(|sge| {
+                self.resolve(keys, sge).map_or(sge.length.into(), |memory| memory.len())
+            });
+        self.capacity = self.filled + rest.sum::<u64>().saturating_sub(self.within);
+        len <= self.room()
+    }
+
+    fn resolve(&self, keys: &KeyTable, sge: &Sge) -> Result<MemRef, KeyError> {
+        keys.resolve(self.pd, sge.lkey, sge.addr, sge.length.into(), Access::LOCAL_WRITE)
+    }
+
     /// As [`Target::ready`], of where the next bytes go: as far as the present entry, or the next one, reaches.
     pub fn ready(&self, keys: &KeyTable, len: usize) -> Result<(), Refusal> {
         let Some(sge) = self.request.scatter.get(self.entry) else { return Ok(()) };
-        let (within, length) = (u64::from(self.within), u64::from(sge.length));
-        let fresh = || keys.resolve(self.pd, sge.lkey, sge.addr, length, Access::LOCAL_WRITE).ok();
-        let memory = self.resolved.clone().or_else(fresh);
-        let len = len.min((length - within) as usize);
+        let memory = self.resolved.clone().or_else(|| self.resolve(keys, sge).ok());
         match memory {
-            Some(memory) if !memory.is_ready(within, len, true) => Err(Refusal::NotReady),
-            _ => Ok(()),
+            Some(memory) => {
+                let left = usize::try_from(memory.len() - self.within).unwrap_or(usize::MAX);
+                let ready = memory.is_ready(self.within, len.min(left), true);
+                if ready { Ok(()) } else { Err(Refusal::NotReady) }
+            }
+            None => Ok(()),
         }
     }
 
     /// Places the next bytes of the message. An entry's key is looked up once, when the first byte goes there, so an entry
     /// that no byte reaches may be bad.
     pub fn append(&mut self, keys: &KeyTable, mut bytes: &[u8]) -> Result<(), Refusal> {
-        if bytes.len() as u64 > self.room() {
+        if !self.has_room(keys, bytes.len() as u64) {
             return Err(Refusal::ReceiveTooShort);
         }
         while !bytes.is_empty() {
             let Some(sge) = self.request.scatter.get(self.entry) else {
                 return Err(Refusal::ReceiveTooShort);
             };
-            let here = bytes.len().min((sge.length - self.within) as usize);
-            if here > 0 {
-                let memory = match &self.resolved {
-                    Some(memory) => memory,
-                    None => {
-                        let len = u64::from(sge.length);
-                        let memory = keys
-                            .resolve(self.pd, sge.lkey, sge.addr, len, Access::LOCAL_WRITE)
-                            .map_err(|_| Refusal::ReceiveProtection)?;
-                        self.resolved.insert(memory)
-                    }
-                };
-                memory
-                    .write(u64::from(self.within), &bytes[..here])
-                    .map_err(|_| Refusal::ReceiveProtection)?;
+            if sge.length == 0 {
+                self.entry += 1;
+                continue;
             }
+            let memory = match &self.resolved {
+                Some(memory) => memory,
+                None => {
+                    let memory = self.resolve(keys, sge).map_err(|_| Refusal::ReceiveProtection)?;
+                    self.resolved.insert(memory)
+                }
+            };
+            let len = memory.len();
+            let here = bytes.len().min(usize::try_from(len - self.within).unwrap_or(usize::MAX));
+            memory.write(self.within, &bytes[..here]).map_err(|_| Refusal::ReceiveProtection)?;
             bytes = &bytes[here..];
-            self.within += here as u32;
+            self.within += here as u64;
             self.filled += here as u64;
-            if self.within == sge.length {
+            if self.within == len {
                 self.entry += 1;
                 self.within = 0;
                 self.resolved = None;

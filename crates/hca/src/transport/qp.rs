@@ -11,6 +11,7 @@ use super::{Counter, CustomWork, Cx, Rx};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
+use crate::signature::memory::Alarm;
 use crate::slots::{self, Fifo, QueueMemory, SendSlots};
 use crate::types::*;
 use crate::xrc::XrcdId;
@@ -70,6 +71,8 @@ pub struct Transport {
     /// Where payloads of send requests are described, if not in the requests.
     send_slots: Option<SendSlots>,
     pub(super) xrcd: Option<XrcdId>,
+    /// Rings when a send request found a bad block signature, on a queue pair that stops then.
+    pub(super) alarm: Option<Alarm>,
     /// The latest present known.
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
@@ -111,6 +114,7 @@ impl Transport {
             inbox: Inbox::new(receives, init.srq),
             send_slots,
             xrcd: init.xrcd,
+            alarm: None,
             now: None,
             more: false,
             paced_until: None,
@@ -122,6 +126,27 @@ impl Transport {
     /// Present state.
     pub fn state(&self) -> QpState {
         self.state
+    }
+
+    /// Has the send queue of a reliable connection drain to SQD when one of its requests finds a bad block signature, before
+    /// any later request begins (mlx5dv_qp_cancel_posted_send_wrs(3)).
+    pub fn stop_at_bad_signatures(&mut self) {
+        self.alarm = Some(Alarm::default());
+    }
+
+    /// Cancels the program's send requests of this identifier that have not begun: each will complete as if it had been done.
+    /// Gives how many they are.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless the send queue has drained to SQD.
+    pub fn cancel_sends(&mut self, wr_id: u64) -> Result<usize> {
+        if self.state != QpState::Sqd || self.attr.sq_draining {
+            return Err(Error::Invalid("the send queue is not drained"));
+        }
+        let is_meant =
+            |wqe: &&mut Wqe| wqe.wr.wr_id == wr_id && wqe.offload.is_none() && !wqe.cancelled;
+        let meant = self.req.queue.iter_mut().filter(is_meant);
+        Ok(meant.map(|wqe| wqe.cancelled = true).count())
     }
 
     /// Present attributes; PSNs are the next ones.
@@ -275,6 +300,7 @@ impl Transport {
             (QpState::Err, _) => self.flush(cx),
             _ => {}
         }
+        self.stop_if_alarmed();
         self.check_drained(cx);
         self.tally(cx);
     }
@@ -305,6 +331,7 @@ impl Transport {
     pub fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
         self.now = Some(cx.now);
         self.respond(cx);
+        self.stop_if_alarmed();
         self.check_drained(cx);
         self.tally(cx);
     }

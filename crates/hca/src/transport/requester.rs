@@ -6,6 +6,7 @@
 //! fixed when the READ begins, so a repeated request ends where the first one did.
 
 use super::qp::Transport;
+use super::raw::MAX_FRAME;
 use super::send::{Phase, Wqe, vendor};
 use super::timing::{AckTimers, RoundTrip};
 use super::window::{Pace, Window};
@@ -246,6 +247,7 @@ impl Transport {
 
     /// Begins the request at the cursor: order, local checks, PSNs.
     fn begin(&mut self, index: usize, cx: &mut Cx<'_>) -> Step {
+        self.stop_if_alarmed();
         if self.state != QpState::Rts {
             return Step::Wait;
         }
@@ -272,6 +274,9 @@ impl Transport {
             wqe.phase = Phase::Failed(status, vendor_err);
             self.fail_if_oldest(cx);
             return Step::Wait;
+        }
+        if let Some(alarm) = &self.alarm {
+            wqe.memory.watch(alarm);
         }
         wqe.start(req.next_psn, mtu, req.next_base);
         if wqe.is_read() {
@@ -437,7 +442,11 @@ impl Transport {
                     return self.fail_if_oldest(cx);
                 }
                 // C10-93.1.1: nothing of a datagram beyond the port's MTU leaves, and that is no error.
-                let too_long = self.kind == QpType::Ud && wqe.length > cx.tx.port_mtu();
+                let too_long = match self.kind {
+                    QpType::Ud => wqe.length > cx.tx.port_mtu(),
+                    QpType::RawPacket => wqe.length > MAX_FRAME,
+                    _ => false,
+                };
                 if too_long {
                     cx.counters.count(Counter::TxRefused, 1);
                 }

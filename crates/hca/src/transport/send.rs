@@ -1,10 +1,11 @@
 //! One send request on its way: where its bytes are, which PSNs it takes, how far it is.
 
 use super::CustomWork;
-use super::executor::total_length;
+use super::executor::{MAX_MESSAGE, total_length};
 use super::rendezvous::Offload;
 use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::signature::memory::Alarm;
 use crate::slots::{SendSlot, SlotLost};
 use crate::tm::TmInfo;
 use crate::types::*;
@@ -27,6 +28,7 @@ pub(super) mod vendor {
     pub(in super::super) const BAD_RESPONSE: u32 = 0x22;
     pub(in super::super) const FOREIGN_AH: u32 = 0x23;
     pub(in super::super) const SLOT_LOST: u32 = 0x24;
+    pub(in super::super) const SIGNED: u32 = 0x25;
 
     pub(in super::super) fn key(error: KeyError) -> u32 {
         match error {
@@ -55,6 +57,7 @@ pub(super) mod vendor {
             ConfigureError::Key => 0x41,
             ConfigureError::Rights => 0x42,
             ConfigureError::Entries => 0x43,
+            ConfigureError::Signature => 0x44,
         }
     }
 
@@ -79,6 +82,16 @@ pub(super) struct SgMemory {
 }
 
 impl SgMemory {
+    /// Bytes of all.
+    fn len(&self) -> u64 {
+        self.entries.iter().map(MemRef::len).sum()
+    }
+
+    /// Has `alarm` set when the signature of a block fails its check.
+    pub(super) fn watch(&mut self, alarm: &Alarm) {
+        self.entries.iter_mut().for_each(|memory| memory.watch(alarm));
+    }
+
     /// Checks every entry once; entries of length 0 name no memory.
     pub(super) fn resolve(
         keys: &KeyTable,
@@ -170,6 +183,8 @@ pub(super) struct Wqe {
     pub(super) base: u64,
     /// The HCA's own, not the program's.
     pub(super) offload: Option<Offload>,
+    /// It was taken back before it began: it completes in its turn and does nothing else.
+    pub(super) cancelled: bool,
 }
 
 impl Wqe {
@@ -194,6 +209,7 @@ impl Wqe {
             chunk: 1,
             base: 0,
             offload: None,
+            cancelled: false,
         }
     }
 
@@ -238,10 +254,12 @@ impl Wqe {
         matches!(self.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Changes a key here and tells the peer nothing.
+    /// Tells the peer nothing: changes a key here, or was cancelled.
     pub(super) fn is_local(&self) -> bool {
         use SendOp::{BindMw, ConfigureKey, Custom, LocalInvalidate};
-        matches!(self.wr.op, LocalInvalidate(_) | BindMw(_) | ConfigureKey(_) | Custom(_))
+        let of_keys =
+            matches!(self.wr.op, LocalInvalidate(_) | BindMw(_) | ConfigureKey(_) | Custom(_));
+        of_keys || self.cancelled
     }
 
     /// Does what [`Wqe::is_local`] is about. `Err` is the status it fails with.
@@ -252,6 +270,7 @@ impl Wqe {
         custom: Option<&dyn CustomWork>,
     ) -> Result<(), (WcStatus, u32)> {
         match &self.wr.op {
+            _ if self.cancelled => Ok(()),
             SendOp::Custom(token) => match custom {
                 Some(custom) => custom.perform(*token).map_err(|status| (status, vendor::NONE)),
                 None => Err((WcStatus::LocQpOpErr, vendor::NONE)),
@@ -374,6 +393,22 @@ impl Wqe {
         }
         self.memory = SgMemory::resolve(keys, pd, &list, access)
             .map_err(|error| (WcStatus::LocProtErr, vendor::key(error)))?;
-        Ok(())
+        self.measure()
+    }
+
+    /// Takes the length that its memory has on the wire: with block signatures it may be another than the list names.
+    fn measure(&mut self) -> Result<(), (WcStatus, u32)> {
+        let len = self.memory.len();
+        match self.wr.op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Flush(_) => Ok(()),
+            SendOp::AtomicWrite(_) if len != self.length.into() => {
+                Err((WcStatus::LocLenErr, vendor::SIGNED))
+            }
+            _ if len > MAX_MESSAGE.into() => Err((WcStatus::LocLenErr, vendor::SIGNED)),
+            _ => {
+                self.length = len as u32;
+                Ok(())
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::responder::Responder;
 use super::send::Phase;
 use crate::error::{Error, Result};
 use crate::types::*;
+use std::sync::atomic::Ordering;
 use wire::Psn;
 
 /// What a transition needs and allows besides the state itself.
@@ -227,7 +228,10 @@ impl Transport {
                         self.req = Requester::new(first, self.window_bytes, self.mtu);
                     }
                     (QpState::Rts, QpState::Sqd) => self.attr.sq_draining = true,
-                    (QpState::Sqd, QpState::Rts) => self.attr.sq_draining = false,
+                    (QpState::Sqd, QpState::Rts) => {
+                        self.attr.sq_draining = false;
+                        self.silence_alarm();
+                    }
                     _ => {}
                 }
                 self.req.retry_left = self.attr.retry_cnt;
@@ -264,6 +268,24 @@ impl Transport {
         take(M::DEST_QPN, &mut |own| own.dest_qp_num = attr.dest_qp_num);
     }
 
+    /// Drains the send queue once one of its requests has found a bad block signature.
+    pub(super) fn stop_if_alarmed(&mut self) {
+        if self.state == QpState::Rts && self.is_alarmed() {
+            self.state = QpState::Sqd;
+            self.attr.sq_draining = true;
+        }
+    }
+
+    fn silence_alarm(&self) {
+        if let Some(alarm) = &self.alarm {
+            alarm.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_alarmed(&self) -> bool {
+        self.alarm.as_ref().is_some_and(|alarm| alarm.load(Ordering::Relaxed))
+    }
+
     /// Reports that a draining send queue stands still.
     pub(super) fn check_drained(&mut self, cx: &mut Cx<'_>) {
         let busy = self.req.queue.front().is_some_and(|wqe| wqe.phase != Phase::Posted);
@@ -271,13 +293,14 @@ impl Transport {
             return;
         }
         self.attr.sq_draining = false;
-        if self.attr.en_sqd_async_notify {
+        if self.attr.en_sqd_async_notify || self.is_alarmed() {
             cx.sink.event(EventType::SqDrained);
         }
     }
 
     fn reset(&mut self) {
         self.state = QpState::Reset;
+        self.silence_alarm();
         self.attr = reset_attr(self.cap);
         self.mtu = mtu(self.kind, &self.attr);
         self.req = Requester::new(Psn::default(), self.window_bytes, self.mtu);

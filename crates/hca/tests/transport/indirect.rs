@@ -15,8 +15,17 @@ fn node() -> Node {
 }
 
 fn configure(key: u32, access: Access, layout: KeyLayout) -> SendOp {
-    let config = KeyConfig { key, access: Some(access.bits()), layout: Some(layout) };
+    let config = KeyConfig {
+        key,
+        access: Some(access.bits()),
+        layout: Some(layout),
+        signature: SignatureChange::Keep,
+    };
     SendOp::ConfigureKey(Arc::new(config))
+}
+
+fn room(max_entries: u16) -> IndirectInit {
+    IndirectInit { max_entries, ..IndirectInit::default() }
 }
 
 /// Posts `op` and gives how it completed.
@@ -42,7 +51,7 @@ fn laid_out() -> (Node, Region, u32) {
     let mut node = node();
     let region = node.register_as(PD, 256, Access::LOCAL_WRITE);
     region.set(0, &(0..=255).collect::<Vec<u8>>());
-    let key = node.keys.insert_indirect(PD, 4, false).unwrap();
+    let key = node.keys.insert_indirect(PD, room(4)).unwrap();
     assert_eq!(done(&mut node, configure(key, rights(), three_parts(&region))), WcStatus::Success);
     assert_eq!(node.told.sent[0].opcode, WcOpcode::ConfigureKey);
     (node, region, key)
@@ -164,7 +173,7 @@ fn wrong_requests_change_nothing_and_end_the_queue() {
         ("a region", |_, _, region| configure(region.key, rights(), three_parts(region))),
         ("a wrong tag", |_, key, region| configure(key ^ 1, rights(), three_parts(region))),
         ("a key of another domain", |node, _, region| {
-            let foreign = node.keys.insert_indirect(OTHER, 4, false).unwrap();
+            let foreign = node.keys.insert_indirect(OTHER, room(4)).unwrap();
             configure(foreign, rights(), three_parts(region))
         }),
     ];
@@ -186,7 +195,8 @@ fn an_invalidated_key_is_free_until_it_is_laid_out_again() {
     assert_eq!(read(&node, key, 0, 1).unwrap(), [0]);
     // By the peer only if the key was made for that.
     assert_eq!(node.keys.invalidate_by_peer((PD, QPN), key), Err(KeyError::Denied));
-    let open = node.keys.insert_indirect(PD, 4, true).unwrap();
+    let open =
+        node.keys.insert_indirect(PD, IndirectInit { remote_invalidate: true, ..room(4) }).unwrap();
     assert_eq!(node.keys.invalidate_by_peer((OTHER, QPN), open), Err(KeyError::ForeignPd));
     assert_eq!(node.keys.invalidate_by_peer((PD, QPN), open), Ok(()));
     node.keys.remove_indirect(key);
@@ -202,7 +212,7 @@ fn messages_gather_and_scatter_by_keys_over_a_bad_network() {
         let regions = [0, 1].map(|side: usize| pair.nodes[side].register(16 << 10));
         regions[1].set(0, &(0..16 << 10).map(|at| (at / 7) as u8).collect::<Vec<u8>>());
         let keys = [0, 1].map(|side: usize| {
-            let key = pair.nodes[side].keys.insert_indirect(PD, 2, false).unwrap();
+            let key = pair.nodes[side].keys.insert_indirect(PD, room(2)).unwrap();
             let stride = |addr, bytes, skip| {
                 let region = &regions[side];
                 Stride { addr: region.iova + addr, bytes, skip, lkey: region.key }

@@ -8,6 +8,7 @@ mod rc_lossy;
 mod requester_rules;
 mod responder_rules;
 mod sabotage;
+mod signatures;
 mod states;
 mod support;
 mod tags;

@@ -2,7 +2,7 @@
 //! `cargo test -p hca --features sabotage`
 #![cfg(feature = "sabotage")]
 
-use crate::{placement, requester_rules, responder_rules, tags, uc_ud, windows, xrc};
+use crate::{placement, requester_rules, responder_rules, signatures, tags, uc_ud, windows, xrc};
 use hca::sabotage::{Sabotage, with};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -54,5 +54,7 @@ proofs! {
     atomic_write_twice: ReexecuteAtomics, placement::a_repeated_one_is_answered_and_not_done_again;
     fin: FinBeforeData, tags::a_rendezvous_is_read_and_then_answered;
     tag_phase: IgnoreTagPhase, tags::messages_of_one_tag_keep_their_order;
+    signature: SkipSignature, signatures::a_flipped_bit_is_found_in_its_block;
+    stop_at_signature: SkipSignature, signatures::a_queue_stops_at_a_bad_signature;
     xrc_domain: SkipXrcDomain, xrc::a_queue_of_another_domain_cannot_be_named;
 }

@@ -1,6 +1,7 @@
 //! Whether a device is a ConnectX, opening it, and asking what it can do.
 
 use super::context;
+use super::signature::{CAPS, mlx5dv_sig_caps};
 use crate::abi::{ibv_context, ibv_device};
 use crate::context::ibv_open_device;
 use crate::ffi::{INVALID, UNSUPPORTED, arg, arg_mut, pointer, quiet, status};
@@ -21,6 +22,25 @@ pub(crate) struct mlx5dv_context {
     flags: u64,
     comp_mask: u64,
 }
+
+/// `struct mlx5dv_context` as far as it is filled here.
+#[repr(C)]
+struct Filled {
+    head: mlx5dv_context,
+    /// `cqe_comp_caps`, `sw_parsing_caps` and `striding_rq_caps`.
+    raw_packets: [u32; 9],
+    tunnel_offloads_caps: u32,
+    max_dynamic_bfregs: u32,
+    max_clock_info_update_nsec: u64,
+    flow_action_flags: u32,
+    dc_odp_caps: u32,
+    hca_core_clock: *mut std::ffi::c_void,
+    num_lag_ports: u8,
+    sig_caps: mlx5dv_sig_caps,
+}
+
+// enum mlx5dv_context_comp_mask
+const SIGNATURE_OFFLOAD: u64 = 1 << 10;
 
 /// `mlx5dv_is_supported(3)`.
 pub(crate) unsafe extern "C" fn is_supported(device: *mut ibv_device) -> bool {
@@ -48,7 +68,7 @@ pub(crate) unsafe extern "C" fn open_device(
     })
 }
 
-/// `mlx5dv_query_device(3)`: none of what `comp_mask` may ask for is there, so it comes back empty.
+/// `mlx5dv_query_device(3)`: of what `comp_mask` may ask for only the signatures are there, and it comes back with no more.
 pub(crate) unsafe extern "C" fn query_device(
     ctx: *mut ibv_context,
     attrs: *mut mlx5dv_context,
@@ -60,7 +80,13 @@ pub(crate) unsafe extern "C" fn query_device(
             return Err(INVALID);
         }
         // SAFETY: the program passes a live struct.
-        *unsafe { arg_mut(attrs) }? = mlx5dv_context { version: 0, flags: 0, comp_mask: 0 };
+        let head = unsafe { arg_mut(attrs) }?;
+        let comp_mask = head.comp_mask & SIGNATURE_OFFLOAD;
+        *head = mlx5dv_context { version: 0, flags: 0, comp_mask };
+        if comp_mask != 0 {
+            // SAFETY: a program that asks for a member has a struct with it.
+            unsafe { (&raw mut (*attrs.cast::<Filled>()).sig_caps).write(CAPS) };
+        }
         Ok(())
     })
 }

@@ -1,19 +1,22 @@
 //! Indirect memory keys: making and ending them. Send requests lay them out (`mlx5dv/wr.rs`).
 //!
-//! Block signatures, encryption and changes of the tag are EOPNOTSUPP.
+//! Encryption and changes of the tag are EOPNOTSUPP.
 
 use super::domain;
+use super::signature::{answer, mlx5dv_mkey_err};
 use crate::abi::ibv_pd;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
 use crate::lives::Made;
 use crate::object::{Object, give, object, take_back};
+use hca::IndirectInit;
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 // enum mlx5dv_mkey_init_attr_flags
 const INDIRECT: u32 = 1 << 0;
+const BLOCK_SIGNATURE: u32 = 1 << 1;
 const REMOTE_INVALIDATE: u32 = 1 << 4;
 
 /// `struct mlx5dv_mkey_init_attr`.
@@ -52,6 +55,11 @@ impl Mkey {
         self.hca.key()
     }
 
+    /// Whether it may have block signatures.
+    pub fn signs(&self) -> bool {
+        self.hca.init().signatures
+    }
+
     fn context(&self) -> Res<&Context> {
         self.made.check()?;
         // SAFETY: the context outlives its keys by the verbs contract.
@@ -66,14 +74,18 @@ pub(crate) unsafe extern "C" fn create_mkey(init: *mut mlx5dv_mkey_init_attr) ->
         // SAFETY: the program passes a live struct.
         let init = unsafe { arg(init) }?;
         let flags = init.create_flags;
-        if flags & INDIRECT == 0 || flags & !(INDIRECT | REMOTE_INVALIDATE) != 0 {
+        if flags & INDIRECT == 0 || flags & !(INDIRECT | BLOCK_SIGNATURE | REMOTE_INVALIDATE) != 0 {
             return Err(UNSUPPORTED);
         }
         // SAFETY: the struct names a live PD.
         let pd = unsafe { domain(init.pd) }?;
         let context = pd.context()?;
-        let by_peers = flags & REMOTE_INVALIDATE != 0;
-        let hca = context.device().create_indirect_key(pd.hca()?, init.max_entries, by_peers)?;
+        let init = IndirectInit {
+            max_entries: init.max_entries,
+            remote_invalidate: flags & REMOTE_INVALIDATE != 0,
+            signatures: flags & BLOCK_SIGNATURE != 0,
+        };
+        let hca = context.device().create_indirect_key(pd.hca()?, init)?;
         let handle = context.ucontext().own(Owned::Key(hca.clone()));
         let c = UnsafeCell::new(mlx5dv_mkey { lkey: hca.key(), rkey: hca.key() });
         let (context, made) = (context.as_c(), Made::now());
@@ -93,15 +105,20 @@ pub(crate) unsafe extern "C" fn destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
     })
 }
 
-/// `mlx5dv_mkey_check(3)`: EINVAL, because no key here has a signature to check.
+/// `mlx5dv_mkey_check(3)`: EINVAL for a key that was not made for signatures.
 pub(crate) unsafe extern "C" fn mkey_check(
     mkey: *mut mlx5dv_mkey,
-    _error: *mut c_void,
-    _size: usize,
+    error: *mut mlx5dv_mkey_err,
+    size: usize,
 ) -> c_int {
     status(|| {
         // SAFETY: the program passes a live key.
-        unsafe { object::<Mkey>(mkey) }?.context()?;
-        Err(INVALID)
+        let key = unsafe { object::<Mkey>(mkey) }?;
+        key.context()?;
+        if error.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program passes a struct of this size.
+        unsafe { answer(key.hca.signature_error()?, error, size) }
     })
 }

@@ -8,6 +8,7 @@
 pub mod data_direct;
 pub mod device;
 pub mod mkey;
+mod signature;
 pub mod wr;
 
 use crate::abi::{ibv_context, ibv_pd};

@@ -2,14 +2,16 @@
 
 use super::context;
 use super::mkey::{Mkey, mlx5dv_mkey};
+use super::signature::{block_signature, mlx5dv_sig_block_attr};
 use crate::abi::{ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sge};
-use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, last_errno, pointer, quiet};
+use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, last_errno, pointer, quiet, status};
 use crate::object::object;
 use crate::qp::{Qp, create_qp_ex};
 use crate::{post, qp_ex};
-use hca::{Error, KeyConfig, KeyLayout, QpType, SendOp, Stride};
-use std::ffi::c_void;
+use hca::{Error, KeyConfig, KeyLayout, QpType, SendOp, SignatureChange, Stride};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 // enum mlx5dv_qp_init_attr_mask
 const MASK_CREATE_FLAGS: u64 = 1 << 0;
@@ -17,10 +19,15 @@ const MASK_SEND_OPS_FLAGS: u64 = 1 << 2;
 // enum mlx5dv_qp_create_flags: whether small responses may come inside completions, which they do not.
 const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
 const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
+const SIG_PIPELINING: u32 = 1 << 6;
 // enum mlx5dv_qp_create_send_ops_flags
 const WITH_MR_INTERLEAVED: u64 = 1 << 0;
 const WITH_MR_LIST: u64 = 1 << 1;
 const WITH_MKEY_CONFIGURE: u64 = 1 << 2;
+// enum mlx5dv_mkey_conf_flags
+const RESET_SIG_ATTR: u32 = 1 << 0;
+// The rights that a key may be given.
+const ACCESS: u32 = 0b1111;
 
 /// `struct mlx5dv_qp_init_attr`.
 #[repr(C)]
@@ -72,12 +79,14 @@ pub(crate) struct mlx5dv_qp_ex {
     wr_set_mkey_layout_list: Option<unsafe extern "C" fn(Extended, u16, *const ibv_sge)>,
     wr_set_mkey_layout_interleaved:
         Option<unsafe extern "C" fn(Extended, u32, u16, *const mlx5dv_mr_interleaved)>,
-    wr_set_mkey_sig_block: Option<unsafe extern "C" fn(Extended, *const c_void)>,
+    wr_set_mkey_sig_block: Option<unsafe extern "C" fn(Extended, *const mlx5dv_sig_block_attr)>,
     wr_raw_wqe: *const c_void,
     wr_set_dc_addr_stream: *const c_void,
     wr_memcpy: *const c_void,
     wr_set_mkey_crypto: Option<unsafe extern "C" fn(Extended, *const c_void)>,
     qp: *mut ibv_qp_ex,
+    /// Whether the key of the request last begun may have signatures.
+    signs: AtomicBool,
 }
 
 impl mlx5dv_qp_ex {
@@ -94,18 +103,19 @@ impl mlx5dv_qp_ex {
             wr_set_mkey_access_flags: configures.then_some(wr_set_mkey_access_flags),
             wr_set_mkey_layout_list: configures.then_some(wr_set_mkey_layout_list),
             wr_set_mkey_layout_interleaved: configures.then_some(wr_set_mkey_layout_interleaved),
-            wr_set_mkey_sig_block: configures.then_some(wr_set_mkey_unsupported),
+            wr_set_mkey_sig_block: configures.then_some(wr_set_mkey_sig_block),
             wr_raw_wqe: nothing,
             wr_set_dc_addr_stream: nothing,
             wr_memcpy: nothing,
-            wr_set_mkey_crypto: configures.then_some(wr_set_mkey_unsupported),
+            wr_set_mkey_crypto: configures.then_some(wr_set_mkey_crypto),
             qp,
+            signs: AtomicBool::new(false),
         }
     }
 }
 
 /// `mlx5dv_create_qp(3)`: any queue pair of ibv_create_qp_ex(3); of reliable connections also those whose requests lay out keys.
-/// DC, raw queue elements, memory copies, signature pipelining and the flags of raw packets are EOPNOTSUPP.
+/// DC, raw queue elements, memory copies and the flags of raw packets are EOPNOTSUPP.
 pub(crate) unsafe extern "C" fn create_qp(
     ctx: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -115,11 +125,12 @@ pub(crate) unsafe extern "C" fn create_qp(
         // SAFETY: the program passes an open context and a live struct.
         let (_, init_ref) = unsafe { (context(ctx)?, arg(init)?) };
         // SAFETY: the program passes null or a live struct.
-        let ops = match unsafe { mlx5.as_ref() } {
-            Some(mlx5) => operations(mlx5)?,
-            None => 0,
+        let (flags, ops) = match unsafe { mlx5.as_ref() } {
+            Some(mlx5) => wishes(mlx5)?,
+            None => (0, 0),
         };
-        if ops != 0 && init_ref.qp_type != QpType::Rc as u32 {
+        let pipelining = flags & SIG_PIPELINING != 0;
+        if (ops != 0 || pipelining) && init_ref.qp_type != QpType::Rc as u32 {
             return Err(UNSUPPORTED);
         }
         // SAFETY: as for ibv_create_qp_ex(3).
@@ -129,13 +140,16 @@ pub(crate) unsafe extern "C" fn create_qp(
         }
         // SAFETY: it was just made.
         let whole = unsafe { object::<Qp>(qp) }?;
+        if pipelining {
+            whole.hca().stop_at_bad_signatures();
+        }
         whole.extend(Box::new(mlx5dv_qp_ex::new(whole.as_c_ex(), ops)));
         Ok(qp)
     })
 }
 
-/// The operations asked for, if all that is asked for is there.
-fn operations(mlx5: &mlx5dv_qp_init_attr) -> Res<u64> {
+/// The flags and operations asked for, if all that is asked for is there.
+fn wishes(mlx5: &mlx5dv_qp_init_attr) -> Res<(u32, u64)> {
     let has = |bit| mlx5.comp_mask & bit != 0;
     let flags = if has(MASK_CREATE_FLAGS) { mlx5.create_flags } else { 0 };
     let ops = if has(MASK_SEND_OPS_FLAGS) { mlx5.send_ops_flags } else { 0 };
@@ -144,9 +158,9 @@ fn operations(mlx5: &mlx5dv_qp_init_attr) -> Res<u64> {
         return Err(INVALID);
     }
     let known = mlx5.comp_mask & !(MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS) == 0
-        && flags & !scatter == 0
+        && flags & !(scatter | SIG_PIPELINING) == 0
         && ops & !(WITH_MR_INTERLEAVED | WITH_MR_LIST | WITH_MKEY_CONFIGURE) == 0;
-    if known { Ok(ops) } else { Err(UNSUPPORTED) }
+    if known { Ok((flags, ops)) } else { Err(UNSUPPORTED) }
 }
 
 /// `mlx5dv_qp_ex_from_ibv_qp_ex`: NULL unless `mlx5dv_create_qp` made it.
@@ -180,8 +194,12 @@ unsafe fn begin(
     config: impl FnOnce(u32) -> hca::Result<KeyConfig>,
 ) {
     // SAFETY: the caller's promise.
-    let key = unsafe { object::<Mkey>(mkey) }.map(Mkey::key);
-    let key = key.map_err(|_| Error::Invalid("no memory key"));
+    let key = unsafe { object::<Mkey>(mkey) }.map_err(|_| Error::Invalid("no memory key"));
+    // SAFETY: the caller's promise.
+    if let (Some(extended), Ok(key)) = (unsafe { mqp.as_ref() }, &key) {
+        extended.signs.store(key.signs(), Ordering::Relaxed);
+    }
+    let key = key.map(Mkey::key);
     let op = key.and_then(config).map(|config| SendOp::ConfigureKey(Arc::new(config)));
     // SAFETY: the caller's promise.
     qp_ex::begin_with_setters(unsafe { owner(mqp) }, op, setters);
@@ -194,9 +212,25 @@ unsafe fn begin(
 unsafe fn set(mqp: Extended, body: impl FnOnce(&mut KeyConfig) -> hca::Result<()>) {
     // SAFETY: the caller's promise.
     qp_ex::set(unsafe { owner(mqp) }, |request| match &mut request.op {
-        SendOp::ConfigureKey(config) => body(Arc::make_mut(config)),
+        SendOp::ConfigureKey(config) => {
+            let config = Arc::make_mut(config);
+            body(config)?;
+            check(config)
+        }
         _ => Err(Error::Invalid("the request is not about a memory key")),
     });
+}
+
+/// What libmlx5 refuses at once, whichever call brought it.
+fn check(config: &KeyConfig) -> hca::Result<()> {
+    if config.access.is_some_and(|access| access & !ACCESS != 0) {
+        return Err(Error::Invalid("rights that a memory key cannot have"));
+    }
+    let long = config.layout.as_ref().is_some_and(|layout| layout.len() > u32::MAX.into());
+    if long && matches!(config.signature, SignatureChange::Set(_)) {
+        return Err(Error::Invalid("signatures over 2^32 bytes and more"));
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -240,11 +274,7 @@ unsafe extern "C" fn wr_mr_list(
     sges: *const ibv_sge,
 ) {
     // SAFETY: the program passes a live queue pair and key, and `count` entries.
-    unsafe {
-        begin(mqp, mkey, 0, |key| {
-            Ok(KeyConfig { key, access: Some(access), layout: Some(list(count, sges)?) })
-        })
-    };
+    unsafe { begin(mqp, mkey, 0, |key| laid_out(key, access, list(count, sges)?)) };
 }
 
 /// `mlx5dv_wr_mr_interleaved(3)`.
@@ -257,15 +287,17 @@ unsafe extern "C" fn wr_mr_interleaved(
     data: *const mlx5dv_mr_interleaved,
 ) {
     // SAFETY: the program passes a live queue pair and key, and `count` entries.
-    unsafe {
-        begin(mqp, mkey, 0, |key| {
-            let layout = Some(interleaved(repeat, count, data)?);
-            Ok(KeyConfig { key, access: Some(access), layout })
-        })
-    };
+    unsafe { begin(mqp, mkey, 0, |key| laid_out(key, access, interleaved(repeat, count, data)?)) };
 }
 
-/// `mlx5dv_wr_mkey_configure(3)`: `setters` calls follow. No flag of the attributes is known here.
+fn laid_out(key: u32, access: u32, layout: KeyLayout) -> hca::Result<KeyConfig> {
+    let (access, layout) = (Some(access), Some(layout));
+    let config = KeyConfig { key, access, layout, signature: SignatureChange::Keep };
+    check(&config)?;
+    Ok(config)
+}
+
+/// `mlx5dv_wr_mkey_configure(3)`: `setters` calls follow.
 unsafe extern "C" fn wr_mkey_configure(
     mqp: Extended,
     mkey: *mut mlx5dv_mkey,
@@ -275,8 +307,10 @@ unsafe extern "C" fn wr_mkey_configure(
     // SAFETY: the program passes a live queue pair and key, and null or a live struct.
     unsafe {
         begin(mqp, mkey, setters, |key| match attr.as_ref() {
-            Some(attr) if attr.conf_flags == 0 && attr.comp_mask == 0 => {
-                Ok(KeyConfig { key, access: None, layout: None })
+            Some(attr) if attr.conf_flags & !RESET_SIG_ATTR == 0 && attr.comp_mask == 0 => {
+                let resets = attr.conf_flags & RESET_SIG_ATTR != 0;
+                let signature = if resets { SignatureChange::Reset } else { SignatureChange::Keep };
+                Ok(KeyConfig { key, access: None, layout: None, signature })
             }
             Some(_) => Err(Error::NotSupported("flags of mlx5dv_mkey_conf_attr")),
             None => Err(Error::Invalid("no mlx5dv_mkey_conf_attr")),
@@ -322,8 +356,40 @@ unsafe extern "C" fn wr_set_mkey_layout_interleaved(
     };
 }
 
-/// `mlx5dv_wr_set_mkey_sig_block(3)` and `mlx5dv_wr_set_mkey_crypto(3)`: no key here was made for that.
-unsafe extern "C" fn wr_set_mkey_unsupported(mqp: Extended, _attr: *const c_void) {
+/// `mlx5dv_wr_set_mkey_sig_block(3)`.
+unsafe extern "C" fn wr_set_mkey_sig_block(mqp: Extended, attr: *const mlx5dv_sig_block_attr) {
+    // SAFETY: the program passes a live queue pair, and null or a live struct that names live ones.
+    unsafe {
+        set(mqp, |config| {
+            let attr = attr.as_ref().ok_or(Error::Invalid("no mlx5dv_sig_block_attr"))?;
+            if !mqp.as_ref().is_some_and(|extended| extended.signs.load(Ordering::Relaxed)) {
+                return Err(Error::Invalid("the key was not made for signatures"));
+            }
+            if matches!(config.signature, SignatureChange::Set(_)) {
+                return Err(Error::Invalid("the signatures are set twice"));
+            }
+            config.signature = SignatureChange::Set(Arc::new(block_signature(attr)?));
+            Ok(())
+        })
+    };
+}
+
+/// `mlx5dv_wr_set_mkey_crypto(3)`: no key here was made for it.
+unsafe extern "C" fn wr_set_mkey_crypto(mqp: Extended, _attr: *const c_void) {
     // SAFETY: the program passes a live queue pair.
-    unsafe { set(mqp, |_| Err(Error::NotSupported("signatures and encryption"))) };
+    unsafe { set(mqp, |_| Err(Error::Invalid("the key was not made for encryption"))) };
+}
+
+/// `mlx5dv_qp_cancel_posted_send_wrs(3)`: how many were cancelled, or a negative errno.
+pub(crate) unsafe extern "C" fn cancel_posted_send_wrs(mqp: Extended, wr_id: u64) -> c_int {
+    let mut cancelled = 0;
+    let outcome = status(|| {
+        super::check()?;
+        // SAFETY: the program passes a queue pair that `mlx5dv_create_qp` made.
+        let qp = unsafe { object::<Qp>(owner(mqp).cast()) }?;
+        let count = qp.hca().cancel_sends(wr_id)?;
+        cancelled = c_int::try_from(count).unwrap_or(c_int::MAX);
+        Ok(())
+    });
+    if outcome == 0 { cancelled } else { -outcome }
 }
