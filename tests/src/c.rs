@@ -27,6 +27,9 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
         }
         libraries.push("-lrdmacm");
     }
+    if text.contains("<infiniband/mlx5dv.h>") {
+        libraries.push("-lmlx5");
+    }
     compile(&source, &["-Wall", "-Werror"], &libraries)
 }
 

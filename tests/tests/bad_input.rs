@@ -113,6 +113,15 @@ fn atomic_writes_and_flushes_need_their_rights() {
 }
 
 #[test]
+fn block_signatures_are_made_checked_and_refused() {
+    let program = compiled!("bad_signatures");
+    let place = Place::here();
+    let run = Run::hca(&program).option("--model").option("connectx");
+    system::judged(place.run(run), 99);
+    judged(&place, &format!("{program} plain"), 4);
+}
+
+#[test]
 fn queues_live_in_the_memory_of_the_programs_allocator() {
     judged(&Place::here(), &compiled!("allocators"), 65);
 }
