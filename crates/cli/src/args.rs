@@ -331,6 +331,7 @@ Examples:
     -device '{\"driver\":\"vfio-user-pci\",\"bus\":\"root\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/cx8\"}}' ...
   peerdma connectx --socket /tmp/cx8 --data-direct-socket /tmp/cx8-direct
   peerdma connectx --socket /tmp/cx8 --trace guest.pcap
+  peerdma connectx --socket /tmp/cx8 --gpu-socket /tmp/gpu
 
 The machine's memory must be shared (share=on), or every access to it is a message to QEMU.")]
 pub struct Connectx {
@@ -350,6 +351,23 @@ pub struct Connectx {
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
+    /// Serve a virtual GPU too, on this UNIX socket
+    #[arg(long, value_name = "PATH")]
+    pub gpu_socket: Option<PathBuf>,
+    /// MiB of the virtual GPU's memory, a power of two
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = power_of_two, requires = "gpu_socket")]
+    pub gpu_memory: u32,
+}
+
+fn no_or_power_of_two(text: &str) -> Result<u32, String> {
+    if text == "0" { Ok(0) } else { power_of_two(text) }
+}
+
+fn power_of_two(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(mib) if mib.is_power_of_two() && mib <= 1 << 16 => Ok(mib),
+        _ => Err("a power of two from 1 to 65536 is expected".to_owned()),
+    }
 }
 
 /// Boot a virtual machine with a software ConnectX, and run a command in it.
@@ -371,6 +389,9 @@ pub struct Vm {
     /// MiB of memory
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
     pub memory: u32,
+    /// MiB of a virtual GPU's memory, a power of two; its driver is built by this machine's gcc and make. 0 for no GPU
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = no_or_power_of_two)]
+    pub gpu_memory: u32,
     /// Processors
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,

@@ -5,6 +5,7 @@ use crate::args::Connectx;
 use crate::failure::{Context, Outcome};
 use crate::style;
 use crate::supervise::Supervisor;
+use crate::virtual_gpu::ServedGpu;
 
 /// Serves it until a signal asks for the end.
 pub fn connectx(arguments: &Connectx) -> Outcome {
@@ -19,6 +20,11 @@ pub fn connectx(arguments: &Connectx) -> Outcome {
     })?;
     if let Some(socket) = &arguments.data_direct_socket {
         style::errln(format_args!("serving its Data Direct function at {}", socket.display()));
+    }
+    let gpu = arguments.gpu_socket.as_deref();
+    let _gpu = gpu.map(|socket| ServedGpu::serve(socket, arguments.gpu_memory)).transpose()?;
+    if let Some(socket) = gpu {
+        style::errln(format_args!("serving a virtual GPU at {}", socket.display()));
     }
     style::errln(format_args!("serving a ConnectX at {}", arguments.socket.display()));
     supervisor.wait_for_end();

@@ -30,6 +30,7 @@ mod supervise;
 mod top;
 mod topo;
 mod tree;
+mod virtual_gpu;
 mod vm;
 
 use args::{Cli, Command, DemoPeer};

@@ -1,0 +1,25 @@
+//! A virtual GPU on a socket, for a virtual machine.
+
+use crate::adapter::cannot_serve;
+use crate::failure::{Context, Outcome};
+use std::path::Path;
+use std::sync::Arc;
+use vfio_user::{Host, Server};
+use vgpu::VirtualGpu;
+
+/// A GPU that is served. It ends with the value.
+pub struct ServedGpu {
+    _server: Server,
+}
+
+impl ServedGpu {
+    /// Serves a new one with so much memory at `socket`.
+    pub fn serve(socket: &Path, memory_mib: u32) -> Outcome<ServedGpu> {
+        let host = Host::new();
+        let function = VirtualGpu::new(host.clone(), u64::from(memory_mib) << 20)
+            .what("cannot make a virtual GPU")?;
+        let server = vfio_user::serve(socket, host, Arc::new(function))
+            .map_err(|error| cannot_serve(socket, error))?;
+        Ok(ServedGpu { _server: server })
+    }
+}
