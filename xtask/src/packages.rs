@@ -6,6 +6,7 @@ use std::process::Command;
 /// Package, and what is skipped without it.
 const NEEDED: &[(&str, &str)] = &[
     ("gcc", "the layout check of the C structures"),
+    ("make", "the virtual GPU's driver"),
     ("libc6-dev", "the layout check of the C structures"),
     ("libibverbs-dev", "the layout check of the C structures"),
     ("librdmacm-dev", "the layout check of the C structures, programs that connect by address"),

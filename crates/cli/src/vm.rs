@@ -5,6 +5,7 @@ use crate::args::Vm;
 use crate::failure::{Context, Failure, Outcome};
 use crate::session::Session;
 use crate::style;
+use crate::virtual_gpu::ServedGpu;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,11 @@ pub fn vm(arguments: &Vm) -> Outcome {
         _ => Kernel::newest(&store),
     };
     let kernel = kernel.map_err(refused)?;
-    let mut disk = vm::rdma_disk(&kernel).map_err(refused)?;
+    let disk = match arguments.gpu_memory {
+        0 => vm::rdma_disk(&kernel),
+        _ => vm::rdma_gpu_disk(&kernel, &store),
+    };
+    let mut disk = disk.map_err(refused)?;
     let command = add_command(&mut disk, &arguments.command)?;
     if arguments.print {
         return print(arguments, &qemu, &kernel, disk, store.folder());
@@ -42,6 +47,10 @@ pub fn vm(arguments: &Vm) -> Outcome {
         pace: None,
         trace: arguments.trace.as_deref(),
     })?;
+    let _gpu = match arguments.gpu_memory {
+        0 => None,
+        mib => Some(ServedGpu::serve(&sockets.gpu, mib)?),
+    };
     if arguments.command.is_empty() {
         return shell(&qemu, &machine);
     }
@@ -110,12 +119,13 @@ fn quoted(word: &str) -> String {
 struct Sockets {
     connectx: PathBuf,
     data_direct: PathBuf,
+    gpu: PathBuf,
 }
 
 impl Sockets {
     fn within(folder: &Path) -> Sockets {
         let at = |name| folder.join(name);
-        Sockets { connectx: at("connectx"), data_direct: at("data-direct") }
+        Sockets { connectx: at("connectx"), data_direct: at("data-direct"), gpu: at("gpu") }
     }
 }
 
@@ -125,9 +135,12 @@ fn machine(arguments: &Vm, kernel: &Kernel, initrd: &Path, sockets: &Sockets) ->
     machine.memory_mib = arguments.memory;
     machine.processors = arguments.cpus;
     machine.root_port("root");
-    machine.switch("switch", "root", 2);
+    machine.switch("switch", "root", 3);
     machine.function(&sockets.connectx, "switch0");
     machine.function(&sockets.data_direct, "switch1");
+    if arguments.gpu_memory > 0 {
+        machine.function(&sockets.gpu, "switch2");
+    }
     machine
 }
 
@@ -148,9 +161,13 @@ fn print(arguments: &Vm, qemu: &Qemu, kernel: &Kernel, disk: RamDisk, folder: &P
     words.extend(machine(arguments, kernel, &initrd, &sockets).options(false));
     words.extend(["-serial", "mon:stdio"].map(str::to_owned));
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let gpu = match arguments.gpu_memory {
+        0 => String::new(),
+        mib => format!(" --gpu-socket {} --gpu-memory {mib}", sockets.gpu.display()),
+    };
     let (connectx, direct) = (sockets.connectx.display(), sockets.data_direct.display());
     style::errln(format_args!(
-        "first: peerdma connectx --socket {connectx} --data-direct-socket {direct}"
+        "first: peerdma connectx --socket {connectx} --data-direct-socket {direct}{gpu}"
     ));
     crate::docs::print(format!("{}\n", words.join(" ")).as_bytes())
 }

@@ -2,6 +2,7 @@
 
 use crate::apt::{self, Apt, SUITES};
 use crate::error::{At as _, Error, Result, run};
+use crate::headers::Headers;
 use crate::store::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,9 +15,12 @@ pub struct Kernel {
     /// The bootable image.
     pub image: PathBuf,
     tree: PathBuf,
+    /// Whether its headers lie where its image came from.
+    is_newest: bool,
 }
 
 /// A module as the kernel loads it.
+#[derive(Clone)]
 pub(crate) struct Module {
     /// Its name, with underscores.
     pub(crate) name: String,
@@ -30,7 +34,7 @@ impl Kernel {
     /// # Errors
     /// Why it cannot be had, in words.
     pub fn of_distribution(store: &Store) -> Result<Kernel> {
-        Kernel::get(store, "kernel", || Ok(Apt::own()))
+        Kernel::get(store, "kernel", || Ok(Apt::own()), false)
     }
 
     /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in `store`. Needs a Debian
@@ -39,7 +43,8 @@ impl Kernel {
     /// # Errors
     /// Why it cannot be had, in words.
     pub fn newest(store: &Store) -> Result<Kernel> {
-        Kernel::get(store, "newest-kernel", || Apt::of(&SUITES, &store.folder().join("newest-apt")))
+        let newest = || Apt::of(&SUITES, &store.folder().join("newest-apt"));
+        Kernel::get(store, "newest-kernel", newest, true)
     }
 
     /// An installed one: its image, and its folder of modules, such as `/lib/modules/VERSION`.
@@ -49,10 +54,15 @@ impl Kernel {
     pub fn installed(image: &Path, modules: &Path) -> Result<Kernel> {
         File::open(image).at(image)?;
         fs::read_dir(modules).at(modules)?;
-        Ok(Kernel { image: image.to_owned(), tree: modules.to_owned() })
+        Ok(Kernel { image: image.to_owned(), tree: modules.to_owned(), is_newest: false })
     }
 
-    fn get(store: &Store, name: &str, apt: impl FnOnce() -> Result<Apt>) -> Result<Kernel> {
+    fn get(
+        store: &Store,
+        name: &str,
+        apt: impl FnOnce() -> Result<Apt>,
+        is_newest: bool,
+    ) -> Result<Kernel> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(Error::missing("guests are x86-64 machines", "use one"));
         }
@@ -64,15 +74,32 @@ impl Kernel {
         let image = image(&tree).ok_or_else(|| {
             Error::missing("the kernel's packages have no image", "name a kernel yourself")
         })?;
-        Ok(Kernel { image, tree })
+        Ok(Kernel { image, tree, is_newest })
     }
 
-    /// The modules `names`, each after those it depends on. One that is built in is no file and needs nothing.
-    pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<Module>> {
+    /// What modules for it are built against. Only the newest's is known.
+    pub(crate) fn headers(&self, store: &Store) -> Result<Headers> {
+        let versions = fs::read_dir(self.tree.join("usr/lib/modules")).into_iter().flatten();
+        let version = versions.flatten().next().filter(|_| self.is_newest);
+        let version = version.ok_or_else(|| {
+            Error::missing("there are no headers for this kernel", "use the newest kernel")
+        })?;
+        Headers::fetched(store, &version.file_name().to_string_lossy())
+    }
+
+    /// The modules `names`, each after those it depends on, and at last `own` ones. One that is built in is no file and needs
+    /// nothing.
+    pub(crate) fn modules(&self, names: &[&str], own: Vec<Module>) -> Result<Vec<Module>> {
         let known = modules(&self.tree)?;
         let mut found = Vec::new();
         for name in names {
             add_module(name, &known, &mut found)?;
+        }
+        for module in own {
+            for needed in depends(&module.bytes) {
+                add_module(&needed, &known, &mut found)?;
+            }
+            found.push(module);
         }
         Ok(found)
     }

@@ -9,7 +9,9 @@
 pub mod apt;
 mod cpio;
 mod error;
+mod gpu_driver;
 mod guest;
+mod headers;
 mod kernel;
 mod machine;
 mod qemu;
@@ -23,5 +25,5 @@ pub use kernel::Kernel;
 pub use machine::{Machine, function};
 pub use qemu::Qemu;
 pub use ram_disk::{RamDisk, find_program};
-pub use rdma::rdma_disk;
+pub use rdma::{rdma_disk, rdma_gpu_disk};
 pub use store::Store;

@@ -2,7 +2,8 @@
 
 use crate::cpio::Archive;
 use crate::error::{At as _, Error, Result, run_text};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Module};
+use crate::store::Store;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -56,8 +57,33 @@ impl RamDisk {
     /// # Errors
     /// A module's file cannot be read.
     pub fn modules(&mut self, kernel: &Kernel, names: &[&str]) -> Result<Vec<String>> {
+        self.add_modules(kernel, names, Vec::new())
+    }
+
+    /// As [`RamDisk::modules`], and the driver of the virtual GPU. It is built for the kernel; what that needs and this machine
+    /// lacks is kept in `store`.
+    ///
+    /// # Errors
+    /// The kernel is not [`Kernel::newest`], its headers cannot be had, or gcc and make are not installed; a module's file
+    /// cannot be read.
+    pub fn modules_with_gpu(
+        &mut self,
+        kernel: &Kernel,
+        names: &[&str],
+        store: &Store,
+    ) -> Result<Vec<String>> {
+        let driver = crate::gpu_driver::build(kernel, store)?;
+        self.add_modules(kernel, names, vec![driver])
+    }
+
+    fn add_modules(
+        &mut self,
+        kernel: &Kernel,
+        names: &[&str],
+        own: Vec<Module>,
+    ) -> Result<Vec<String>> {
         let mut order = Vec::new();
-        for module in kernel.modules(names)? {
+        for module in kernel.modules(names, own)? {
             self.archive.file(&format!("lib/modules/{}.ko", module.name), 0o644, &module.bytes);
             order.push(module.name);
         }

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::guest::AGENT;
 use crate::kernel::Kernel;
 use crate::ram_disk::RamDisk;
+use crate::store::Store;
 use std::path::Path;
 
 /// Modules in the order they are wanted; those that a kernel has built in or lacks are passed over.
@@ -64,6 +65,20 @@ const PROGRAMS: [&str; 30] = [
 pub fn rdma_disk(kernel: &Kernel) -> Result<RamDisk> {
     let mut disk = RamDisk::new(AGENT)?;
     disk.modules(kernel, &MODULES)?;
+    with_programs(disk)
+}
+
+/// As [`rdma_disk`], for a guest with a virtual GPU too, whose driver is built here ([`RamDisk::modules_with_gpu`]).
+///
+/// # Errors
+/// As for both.
+pub fn rdma_gpu_disk(kernel: &Kernel, store: &Store) -> Result<RamDisk> {
+    let mut disk = RamDisk::new(AGENT)?;
+    disk.modules_with_gpu(kernel, &MODULES, store)?;
+    with_programs(disk)
+}
+
+fn with_programs(mut disk: RamDisk) -> Result<RamDisk> {
     for program in PROGRAMS {
         if crate::find_program(program).is_ok() {
             disk.program(program)?;

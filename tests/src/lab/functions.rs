@@ -114,6 +114,20 @@ impl Lab {
         Ok(Machine::new(&self.kernel.image, &file))
     }
 
+    /// As [`Lab::rdma_machine`], with the driver of the virtual GPU and programs of the tests.
+    ///
+    /// # Errors
+    /// Something of it is not installed here, or what the driver is built with cannot be had.
+    pub fn gpu_machine(&self, own: &[&Path]) -> Result<Machine> {
+        let mut disk = vm::rdma_gpu_disk(&self.kernel, &store())?;
+        for program in own {
+            disk.own_program(program)?;
+        }
+        let file = self.folder.path().join("gpu-initrd");
+        disk.write(&file)?;
+        Ok(Machine::new(&self.kernel.image, &file))
+    }
+
     /// A user's cache in which `peerdma vm` finds what the lab has fetched.
     ///
     /// # Panics
