@@ -1,7 +1,9 @@
 //! The next Debian release's programs, unmodified, in its own root file system: the library built here runs beside a newer
 //! C library, and newer versions of rdma-core, perftest and UCX run on it.
 
-use system::{Container, Namespace, Run, converse, next_debian, pair, port, skip};
+use std::path::Path;
+use std::time::Duration;
+use system::{Container, Namespace, Run, beside_suite, converse, next_debian, pair, port, skip};
 
 /// The root file system, and a network of its own.
 struct Debian {
@@ -41,6 +43,26 @@ fn rdma_core() {
     for program in ["rc", "uc", "ud", "srq", "xsrq"] {
         debian.meet(&format!("ibv_{program}_pingpong -g 0 -n 200 -p PORT"), |run| run);
     }
+}
+
+/// rdma-core's own tests of memory keys and their signatures, one more than in the present release.
+#[test]
+fn mlx5s_tests_of_memory_keys() {
+    let root = match next_debian() {
+        Ok(root) => root,
+        Err(reason) => skip!("{reason}"),
+    };
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/bin");
+    let suite = beside_suite(&root, &ours);
+    let network = Namespace::new("keys");
+    let test = "tests/run_tests.py --dev peerdma0 --port 1 --gid 0 -v tests.test_mlx5_mkey";
+    let python = format!("PATH=$PWD/bin:$PATH exec /usr/bin/python3 {test}");
+    let run = Run::hca("sh -c").arg(format!("cd {} && {python}", suite.display()));
+    let run = run.option("--model").option("connectx").env("PYTHONDONTWRITEBYTECODE", "1");
+    let run = run.inside(&Container::of(&root)).within(&network).limit(Duration::from_secs(120));
+    let ended = run.finish();
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(said.contains("Ran 12 tests") && said.lines().any(|line| line == "OK"), "{said}");
 }
 
 #[test]
