@@ -15,9 +15,12 @@ use vm::Machine;
 /// In the guest.
 const ROOT: &str = "/debian";
 const SIDE: &str = "0000:02:00.0";
-/// The functions of the default platform.
-const HCA: &str = "0000:18:00.0";
-const DIRECT: &str = "0000:19:00.0";
+/// The first HCA of the platform, and its Data Direct function.
+const PLATFORM: &str = "grace";
+const HCA: &str = "0000:01:00.0";
+const DIRECT: &str = "0008:03:00.0";
+/// Of the rate of its links, 32 GB/s at least; less than what this moves without.
+const PACE: f64 = 0.001;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the programs need of the other root file system.
@@ -199,6 +202,7 @@ fn regions_by_data_direct_are_reached_by_the_second_function() {
     };
     let run = Run::program(peerdma()).args(&["connectx", "--socket"]).arg(&stage.socket);
     let run = run.arg("--data-direct-socket").arg(&stage.side);
+    let run = run.args(&["--platform", PLATFORM, &format!("--pace={PACE}")]);
     let (adapter, guest) = boot(&stage, run);
     let bus = guest.output(&format!("lspci -vvv -s {SIDE}"));
     for expected in ["[VU] Vendor specific: PDM", "Kernel driver in use: mlx5_ib", "BusMaster+"] {
@@ -219,6 +223,15 @@ fn regions_by_data_direct_are_reached_by_the_second_function() {
         assert!(if odp { status == 0 } else { said.contains(refused) }, "{device}: {said}");
         assert_eq!(bytes(&stage, DIRECT), before, "plainly registered");
     }
+    let said = guest.output(
+        "ib_write_bw -F -n 200 -s 65536 > /dev/null & \
+         until netstat -ltn | grep -q :18515; do usleep 50000; done; \
+         ib_write_bw -F -n 200 -s 65536 localhost",
+    );
+    let mib = said.lines().find_map(|line| line.trim().strip_prefix("65536 "));
+    let mib = mib.and_then(|line| line.split_whitespace().nth(2)?.parse::<f64>().ok());
+    let mib = mib.unwrap_or_else(|| panic!("no rate: {said}"));
+    assert!(mib < 1.1 * PACE * 32e9 / 1e6, "{mib} MiB/s in spite of the links");
     // Its driver goes under a write, and comes back.
     let unbind = format!("echo {SIDE} > /sys/bus/pci/drivers/mlx5_ib/unbind");
     let bind = format!("echo {SIDE} > /sys/bus/pci/drivers/mlx5_ib/bind");

@@ -114,9 +114,8 @@ impl Machine {
     fn attr(&self, place: &Place<'_>) -> DeviceAttr {
         let guid = guid(place.socket);
         let name = if place.platform.is_some() { &self.hca.name } else { "connectx" };
-        // Several adapters that no platform file names must not share a Data Direct function.
-        let named = self.hca.vuid.clone().filter(|_| place.platform.is_some());
-        let vuid = named.unwrap_or_else(|| format!("PDM{guid:016X}"));
+        // Adapters of one platform in one guest must not take each other's Data Direct function.
+        let vuid = format!("PDM{guid:016X}");
         let capable = self.data_direct.is_some() && self.hca.data_direct != Some(false);
         DeviceAttr { data_direct: capable, vuid, ..DeviceAttr::new(name, guid) }
     }

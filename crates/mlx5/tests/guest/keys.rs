@@ -144,6 +144,22 @@ fn a_crossing_key_reaches_a_key_of_another_domain() {
 }
 
 #[test]
+fn a_key_that_crosses_into_itself_ends_a_request_and_nothing_else() {
+    let Pair { mut driver, mut cq, pd, mut one, mut two, .. } = pair("itself");
+    // Numbers are given out in order.
+    let next = ((free_key(&mut driver, 1, pd) >> 8) + 1) << 8;
+    let itself = driver.create(CREATE_MKEY, create_key(&crossing(pd, next, 0x1000), &[])) << 8;
+    assert_eq!(itself, next);
+    one.post(&driver, SEND, 0, &[&data(itself, 0, 8)]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], LOCAL_PROTECTION);
+    assert_eq!(two.state(&mut driver), 3);
+    two.post(&driver, 0x3e, 0, &[]);
+    cq.expect(&driver, REQUEST_ERROR);
+    let nothing = create_key(&crossing(pd, next, 0), &[]);
+    assert_eq!(driver.status(CREATE_MKEY, nothing), 3, "no byte");
+}
+
+#[test]
 fn keys_in_a_circle_end_a_request_and_nothing_else() {
     let Pair { mut driver, mut cq, pd, mut one, mut two, .. } = pair("circle");
     let key = circle(&mut driver, pd);
