@@ -20,7 +20,7 @@ use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::subnet;
 use crate::timers::Timers;
-use crate::transport::SharedReceive;
+use crate::transport::{PageFault, SharedReceive};
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
 use link::{Backlog, Batch, Endpoint, Flow, Interfaces, Path};
@@ -304,6 +304,10 @@ impl Device {
     /// Where asynchronous events go. The first call decides.
     pub fn set_event_sink(&self, sink: Arc<dyn EventSink>) {
         let _ = self.events.set(sink);
+    }
+
+    pub(crate) fn page_fault(&self, qp: u32, fault: PageFault) -> bool {
+        self.events.get().is_some_and(|sink| sink.page_fault(qp, fault))
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {

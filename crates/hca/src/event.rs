@@ -3,6 +3,7 @@
 use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::transport::PageFault;
 use crate::types::{Completion, EventType};
 use crate::wq::Wq;
 use std::sync::Weak;
@@ -37,6 +38,11 @@ pub struct AsyncEvent {
 pub trait EventSink: Send + Sync {
     /// One event.
     fn event(&self, event: AsyncEvent);
+    /// Queue pair `qp` waits for memory. `true`: [`Qp::resume`] will be called for it.
+    fn page_fault(&self, qp: u32, fault: PageFault) -> bool {
+        let _ = (qp, fault);
+        false
+    }
 }
 
 /// Takes completion events of armed CQs. Called with locks of the device held: it must only queue and wake.

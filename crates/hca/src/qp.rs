@@ -11,7 +11,7 @@ use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{
-    CustomWork, Cx, Fill, Init, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx,
+    CustomWork, Cx, Fill, Init, PageFault, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx,
 };
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
@@ -311,6 +311,16 @@ impl Qp {
         }
         self.transmit(&device, &mut core);
         outcome
+    }
+
+    /// A page fault of this queue pair was served, or cannot be: what waited for it goes on, or fails. One that is over, or
+    /// never was, means nothing.
+    pub fn resume(&self, fault: u64, served: bool) {
+        let Ok(device) = self.device() else { return };
+        let mut core = self.core();
+        if !core.destroyed {
+            self.with_cx(&device, &mut core, |transport, cx| transport.resume(fault, served, cx));
+        }
     }
 
     /// Posts all of `batch` in order and emits as [`Qp::post_send`] does, or refuses it as a whole.
@@ -655,6 +665,10 @@ impl Sink for Told<'_> {
     fn event(&mut self, event: EventType) {
         let source = EventSource::Qp(self.qp.this.clone());
         self.device.raise(AsyncEvent { event, source });
+    }
+
+    fn page_fault(&mut self, fault: PageFault) -> bool {
+        self.device.page_fault(self.qp.number, fault)
     }
 }
 

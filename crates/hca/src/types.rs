@@ -177,7 +177,7 @@ pub struct Sge {
 pub type SgList = SmallVec<[Sge; 2]>;
 
 /// Where a one-sided operation goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
     /// Remote virtual address.
     pub addr: u64,

@@ -194,7 +194,8 @@ impl Wq {
             Landed::NotReady => device.directory().count(Counter::OutOfBuffer, 1),
             Landed::QueueLost => self.fail(device, &mut core),
             Landed::TooLong => device.directory().count(Counter::RespLocalLengthError, 1),
-            Landed::Failed(landing) => {
+            // Its memory is the program's own, of which no page is ever awaited.
+            Landed::Failed(landing) | Landed::PageFault(_, landing) => {
                 device.directory().count(Counter::RespCqeError, 1);
                 self.complete(&landing, WcStatus::LocProtErr);
                 self.fail(device, &mut core);

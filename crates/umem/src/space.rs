@@ -20,6 +20,17 @@ pub enum AccessError {
     /// access, or not for writing.
     #[error("no page is mapped there")]
     Unmapped,
+    /// Nothing is there now: whoever keeps the memory under `key` can bring it in. No byte of the access, or only some of
+    /// them, were moved; it may be done again.
+    #[error("no page is there yet")]
+    NotPresent {
+        /// The key whose memory it is.
+        key: u32,
+        /// Bytes from `addr` on that the access touches; 65535 stands for any more.
+        len: u16,
+        /// Address under that key.
+        addr: u64,
+    },
     /// The platform offers no path from the function to the memory.
     #[error("no path to the memory")]
     Unreachable,

@@ -3,6 +3,7 @@
 //! Every answer implies that all earlier requests are done, except that READs and atomics need their own answer:
 //! one that is passed over was lost and is asked for again (implied NAK, IBA 9.7.5.1).
 
+use super::paging::FaultSide;
 use super::qp::Transport;
 use super::send::{Phase, vendor};
 use super::timing::rnr_wait;
@@ -20,6 +21,10 @@ impl Transport {
         let psn = rx.headers.bth.psn;
         let stale = psn.after(self.req.una()) < 0 || psn.after(self.req.high) >= 0;
         if stale || !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        // What it answers will be asked for again, from where the memory was missing.
+        if self.faults.is_open(FaultSide::Landing) {
             return;
         }
         match rx.headers.bth.opcode.operation {
@@ -166,6 +171,9 @@ impl Transport {
         }
         let at = u64::from(packet) * u64::from(mtu);
         if let Err(error) = wqe.memory.write(at, rx.payload) {
+            if self.waits_to_land(packet, rx.payload.len(), error, cx) {
+                return;
+            }
             return self.fail_oldest(WcStatus::LocProtErr, vendor::memory(error), cx);
         }
         // After a go-back an answer to the earlier emission was not asked for in this pass.
@@ -189,6 +197,9 @@ impl Transport {
             return cx.counters.count(Counter::RxDropped, 1);
         };
         if let Err(error) = wqe.memory.write(0, &old.to_ne_bytes()) {
+            if self.waits_to_land(0, 8, error, cx) {
+                return;
+            }
             return self.fail_oldest(WcStatus::LocProtErr, vendor::memory(error), cx);
         }
         if cursor.wqe > 0 || cursor.packet > 0 {
@@ -272,9 +283,15 @@ impl Transport {
         if wqe.phase != Phase::Started || self.req.cursor_psn() == self.req.una() {
             return;
         }
+        if self.faults.is_open(FaultSide::Requests) {
+            return;
+        }
         let packet = wqe.acked;
         let end = (!wqe.is_answered()).then(|| wqe.first.plus(packet + 1));
         if let Err(error) = self.emit(0, packet, true, cx) {
+            if self.waits_to_send((0, packet), error, cx) {
+                return;
+            }
             return self.fail_oldest(WcStatus::LocProtErr, vendor::memory(error), cx);
         }
         cx.counters.count(Counter::Retransmits, 1);

@@ -29,6 +29,9 @@ pub enum Refusal {
     /// The memory behind a valid key failed (NAK remote operational error).
     #[error("memory failed: {0}")]
     RemoteOperational(AccessError),
+    /// The memory behind a valid key is not there yet (the peer comes again, or its message is dropped).
+    #[error("{0}")]
+    PageFault(AccessError),
     /// No receive request waits (RNR NAK, or the message is dropped).
     #[error("receiver not ready")]
     NotReady,
@@ -48,6 +51,7 @@ fn memory(error: AccessError) -> Refusal {
         AccessError::Revoked => Refusal::RemoteAccess(KeyError::Unknown),
         AccessError::OutOfRange => Refusal::RemoteAccess(KeyError::Range),
         AccessError::Unmapped => Refusal::RemoteAccess(KeyError::Unmapped),
+        AccessError::NotPresent { .. } => Refusal::PageFault(error),
         AccessError::Fault | AccessError::Unreachable => Refusal::RemoteOperational(error),
     }
 }
@@ -301,6 +305,7 @@ impl Inbox {
         }
         match parts.iter().try_for_each(|part| landing.append(keys, part)) {
             Ok(()) => Landed::Placed(landing),
+            Err(Refusal::PageFault(error)) => Landed::PageFault(error, landing),
             Err(_) => Landed::Failed(landing),
         }
     }
@@ -309,6 +314,16 @@ impl Inbox {
     pub fn put_back(&mut self, landing: Landing) {
         let Landing { request, pd, owner, label, .. } = landing;
         self.held = Some(Landing { owner, label, ..Landing::new(request, pd) });
+    }
+
+    /// The request that [`Inbox::put_back`] gave back.
+    pub fn held(&self) -> Option<&Landing> {
+        self.held.as_ref()
+    }
+
+    /// Takes it out.
+    pub fn take_held(&mut self) -> Option<Landing> {
+        self.held.take()
     }
 
     /// Takes what the QP itself still holds, for the flush: never the shared queue's.
@@ -355,6 +370,8 @@ pub enum Landed {
     Placed(Landing),
     /// The memory of this request cannot be written.
     Failed(Landing),
+    /// The memory of this request is not there yet.
+    PageFault(AccessError, Landing),
     /// No request waits: it is dropped.
     NotReady,
     /// It is longer than the request, which stays: it is dropped.
@@ -480,8 +497,18 @@ impl Landing {
     }
 
     /// Places the next bytes of the message. An entry's key is looked up once, when the first byte goes there, so an entry
-    /// that no byte reaches may be bad.
-    pub fn append(&mut self, keys: &KeyTable, mut bytes: &[u8]) -> Result<(), Refusal> {
+    /// that no byte reaches may be bad. Where memory is not there yet, the message is as long as before.
+    pub fn append(&mut self, keys: &KeyTable, bytes: &[u8]) -> Result<(), Refusal> {
+        let before = (self.entry, self.within, self.filled);
+        let outcome = self.fill(keys, bytes);
+        if let Err(Refusal::PageFault(_)) = outcome {
+            (self.entry, self.within, self.filled) = before;
+            self.resolved = None;
+        }
+        outcome
+    }
+
+    fn fill(&mut self, keys: &KeyTable, mut bytes: &[u8]) -> Result<(), Refusal> {
         if !self.has_room(keys, bytes.len() as u64) {
             return Err(Refusal::ReceiveTooShort);
         }
@@ -502,7 +529,7 @@ impl Landing {
             };
             let len = memory.len();
             let here = bytes.len().min(usize::try_from(len - self.within).unwrap_or(usize::MAX));
-            memory.write(self.within, &bytes[..here]).map_err(|_| Refusal::ReceiveProtection)?;
+            memory.write(self.within, &bytes[..here]).map_err(into_receive)?;
             bytes = &bytes[here..];
             self.within += here as u64;
             self.filled += here as u64;
@@ -513,6 +540,14 @@ impl Landing {
             }
         }
         Ok(())
+    }
+}
+
+/// Why a receive request's memory cannot be written.
+fn into_receive(error: AccessError) -> Refusal {
+    match error {
+        AccessError::NotPresent { .. } => Refusal::PageFault(error),
+        _ => Refusal::ReceiveProtection,
     }
 }
 

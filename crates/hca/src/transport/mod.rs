@@ -9,6 +9,7 @@
 
 mod completer;
 pub mod executor;
+mod paging;
 mod qp;
 mod raw;
 mod rendezvous;
@@ -23,6 +24,7 @@ mod ud;
 mod window;
 
 pub use executor::SharedQueue;
+pub use paging::{FaultSide, FaultedWork, Missing, PageFault};
 pub use qp::{Init, Transport};
 pub(crate) use responder::blank;
 
@@ -115,6 +117,11 @@ pub trait Sink {
     fn received(&mut self, completion: Completion);
     /// An asynchronous event of this QP.
     fn event(&mut self, event: EventType);
+    /// Memory that it needs is not there. `true`: [`Transport::resume`] will say when it is, or that it never will be.
+    fn page_fault(&mut self, fault: PageFault) -> bool {
+        let _ = fault;
+        false
+    }
 }
 
 /// A receive queue that several QPs share (SRQ).

@@ -1,6 +1,7 @@
 //! One QP's transport as a whole: posting, packets in, packets out, time, and the end of everything in the error state.
 
 use super::executor::{Inbox, MAX_MESSAGE, SharedQueue, total_length};
+use super::paging::Faults;
 use super::raw::{MAX_FRAME, check_frame};
 use super::requester::{PKEY, Requester, service};
 use super::responder::{Responder, abandon, blank};
@@ -68,6 +69,7 @@ pub struct Transport {
     pub(super) req: Requester,
     pub(super) resp: Responder,
     pub(super) inbox: Inbox,
+    pub(super) faults: Faults,
     /// Where payloads of send requests are described, if not in the requests.
     send_slots: Option<SendSlots>,
     pub(super) xrcd: Option<XrcdId>,
@@ -112,6 +114,7 @@ impl Transport {
             req: Requester::new(Psn::default(), init.window_bytes, mtu),
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
+            faults: Faults::default(),
             send_slots,
             xrcd: init.xrcd,
             alarm: None,
@@ -391,6 +394,7 @@ impl Transport {
         self.req.timers.stop();
         self.req.rnr_until = None;
         self.paced_until = None;
+        self.faults.clear();
         self.flush(cx);
         if self.inbox.is_shared() {
             cx.sink.event(EventType::QpLastWqeReached);

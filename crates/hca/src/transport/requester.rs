@@ -5,6 +5,7 @@
 //! the flow of responses too; the responder cannot tell that from several READs. The borders of these ranges are
 //! fixed when the READ begins, so a repeated request ends where the first one did.
 
+use super::paging::FaultSide;
 use super::qp::Transport;
 use super::raw::MAX_FRAME;
 use super::send::{Phase, Wqe, vendor};
@@ -176,7 +177,8 @@ enum Step {
 impl Transport {
     /// Emits requests of a reliable connection.
     pub(super) fn request(&mut self, cx: &mut Cx<'_>) {
-        if self.req.rnr_until.is_some() {
+        let waits = |side| self.faults.is_open(side);
+        if self.req.rnr_until.is_some() || waits(FaultSide::Requests) || waits(FaultSide::Landing) {
             return;
         }
         let mut budget = PACKETS_A_CALL;
@@ -221,6 +223,9 @@ impl Transport {
             || answered
             || self.req.since_ack_req >= self.req.window.size() / 4;
         if let Err(error) = self.emit(index, packet, ack_req, cx) {
+            if self.waits_to_send((index, packet), error, cx) {
+                return Step::Wait;
+            }
             self.req.queue[index].phase =
                 Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
             self.fail_if_oldest(cx);
@@ -427,6 +432,9 @@ impl Transport {
     /// Emits requests of an unreliable service: each is complete once its last packet is out.
     pub(super) fn send_unacknowledged(&mut self, cx: &mut Cx<'_>) {
         let mut budget = PACKETS_A_CALL;
+        if self.faults.is_open(FaultSide::Requests) {
+            return;
+        }
         while let Some(wqe) = self.req.queue.front_mut() {
             if wqe.phase == Phase::Posted {
                 if self.state != QpState::Rts {
@@ -479,6 +487,9 @@ impl Transport {
                 return;
             }
             if let Err(error) = self.emit(0, packet, false, cx) {
+                if self.waits_to_send((0, packet), error, cx) {
+                    return;
+                }
                 self.req.queue[0].phase =
                     Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
                 return self.fail_if_oldest(cx);

@@ -1,6 +1,7 @@
 //! The responder of a reliable connection: PSN and opcode order, then the executor, then what to answer.
 
 use super::executor::{Executor, Inbox, Landing, MAX_MESSAGE, Refusal, Target};
+use super::paging::FaultSide;
 use super::qp::Transport;
 use super::response::{Answer, ReadAnswer, Response};
 use super::{Counter, Cx, Rx, XrcReceive};
@@ -25,6 +26,8 @@ type Begun = (Landing, usize, Option<Fetch>);
 /// An RDMA WRITE in progress.
 pub(super) struct Write {
     pub(super) target: Target,
+    /// As the peer named it.
+    pub(super) remote: Remote,
     pub(super) len: u32,
     pub(super) done: u32,
 }
@@ -103,8 +106,9 @@ impl Write {
         if position == Position::First && len <= mtu && !sabotage::on(Sabotage::SkipLengthCheck) {
             return Err(Refusal::InvalidRequest("RDMA WRITE shorter than its first packet says"));
         }
-        let target = executor.write(Remote { addr: va, rkey }, len)?;
-        Ok(Write { target, len, done: 0 })
+        let remote = Remote { addr: va, rkey };
+        let target = executor.write(remote, len)?;
+        Ok(Write { target, remote, len, done: 0 })
     }
 
     /// Checks the lengths of the next packet.
@@ -156,9 +160,13 @@ impl Transport {
             }
             return;
         }
+        if self.faults.is_open(FaultSide::Service) {
+            return self.refuse(Refusal::NotReady, psn, cx);
+        }
         self.resp.nak_sent = false;
         match self.execute(rx, cx) {
             Ok(()) => {}
+            Err(Refusal::PageFault(error)) => self.request_faulted(error, rx, cx),
             Err(refusal) => self.refuse(refusal, psn, cx),
         }
         self.resp.queue = None;
@@ -216,6 +224,8 @@ impl Transport {
 
     fn take_receive(&mut self, cx: &mut Cx<'_>) -> Result<Option<Landing>, Refusal> {
         let taken = match &self.resp.queue {
+            // It was taken for the packet that comes again now.
+            Some(_) if let Some(landing) = self.inbox.take_held() => Ok(landing),
             Some(queue) => Landing::of_xrc(queue.clone(), self.pd),
             None => self.inbox.take(self.pd),
         };
@@ -266,6 +276,19 @@ impl Transport {
             Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
             _ => landing.append(cx.keys, rx.payload.get(skip..).unwrap_or_default()),
         };
+        if let Err(Refusal::PageFault(error)) = outcome {
+            // A receive that was matched cannot be put back.
+            if starts && self.inbox.tags().is_some() {
+                self.resp.message = Some(Incoming::Send(landing));
+                return Err(Refusal::ReceiveProtection);
+            }
+            if starts {
+                self.inbox.put_back(landing);
+            } else {
+                self.resp.message = Some(Incoming::Send(landing));
+            }
+            return Err(Refusal::PageFault(error));
+        }
         let ends = bth.opcode.position.ends();
         if let (Ok(()), true, Some(key)) = (outcome, ends, rx.headers.invalidate) {
             outcome = self.executor(cx.keys).invalidate(key);
@@ -305,7 +328,8 @@ impl Transport {
             return Err(refusal);
         }
         let outcome = self.write_packet(&mut write, rx, cx);
-        if !ends || (outcome.is_err() && !position.starts()) {
+        let again = matches!(outcome, Err(Refusal::PageFault(_))) && position.starts();
+        if !again && (!ends || (outcome.is_err() && !position.starts())) {
             self.resp.message = Some(Incoming::Write(write));
         }
         outcome
@@ -366,7 +390,12 @@ impl Transport {
         self.message_done();
         self.resp.expected = psn.plus(packets);
         self.resp.last_answered = Some(psn);
-        self.owe(psn, Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }), true);
+        let remote = Remote { addr: va, rkey };
+        self.owe(
+            psn,
+            Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target }),
+            true,
+        );
         Ok(())
     }
 
@@ -506,8 +535,9 @@ impl Transport {
         if coming {
             return;
         }
-        let answer = match self.executor(cx.keys).read(Remote { addr: va, rkey }, len) {
-            Ok(target) => Answer::Read(ReadAnswer { psn, packets, done: 0, len, target }),
+        let remote = Remote { addr: va, rkey };
+        let answer = match self.executor(cx.keys).read(remote, len) {
+            Ok(target) => Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target }),
             Err(refusal) => Answer::refused_repetition(refusal),
         };
         self.owe(psn, answer, false);
@@ -524,7 +554,7 @@ impl Transport {
             Refusal::InvalidRequest(_) => {
                 (NakCode::InvalidRequest, WcStatus::WrFlushErr, Some(EventType::QpReqErr))
             }
-            Refusal::RemoteAccess(_) => {
+            Refusal::RemoteAccess(_) | Refusal::PageFault(_) => {
                 cx.counters.count(Counter::RespRemoteAccessErrors, 1);
                 (NakCode::RemoteAccess, WcStatus::WrFlushErr, Some(EventType::QpAccessErr))
             }

@@ -5,9 +5,12 @@
 //! packets; a long READ goes on in the next.
 
 use super::executor::{Refusal, Target, fetch_failed};
+use super::paging::FaultSide;
 use super::qp::Transport;
 use super::requester::{PKEY, service};
 use super::{Cx, To};
+use crate::types::Remote;
+use umem::AccessError;
 use wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Position, Psn, Syndrome};
 
 /// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by RNR NAK.
@@ -21,6 +24,8 @@ pub(super) struct ReadAnswer {
     pub(super) packets: u32,
     pub(super) done: u32,
     pub(super) len: u32,
+    /// As the peer named the memory.
+    pub(super) remote: Remote,
     pub(super) target: Target,
 }
 
@@ -34,14 +39,15 @@ pub(super) enum Answer {
 impl Answer {
     /// A READ response without data: what ATOMIC WRITE and FLUSH are answered with.
     pub(super) fn done(psn: Psn) -> Answer {
-        Answer::Read(ReadAnswer { psn, packets: 1, done: 0, len: 0, target: Target::none() })
+        let (remote, target) = (Remote::default(), Target::none());
+        Answer::Read(ReadAnswer { psn, packets: 1, done: 0, len: 0, remote, target })
     }
 
     /// The NAK for a repeated READ that can no longer be done. A requester that still waits learns why no data comes;
     /// for one that does not it is stale.
     pub(super) fn refused_repetition(refusal: Refusal) -> Answer {
         Answer::Nak(Syndrome::Nak(match refusal {
-            Refusal::RemoteAccess(_) => NakCode::RemoteAccess,
+            Refusal::RemoteAccess(_) | Refusal::PageFault(_) => NakCode::RemoteAccess,
             Refusal::RemoteOperational(_) => NakCode::RemoteOperational,
             _ => NakCode::InvalidRequest,
         }))
@@ -87,7 +93,7 @@ impl Transport {
     /// Emits what is owed.
     pub(super) fn respond(&mut self, cx: &mut Cx<'_>) {
         let mut budget = PACKETS_A_CALL;
-        while !self.resp.responses.is_empty() {
+        while !self.resp.responses.is_empty() && !self.faults.is_open(FaultSide::Answers) {
             if budget == 0 || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
@@ -174,16 +180,26 @@ impl Transport {
                     self.resp.responses.pop_front();
                 }
             }
-            Err(error) if !response.fresh => {
-                // The requester may have had the data long ago: no reason to end the connection.
-                response.psn = psn;
-                response.answer = Answer::refused_repetition(fetch_failed(error));
-            }
-            Err(error) => {
-                // What follows in the queue may no longer be said: the requester learns the fate from this NAK.
-                self.resp.responses.clear();
-                self.refuse(fetch_failed(error), psn, cx);
-            }
+            Err(error) if self.waits_to_answer(len, error, cx) => {}
+            Err(error) => self.fail_answer(error, cx),
+        }
+    }
+
+    /// The memory of the READ response at hand failed.
+    pub(super) fn fail_answer(&mut self, error: AccessError, cx: &mut Cx<'_>) {
+        let Some(response) = self.resp.responses.front_mut() else { return };
+        let psn = match &response.answer {
+            Answer::Read(read) => read.psn.plus(read.done),
+            _ => response.psn,
+        };
+        if !response.fresh {
+            // The requester may have had the data long ago: no reason to end the connection.
+            response.psn = psn;
+            response.answer = Answer::refused_repetition(fetch_failed(error));
+        } else {
+            // What follows in the queue may no longer be said: the requester learns the fate from this NAK.
+            self.resp.responses.clear();
+            self.refuse(fetch_failed(error), psn, cx);
         }
     }
 }

@@ -68,6 +68,7 @@ pub(super) mod vendor {
             AccessError::Fault => 0x13,
             AccessError::Unreachable => 0x14,
             AccessError::Unmapped => 0x15,
+            AccessError::NotPresent { .. } => 0x16,
         }
     }
 }

@@ -306,6 +306,7 @@ impl Transport {
         self.req = Requester::new(Psn::default(), self.window_bytes, self.mtu);
         self.resp = Responder::default();
         self.inbox.clear();
+        self.faults.clear();
         self.more = false;
         self.paced_until = None;
     }

@@ -42,6 +42,7 @@ impl Transport {
                 self.enter_error(cx);
             }
             Err(Refusal::QueueLost(_)) => self.fail(cx),
+            Err(Refusal::PageFault(error)) => self.message_faulted(error, rx, cx),
             Err(refusal) => {
                 let counter = match refusal {
                     Refusal::NotReady => Counter::OutOfBuffer,
@@ -81,7 +82,11 @@ impl Transport {
             }
         };
         write.check(rx.payload.len(), position.ends())?;
-        write.place(rx.payload)?;
+        let placed = write.place(rx.payload);
+        if placed.is_err() {
+            self.resp.message = Some(Incoming::Write(write));
+            return placed;
+        }
         if !position.ends() {
             self.resp.message = Some(Incoming::Write(write));
         } else if rx.headers.imm.is_some() {

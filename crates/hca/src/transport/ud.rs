@@ -1,6 +1,7 @@
 //! The receiver of datagrams (IBA 9.8.3): Q_Key, then a receive request whose first 40 bytes take the network header.
 
 use super::executor::{Landed, Landing};
+use super::paging::{FaultSide, Met};
 use super::qp::Transport;
 use super::responder::blank;
 use super::{Counter, Cx, Rx};
@@ -50,9 +51,16 @@ impl Transport {
         match self.inbox.land(cx.keys, self.pd, parts) {
             Landed::Placed(landing) => return Some(landing),
             Landed::NotReady => cx.counters.count(Counter::OutOfBuffer, 1),
+            // The datagram is lost; the next one may find the memory there.
+            Landed::PageFault(error, landing)
+                if self.waits(FaultSide::Service, error, Met::datagram(&landing, parts), cx) =>
+            {
+                self.inbox.put_back(landing);
+                cx.counters.count(Counter::RxDropped, 1);
+            }
             Landed::QueueLost => self.fail(cx),
             Landed::TooLong => cx.counters.count(Counter::RespLocalLengthError, 1),
-            Landed::Failed(landing) => {
+            Landed::Failed(landing) | Landed::PageFault(_, landing) => {
                 self.fail_receive(landing, WcStatus::LocProtErr, cx);
                 self.enter_error(cx);
             }

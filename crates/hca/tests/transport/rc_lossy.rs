@@ -167,7 +167,8 @@ fn check(
 }
 
 /// One run: `count` random requests each way.
-fn run(seed: u64, faults: Faults, mtu: u32, window: u64, count: u64, max_len: u64) {
+/// Gives how many page faults there were.
+fn run(seed: u64, faults: Faults, mtu: u32, window: u64, count: u64, max_len: u64) -> u64 {
     let context = format!("seed {seed}, {faults:?}, mtu code {mtu}, window {window}");
     println!("{context}");
     let mut rng = Rng(seed ^ 0x5eed);
@@ -213,6 +214,7 @@ fn run(seed: u64, faults: Faults, mtu: u32, window: u64, count: u64, max_len: u6
     for node in &pair.nodes {
         assert_eq!(node.qp.state(), QpState::Rts, "{context}");
     }
+    pair.faulted
 }
 
 fn seeds() -> impl Iterator<Item = u64> {
@@ -259,7 +261,20 @@ fn reordering_network() {
 fn network_with_every_fault() {
     for seed in seeds() {
         let delay = Duration::from_micros(1 + seed % 12 * 50);
-        let faults = Faults { loss: 3 + seed % 12, duplicate: 10, reorder: 5, delay };
+        let faults =
+            Faults { loss: 3 + seed % 12, duplicate: 10, reorder: 5, delay, ..Faults::NONE };
         run(seed, faults, 1 + (seed % 5) as u32, 8 << 10, 40, 12_000);
     }
+}
+
+/// Pages of every region go again and again, and come back when they are missed.
+#[test]
+fn vanishing_pages() {
+    let mut faults_met = 0;
+    for seed in seeds() {
+        let loss = [0, 0, 1, 5][(seed % 4) as usize];
+        let faults = Faults { vanish: 40, loss, ..Faults::NONE };
+        faults_met += run(seed, faults, 1 + (seed % 5) as u32, 128 << 10, 40, 12_000);
+    }
+    assert!(faults_met > 100, "{faults_met}");
 }

@@ -5,7 +5,7 @@ mod net;
 mod node;
 
 pub use net::{Faults, Packet, Pair};
-pub use node::{Loose, Node, PD, QUEUE_PD, Region, Setup, TagQueue, XRCD, send_wr};
+pub use node::{Loose, Node, PAGE, PD, QUEUE_PD, Region, Setup, TagQueue, XRCD, send_wr};
 
 /// A small seeded generator (splitmix64): the same seed gives the same run.
 #[derive(Clone)]

@@ -1,9 +1,9 @@
 //! Two nodes and a network that loses, repeats, reorders and delays, by a seed and in virtual time.
 
 use super::Rng;
-use super::node::{Node, Setup};
+use super::node::{Node, PAGE, Setup};
 use hca::QpType;
-use hca::transport::SharedQueue;
+use hca::transport::{PageFault, SharedQueue};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use wire::{Headers, MAX_HEADERS_LEN};
@@ -21,12 +21,14 @@ pub struct Faults {
     pub loss: u64,
     pub duplicate: u64,
     pub reorder: u64,
+    /// How often a page of registered memory goes, to come back when it is missed.
+    pub vanish: u64,
     pub delay: Duration,
 }
 
 impl Faults {
     pub const NONE: Faults =
-        Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(5) };
+        Faults { loss: 0, duplicate: 0, reorder: 0, vanish: 0, delay: Duration::from_micros(5) };
 }
 
 /// Two connected nodes.
@@ -38,6 +40,10 @@ pub struct Pair {
     /// Packets by time of arrival and order of sending, with their receiver.
     wire: BTreeMap<(Instant, u64), (usize, Packet)>,
     sent: u64,
+    /// Page faults by the time when they are served, with their node.
+    paging: BTreeMap<(Instant, u64), (usize, PageFault)>,
+    /// Page faults that there were.
+    pub faulted: u64,
 }
 
 impl Pair {
@@ -82,12 +88,26 @@ impl Pair {
             node.connect(&own);
             node
         });
-        Pair { nodes, faults, rng, now: start, wire: BTreeMap::new(), sent: 0 }
+        Pair {
+            nodes,
+            faults,
+            rng,
+            now: start,
+            wire: BTreeMap::new(),
+            sent: 0,
+            paging: BTreeMap::new(),
+            faulted: 0,
+        }
     }
 
-    /// Puts what the nodes emitted on the wire.
+    /// Puts what the nodes emitted on the wire, and has their page faults served after a while.
     pub fn collect(&mut self) {
         for me in 0..2 {
+            for fault in std::mem::take(&mut self.nodes[me].told.faults) {
+                let at = self.now + Duration::from_micros(self.rng.range(0, 300));
+                self.faulted += 1;
+                self.paging.insert((at, self.faulted), (me, fault));
+            }
             for packet in self.nodes[me].emitted() {
                 check_wire_format(&packet);
                 let copies = if self.rng.chance(self.faults.duplicate) { 2 } else { 1 };
@@ -111,11 +131,15 @@ impl Pair {
         self.collect();
         let arrival = self.wire.keys().next().map(|(at, _)| *at);
         let deadlines = self.nodes.iter().filter_map(|node| node.qp.deadline());
-        let Some(next) = arrival.into_iter().chain(deadlines).min() else { return false };
+        let paging = self.paging.keys().next().map(|(at, _)| *at);
+        let Some(next) = arrival.into_iter().chain(paging).chain(deadlines).min() else {
+            return false;
+        };
         self.now = self.now.max(next);
         for node in &mut self.nodes {
             node.now = self.now;
         }
+        self.page();
         let mut touched = [false; 2];
         while let Some(entry) = self.wire.first_entry() {
             if entry.key().0 > self.now {
@@ -135,6 +159,29 @@ impl Pair {
         }
         self.collect();
         true
+    }
+
+    /// Pages go, and those that were missed come back in time.
+    fn page(&mut self) {
+        for me in 0..2 {
+            let rams = &self.nodes[me].rams;
+            for _ in 0..8 {
+                if !self.rng.chance(self.faults.vanish) || rams.is_empty() {
+                    continue;
+                }
+                let ram = &rams[self.rng.next() as usize % rams.len()];
+                let page = self.rng.next() % ram.len().div_ceil(PAGE).max(1);
+                ram.absent.lock().unwrap().insert(page);
+            }
+        }
+        while let Some(entry) = self.paging.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (me, fault) = entry.remove();
+            let packets = self.nodes[me].serve(&fault, true);
+            self.nodes[me].out.packets.extend(packets);
+        }
     }
 
     /// Steps until `done`, for at most `limit` of virtual time.

@@ -4,11 +4,11 @@ use super::Packet;
 use hca::key::{KeyTable, PdId};
 use hca::tm::{Accepted, TagList};
 use hca::transport::{
-    Count, Counter, Cx, Fill, Init, OwnCompletions, Rx, SharedQueue, SharedReceive, Sink,
-    TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
+    Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Rx, SharedQueue, SharedReceive,
+    Sink, TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
 };
 use hca::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::result::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,15 +18,26 @@ use umem::Fold;
 use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
 use wire::Headers;
 
+/// Bytes of a page of [`Ram`].
+pub const PAGE: u64 = 256;
+
 /// Memory whose accesses can be made to fail.
 #[derive(Default)]
 pub struct Ram {
     bytes: Mutex<Vec<u8>>,
+    /// Numbers of pages that are not there.
+    pub absent: Mutex<HashSet<u64>>,
+    /// What faults on them are told to be of.
+    name: u32,
     pub broken: AtomicBool,
     pub atomics: AtomicU64,
 }
 
 impl Ram {
+    pub fn len(&self) -> u64 {
+        self.bytes.lock().unwrap().len() as u64
+    }
+
     fn with<R>(
         &self,
         addr: u64,
@@ -35,6 +46,13 @@ impl Ram {
     ) -> Result<R, AccessError> {
         if self.broken.load(Relaxed) {
             return Err(AccessError::Fault);
+        }
+        let absent = self.absent.lock().unwrap();
+        let pages = addr / PAGE..(addr + len as u64).div_ceil(PAGE);
+        if let Some(page) = pages.filter(|_| !absent.is_empty()).find(|page| absent.contains(page))
+        {
+            let addr = addr.max(page * PAGE);
+            return Err(AccessError::NotPresent { key: self.name, len: 1, addr });
         }
         let mut bytes = self.bytes.lock().unwrap();
         let at = addr as usize;
@@ -98,6 +116,9 @@ pub struct Told {
     pub sent: Vec<Completion>,
     pub received: Vec<Completion>,
     pub events: Vec<EventType>,
+    pub faults: Vec<PageFault>,
+    /// Nobody serves page faults.
+    pub refuses_faults: bool,
 }
 
 impl Sink for Told {
@@ -109,6 +130,10 @@ impl Sink for Told {
     }
     fn event(&mut self, event: EventType) {
         self.events.push(event);
+    }
+    fn page_fault(&mut self, fault: PageFault) -> bool {
+        self.faults.push(fault);
+        !self.refuses_faults
     }
 }
 
@@ -278,6 +303,8 @@ pub struct Node {
     pub out: Outbox,
     pub now: Instant,
     pub ip: IpAddr,
+    /// All registered memory, by what faults on it are told to be of.
+    pub rams: Vec<Arc<Ram>>,
 }
 
 impl Node {
@@ -321,6 +348,7 @@ impl Node {
             out: Outbox::default(),
             now: Instant::now(),
             ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, qpn as u8)),
+            rams: Vec::new(),
         }
     }
 
@@ -335,7 +363,8 @@ impl Node {
 
     /// Memory of `len` bytes in one or more segments under one key.
     pub fn register_as(&mut self, pd: PdId, len: u64, access: Access) -> Region {
-        let ram = Arc::new(Ram::default());
+        let ram = Arc::new(Ram { name: self.rams.len() as u32, ..Ram::default() });
+        self.rams.push(ram.clone());
         *ram.bytes.lock().unwrap() = vec![0; len as usize];
         let route = Arc::new(pcie::Route::local());
         let space: Arc<dyn DmaSpace> = ram.clone();
@@ -406,6 +435,16 @@ impl Node {
             qp.end_of_batch(cx);
             qp.transmit(cx);
         });
+    }
+
+    /// Whoever keeps the memory brings a page in, or cannot.
+    pub fn serve(&mut self, fault: &PageFault, served: bool) -> Vec<Packet> {
+        let page = fault.missing.addr / PAGE;
+        if served {
+            self.rams[fault.missing.key as usize].absent.lock().unwrap().remove(&page);
+        }
+        self.with(|qp, cx| qp.resume(fault.id, served, cx));
+        std::mem::take(&mut self.out.packets)
     }
 
     pub fn timer(&mut self) -> Vec<Packet> {
