@@ -40,6 +40,25 @@ fn looks_right(guest: &Booted) {
     guest.assert_quiet();
 }
 
+/// Programs whose memory comes when it is used.
+fn on_demand(guest: &Booted) {
+    let info = guest.output("ibv_devinfo -v");
+    assert!(info.contains("ODP_SUPPORT_IMPLICIT"), "{info}");
+    for line in [
+        "ibv_rc_pingpong -o -n 100",
+        "ibv_rc_pingpong -o -P -n 100",
+        "ibv_rc_pingpong -O -n 100",
+        "ibv_srq_pingpong -o -n 100",
+    ] {
+        let said = converse(guest, line);
+        assert!(said.contains("100 iters"), "{line}: {said}");
+    }
+    for line in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        let said = converse(guest, &format!("{line} --odp -n 100 -s 65536"));
+        assert!(said.contains(" 65536 "), "{line}: {said}");
+    }
+}
+
 #[test]
 fn stock_drivers_run_programs_on_the_adapter() {
     let lab = match Lab::new() {
@@ -62,6 +81,7 @@ fn stock_drivers_run_programs_on_the_adapter() {
         let said = converse(&guest, &format!("ibv_{program}_pingpong -n 100"));
         assert!(said.contains("100 iters"), "{program}: {said}");
     }
+    on_demand(&guest);
     // The driver goes and comes back, and so does the function.
     guest.output("echo 0000:01:00.0 > /sys/bus/pci/drivers/mlx5_core/unbind");
     assert!(!guest.output("ls /sys/class/infiniband").contains("mlx5"));

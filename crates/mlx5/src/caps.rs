@@ -12,6 +12,7 @@ pub(crate) const LEN: usize = 0x1000;
 const GROUP_LEN: usize = 0x100;
 
 const GENERAL: u16 = 0x0;
+const ODP: u16 = 0x2;
 const ATOMIC: u16 = 0x3;
 const GENERAL_2: u16 = 0x20;
 
@@ -38,6 +39,11 @@ const ATOMIC_8B_MODE_1: Field = Field::new(0x46, 1);
 const ATOMIC_OPERATIONS: Field = Field::new(0x90, 16);
 const ATOMIC_SIZE_QP: Field = Field::new(0xb0, 16);
 const QUERY_VUID: Field = Field::new(0x92, 1);
+/// Requests change all 6 bits of a key's `log_page_size` (`umr_log_entity_size_5`): an implicit key has parts of 16 GiB where
+/// addresses have 56 bits.
+const WIDE_PAGE_SIZES: Field = Field::new(0x98, 1);
+/// Largest parts of one length (`max_mkey_log_entity_size_fixed_buffer`).
+const LOG_MAX_PART: Field = Field::new(0x3a2, 6);
 /// Compare and swap, fetch and add.
 const ATOMIC_SWAP_AND_ADD: u64 = 1 | 2;
 
@@ -69,9 +75,11 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x100, 8), 4),               // max_indirection
         (Field::new(0x108, 1), 1),               // fixed_buffer_size: KSM
         (Field::new(0x118, 1), 1),               // umr_extended_translation_offset
+        (Field::new(0x119, 1), 1),               // null_mkey
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
         (Field::new(0x221, 1), 1),               // cq_resize
         (Field::new(0x231, 1), 1),               // imaicl: memory windows
+        (Field::new(0x227, 1), 1),               // pg: on-demand paging
         (Field::new(0x21e, 1), 1),               // atomic
         (Field::new(0x23c, 1), 1),               // xrc
         (Field::new(0x23d, 1), 1),               // ud
@@ -100,6 +108,37 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
     ]
 }
 
+/// On-demand paging (`odp_cap`): of either scheme what each service can have in such memory, and whether events of page
+/// faults name the memory (the newer scheme) or the request.
+const SCHEMES: [usize; 2] = [0, 0x200];
+const PREFETCHES: Field = Field::new(0x45, 1);
+const BY_MEMORY: Field = Field::new(0x600, 1);
+/// Places of RC, UD and XRC within a scheme.
+const RC: Field = Field::new(0x80, 6);
+const UD: Field = Field::new(0xc0, 6);
+const XRC: Field = Field::new(0xe0, 6);
+/// Send, receive, write, read, atomic, receive from a shared queue.
+const ALL_OPERATIONS: u64 = 0b11_1111;
+const SENDS: u64 = 0b10_0000;
+
+/// The group of on-demand paging: what the older scheme can do is in force at first.
+fn odp() -> Vec<u8> {
+    let mut group = vec![0; GROUP_LEN];
+    for scheme in SCHEMES {
+        RC.at(scheme).set(&mut group, ALL_OPERATIONS);
+        UD.at(scheme).set(&mut group, SENDS);
+        XRC.at(scheme).set(&mut group, ALL_OPERATIONS);
+    }
+    PREFETCHES.at(SCHEMES[1]).set(&mut group, 1);
+    group
+}
+
+fn with_memory_scheme() -> Vec<u8> {
+    let mut group = odp();
+    BY_MEMORY.set(&mut group, 1);
+    group
+}
+
 /// What `SET_HCA_CAP` may change; the rest stays what the device can do.
 const SETTABLE: [Field; 2] = [
     Field::new(0x190, 16), // pkey_table_size: 0 is 128 entries, the least
@@ -123,6 +162,7 @@ impl Group {
 /// All groups.
 pub(crate) struct Caps {
     general: Group,
+    odp: Group,
     atomic: Group,
     general_2: Group,
 }
@@ -131,12 +171,17 @@ impl Caps {
     pub(crate) fn new(attr: &DeviceAttr) -> Caps {
         Caps {
             general: Group::of(general(attr)),
+            odp: Group { current: odp(), max: with_memory_scheme() },
             atomic: Group::of([
                 (ATOMIC_8B_MODE_1, 1),
                 (ATOMIC_OPERATIONS, ATOMIC_SWAP_AND_ADD),
                 (ATOMIC_SIZE_QP, 8),
             ]),
-            general_2: Group::of([(QUERY_VUID, u64::from(!attr.vuid.is_empty()))]),
+            general_2: Group::of([
+                (QUERY_VUID, u64::from(!attr.vuid.is_empty())),
+                (WIDE_PAGE_SIZES, 1),
+                (LOG_MAX_PART, 48),
+            ]),
         }
     }
 
@@ -144,6 +189,7 @@ impl Caps {
     pub(crate) fn query(&self, op_mod: u16) -> Result<Vec<u8>, Status> {
         let group = match op_mod >> 1 {
             GENERAL => &self.general,
+            ODP => &self.odp,
             ATOMIC => &self.atomic,
             GENERAL_2 => &self.general_2,
             _ => return Err(Status::BadParameter),
@@ -151,6 +197,11 @@ impl Caps {
         let mut answer = if op_mod & 1 == 1 { group.current.clone() } else { group.max.clone() };
         answer.resize(LEN, 0);
         Ok(answer)
+    }
+
+    /// Whether events of page faults name the memory.
+    pub(crate) fn faults_by_memory(&self) -> bool {
+        BY_MEMORY.is_set(&self.odp.current)
     }
 
     /// `SET_HCA_CAP`: a driver sends the whole general group with its wishes in it, and only the one field that it wants of
@@ -161,6 +212,10 @@ impl Caps {
                 for field in SETTABLE {
                     field.set(&mut self.general.current, field.get(wanted));
                 }
+                Ok(())
+            }
+            ODP => {
+                BY_MEMORY.set(&mut self.odp.current, BY_MEMORY.get(wanted));
                 Ok(())
             }
             ATOMIC if ATOMIC_8B_MODE.get(wanted) == HOST_ENDIANNESS => {

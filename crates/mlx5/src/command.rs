@@ -9,7 +9,7 @@ use crate::pages::Pages;
 use crate::port;
 use crate::queue::Command;
 use crate::report::Act;
-use crate::{counter_set, create, eq, modify_cq, multicast, query, work_queue};
+use crate::{counter_set, create, eq, modify_cq, multicast, page_fault, query, work_queue};
 use hca::DeviceAttr;
 use std::sync::Arc;
 
@@ -102,11 +102,12 @@ impl Commands {
             }
             opcode::SET_HCA_CAP => {
                 self.caps.set(op_mod, input.get(LEAST_LEN..).unwrap_or_default())?;
+                shared.faults.set_by_memory(self.caps.faults_by_memory());
                 done()
             }
             opcode::QUERY_VUID => query::vuid(&shared.hca, input),
             opcode::QUERY_ADAPTER => query::adapter(),
-            opcode::QUERY_SPECIAL_CONTEXTS => Ok(vec![0; 24]),
+            opcode::QUERY_SPECIAL_CONTEXTS => query::special_contexts(),
             opcode::ACCESS_REG => port::access_register(input),
             opcode::ALLOC_UAR => number(self.uars.take(FIRST_UAR..UARS)?),
             opcode::DEALLOC_UAR => self.uars.give_back(OBJECT.get32(input)).and_then(|()| done()),
@@ -138,6 +139,7 @@ impl Commands {
             opcode::DEALLOC_XRCD => create::dealloc_xrcd(self, shared, object),
             opcode::CREATE_MKEY => create::mkey(shared, input),
             opcode::DESTROY_MKEY => create::destroy_mkey(shared, object),
+            opcode::PAGE_FAULT_RESUME => page_fault::resume(shared, input),
             opcode::CREATE_CQ => create::cq(self, shared, input),
             opcode::DESTROY_CQ => create::destroy_cq(self, shared, object),
             opcode::QUERY_CQ => query::cq(shared, object),

@@ -173,5 +173,6 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
 
 pub(crate) fn destroy_qp(shared: &Shared, qpn: u32) -> Answer {
     shared.objects.qps.remove(qpn)?.back.destroy();
+    shared.faults.forget(qpn);
     done()
 }

@@ -7,7 +7,7 @@ use crate::bus::Bus;
 use crate::caps::{LOG_MAX_EQ_SIZE, MAX_EQS};
 use crate::opcode::Status;
 use crate::report::Reports;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 const ENTRY_LEN: u64 = 64;
@@ -35,6 +35,7 @@ pub(crate) mod event {
     pub(crate) const CQ_ERROR: u8 = 0x4;
     pub(crate) const WQ_CATASTROPHIC: u8 = 0x5;
     pub(crate) const COMMAND: u8 = 0xa;
+    pub(crate) const PAGE_FAULT: u8 = 0xc;
     pub(crate) const WQ_INVALID_REQUEST: u8 = 0x10;
     pub(crate) const WQ_ACCESS: u8 = 0x11;
     pub(crate) const LAST_WQE: u8 = 0x13;
@@ -45,6 +46,8 @@ struct Ring {
     produced: u32,
     consumed: u32,
     armed: bool,
+    /// Events that wait for room.
+    late: VecDeque<(u8, u8, [u8; DATA_LEN])>,
 }
 
 /// One event queue.
@@ -61,13 +64,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Eq {
+    fn is_full(&self, ring: &Ring) -> bool {
+        ring.produced.wrapping_sub(ring.consumed) >= 1 << self.log_size
+    }
+
     fn post(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) {
         let mut ring = lock(&self.ring);
-        let size = 1u32 << self.log_size;
-        if ring.produced.wrapping_sub(ring.consumed) >= size {
+        if self.is_full(&ring) {
             // The driver stopped reading; nothing can tell it so.
             return;
         }
+        self.place(&mut ring, bus, kind, sub_kind, data);
+    }
+
+    /// As `post`, of an event that must not be lost: it waits for room.
+    fn post_late(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8; DATA_LEN]) {
+        let mut ring = lock(&self.ring);
+        if self.is_full(&ring) {
+            ring.late.push_back((kind, sub_kind, *data));
+        } else {
+            self.place(&mut ring, bus, kind, sub_kind, data);
+        }
+    }
+
+    fn place(&self, ring: &mut Ring, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) {
+        let size = 1u32 << self.log_size;
         let mut entry = [0; ENTRY_LEN as usize];
         entry[1] = kind;
         entry[3] = sub_kind;
@@ -90,6 +111,12 @@ impl Eq {
             return;
         }
         ring.consumed = ring.produced.wrapping_sub(ahead);
+        while !self.is_full(&ring)
+            && let Some((kind, sub_kind, data)) = ring.late.pop_front()
+        {
+            self.place(&mut ring, bus, kind, sub_kind, &data);
+        }
+        let ahead = ring.produced.wrapping_sub(ring.consumed);
         if arm && ahead > 0 {
             ring.armed = false;
             bus.interrupt(self.vector);
@@ -136,7 +163,12 @@ impl Eqs {
             log_size,
             vector: INTERRUPT.get(input) as u16,
             events: EVENT_BITMASK.get(input),
-            ring: Mutex::new(Ring { produced: 0, consumed: 0, armed: false }),
+            ring: Mutex::new(Ring {
+                produced: 0,
+                consumed: 0,
+                armed: false,
+                late: VecDeque::new(),
+            }),
         };
         queues.insert(number, Arc::new(queue));
         Ok(number)
@@ -161,17 +193,19 @@ impl Eqs {
 
     /// Whether a queue was made for this type of events.
     pub(crate) fn wants(&self, kind: u8) -> bool {
+        self.wanting(kind).is_some()
+    }
+
+    fn wanting(&self, kind: u8) -> Option<Arc<Eq>> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        queues.values().any(|queue| queue.events >> kind & 1 == 1)
+        queues.values().find(|queue| queue.events >> kind & 1 == 1).cloned()
     }
 
     /// Tells of an event to the queue that was made for its type.
     pub(crate) fn post(&self, kind: u8, sub_kind: u8, data: &[u8]) {
-        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        let mut wanting = queues.values().filter(|queue| queue.events >> kind & 1 == 1);
-        let Some(queue) = wanting.next().cloned() else { return };
-        drop(queues);
-        queue.post(&*self.bus, kind, sub_kind, data);
+        if let Some(queue) = self.wanting(kind) {
+            queue.post(&*self.bus, kind, sub_kind, data);
+        }
     }
 
     /// Tells queue `number` that completion queue `cqn` has a completion.
@@ -189,6 +223,14 @@ impl Eqs {
         data[20] = type_;
         put(&mut data, 24, &number.to_be_bytes());
         self.post(kind, 0, &data);
+    }
+
+    /// Tells of a page fault, once there is room: somebody waits until it is served. There are never more of them than queue
+    /// pairs have sides to wait with.
+    pub(crate) fn post_page_fault(&self, sub_kind: u8, data: &[u8; DATA_LEN]) {
+        if let Some(queue) = self.wanting(event::PAGE_FAULT) {
+            queue.post_late(&*self.bus, event::PAGE_FAULT, sub_kind, data);
+        }
     }
 
     /// Tells that commands are complete, a bit each.

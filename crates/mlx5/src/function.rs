@@ -8,12 +8,14 @@ use crate::cq::Cq;
 use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
 use crate::objects::Objects;
+use crate::page_fault::Faults;
 use crate::port::Port;
 use crate::qp;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::report::{Act, Reports, WatchedBus};
 use crate::send;
 use hca::key::PdId;
+use hca::transport::PageFault;
 use hca::{AsyncEvent, Device, EventSink, EventSource, EventType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) eqs: Arc<Eqs>,
     pub(crate) objects: Objects,
+    pub(crate) faults: Arc<Faults>,
     pub(crate) port: Port,
     pub(crate) reports: Arc<Reports>,
     /// A domain that no object is in.
@@ -68,7 +71,10 @@ pub(crate) struct Shared {
 }
 
 /// Tells the driver of the HCA's events.
-struct Events(Arc<Eqs>);
+struct Events {
+    eqs: Arc<Eqs>,
+    faults: Arc<Faults>,
+}
 
 impl EventSink for Events {
     fn event(&self, event: AsyncEvent) {
@@ -83,7 +89,11 @@ impl EventSink for Events {
             EventType::QpLastWqeReached => event::LAST_WQE,
             _ => return,
         };
-        self.0.post_work_queue(kind, 0, number);
+        self.eqs.post_work_queue(kind, 0, number);
+    }
+
+    fn page_fault(&self, qp: u32, fault: PageFault) -> bool {
+        self.faults.tell(&self.eqs, qp, &fault)
     }
 }
 
@@ -97,13 +107,15 @@ impl ConnectX {
         let reports = Arc::new(Reports::default());
         let bus: Arc<dyn Bus> = Arc::new(WatchedBus { bus, reports: reports.clone() });
         let eqs = Arc::new(Eqs::new(bus.clone(), reports.clone()));
-        hca.set_event_sink(Arc::new(Events(eqs.clone())));
+        let faults = Arc::new(Faults::default());
+        let events = Events { eqs: eqs.clone(), faults: faults.clone() };
+        hca.set_event_sink(Arc::new(events));
         let port = Port::new(hca.attr().node_guid, hca.slot());
         let commands = Commands::new(hca.attr());
         // Keys that are not in use are in it; a device that is lost has none in use.
         let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
         let objects = Objects::default();
-        let shared = Arc::new(Shared { hca, bus, eqs, objects, port, reports, no_pd });
+        let shared = Arc::new(Shared { hca, bus, eqs, objects, faults, port, reports, no_pd });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),
@@ -149,6 +161,7 @@ impl ConnectX {
         self.shared.eqs.clear();
         self.shared.objects.clear(&self.shared.hca);
         self.shared.reports.clear();
+        self.shared.faults.clear();
         *commands = Commands::new(self.shared.hca.attr());
     }
 

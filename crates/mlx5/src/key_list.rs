@@ -10,6 +10,8 @@ use hca::{KeyPart, KeyParts};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use umem::AccessError;
 
+/// The key without memory: an access to a part of it is a page fault of the key above (`null_mkey`).
+pub(crate) const NULL_KEY: u32 = 0xff00_0000;
 /// Bytes of an entry.
 pub(crate) const ENTRY_LEN: u64 = 16;
 
@@ -141,6 +143,9 @@ impl State {
 impl KeyParts for KeyList {
     fn part(&self, offset: u64) -> Result<KeyPart, AccessError> {
         let (part, within) = self.read().find(offset).ok_or(AccessError::OutOfRange)?;
+        if part.lkey == NULL_KEY {
+            return Err(AccessError::NotPresent { key: NULL_KEY, len: 1, addr: offset });
+        }
         let addr = part.addr.checked_add(within).ok_or(AccessError::OutOfRange)?;
         Ok(KeyPart { lkey: part.lkey, addr, len: part.len - within })
     }

@@ -30,6 +30,7 @@ mod modify_cq;
 mod multicast;
 mod objects;
 mod opcode;
+mod page_fault;
 mod pages;
 mod pci;
 mod port;

@@ -15,13 +15,15 @@ use pcie::Route;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use umem::{DmaSpace, Segment, Umem};
 
-/// Most entries of a list: of pages of 4 KiB, 4 GiB.
-const MAX_ENTRIES: u64 = 1 << 20;
+/// Most entries of a list: of pages of 4 KiB, 16 GiB, as a driver has below an implicit key on machines of 56-bit addresses.
+const MAX_ENTRIES: u64 = 1 << 22;
 /// Bytes of a context.
 pub(crate) const CONTEXT_LEN: usize = 64;
 /// Where `create_mkey_in` has it, and where the translation follows.
 const CONTEXT: std::ops::Range<usize> = 16..16 + CONTEXT_LEN;
 const LIST: usize = 0x110;
+/// In `create_mkey_in`: the entries of the list say whether pages are there.
+const PAGING: Field = Field::new(0x60, 1);
 /// Units of 16 bytes that follow in the command.
 const OCTOWORDS: Field = Field::new(0x300, 32);
 
@@ -45,7 +47,9 @@ const LEN: Field = Field::new(0xc0, 64);
 const TARGET_DEVICE: Field = Field::new(0x180, 16);
 /// Units of 16 bytes that the key's list may have; of a crossing key its target.
 const CAPACITY: Field = Field::new(0x1a0, 32);
-const LOG_PAGE_SIZE: Field = Field::new(0x1db, 5);
+const LOG_PAGE_SIZE: Field = Field::new(0x1da, 6);
+const LOG_PAGE_SIZE_HIGH: Field = Field::new(0x1da, 1);
+const LOG_PAGE_SIZE_LOW: Field = Field::new(0x1db, 5);
 
 /// How a key finds its memory (`MLX5_MKC_ACCESS_MODE_*`).
 mod mode {
@@ -60,9 +64,10 @@ mod mode {
 const ANY_QP: u32 = 0xff_ffff;
 
 /// Fields that a request may change, by the bit of its mask (`MLX5_MKEY_MASK_*`).
-const CHANGEABLE: [(u64, &[Field]); 12] = [
+const CHANGEABLE: [(u64, &[Field]); 13] = [
     (1 << 0, &[LEN, LENGTH_64]),
-    (1 << 1, &[LOG_PAGE_SIZE]),
+    (1 << 1, &[LOG_PAGE_SIZE_LOW]),
+    (1 << 42, &[LOG_PAGE_SIZE_HIGH]),
     (1 << 6, &[START]),
     (1 << 7, &[PD]),
     (1 << 8, &[REMOTE_INVALIDATE]),
@@ -157,6 +162,13 @@ impl Behind {
         }
     }
 
+    /// The key is called `key` from now on.
+    fn name(&self, key: u32) {
+        if let Behind::Memory(memory, _) = self {
+            memory.name(key);
+        }
+    }
+
     fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Beyond> {
         match self {
             Behind::Memory(memory, _) => memory.store(first, bytes, checked),
@@ -224,10 +236,11 @@ impl KeyObject {
         let bytes = usize::try_from(octowords * 16).unwrap_or(usize::MAX);
         let list = input.get(LIST..).unwrap_or_default();
         let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
-        behind.store(0, list, false).map_err(|_| Status::BadParameter)?;
+        behind.store(0, list, PAGING.is_set(input)).map_err(|_| Status::BadParameter)?;
         let mkey = mkey(&behind, &context, pd)?;
         let umem = mkey.umem.clone();
         let key = shared.hca.keys().insert_tagged(TAG.get(&context) as u8, mkey)?;
+        behind.name(key);
         Ok(KeyObject { behind, state: Mutex::new(State { context, key, umem }) })
     }
 
@@ -272,6 +285,7 @@ impl KeyObject {
         let umem = new.umem.clone();
         let tag = TAG.get(&context) as u8;
         let (key, old) = shared.hca.keys().replace_tagged(state.key, tag, new)?;
+        self.behind.name(key);
         *state = State { context, key, umem };
         drop(state);
         old.umem.revoke();
@@ -303,7 +317,9 @@ fn mkey(behind: &Behind, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
         (false, false) => LEN.get(context),
     };
     let shift = LOG_PAGE_SIZE.get32(context);
-    if !free && (behind.is_even() && shift < 12 || !behind.holds(start, len, shift)) {
+    // A key of all addresses ends where its list does.
+    let fits = len == u64::MAX || behind.holds(start, len, shift);
+    if !free && (behind.is_even() && shift < 12 || !fits) {
         return Err(Status::BadParameter);
     }
     behind.place(start, shift.max(12), pd);

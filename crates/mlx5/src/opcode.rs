@@ -15,6 +15,7 @@ pub(crate) const SET_DRIVER_VERSION: u16 = 0x10d;
 pub(crate) const CREATE_MKEY: u16 = 0x200;
 pub(crate) const DESTROY_MKEY: u16 = 0x202;
 pub(crate) const QUERY_SPECIAL_CONTEXTS: u16 = 0x203;
+pub(crate) const PAGE_FAULT_RESUME: u16 = 0x204;
 pub(crate) const CREATE_EQ: u16 = 0x301;
 pub(crate) const DESTROY_EQ: u16 = 0x302;
 pub(crate) const CREATE_CQ: u16 = 0x400;

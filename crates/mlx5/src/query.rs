@@ -4,6 +4,7 @@ use crate::bits::{Field, put};
 use crate::caps::OWN_DEVICE;
 use crate::data_direct;
 use crate::function::{Shared, VENDOR};
+use crate::key_list::NULL_KEY;
 use crate::modify::state_number;
 use crate::opcode::{Answer, Status};
 use crate::qp::{self, Purpose};
@@ -21,6 +22,14 @@ pub(crate) fn issi(current: u64) -> Answer {
 
 /// What the board is called.
 const BOARD: &[u8; 16] = b"PDM0000000001\0\0\0";
+
+/// `QUERY_SPECIAL_CONTEXTS`: reserved keys.
+pub(crate) fn special_contexts() -> Answer {
+    const NULL: usize = 8;
+    let mut answer = vec![0; 24];
+    put(&mut answer, NULL, &NULL_KEY.to_be_bytes());
+    Ok(answer)
+}
 
 /// `QUERY_ADAPTER`.
 pub(crate) fn adapter() -> Answer {

@@ -9,7 +9,7 @@ pub(crate) struct Sparse<T> {
     absent: T,
 }
 
-impl<T: Copy> Sparse<T> {
+impl<T: Copy + PartialEq> Sparse<T> {
     /// An empty list.
     pub(crate) fn new(absent: T) -> Sparse<T> {
         Sparse { chunks: Vec::new(), absent }
@@ -22,6 +22,9 @@ impl<T: Copy> Sparse<T> {
 
     /// The caller bounds `index`: the list of chunks reaches up to it.
     pub(crate) fn set(&mut self, index: u64, entry: T) {
+        if entry == self.absent && self.get(index) == entry {
+            return;
+        }
         let index = index as usize;
         if self.chunks.len() <= index / CHUNK {
             self.chunks.resize_with(index / CHUNK + 1, || None);

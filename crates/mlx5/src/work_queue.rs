@@ -32,6 +32,9 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     };
     if pair.queues.purpose == Purpose::MemoryKeys {
         *pair.state.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        if to == QpState::Reset {
+            pair.queues.reset();
+        }
         return done();
     }
     if let Some(number) = modify::counter_set(opcode, input) {
@@ -46,10 +49,14 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     pair.back.modify(&attr, mask)?;
     match to {
         QpState::Reset => {
+            shared.faults.forget(qpn);
             pair.queues.reset();
             pair.waiting.clear();
         }
-        QpState::Err => pair.waiting.clear(),
+        QpState::Err => {
+            shared.faults.forget(qpn);
+            pair.waiting.clear();
+        }
         _ => {
             let fields = modify::remembered(opcode, pair.queues.purpose.service(), input);
             pair.queues.remember(&fields, input);

@@ -4,4 +4,5 @@ mod data_direct;
 mod driver;
 mod hostile;
 mod keys;
+mod page_faults;
 mod support;

@@ -13,18 +13,54 @@ const LOG_CQ: u32 = 6;
 const LOG_QUEUE: u32 = 4;
 const RQ_STRIDE: u64 = 64;
 
-/// An event queue for commands, page requests and all else, of 64 entries.
+/// Type of page faults among events.
+pub const PAGE_FAULT: u8 = 0xc;
+
+/// An event queue for commands, page requests and all else but page faults, of 64 entries.
 pub fn eq(driver: &mut Driver, vector: u16) -> (u32, u64) {
+    let queue = eq_for(driver, !(1 << PAGE_FAULT), 6, vector);
+    (queue.number, queue.page)
+}
+
+/// An event queue for the types in `mask`, of 2^`log_size` entries.
+pub fn eq_for(driver: &mut Driver, mask: u64, log_size: u32, vector: u16) -> Eq {
     let page = driver.page();
-    for entry in 0..64 {
+    for entry in 0..1 << log_size {
         driver.poke(page + entry * 64 + 63, &[1]);
     }
     let mut input = vec![0; 0x110 + 8];
-    field(&mut input, 0x80 + 0x63, 5, 6);
+    field(&mut input, 0x80 + 0x63, 5, log_size.into());
     field(&mut input, 0x80 + 0xb4, 12, vector.into());
-    field(&mut input, 0x2c0, 64, u64::MAX);
+    field(&mut input, 0x2c0, 64, mask);
     field(&mut input, 0x880, 64, page);
-    (driver.create(CREATE_EQ, input), page)
+    Eq { number: driver.create(CREATE_EQ, input), page, log_size, consumed: 0 }
+}
+
+/// An event queue and where the driver is in it.
+pub struct Eq {
+    pub number: u32,
+    page: u64,
+    log_size: u32,
+    consumed: u32,
+}
+
+impl Eq {
+    /// The next entry, if it is there; the device learns later that it was read.
+    pub fn poll(&mut self, driver: &Driver) -> Option<Vec<u8>> {
+        let index = u64::from(self.consumed & ((1 << self.log_size) - 1));
+        let entry = driver.peek(self.page + index * 64, 64);
+        let owner = (self.consumed >> self.log_size & 1) as u8;
+        if entry[63] & 1 != owner {
+            return None;
+        }
+        self.consumed += 1;
+        Some(entry)
+    }
+
+    /// The device may use the room of what was read.
+    pub fn update(&self, driver: &Driver) {
+        driver.arm_eq(self.number, self.consumed);
+    }
 }
 
 /// A completion queue and where the driver is in it.
