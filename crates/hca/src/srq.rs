@@ -8,7 +8,6 @@ use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
 use crate::slots::{Fifo, QueueMemory, SlotLost};
 use crate::tm::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
-use crate::transport::blank;
 use crate::transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
 use crate::types::{Completion, EventType, RecvWr};
 use crate::xrc::{Xrcd, XrcdId};
@@ -207,7 +206,7 @@ impl Srq {
         let Applied { handle, opcode, status, flags } = tags.apply(wr)?;
         if signaled {
             // Under the lock: the buffer's own completion comes later.
-            self.received(Completion { flags, ..blank(wr_id, status, opcode, 0) });
+            self.received(Completion { flags, ..Completion::new(wr_id, status, opcode, 0) });
         }
         Ok(handle)
     }

@@ -462,6 +462,28 @@ pub struct Completion {
     pub tm: TmInfo,
 }
 
+impl Completion {
+    /// A completion with nothing but who and what.
+    pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            vendor_err: 0,
+            byte_len: 0,
+            imm_or_key: 0,
+            qp_num,
+            src_qp: 0,
+            src_ip: None,
+            flags: WcFlags::empty(),
+            sl: 0,
+            timestamp_ns: 0,
+            solicited: false,
+            tm: TmInfo::default(),
+        }
+    }
+}
+
 /// A global identifier: on RoCEv2 an IPv6 address or a mapped IPv4 address.
 pub type Gid = [u8; 16];
 

@@ -6,9 +6,8 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::{Belonging, Pd};
-use crate::tm::TmInfo;
 use crate::transport::executor::{Inbox, Landed, Landing};
-use crate::types::{Completion, EventType, RecvWr, WcFlags, WcOpcode, WcStatus};
+use crate::types::{Completion, EventType, RecvWr, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -166,20 +165,10 @@ impl Wq {
     fn complete(&self, landing: &Landing, status: WcStatus) {
         let success = status == WcStatus::Success;
         self.init.cq.push(Completion {
-            wr_id: landing.wr_id(),
-            status,
-            opcode: WcOpcode::Recv,
-            vendor_err: 0,
             byte_len: if success { landing.filled() as u32 } else { 0 },
-            imm_or_key: 0,
-            qp_num: self.number,
-            src_qp: 0,
-            src_ip: None,
-            flags: WcFlags::empty(),
-            sl: 0,
-            tm: TmInfo::default(),
             timestamp_ns: self.device.upgrade().map_or(0, |device| device.now_ns()),
             solicited: !success,
+            ..Completion::new(landing.wr_id(), status, WcOpcode::Recv, self.number)
         });
     }
 

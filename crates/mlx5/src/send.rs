@@ -8,10 +8,9 @@ use crate::report::Act;
 use crate::request::RequestId;
 use crate::umr;
 use crate::wqe::{self, Control, Malformed};
-use hca::tm::TmInfo;
 use hca::{
     AttrMask, Completion, CompletionSink, Datagram, Error, Payload, QpAttr, QpState, SendOp,
-    SendWr, SgList, WcFlags, WcOpcode, WcStatus,
+    SendWr, SgList, WcOpcode, WcStatus,
 };
 use std::sync::PoisonError;
 
@@ -136,20 +135,8 @@ fn fail(pair: &QpPair, id: RequestId) {
 fn complete(pair: &QpPair, id: RequestId, status: WcStatus) {
     let Some(cq) = &pair.send_cq else { return };
     let completion = Completion {
-        wr_id: id.wr_id(),
-        status,
-        opcode: WcOpcode::Send,
-        vendor_err: 0,
-        byte_len: 0,
-        imm_or_key: 0,
-        qp_num: pair.back.number(),
-        src_qp: 0,
-        src_ip: None,
-        flags: WcFlags::empty(),
-        sl: 0,
-        timestamp_ns: 0,
         solicited: status != WcStatus::Success,
-        tm: TmInfo::default(),
+        ..Completion::new(id.wr_id(), status, WcOpcode::Send, pair.back.number())
     };
     cq.completed(completion);
 }

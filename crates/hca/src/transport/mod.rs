@@ -26,7 +26,6 @@ mod window;
 pub use executor::SharedQueue;
 pub use paging::{FaultSide, FaultedWork, Missing, PageFault};
 pub use qp::{Init, Transport};
-pub(crate) use responder::blank;
 
 pub use crate::counters::{Count, Counter};
 use crate::key::{KeyTable, PdId};

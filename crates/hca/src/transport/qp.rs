@@ -4,7 +4,7 @@ use super::executor::{Inbox, MAX_MESSAGE, SharedQueue, total_length};
 use super::paging::Faults;
 use super::raw::{MAX_FRAME, check_frame};
 use super::requester::{PKEY, Requester, service};
-use super::responder::{Responder, abandon, blank};
+use super::responder::{Responder, abandon};
 use super::send::{Wqe, vendor};
 use super::state::reset_attr;
 use super::timing::ack_wait;
@@ -436,7 +436,12 @@ impl Transport {
             cx.counters.count(Counter::CqeFlushErr, 1);
             let done = Completion {
                 solicited: true,
-                ..blank(landing.wr_id(), WcStatus::WrFlushErr, landing.label().opcode, self.qpn)
+                ..Completion::new(
+                    landing.wr_id(),
+                    WcStatus::WrFlushErr,
+                    landing.label().opcode,
+                    self.qpn,
+                )
             };
             landing.tell(done, cx.sink);
         }

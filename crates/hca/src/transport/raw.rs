@@ -3,7 +3,6 @@
 //! Sending is that of any unreliable service, receiving that of datagrams without a network header.
 
 use super::qp::Transport;
-use super::responder::blank;
 use super::{Counter, Cx};
 use crate::error::{Error, Result};
 use crate::types::*;
@@ -34,7 +33,7 @@ impl Transport {
         let Some(landing) = self.land(&[frame], cx) else { return };
         cx.sink.received(Completion {
             byte_len: landing.filled() as u32,
-            ..blank(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
+            ..Completion::new(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
         });
     }
 }

@@ -7,7 +7,7 @@ use super::response::{Answer, ReadAnswer, Response};
 use super::{Counter, Cx, Rx, XrcReceive};
 use crate::key::{KeyError, KeyTable};
 use crate::sabotage::{self, Sabotage};
-use crate::tm::{Fetch, Label, TmInfo};
+use crate::tm::{Fetch, Label};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -591,7 +591,7 @@ impl Transport {
         cx.counters.count(Counter::RespCqeError, 1);
         let done = Completion {
             solicited: true,
-            ..blank(landing.wr_id(), status, landing.label().opcode, self.qpn)
+            ..Completion::new(landing.wr_id(), status, landing.label().opcode, self.qpn)
         };
         landing.tell(done, cx.sink);
     }
@@ -617,28 +617,8 @@ impl Transport {
             // RC and UC report the connected peer.
             src_qp: self.attr.dest_qp_num,
             solicited: rx.headers.bth.solicited,
-            ..blank(wr_id, status, opcode, self.qpn)
+            ..Completion::new(wr_id, status, opcode, self.qpn)
         }
-    }
-}
-
-/// A completion with nothing but who and what.
-pub(crate) fn blank(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Completion {
-    Completion {
-        wr_id,
-        status,
-        opcode,
-        vendor_err: 0,
-        byte_len: 0,
-        imm_or_key: 0,
-        qp_num,
-        src_qp: 0,
-        src_ip: None,
-        flags: WcFlags::empty(),
-        sl: 0,
-        timestamp_ns: 0,
-        solicited: false,
-        tm: TmInfo::default(),
     }
 }
 

@@ -7,7 +7,6 @@ use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::signature::memory::Alarm;
 use crate::slots::{SendSlot, SlotLost};
-use crate::tm::TmInfo;
 use crate::types::*;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -354,20 +353,10 @@ impl Wqe {
             SendOp::Flush(_) => WcOpcode::Flush,
         };
         Completion {
-            wr_id: self.wr.wr_id,
-            status,
-            opcode,
             vendor_err,
             byte_len: if status == WcStatus::Success { self.length } else { 0 },
-            imm_or_key: 0,
-            qp_num,
-            src_qp: 0,
-            src_ip: None,
-            flags: WcFlags::empty(),
-            sl: 0,
-            timestamp_ns: 0,
             solicited: status != WcStatus::Success,
-            tm: TmInfo::default(),
+            ..Completion::new(self.wr.wr_id, status, opcode, qp_num)
         }
     }
 

@@ -3,7 +3,6 @@
 use super::executor::{Landed, Landing};
 use super::paging::{FaultSide, Met};
 use super::qp::Transport;
-use super::responder::blank;
 use super::{Counter, Cx, Rx};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
@@ -42,7 +41,7 @@ impl Transport {
             flags: WcFlags::GRH | with_imm,
             sl: if rx.src.is_ipv4() { SL_IPV4 } else { SL_IPV6 },
             solicited: headers.bth.solicited,
-            ..blank(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
+            ..Completion::new(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)
         });
     }
 
