@@ -54,6 +54,24 @@ pub struct QpInit {
 }
 
 impl QpInit {
+    /// Nothing but the type: no queues, and no room in any.
+    pub fn new(qp_type: QpType) -> QpInit {
+        QpInit {
+            qp_type,
+            send_cq: None,
+            recv_cq: None,
+            xrcd: None,
+            srq: None,
+            receives: None,
+            custom: None,
+            general_services: false,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+            memory: None,
+            rss: None,
+        }
+    }
+
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         self.send_cq.iter().chain(&self.recv_cq)
     }
@@ -705,18 +723,11 @@ mod tests {
         let cq = device.create_cq(max_send_wr, None).unwrap();
         let cap = QpCap { max_send_wr, max_inline_data: 1024, ..QpCap::default() };
         let init = QpInit {
-            qp_type,
             send_cq: Some(cq.clone()),
             recv_cq: Some(cq),
-            xrcd: None,
-            srq: None,
-            receives: None,
-            custom: None,
-            general_services: false,
             cap,
             sq_sig_all: true,
-            memory: None,
-            rss: None,
+            ..QpInit::new(qp_type)
         };
         let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
         let gids = device.gids(1).unwrap();

@@ -53,18 +53,11 @@ impl End {
             max_inline_data: 64,
         };
         let init = QpInit {
-            qp_type,
             send_cq: Some(cq.clone()),
             recv_cq: Some(cq.clone()),
-            xrcd: None,
-            srq: None,
-            receives: None,
-            custom: None,
-            general_services: false,
             cap,
             sq_sig_all: true,
-            memory: None,
-            rss: None,
+            ..QpInit::new(qp_type)
         };
         let qp = device.create_qp(&pd, init).unwrap();
         let buffer = vec![0; 4 << 20];

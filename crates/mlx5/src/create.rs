@@ -150,7 +150,6 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let own = queues.receives == Receives::Own && !xrc;
     let waiting = Arc::new(Waiting::new(shared, pd.id()));
     let init = QpInit {
-        qp_type: service,
         send_cq: send_cq.as_ref().map(|cq| cq.back.clone()),
         recv_cq: recv_cq.map(|cq| cq.back),
         xrcd,
@@ -159,11 +158,8 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         custom: Some(waiting.clone()),
         general_services: queues.purpose == Purpose::GeneralServices,
         cap,
-        sq_sig_all: false,
-        memory: None,
-        rss: None,
+        ..QpInit::new(service)
     };
-    shared.hca.check_qp(&init)?;
     let back = shared.hca.create_qp(&pd, init)?;
     let qpn = back.number();
     let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), waiting);

@@ -168,18 +168,9 @@ unsafe fn parts(
         Ok(Some(cq.hca().clone()))
     };
     let mut parts = hca::QpInit {
-        qp_type,
-        send_cq: None,
-        recv_cq: None,
-        xrcd: None,
-        srq: None,
-        receives: None,
-        custom: None,
-        general_services: false,
         cap: with_room_inline(cap_from_c(&init.cap)),
         sq_sig_all: init.sq_sig_all != 0,
-        memory: None,
-        rss: None,
+        ..hca::QpInit::new(qp_type)
     };
     if qp_type == QpType::XrcRecv {
         // SAFETY: the caller's promise.
@@ -377,20 +368,8 @@ unsafe fn create_rss(context: &Context, init: &ibv_qp_init_attr_ex) -> Res<*mut 
     if hash.is_empty() && table.len() > 1 {
         return Err(INVALID);
     }
-    let parts = hca::QpInit {
-        qp_type: QpType::RawPacket,
-        send_cq: None,
-        recv_cq: None,
-        xrcd: None,
-        srq: None,
-        receives: None,
-        custom: None,
-        general_services: false,
-        cap: hca::QpCap::default(),
-        sq_sig_all: false,
-        memory: None,
-        rss: Some(hca::Rss { table, hash }),
-    };
+    let rss = Some(hca::Rss { table, hash });
+    let parts = hca::QpInit { rss, ..hca::QpInit::new(QpType::RawPacket) };
     let hca = context.device().create_qp(domain.hca()?, parts)?;
     // SAFETY: all-zero is a valid value, as above.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
