@@ -65,34 +65,27 @@ impl Cq {
         notify: Option<Arc<dyn CqNotify>>,
         memory: Option<QueueMemory>,
     ) -> Arc<Cq> {
-        Arc::new_cyclic(|this| Cq {
-            device: Arc::downgrade(device),
-            notify,
-            sink: None,
-            ring: Mutex::new(Ring {
-                completions: Fifo::of_cq(cqe, memory),
-                cqe,
-                armed: Armed::No,
-                why: OVERRUN,
-            }),
-            failed: AtomicBool::new(false),
-            users: AtomicU32::new(0),
-            this: this.clone(),
-        })
+        Cq::with(device, notify, None, Fifo::of_cq(cqe, memory), cqe)
     }
 
     /// A queue that keeps nothing: `sink` takes each completion.
     pub(crate) fn handing_over(device: &Arc<Device>, sink: Arc<dyn CompletionSink>) -> Arc<Cq> {
+        Cq::with(device, None, Some(sink), Fifo::default(), 0)
+    }
+
+    fn with(
+        device: &Arc<Device>,
+        notify: Option<Arc<dyn CqNotify>>,
+        sink: Option<Arc<dyn CompletionSink>>,
+        completions: Fifo<Completion>,
+        cqe: u32,
+    ) -> Arc<Cq> {
+        let ring = Ring { completions, cqe, armed: Armed::No, why: OVERRUN };
         Arc::new_cyclic(|this| Cq {
             device: Arc::downgrade(device),
-            notify: None,
-            sink: Some(sink),
-            ring: Mutex::new(Ring {
-                completions: Fifo::default(),
-                cqe: 0,
-                armed: Armed::No,
-                why: OVERRUN,
-            }),
+            notify,
+            sink,
+            ring: Mutex::new(ring),
             failed: AtomicBool::new(false),
             users: AtomicU32::new(0),
             this: this.clone(),
