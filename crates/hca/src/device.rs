@@ -462,12 +462,13 @@ impl Device {
     }
 
     /// The same, to be kept.
-    pub(crate) fn translation_cache(&self) -> Option<&Arc<TranslationCache>> {
-        self.ats.as_ref()
-    }
-
     pub(crate) fn shared_directory(&self) -> Arc<Directory> {
         self.directory.clone()
+    }
+
+    /// Translations of memory that moves; only where ATS is on.
+    pub(crate) fn translation_cache(&self) -> Option<&Arc<TranslationCache>> {
+        self.ats.as_ref()
     }
 
     /// Bytes that may be under way to one peer: what a socket buffer like ours takes.
