@@ -188,6 +188,16 @@ pub(crate) enum Span {
     Whole,
 }
 
+impl Span {
+    /// Address and length, unless it is all.
+    pub(crate) fn part(self) -> Option<(u64, u64)> {
+        match self {
+            Span::Local(va, len) | Span::Wire(va, len) => Some((va, len)),
+            Span::Whole => None,
+        }
+    }
+}
+
 /// One part of a key that an access falls into.
 struct Part {
     lkey: u32,

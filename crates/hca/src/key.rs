@@ -441,8 +441,7 @@ impl KeyTable {
     }
 
     /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. Memory windows
-    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then. What a key with
-    /// block signatures gives is as long as what passes on the wire.
+    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then.
     pub fn resolve(
         &self,
         pd: PdId,
@@ -451,65 +450,29 @@ impl KeyTable {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        let table = self.read();
-        match table.find(key) {
-            Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
-            Some(Entry::Crossing(crossing)) => {
-                table.resolve_crossing(crossing, pd, va, len, access)
-            }
-            Some(Entry::Indirect(indirect)) => {
-                table.resolve_indirect(indirect, pd, Span::Local(va, len), access)
-            }
-            _ => Err(KeyError::Unknown),
-        }
+        self.read().resolve(pd, key, Span::Local(va, len), access)
     }
 
     /// Checks an access by the peer of QP `qpn`: the key may also be that of a memory window.
     pub fn resolve_remote(
         &self,
-        (pd, qpn): (PdId, u32),
+        who: (PdId, u32),
         key: u32,
         va: u64,
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        let table = self.read();
-        match table.find(key) {
-            Some(Entry::Region { mkey, .. }) if !mkey.is_open_to(qpn) => Err(KeyError::NotBound),
-            Some(Entry::Region { mkey, .. }) => mkey.resolve(pd, va, len, access),
-            Some(Entry::Window(window)) => window.resolve(pd, qpn, va, len, access),
-            Some(Entry::Crossing(crossing)) => {
-                table.resolve_crossing(crossing, pd, va, len, access)
-            }
-            Some(Entry::Indirect(indirect)) => {
-                table.resolve_indirect(indirect, pd, Span::Wire(va, len), access)
-            }
-            // Keys of the driver's own domain: no queue pair is in it.
-            Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
-            None => Err(KeyError::Unknown),
-        }
+        self.read().resolve_remote(who, key, Span::Wire(va, len), access)
     }
 
     /// Checks an access by the peer of QP `qpn` to all that `key` stands for.
     pub fn resolve_whole(
         &self,
-        (pd, qpn): (PdId, u32),
+        who: (PdId, u32),
         key: u32,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        let table = self.read();
-        match table.find(key) {
-            Some(Entry::Region { mkey, .. }) => {
-                mkey.resolve(pd, mkey.iova, mkey.umem.len(), access)
-            }
-            Some(Entry::Window(window)) => window.resolve_whole(pd, qpn, access),
-            Some(Entry::Crossing(crossing)) => table.resolve_whole_crossing(crossing, pd, access),
-            Some(Entry::Indirect(indirect)) => {
-                table.resolve_indirect(indirect, pd, Span::Whole, access)
-            }
-            Some(Entry::Physical(_) | Entry::Ksm(_)) => Err(KeyError::ForeignPd),
-            None => Err(KeyError::Unknown),
-        }
+        self.read().resolve_remote(who, key, Span::Whole, access)
     }
 }
 
@@ -556,6 +519,50 @@ impl Slots {
             slot.entry.as_ref()
         } else {
             None
+        }
+    }
+
+    /// Checks an access to what has a local key: a registration, or a key over parts of some.
+    fn resolve(
+        &self,
+        pd: PdId,
+        key: u32,
+        span: Span,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        match self.find(key) {
+            Some(Entry::Region { mkey, .. }) => {
+                let (va, len) = span.part().unwrap_or((mkey.iova, mkey.umem.len()));
+                mkey.resolve(pd, va, len, access)
+            }
+            Some(Entry::Crossing(crossing)) => match span.part() {
+                Some((va, len)) => self.resolve_crossing(crossing, pd, va, len, access),
+                None => self.resolve_whole_crossing(crossing, pd, access),
+            },
+            Some(Entry::Indirect(indirect)) => self.resolve_indirect(indirect, pd, span, access),
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
+    /// Checks an access by the peer of QP `qpn`.
+    fn resolve_remote(
+        &self,
+        (pd, qpn): (PdId, u32),
+        key: u32,
+        span: Span,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        match (self.find(key), span.part()) {
+            (Some(Entry::Region { mkey, .. }), _) if !mkey.is_open_to(qpn) => {
+                Err(KeyError::NotBound)
+            }
+            (Some(Entry::Window(window)), Some((va, len))) => {
+                window.resolve(pd, qpn, va, len, access)
+            }
+            (Some(Entry::Window(window)), None) => window.resolve_whole(pd, qpn, access),
+            // Keys of the driver's own domain: no queue pair is in it.
+            (Some(Entry::Physical(_) | Entry::Ksm(_)), _) => Err(KeyError::ForeignPd),
+            _ => self.resolve(pd, key, span, access),
         }
     }
 
