@@ -11,7 +11,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
+use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots, check_rights};
 use crate::mkey_context::{MkeyContext, NO_QP};
 use crate::mr::Mr;
 use crate::pd::Pd;
@@ -243,7 +243,7 @@ impl Slots {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        check(crossing.pd == pd, crossing.access, access)?;
+        check_rights(crossing.pd == pd, crossing.access, access)?;
         let end = va.checked_add(len).ok_or(KeyError::Range)?;
         if end > crossing.len && !sabotage::on(Sabotage::SkipRangeCheck) {
             return Err(KeyError::Range);
@@ -281,18 +281,8 @@ impl Slots {
         let Some(Entry::Physical(physical)) = self.find(ksm.physical) else {
             return Err(KeyError::Unknown);
         };
-        check(physical.pd == ksm.pd, physical.access & ksm.access, access)?;
+        check_rights(physical.pd == ksm.pd, physical.access & ksm.access, access)?;
         let memory = ksm.memory.as_ref().ok_or(KeyError::Unknown)?;
         MemRef::within(memory, ksm.iova, va, len)
     }
-}
-
-fn check(same_pd: bool, granted: Access, wanted: Access) -> std::result::Result<(), KeyError> {
-    if !same_pd && !sabotage::on(Sabotage::SkipPdCheck) {
-        return Err(KeyError::ForeignPd);
-    }
-    if !granted.contains(wanted) && !sabotage::on(Sabotage::SkipKeyAccess) {
-        return Err(KeyError::Denied);
-    }
-    Ok(())
 }

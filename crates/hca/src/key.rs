@@ -476,6 +476,21 @@ impl KeyTable {
     }
 }
 
+/// Checks domain and rights of a key.
+pub(crate) fn check_rights(
+    same_pd: bool,
+    granted: Access,
+    wanted: Access,
+) -> std::result::Result<(), KeyError> {
+    if !same_pd && !sabotage::on(Sabotage::SkipPdCheck) {
+        return Err(KeyError::ForeignPd);
+    }
+    if !granted.contains(wanted) && !sabotage::on(Sabotage::SkipKeyAccess) {
+        return Err(KeyError::Denied);
+    }
+    Ok(())
+}
+
 /// Why a registration cannot go or change.
 const BOUND: Error = Error::Busy("memory windows are bound to the region");
 
@@ -497,12 +512,7 @@ impl Mkey {
         len: u64,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        if self.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
-            return Err(KeyError::ForeignPd);
-        }
-        if !self.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
-            return Err(KeyError::Denied);
-        }
+        check_rights(self.pd == pd, self.access, access)?;
         self.range(va, len)
     }
 
