@@ -369,12 +369,7 @@ impl KeyTable {
     /// # Errors
     /// [`Error::Busy`] while windows are bound to it, [`Error::Invalid`] when the key is gone.
     pub fn replace(&self, key: u32, new: Mkey) -> Result<Mkey> {
-        let mut table = self.write();
-        match table.find_mut(key) {
-            Some(Entry::Region { windows: 1.., .. }) => Err(BOUND),
-            Some(Entry::Region { mkey, .. }) => Ok(std::mem::replace(mkey, new)),
-            _ => Err(Error::Invalid("no such key")),
-        }
+        self.exchange(key, None, new)
     }
 
     /// The same, and the low 8 bits of the key become `tag`; the number that it has then.
@@ -382,11 +377,21 @@ impl KeyTable {
     /// # Errors
     /// As [`KeyTable::replace`].
     pub fn replace_tagged(&self, key: u32, tag: u8, new: Mkey) -> Result<(u32, Mkey)> {
-        let old = self.replace(key, new)?;
-        if let Some(slot) = self.write().slots.get_mut((key >> 8) as usize) {
+        let old = self.exchange(key, Some(tag), new)?;
+        Ok((key & !0xff | u32::from(tag), old))
+    }
+
+    fn exchange(&self, key: u32, tag: Option<u8>, new: Mkey) -> Result<Mkey> {
+        let mut table = self.write();
+        let old = match table.find_mut(key) {
+            Some(Entry::Region { windows: 1.., .. }) => return Err(BOUND),
+            Some(Entry::Region { mkey, .. }) => std::mem::replace(mkey, new),
+            _ => return Err(Error::Invalid("no such key")),
+        };
+        if let (Some(tag), Some(slot)) = (tag, table.slots.get_mut((key >> 8) as usize)) {
             slot.tag = tag;
         }
-        Ok((key & !0xff | u32::from(tag), old))
+        Ok(old)
     }
 
     /// Removes the key of a registration and revokes its memory; returns once no access through it is in progress. Windows
