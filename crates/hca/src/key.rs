@@ -60,8 +60,8 @@ pub struct MemRef {
 enum Memory {
     /// In one registration, from an offset on.
     One(Arc<Umem>, u64),
-    /// In several, from an offset on.
-    Many(Arc<[MemRef]>, u64),
+    /// In several, each with its place among them, from an offset on.
+    Many(Arc<[(u64, MemRef)]>, u64),
     /// Those of a key with signatures, from an address of the wire's on.
     Signed(Arc<SignedMemory>, u64),
 }
@@ -178,8 +178,14 @@ impl MemRef {
             Some(only) if pieces.is_empty() => only,
             last => {
                 pieces.extend(last);
-                let len = pieces.iter().map(MemRef::len).sum();
-                MemRef { memory: Memory::Many(pieces.into(), 0), len }
+                let mut len = 0;
+                let placed = pieces.into_iter().map(|piece| {
+                    let start = len;
+                    len += piece.len();
+                    (start, piece)
+                });
+                let pieces: Arc<[(u64, MemRef)]> = placed.collect();
+                MemRef { memory: Memory::Many(pieces, 0), len }
             }
         }
     }
@@ -227,23 +233,23 @@ impl MemRef {
 
 /// Calls `each` with the pieces that `len` bytes from `offset` on fall into, where in the piece, and which of the bytes.
 fn for_each(
-    pieces: &[MemRef],
+    pieces: &[(u64, MemRef)],
     offset: u64,
     len: usize,
     mut each: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> std::result::Result<(), AccessError>,
 ) -> std::result::Result<(), AccessError> {
-    let (mut skip, mut done) = (offset, 0);
-    for piece in pieces {
-        if skip >= piece.len() {
-            skip -= piece.len();
-            continue;
-        }
+    let first = pieces.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
+    let (mut at, mut done) = (offset, 0);
+    for (start, piece) in &pieces[first..] {
         if done == len {
             break;
         }
-        let here = usize::try_from(piece.len() - skip).unwrap_or(usize::MAX).min(len - done);
-        each(piece, skip, done..done + here)?;
-        (skip, done) = (0, done + here);
+        let room = piece.len().saturating_sub(at - start);
+        let here = usize::try_from(room).unwrap_or(usize::MAX).min(len - done);
+        if here > 0 {
+            each(piece, at - start, done..done + here)?;
+            (at, done) = (at + here as u64, done + here);
+        }
     }
     if done == len { Ok(()) } else { Err(AccessError::OutOfRange) }
 }
@@ -446,7 +452,8 @@ impl KeyTable {
     }
 
     /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. Memory windows
-    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then.
+    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then. What a key with
+    /// block signatures gives is as long as what passes on the wire.
     pub fn resolve(
         &self,
         pd: PdId,
@@ -591,5 +598,40 @@ impl Slots {
         let entry = self.slots.get_mut((key >> 8) as usize)?.entry.take()?;
         self.free.push_back(key >> 8);
         Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use umem::Segment;
+
+    #[test]
+    fn a_range_of_several_pieces_is_entered_where_it_is_asked_for() {
+        let bytes: Vec<u8> = (0..40).collect();
+        mm::guard::install();
+        let addr = bytes.as_ptr() as u64;
+        let segment = Segment {
+            space: umem::process_space(),
+            addr,
+            len: 40,
+            route: Arc::new(pcie::Route::local()),
+        };
+        let umem = Umem::from_segments(vec![segment], false);
+        // The second half comes first, an empty piece is between, and the first half is in two.
+        let parts = [(20, 20), (5, 0), (0, 8), (8, 12)];
+        let piece = |(va, len)| MemRef::within(&umem, 0, va, len).unwrap_or_else(|e| panic!("{e}"));
+        let whole = MemRef::of(parts.into_iter().map(piece).collect());
+        assert_eq!(whole.len(), 40);
+        let expected: Vec<u8> = (20..40).chain(0..20).collect();
+        for at in 0..40usize {
+            for end in at..=40 {
+                let mut found = vec![0; end - at];
+                whole.read(at as u64, &mut found).unwrap();
+                assert_eq!(found, expected[at..end], "{at}..{end}");
+            }
+        }
+        assert_eq!(whole.read(39, &mut [0; 2]), Err(AccessError::OutOfRange));
+        assert_eq!(whole.read(41, &mut []), Err(AccessError::OutOfRange));
     }
 }
