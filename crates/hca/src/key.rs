@@ -607,6 +607,18 @@ mod tests {
     use umem::Segment;
 
     #[test]
+    fn a_key_of_one_queue_pair_is_closed_to_others_whole_too() {
+        let (keys, pd, access) = (KeyTable::new(), PdId(1), Access::REMOTE_READ);
+        let memory = Umem::from_segments(Vec::new(), false);
+        let mkey = Mkey { qpn: Some(5), ..Mkey::new(pd, 0, access, memory) };
+        let key = keys.insert_tagged(7, mkey).unwrap();
+        let part = |qpn| keys.resolve_remote((pd, qpn), key, 0, 0, access).err();
+        let whole = |qpn| keys.resolve_whole((pd, qpn), key, access).err();
+        assert_eq!((part(5), whole(5)), (None, None));
+        assert_eq!((part(6), whole(6)), (Some(KeyError::NotBound), Some(KeyError::NotBound)));
+    }
+
+    #[test]
     fn a_range_of_several_pieces_is_entered_where_it_is_asked_for() {
         let bytes: Vec<u8> = (0..40).collect();
         mm::guard::install();
