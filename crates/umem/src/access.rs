@@ -64,10 +64,8 @@ impl<'a> Access<'a> {
         len: usize,
         write: bool,
     ) -> Result<(), AccessError> {
-        let start = self.translation.segments.first().and_then(|s| s.addr.checked_add(offset));
-        let start = start.ok_or(AccessError::OutOfRange)?;
-        let end = start.checked_add(len as u64).ok_or(AccessError::OutOfRange)?;
-        if inside.covers(&(start..end), write) { Ok(()) } else { Err(AccessError::Unmapped) }
+        let range = self.translation.mapped(offset, len as u64).ok_or(AccessError::OutOfRange)?;
+        if inside.covers(&range, write) { Ok(()) } else { Err(AccessError::Unmapped) }
     }
 
     /// Finds a range by the cache, and asks the owner of the memory for what is not there. `None` for what lies in too many
@@ -288,9 +286,7 @@ impl<'a> Access<'a> {
     #[inline]
     fn among_peers(&self, offset: u64, len: usize) -> Option<&mm::Inside<'a>> {
         let inside = self.inside.as_ref()?;
-        let start = self.translation.segments.first()?.addr.checked_add(offset)?;
-        let end = start.checked_add(len as u64)?;
-        inside.has_peers(&(start..end)).then_some(inside)
+        inside.has_peers(&self.translation.mapped(offset, len as u64)?).then_some(inside)
     }
 
     /// Calls `each(space, address, route, length)` for the pages of a checked on-demand range, in order, wherever they are.
@@ -301,20 +297,18 @@ impl<'a> Access<'a> {
         len: usize,
         mut each: impl FnMut(&dyn DmaSpace, u64, &pcie::Route, usize) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
-        let segment = self.translation.segments.first().ok_or(AccessError::OutOfRange)?;
-        let mut at = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
-        let mut left = len;
-        while left > 0 {
+        let range = self.translation.mapped(offset, len as u64).ok_or(AccessError::OutOfRange)?;
+        let mut at = range.start;
+        while at < range.end {
             let page_left = mm::page_size() - at % mm::page_size();
-            let piece = usize::try_from(page_left).map_or(left, |room| room.min(left));
+            let piece = page_left.min(range.end - at);
             let (addr, number) = match inside.peer(at) {
                 None => (at, 0),
                 Some((number, dma)) => (dma, number + 1),
             };
             let (space, route) = self.way_on_demand(number, false)?;
-            each(space, addr, route, piece)?;
-            at += piece as u64;
-            left -= piece;
+            each(space, addr, route, piece as usize)?;
+            at += piece;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::{Access, AccessError, AccessFlags, AtomicOp, Fold, RegError, Segment,
 use mm::{
     AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, Reach as Reaches, page_size,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Times that an access may find its pages taken away again before it is given up.
@@ -92,20 +93,24 @@ impl Umem {
         if end > self.len {
             return Err(AccessError::OutOfRange);
         }
-        match (&self.keep.mirror, self.segments().first()) {
-            (Some(mirror), Some(segment)) if len > 0 => mirror
-                .prefetch(&(segment.addr + offset..segment.addr + end), how)
-                .map_err(|_| AccessError::Unmapped),
+        match (&self.keep.mirror, self.mapped(offset, len)) {
+            (Some(mirror), Some(range)) if len > 0 => {
+                mirror.prefetch(&range, how).map_err(|_| AccessError::Unmapped)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The addresses of bytes of an on-demand registration.
+    fn mapped(&self, offset: u64, len: u64) -> Option<Range<u64>> {
+        self.translations.first()?.as_ref()?.mapped(offset, len)
     }
 
     /// Whether an access could be served without waiting for a change of mappings, or a move of pages, that is in progress. Only
     /// on-demand registrations ever are not; an access that fails is served.
     pub fn is_ready(&self, offset: u64, len: usize, write: bool) -> bool {
         let Some(mirror) = &self.keep.mirror else { return true };
-        let start = self.segments().first().and_then(|s| s.addr.checked_add(offset));
-        match start.and_then(|start| Some(start..start.checked_add(len as u64)?)) {
+        match self.mapped(offset, len as u64) {
             Some(range) if len > 0 => mirror.is_ready(&range, write),
             _ => true,
         }
@@ -192,13 +197,12 @@ impl Umem {
                 Err(AccessError::Fault) => true,
                 done => return done,
             };
-            let addr = self.segments().first().and_then(|s| s.addr.checked_add(reach.offset));
-            let addr = addr.ok_or(AccessError::OutOfRange)?;
-            let end = addr.checked_add(reach.len as u64).ok_or(AccessError::OutOfRange)?;
+            let range = self.mapped(reach.offset, reach.len as u64);
+            let range = range.ok_or(AccessError::OutOfRange)?;
             if gone {
-                mirror.found_gone(&(addr..end));
+                mirror.found_gone(&range);
             }
-            mirror.fault(&(addr..end), reach.ahead).map_err(|_| AccessError::Unmapped)?;
+            mirror.fault(&range, reach.ahead).map_err(|_| AccessError::Unmapped)?;
             outcome = go(&self.enter()?);
         }
         outcome

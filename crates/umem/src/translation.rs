@@ -1,6 +1,7 @@
 //! The segments of a registration, by offset.
 
 use crate::Segment;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Segments in order, and where each begins.
@@ -14,6 +15,13 @@ pub(crate) struct Translation {
 }
 
 impl Translation {
+    /// The addresses of `len` bytes from `offset` on, of memory in one segment.
+    #[inline]
+    pub(crate) fn mapped(&self, offset: u64, len: u64) -> Option<Range<u64>> {
+        let start = self.segments.first()?.addr.checked_add(offset)?;
+        Some(start..start.checked_add(len)?)
+    }
+
     /// Empty segments, and those beyond a total of 2^64 - 1 bytes, are left out.
     pub(crate) fn new(mut segments: Vec<Segment>) -> Translation {
         segments.retain(|s| s.len > 0);
