@@ -184,24 +184,35 @@ impl<'a> Access<'a> {
     ) -> Result<(), AccessError> {
         let len = dst.len();
         let mut rest = dst;
-        let mut read = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, len: usize| {
+        self.walk(plan, offset, len, |space, addr, route, len| {
             let (piece, tail) = std::mem::take(&mut rest).split_at_mut(len);
             rest = tail;
             space.read(addr, piece)?;
             route.count_read(len as u64);
             Ok(())
-        };
+        })
+    }
+
+    /// Calls `each(space, address, route, length)` for the parts that a planned range lies in, in order.
+    #[inline]
+    fn walk(
+        &self,
+        plan: Option<Pieces>,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(&dyn DmaSpace, u64, &pcie::Route, usize) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         if let Some(pieces) = plan {
-            return self.each_piece(&pieces, read);
+            return self.each_piece(&pieces, each);
         }
         if let Some(inside) = self.among_peers(offset, len) {
-            return self.pages(inside, offset, len, read);
+            return self.pages(inside, offset, len, each);
         }
         if let [segment] = &*self.translation.segments {
             let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
-            return read(&*segment.space, addr, &segment.route, len);
+            return each(&*segment.space, addr, &segment.route, len);
         }
-        self.pieces(offset, len, read)
+        self.pieces(offset, len, each)
     }
 
     /// As [`read`](Access::read); folds the bytes into `fold` on the way where they lie in one piece.
@@ -237,24 +248,13 @@ impl<'a> Access<'a> {
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         let plan = self.plan(offset, src.len(), true)?;
         let mut rest = src;
-        let mut write = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, len: usize| {
+        self.walk(plan, offset, src.len(), |space, addr, route, len| {
             let (piece, tail) = rest.split_at(len);
             rest = tail;
             space.write(addr, piece)?;
             route.count_written(len as u64);
             Ok(())
-        };
-        if let Some(pieces) = plan {
-            return self.each_piece(&pieces, write);
-        }
-        if let Some(inside) = self.among_peers(offset, src.len()) {
-            return self.pages(inside, offset, src.len(), write);
-        }
-        if let [segment] = &*self.translation.segments {
-            let addr = segment.addr.checked_add(offset).ok_or(AccessError::OutOfRange)?;
-            return write(&*segment.space, addr, &segment.route, src.len());
-        }
-        self.pieces(offset, src.len(), write)
+        })
     }
 
     /// One atomic operation on an aligned word; returns the old value. A word that is not aligned in memory, or that two
@@ -268,17 +268,12 @@ impl<'a> Access<'a> {
             return Err(AccessError::OutOfRange);
         }
         let mut old = Err(AccessError::OutOfRange);
-        let mut change = |space: &dyn DmaSpace, addr: u64, route: &pcie::Route, _: usize| {
+        self.walk(plan, offset, 8, |space, addr, route, _| {
             old = Ok(space.atomic(addr, op)?);
             route.count_read(8);
             route.count_written(8);
             Ok(())
-        };
-        match (plan, self.among_peers(offset, 8)) {
-            (Some(pieces), _) => self.each_piece(&pieces, change)?,
-            (None, Some(inside)) => self.pages(inside, offset, 8, change)?,
-            (None, None) => change(&*segment.space, addr, &segment.route, 8)?,
-        }
+        })?;
         old
     }
 
