@@ -110,6 +110,12 @@ impl Route {
         }
     }
 
+    /// The same over these links, of which so many lead up.
+    fn over(self, machine: &Machine, (links, ascending): (Vec<LinkId>, usize)) -> Route {
+        let bytes_per_second = narrowest(machine, &links);
+        Route { links, ascending, bytes_per_second, ..self }
+    }
+
     /// Counts in `table` from now on, if it has room.
     pub(crate) fn publish(&mut self, machine: &Machine, table: &Arc<RouteTable>) {
         let Some(function) = self.function else { return };
@@ -212,7 +218,7 @@ pub(crate) fn find(
         map_type,
         reason,
     };
-    let (map_type, distance, (links, ascending)) = match target {
+    let (map_type, distance, way) = match target {
         Target::Host { numa_node } => {
             let mut links: Vec<LinkId> = links_above(machine, function, None).collect();
             if let Some(host) = machine.host_of(function) {
@@ -233,17 +239,9 @@ pub(crate) fn find(
             (verdict.map_type, verdict.distance, peer_links(machine, function, provider, &verdict))
         }
     };
-    let bytes_per_second = narrowest(machine, &links);
-    Ok(Route {
-        function: Some(function.address),
-        target,
-        map_type,
-        distance,
-        links,
-        ascending,
-        bytes_per_second,
-        ..Route::local()
-    })
+    let route =
+        Route { function: Some(function.address), target, map_type, distance, ..Route::local() };
+    Ok(route.over(machine, way))
 }
 
 /// The route of translated requests with relaxed ordering (PCIe Base 6.12.1), where it is another: through the common switch although
@@ -273,18 +271,10 @@ pub(crate) fn find_translated(
     }
     let (map_type, distance) = (verdict.map_type, verdict.distance);
     let straight = Verdict { map_type: MapType::BusAddr, ..verdict };
-    let (links, ascending) = peer_links(machine, function, provider, &straight);
-    let bytes_per_second = narrowest(machine, &links);
-    Some(Route {
-        function: Some(function.address),
-        target,
-        map_type,
-        distance,
-        links,
-        ascending,
-        bytes_per_second,
-        ..Route::local()
-    })
+    let way = peer_links(machine, function, provider, &straight);
+    let route =
+        Route { function: Some(function.address), target, map_type, distance, ..Route::local() };
+    Some(route.over(machine, way))
 }
 
 /// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream link.
