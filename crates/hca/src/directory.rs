@@ -123,7 +123,7 @@ impl Directory {
     /// Shows the Data Direct function, and whether it is plugged in.
     pub(crate) fn show_data_direct(&self, function: Address, plugged: bool) {
         let plugged = if plugged { PLUGGED } else { 0 };
-        self.shm.word(head::DATA_DIRECT).store(PRESENT | plugged | packed(function), Release);
+        self.shm.word(head::DATA_DIRECT).store(PRESENT | plugged | function.to_bits(), Release);
     }
 
     /// What another process asked and was not done yet: its number, and whether to plug the function in.
@@ -226,17 +226,6 @@ impl Count for Directory {
     }
 }
 
-/// An address below the two marks.
-fn packed(address: Address) -> u64 {
-    let Address { domain, bus, device, function } = address;
-    u64::from(domain) << 24 | u64::from(bus) << 16 | u64::from(device) << 8 | u64::from(function)
-}
-
-fn unpacked(word: u64) -> Address {
-    let byte = |shift: u32| (word >> shift) as u8;
-    Address { domain: (word >> 24) as u32, bus: byte(16), device: byte(8), function: byte(0) }
-}
-
 fn qp_at(number: u32) -> usize {
     QPS_AT + (number as usize % MAX_QPS) * ENTRY
 }
@@ -286,7 +275,7 @@ impl Reader {
     /// The Data Direct function, and whether it is plugged in.
     pub fn data_direct(&self) -> Option<(Address, bool)> {
         let word = self.shm.word(head::DATA_DIRECT).load(Acquire);
-        (word & PRESENT != 0).then(|| (unpacked(word), word & PLUGGED != 0))
+        (word & PRESENT != 0).then(|| (Address::from_bits(word), word & PLUGGED != 0))
     }
 
     /// Asks the device's process to plug its Data Direct function in or out. It looks when it is kicked, see

@@ -21,6 +21,24 @@ impl Address {
     pub fn same_device(&self, other: &Address) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
+
+    /// The address in the lower 48 bits of a word, for shared memory.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.domain) << 16
+            | u64::from(self.bus) << 8
+            | u64::from(self.device & 31) << 3
+            | u64::from(self.function & 7)
+    }
+
+    /// The address in the lower 48 bits of any word.
+    pub fn from_bits(word: u64) -> Address {
+        Address {
+            domain: (word >> 16) as u32,
+            bus: (word >> 8) as u8,
+            device: (word >> 3 & 31) as u8,
+            function: (word & 7) as u8,
+        }
+    }
 }
 
 impl fmt::Display for Address {

@@ -63,7 +63,7 @@ impl RouteTable {
         let at = self.at + *used * ENTRY;
         *used += 1;
         let store = |index: usize, value: u64| self.shm.word(at + index * 8).store(value, Relaxed);
-        store(word::FUNCTION, of_address(route.function));
+        store(word::FUNCTION, route.function.to_bits());
         store(word::TARGET, of_target(route.target));
         store(word::KIND, route.map_type as u64 | (route.hops.len() as u64) << 8);
         for (i, (hop, link)) in route.hops.iter().enumerate() {
@@ -123,7 +123,7 @@ fn read(shm: &Shm, at: usize) -> Option<PublishedRoute> {
         Some((to_hop(load(word::HOPS + 2 * i))?, Some(rate).filter(|&rate| rate > 0)))
     };
     Some(PublishedRoute {
-        function: to_address(load(word::FUNCTION)),
+        function: Address::from_bits(load(word::FUNCTION)),
         target: to_target(load(word::TARGET))?,
         map_type: to_map_type(kind as u8)?,
         hops: (0..hops).map(hop).collect::<Option<_>>()?,
@@ -135,28 +135,11 @@ fn read(shm: &Shm, at: usize) -> Option<PublishedRoute> {
 /// Above an address, which has 48 bits, stands what is meant by it.
 const TAG: u32 = 56;
 
-fn of_address(address: Address) -> u64 {
-    let Address { domain, bus, device, function } = address;
-    u64::from(domain) << 16
-        | u64::from(bus) << 8
-        | u64::from(device & 31) << 3
-        | u64::from(function & 7)
-}
-
-fn to_address(word: u64) -> Address {
-    Address {
-        domain: (word >> 16) as u32,
-        bus: (word >> 8) as u8,
-        device: (word >> 3 & 31) as u8,
-        function: (word & 7) as u8,
-    }
-}
-
 fn of_target(target: Target) -> u64 {
     match target {
         Target::Host { numa_node: None } => 1 << TAG,
         Target::Host { numa_node: Some(node) } => 2 << TAG | u64::from(node),
-        Target::Function(address) => 3 << TAG | of_address(address),
+        Target::Function(address) => 3 << TAG | address.to_bits(),
     }
 }
 
@@ -164,7 +147,7 @@ fn to_target(word: u64) -> Option<Target> {
     match word >> TAG {
         1 => Some(Target::HOST),
         2 => Some(Target::Host { numa_node: Some(word as u32) }),
-        3 => Some(Target::Function(to_address(word))),
+        3 => Some(Target::Function(Address::from_bits(word))),
         _ => None,
     }
 }
@@ -174,8 +157,8 @@ const NODE: u32 = 28;
 
 fn of_hop(hop: LinkId) -> u64 {
     match hop {
-        LinkId::Below(address) => 1 << TAG | of_address(address),
-        LinkId::Above(address) => 2 << TAG | of_address(address),
+        LinkId::Below(address) => 1 << TAG | address.to_bits(),
+        LinkId::Above(address) => 2 << TAG | address.to_bits(),
         LinkId::RootComplex(host) => 3 << TAG | host as u64 & ((1 << TAG) - 1),
         LinkId::Sockets(a, b) => {
             let node = |node: u32| u64::from(node) & ((1 << NODE) - 1);
@@ -187,8 +170,8 @@ fn of_hop(hop: LinkId) -> u64 {
 fn to_hop(word: u64) -> Option<LinkId> {
     let node = |word: u64| (word & ((1 << NODE) - 1)) as u32;
     match word >> TAG {
-        1 => Some(LinkId::Below(to_address(word))),
-        2 => Some(LinkId::Above(to_address(word))),
+        1 => Some(LinkId::Below(Address::from_bits(word))),
+        2 => Some(LinkId::Above(Address::from_bits(word))),
         3 => Some(LinkId::RootComplex((word & ((1 << TAG) - 1)) as usize)),
         4 => Some(LinkId::Sockets(node(word >> NODE), node(word))),
         _ => None,
@@ -278,7 +261,7 @@ mod tests {
     #[test]
     fn every_word_survives_both_ways_and_nonsense_is_left_out() {
         let address: Address = "1000f:ff:1f.7".parse().unwrap();
-        assert_eq!(to_address(of_address(address)), address);
+        assert_eq!(Address::from_bits(address.to_bits()), address);
         for target in [Target::HOST, Target::Host { numa_node: Some(9) }, Target::Function(address)]
         {
             assert_eq!(to_target(of_target(target)), Some(target));
