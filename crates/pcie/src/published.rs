@@ -21,13 +21,16 @@ mod word {
     pub const READY: usize = 0;
     pub const FUNCTION: usize = 1;
     pub const TARGET: usize = 2;
-    /// Map type, and above it the number of hops.
+    /// Map type, with [`super::TRANSLATED`], and above it the number of hops.
     pub const KIND: usize = 3;
     pub const READ_BYTES: usize = 4;
     pub const WRITTEN_BYTES: usize = 5;
     /// Then for each hop what it is, and its rate in bytes per second or 0.
     pub const HOPS: usize = 6;
 }
+
+/// The route is that of translated requests.
+const TRANSLATED: u64 = 1 << 7;
 
 /// The routes of one device's functions, written by its owner.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ pub(crate) struct Description<'a> {
     pub function: Address,
     pub target: Target,
     pub map_type: MapType,
+    pub translated: bool,
     pub hops: &'a [(LinkId, Option<Link>)],
 }
 
@@ -65,7 +69,8 @@ impl RouteTable {
         let store = |index: usize, value: u64| self.shm.word(at + index * 8).store(value, Relaxed);
         store(word::FUNCTION, route.function.to_bits());
         store(word::TARGET, of_target(route.target));
-        store(word::KIND, route.map_type as u64 | (route.hops.len() as u64) << 8);
+        let translated = if route.translated { TRANSLATED } else { 0 };
+        store(word::KIND, route.map_type as u64 | translated | (route.hops.len() as u64) << 8);
         for (i, (hop, link)) in route.hops.iter().enumerate() {
             store(word::HOPS + 2 * i, of_hop(*hop));
             store(word::HOPS + 2 * i + 1, link.map_or(0, |link| link.bytes_per_second()));
@@ -95,6 +100,8 @@ pub struct PublishedRoute {
     pub target: Target,
     /// How the target is mapped.
     pub map_type: MapType,
+    /// Whether only requests take it whose addresses are translated already.
+    pub translated: bool,
     /// The hops, and their rates in bytes per second where known.
     pub hops: Vec<(LinkId, Option<u64>)>,
     /// Bytes read from the target so far.
@@ -125,7 +132,8 @@ fn read(shm: &Shm, at: usize) -> Option<PublishedRoute> {
     Some(PublishedRoute {
         function: Address::from_bits(load(word::FUNCTION)),
         target: to_target(load(word::TARGET))?,
-        map_type: to_map_type(kind as u8)?,
+        map_type: to_map_type((kind & !TRANSLATED) as u8)?,
+        translated: kind & TRANSLATED != 0,
         hops: (0..hops).map(hop).collect::<Option<_>>()?,
         read_bytes: load(word::READ_BYTES),
         written_bytes: load(word::WRITTEN_BYTES),
@@ -230,6 +238,23 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_tells_translated_requests_apart() {
+        let text = crate::ReadyMade::called(Path::new("default")).unwrap().text;
+        let text = text.replace("acs = []", r#"acs = ["RR", "CR", "DT"]"#);
+        let platform = Platform::from_toml(&text).unwrap();
+        let hca = platform.named("peerdma0").unwrap();
+        let gpu = Target::Function(platform.named("gpu0").unwrap().address);
+        let (table, seen) = table();
+        platform.publish(hca.address, table);
+        platform.route(hca, gpu).unwrap().count_read(1);
+        platform.translated_route(hca, gpu).unwrap().count_read(2);
+        let routes = published(&seen, 64);
+        let found: Vec<_> =
+            routes.iter().map(|r| (r.translated, r.hops.len(), r.read_bytes)).collect();
+        assert_eq!(found, [(false, 5, 1), (true, 2, 2)]);
+    }
+
+    #[test]
     fn another_table_begins_at_nought() {
         let platform = Platform::default();
         let hca = platform.named("peerdma0").unwrap();
@@ -248,6 +273,7 @@ mod tests {
             function: "0000:18:00.0".parse().unwrap(),
             target: Target::HOST,
             map_type: MapType::None,
+            translated: false,
             hops,
         };
         assert!(table.add(&description(&[(LinkId::RootComplex(0), None); HOPS + 1])).is_none());

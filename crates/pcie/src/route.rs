@@ -63,6 +63,8 @@ pub struct Route {
     bytes_per_second: Option<u64>,
     counted: Counted,
     clocks: RouteClocks,
+    /// Only requests take it whose addresses are translated already.
+    translated: bool,
 }
 
 /// Where a route's bytes are counted.
@@ -107,6 +109,7 @@ impl Route {
             bytes_per_second: None,
             counted: Counted::here(),
             clocks: RouteClocks::default(),
+            translated: false,
         }
     }
 
@@ -121,8 +124,8 @@ impl Route {
         let Some(function) = self.function else { return };
         let hops: Vec<(LinkId, Option<Link>)> =
             self.links.iter().map(|&link| (link, machine.link(link))).collect();
-        let description =
-            Description { function, target: self.target, map_type: self.map_type, hops: &hops };
+        let Route { target, map_type, translated, .. } = *self;
+        let description = Description { function, target, map_type, translated, hops: &hops };
         if let Some(at) = table.add(&description) {
             self.counted = Counted::Published { table: table.clone(), at };
         }
@@ -156,6 +159,11 @@ impl Route {
     pub fn map_type(&self) -> MapType {
         self.map_type
     }
+    /// Whether only requests take it whose addresses are translated already, as ACS may leave them a way of their own.
+    pub fn is_translated(&self) -> bool {
+        self.translated
+    }
+
     /// P2PDMA distance; 0 for host memory.
     pub fn distance(&self) -> u32 {
         self.distance
@@ -198,6 +206,9 @@ impl fmt::Display for Route {
         }
         if self.map_type != MapType::None {
             write!(f, ", {}", self.map_type)?;
+        }
+        if self.translated {
+            write!(f, ", translated")?;
         }
         for (i, link) in self.links.iter().enumerate() {
             write!(f, "{} {link}", if i == 0 { " via" } else { "," })?;
@@ -274,7 +285,7 @@ pub(crate) fn find_translated(
     let way = peer_links(machine, function, provider, &straight);
     let route =
         Route { function: Some(function.address), target, map_type, distance, ..Route::local() };
-    Some(route.over(machine, way))
+    Some(Route { translated: true, ..route.over(machine, way) })
 }
 
 /// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream link.

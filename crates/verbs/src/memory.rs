@@ -117,7 +117,8 @@ pub fn publish(hca: &Function, device: &hca::Device) {
 }
 
 /// What an HCA moved over the machine so far, by links and by routes: lines `link NAME BYTES` and
-/// `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, in bytes. A name or target may have spaces.
+/// `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, in bytes. A name or target may have spaces. Where ACS leaves translated requests
+/// a way of their own, what went there is on a line `translated …` of the same form.
 pub fn traffic(hca: &Function) -> String {
     place().map_or_else(|_| String::new(), |place| lines(&place.platform, hca))
 }
@@ -128,7 +129,9 @@ fn lines(platform: &Platform, hca: &Function) -> String {
     let route = |route: &Arc<pcie::Route>| {
         let (read, written) = (route.read_bytes(), route.written_bytes());
         let function = route.function().filter(|function| functions.contains(function))?;
-        Some(format!("route {function} {} {} {read} {written}\n", route.target(), route.map_type()))
+        let (name, target) =
+            (if route.is_translated() { "translated" } else { "route" }, route.target());
+        Some(format!("{name} {function} {target} {} {read} {written}\n", route.map_type()))
     };
     let mut routes: Vec<String> = platform.routes().iter().filter_map(route).collect();
     routes.sort();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A report: lines `NAME VALUE`, `link NAME BYTES`, `route FUNCTION TARGET MAP-TYPE READ WRITTEN`.
+/// A report: lines `NAME VALUE`, `link NAME BYTES`, `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, `translated` with the same.
 #[derive(Default, Debug)]
 pub struct Counters {
     values: HashMap<String, u64>,
@@ -32,13 +32,30 @@ impl Counters {
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("link ") {
                 counters.links.extend(name_and_value(rest));
-            } else if let Some(rest) = line.strip_prefix("route ") {
-                counters.routes.extend(route(rest));
+            } else if let Some(rest) =
+                ["route ", "translated "].iter().find_map(|what| line.strip_prefix(what))
+            {
+                counters.add(route(rest));
             } else {
                 counters.values.extend(name_and_value(line));
             }
         }
         counters
+    }
+
+    /// Whichever way the requests went, they are the same function's to the same target.
+    fn add(&mut self, new: Option<RouteBytes>) {
+        let Some(new) = new else { return };
+        let same = |known: &&mut RouteBytes| {
+            (&known.function, &known.target) == (&new.function, &new.target)
+        };
+        match self.routes.iter_mut().find(same) {
+            Some(known) => {
+                known.read += new.read;
+                known.written += new.written;
+            }
+            None => self.routes.push(new),
+        }
     }
 
     /// A counter of the device.
@@ -85,7 +102,8 @@ mod tests {
     fn names_and_targets_may_have_spaces() {
         let counters = Counters::parse(
             "sent_pkts 3\nlink root complex 0 12\nroute 0000:18:00.0 host memory NONE 4 8\n\
-             route 0000:18:00.0 0000:1a:00.0 BUS_ADDR 1 2\nroute short\nlink x y\n",
+             route 0000:18:00.0 0000:1a:00.0 BUS_ADDR 1 2\nroute short\nlink x y\n\
+             translated 0000:18:00.0 0000:1a:00.0 BUS_ADDR 10 20\n",
         );
         assert_eq!(counters.value(hca::Counter::SentPackets), 3);
         assert_eq!(counters.value(hca::Counter::RcvdPackets), 0);
@@ -93,7 +111,8 @@ mod tests {
         assert_eq!(counters.link("root complex 1"), 0);
         let host = counters.route_to("host memory").unwrap();
         assert_eq!((host.map_type.as_str(), host.read, host.written), ("NONE", 4, 8));
-        assert_eq!(counters.route_to("0000:1a:00.0").unwrap().function, "0000:18:00.0");
+        let gpu = counters.route_to("0000:1a:00.0").unwrap();
+        assert_eq!((gpu.function.as_str(), gpu.read, gpu.written), ("0000:18:00.0", 11, 22));
         assert_eq!(counters.routes.len(), 2);
     }
 }

@@ -74,7 +74,8 @@ fn rates<'a>(earlier: Option<&Device>, device: &'a Device, seconds: f64) -> Devi
         QpRates { qp, sent: rate(qp.tx_bytes, sent), received: rate(qp.rx_bytes, received) }
     };
     let route = |route: &'a PublishedRoute| {
-        let same = |e: &&PublishedRoute| (e.function, e.target) == (route.function, route.target);
+        let which = |of: &PublishedRoute| (of.function, of.target, of.translated);
+        let same = |e: &&PublishedRoute| which(e) == which(route);
         let earlier = earlier.into_iter().flat_map(|d| &d.routes).find(same);
         let (read, written) = earlier.map_or((0, 0), |e| (e.read_bytes, e.written_bytes));
         RouteRates {
@@ -150,6 +151,7 @@ mod tests {
                 function: "0000:18:00.0".parse().unwrap(),
                 target: Target::HOST,
                 map_type: MapType::None,
+                translated: false,
                 // up through a port and down again: the same link twice
                 hops: vec![(LinkId::RootComplex(0), None), (LinkId::RootComplex(0), None)],
                 read_bytes,
@@ -171,6 +173,23 @@ mod tests {
         assert_eq!((rates.sent, rates.qps[0].sent, rates.packets), (200.0, 200.0, 0.0));
         assert_eq!(rates.routes[0].read, 50.0);
         assert_eq!(rates.links[0].bytes, 100.0, "twice over the same link");
+    }
+
+    #[test]
+    fn routes_of_one_pair_are_told_apart() {
+        let both = |read_bytes| {
+            let mut device = device(0, 100);
+            let direct =
+                PublishedRoute { translated: true, read_bytes, ..device.routes[0].clone() };
+            device.routes.push(direct);
+            device
+        };
+        let begin = Instant::now();
+        let before = sample(begin, both(1000));
+        let now = sample(begin + Duration::from_secs(1), both(1030));
+        let rates = between(&before, &now);
+        let reads: Vec<f64> = rates[0].routes.iter().map(|taken| taken.read).collect();
+        assert_eq!(reads, [30.0, 0.0]);
     }
 
     #[test]

@@ -89,6 +89,7 @@ fn route_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
         let route = taken.route;
         let how = match route.map_type {
             MapType::None => "DMA to host memory".to_owned(),
+            peer if route.translated => format!("{peer}, translated"),
             peer => peer.to_string(),
         };
         let name = format!("{} to {}", route.function, route.target);
@@ -192,6 +193,7 @@ fn device_json(rates: &DeviceRates<'_>) -> Value {
             "function": of.route.function.to_string(),
             "target": of.route.target.to_string(),
             "map_type": of.route.map_type.to_string(),
+            "translated": of.route.translated,
             "read_bytes": of.route.read_bytes,
             "written_bytes": of.route.written_bytes,
             "read_bytes_per_second": of.read,
