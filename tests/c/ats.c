@@ -27,18 +27,6 @@ static const char *const names[COUNTERS] = { "ats_hits", "ats_misses", "ats_inva
 static unsigned long before[COUNTERS];
 static int ats_is_on;
 
-static unsigned long count_of(enum counter counter)
-{
-	char path[400];
-	unsigned long value;
-	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path, names[counter]);
-	FILE *file = fopen(path, "r");
-	if (!file || fscanf(file, "%lu", &value) != 1)
-		fail(path);
-	fclose(file);
-	return value;
-}
-
 /* Hits that depend on the size of packets. */
 static const unsigned long ANY = -1ul;
 
@@ -49,7 +37,7 @@ static void grew(const char *source, const char *what, unsigned long least_hits,
 	const unsigned long wanted[COUNTERS] = { least_hits, misses, invalidations };
 	for (int i = 0; i < COUNTERS; i++) {
 		char text[120];
-		unsigned long now = count_of(i), more = now - before[i];
+		unsigned long now = device_counter(names[i]), more = now - before[i];
 		snprintf(text, sizeof(text), "%s of %s: %lu", names[i], what, more);
 		if (i == HITS && wanted[i])
 			holds(source, more >= wanted[i] || wanted[i] == ANY, text);

@@ -26,23 +26,11 @@ static char *paged, *steady;
 static struct ibv_mr *paged_mr, *steady_mr;
 static int far;
 
-static unsigned long count_of(const char *name)
-{
-	char path[400];
-	unsigned long value;
-	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path, name);
-	FILE *file = fopen(path, "r");
-	if (!file || fscanf(file, "%lu", &value) != 1)
-		fail(path);
-	fclose(file);
-	return value;
-}
-
 /* Rows about pages that were mapped in a GPU, and those that had to come to host memory, since the last call. */
 static void grew(const char *what, unsigned long mapped, unsigned long fallback)
 {
 	static unsigned long old_mapped, old_fallback;
-	unsigned long now_mapped = count_of("page_peer_mapped"), now_fallback = count_of("page_peer_fallback");
+	unsigned long now_mapped = device_counter("page_peer_mapped"), now_fallback = device_counter("page_peer_fallback");
 	equal(HMM, mapped, now_mapped - old_mapped, "pages reached in the GPU: %s", what);
 	equal(HMM, fallback, now_fallback - old_fallback, "pages that fell back: %s", what);
 	old_mapped = now_mapped;
@@ -341,8 +329,8 @@ static void under_traffic(struct pair pair, int rounds)
 	equal(HMM, turns, stored, "stores of the processor");
 	equal(HMM, turns * 5, added, "sum of the HCA's atomics");
 	if (far)
-		holds(HMM, count_of("page_peer_fallback") > 0, "some fell back");
-	holds(HMM, count_of("page_peer_mapped") > 0, "some were reached where they were");
+		holds(HMM, device_counter("page_peer_fallback") > 0, "some fell back");
+	holds(HMM, device_counter("page_peer_mapped") > 0, "some were reached where they were");
 }
 
 int main(int count, char **arguments)

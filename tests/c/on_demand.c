@@ -24,25 +24,13 @@ static const char *const names[COUNTERS] = { "page_faults", "page_faults_handled
 					     "page_invalidations_handled", "page_prefetch" };
 static unsigned long before[COUNTERS];
 
-static unsigned long count_of(enum counter counter)
-{
-	char path[400];
-	unsigned long value;
-	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path, names[counter]);
-	FILE *file = fopen(path, "r");
-	if (!file || fscanf(file, "%lu", &value) != 1)
-		fail(path);
-	fclose(file);
-	return value;
-}
-
 /* Rows about what the counters grew by since the last call. */
 static void grew(const char *what, unsigned long faults, unsigned long handled, unsigned long invalidations,
 		 unsigned long invalidated, unsigned long prefetch)
 {
 	const unsigned long wanted[COUNTERS] = { faults, handled, invalidations, invalidated, prefetch };
 	for (int i = 0; i < COUNTERS; i++) {
-		unsigned long now = count_of(i);
+		unsigned long now = device_counter(names[i]);
 		equal(RULE("counters"), wanted[i], now - before[i], "%s of %s", names[i], what);
 		before[i] = now;
 	}
@@ -126,7 +114,7 @@ static void all_pages_in(struct pair pair)
 	request(pair, IBV_WR_RDMA_WRITE, steady, steady_mr, paged, paged_mr, SIZE);
 	succeeds(pair, "all pages are brought in");
 	for (int i = 0; i < COUNTERS; i++)
-		before[i] = count_of(i);
+		before[i] = device_counter(names[i]);
 }
 
 /* Every operation over memory that is renewed before it. */
@@ -318,7 +306,7 @@ static void registration(void)
 	renew(DONTNEED);
 	memset(paged, 1, 5 * PAGE);
 	for (int i = 0; i < COUNTERS; i++)
-		before[i] = count_of(i);
+		before[i] = device_counter(names[i]);
 	paged_mr = ibv_reg_mr(pd, paged, SIZE, EVERYTHING | ODP);
 	if (!paged_mr)
 		fail("another region");
@@ -338,7 +326,7 @@ static void implicit(void)
 	if (!all || far == MAP_FAILED)
 		fail("a region of everything");
 	for (int i = 0; i < COUNTERS; i++)
-		before[i] = count_of(i);
+		before[i] = device_counter(names[i]);
 	fill(steady, 9);
 	request(pair, IBV_WR_RDMA_WRITE, steady, all, far, all, SIZE);
 	succeeds(pair, "WRITE anywhere from anywhere");

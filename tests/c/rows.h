@@ -134,6 +134,19 @@ static inline void open_first_device(void)
 		fail("protection domain, limits and GID");
 }
 
+/* A counter of the device, by its file of sysfs. */
+static inline unsigned long device_counter(const char *name)
+{
+	char path[400];
+	unsigned long value;
+	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path, name);
+	FILE *file = fopen(path, "r");
+	if (!file || fscanf(file, "%lu", &value) != 1)
+		fail(path);
+	fclose(file);
+	return value;
+}
+
 static inline struct ibv_cq *new_cq(int entries)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, entries, NULL, NULL, 0);
