@@ -2,7 +2,7 @@
 
 use crate::{Namespace, Run, Running, peerdma};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// `peerdma connectx` at `socket` in a network of its own, once it serves, with more options.
 ///
@@ -16,10 +16,6 @@ pub fn serve_connectx(namespace: &Namespace, socket: &Path, options: &[&str]) ->
         .within(namespace)
         .limit(Duration::from_secs(1800))
         .start();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !serving.said().contains("serving") {
-        assert!(serving.alive() && Instant::now() < deadline, "{}", serving.said());
-        std::thread::yield_now();
-    }
+    serving.until("it does not serve", |serving| serving.said().contains("serving"));
     serving
 }

@@ -26,7 +26,7 @@ pub use debian::{beside_suite, next_debian};
 pub use meeting::{converse, listening, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
-pub use run::{Finished, Run, Running, User, peerdma, shared_dir};
+pub use run::{Finished, Run, Running, User, gpu_memory, peerdma, shared_dir};
 pub use vm::apt::Apt;
 
 /// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.

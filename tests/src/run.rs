@@ -215,6 +215,24 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Waits until something is so, for at most 40 seconds; `what` is what is missed otherwise.
+    ///
+    /// # Panics
+    /// When it is not, or the program ends before.
+    #[track_caller]
+    pub fn until(&mut self, what: &str, is_so: impl Fn(&Running) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(40);
+        loop {
+            // Asked first: what its end has brought about counts.
+            let alive = self.alive();
+            if is_so(self) {
+                return;
+            }
+            assert!(alive && Instant::now() < deadline, "{what}: {}\n{}", self.line, self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for its end or the time limit.
     pub fn finish(mut self) -> Finished {
         let mut timed_out = false;
@@ -244,6 +262,19 @@ impl Drop for Running {
         self.signal(rustix::process::Signal::KILL);
         let _ = self.child.wait();
     }
+}
+
+/// Memory of the first GPU of a platform, as a file that lives as long as the program.
+///
+/// # Panics
+/// When it cannot be had.
+#[track_caller]
+pub fn gpu_memory(host: &Namespace, options: &str) -> (Running, String) {
+    let line = format!("{} gpu alloc 4M {options}", peerdma().display());
+    let mut running = Run::plain(&line).within(host).start();
+    running.until("no memory", |running| running.stdout().ends_with('\n'));
+    let file = running.stdout().trim().to_owned();
+    (running, file)
 }
 
 pub(crate) fn read(path: &Path) -> String {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use system::{
     Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
 };
@@ -205,11 +205,7 @@ fn open_folder() -> tempfile::TempDir {
 /// Waits until a program says that it is ready.
 #[track_caller]
 fn until_ready(program: &mut Running) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !program.stdout().lines().any(|line| line == "ready") {
-        assert!(Instant::now() < deadline && program.alive(), "not ready: {}", program.stdout());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    program.until("not ready", |program| program.stdout().lines().any(|line| line == "ready"));
 }
 
 fn counter(file: &Path, name: &str) -> u64 {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use system::{
     Container, Counters, Namespace, Run, beside_suite, judged, next_debian, pair, peerdma, port,
     skip,
@@ -132,14 +132,10 @@ fn the_function_is_unplugged_and_replugged_under_a_running_program() {
     let fifo = folder.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
     let run = run.env("FIFO", &fifo).within(&host).limit(Duration::from_secs(60));
-    let running = run.start();
+    let mut running = run.start();
     let mut tell = fs::File::options().write(true).open(&fifo).expect("the fifo");
     for (word, state) in [("unplug", "unplugged"), ("replug", "plugged")] {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !running.stdout().ends_with(&format!("{word}\n")) {
-            assert!(Instant::now() < deadline, "{}", running.said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        running.until("no row", |running| running.stdout().ends_with(&format!("{word}\n")));
         let done = said_by_peerdma(&host, &format!("ctl {word} 0000:19:00.0"));
         assert!(
             done.starts_with("0000:19:00.0 of process ") && done.trim().ends_with(state),

@@ -1,7 +1,7 @@
 //! Whole frames: flow rules, their counters and indirection tables within a process, and perftest's raw Ethernet programs,
 //! unmodified, between hosts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use system::{Namespace, Run, Running, c_program, is_root, skip, veth_pair};
 
 #[test]
@@ -19,14 +19,12 @@ fn rules_take_and_count_what_they_ask_for_and_tables_spread_it() {
 /// Waits until a packet socket of `namespace` takes frames of every kind: a flow rule is there.
 #[track_caller]
 fn until_tapped(namespace: &Namespace, program: &mut Running) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !namespace.output("cat /proc/net/packet").lines().any(|socket| {
-        // Socket, references, type, protocol.
-        socket.split_whitespace().nth(3) == Some("0003")
-    }) {
-        assert!(program.alive() && Instant::now() < deadline, "no flow rule: {}", program.said());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    program.until("no flow rule", |_| {
+        namespace.output("cat /proc/net/packet").lines().any(|socket| {
+            // Socket, references, type, protocol.
+            socket.split_whitespace().nth(3) == Some("0003")
+        })
+    });
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The other ways to register GPU memory: by its address (Peer-Direct), from programs that know nothing of it, and anew by a
 //! descriptor (`peerdma/mr_fd.h`).
 
-use std::time::{Duration, Instant};
-use system::{Counters, Namespace, Run, judged, pair, peerdma, port, skip};
+use system::{Counters, Namespace, Run, gpu_memory, judged, pair, port, skip};
 
 /// On a machine with GPUs of its own the first beside them.
 const NODE: &str =
@@ -43,18 +42,7 @@ fn perftest_runs_over_gpu_memory_that_it_maps() {
         skip!("perftest is not installed, or namespaces cannot be made");
     }
     let host = Namespace::new("peer");
-    let memory = || {
-        let line = format!("{} gpu alloc 4M", peerdma().display());
-        let running = Run::plain(&line).within(&host).start();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !running.stdout().ends_with('\n') {
-            assert!(Instant::now() < deadline, "{}", running.said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let file = running.stdout().trim().to_owned();
-        (running, file)
-    };
-    let ((_near, near), (_far, far)) = (memory(), memory());
+    let ((_near, near), (_far, far)) = (gpu_memory(&host, ""), gpu_memory(&host, ""));
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_atomic_bw"] {
         let port = port();
         let counters = Counters::new();

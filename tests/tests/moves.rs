@@ -123,11 +123,7 @@ impl Host {
 /// Waits until a program has printed a word.
 #[track_caller]
 fn until(running: &mut Running, word: &str) {
-    let deadline = Instant::now() + LIMIT;
-    while !running.stdout().contains(word) {
-        assert!(Instant::now() < deadline && running.alive(), "no {word}: {}", running.said());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.until(word, |running| running.stdout().contains(word));
 }
 
 fn rounds(running: &Running) -> u64 {
@@ -140,11 +136,7 @@ fn rounds(running: &Running) -> u64 {
 #[track_caller]
 fn until_more_rounds(running: &mut Running) {
     let before = rounds(running);
-    let deadline = Instant::now() + LIMIT;
-    while rounds(running) <= before {
-        assert!(Instant::now() < deadline && running.alive(), "no traffic: {}", running.said());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.until("no traffic", |running| rounds(running) > before);
 }
 
 /// The importer's good end when asked for it: every byte was right.

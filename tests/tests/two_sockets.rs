@@ -1,7 +1,6 @@
 //! A machine with two sockets, an HCA and a GPU on each: who is near is found by its topology, the near HCA goes its short way,
 //! and the far one the way that the processor leaves it.
 
-use std::time::{Duration, Instant};
 use system::{Counters, Namespace, Run, Running, listening, peerdma, port, skip};
 
 /// Whose processor routes between all its ports, and whose only within a socket.
@@ -20,15 +19,7 @@ fn on(platform: &str, line: &str) -> Run {
 
 /// Memory of the first GPU, as a file that lives as long as the program.
 fn gpu_memory(host: &Namespace, platform: &str) -> (Running, String) {
-    let line = format!("{} gpu alloc 4M --platform {platform}", peerdma().display());
-    let running = Run::plain(&line).within(host).start();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !running.stdout().ends_with('\n') {
-        assert!(Instant::now() < deadline, "{}", running.said());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let file = running.stdout().trim().to_owned();
-    (running, file)
+    system::gpu_memory(host, &format!("--platform {platform}"))
 }
 
 /// Figures of a route of the first GPU's memory, and of the interconnect, in bytes: read, written, crossed.
