@@ -1,12 +1,11 @@
 //! Regions over a descriptor that can be registered anew over another one: what was proposed for Linux in 2020. Only peerdma's
 //! own libibverbs has it; [`Pd::fd_commands`] says so.
 
-use super::{Access, Dmabuf, Mr, Registration, size_of_region};
+use super::{Access, Dmabuf, Mr, size_of_region};
 use crate::context::Pd;
 use crate::error::{Error, Result};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 
 bitflags::bitflags! {
     /// What a device offers for regions over descriptors (`enum ibv_mr_fd_command`).
@@ -51,14 +50,11 @@ impl Pd {
         else {
             return Err(Error::NotSupported("this device registers no regions by descriptor"));
         };
-        let size = size_of_region(len, iova)?;
-        let access = access.bits() as libc::c_int;
-        let pd = self.inner.raw.as_ptr();
-        // SAFETY: the domain is alive and the descriptor open; no memory of this program is named.
-        let raw = unsafe { register(pd, offset, size, iova, DMABUF, fd.as_raw_fd(), access) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_reg_mr_fd"))?;
-        let registration = Registration { pd: self.clone(), raw, iova, len };
-        Ok(Mr { registration, memory: ManuallyDrop::new(Dmabuf { _private: () }) })
+        self.reg_dmabuf_by("ibv_reg_mr_fd", len, iova, |pd, size| {
+            let (fd, access) = (fd.as_raw_fd(), access.bits() as libc::c_int);
+            // SAFETY: the domain is alive and the descriptor open; no memory of this program is named.
+            unsafe { register(pd, offset, size, iova, DMABUF, fd, access) }
+        })
     }
 }
 
