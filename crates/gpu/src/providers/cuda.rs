@@ -2,6 +2,7 @@
 //! anybody is attached, and does not let the CPU map: the bytes are reached by copies of the driver's.
 
 use super::cuda_driver::{Context, Device, Driver, Mapping};
+use super::exported::whole_pages;
 use crate::provider::check_range;
 use crate::{Error, Memory, Provider, Residence, Traits};
 use std::os::fd::OwnedFd;
@@ -63,12 +64,10 @@ impl Provider for CudaGpu {
         self.address
     }
     fn alloc(&self, len: u64) -> Result<Box<dyn Memory>, Error> {
-        let page = mm::page_size();
-        let bad = || Error::BadLength(len);
-        let size = len.checked_next_multiple_of(page).filter(|&size| size > 0).ok_or_else(bad)?;
+        let (page, size) = (mm::page_size(), whole_pages(len)?);
         // Small allocations share a page with others: one more, and the exported part begins at a page.
         let room = size.checked_add(page).and_then(|room| usize::try_from(room).ok());
-        let allocated = self.context.alloc(room.ok_or_else(bad)?)?;
+        let allocated = self.context.alloc(room.ok_or(Error::BadLength(len))?)?;
         let start = allocated.next_multiple_of(page);
         let memory = CudaMemory { context: self.context.clone(), allocated, start, len, size };
         self.context.sync_copies(allocated)?;

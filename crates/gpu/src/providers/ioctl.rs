@@ -40,15 +40,28 @@ impl<T: Plain> Request<T> {
     /// Makes the request; what the call returns.
     pub(super) fn make(&self, node: &OwnedFd, argument: &mut T) -> Result<i32, Error> {
         // SAFETY: the number says the structure's size, and that the kernel reads or writes no more; `Plain` has no pointers.
-        let code = unsafe {
-            libc::syscall(libc::SYS_ioctl, node.as_raw_fd(), self.number, &raw mut *argument)
-        };
-        if code < 0 {
-            let errno = Errno::from_io_error(&std::io::Error::last_os_error());
-            return Err(Error::System(self.name, errno.unwrap_or(Errno::IO)));
-        }
-        Ok(code as i32)
+        unsafe { ioctl(self.name, node, self.number, argument) }
     }
+}
+
+/// Makes a request; what the call returns.
+///
+/// # Safety
+/// The number's structure is `T`, and what pointers in it lead to has the room that the structure says.
+unsafe fn ioctl<T>(
+    name: &'static str,
+    node: &OwnedFd,
+    number: u64,
+    argument: &mut T,
+) -> Result<i32, Error> {
+    // SAFETY: the caller's promise.
+    let code =
+        unsafe { libc::syscall(libc::SYS_ioctl, node.as_raw_fd(), number, &raw mut *argument) };
+    if code < 0 {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+        return Err(Error::System(name, errno.unwrap_or(Errno::IO)));
+    }
+    Ok(code as i32)
 }
 
 /// A descriptor that a request has answered.
@@ -90,12 +103,7 @@ pub(super) fn drm_driver(node: &OwnedFd) -> Result<String, Error> {
     };
     let request = number::<DrmVersion>(3, b'd', 0);
     // SAFETY: the structure's size is in the number; the name has the room it says, the other strings have none.
-    let code =
-        unsafe { libc::syscall(libc::SYS_ioctl, node.as_raw_fd(), request, &raw mut version) };
-    if code < 0 {
-        let errno = Errno::from_io_error(&std::io::Error::last_os_error());
-        return Err(Error::System("DRM_IOCTL_VERSION", errno.unwrap_or(Errno::IO)));
-    }
+    unsafe { ioctl("DRM_IOCTL_VERSION", node, request, &mut version) }?;
     let len = version.name_len.min(name.len());
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
