@@ -195,31 +195,17 @@ fn space() -> Arc<mm::AddressSpace> {
     space
 }
 
-/// Registers a part of the dma-buf behind `fd` for `hca`. Control blocks of buffers are found through `registry`.
+/// Registers a part of the dma-buf behind `fd` as a function of the platform reaches it. Control blocks of buffers are found
+/// through `registry`.
 pub fn dmabuf(
-    hca: &Function,
-    registry: &registry::Client,
-    fd: c_int,
-    offset: u64,
-    len: u64,
-    access: AccessFlags,
-) -> Res<Arc<Umem>> {
-    let Place { platform, .. } = place()?;
-    let hold = env::dmabuf_hold()?;
-    Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, hca, platform, hold)?)
-}
-
-/// The same, pinned, as another function of the platform reaches it.
-pub fn dmabuf_as(
     function: &Function,
     registry: &registry::Client,
     fd: c_int,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
     access: AccessFlags,
+    hold: Hold,
 ) -> Res<Arc<Umem>> {
     let platform = &place()?.platform;
-    let hold = Hold::Pinned;
     Ok(Umem::from_dmabuf_fd(fd, registry, offset, len, access, function, platform, hold)?)
 }
 

@@ -5,9 +5,9 @@ use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, set_errno, status};
 use crate::lives::Made;
-use crate::memory;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
+use crate::{env, memory};
 use hca::AdviceError;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -136,7 +136,8 @@ pub fn dmabuf_backing(
     access: AccessFlags,
 ) -> Res<Backing> {
     let engine = context.engine();
-    let umem = memory::dmabuf(engine.function, &engine.registry, fd, offset, length, access)?;
+    let (hca, registry, hold) = (engine.function, &engine.registry, env::dmabuf_hold()?);
+    let umem = memory::dmabuf(hca, registry, fd, (offset, length), access, hold)?;
     Ok(Backing { kind: Kind::DmaBuf, umem, addr: offset, length, iova })
 }
 

@@ -5,6 +5,7 @@ use crate::abi::{ibv_context, ibv_mr, ibv_pd};
 use crate::ffi::{Errno, INVALID, Res, pointer, status};
 use crate::mr::{self, Kind};
 use crate::{memory, pd::Pd};
+use dmabuf::Hold;
 use std::ffi::{c_char, c_int};
 use umem::{AccessFlags, check};
 
@@ -51,7 +52,7 @@ fn reg_data_direct(pd: &Pd, part: &Part, access: u32) -> Res<*mut ibv_mr> {
     let context = pd.context()?;
     let registry = &context.engine().registry;
     let hca = context.device().reg_data_direct(pd.hca()?, iova, access, |function| {
-        memory::dmabuf_as(function, registry, fd, offset, length, access)
+        memory::dmabuf(function, registry, fd, (offset, length), access, Hold::Pinned)
     })?;
     mr::file(pd, hca, Kind::DataDirect, (offset, length, iova), access)
 }
