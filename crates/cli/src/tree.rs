@@ -222,9 +222,6 @@ fn host_name() -> Option<String> {
 
 fn pci_function(platform: &Platform, function: &Function, model: Model) -> PciFunction {
     let machine = platform.machine();
-    let mut bridges: Vec<String> =
-        machine.upwards(function).skip(1).map(|f| f.address.to_string()).collect();
-    bridges.reverse();
     let numa_node = machine.host_of(function).and_then(|host| machine.hosts()[host].numa_node);
     let link = match function.below {
         Below::Port(port) => machine.function(port).and_then(|port| port.link),
@@ -237,7 +234,7 @@ fn pci_function(platform: &Platform, function: &Function, model: Model) -> PciFu
     let (vendor, device) = ids(function, model);
     PciFunction {
         bdf: function.address.to_string(),
-        bridges,
+        bridges: machine.bridges(function).iter().map(ToString::to_string).collect(),
         vendor,
         device,
         subsystem_vendor: vendor,

@@ -280,6 +280,13 @@ impl Machine {
         self.functions.get_mut(&address)
     }
 
+    /// The bridges above a function, the topmost first.
+    pub fn bridges(&self, function: &Function) -> Vec<Address> {
+        let mut bridges: Vec<Address> = self.upwards(function).skip(1).map(|f| f.address).collect();
+        bridges.reverse();
+        bridges
+    }
+
     /// The function itself, its upstream bridge, that one's, … up to the root bus (`pci_upstream_bridge`).
     pub fn upwards<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Function> {
         std::iter::successors(Some(function), |f| match f.below {

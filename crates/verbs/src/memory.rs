@@ -63,9 +63,7 @@ pub fn plug_data_direct(hca: &Function, device: &hca::Device) -> Res<()> {
 /// Path of a function in sysfs, without the leading `/sys`.
 pub fn sysfs_path(function: &Function) -> Res<String> {
     let machine = place()?.platform.machine();
-    let mut bridges: Vec<_> =
-        machine.upwards(function).skip(1).map(|f| f.address.to_string()).collect();
-    bridges.reverse();
+    let bridges: Vec<_> = machine.bridges(function).iter().map(ToString::to_string).collect();
     Ok(format!("/{}", sysfs::pci_directory(&bridges, &function.address.to_string())))
 }
 
