@@ -133,9 +133,6 @@ fn list(rows: &[Row], as_json: bool) -> Outcome {
             row.member.comm.clone(),
         ]
     };
-    let table: Vec<Vec<String>> = std::iter::once(heading.map(str::to_owned).to_vec())
-        .chain(rows.iter().map(cells))
-        .collect();
-    style::show(style::table(&table, &[0]), 1);
+    style::show(style::table(&style::headed(heading, rows.iter().map(cells)), &[0]), 1);
     Ok(0)
 }

@@ -62,8 +62,8 @@ impl Row {
 }
 
 fn list() {
-    let heading = ["NAME", "HCAS", "GPUS", "DATA DIRECT", "WHAT"].map(str::to_owned).to_vec();
-    let table: Vec<_> = std::iter::once(heading).chain(rows().map(Row::cells)).collect();
+    let heading = ["NAME", "HCAS", "GPUS", "DATA DIRECT", "WHAT"];
+    let table = style::headed(heading, rows().map(Row::cells));
     style::show(style::cut(style::table(&table, &[1, 2])), 1);
 }
 

@@ -42,9 +42,7 @@ pub fn ps(arguments: &Ps) -> Outcome {
     }
     let heading =
         ["PID", "USER", "DEVICE", "SLOT", "QPS", "MRS", "MEMORY", "SENT", "RECEIVED", "COMMAND"];
-    let table: Vec<Vec<String>> = std::iter::once(heading.map(str::to_owned).to_vec())
-        .chain(rows.iter().map(Row::cells))
-        .collect();
+    let table = style::headed(heading, rows.iter().map(Row::cells));
     style::show(style::cut(style::table(&table, &[0, 3, 4, 5, 6, 7, 8])), 1);
     Ok(0)
 }

@@ -101,6 +101,14 @@ pub fn cut(lines: Vec<String>) -> Vec<String> {
     lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
 }
 
+/// The rows of a table, its heading first.
+pub fn headed<const N: usize>(
+    heading: [&str; N],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Vec<Vec<String>> {
+    std::iter::once(heading.map(str::to_owned).into()).chain(rows).collect()
+}
+
 /// Lines of an aligned table: every column as wide as its widest cell; `right` names the columns aligned to the right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -125,9 +125,7 @@ fn list(buffers: &BTreeMap<u64, Arc<Storage>>, as_json: bool) -> Outcome {
     let heading =
         ["BUFFER", "GPU", "BYTES", "PLACE", "MOVES", "EXPORTER", "USERS", "PINS", "STATE"];
     let rows = buffers.iter().map(|(id, storage)| cells(*id, storage));
-    let table: Vec<Vec<String>> =
-        std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
-    style::show(style::table(&table, &[2, 4, 5, 6, 7]), 1);
+    style::show(style::table(&style::headed(heading, rows), &[2, 4, 5, 6, 7]), 1);
     Ok(0)
 }
 

@@ -25,9 +25,7 @@ pub fn list(platform: &Platform, as_json: bool) -> Outcome {
         return Ok(0);
     }
     let heading = ["PROVIDER", "MEMORY", "EXPORTS", "MMAP", "MOVES", "HERE"];
-    let rows = found.iter().map(cells);
-    let rows: Vec<Vec<String>> =
-        std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
+    let rows = style::headed(heading, found.iter().map(cells));
     style::show(style::table(&rows, &[]), 1);
     // Reasons are sentences, too long for a column.
     for Found { kind, here, .. } in &found {

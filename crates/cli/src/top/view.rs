@@ -47,10 +47,6 @@ fn row<const N: usize>(cells: [String; N]) -> Vec<String> {
     cells.into()
 }
 
-fn heading<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.map(str::to_owned).into()
-}
-
 fn bytes(rate: f64) -> String {
     style::bytes(rate as u64)
 }
@@ -60,8 +56,7 @@ fn count(rate: f64) -> String {
 }
 
 fn device_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
-    let head =
-        heading(["DEVICE", "PID", "SENT/s", "RECEIVED/s", "PACKETS/s", "AGAIN/s", "COMMAND"]);
+    let head = ["DEVICE", "PID", "SENT/s", "RECEIVED/s", "PACKETS/s", "AGAIN/s", "COMMAND"];
     let device = |rates: &DeviceRates<'_>| {
         let member = &rates.device.member;
         row([
@@ -74,7 +69,7 @@ fn device_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
             rates.device.command.clone(),
         ])
     };
-    std::iter::once(head).chain(devices.iter().map(device)).collect()
+    style::headed(head, devices.iter().map(device))
 }
 
 /// Device and process, as they stand in the table of devices.
@@ -84,7 +79,7 @@ fn whose(of: &DeviceRates<'_>) -> [String; 2] {
 }
 
 fn route_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
-    let head = heading(["ROUTE", "DEVICE", "PID", "READ/s", "WRITTEN/s", "HOW"]);
+    let head = ["ROUTE", "DEVICE", "PID", "READ/s", "WRITTEN/s", "HOW"];
     let route = |of: &DeviceRates<'_>, taken: &RouteRates<'_>| {
         let route = taken.route;
         let how = match route.map_type {
@@ -97,11 +92,11 @@ fn route_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
         row([name, device, pid, bytes(taken.read), bytes(taken.written), how])
     };
     let routes = devices.iter().flat_map(|of| of.routes.iter().map(move |taken| route(of, taken)));
-    std::iter::once(head).chain(routes).collect()
+    style::headed(head, routes)
 }
 
 fn link_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
-    let head = heading(["LINK", "DEVICE", "PID", "BYTES/s", "OF"]);
+    let head = ["LINK", "DEVICE", "PID", "BYTES/s", "OF"];
     let link = |of: &DeviceRates<'_>, rate: &LinkRate| {
         let [device, pid] = whose(of);
         let share = rate.limit.map_or_else(String::new, |limit| {
@@ -111,11 +106,11 @@ fn link_table(devices: &[DeviceRates<'_>]) -> Vec<Vec<String>> {
         row([rate.link.to_string(), device, pid, bytes(rate.bytes), share])
     };
     let links = devices.iter().flat_map(|of| of.links.iter().map(move |rate| link(of, rate)));
-    std::iter::once(head).chain(links).collect()
+    style::headed(head, links)
 }
 
 fn qp_table(devices: &[DeviceRates<'_>], most: usize) -> Vec<Vec<String>> {
-    let head = heading(["QP", "PID", "TYPE", "STATE", "PEER", "SENT/s", "RECEIVED/s"]);
+    let head = ["QP", "PID", "TYPE", "STATE", "PEER", "SENT/s", "RECEIVED/s"];
     let mut qps: Vec<(i32, &QpRates<'_>)> = devices
         .iter()
         .flat_map(|of| of.qps.iter().map(move |qp| (of.device.member.pid, qp)))
@@ -137,8 +132,7 @@ fn qp_table(devices: &[DeviceRates<'_>], most: usize) -> Vec<Vec<String>> {
             bytes(rates.received),
         ])
     };
-    let mut table: Vec<_> =
-        std::iter::once(head).chain(qps.into_iter().take(most).map(qp)).collect();
+    let mut table = style::headed(head, qps.into_iter().take(most).map(qp));
     if hidden > 0 {
         table.push(vec![format!("and {hidden} more")]);
     }
