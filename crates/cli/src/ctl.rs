@@ -8,6 +8,7 @@ use hca::directory::Reader;
 use pcie::Address;
 use registry::{Client, Member};
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a process may take to do what it is asked.
@@ -15,6 +16,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// A device with a Data Direct function.
 struct Row {
+    client: Arc<Client>,
     member: Member,
     reader: Reader,
     function: Address,
@@ -22,38 +24,22 @@ struct Row {
 
 /// Does what the arguments ask.
 pub fn ctl(arguments: &Ctl) -> Outcome {
-    let Some(client) = observer::registry()? else {
-        return nobody(arguments);
-    };
-    let members = client.members().what("cannot list the members of the registry")?;
-    let rows: Vec<Row> = members.into_iter().filter_map(|member| row(&client, member)).collect();
+    let rows = observer::members(Row::of)?;
     match &arguments.action {
         None => list(&rows, arguments.json),
-        Some(CtlAction::Unplug { which }) => each(&client, &rows, which, false, arguments.json),
-        Some(CtlAction::Replug { which }) => each(&client, &rows, which, true, arguments.json),
+        Some(CtlAction::Unplug { which }) => each(&rows, which, false, arguments.json),
+        Some(CtlAction::Replug { which }) => each(&rows, which, true, arguments.json),
     }
-}
-
-fn nobody(arguments: &Ctl) -> Outcome {
-    match &arguments.action {
-        None => list(&[], arguments.json),
-        Some(CtlAction::Unplug { which } | CtlAction::Replug { which }) => Err(none_such(which)),
-    }
-}
-
-fn none_such(which: &str) -> Failure {
-    Failure::new(format_args!("there is no Data Direct function of {which}"))
-        .remedy("`peerdma ctl` lists them")
-}
-
-/// `None` for a device without a Data Direct function.
-fn row(client: &Client, member: Member) -> Option<Row> {
-    let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
-    let (function, _) = reader.data_direct()?;
-    Some(Row { member, reader, function })
 }
 
 impl Row {
+    /// `None` for a device without a Data Direct function.
+    fn of(client: &Arc<Client>, member: Member) -> Option<Row> {
+        let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
+        let (function, _) = reader.data_direct()?;
+        Some(Row { client: client.clone(), member, reader, function })
+    }
+
     fn state(&self) -> &'static str {
         let plugged = self.reader.data_direct().is_some_and(|(_, plugged)| plugged);
         if plugged { "plugged" } else { "unplugged" }
@@ -64,10 +50,10 @@ impl Row {
     }
 
     /// Asks the process, and waits until it has done it.
-    fn change(&self, client: &Client, plug: bool) -> Outcome<()> {
+    fn change(&self, plug: bool) -> Outcome<()> {
         let process = format!("{} of process {}", self.function, self.member.pid);
         let failure = format!("{process} stays {}", self.state());
-        let kick = client.lookup(&hca::control_id(self.member.slot)).what(&failure)?;
+        let kick = self.client.lookup(&hca::control_id(self.member.slot)).what(&failure)?;
         let asked = self.reader.ask_data_direct(plug);
         rustix::io::write(&kick, &1_u64.to_ne_bytes()).what(&failure)?;
         if !self.reader.wait_done(asked, LIMIT) {
@@ -90,14 +76,15 @@ impl Row {
 }
 
 /// Acts on the functions that are meant.
-fn each(client: &Client, rows: &[Row], which: &str, plug: bool, as_json: bool) -> Outcome {
+fn each(rows: &[Row], which: &str, plug: bool, as_json: bool) -> Outcome {
     let meant: Vec<&Row> = rows.iter().filter(|row| row.is(which)).collect();
     if meant.is_empty() {
-        return Err(none_such(which));
+        return Err(Failure::new(format_args!("there is no Data Direct function of {which}"))
+            .remedy("`peerdma ctl` lists them"));
     }
     let mut status = 0;
     for row in &meant {
-        match row.change(client, plug) {
+        match row.change(plug) {
             Ok(()) if !as_json => {
                 let (function, pid) = (row.function, row.member.pid);
                 style::outln(format_args!("{function} of process {pid} {}", row.state()));

@@ -17,7 +17,7 @@ pub fn registry() -> Outcome<Option<Arc<Client>>> {
 }
 
 /// What `each` makes of the members.
-pub fn members<T>(each: impl Fn(&Client, Member) -> Option<T>) -> Outcome<Vec<T>> {
+pub fn members<T>(each: impl Fn(&Arc<Client>, Member) -> Option<T>) -> Outcome<Vec<T>> {
     let Some(client) = registry()? else { return Ok(Vec::new()) };
     let members = client.members().what("cannot list the members of the registry")?;
     Ok(members.into_iter().filter_map(|member| each(&client, member)).collect())
