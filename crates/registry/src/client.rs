@@ -13,13 +13,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// How long publishers may take to come back after a change of hosts.
-const PUBLISHERS_RETURN_WITHIN: Duration = Duration::from_millis(300);
-/// Pause before a publication is asked for again; its coming is no event to others.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How a process takes part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -412,18 +407,10 @@ impl Client {
         })
     }
 
-    /// The descriptor somebody published. After a change of hosts its publisher may not be back yet: one that is not known is
-    /// asked for again, for 300 ms. Errors: [`Error::Unknown`].
+    /// The descriptor somebody published. Errors: [`Error::Unknown`].
     pub fn lookup(&self, id: &str) -> Result<OwnedFd, Error> {
         bounded(id, MAX_ID, "id")?;
-        let request = Request::Lookup { id: id.to_owned() };
-        let deadline = Instant::now() + PUBLISHERS_RETURN_WITHIN;
-        loop {
-            match self.found(&request) {
-                Err(Error::Unknown) if Instant::now() < deadline => thread::sleep(ASK_AGAIN),
-                answer => return answer,
-            }
-        }
+        self.found(&Request::Lookup { id: id.to_owned() })
     }
 
     /// Takes an own publication back.

@@ -29,9 +29,9 @@ const BATCH: usize = 16;
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// How often those that are awaited are looked at.
 const REVIEW: Duration = Duration::from_millis(10);
-/// How long a join waits for them, since seating a member needs the order of all: well within what its caller allows
-/// for the answer ([`crate::link::ANSWER_WITHIN`]).
-const JOINS_WAIT: Duration = Duration::from_millis(300);
+/// How long after its start a host lets requests wait whose answer those may change who come back from the host before: well
+/// within what a caller allows for the answer ([`crate::link::ANSWER_WITHIN`]).
+const EARLY: Duration = Duration::from_millis(300);
 /// How long a burst of requests may put off finding out an uncertain order.
 const SETTLE_WITHIN: Duration = Duration::from_millis(20);
 /// First and longest pause between experiments while sockets of unknown owners are in the group: short at
@@ -41,7 +41,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 struct Conn {
     fd: Fd,
     pending: Option<(Vec<u8>, Vec<Arc<Fd>>)>,
-    /// A join that waits for the members of the host before.
+    /// A request that waits for those who come back from the host before.
     held: Option<Record>,
 }
 
@@ -49,8 +49,6 @@ struct Conn {
 struct Return {
     /// When the steering changes without them.
     by: Instant,
-    /// Until when joins are held.
-    joins_at: Instant,
     /// When to see next whether they still exist.
     review_at: Instant,
 }
@@ -78,6 +76,8 @@ pub(crate) struct Host {
     /// When to see next whether members that went have ended, and the pause after that.
     missing: Option<(Instant, Duration)>,
     awaits: Option<Return>,
+    /// Until when requests may be held.
+    early_until: Instant,
 }
 
 impl Host {
@@ -92,11 +92,9 @@ impl Host {
         // The processes of a stopped host see no end of their connection; they are called here.
         server.follow(generation == 0);
         let now = Instant::now();
-        let awaits = server.is_awaiting().then(|| Return {
-            by: now + RETURN_WITHIN,
-            joins_at: now + JOINS_WAIT,
-            review_at: now + REVIEW,
-        });
+        let awaits = server
+            .is_awaiting()
+            .then(|| Return { by: now + RETURN_WITHIN, review_at: now + REVIEW });
         Host {
             listener,
             generation,
@@ -110,6 +108,7 @@ impl Host {
             pause: RETRY.0,
             missing: None,
             awaits,
+            early_until: now + EARLY,
         }
     }
 
@@ -130,7 +129,8 @@ impl Host {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let review = self.awaits.as_ref().map(|awaits| awaits.review_at);
         let settle = review.or(self.unsettled_since).or(self.retry_at);
-        settle.into_iter().chain(self.missing.map(|(at, _)| at)).min()
+        let held = self.conns.values().any(|conn| conn.held.is_some()).then_some(self.early_until);
+        settle.into_iter().chain(held).chain(self.missing.map(|(at, _)| at)).min()
     }
 
     /// Serves what is ready. False when this registry has been deposed and is to be dropped.
@@ -142,13 +142,15 @@ impl Host {
         for item in ready {
             match item {
                 Ready::Listener => self.accept(),
-                // While a join is held, its connection is watched for its end only.
+                // While a request is held, its connection is watched for its end only.
                 Ready::Conn(id) if self.is_held(*id) => self.end(*id),
                 Ready::Conn(id) => self.turn(*id),
             }
         }
         self.review_missing(now);
-        if self.still_awaits(now) {
+        let awaits = self.still_awaits(now);
+        self.answer_held();
+        if awaits {
             return true;
         }
         if self.server.is_settled() {
@@ -196,20 +198,19 @@ impl Host {
             self.awaits = None;
             self.server.stop_awaiting();
         }
-        if !self.joins_wait() {
-            let held = self.conns.iter().filter(|(_, conn)| conn.held.is_some());
-            let held: Vec<ConnId> = held.map(|(id, _)| *id).collect();
-            for id in held {
-                self.turn(id);
-            }
-        }
         still
     }
 
-    /// Whether a new member must wait for the members of the host before.
-    fn joins_wait(&self) -> bool {
-        self.server.is_awaiting()
-            && self.awaits.as_ref().is_some_and(|awaits| Instant::now() < awaits.joins_at)
+    /// Answers what was held and need not wait any more.
+    fn answer_held(&mut self) {
+        let is_due = |conn: &Conn| {
+            conn.held.as_ref().is_some_and(|held| !is_early(&self.server, self.early_until, held))
+        };
+        let due = self.conns.iter().filter(|(_, conn)| is_due(conn));
+        let due: Vec<ConnId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.turn(id);
+        }
     }
 
     fn settle(&mut self, now: Instant) {
@@ -241,7 +242,6 @@ impl Host {
     }
 
     fn turn(&mut self, id: ConnId) {
-        let joins_wait = self.joins_wait();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let mut keep = flush(conn);
         for _ in 0..BATCH {
@@ -250,7 +250,7 @@ impl Host {
             }
             match conn.held.take().map_or_else(|| record::receive(&conn.fd), |held| Ok(Some(held)))
             {
-                Ok(Some(record)) if joins_wait && is_join(&record) => {
+                Ok(Some(record)) if is_early(&self.server, self.early_until, &record) => {
                     conn.held = Some(record);
                     break;
                 }
@@ -283,8 +283,9 @@ impl Host {
     }
 }
 
-fn is_join(record: &Record) -> bool {
-    matches!(Request::decode(&record.bytes), Ok((_, Request::Join { .. })))
+fn is_early(server: &Server<Real>, until: Instant, record: &Record) -> bool {
+    Instant::now() < until
+        && Request::decode(&record.bytes).is_ok_and(|(_, request)| server.is_early(&request))
 }
 
 fn answer(

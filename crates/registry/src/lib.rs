@@ -17,6 +17,8 @@
 //!   until all have come back; new members wait for them. Only when that takes too long (300 ms for a new member, a
 //!   second otherwise) and no other member knows their place, datagrams for those that are not back may go astray
 //!   for a moment.
+//! - What a new host is asked while members of the one before are still on their way to it waits for them, for 300 ms at
+//!   most; later an answer "unknown" is certain at once.
 //! - A new host finds out the order of the group by experiment, without the help of the members' engines and
 //!   also for stopped members (`probe`); traffic for unknown slots goes to the leader, the oldest member.
 //! - All calls end within two seconds.

@@ -114,6 +114,18 @@ impl<K: Kernel> Server<K> {
         self.awaited.retain(|slot| self.kernel.is_held(*slot));
     }
 
+    /// Whether the answer to a request may be another once all are back: a join needs the order of all, a list is of all, and
+    /// what is not there may be on its way. Members are known before they come back, publications and claims are not.
+    pub(crate) fn is_early(&self, request: &Request) -> bool {
+        match request {
+            Request::Join { .. } | Request::Members { .. } => self.is_awaiting(),
+            Request::Directory { slot } => self.awaited.contains(slot),
+            Request::Lookup { id } => !self.published.contains_key(id),
+            Request::Owner { kind, key } => !self.claims.contains_key(&(*kind, *key)),
+            _ => false,
+        }
+    }
+
     /// Goes on without those who did not come back.
     pub(crate) fn stop_awaiting(&mut self) {
         self.awaited.clear();

@@ -408,6 +408,35 @@ fn a_host_that_stands_still_is_not_inherited_from() {
 }
 
 #[test]
+fn what_may_be_on_its_way_back_is_asked_for_early() {
+    let net = Net { deeds: [4, 9].into(), ..Net::new() };
+    let mut server = Server::new(net);
+    let ask = |server: &Server<Net>| {
+        let who = Identity { device: String::new(), guid: 0, comm: String::new() };
+        let id = "a".to_owned();
+        [
+            Request::Join { who },
+            Request::Members { after: 0 },
+            Request::Directory { slot: 4 },
+            Request::Directory { slot: 5 },
+            Request::Lookup { id },
+            Request::Owner { kind: 1, key: 2 },
+            Request::Leave { slot: 4 },
+        ]
+        .map(|request| server.is_early(&request))
+    };
+    assert_eq!(ask(&server), [false, false, false, false, true, true, false], "nobody was before");
+    server.follow(true);
+    assert_eq!(ask(&server), [true, true, true, false, true, true, false]);
+    server.awaited.remove(&4);
+    assert_eq!(ask(&server), [true, true, false, false, true, true, false]);
+    server.stop_awaiting();
+    server.published.insert("a".to_owned(), (1, 7));
+    server.claims.insert((1, 2), (1, 4));
+    assert_eq!(ask(&server), [false; 7]);
+}
+
+#[test]
 fn two_that_are_missing_stay_unmapped_until_they_return() {
     let mut server = Server::new(Net::new());
     let processes: Vec<Process> = (0..5).map(|conn| join(&mut server, conn)).collect();

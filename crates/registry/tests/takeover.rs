@@ -155,6 +155,46 @@ fn a_new_member_waits_for_those_of_the_host_before() {
 }
 
 #[test]
+fn what_a_new_host_is_asked_waits_for_those_who_come_back() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let (mut member, slot) = place.member();
+    assert_eq!(member.ask("publish vram/1 control"), "ok");
+    assert_eq!(member.ask(&format!("claim {slot} 5")), "ok");
+    member.signal(libc::SIGSTOP);
+    host.kill();
+    // The new ones come and ask while nobody is back; the first of them hosts.
+    let questions = [
+        "members".to_owned(),
+        format!("directory {slot}"),
+        "lookup vram/1".to_owned(),
+        "owner 5".to_owned(),
+    ];
+    let mut asking: Vec<_> = questions
+        .iter()
+        .map(|question| {
+            let mut new = place.child();
+            assert_eq!(new.ask("connect member"), "ok");
+            new.tell(question);
+            new
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    member.signal(libc::SIGCONT);
+    let answers: Vec<String> = asking.iter_mut().map(Child::hear).collect();
+    assert!(answers[0].starts_with(&format!("{slot}:")), "{answers:?}");
+    assert_eq!(answers[1], format!("directory of {}", member.pid()));
+    assert_eq!(answers[2..], ["control".to_owned(), slot.to_string()]);
+    // Once that is over, there is nothing to wait for.
+    let quick = || {
+        let begin = Instant::now();
+        assert_eq!(asking[0].ask("lookup vram/2"), "error Unknown");
+        begin.elapsed() < Duration::from_millis(100)
+    };
+    assert!(std::iter::repeat_with(quick).take(5).any(|quick| quick));
+}
+
+#[test]
 fn hosts_killed_one_after_the_other_are_followed_every_time() {
     let place = Place::new();
     let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
