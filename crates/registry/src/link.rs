@@ -145,6 +145,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Tells all members to look for their registry; their slots.
+    fn summon(&self) -> Result<Vec<u16>, Error> {
+        let all = self.names.summon(1..SLOTS);
+        all.map_err(|e| Error::system("calling the registry's members", e))
+    }
+
     /// Connects to the registry that counts; a member hosts one, in `host`, where there is none or where
     /// its host does not answer. An observer calls the members then, that one of them does.
     pub(crate) fn establish(
@@ -156,6 +162,8 @@ impl Place {
         // For an observer: the generation whose host does not answer.
         let mut deaf = None;
         let deaf_until = Instant::now() + ANSWER_WITHIN;
+        // For an observer: members that lost their host have the next one by then, unless all are stopped.
+        let orphaned_until = deaf_until;
         while Instant::now() < deadline {
             let found = self.names.find().map_err(|e| Error::system("finding the registry", e))?;
             let next = match found {
@@ -189,14 +197,18 @@ impl Place {
             };
             if self.role == Role::Observer {
                 match last {
-                    Error::Timeout if next == 0 => return Err(Error::NoRegistry),
+                    Error::Timeout if next == 0 => {
+                        if Instant::now() >= orphaned_until || self.summon()?.is_empty() {
+                            return Err(Error::NoRegistry);
+                        }
+                        wait(&[], None, Some(Instant::now() + FOLLOWING));
+                    }
+                    // The members find out that the host is stopped, and one of them follows on it.
+                    Error::Timeout if deaf.replace(next - 1) != Some(next - 1) => {
+                        self.summon()?;
+                    }
                     Error::Timeout => {}
                     other => return Err(other),
-                }
-                // The members find out that the host is stopped, and one of them follows on it.
-                if deaf.replace(next - 1) != Some(next - 1) {
-                    let all = self.names.summon(1..SLOTS);
-                    all.map_err(|e| Error::system("calling the registry's members", e))?;
                 }
                 continue;
             }

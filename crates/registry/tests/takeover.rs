@@ -195,6 +195,23 @@ fn what_a_new_host_is_asked_waits_for_those_who_come_back() {
 }
 
 #[test]
+fn an_observer_waits_for_members_that_lost_their_host() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let (member, slot) = place.member();
+    member.signal(libc::SIGSTOP);
+    host.kill();
+    let options = place.options();
+    let looking = std::thread::spawn(move || {
+        Client::connect_at(Role::Observer, &options).and_then(|observer| observer.members())
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    member.signal(libc::SIGCONT);
+    let listed = looking.join().unwrap().unwrap();
+    assert_eq!(listed.iter().map(|member| member.slot).collect::<Vec<_>>(), [slot]);
+}
+
+#[test]
 fn hosts_killed_one_after_the_other_are_followed_every_time() {
     let place = Place::new();
     let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
