@@ -491,13 +491,28 @@ Examples:
   peerdma doctor --from node17.tar.gz           a host captured by peerdma topo --write-capture
   peerdma doctor --json | jq '.findings[] | select(.outcome == \"works\")'
 
+--json prints one object. Members may be added to it; those here keep their names and meanings:
+  host, kernel           whose machine it is and its kernel's release, null where unknown
+  format                 what it was read from
+  status                 the exit status
+  findings               one for each mechanism and GPU-adapter pair, with
+    mechanism            peer-direct, dma-buf-pinned, dma-buf-dynamic, data-direct,
+                         device-private, ats or software-hca
+    gpu, nic             PCIe addresses, null for what is not of a pair
+    outcome              works, unknown or does-not
+    conditions           in the order in which they are looked up, each with
+      what               what must be so
+      holds              true, false, or null where it is unknown
+      evidence           where that is read, and what is there
+      remedy             what to change, null where there is nothing
+
 Exit status: 0 when every GPU has a way to an adapter, 2 when some GPU has none, 3 when for some GPU it is not known, 4 \
 when there is no GPU or no adapter, 1 when the host cannot be examined.")]
 pub struct Doctor {
     /// Also register memory with each RDMA device and let it write to itself, and let the software HCA prove itself
     #[arg(long, conflicts_with = "from")]
     pub probe: bool,
-    /// Examine this captured machine instead of this host: any file that `peerdma topo --from` reads
+    /// Examine this captured machine instead of this host: anything that `peerdma topo --from` reads
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
     /// Show every condition, also those that hold

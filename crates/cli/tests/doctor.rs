@@ -1,6 +1,7 @@
 //! `peerdma doctor` as a program: output, JSON and exit status. What it concludes is tested in the room itself.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 fn doctor(arguments: &[&str]) -> Output {
@@ -42,6 +43,38 @@ fn json_has_every_condition() {
     assert_eq!((&pinned["gpu"], &pinned["outcome"]), (&"0000:1a:00.0".into(), &"unknown".into()));
     let last = pinned["conditions"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["holds"], &last["evidence"]), (&true.into(), &"P2PDMA BUS_ADDR, PIX".into()));
+}
+
+/// The names of all members at any depth.
+fn members<'a>(value: &'a Value, names: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Object(object) => {
+            names.extend(object.keys().map(String::as_str));
+            object.values().for_each(|value| members(value, names));
+        }
+        Value::Array(array) => array.iter().for_each(|value| members(value, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn help_says_what_json_has() {
+    let help = doctor(&["--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, help) = help.split_once("--json prints").expect("a paragraph about it");
+    let documented = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    let documented: BTreeSet<&str> = documented.collect();
+    let output = doctor(&["--json", "--from", "default"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut names = BTreeSet::new();
+    members(&json, &mut names);
+    for finding in json["findings"].as_array().unwrap() {
+        names.extend(
+            [&finding["mechanism"], &finding["outcome"]].map(|name| name.as_str().unwrap()),
+        );
+    }
+    let missing: Vec<_> = names.difference(&documented).collect();
+    assert!(names.len() > 16 && missing.is_empty(), "{missing:?} of {names:?}");
 }
 
 #[test]

@@ -57,13 +57,16 @@ pub struct Capture {
     pub notes: Vec<String>,
 }
 
-/// A folder or archive as a file tree; `None` for a file of any other kind.
+/// A folder or archive as a file tree; `None` for a file of any other kind, and for the name of a ready-made platform.
 ///
 /// # Errors
 /// A file that cannot be read, an archive that is broken.
 pub fn tree(path: &Path) -> Result<Option<Box<dyn Tree>>, Error> {
     if path.is_dir() {
         return Ok(Some(Box::new(Folder::new(path))));
+    }
+    if ReadyMade::called(path).is_some() {
+        return Ok(None);
     }
     let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
     if !is_archive(&bytes) {
