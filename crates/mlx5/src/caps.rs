@@ -68,6 +68,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x181, 1), 1),               // vport_counters
         (Field::new(0x182, 1), 1),               // retransmission_q_counters
         (Field::new(0x186, 10), MAX_SETS.into()), // max_qp_cnt
+        (Field::new(0x1a9, 1), 1),               // mcam_reg
         (Field::new(0x1b1, 1), 1),               // enhanced_error_q_counters
         (Field::new(0x1a2, 1), 1),               // ib_virt: the port is asked by vport commands
         (Field::new(0x1c3, 5), LOG_MAX_MESSAGE), // log_max_msg

@@ -32,11 +32,20 @@ pub(crate) enum Written {
     Queue,
 }
 
+/// In the low word of the queue's address (`nic_interface`): no driver is at work. A driver that finds it there knows that the
+/// function was reset behind its back, and begins anew.
+const DISABLED: u32 = 1 << 8;
+
 /// The registers.
-#[derive(Default)]
 pub(crate) struct InitSegment {
     queue_high: u32,
     queue_low: u32,
+}
+
+impl Default for InitSegment {
+    fn default() -> InitSegment {
+        InitSegment { queue_high: 0, queue_low: DISABLED }
+    }
 }
 
 impl InitSegment {
@@ -99,7 +108,7 @@ mod tests {
         let mut segment = InitSegment::default();
         let mut word = [0; 4];
         segment.read(0, 0x14, &mut word);
-        assert_eq!(word[3], 5 << 4 | 6, "32 entries of 64 bytes");
+        assert_eq!(word[2..], [1, 5 << 4 | 6], "no driver; 32 entries of 64 bytes");
         segment.read(0, 4, &mut word);
         assert_eq!(word[..2], [0, 5]);
         assert_eq!(segment.queue(), None);

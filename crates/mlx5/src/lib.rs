@@ -20,6 +20,7 @@ mod cqe;
 mod create;
 mod data_direct;
 mod eq;
+mod firmware;
 mod function;
 mod init_segment;
 mod key_list;

@@ -3,6 +3,7 @@
 //! attributes of IBA 14.2.5).
 
 use crate::bits::{Field, be16, put};
+use crate::firmware;
 use crate::opcode::{Answer, Status};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -111,7 +112,9 @@ impl Port {
     /// `QUERY_HCA_VPORT_GID`: one entry, or all of them.
     pub(crate) fn gids(&self, input: &[u8]) -> Answer {
         let index = GID_INDEX.get(input) as u16;
-        let gid = |index: usize| if index == 0 { self.gid() } else { [0; 16] };
+        // Linux takes the subnet's prefix from the last entry, so that one has it too.
+        let empty = (u128::from(DEFAULT_SUBNET_PREFIX) << 64).to_be_bytes();
+        let gid = |index: usize| if index == 0 { self.gid() } else { empty };
         let all: Vec<[u8; 16]> = match index {
             ALL => (0..GIDS).map(gid).collect(),
             index if usize::from(index) < GIDS => vec![gid(index.into())],
@@ -184,6 +187,10 @@ pub(crate) fn access_register(input: &[u8]) -> Answer {
             (IB_PROTOCOL_OPER, SPEED),
         ],
         register::PVLC => &[(VL_HARDWARE, ONE_LANE), (VL_OPERATIONAL, ONE_LANE)],
+        register if firmware::knows(register) => {
+            firmware::read(register, &mut data)?;
+            &[]
+        }
         _ => return Err(Status::BadParameter),
     };
     fields.iter().for_each(|(field, value)| field.set(&mut data, *value));
