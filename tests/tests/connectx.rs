@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 use system::lab::{Booted, Lab};
-use system::{Namespace, Run, peerdma, serve_connectx, skip};
+use system::{Namespace, Packets, Run, peerdma, serve_connectx, skip};
 use vm::Machine;
 
 const DEVICE: &str = "/sys/bus/pci/devices/0000:01:00.0";
@@ -34,6 +34,12 @@ fn looks_right(guest: &Booted) {
     for expected in ["Kernel driver in use: mlx5_core", "MSI-X: Enable+", "BusMaster+"] {
         assert!(bus.contains(expected), "{expected}\n{bus}");
     }
+    let firmware = guest.output("devlink dev info");
+    assert!(firmware.contains("fw.version 28.44.0001"), "{firmware}");
+    let link = guest.output("rdma link show -d");
+    assert!(link.contains("subnet_prefix fe80:0000:0000:0000 lid "), "{link}");
+    let counters = guest.output("rdma statistic show link mlx5_0/1");
+    assert!(counters.contains(" out_of_buffer ") && counters.contains(" rx_write_requests "));
     let log = guest.output("dmesg --level=err,warn 2>/dev/null || dmesg | grep -i 'mlx5.*\\(fail\\|error\\|timeout\\)' || true");
     let bad: Vec<&str> = log.lines().filter(|line| line.contains("mlx5")).collect();
     assert!(bad.is_empty(), "{bad:?}");
@@ -74,7 +80,9 @@ fn stock_drivers_run_programs_on_the_adapter() {
         Err(reason) => skip!("{reason}"),
     };
     let namespace = Namespace::new("connectx");
-    let mut adapter = serve_connectx(&namespace, &socket, &[]);
+    let trace = lab.socket("trace.pcap");
+    let options = ["--trace", trace.to_str().expect("a name")];
+    let mut adapter = serve_connectx(&namespace, &socket, &options);
     let guest = lab.boot(&machine);
     looks_right(&guest);
     for program in ["rc", "uc", "ud", "srq"] {
@@ -88,6 +96,18 @@ fn stock_drivers_run_programs_on_the_adapter() {
     guest.output(&format!("echo 1 > {DEVICE}/reset"));
     guest.output("echo 0000:01:00.0 > /sys/bus/pci/drivers/mlx5_core/bind");
     looks_right(&guest);
+    if system::has("tshark") {
+        let packets = Packets::of(&trace);
+        // 100 messages each way of RC, UC, shared receives (16 queue pairs) and datagrams.
+        packets.assert_icrcs(800);
+        packets.assert_well_formed();
+        let opcodes = packets.count_by(&["infiniband.bth.opcode"]);
+        // SEND FIRST, LAST and ACKNOWLEDGE of RC; SEND LAST of UC; SEND ONLY of UD.
+        for opcode in ["0", "2", "17", "34", "100"] {
+            let count = opcodes.get(opcode).copied().unwrap_or_default();
+            assert!(count >= 100, "{opcode}: {opcodes:?}");
+        }
+    }
     // Killed in the middle, and another machine after it.
     guest.output(
         "(ibv_rc_pingpong -n 1000000 & ibv_rc_pingpong -n 1000000 localhost) > /dev/null 2>&1 &",
