@@ -155,18 +155,16 @@ impl Indirect {
             return Err(ConfigureError::Entries);
         }
         let layout = config.layout.as_ref().or(self.layout.as_ref());
-        if let SignatureChange::Set(_) = config.signature
-            && (!self.init.signatures
-                || layout.is_some_and(|layout| layout.len() > u32::MAX.into()))
-        {
+        let signature = match &config.signature {
+            SignatureChange::Keep => self.signature.as_ref(),
+            SignatureChange::Reset => None,
+            SignatureChange::Set(signature) => Some(signature),
+        };
+        let long = layout.is_some_and(|layout| layout.len() > u32::MAX.into());
+        if signature.is_some() && (long || !self.init.signatures) {
             return Err(ConfigureError::Signature);
         }
-        self.layout = layout.cloned();
-        match &config.signature {
-            SignatureChange::Keep => {}
-            SignatureChange::Reset => self.signature = None,
-            SignatureChange::Set(signature) => self.signature = Some(signature.clone()),
-        }
+        (self.layout, self.signature) = (layout.cloned(), signature.cloned());
         self.access = access;
         Ok(())
     }

@@ -346,7 +346,13 @@ fn keys_that_cannot_have_signatures_are_refused() {
         node.post_send(send_wr(1, set(key, layout(&region), change(rules.clone())), &[]));
         assert_eq!(node.told.sent[0].status, WcStatus::MwBindErr);
     }
-    assert!(node().keys.signature_error(77).is_err());
+    // Nor can a key that has them grow so long.
+    let mut node = node();
+    let region = node.register(4096);
+    let key = signed(&mut node, &region, 512, rules);
+    node.post_send(send_wr(1, set(key, long(&region), SignatureChange::Keep), &[]));
+    assert_eq!(node.told.sent[0].status, WcStatus::MwBindErr);
+    assert!(node.keys.signature_error(77).is_err());
 }
 
 /// A pair, and on each side memory of `len` bytes under a key with these signatures.
