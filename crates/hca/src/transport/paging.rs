@@ -2,20 +2,20 @@
 //!
 //! On-demand memory of this process is brought in within the access ([`umem::Umem::read`]). Memory that a front end keeps
 //! elsewhere answers [`AccessError::NotPresent`] instead, and the side of the queue pair that met it waits: requests stay in
-//! their queue, a peer's request is answered "receiver not ready", a READ response is kept back. Nothing waits inside an
+//! their queue, a peer's request or the rest of a READ is answered "receiver not ready". Nothing waits inside an
 //! access, and whatever was begun is begun again, so a packet may be placed twice but nothing takes effect twice.
 //! [`Transport::resume`] goes on, or fails what waited.
 
 use super::executor::{Landing, Refusal};
 use super::qp::Transport;
 use super::responder::{Incoming, abandon};
-use super::response::Answer;
+use super::response::{Answer, Response};
 use super::send::{Phase, vendor};
 use super::{Counter, Cx, Rx};
 use crate::key::KeyError;
 use crate::types::{QpState, Remote, WcStatus};
 use umem::AccessError;
-use wire::{Operation, Psn};
+use wire::{NakCode, Operation, Psn, Syndrome};
 
 /// Which part of a queue pair waits. At most one fault is open for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +80,10 @@ pub(super) struct Met {
     pub(super) done: u32,
     pub(super) packet: usize,
     pub(super) ahead: u64,
-    /// The send request's first PSN.
+    /// The send request's first PSN, or that of the answer.
     pub(super) first: Psn,
+    /// The peer may have had the answer long ago.
+    pub(super) repeated: bool,
 }
 
 impl Met {
@@ -89,21 +91,21 @@ impl Met {
     fn landing(landing: &Landing, packet: usize) -> Met {
         let ahead = landing.room().saturating_sub(packet as u64);
         let (work, done) = (FaultedWork::Receive(landing.wr_id()), landing.filled() as u32);
-        Met { work, write: true, done, packet, ahead, first: Psn::default() }
+        Met { work, write: true, done, packet, ahead, first: Psn::default(), repeated: false }
     }
 
     /// By a datagram.
     pub(super) fn datagram(landing: &Landing, parts: &[&[u8]]) -> Met {
         let work = FaultedWork::Receive(landing.wr_id());
         let packet = parts.iter().map(|part| part.len()).sum();
-        Met { work, write: true, done: 0, packet, ahead: 0, first: Psn::default() }
+        Met { work, write: true, done: 0, packet, ahead: 0, first: Psn::default(), repeated: false }
     }
 
     /// By a peer's operation on `len` bytes.
     fn remote(remote: Remote, len: u32, done: u32, packet: usize) -> Met {
         let work = FaultedWork::Remote(remote, len);
         let ahead = u64::from(len.saturating_sub(done)).saturating_sub(packet as u64);
-        Met { work, write: true, done, packet, ahead, first: Psn::default() }
+        Met { work, write: true, done, packet, ahead, first: Psn::default(), repeated: false }
     }
 }
 
@@ -113,6 +115,7 @@ struct Open {
     error: AccessError,
     work: FaultedWork,
     first: Psn,
+    repeated: bool,
 }
 
 /// The faults of one queue pair.
@@ -156,9 +159,9 @@ impl Transport {
         }
         self.faults.ids += 1;
         let id = self.faults.ids;
-        let Met { work, write, done, packet, ahead, first } = met;
+        let Met { work, write, done, packet, ahead, first, repeated } = met;
         // Before anybody is told: the answer may come at once.
-        self.faults.open[side as usize] = Some(Open { id, error, work, first });
+        self.faults.open[side as usize] = Some(Open { id, error, work, first, repeated });
         let taken = cx.sink.page_fault(PageFault {
             id,
             side,
@@ -192,6 +195,7 @@ impl Transport {
             packet: len,
             ahead: u64::from(wqe.length.saturating_sub(done)).saturating_sub(len as u64),
             first: wqe.first,
+            repeated: false,
         };
         self.waits(FaultSide::Requests, error, met, cx)
     }
@@ -213,6 +217,7 @@ impl Transport {
             packet: len,
             ahead: u64::from(wqe.length.saturating_sub(done)).saturating_sub(len as u64),
             first: wqe.first,
+            repeated: false,
         };
         let waits = self.waits(FaultSide::Landing, error, met, cx);
         if waits {
@@ -286,7 +291,7 @@ impl Transport {
                     self.fail_oldest(WcStatus::LocProtErr, vendor::memory(open.error), cx);
                 }
                 FaultSide::Service => self.refuse_faulted(&open, cx),
-                FaultSide::Answers => self.fail_answer(open.error, cx),
+                FaultSide::Answers => self.refuse_answer(&open, cx),
             }
         }
         self.transmit(cx);
@@ -310,16 +315,30 @@ impl Transport {
         self.refuse_request(receives, self.resp.expected, cx);
     }
 
-    /// Whether the READ response at hand waits for its memory.
+    /// The peer learns why no more of its READ comes. For one that has it this is stale, and no reason to end the connection.
+    fn refuse_answer(&mut self, open: &Open, cx: &mut Cx<'_>) {
+        if open.repeated {
+            let nak = Syndrome::Nak(NakCode::RemoteAccess);
+            return self.owe(open.first, Answer::Nak(nak), false);
+        }
+        self.resp.responses.clear();
+        self.refuse(Refusal::RemoteAccess(KeyError::Unmapped), open.first, cx);
+    }
+
+    /// Whether the rest of the READ at hand waits for its memory: then the peer asks for it again later, and for whatever it
+    /// asked after it.
     pub(super) fn waits_to_answer(
         &mut self,
         len: usize,
         error: AccessError,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Some(Answer::Read(read)) = self.resp.responses.front().map(|owed| &owed.answer) else {
+        let Some(Response { answer: Answer::Read(read), fresh, .. }) = self.resp.responses.front()
+        else {
             return false;
         };
+        let repeated = !fresh;
+        let psn = read.psn.plus(read.done);
         let done = read.done.saturating_mul(self.mtu);
         let met = Met {
             work: FaultedWork::Remote(read.remote, read.len),
@@ -327,9 +346,16 @@ impl Transport {
             done,
             packet: len,
             ahead: u64::from(read.len.saturating_sub(done)).saturating_sub(len as u64),
-            first: read.psn,
+            first: psn,
+            repeated,
         };
         // Nobody is left to say it to, after an error.
-        self.state != QpState::Err && self.waits(FaultSide::Answers, error, met, cx)
+        if self.state == QpState::Err || !self.waits(FaultSide::Answers, error, met, cx) {
+            return false;
+        }
+        self.resp.responses.clear();
+        let later = Syndrome::RnrNak(self.attr.min_rnr_timer);
+        self.owe(psn, Answer::Nak(later), false);
+        true
     }
 }

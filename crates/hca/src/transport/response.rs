@@ -5,7 +5,6 @@
 //! packets; a long READ goes on in the next.
 
 use super::executor::{Refusal, Target, fetch_failed};
-use super::paging::FaultSide;
 use super::qp::Transport;
 use super::requester::{PKEY, service};
 use super::{Cx, To};
@@ -93,7 +92,7 @@ impl Transport {
     /// Emits what is owed.
     pub(super) fn respond(&mut self, cx: &mut Cx<'_>) {
         let mut budget = PACKETS_A_CALL;
-        while !self.resp.responses.is_empty() && !self.faults.is_open(FaultSide::Answers) {
+        while !self.resp.responses.is_empty() {
             if budget == 0 || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
@@ -186,7 +185,7 @@ impl Transport {
     }
 
     /// The memory of the READ response at hand failed.
-    pub(super) fn fail_answer(&mut self, error: AccessError, cx: &mut Cx<'_>) {
+    fn fail_answer(&mut self, error: AccessError, cx: &mut Cx<'_>) {
         let Some(response) = self.resp.responses.front_mut() else { return };
         let psn = match &response.answer {
             Answer::Read(read) => read.psn.plus(read.done),

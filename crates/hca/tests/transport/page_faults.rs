@@ -111,30 +111,32 @@ fn what_cannot_be_served_ends_the_connection() {
 }
 
 #[test]
-fn an_answer_is_kept_back() {
+fn the_rest_of_a_read_waits() {
     let (mut node, region) = node();
     region.set(0, &[7; 600]);
     take(&region, 1);
     let Remote { addr, rkey } = region.remote(0);
     let out = node.feed(&read(FIRST_PSN, addr, rkey, 600));
-    assert_eq!(out.len(), 1, "what is there");
-    let late = write(Only, FIRST_PSN + 3, 4).reth(addr + 7 * PAGE, rkey, 4);
-    assert!(node.feed(&late).is_empty(), "answers keep their order");
+    assert_eq!((out[0].position(), out[0].payload.len()), (First, PACKET), "what is there");
+    assert!(waits(&out[1..]) && out[1].psn() == FIRST_PSN + 1);
+    let rest = read(FIRST_PSN + 1, addr + PAGE, rkey, 344);
+    assert!(waits(&node.feed(&rest)));
     let fault = fault(&mut node);
     assert_eq!(fault.side, FaultSide::Answers);
     assert_eq!((fault.done, fault.ahead, fault.write), (256, 88, false));
-    let out = node.serve(&fault, true);
-    let positions: Vec<_> = out.iter().map(|packet| packet.position()).collect();
-    assert_eq!(positions, [Middle, Last, Only]);
-    assert!(out[2].is_ack());
+    assert!(node.serve(&fault, true).is_empty());
+    let out = node.feed(&rest);
+    assert_eq!((out[0].position(), out[1].position(), out.len()), (First, Last, 2));
     assert_eq!(out[0].payload, [7; PACKET]);
+    assert!(node.feed(&write(Only, FIRST_PSN + 3, 4).reth(addr, rkey, 4))[0].is_ack());
 
     take(&region, 2);
-    assert_eq!(node.feed(&read(FIRST_PSN + 4, addr + PAGE, rkey, 300)).len(), 1);
+    assert!(waits(&node.feed(&read(FIRST_PSN + 4, addr + PAGE, rkey, 300))[1..]));
     let fault = node.told.faults.remove(0);
     let out = node.serve(&fault, false);
     assert_eq!(out[0].nak(), Some(NakCode::RemoteAccess));
     assert_eq!((out[0].psn(), out.len()), (FIRST_PSN + 5, 1));
+    assert_eq!(node.qp.state(), QpState::Err);
 }
 
 #[test]
