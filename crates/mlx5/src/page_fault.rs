@@ -13,6 +13,7 @@ use crate::opcode::{Answer, Status};
 use crate::request::RequestId;
 use hca::transport::{FaultSide, FaultedWork, PageFault};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -93,8 +94,8 @@ impl Faults {
             // Odd times: each number of 24 bits once, and whoever loses the high bits of a token is found out.
             let serial = state.given.wrapping_mul(0x9e_3779) & 0xff_ffff;
             let token = if bits == 48 { serial << 24 | u64::from(qpn) } else { serial };
-            if !state.open.contains_key(&token) {
-                state.open.insert(token, (qpn, fault));
+            if let Entry::Vacant(place) = state.open.entry(token) {
+                place.insert((qpn, fault));
                 return token;
             }
         }

@@ -60,6 +60,14 @@ impl Lab {
         Ok(Lab { qemu, kernel: newest_kernel()?, folder: tempfile::tempdir()? })
     }
 
+    /// The same with the kernel of this machine's distribution.
+    ///
+    /// # Errors
+    /// Why one of them cannot be had, in words. A test skips with it.
+    pub fn of_distribution() -> Result<Lab> {
+        Ok(Lab { kernel: own_kernel()?, ..Lab::new()? })
+    }
+
     /// A path for a function's socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
