@@ -1,13 +1,14 @@
 //! C programs, the tests' own (`tests/c`) and packages' examples: compiled against the distribution's headers, as any
 //! user's program is.
 
-use crate::shared_dir;
+use crate::run::{open_to_everybody, shared_dir};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles `tests/c/NAME.c` into the shared folder, once for each change of the source, and gives the program's path.
+/// Compiles `tests/c/NAME.c` into a shared folder, once for each change of the source, and gives the program's path.
 ///
-/// Every user can run the program. Test binaries that run at the same time share it.
+/// Every user can run the program. Test binaries of one checkout that run at the same time share it.
 ///
 /// # Errors
 /// The reason why it cannot be compiled here: no C compiler, or no verbs headers. A test skips with it.
@@ -54,14 +55,15 @@ fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf,
         return Err("cc is not installed (package gcc)".to_owned());
     }
     let name = source.file_stem().expect("a file").to_string_lossy().into_owned();
-    let program = shared_dir().join(&name);
+    let folder = folder_of(source);
+    let program = folder.join(&name);
     if up_to_date(&program, source) {
         return Ok(program);
     }
     // Renamed into place: another test never meets half a program, nor "text file busy".
     let half = tempfile::Builder::new()
         .prefix(&format!("{name}."))
-        .tempdir_in(shared_dir())
+        .tempdir_in(&folder)
         .expect("a temporary folder");
     let half = half.path().join(name);
     let output = Command::new("cc")
@@ -78,6 +80,20 @@ fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf,
     Ok(program)
 }
 
+/// A folder for programs whose sources are beside this one: another checkout's may differ.
+fn folder_of(source: &Path) -> PathBuf {
+    let folder = shared_dir().join(name_of_folder(source));
+    std::fs::create_dir_all(&folder).expect("a folder for programs");
+    open_to_everybody(&folder);
+    folder
+}
+
+fn name_of_folder(source: &Path) -> String {
+    let mut hash = DefaultHasher::new();
+    source.parent().hash(&mut hash);
+    format!("c-{:016x}", hash.finish())
+}
+
 /// Whether `program` was made after the last change of `source` and of the headers beside it.
 fn up_to_date(program: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
@@ -90,8 +106,16 @@ fn up_to_date(program: &Path, source: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::c_program;
+    use super::{c_program, name_of_folder};
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    #[test]
+    fn checkouts_have_programs_of_their_own() {
+        let name = |source| name_of_folder(Path::new(source));
+        assert_ne!(name("/here/tests/c/a.c"), name("/there/tests/c/a.c"));
+        assert_eq!(name("/here/tests/c/a.c"), name("/here/tests/c/b.c"));
+    }
 
     #[test]
     fn a_program_is_compiled_once_and_everybody_can_run_it() {

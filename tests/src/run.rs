@@ -352,7 +352,7 @@ fn forget_old_builds() {
     }
 }
 
-fn open_to_everybody(folder: &Path) {
+pub(crate) fn open_to_everybody(folder: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755));
 }
