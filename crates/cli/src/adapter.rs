@@ -2,7 +2,7 @@
 
 use crate::failure::{Context, Failure, Outcome};
 use crate::style;
-use hca::{Device, DeviceAttr, DeviceConfig, Network};
+use hca::{Device, DeviceAttr, DeviceConfig, Network, identity};
 use mlx5::{ConnectX, DataDirect, Slots};
 use pcie::{Function, Platform, Role, Route, Target};
 use registry::{Client, Role as Member};
@@ -141,13 +141,9 @@ impl Machine {
     }
 }
 
-/// A GUID that the adapter at this place has each time, and no other here: locally administered, as no vendor's is.
+/// A GUID that the adapter at this place has each time in this network namespace, and no other there.
 fn guid(socket: &Path) -> u64 {
-    let mut hash = blake3::Hasher::new();
-    hash.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
-    hash.update(&rustix::process::getuid().as_raw().to_le_bytes());
     let place = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
-    hash.update(place.as_os_str().as_encoded_bytes());
-    let [a, b, c, d, e, f, ..] = *hash.finalize().as_bytes();
-    u64::from_be_bytes([a & 0xfc | 2, b, c, 0xff, 0xfe, d, e, f])
+    let user = rustix::process::getuid().as_raw();
+    identity::node_guid(&format!("{} of user {user}", place.display()))
 }
