@@ -1,5 +1,6 @@
 //! A software ConnectX on a socket: an HCA of its own, and the PCI function that shows it to a virtual machine.
 
+use crate::args::Port;
 use crate::failure::{Context, Failure, Outcome};
 use crate::style;
 use hca::{Device, DeviceAttr, DeviceConfig, Network, identity};
@@ -23,6 +24,8 @@ pub struct Place<'a> {
     pub socket: &'a Path,
     /// Of its Data Direct function; without, it has none.
     pub data_direct: Option<&'a Path>,
+    /// What its port is on.
+    pub port: Port,
     /// The machine that the functions are in, by name or file: its first HCA, and that one's Data Direct function.
     pub platform: Option<&'a Path>,
     /// Pace the machine's links to this fraction of their rates.
@@ -47,7 +50,10 @@ impl Adapter {
             comm: "peerdma".to_owned(),
             registry,
             mtu_bytes: None,
-            network: Network::Subnet,
+            network: match place.port {
+                Port::Ib => Network::Subnet,
+                Port::Roce => Network::Ethernet,
+            },
             trace,
             receive_buffer_bytes: None,
         })

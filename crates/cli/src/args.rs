@@ -348,6 +348,9 @@ pub struct Connectx {
     #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = fraction)]
     pub pace: Option<f64>,
+    /// What its port is
+    #[arg(long, value_enum, default_value_t)]
+    pub port: Port,
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
@@ -368,6 +371,16 @@ fn power_of_two(text: &str) -> Result<u32, String> {
         Ok(mib) if mib.is_power_of_two() && mib <= 1 << 16 => Ok(mib),
         _ => Err("a power of two from 1 to 65536 is expected".to_owned()),
     }
+}
+
+/// What a port is on.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Port {
+    /// An InfiniBand subnet of this user's adapters here
+    #[default]
+    Ib,
+    /// An Ethernet of this user's adapters here, with RoCE v2
+    Roce,
 }
 
 /// Boot a virtual machine with a software ConnectX, and run a command in it.
@@ -401,6 +414,9 @@ pub struct Vm {
     /// The kernel's modules, such as /lib/modules/VERSION
     #[arg(long, value_name = "FOLDER", requires = "kernel")]
     pub modules: Option<PathBuf>,
+    /// What the adapter's port is
+    #[arg(long, value_enum, default_value_t)]
+    pub port: Port,
     /// Append the adapter's packets to a file that Wireshark reads
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,

@@ -14,6 +14,7 @@ pub fn connectx(arguments: &Connectx) -> Outcome {
     let _adapter = Adapter::serve(&Place {
         socket: &arguments.socket,
         data_direct: arguments.data_direct_socket.as_deref(),
+        port: arguments.port,
         platform: arguments.platform.as_deref(),
         pace: arguments.pace,
         trace: arguments.trace.as_deref(),

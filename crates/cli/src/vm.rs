@@ -43,6 +43,7 @@ pub fn vm(arguments: &Vm) -> Outcome {
     let _adapter = Adapter::serve(&Place {
         socket: &sockets.connectx,
         data_direct: Some(&sockets.data_direct),
+        port: arguments.port,
         platform: None,
         pace: None,
         trace: arguments.trace.as_deref(),

@@ -42,8 +42,15 @@ impl AddressHandle {
     #[doc(hidden)]
     pub fn unrouted(attr: AhAttr) -> Arc<AddressHandle> {
         let any = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-        let path =
-            Path { src: any, dst: any, scope_id: 0, traffic_class: 0, hop_limit: 0, flow_label: 0 };
+        let path = Path {
+            src: any,
+            dst: any,
+            scope_id: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+            ethernet: None,
+        };
         Arc::new(AddressHandle { pd: None, attr, path, ways: Mutex::default() })
     }
 

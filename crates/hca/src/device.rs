@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
+use crate::lan::Gateway;
 use crate::mr::{self, Mr};
 use crate::multicast::Groups;
 use crate::mw::Mw;
@@ -23,8 +24,8 @@ use crate::timers::Timers;
 use crate::transport::{PageFault, SharedReceive};
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
-use link::{Backlog, Batch, Endpoint, Flow, Interfaces, Path};
-use link::{GID_TABLE_LEN, ip_of_gid};
+use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Path};
+use link::{GID_TABLE_LEN, ip_of_gid, slot_of_mac};
 use registry::{Client, Identity};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
@@ -53,6 +54,8 @@ pub enum Network {
     Host(Interfaces),
     /// An InfiniBand subnet on the loopback interface: see [`crate::subnet`].
     Subnet,
+    /// An Ethernet on the loopback interface: see [`link::Lan`]. The front end sets the GIDs, and carries other frames.
+    Ethernet,
 }
 
 /// What a device is opened from.
@@ -130,10 +133,10 @@ struct QpTable {
 pub struct Device {
     attr: DeviceAttr,
     mtu_bytes: Option<u32>,
-    registry: Arc<Client>,
+    pub(crate) registry: Arc<Client>,
     endpoint: Endpoint,
-    /// A place in the group of sockets on all addresses that is kept, where the device receives on another.
-    _steered: Option<OwnedFd>,
+    /// Places in the group of sockets on all addresses that are kept, where the device receives on another.
+    _steered: Vec<OwnedFd>,
     directory: Arc<Directory>,
     slot: u16,
     keys: KeyTable,
@@ -154,6 +157,7 @@ pub struct Device {
     pub(crate) timers: Timers,
     pub(crate) gsi: Gsi,
     pub(crate) raw: Raw,
+    pub(crate) gateway: Gateway,
     pub(crate) thread: Thread,
     this: Weak<Device>,
 }
@@ -181,17 +185,34 @@ impl Device {
         let mut grant = config.registry.join(&who, directory.as_fd())?;
         let slot = grant.slot;
         directory.set_slot(slot);
+        let bytes = config.receive_buffer_bytes.unwrap_or(link::DEFAULT_RECEIVE_BUFFER_BYTES);
         let steered = match config.network {
-            Network::Host(_) => None,
+            Network::Host(_) => Vec::new(),
             Network::Subnet => enter_subnet(&mut grant).map_err(OpenError::Link)?,
+            Network::Ethernet => [grant.v4.take(), grant.v6.take()].into_iter().flatten().collect(),
         };
-        publish_sockets(&config.registry, &grant);
-        let endpoint = endpoint_of(grant, config.receive_buffer_bytes).map_err(OpenError::Link)?;
+        let port = match steered.first() {
+            Some(fd) => port_of(fd).map_err(|e| OpenError::Link(e.into()))?,
+            None => bound_port(&grant).map_err(OpenError::Link)?,
+        };
+        let endpoint = match config.network {
+            Network::Ethernet => {
+                let lan = Lan::open(slot, port).map_err(OpenError::Link)?;
+                let _ = config.registry.publish(&socket_id(slot, false), lan.fd());
+                Endpoint::on_lan(lan, port, bytes)
+            }
+            _ => {
+                publish_sockets(&config.registry, &grant);
+                Endpoint::with_receive_buffer(grant.v4, grant.v6, port, bytes)
+            }
+        };
+        let endpoint = endpoint.map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
         let port = match config.network {
             Network::Host(interfaces) => Port::open(interfaces).map_err(OpenError::Interfaces)?,
             Network::Subnet => Port::of_subnet(subnet::address_of_lid(slot).into()),
+            Network::Ethernet => Port::of_ethernet(),
         };
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
@@ -221,6 +242,7 @@ impl Device {
             timers: Timers::new(epoch),
             gsi: Gsi::default(),
             raw: Raw::default(),
+            gateway: Gateway::default(),
             thread,
             this: this.clone(),
         });
@@ -404,6 +426,14 @@ impl Device {
         }
         let link_local = matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let scoped = link_local || dst.is_multicast();
+        // The host itself is no port of the Ethernet: it is reached as any peer of a host is.
+        let lan = self.endpoint.lan().filter(|_| slot_of_mac(attr.dmac) != Some(link::HOST));
+        let ethernet = lan.map(|lan| Ethernet {
+            dst: attr.dmac,
+            src: lan.mac_of(u32::from(attr.sgid_index)),
+            vlan: None,
+            udp_src: attr.udp_src,
+        });
         Ok(Path {
             src: source.ip,
             dst,
@@ -411,6 +441,7 @@ impl Device {
             traffic_class: attr.traffic_class,
             hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
             flow_label: attr.flow_label,
+            ethernet,
         })
     }
 
@@ -421,20 +452,24 @@ impl Device {
             Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
         })?;
         let slot = (dest_qpn >> 14) as u16;
-        let backlog = if unreliable { self.backlog(path.dst, slot) } else { None };
+        let backlog = match path.ethernet.map(|ethernet| slot_of_mac(ethernet.dst)) {
+            _ if !unreliable => None,
+            Some(port) => port.and_then(|port| self.backlog(port, false)),
+            None if self.port.known().gids.is_here(path.dst) => {
+                self.backlog(slot, path.dst.is_ipv6())
+            }
+            None => None,
+        };
         Ok(Way { flow, backlog })
     }
 
-    /// The backlog of the process with `slot` if it is on this host. One copy of its socket serves all who send there.
-    fn backlog(&self, dst: IpAddr, slot: u16) -> Option<Arc<Backlog>> {
-        if !self.port.known().gids.is_here(dst) {
-            return None;
-        }
-        let id = (slot, dst.is_ipv6());
+    /// The backlog of the process with `slot`, which is on this host. One copy of its socket serves all who send there.
+    fn backlog(&self, slot: u16, v6: bool) -> Option<Arc<Backlog>> {
+        let id = (slot, v6);
         if let Some(known) = lock(&self.backlogs).get(&id).and_then(Weak::upgrade) {
             return Some(known);
         }
-        let socket = self.registry.lookup(&socket_id(slot, dst.is_ipv6())).ok()?;
+        let socket = self.registry.lookup(&socket_id(slot, v6)).ok()?;
         let backlog = Arc::new(Backlog::new(socket));
         let mut backlogs = lock(&self.backlogs);
         backlogs.retain(|_, known| known.strong_count() > 0);
@@ -781,27 +816,20 @@ impl Drop for Device {
 }
 
 /// Takes the socket of the port's own address instead of the one on all addresses, which is given back.
-fn enter_subnet(grant: &mut registry::Grant) -> std::io::Result<Option<OwnedFd>> {
+fn enter_subnet(grant: &mut registry::Grant) -> std::io::Result<Vec<OwnedFd>> {
     let own = subnet::bind(grant.slot, bound_port(grant)?)?;
-    Ok(grant.v4.replace(own))
+    Ok(grant.v4.replace(own).into_iter().collect())
 }
 
-/// The port that a grant's sockets are bound to: 4791, but for tests.
+/// The port that a grant's sockets are bound to, and on which peers are reached: 4791, but for tests.
 fn bound_port(grant: &registry::Grant) -> std::io::Result<u16> {
     let bound = grant.v4.as_ref().or(grant.v6.as_ref());
-    let address = bound.map(rustix::net::getsockname).transpose()?;
-    let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
-    Ok(address.map_or(wire::ROCE_PORT, |address| address.port()))
+    Ok(bound.map(port_of).transpose()?.unwrap_or(wire::ROCE_PORT))
 }
 
-/// The link over a grant's sockets. Peers are reached on the port that these are bound to.
-fn endpoint_of(
-    grant: registry::Grant,
-    receive_buffer_bytes: Option<usize>,
-) -> std::io::Result<Endpoint> {
-    let port = bound_port(&grant)?;
-    let bytes = receive_buffer_bytes.unwrap_or(link::DEFAULT_RECEIVE_BUFFER_BYTES);
-    Endpoint::with_receive_buffer(grant.v4, grant.v6, port, bytes)
+fn port_of(socket: &OwnedFd) -> rustix::io::Result<u16> {
+    let address = std::net::SocketAddr::try_from(rustix::net::getsockname(socket)?);
+    Ok(address.map_or(wire::ROCE_PORT, |address| address.port()))
 }
 
 /// Lets senders on this host see how full our sockets are. Without it they keep to a pace.

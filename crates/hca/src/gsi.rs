@@ -133,6 +133,7 @@ impl Device {
             traffic_class: to.traffic_class,
             hop_limit: to.hop_limit,
             flow_label: 0,
+            ethernet: None,
         };
         let flow = self.gsi.flow(self, path)?;
         let opcode = Opcode {

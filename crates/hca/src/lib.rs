@@ -21,6 +21,7 @@ pub mod identity;
 mod indirect;
 pub mod key;
 mod key_space;
+mod lan;
 mod mkey_context;
 mod mr;
 pub mod multicast;

@@ -11,6 +11,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Largest path MTU in bytes.
+const MAX_MTU: u32 = 4096;
+
 /// The port of a device; where it has several, what each of them shows: all are on the same interfaces.
 pub(crate) struct Port {
     watch: Option<Watch>,
@@ -90,6 +93,13 @@ impl Port {
         let state = State { active: true, wired: false };
         let known = Mutex::new(Known { gids, state, stale: false });
         Port { watch: None, fixed: true, known, active_mtu }
+    }
+
+    /// A port of an Ethernet that is always up; who makes it fills its GIDs in.
+    pub(crate) fn of_ethernet() -> Port {
+        let state = State { active: true, wired: false };
+        let known = Mutex::new(Known { gids: GidTable::default(), state, stale: false });
+        Port { watch: None, fixed: true, known, active_mtu: AtomicU32::new(MAX_MTU) }
     }
 
     /// Readable when the interfaces changed; `None` where the system does not tell.

@@ -381,6 +381,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let tap = device.raw.tap();
+    let own = device.endpoint().own_addresses();
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
     let watch = device.port.watch_fd();
@@ -389,6 +390,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
+        fds.extend(own.iter().map(|(_, fd)| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
         if let Some(tap) = &tap {
             fds.push(PollFd::from_borrowed_fd(tap.fd(), PollFlags::IN));
         }

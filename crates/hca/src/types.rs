@@ -8,6 +8,7 @@ use crate::tm::TmInfo;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
+use wire::frame::Mac;
 
 /// Access rights of a key or a QP (`enum ibv_access_flags`): those of a registration.
 pub use umem::AccessFlags as Access;
@@ -512,6 +513,10 @@ pub struct AhAttr {
     pub static_rate: u8,
     /// Port, from 1.
     pub port_num: u8,
+    /// Hardware address of the next hop, on [`Network::Ethernet`](crate::Network::Ethernet).
+    pub dmac: Mac,
+    /// UDP source port there; 0 leaves it to the link.
+    pub udp_src: u16,
 }
 
 /// QP attributes (`struct ibv_qp_attr`); an [`AttrMask`] says which are meant.

@@ -19,6 +19,7 @@ use crate::Endpoint;
 use crate::cmsg::Control;
 use crate::crc;
 use crate::flow::{Flow, FlowState};
+use crate::framing::Head;
 use crate::stats::add;
 use crate::trace::{Trace, Traced};
 use crate::udp::{self, Outgoing};
@@ -112,7 +113,8 @@ impl Batch {
         fill: &mut Fill<'_, E>,
     ) -> Result<(), E> {
         let headers_len = headers.len();
-        let overhead = headers_len + usize::from(headers.bth.pad) + ICRC_LEN;
+        let head_len = flow.0.head.as_ref().map_or(0, Head::len);
+        let overhead = head_len + headers_len + usize::from(headers.bth.pad) + ICRC_LEN;
         if payload_len > MAX_TRAIN_BYTES - overhead {
             ep.stats().lost(&io::Error::from_raw_os_error(libc::EMSGSIZE), 1);
             return Ok(());
@@ -126,15 +128,20 @@ impl Batch {
         }
 
         let start = self.used;
-        let out = &mut self.bytes[start..start + len];
-        let (transport, icrc) = out.split_at_mut(len - ICRC_LEN);
+        let (head, out) = self.bytes[start..start + len].split_at_mut(head_len);
+        if let Some(known) = &flow.0.head {
+            known.emit(head, out.len());
+        }
+        let (transport, icrc) = out.split_at_mut(out.len() - ICRC_LEN);
         headers.emit(transport);
         let train = self.trains.last_mut().filter(|_| joins);
-        let (hashed, identification) = match &train {
+        let (hashed, place) = match &train {
             Some(train) if len == train.segment => (train.headers, train.count as u16),
             Some(train) => (flow.0.crc.at_length(transport.len()), train.count as u16),
             None => (flow.0.crc.at_length(transport.len()), 0),
         };
+        // A frame brings its own IP header.
+        let identification = if head_len == 0 { place } else { 0 };
         let mut fold = crc::begin(&hashed, identification, transport, headers_len);
         let (body, padding) = transport[headers_len..].split_at_mut(payload_len);
         fill(body, &mut fold)?;
@@ -205,18 +212,19 @@ fn account(ep: &Endpoint, train: &Train, bytes: &[u8], trace: Option<&Trace>) {
     add(&stats.tx_datagrams, train.count as u64);
     add(&stats.tx_bytes, train.len as u64);
     let Some(trace) = trace else { return };
+    let head_len = train.flow.head.as_ref().map_or(0, Head::len);
     for (index, datagram) in bytes.chunks(train.segment).enumerate() {
         trace.record(&Traced {
             src: train.flow.path.src,
             dst: train.flow.path.dst,
-            udp_src: train.flow.lane.port(),
+            udp_src: train.flow.source_port,
             traffic_class: train.flow.path.traffic_class,
             hop_limit: match train.flow.path.hop_limit {
                 0 => 64,
                 limit => limit,
             },
-            identification: index as u16,
-            datagram,
+            identification: if head_len == 0 { index as u16 } else { 0 },
+            datagram: datagram.get(head_len..).unwrap_or_default(),
         });
     }
 }
@@ -238,9 +246,11 @@ fn refused(
     }
     let mut taken = false;
     for datagram in bytes.chunks_mut(train.segment) {
-        // A lone datagram carries identification 0.
-        let (transport, icrc) = datagram.split_at_mut(datagram.len() - ICRC_LEN);
-        icrc.copy_from_slice(&train.flow.crc.icrc(0, transport).to_le_bytes());
+        // A lone datagram carries identification 0, as frames do in any case.
+        if train.flow.head.is_none() {
+            let (transport, icrc) = datagram.split_at_mut(datagram.len() - ICRC_LEN);
+            icrc.copy_from_slice(&train.flow.crc.icrc(0, transport).to_le_bytes());
+        }
         let lone = Train {
             flow: train.flow.clone(),
             headers: train.headers,
@@ -286,6 +296,7 @@ mod tests {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
+            ethernet: None,
         };
         let flow = ep.flow(path, 2).unwrap();
         // Without checksums there is no segmentation: EINVAL.

@@ -1,25 +1,31 @@
 //! An endpoint: the sockets that a device receives on, and the pool of those it sends from.
 
 use crate::flow::{Flow, Path};
+use crate::lan::Lan;
 use crate::ports::{self, Ports};
 use crate::stats::Stats;
 use crate::trace::Trace;
 use crate::udp;
 use descriptors::Kept;
-use rustix::net::sockopt;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What [`Endpoint::new`] asks for as receive buffer, before the kernel doubles it.
 pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
+
+/// Sockets on single addresses of this host. Who waits on them keeps them alive.
+pub type OwnAddresses = Arc<Vec<(IpAddr, Arc<Kept>)>>;
 
 /// The sockets of one device. All methods may be called from any thread.
 pub struct Endpoint {
     v4: Option<Kept>,
     v6: Option<Kept>,
+    lan: Option<Lan>,
+    own: RwLock<OwnAddresses>,
     port: u16,
     ports: Ports,
     stats: Stats,
@@ -51,42 +57,81 @@ impl Endpoint {
     ) -> io::Result<Endpoint> {
         let v4 = v4.map(Kept::new);
         let v6 = v6.map(Kept::new);
-        if let Some(fd) = &v4 {
-            for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
-                udp::set_option(fd.as_fd(), libc::IPPROTO_IP, option, 1)?;
-            }
-            // Groups that others on the host joined are no business of ours.
-            udp::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
-        }
-        if let Some(fd) = &v6 {
-            for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
-                udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, option, 1)?;
-            }
-            // Kernels before 4.20 lack it; packets of foreign groups then find no QP.
-            let _ = udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0);
-            // The ICRC makes the UDP checksum needless, and Linux rxe, as many a NIC, sends it as zero,
-            // which IPv6 otherwise forbids.
-            udp::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
-        }
         let mut granted = usize::MAX;
-        for fd in [&v4, &v6].into_iter().flatten() {
-            // Kernels before 5.0 lack it; datagrams then arrive one by one.
-            let _ = udp::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
-            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
-            ports::set_buffer(fd.as_fd(), libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
-            let [size] = udp::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF)?;
-            granted = granted.min(size as usize);
+        for (fd, v6) in [(&v4, false), (&v6, true)] {
+            if let Some(fd) = fd {
+                granted = granted.min(set_up(fd.as_fd(), v6, bytes)?);
+            }
         }
-        Ok(Endpoint {
-            receive_buffer_bytes: if granted == usize::MAX { 0 } else { granted },
+        let granted = if granted == usize::MAX { 0 } else { granted };
+        Ok(Endpoint::over(v4, v6, None, port, granted))
+    }
+
+    /// An endpoint on an Ethernet, with `bytes` of receive buffer per socket.
+    ///
+    /// # Errors
+    /// As [`Endpoint::new`].
+    pub fn on_lan(lan: Lan, port: u16, bytes: usize) -> io::Result<Endpoint> {
+        let mut granted = usize::MAX;
+        for fd in lan.receive_fds() {
+            granted = granted.min(set_up(fd, false, bytes)?);
+        }
+        Ok(Endpoint::over(None, None, Some(lan), port, granted))
+    }
+
+    fn over(
+        v4: Option<Kept>,
+        v6: Option<Kept>,
+        lan: Option<Lan>,
+        port: u16,
+        receive_buffer_bytes: usize,
+    ) -> Endpoint {
+        Endpoint {
+            receive_buffer_bytes,
             v4,
             v6,
+            lan,
+            own: RwLock::default(),
             port,
             ports: Ports::default(),
             stats: Stats::default(),
             tracing: AtomicBool::new(false),
             trace: Mutex::new(None),
-        })
+        }
+    }
+
+    /// The Ethernet that it is on, if it is.
+    pub fn lan(&self) -> Option<&Lan> {
+        self.lan.as_ref()
+    }
+
+    /// Takes what is sent to `ip`, an address of this host, before all sockets on all addresses do.
+    ///
+    /// # Errors
+    /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another user's program has it.
+    pub fn receive_at(&self, ip: IpAddr) -> io::Result<()> {
+        if self.own_addresses().iter().any(|(known, _)| *known == ip) {
+            return Ok(());
+        }
+        let family = if ip.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseport(&fd, true)?;
+        net::bind(&fd, &SocketAddr::new(ip, self.port))?;
+        set_up(fd.as_fd(), ip.is_ipv6(), self.receive_buffer_bytes / 2)?;
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut own).push((ip, Arc::new(Kept::new(fd))));
+        Ok(())
+    }
+
+    /// Ends a [`receive_at`](Endpoint::receive_at).
+    pub fn leave_address(&self, ip: IpAddr) {
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut own).retain(|(known, _)| *known != ip);
+    }
+
+    /// The sockets of [`receive_at`](Endpoint::receive_at).
+    pub fn own_addresses(&self) -> OwnAddresses {
+        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A flow along `path` towards the process that owns `dest_qpn`.
@@ -94,7 +139,7 @@ impl Endpoint {
     /// # Errors
     /// `InvalidInput` when the addresses are of different families; else those of making a socket.
     pub fn flow(&self, path: Path, dest_qpn: u32) -> io::Result<Flow> {
-        Flow::new(&self.ports, path, dest_qpn, self.port)
+        Flow::new(&self.ports, self.lan.as_ref(), path, dest_qpn, self.port)
     }
 
     /// Takes what is sent to the multicast `group` on the interface `ifindex` (IGMP or MLD tells the network).
@@ -103,6 +148,10 @@ impl Endpoint {
     /// Those of `IP_ADD_MEMBERSHIP`: `ENODEV` without such an interface, `EADDRINUSE` when joined already, `ENOBUFS` past
     /// `igmp_max_memberships`; `EAFNOSUPPORT` without a socket of the family.
     pub fn join(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        if self.lan.is_some() {
+            // It floods every group.
+            return Ok(());
+        }
         let fd = self.receive_fd(group.is_ipv6()).ok_or(rustix::io::Errno::AFNOSUPPORT)?;
         match group {
             IpAddr::V4(group) => {
@@ -119,6 +168,9 @@ impl Endpoint {
     /// # Errors
     /// `EADDRNOTAVAIL` when not joined.
     pub fn leave(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        if self.lan.is_some() {
+            return Ok(());
+        }
         let fd = self.receive_fd(group.is_ipv6()).ok_or(rustix::io::Errno::AFNOSUPPORT)?;
         match group {
             IpAddr::V4(group) => {
@@ -130,9 +182,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The sockets to wait on for readability.
+    /// The sockets to wait on for readability, beside those of [`Endpoint::own_addresses`].
     pub fn receive_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [&self.v4, &self.v6].into_iter().flatten().map(AsFd::as_fd)
+        let lan = self.lan.iter().flat_map(Lan::receive_fds);
+        [&self.v4, &self.v6].into_iter().flatten().map(AsFd::as_fd).chain(lan)
     }
 
     pub(crate) fn receive_fd(&self, v6: bool) -> Option<BorrowedFd<'_>> {
@@ -171,6 +224,32 @@ impl Endpoint {
         }
         self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Sets the options of a socket to receive on; answers with the receive buffer that the kernel granted, in bytes.
+fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<usize> {
+    if v6 {
+        for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
+            udp::set_option(fd, libc::IPPROTO_IPV6, option, 1)?;
+        }
+        // Kernels before 4.20 lack it; packets of foreign groups then find no QP.
+        let _ = udp::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0);
+        // The ICRC makes the UDP checksum needless, and Linux rxe, as many a NIC, sends it as zero,
+        // which IPv6 otherwise forbids.
+        udp::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    } else {
+        for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
+            udp::set_option(fd, libc::IPPROTO_IP, option, 1)?;
+        }
+        // Groups that others on the host joined are no business of ours.
+        udp::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+    }
+    // Kernels before 5.0 lack it; datagrams then arrive one by one.
+    let _ = udp::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
+    ports::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
+    let [size] = udp::option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    Ok(size as usize)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! leave from.
 
 use crate::cmsg::Control;
+use crate::framing::{Ethernet, Head};
+use crate::lan::Lan;
 use crate::name::Name;
 use crate::ports::{Destination, Lane, Ports};
 use std::io;
@@ -28,6 +30,8 @@ pub struct Path {
     /// IPv6 flow label (20 bits), which also chooses the source port as Linux does it; 0 leaves both
     /// to the endpoint.
     pub flow_label: u32,
+    /// On an [`Endpoint`](crate::Endpoint) of an Ethernet: what frames carry. Without it packets leave through the host.
+    pub ethernet: Option<Ethernet>,
 }
 
 /// A path together with the socket whose source port its packets carry. Clones share both. The
@@ -42,11 +46,21 @@ pub(crate) struct FlowState {
     pub(crate) to: Name,
     /// Control messages of a lone datagram.
     pub(crate) control: Control,
+    /// In front of each packet, where they travel as frames.
+    pub(crate) head: Option<Head>,
+    /// UDP source port that the packets show.
+    pub(crate) source_port: u16,
     slot: u32,
 }
 
 impl Flow {
-    pub(crate) fn new(ports: &Ports, path: Path, dest_qpn: u32, port: u16) -> io::Result<Flow> {
+    pub(crate) fn new(
+        ports: &Ports,
+        lan: Option<&Lan>,
+        path: Path,
+        dest_qpn: u32,
+        port: u16,
+    ) -> io::Result<Flow> {
         let path = Path { src: path.src.to_canonical(), dst: path.dst.to_canonical(), ..path };
         let addresses = Addresses::new(path.src, path.dst).ok_or_else(|| {
             let message = format!(
@@ -57,13 +71,21 @@ impl Flow {
             io::Error::new(io::ErrorKind::InvalidInput, message)
         })?;
         let slot = dest_qpn >> QPN_BITS;
-        let destination = Destination { ip: path.dst, scope_id: path.scope_id, slot };
-        let label = path.flow_label & 0xf_ffff;
+        let outer = match &path.ethernet {
+            Some(ethernet) => carrier(lan, ethernet)?,
+            None => path,
+        };
+        let destination = Destination { ip: outer.dst, scope_id: outer.scope_id, slot };
+        let label = outer.flow_label & 0xf_ffff;
         let preferred = (label != 0).then(|| source_port(label));
         let lane = ports.get(destination, preferred)?;
-        let crc = FlowCrc::new(addresses, lane.port());
-        let to = Name::new(path.dst, port, path.scope_id);
-        Ok(Flow(Arc::new(FlowState { path, crc, lane, to, control: control(&path), slot })))
+        let wanted = path.ethernet.map_or(0, |ethernet| ethernet.udp_src);
+        let source_port = if wanted == 0 { lane.port() } else { wanted };
+        let crc = FlowCrc::new(addresses, source_port);
+        let to = Name::new(outer.dst, port, outer.scope_id);
+        let head = path.ethernet.map(|ethernet| Head::new(&ethernet, &path, source_port));
+        let control = control(&outer);
+        Ok(Flow(Arc::new(FlowState { path, crc, lane, to, control, head, source_port, slot })))
     }
 
     /// The path, its addresses in canonical form.
@@ -73,7 +95,7 @@ impl Flow {
 
     /// UDP source port of this flow's packets.
     pub fn source_port(&self) -> u16 {
-        self.0.lane.port()
+        self.0.source_port
     }
 
     /// Whether packets to this queue pair number may use this flow: those to another slot (the bits
@@ -82,6 +104,23 @@ impl Flow {
     pub fn serves(&self, dest_qpn: u32) -> bool {
         dest_qpn >> QPN_BITS == self.0.slot
     }
+}
+
+/// The path on the loopback interface that carries frames of an Ethernet.
+fn carrier(lan: Option<&Lan>, ethernet: &Ethernet) -> io::Result<Path> {
+    let lan = lan.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, "the endpoint is on no Ethernet")
+    })?;
+    let (dst, scope_id) = lan.way(ethernet.dst);
+    Ok(Path {
+        src: lan.address().into(),
+        dst: dst.into(),
+        scope_id,
+        traffic_class: 0,
+        hop_limit: 0,
+        flow_label: 0,
+        ethernet: None,
+    })
 }
 
 /// Source port for a flow label, as `rdma_flow_label_to_udp_sport` of Linux makes it.
@@ -136,6 +175,7 @@ mod tests {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
+            ethernet: None,
         }
     }
 
@@ -148,7 +188,8 @@ mod tests {
     #[test]
     fn mapped_addresses_count_as_ipv4() {
         let ports = Ports::default();
-        let flow = Flow::new(&ports, path("::ffff:127.0.0.1", "127.0.0.1"), 5 << 14, 4791).unwrap();
+        let path = path("::ffff:127.0.0.1", "127.0.0.1");
+        let flow = Flow::new(&ports, None, path, 5 << 14, 4791).unwrap();
         assert!(flow.path().src.is_ipv4());
         assert!(flow.serves(5 << 14 | 77));
         assert!(!flow.serves(6 << 14));
@@ -156,7 +197,8 @@ mod tests {
 
     #[test]
     fn mixed_families_are_refused() {
-        let Err(error) = Flow::new(&Ports::default(), path("127.0.0.1", "::1"), 2, 4791) else {
+        let Err(error) = Flow::new(&Ports::default(), None, path("127.0.0.1", "::1"), 2, 4791)
+        else {
             panic!("accepted");
         };
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

@@ -36,6 +36,21 @@ pub struct GidEntry {
     pub loopback: bool,
 }
 
+impl GidEntry {
+    /// What stands in a place that nobody had.
+    fn nobody() -> GidEntry {
+        GidEntry {
+            gid: [0; 16],
+            ip: Ipv6Addr::UNSPECIFIED.into(),
+            ifindex: 0,
+            ifname: String::new(),
+            mtu: 0,
+            up: false,
+            loopback: false,
+        }
+    }
+}
+
 /// What [`GidTable::refresh`] found: indices.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
@@ -130,6 +145,21 @@ impl GidTable {
             loopback: true,
         };
         GidTable { slots: vec![Slot { entry, present: true }], ..GidTable::default() }
+    }
+
+    /// Puts `entry` at `index`, or empties it, in a table that follows no interface. Beyond [`GID_TABLE_LEN`] is no place.
+    pub fn set(&mut self, index: usize, entry: Option<GidEntry>) {
+        if index >= GID_TABLE_LEN {
+            return;
+        }
+        let nobody = || Slot { entry: GidEntry::nobody(), present: false };
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, nobody);
+        }
+        self.slots[index] = match entry {
+            Some(entry) => Slot { entry, present: true },
+            None => nobody(),
+        };
     }
 
     /// Reads the addresses again.

@@ -7,10 +7,13 @@
 use crate::Endpoint;
 use crate::cmsg::int;
 use crate::crc;
+use crate::framing::Framed;
+use crate::lan::Lan;
 use crate::stats::add;
 use crate::trace::{Trace, Traced};
 use crate::udp::{Incoming, MAX_RECEIVE, Slots};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
 use wire::icrc::{Addresses, Checker, FlowCrc};
 use wire::{Headers, ICRC_LEN};
 
@@ -84,6 +87,30 @@ impl Receiver {
         let trains = self.receive_family(ep, !first, max_trains, f, trace.as_deref());
         if trains > 0 {
             self.v6_first = !first;
+            return trains;
+        }
+        self.receive_others(ep, max_trains, f, trace.as_deref())
+    }
+
+    /// What arrived on an Ethernet, and at single addresses.
+    fn receive_others(
+        &mut self,
+        ep: &Endpoint,
+        max_trains: usize,
+        f: &mut dyn FnMut(Datagram<'_>),
+        trace: Option<&Trace>,
+    ) -> usize {
+        let Some(lan) = ep.lan() else { return 0 };
+        let mut trains = 0;
+        for fd in lan.receive_fds() {
+            trains += self.receive_from(fd, max_trains, |_, message| {
+                hand_out_frames(ep, lan, message, f, trace);
+            });
+        }
+        for (_, fd) in ep.own_addresses().iter() {
+            trains += self.receive_from(fd.as_fd(), max_trains, |checker, message| {
+                hand_out(checker, ep, message, f, trace);
+            });
         }
         trains
     }
@@ -97,13 +124,24 @@ impl Receiver {
         trace: Option<&Trace>,
     ) -> usize {
         let Some(fd) = ep.receive_fd(v6) else { return 0 };
+        self.receive_from(fd, max_trains, |checker, message| {
+            hand_out(checker, ep, message, f, trace);
+        })
+    }
+
+    fn receive_from(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        max_trains: usize,
+        mut each: impl FnMut(&mut Checker, &Incoming<'_>),
+    ) -> usize {
         let mut trains = 0;
         while trains < max_trains {
             let limit = (max_trains - trains).min(MAX_RECEIVE);
             // A socket error means that nothing could be taken; the datagrams count as lost.
             let received = self.slots.receive(fd, limit).unwrap_or(0);
             for index in 0..received {
-                hand_out(&mut self.checker, ep, &self.slots.get(index), f, trace);
+                each(&mut self.checker, &self.slots.get(index));
             }
             trains += received;
             if received < limit {
@@ -233,4 +271,72 @@ fn hand_out(
         add(&stats.rx_icrc_errors, corrupt);
         add(&stats.rx_malformed, malformed);
     }
+}
+
+/// Cuts a train of frames: packets of ours are checked and handed out, and the port's sink gets all else.
+fn hand_out_frames(
+    ep: &Endpoint,
+    lan: &Lan,
+    message: &Incoming<'_>,
+    f: &mut dyn FnMut(Datagram<'_>),
+    trace: Option<&Trace>,
+) {
+    let stats = ep.stats();
+    add(&stats.rx_trains, 1);
+    add(&stats.rx_bytes, message.bytes.len() as u64);
+    let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
+    let Some(envelope) = envelope else { return add(&stats.rx_malformed, 1) };
+    let own = lan.sent(envelope.src);
+    for frame in message.bytes.chunks(envelope.segment) {
+        match Framed::parse(frame).filter(|framed| lan.takes(framed.mac)) {
+            Some(framed) => hand_out_framed(ep, &framed, f, trace),
+            // What is flooded comes back to who sent it.
+            None if own => {}
+            None => lan.arrive(frame),
+        }
+    }
+}
+
+fn hand_out_framed(
+    ep: &Endpoint,
+    framed: &Framed<'_>,
+    f: &mut dyn FnMut(Datagram<'_>),
+    trace: Option<&Trace>,
+) {
+    let stats = ep.stats();
+    if let Some(trace) = trace {
+        trace.record(&Traced {
+            src: framed.src,
+            dst: framed.dst,
+            udp_src: framed.udp_src,
+            traffic_class: framed.traffic_class,
+            hop_limit: framed.hop_limit,
+            identification: framed.identification,
+            datagram: framed.packet,
+        });
+    }
+    let parts = framed.packet.split_last_chunk::<ICRC_LEN>();
+    let (Some((transport, icrc)), Some(addresses)) =
+        (parts, Addresses::new(framed.src, framed.dst))
+    else {
+        return add(&stats.rx_malformed, 1);
+    };
+    let headers = FlowCrc::new(addresses, framed.udp_src).at_length(transport.len());
+    if crc::icrc(&headers, framed.identification, transport) != u32::from_le_bytes(*icrc) {
+        return add(&stats.rx_icrc_errors, 1);
+    }
+    let Ok((headers, payload)) = Headers::parse(transport) else {
+        return add(&stats.rx_malformed, 1);
+    };
+    add(&stats.rx_datagrams, 1);
+    f(Datagram {
+        src: framed.src.to_canonical(),
+        dst: framed.dst.to_canonical(),
+        udp_src: framed.udp_src,
+        ifindex: 0,
+        traffic_class: framed.traffic_class,
+        hop_limit: framed.hop_limit,
+        headers,
+        payload,
+    });
 }

@@ -197,6 +197,7 @@ fn link_local_addresses_work_with_their_interface() {
             traffic_class: 0,
             hop_limit: 0,
             flow_label: 0,
+            ethernet: None,
         };
         send_message(&a, path, 512);
         let seen = collect(&b, MESSAGE);

@@ -3,6 +3,7 @@
 
 use crate::bits::Field;
 use crate::counter_set::MAX_SETS;
+use crate::nic;
 use crate::opcode::Status;
 use hca::DeviceAttr;
 
@@ -12,9 +13,12 @@ pub(crate) const LEN: usize = 0x1000;
 const GROUP_LEN: usize = 0x100;
 
 const GENERAL: u16 = 0x0;
+const ETHERNET: u16 = 0x1;
 const ODP: u16 = 0x2;
 const ATOMIC: u16 = 0x3;
 const GENERAL_2: u16 = 0x20;
+const ROCE: u16 = 0x4;
+const FLOW_TABLES: u16 = 0x7;
 
 /// Nanoseconds: completions carry the time since the device was opened.
 const DEVICE_FREQUENCY_KHZ: u64 = 1_000_000;
@@ -166,12 +170,17 @@ pub(crate) struct Caps {
     odp: Group,
     atomic: Group,
     general_2: Group,
+    /// Of a device with an Ethernet port: offloads, RoCE, flow tables.
+    ethernet: Option<[Group; 3]>,
 }
 
 impl Caps {
-    pub(crate) fn new(attr: &DeviceAttr) -> Caps {
+    pub(crate) fn new(attr: &DeviceAttr, ethernet: bool) -> Caps {
+        let besides = if ethernet { nic::caps::general() } else { Vec::new() };
+        let groups = || [nic::caps::ethernet(), nic::caps::roce(), nic::caps::flow_tables()];
         Caps {
-            general: Group::of(general(attr)),
+            ethernet: ethernet.then(|| groups().map(Group::of)),
+            general: Group::of(general(attr).into_iter().chain(besides)),
             odp: Group { current: odp(), max: with_memory_scheme() },
             atomic: Group::of([
                 (ATOMIC_8B_MODE_1, 1),
@@ -193,7 +202,7 @@ impl Caps {
             ODP => &self.odp,
             ATOMIC => &self.atomic,
             GENERAL_2 => &self.general_2,
-            _ => return Err(Status::BadParameter),
+            other => self.ethernet_group(other).ok_or(Status::BadParameter)?,
         };
         let mut answer = if op_mod & 1 == 1 { group.current.clone() } else { group.max.clone() };
         answer.resize(LEN, 0);
@@ -203,6 +212,16 @@ impl Caps {
     /// Whether events of page faults name the memory.
     pub(crate) fn faults_by_memory(&self) -> bool {
         BY_MEMORY.is_set(&self.odp.current)
+    }
+
+    fn ethernet_group(&self, group: u16) -> Option<&Group> {
+        let [offloads, roce, flow_tables] = self.ethernet.as_ref()?;
+        match group {
+            ETHERNET => Some(offloads),
+            ROCE => Some(roce),
+            FLOW_TABLES => Some(flow_tables),
+            _ => None,
+        }
     }
 
     /// `SET_HCA_CAP`: a driver sends the whole general group with its wishes in it, and only the one field that it wants of
@@ -234,7 +253,7 @@ mod tests {
 
     #[test]
     fn setting_the_atomic_mode_keeps_what_the_device_can_do() {
-        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1));
+        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1), false);
         let mut wanted = vec![0; LEN];
         ATOMIC_8B_MODE.set(&mut wanted, HOST_ENDIANNESS);
         caps.set(ATOMIC << 1, &wanted).unwrap();
@@ -246,7 +265,7 @@ mod tests {
 
     #[test]
     fn nobody_grants_himself_a_capability() {
-        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1));
+        let mut caps = Caps::new(&DeviceAttr::new("mlx5", 1), false);
         let before = caps.query(GENERAL << 1 | 1).unwrap();
         caps.set(GENERAL << 1, &[0xff; LEN]).unwrap();
         let after = caps.query(GENERAL << 1 | 1).unwrap();

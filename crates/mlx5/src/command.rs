@@ -10,7 +10,7 @@ use crate::port;
 use crate::queue::Command;
 use crate::report::Act;
 use crate::{counter_set, create, eq, modify_cq, multicast, page_fault, query, work_queue};
-use hca::DeviceAttr;
+use hca::Device;
 use std::sync::Arc;
 
 const OPCODE: Field = Field::new(0x0, 16);
@@ -48,9 +48,9 @@ pub(crate) fn number(number: u32) -> Answer {
 }
 
 impl Commands {
-    pub(crate) fn new(attr: &DeviceAttr) -> Commands {
+    pub(crate) fn new(hca: &Device) -> Commands {
         Commands {
-            caps: Caps::new(attr),
+            caps: Caps::new(hca.attr(), hca.mac().is_some()),
             pages: Pages::default(),
             issi: 0,
             uars: Numbers::default(),
@@ -108,7 +108,7 @@ impl Commands {
             opcode::QUERY_VUID => query::vuid(&shared.hca, input),
             opcode::QUERY_ADAPTER => query::adapter(),
             opcode::QUERY_SPECIAL_CONTEXTS => query::special_contexts(),
-            opcode::ACCESS_REG => port::access_register(input),
+            opcode::ACCESS_REG => port::access_register(shared, op_mod == 0, input),
             opcode::ALLOC_UAR => number(self.uars.take(FIRST_UAR..UARS)?),
             opcode::DEALLOC_UAR => self.uars.give_back(OBJECT.get32(input)).and_then(|()| done()),
             opcode::ALLOC_TRANSPORT_DOMAIN => number(self.transport_domains.take(1..1 << 16)?),
@@ -124,7 +124,7 @@ impl Commands {
             opcode::MODIFY_HCA_VPORT_CONTEXT => shared.port.modify(input),
             opcode::QUERY_HCA_VPORT_GID => shared.port.gids(input),
             opcode::QUERY_HCA_VPORT_PKEY => shared.port.pkeys(input),
-            opcode::QUERY_VPORT_COUNTER => query::vport_counters(&shared.hca),
+            opcode::QUERY_VPORT_COUNTER => query::vport_counters(shared),
             opcode::MAD_IFC => shared.port.mad(input, crate::DEVICE),
             other => self.execute_on_objects(other, shared, input),
         }
@@ -170,6 +170,9 @@ impl Commands {
             | opcode::RTS2RTS_QP
             | opcode::QP_2ERR
             | opcode::QP_2RST => work_queue::modify_qp(opcode, shared, object, input),
+            other if shared.hca.mac().is_some() => {
+                shared.nic.execute(other, shared, OP_MOD.get(input) as u16, input)
+            }
             _ => Err(Status::BadOperation),
         }
     }

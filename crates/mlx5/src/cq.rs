@@ -249,26 +249,23 @@ impl Cq {
     }
 }
 
-impl CompletionSink for Cq {
-    fn completed(&self, completion: Completion) -> bool {
-        if completion.status == WcStatus::LocProtErr {
-            let place = format_args!("queue pair {:#x}", completion.qp_num);
-            self.eqs.reports().tell(Act::Protection, place);
-        }
+impl Cq {
+    /// Puts an entry into the ring, but for its owner bit; false once the queue has failed.
+    pub(crate) fn post(&self, entry: [u8; cqe::LEN], solicited: bool) -> bool {
         let mut ring = self.ring();
         if ring.failed.is_some() || self.is_full(&mut ring) {
             return self.fail(ring, OVERRUN);
         }
-        if ring.entries.write(ring.produced, cqe::encode(&completion)).is_err() {
+        if ring.entries.write(ring.produced, entry).is_err() {
             return self.fail(ring, ACCESS);
         }
         ring.produced = ring.produced.wrapping_add(1) & COUNTER;
-        if completion.solicited {
+        if solicited {
             ring.solicited = ring.produced;
         }
         let wanted = match ring.armed {
             Armed::No => false,
-            Armed::Solicited => completion.solicited,
+            Armed::Solicited => solicited,
             Armed::Any => true,
         };
         if wanted {
@@ -277,5 +274,15 @@ impl CompletionSink for Cq {
             self.eqs.post_completion(self.eq, self.number);
         }
         true
+    }
+}
+
+impl CompletionSink for Cq {
+    fn completed(&self, completion: Completion) -> bool {
+        if completion.status == WcStatus::LocProtErr {
+            let place = format_args!("queue pair {:#x}", completion.qp_num);
+            self.eqs.reports().tell(Act::Protection, place);
+        }
+        self.post(cqe::encode(&completion), completion.solicited)
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::bits::put;
 use crate::request::RequestId;
+use hca::device::DEFAULT_PKEY;
 use hca::{Completion, WcFlags, WcOpcode, WcStatus};
 
 /// Bytes of an entry that mean anything; in queues of 128 bytes an entry they are the latter half.
@@ -19,6 +20,9 @@ const OPCODE_QPN: usize = 0x38;
 const WQE_COUNTER: usize = 0x3c;
 /// Opcode in the high 4 bits, owner in the lowest.
 pub(crate) const OPCODE_OWNER: usize = 0x3f;
+
+/// In [`FLAGS_RQPN`]: a GRH, or an IP header, is before the data.
+const GRH: u32 = 1 << 28;
 
 const VENDOR_SYNDROME: usize = 0x36;
 const SYNDROME: usize = 0x37;
@@ -63,12 +67,23 @@ pub(crate) fn resized() -> [u8; LEN] {
 
 /// What only a receive has; gives the opcode.
 fn received(completion: &Completion, entry: &mut [u8; LEN]) -> u8 {
-    put(entry, IMMEDIATE, &completion.imm_or_key.to_be_bytes());
-    put(entry, FLAGS_RQPN, &(completion.src_qp & 0xff_ffff).to_be_bytes());
-    let slid = completion.src_ip.and_then(hca::subnet::lid_of_address);
-    put(entry, SLID, &slid.unwrap_or(0).to_be_bytes());
-    entry[ML_PATH] = 0;
     let with_imm = completion.flags.contains(WcFlags::WITH_IMM);
+    // A datagram's P_Key stands where immediate data would.
+    let pkey = completion.src_ip.is_some() && !with_imm;
+    let word = if pkey { u32::from(DEFAULT_PKEY) } else { completion.imm_or_key };
+    put(entry, IMMEDIATE, &word.to_be_bytes());
+    put(entry, FLAGS_RQPN, &(completion.src_qp & 0xff_ffff).to_be_bytes());
+    if let Some(ip) = completion.src_ip {
+        match hca::subnet::lid_of_address(ip) {
+            Some(slid) => put(entry, SLID, &slid.to_be_bytes()),
+            None => {
+                // The kind of IP header that stands in the place of a GRH.
+                let word = completion.src_qp & 0xff_ffff | u32::from(completion.sl) << 24 | GRH;
+                put(entry, FLAGS_RQPN, &word.to_be_bytes());
+            }
+        }
+    }
+    entry[ML_PATH] = 0;
     if completion.opcode == WcOpcode::RecvRdmaWithImm {
         RESPONSE_WRITE_IMM
     } else if completion.flags.contains(WcFlags::WITH_INV) {

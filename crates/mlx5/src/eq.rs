@@ -34,6 +34,7 @@ pub(crate) mod event {
     pub(crate) const SEND_QUEUE_DRAINED: u8 = 0x3;
     pub(crate) const CQ_ERROR: u8 = 0x4;
     pub(crate) const WQ_CATASTROPHIC: u8 = 0x5;
+    pub(crate) const PORT_CHANGE: u8 = 0x9;
     pub(crate) const COMMAND: u8 = 0xa;
     pub(crate) const PAGE_FAULT: u8 = 0xc;
     pub(crate) const WQ_INVALID_REQUEST: u8 = 0x10;

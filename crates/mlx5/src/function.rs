@@ -7,6 +7,7 @@ use crate::command::Commands;
 use crate::cq::Cq;
 use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
+use crate::nic::Nic;
 use crate::objects::Objects;
 use crate::page_fault::Faults;
 use crate::port::Port;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) faults: Arc<Faults>,
     pub(crate) port: Port,
     pub(crate) reports: Arc<Reports>,
+    /// Of a port on an Ethernet.
+    pub(crate) nic: Arc<Nic>,
     /// A domain that no object is in.
     pub(crate) no_pd: PdId,
 }
@@ -102,7 +105,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ConnectX {
-    /// A function over `hca`, a device of an InfiniBand subnet ([`hca::Network::Subnet`]) that nobody else uses.
+    /// A function over `hca`, a device of an InfiniBand subnet ([`hca::Network::Subnet`]) or an Ethernet
+    /// ([`hca::Network::Ethernet`]) that nobody else uses.
     pub fn new(hca: Arc<Device>, bus: Arc<dyn Bus>) -> ConnectX {
         let reports = Arc::new(Reports::default());
         let bus: Arc<dyn Bus> = Arc::new(WatchedBus { bus, reports: reports.clone() });
@@ -111,11 +115,13 @@ impl ConnectX {
         let events = Events { eqs: eqs.clone(), faults: faults.clone() };
         hca.set_event_sink(Arc::new(events));
         let port = Port::new(hca.attr().node_guid, hca.slot());
-        let commands = Commands::new(hca.attr());
+        let commands = Commands::new(&hca);
+        let nic = Arc::<Nic>::default();
+        nic.attach(&hca);
         // Keys that are not in use are in it; a device that is lost has none in use.
         let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
         let objects = Objects::default();
-        let shared = Arc::new(Shared { hca, bus, eqs, objects, faults, port, reports, no_pd });
+        let shared = Arc::new(Shared { hca, bus, eqs, objects, faults, port, nic, reports, no_pd });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),
@@ -159,10 +165,11 @@ impl ConnectX {
         let mut commands = lock(&self.commands);
         self.shared.port.reset();
         self.shared.eqs.clear();
+        self.shared.nic.reset(&self.shared.hca);
         self.shared.objects.clear(&self.shared.hca);
         self.shared.reports.clear();
         self.shared.faults.clear();
-        *commands = Commands::new(self.shared.hca.attr());
+        *commands = Commands::new(&self.shared.hca);
     }
 
     fn run_commands(&self, entries: u32) {

@@ -29,6 +29,7 @@ mod mkey;
 mod modify;
 mod modify_cq;
 mod multicast;
+mod nic;
 mod objects;
 mod opcode;
 mod page_fault;

@@ -2,6 +2,7 @@
 //! HCA's attributes.
 
 use crate::bits::Field;
+use crate::function::Shared;
 use crate::opcode::{INIT2INIT_QP, INIT2RTR_QP, RST2INIT_QP, RTR2RTS_QP, RTS2RTS_QP};
 use crate::qp::CONTEXT_BIT;
 use hca::subnet::address_of_lid;
@@ -32,6 +33,11 @@ const PATH_TIMEOUT: Field = path(0x40, 5);
 const PATH_HOP_LIMIT: Field = path(0x58, 8);
 const PATH_TRAFFIC_CLASS: Field = path(0x64, 8);
 const PATH_FLOW_LABEL: Field = path(0x6c, 20);
+const PATH_SOURCE: Field = path(0x48, 8);
+/// First byte of the destination's GID, and of its hardware address.
+const PATH_GID: Field = path(0x80, 8);
+const PATH_MAC: Field = path(0x130, 8);
+const PATH_UDP_PORT: Field = path(0x110, 16);
 const PATH_SL: Field = path(0x124, 4);
 const LOG_SRA: Field = context(0x388, 3);
 const RETRY_COUNT: Field = context(0x38d, 3);
@@ -132,6 +138,7 @@ pub(crate) fn states(opcode: u16) -> Option<(QpState, QpState)> {
 
 /// What a transition brings, for a queue pair of `service` whose attributes are `now`.
 pub(crate) fn attributes(
+    shared: &Shared,
     opcode: u16,
     service: QpType,
     now: QpAttr,
@@ -167,7 +174,7 @@ pub(crate) fn attributes(
         }
         INIT2RTR_QP if !ud => {
             mask |= M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-            attr.ah = address(input);
+            attr.ah = address(shared, input);
             attr.path_mtu = MTU.get32(input);
             attr.dest_qp_num = REMOTE_QPN.get32(input);
             attr.rq_psn = NEXT_RECEIVE_PSN.get32(input);
@@ -209,21 +216,33 @@ fn access(input: &[u8]) -> Access {
     access
 }
 
-fn address(input: &[u8]) -> AhAttr {
+fn address(shared: &Shared, input: &[u8]) -> AhAttr {
     let ah = AhAttr {
         dlid: PATH_RLID.get(input) as u16,
+        sgid_index: PATH_SOURCE.get(input) as u8,
         sl: PATH_SL.get(input) as u8,
         hop_limit: PATH_HOP_LIMIT.get(input) as u8,
         traffic_class: PATH_TRAFFIC_CLASS.get(input) as u8,
         flow_label: if PATH_GRH.is_set(input) { PATH_FLOW_LABEL.get32(input) } else { 0 },
+        udp_src: PATH_UDP_PORT.get(input) as u16,
+        dgid: bytes_of(PATH_GID, input),
+        dmac: bytes_of(PATH_MAC, input),
         port_num: 1,
         ..AhAttr::default()
     };
-    on_subnet(ah)
+    on_network(shared, ah)
 }
 
-/// An address of the InfiniBand subnet as the HCA's network has it: the LID alone says where it is.
-pub(crate) fn on_subnet(ah: AhAttr) -> AhAttr {
+/// The bytes of an address, whose first is in `first`.
+fn bytes_of<const N: usize>(first: Field, input: &[u8]) -> [u8; N] {
+    std::array::from_fn(|byte| first.at(byte * 8).get(input) as u8)
+}
+
+/// An address as the HCA's network has it. On an InfiniBand subnet the LID alone says where it is.
+pub(crate) fn on_network(shared: &Shared, ah: AhAttr) -> AhAttr {
+    if shared.hca.mac().is_some() {
+        return AhAttr { is_global: true, dlid: 0, ..ah };
+    }
     AhAttr {
         is_global: true,
         dgid: address_of_lid(ah.dlid).to_ipv6_mapped().octets(),

@@ -4,6 +4,8 @@
 
 use crate::bits::{Field, be16, put};
 use crate::firmware;
+use crate::function::Shared;
+use crate::nic;
 use crate::opcode::{Answer, Status};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -174,9 +176,15 @@ const VL_OPERATIONAL: Field = Field::new(0x7c, 4);
 const ONE_LANE: u64 = 1;
 
 /// `ACCESS_REG`: what is read, or written and read back.
-pub(crate) fn access_register(input: &[u8]) -> Answer {
+pub(crate) fn access_register(shared: &Shared, write: bool, input: &[u8]) -> Answer {
     let mut data = input.get(REGISTER_DATA..).unwrap_or_default().to_vec();
-    let fields: &[(Field, u64)] = match REGISTER.get(input) as u16 {
+    let number = REGISTER.get(input) as u16;
+    if shared.hca.mac().is_some() && nic::register(shared, number, write, &mut data)? {
+        let mut answer = vec![0; 8];
+        answer.extend(data);
+        return Ok(answer);
+    }
+    let fields: &[(Field, u64)] = match number {
         // No error of the port's is counted, for none can happen; traffic is in the vport's counters.
         register::HOST_ENDIANNESS | register::PPCNT | register::NODE_DESCRIPTION => &[],
         register::PMTU => &[(MAX_MTU, MTU_BYTES), (ADMIN_MTU, MTU_BYTES), (OPER_MTU, MTU_BYTES)],
@@ -194,7 +202,7 @@ pub(crate) fn access_register(input: &[u8]) -> Answer {
         _ => return Err(Status::BadParameter),
     };
     fields.iter().for_each(|(field, value)| field.set(&mut data, *value));
-    if REGISTER.get(input) as u16 == register::NODE_DESCRIPTION {
+    if number == register::NODE_DESCRIPTION {
         put(&mut data, 0, NODE_DESCRIPTION);
     }
     let mut answer = vec![0; 8];

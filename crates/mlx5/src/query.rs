@@ -114,8 +114,8 @@ pub(crate) fn qp(shared: &Shared, qpn: u32) -> Answer {
 }
 
 /// `QUERY_VPORT_COUNTER`.
-pub(crate) fn vport_counters(hca: &Device) -> Answer {
-    let reader = hca.directory().reader().map_err(|_| Status::Internal)?;
+pub(crate) fn vport_counters(shared: &Shared) -> Answer {
+    let reader = shared.hca.directory().reader().map_err(|_| Status::Internal)?;
     let counted = |counter| reader.counter(counter);
     let mut answer = vec![0; 0x210 - 8];
     for (bit, counter) in [
@@ -126,5 +126,6 @@ pub(crate) fn vport_counters(hca: &Device) -> Answer {
     ] {
         Field::new(bit - 0x40, 64).set(&mut answer, counted(counter));
     }
+    shared.nic.vport.count(&mut answer);
     Ok(answer)
 }

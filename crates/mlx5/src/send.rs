@@ -1,7 +1,7 @@
 //! The send doorbell: what the driver wrote into a send queue becomes the HCA's work requests.
 
 use crate::function::Shared;
-use crate::modify::on_subnet;
+use crate::modify::on_network;
 use crate::objects::QpPair;
 use crate::qp::{BadQueue, Entry, Purpose};
 use crate::report::Act;
@@ -17,7 +17,10 @@ use std::sync::PoisonError;
 /// The driver rang for queue pair `number`.
 pub(crate) fn doorbell(shared: &Shared, number: u32) {
     let Ok(pair) = shared.objects.qps.get(number) else {
-        return shared.reports.tell(Act::Doorbell, format_args!("queue pair {number:#x}"));
+        if !shared.nic.ring(shared, number) {
+            shared.reports.tell(Act::Doorbell, format_args!("queue pair {number:#x}"));
+        }
+        return;
     };
     if pair.queues.purpose == Purpose::MemoryKeys {
         return change_keys(shared, &pair);
@@ -107,7 +110,7 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
     let datagram = match send.address {
         None => None,
         Some(to) => Some(Datagram {
-            ah: pair.handle(&shared.hca, on_subnet(to.ah))?,
+            ah: pair.handle(&shared.hca, on_network(shared, to.ah))?,
             remote_qpn: to.qpn,
             remote_qkey: to.qkey,
         }),

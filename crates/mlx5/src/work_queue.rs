@@ -44,7 +44,7 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     let now = pair.back.query();
     let (attr, mask) = match to {
         QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),
-        _ => modify::attributes(opcode, pair.queues.purpose.service(), now, input),
+        _ => modify::attributes(shared, opcode, pair.queues.purpose.service(), now, input),
     };
     pair.back.modify(&attr, mask)?;
     match to {

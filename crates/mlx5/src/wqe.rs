@@ -188,6 +188,10 @@ fn address(segments: &mut Segments<'_>) -> Result<Address, Malformed> {
         ah.hop_limit = extension[11];
         ah.is_global = grh >> 30 & 1 == 1;
         ah.flow_label = grh & 0xf_ffff;
+        ah.sgid_index = (grh >> 20) as u8;
+        // On an Ethernet the place of the LID has the UDP source port.
+        ah.udp_src = ah.dlid;
+        ah.dmac.copy_from_slice(&extension[4..10]);
         ah.dgid.copy_from_slice(&extension[16..]);
     }
     Ok(Address { ah, qpn: word & 0xff_ffff, qkey: be32(base, 0) })

@@ -43,6 +43,7 @@ pub fn attr_from_c(attr: &ibv_ah_attr) -> hca::AhAttr {
         src_path_bits: attr.src_path_bits,
         static_rate: attr.static_rate,
         port_num: attr.port_num,
+        ..hca::AhAttr::default()
     }
 }
 
@@ -343,6 +344,7 @@ mod tests {
             src_path_bits: 7,
             static_rate: 8,
             port_num: 1,
+            ..hca::AhAttr::default()
         };
         assert_eq!(attr_from_c(&attr_to_c(&attr)), attr);
     }

@@ -301,6 +301,7 @@ fn link(case: Case) -> io::Result<Figures> {
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
+        ethernet: None,
     };
     let flow = ep.flow(path, 2)?;
     let memory = source();

@@ -42,6 +42,7 @@ pub fn path(src: &str, dst: &str) -> Path {
         traffic_class: 0x68,
         hop_limit: 61,
         flow_label: 0,
+        ethernet: None,
     }
 }
 

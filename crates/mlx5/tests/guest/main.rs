@@ -2,6 +2,7 @@
 
 mod data_direct;
 mod driver;
+mod ethernet;
 mod hostile;
 mod keys;
 mod page_faults;

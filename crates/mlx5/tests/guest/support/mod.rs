@@ -95,7 +95,7 @@ pub fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// A subnet of its own.
+/// A network of its own.
 pub fn alone(name: &str) -> Options {
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     Options { port, name_suffix: Some(format!("mlx5-{name}-{port}")) }
@@ -118,13 +118,22 @@ impl Driver {
         Driver::on(name, &alone(name))
     }
 
+    /// With a port of the InfiniBand subnet.
     pub fn on(name: &str, options: &Options) -> Driver {
+        Driver::on_network(name, options, Network::Subnet)
+    }
+
+    pub fn on_network(name: &str, options: &Options, network: Network) -> Driver {
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
-        Driver::over(ram, name, options)
+        Driver::with(ram, name, options, network)
     }
 
     /// A driver in a machine with this memory.
     pub fn over(ram: Arc<dyn DmaSpace>, name: &str, options: &Options) -> Driver {
+        Driver::with(ram, name, options, Network::Subnet)
+    }
+
+    fn with(ram: Arc<dyn DmaSpace>, name: &str, options: &Options, network: Network) -> Driver {
         let device = Device::open(DeviceConfig {
             attr: DeviceAttr {
                 data_direct: true,
@@ -134,7 +143,7 @@ impl Driver {
             comm: "test".into(),
             registry: Client::connect_at(Role::Member, options).unwrap(),
             mtu_bytes: Some(4096),
-            network: Network::Subnet,
+            network,
             trace: None,
             receive_buffer_bytes: Some(256 << 10),
         })

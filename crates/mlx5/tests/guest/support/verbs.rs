@@ -182,17 +182,22 @@ impl Qp {
 
     /// RESET to RTS of a reliable connection to queue pair `peer` at `lid`.
     pub fn connect(&self, driver: &mut Driver, lid: u16, peer: u32) {
+        self.connect_by(driver, &[(0xc0 + 0x30, 16, lid.into())], peer);
+    }
+
+    /// The same along a path of these fields.
+    pub fn connect_by(&self, driver: &mut Driver, path: &[(usize, usize, u64)], peer: u32) {
         let rights = [(0x490, 1, 1), (0x491, 1, 1), (0x492, 1, 1)];
         self.transition(driver, 0x502, &rights);
-        let path = [
+        let mut fields = vec![
             (0x40, 3, 5),
             (0xa8, 24, peer.into()),
-            (0xc0 + 0x30, 16, lid.into()),
             (0x488, 3, 2),
             (0x4a3, 5, 12),
             (0x4a8, 24, 100),
         ];
-        self.transition(driver, 0x503, &path);
+        fields.extend(path);
+        self.transition(driver, 0x503, &fields);
         let sends =
             [(0xc0 + 0x40, 5, 14), (0x388, 3, 2), (0x38d, 3, 7), (0x390, 3, 7), (0x3c8, 24, 100)];
         self.transition(driver, 0x504, &sends);

@@ -1,0 +1,158 @@
+//! An Ethernet on the loopback interface: its ports are the devices of one user in one network namespace that ask for it.
+//!
+//! A frame is one UDP datagram, without its frame check sequence, between addresses 127.78.(slot / 256).(slot % 256). A port's
+//! own hardware address carries its slot ([`mac_of_slot`]), so a frame to it goes there; whatever else a frame is for goes to
+//! a multicast group that every port has joined, as a switch floods what it does not know. RoCEv2 packets are frames like
+//! others, with the addresses of who sends them in their IP headers; a port takes those for its own hardware addresses out
+//! ([`crate::Receiver`]) and gives all else to its [`FrameSink`]. Nothing is configured, and no privilege is needed.
+
+use descriptors::Kept;
+use rustix::net::{self, AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use wire::frame::Mac;
+
+/// First bytes of the hardware addresses that carry a slot: locally administered.
+const PREFIX: [u8; 4] = [0x02, 0x50, 0x44, 0x4d];
+/// Slot in the hardware address under which the host itself is reached.
+pub const HOST: u16 = 0;
+/// Where frames for no port in particular go.
+const FLOOD: Ipv4Addr = Ipv4Addr::new(239, 77, 78, 1);
+/// Index of the loopback interface.
+const LOOPBACK: u32 = 1;
+
+/// The hardware address of the port with this slot.
+pub fn mac_of_slot(slot: u16) -> Mac {
+    let ([a, b, c, d], [high, low]) = (PREFIX, slot.to_be_bytes());
+    [a, b, c, d, high, low]
+}
+
+/// The slot that a hardware address carries.
+pub fn slot_of_mac(mac: Mac) -> Option<u16> {
+    let [a, b, c, d, high, low] = mac;
+    ([a, b, c, d] == PREFIX).then(|| u16::from_be_bytes([high, low]))
+}
+
+/// Takes the frames that are no packets of the port's own. Called while the device receives, from whichever thread does: it
+/// must neither wait nor send.
+pub trait FrameSink: Send + Sync {
+    /// A frame without its frame check sequence, of any length and contents.
+    fn frame(&self, frame: &[u8]);
+}
+
+/// A port of the Ethernet.
+pub struct Lan {
+    /// On the port's own address.
+    own: Kept,
+    /// On the group's.
+    flood: Kept,
+    slot: u16,
+    port: u16,
+    /// Hardware addresses beside the one with the slot, by the GID they belong to.
+    macs: RwLock<Vec<(u32, Mac)>>,
+    sink: OnceLock<Arc<dyn FrameSink>>,
+}
+
+fn address_of_slot(slot: u16) -> Ipv4Addr {
+    let [high, low] = slot.to_be_bytes();
+    Ipv4Addr::new(127, 78, high, low)
+}
+
+impl Lan {
+    /// The port of `slot`. Its frames travel on UDP `port`, which other programs of this user may have bound on all
+    /// addresses, with `SO_REUSEPORT`.
+    ///
+    /// # Errors
+    /// Those of making and binding sockets: `EADDRINUSE` if another port has the slot, or another user the UDP port.
+    pub fn open(slot: u16, port: u16) -> io::Result<Lan> {
+        let bind = |address| {
+            let flags = SocketFlags::CLOEXEC;
+            let fd = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+            sockopt::set_socket_reuseport(&fd, true)?;
+            net::bind(&fd, &SocketAddrV4::new(address, port))?;
+            Ok::<_, io::Error>(Kept::new(fd))
+        };
+        let (own, flood) = (bind(address_of_slot(slot))?, bind(FLOOD)?);
+        let any = Ipv4Addr::UNSPECIFIED;
+        sockopt::set_ip_add_membership_with_ifindex(&flood, &FLOOD, &any, LOOPBACK)?;
+        sockopt::set_ip_multicast_if_with_ifindex(&own, &any, &any, LOOPBACK)?;
+        Ok(Lan { own, flood, slot, port, macs: RwLock::default(), sink: OnceLock::new() })
+    }
+
+    /// The port's own hardware address.
+    pub fn mac(&self) -> Mac {
+        mac_of_slot(self.slot)
+    }
+
+    /// Says which hardware address belongs to the GID at `index`, beside [`Lan::mac`].
+    pub fn set_mac(&self, index: u32, mac: Option<Mac>) {
+        let mut macs = self.macs.write().unwrap_or_else(PoisonError::into_inner);
+        macs.retain(|(known, _)| *known != index);
+        macs.extend(mac.map(|mac| (index, mac)));
+    }
+
+    /// The hardware address that belongs to the GID at `index`.
+    pub fn mac_of(&self, index: u32) -> Mac {
+        let macs = self.macs.read().unwrap_or_else(PoisonError::into_inner);
+        macs.iter().find(|(known, _)| *known == index).map_or_else(|| self.mac(), |(_, mac)| *mac)
+    }
+
+    /// Whether packets to `mac` are for this port, or for a group.
+    pub(crate) fn takes(&self, mac: Mac) -> bool {
+        let macs = self.macs.read().unwrap_or_else(PoisonError::into_inner);
+        mac[0] & 1 == 1 || mac == self.mac() || macs.iter().any(|(_, known)| *known == mac)
+    }
+
+    /// Who takes frames. The first call decides.
+    pub fn set_sink(&self, sink: Arc<dyn FrameSink>) {
+        let _ = self.sink.set(sink);
+    }
+
+    /// Hands a frame to who takes them, as if it had arrived.
+    pub fn arrive(&self, frame: &[u8]) {
+        if let Some(sink) = self.sink.get() {
+            sink.frame(frame);
+        }
+    }
+
+    /// Sends a frame. Who is not there, or does not keep up, misses it.
+    ///
+    /// # Errors
+    /// Those of `sendto`: the frame is lost.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        let Some(dst) = frame.first_chunk() else { return Ok(()) };
+        let (to, _) = self.way(*dst);
+        let to = SocketAddrV4::new(to, self.port);
+        net::sendto(&self.own, frame, SendFlags::DONTWAIT, &to)?;
+        Ok(())
+    }
+
+    /// Address and interface to which frames for `dst` go.
+    pub(crate) fn way(&self, dst: Mac) -> (Ipv4Addr, u32) {
+        match slot_of_mac(dst) {
+            Some(slot) => (address_of_slot(slot), 0),
+            None => (FLOOD, LOOPBACK),
+        }
+    }
+
+    /// Address that the port's datagrams come from.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        address_of_slot(self.slot)
+    }
+
+    /// Whether a datagram is the port's own, which comes back from the group.
+    pub(crate) fn sent(&self, src: IpAddr) -> bool {
+        src == self.address()
+    }
+
+    /// The socket on the port's own address.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.own.as_fd()
+    }
+
+    pub(crate) fn receive_fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.own.as_fd(), self.flood.as_fd()]
+    }
+}

@@ -1,0 +1,33 @@
+//! Numbers of the commands that only a device with an Ethernet port knows (PRM "Command Interface", `MLX5_CMD_OP_*`).
+
+pub(super) const QUERY_VPORT_STATE: u16 = 0x750;
+pub(super) const MODIFY_VPORT_STATE: u16 = 0x751;
+pub(super) const QUERY_NIC_VPORT_CONTEXT: u16 = 0x754;
+pub(super) const MODIFY_NIC_VPORT_CONTEXT: u16 = 0x755;
+pub(super) const SET_ROCE_ADDRESS: u16 = 0x761;
+pub(super) const CREATE_TIR: u16 = 0x900;
+pub(super) const MODIFY_TIR: u16 = 0x901;
+pub(super) const DESTROY_TIR: u16 = 0x902;
+pub(super) const CREATE_SQ: u16 = 0x904;
+pub(super) const MODIFY_SQ: u16 = 0x905;
+pub(super) const DESTROY_SQ: u16 = 0x906;
+pub(super) const QUERY_SQ: u16 = 0x907;
+pub(super) const CREATE_RQ: u16 = 0x908;
+pub(super) const MODIFY_RQ: u16 = 0x909;
+pub(super) const DESTROY_RQ: u16 = 0x90a;
+pub(super) const QUERY_RQ: u16 = 0x90b;
+pub(super) const CREATE_TIS: u16 = 0x912;
+pub(super) const MODIFY_TIS: u16 = 0x913;
+pub(super) const DESTROY_TIS: u16 = 0x914;
+pub(super) const QUERY_TIS: u16 = 0x915;
+pub(super) const CREATE_RQT: u16 = 0x916;
+pub(super) const MODIFY_RQT: u16 = 0x917;
+pub(super) const DESTROY_RQT: u16 = 0x918;
+pub(super) const SET_FLOW_TABLE_ROOT: u16 = 0x92f;
+pub(super) const CREATE_FLOW_TABLE: u16 = 0x930;
+pub(super) const DESTROY_FLOW_TABLE: u16 = 0x931;
+pub(super) const CREATE_FLOW_GROUP: u16 = 0x933;
+pub(super) const DESTROY_FLOW_GROUP: u16 = 0x934;
+pub(super) const SET_FLOW_TABLE_ENTRY: u16 = 0x936;
+pub(super) const DELETE_FLOW_TABLE_ENTRY: u16 = 0x938;
+pub(super) const MODIFY_FLOW_TABLE: u16 = 0x93c;

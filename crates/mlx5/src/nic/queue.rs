@@ -1,0 +1,193 @@
+//! Work queues of the Ethernet (PRM "Work Queue" `wq`, "Receive Queue Context" `rqc`, "Send Queue Context" `sqc`): one ring of
+//! entries in guest memory with a doorbell record, in the states reset, ready and error.
+
+use crate::bits::{Field, be32, be64};
+use crate::buffer::{Buffer, DoorbellRecord};
+use crate::cq::Cq;
+use crate::function::Shared;
+use crate::opcode::Status;
+use hca::key::PdId;
+use hca::{Access, Device};
+use std::sync::Arc;
+
+/// `rqc` or `sqc` in the commands that carry one, and bytes of it.
+pub(super) const CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xf8;
+const CONTEXT_BIT: usize = 0x100;
+pub(super) const STATE: Field = Field::new(0x8, 4).at(CONTEXT_BIT);
+const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
+const WQ_BIT: usize = CONTEXT_BIT + 0x180;
+const WQ_TYPE: Field = Field::new(0x0, 4).at(WQ_BIT);
+const PAGE_OFFSET: Field = Field::new(0x2b, 5).at(WQ_BIT);
+const PD: Field = Field::new(0x48, 24).at(WQ_BIT);
+const RECORD: Field = Field::new(0x80, 64).at(WQ_BIT);
+const LOG_STRIDE: Field = Field::new(0x10c, 4).at(WQ_BIT);
+const LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(WQ_BIT);
+const LOG_SIZE: Field = Field::new(0x11b, 5).at(WQ_BIT);
+const PAGES: usize = 0x880 / 8;
+/// The state that a command believes the queue to be in.
+const STATE_BEFORE: Field = Field::new(0x40, 4);
+
+const CYCLIC: u64 = 1;
+pub(super) const LOG_MAX_SIZE: u64 = 15;
+const UNIT: usize = 16;
+/// In a data segment: the bytes follow in the entry.
+const INLINE: u32 = 1 << 31;
+/// Key of a segment that ends a list.
+const END_OF_LIST: u32 = 0x100;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Reset,
+    Ready,
+    Error,
+}
+
+impl State {
+    fn of(number: u64) -> Result<State, Status> {
+        match number {
+            0 => Ok(State::Reset),
+            1 => Ok(State::Ready),
+            3 => Ok(State::Error),
+            _ => Err(Status::BadParameter),
+        }
+    }
+
+    pub(super) fn number(self) -> u64 {
+        match self {
+            State::Reset => 0,
+            State::Ready => 1,
+            State::Error => 3,
+        }
+    }
+
+    /// The state that `MODIFY_RQ` or `MODIFY_SQ` leads to from `now`.
+    pub(super) fn next(now: State, input: &[u8]) -> Result<State, Status> {
+        let next = State::of(STATE.get(input))?;
+        let fits =
+            matches!((now, next), (State::Reset, State::Ready) | (_, State::Error | State::Reset));
+        if STATE_BEFORE.get(input) != now.number() || !(fits || now == next) {
+            return Err(Status::BadResourceState);
+        }
+        Ok(next)
+    }
+}
+
+/// A ring of entries in guest memory.
+pub(super) struct Ring {
+    buffer: Buffer,
+    record: DoorbellRecord,
+    log_size: u32,
+    log_stride: u32,
+    pd: PdId,
+    pub(super) cq: Arc<Cq>,
+    pub(super) context: Vec<u8>,
+}
+
+impl Ring {
+    /// As `create_rq_in` and `create_sq_in` describe it.
+    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Ring, Status> {
+        let (log_size, log_stride) = (LOG_SIZE.get32(input), LOG_STRIDE.get32(input));
+        if WQ_TYPE.get(input) != CYCLIC || log_stride < 4 {
+            return Err(Status::BadParameter);
+        }
+        if u64::from(log_size) > LOG_MAX_SIZE {
+            return Err(Status::Limits);
+        }
+        let cq = shared.objects.cqs.get(CQ.get32(input))?.front;
+        let pd = match shared.objects.pds.get(PD.get32(input)) {
+            Ok(pd) => pd.id(),
+            // A queue that nothing is posted to may name none.
+            Err(_) => shared.no_pd,
+        };
+        let memory = shared.bus.memory();
+        let pages = input.get(PAGES..).unwrap_or_default();
+        let shift = LOG_PAGE_SIZE.get32(input) + 12;
+        let buffer = Buffer::new(memory.clone(), pages, shift, PAGE_OFFSET.get(input));
+        if !buffer.holds(1 << (log_size + log_stride)) {
+            return Err(Status::BadParameter);
+        }
+        Ok(Ring {
+            buffer,
+            record: DoorbellRecord::new(memory, RECORD.get(input)),
+            log_size,
+            log_stride,
+            pd,
+            cq,
+            context: input.get(CONTEXT).unwrap_or_default().to_vec(),
+        })
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        1 << self.log_size
+    }
+
+    /// Receive requests posted.
+    pub(super) fn received(&self) -> Option<u16> {
+        self.record.first().ok().map(|counter| counter as u16)
+    }
+
+    /// Basic blocks of send requests posted.
+    pub(super) fn sends(&self) -> Option<u16> {
+        self.record.sends().ok().map(|counter| counter as u16)
+    }
+
+    /// `count` entries from `counter` on.
+    pub(super) fn entries(&self, counter: u16, count: u16) -> Option<Vec<u8>> {
+        let len = 1usize << self.log_stride;
+        let mut bytes = vec![0; usize::from(count) * len];
+        for (step, entry) in (0..count).zip(bytes.chunks_mut(len)) {
+            let index = u32::from(counter.wrapping_add(step)) & (self.size() - 1);
+            self.buffer.read(u64::from(index) << self.log_stride, entry).ok()?;
+        }
+        Some(bytes)
+    }
+
+    /// The bytes that data segments name, `limit` at most; `None` where they cannot be had.
+    pub(super) fn gather(&self, hca: &Device, segments: &[u8], limit: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut rest = segments;
+        while rest.len() >= UNIT {
+            let count = be32(rest, 0);
+            let len = (count & !INLINE) as usize;
+            if bytes.len().checked_add(len)? > limit {
+                return None;
+            }
+            if count & INLINE != 0 {
+                bytes.extend_from_slice(rest.get(4..4 + len)?);
+                rest = rest.get((4 + len).next_multiple_of(UNIT)..).unwrap_or_default();
+                continue;
+            }
+            let from = bytes.len();
+            bytes.resize(from + len, 0);
+            let memory = self.memory(hca, rest, Access::empty())?;
+            memory.read(0, &mut bytes[from..]).ok()?;
+            rest = &rest[UNIT..];
+        }
+        Some(bytes)
+    }
+
+    fn memory(&self, hca: &Device, segment: &[u8], access: Access) -> Option<hca::key::MemRef> {
+        let (len, key, addr) = (be32(segment, 0), be32(segment, 4), be64(segment, 8));
+        hca.keys().resolve(self.pd, key, addr, (len & !INLINE).into(), access).ok()
+    }
+
+    /// Puts `bytes` where the data segments of a receive request say; whether there was room for all.
+    pub(super) fn scatter(&self, hca: &Device, segments: &[u8], bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        for segment in segments.chunks_exact(UNIT) {
+            if rest.is_empty() || be32(segment, 4) == END_OF_LIST {
+                break;
+            }
+            let len = (be32(segment, 0) & !INLINE) as usize;
+            let (piece, behind) = rest.split_at(len.min(rest.len()));
+            let placed = self
+                .memory(hca, segment, Access::LOCAL_WRITE)
+                .is_some_and(|memory| memory.write(0, piece).is_ok());
+            if !placed && !piece.is_empty() {
+                return false;
+            }
+            rest = behind;
+        }
+        rest.is_empty()
+    }
+}

@@ -1,0 +1,163 @@
+//! Receive queues: a frame goes where the next request says, and its completion says what was found in it.
+
+use super::frame::{self, Layout};
+use super::queue::{CONTEXT, Ring, State};
+use crate::bits::{Field, be16, put};
+use crate::cqe;
+use crate::function::Shared;
+use crate::opcode::Status;
+use hca::Device;
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+use wire::frame::{ETHERTYPE_VLAN, PROTOCOL_TCP, VLAN_AT, VLAN_LEN};
+
+/// VLAN tags stay in frames.
+const KEEPS_TAGS: Field = Field::new(0x3, 1);
+
+const RESPONSE_SEND: u8 = 2;
+const CHECKSUM: usize = 0x18;
+const CHECKED: usize = 0x1c;
+const KINDS: usize = 0x1d;
+const TAG: usize = 0x1e;
+const BYTE_COUNT: usize = 0x2c;
+const TIMESTAMP: usize = 0x30;
+const WQE_COUNTER: usize = 0x3c;
+/// In [`CHECKED`].
+const NETWORK_RIGHT: u8 = 1 << 1;
+const TRANSPORT_RIGHT: u8 = 1 << 2;
+/// In [`KINDS`].
+const TAG_TAKEN: u8 = 1;
+const KIND_V6: u8 = 1 << 2;
+const KIND_V4: u8 = 2 << 2;
+const KIND_TCP: u8 = 1 << 4;
+const KIND_UDP: u8 = 2 << 4;
+
+/// A receive queue.
+pub(super) struct Receives {
+    ring: Ring,
+    state: State,
+    keeps_tags: bool,
+    /// Requests taken.
+    taken: Mutex<u16>,
+}
+
+impl Receives {
+    /// As `create_rq_in` describes it.
+    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Receives, Status> {
+        let ring = Ring::new(shared, input)?;
+        let keeps_tags = KEEPS_TAGS.is_set(&ring.context);
+        Ok(Receives { ring, state: State::Reset, keeps_tags, taken: Mutex::new(0) })
+    }
+
+    /// `MODIFY_RQ`.
+    pub(super) fn modify(&mut self, input: &[u8]) -> Result<(), Status> {
+        /// Which fields beside the state are meant.
+        const MODIFIED: Field = Field::new(0x80, 64);
+        const MODIFY_TAGS: u64 = 1 << 1;
+        const MODIFY_COUNTERS: u64 = 1 << 3;
+        let which = MODIFIED.get(input);
+        if which & !(MODIFY_TAGS | MODIFY_COUNTERS) != 0 {
+            return Err(Status::BadParameter);
+        }
+        self.state = State::next(self.state, input)?;
+        if which & MODIFY_TAGS != 0 {
+            self.keeps_tags = KEEPS_TAGS.is_set(input.get(CONTEXT).unwrap_or_default());
+        }
+        if self.state == State::Reset {
+            *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        }
+        Ok(())
+    }
+
+    /// Its context as it is now.
+    pub(super) fn context(&self) -> Vec<u8> {
+        const OWN_STATE: Field = Field::new(0x8, 4);
+        let mut context = self.ring.context.clone();
+        OWN_STATE.set(&mut context, self.state.number());
+        KEEPS_TAGS.set(&mut context, self.keeps_tags.into());
+        context
+    }
+
+    /// Takes a frame; false if there is no request for it.
+    pub(super) fn take(&self, hca: &Device, frame: &[u8]) -> bool {
+        if self.state != State::Ready {
+            return false;
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.ring.received().map_or(0, |posted| posted.wrapping_sub(*taken));
+        if waiting == 0 || u32::from(waiting) > self.ring.size() {
+            return false;
+        }
+        let counter = *taken;
+        let Some(entry) = self.ring.entries(counter, 1) else { return false };
+        let (frame, tag) = self.untagged(frame);
+        if !self.ring.scatter(hca, &entry, &frame) {
+            // Too long for the request, which waits for the next one.
+            return false;
+        }
+        *taken = counter.wrapping_add(1);
+        let mut completion = completion(&frame, tag);
+        put(&mut completion, TIMESTAMP, &hca.now_ns().to_be_bytes());
+        put(&mut completion, WQE_COUNTER, &counter.to_be_bytes());
+        self.ring.cq.post(completion, false)
+    }
+
+    /// The frame without its VLAN tag, if those are taken out.
+    fn untagged<'a>(&self, frame: &'a [u8]) -> (Cow<'a, [u8]>, Option<u16>) {
+        let body = VLAN_AT + VLAN_LEN;
+        if self.keeps_tags || be16(frame, VLAN_AT) != ETHERTYPE_VLAN || frame.len() < body {
+            return (Cow::Borrowed(frame), None);
+        }
+        let without = [&frame[..VLAN_AT], &frame[body..]].concat();
+        (Cow::Owned(without), Some(be16(frame, VLAN_AT + 2)))
+    }
+}
+
+/// The entry for a frame, but for its place and time.
+fn completion(frame: &[u8], tag: Option<u16>) -> [u8; cqe::LEN] {
+    let mut entry = [0; cqe::LEN];
+    put(&mut entry, CHECKSUM, &frame::sum_of_body(frame).to_be_bytes());
+    put(&mut entry, BYTE_COUNT, &(frame.len() as u32).to_be_bytes());
+    if let Some(tag) = tag {
+        entry[KINDS] |= TAG_TAKEN;
+        put(&mut entry, TAG, &tag.to_be_bytes());
+    }
+    if let Some(layout) = Layout::of(frame) {
+        entry[KINDS] |= if layout.is_v4() { KIND_V4 } else { KIND_V6 };
+        entry[KINDS] |= match layout.protocol() {
+            Some(PROTOCOL_TCP) => KIND_TCP,
+            Some(_) => KIND_UDP,
+            None => 0,
+        };
+        if layout.network_is_right(frame) {
+            entry[CHECKED] |= NETWORK_RIGHT;
+        }
+        if layout.transport_is_right(frame) {
+            entry[CHECKED] |= TRANSPORT_RIGHT;
+        }
+    }
+    entry[cqe::OPCODE_OWNER] = RESPONSE_SEND << 4;
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_says_what_is_in_the_frame() {
+        let mut frame = vec![1; 12];
+        frame.extend([
+            0x08, 0, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        frame.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+        frame::Checksums { network: true, transport: true }.fill(&mut frame);
+        let entry = completion(&frame, Some(5));
+        assert_eq!(entry[CHECKED], NETWORK_RIGHT | TRANSPORT_RIGHT);
+        assert_eq!(entry[KINDS], TAG_TAKEN | KIND_V4 | KIND_UDP);
+        assert_eq!(entry[TAG..TAG + 2], [0, 5]);
+        assert_eq!(entry[BYTE_COUNT..BYTE_COUNT + 4], [0, 0, 0, 42]);
+        frame[22] ^= 1;
+        assert_eq!(completion(&frame, None)[CHECKED], TRANSPORT_RIGHT);
+    }
+}

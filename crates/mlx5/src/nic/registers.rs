@@ -1,0 +1,71 @@
+//! Port registers of an Ethernet (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `paos_reg`, `ppcnt_reg` and their neighbours).
+
+use super::vport::MAX_MTU;
+use crate::bits::Field;
+use crate::function::Shared;
+use crate::opcode::Status;
+
+const PMTU: u16 = 0x5003;
+const PTYS: u16 = 0x5004;
+const PAOS: u16 = 0x5006;
+const PFCC: u16 = 0x5007;
+const PPCNT: u16 = 0x5008;
+
+const MAX: Field = Field::new(0x20, 16);
+const ADMIN: Field = Field::new(0x40, 16);
+const OPER: Field = Field::new(0x60, 16);
+const PROTOCOLS: [Field; 3] = [Field::new(0x60, 32), Field::new(0xc0, 32), Field::new(0x120, 32)];
+const PROTOCOL_MASK: Field = Field::new(0x1d, 3);
+const ETHERNET: u64 = 1 << 2;
+/// 100GBASE-CR4.
+const SPEED: u64 = 1 << 20;
+const ADMIN_STATUS: Field = Field::new(0x14, 4);
+const OPER_STATUS: Field = Field::new(0x1c, 4);
+const UP: u64 = 1;
+const DOWN: u64 = 2;
+const GROUP: Field = Field::new(0x1a, 6);
+const IEEE_802_3: u64 = 0;
+const COUNTERS: usize = 8;
+
+/// Reads or writes a register of an Ethernet port in place; false for one that is no such.
+pub(crate) fn register(
+    shared: &Shared,
+    number: u16,
+    write: bool,
+    data: &mut [u8],
+) -> Result<bool, Status> {
+    let vport = &shared.nic.vport;
+    match number {
+        PMTU => {
+            if write {
+                vport.set_admin_mtu(ADMIN.get(data) as u16);
+            }
+            MAX.set(data, MAX_MTU.into());
+            ADMIN.set(data, vport.admin_mtu().into());
+            OPER.set(data, vport.admin_mtu().into());
+        }
+        PTYS => {
+            if PROTOCOL_MASK.get(data) & ETHERNET == 0 {
+                return Err(Status::BadParameter);
+            }
+            PROTOCOLS.iter().for_each(|field| field.set(data, SPEED));
+        }
+        PAOS => {
+            if write {
+                vport.set_up(shared, ADMIN_STATUS.get(data) == UP);
+            }
+            let status = if vport.is_up() { UP } else { DOWN };
+            ADMIN_STATUS.set(data, status);
+            OPER_STATUS.set(data, status);
+        }
+        PPCNT => {
+            if GROUP.get(data) == IEEE_802_3 {
+                vport.count_802_3(data, COUNTERS);
+            }
+        }
+        // Nobody pauses.
+        PFCC => {}
+        _ => return Ok(false),
+    }
+    Ok(true)
+}

@@ -1,0 +1,238 @@
+//! Send queues (PRM "Ethernet Segment"; `struct mlx5_wqe_eth_seg`): requests become frames, with the checksums that they ask for,
+//! or large sends many frames.
+
+use super::frame::{self, Checksums, LEAST_LEN};
+use super::queue::{Ring, State};
+use super::vport::Vport;
+use crate::bits::{Field, be16, put};
+use crate::cqe;
+use crate::function::Shared;
+use crate::opcode::Status;
+use crate::wqe::Control;
+use hca::Device;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const NOP: u8 = 0x00;
+const SEND: u8 = 0x0a;
+const LARGE_SEND: u8 = 0x0e;
+
+/// Of the Ethernet segment, behind the control segment.
+const ETHERNET: usize = 16;
+const FLAGS: usize = ETHERNET + 4;
+const SEGMENT_SIZE: usize = ETHERNET + 6;
+/// Length of the headers that follow in the entry, or what to do about a VLAN tag.
+const HEADERS: usize = ETHERNET + 12;
+const HEADERS_AT: usize = ETHERNET + 14;
+const WANTS_NETWORK: u8 = 1 << 6;
+const WANTS_TRANSPORT: u8 = 1 << 7;
+const INSERTS_TAG: u16 = 1 << 15;
+const SERVICE_TAG: u16 = 1;
+const HEADERS_LEN: u16 = 0x3ff;
+/// Bytes of headers within the Ethernet segment.
+const HEADERS_INSIDE: usize = 2;
+/// Longest frame, and longest large send: 2^16 bytes of payload and its headers.
+const MAX_FRAME: usize = 16 << 10;
+pub(crate) const LOG_MAX_LARGE_SEND: u64 = 16;
+const MAX_LARGE_SEND: usize = (1 << LOG_MAX_LARGE_SEND) + 1024;
+/// Least payload of its frames.
+const LEAST_SEGMENT: u16 = 32;
+
+const REQUEST: u8 = 0;
+const REQUEST_ERROR: u8 = 13;
+const LOCAL_QP_ERROR: u8 = 0x02;
+const SYNDROME: usize = 0x37;
+const TIMESTAMP: usize = 0x30;
+const OPCODE_QUEUE: usize = 0x38;
+const WQE_COUNTER: usize = 0x3c;
+
+/// A send queue.
+pub(super) struct Sends {
+    ring: Ring,
+    number: AtomicU32,
+    turn: Mutex<Turn>,
+}
+
+struct Turn {
+    state: State,
+    /// Counter of the next request's first basic block.
+    sent: u16,
+}
+
+/// A request cannot be executed.
+struct Malformed;
+
+impl Sends {
+    /// As `create_sq_in` describes it.
+    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Sends, Status> {
+        let turn = Mutex::new(Turn { state: State::Reset, sent: 0 });
+        Ok(Sends { ring: Ring::new(shared, input)?, number: AtomicU32::new(0), turn })
+    }
+
+    pub(super) fn set_number(&self, number: u32) {
+        self.number.store(number, Relaxed);
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `MODIFY_SQ`: only the state changes.
+    pub(super) fn modify(&self, input: &[u8]) -> Result<(), Status> {
+        const MODIFIED: Field = Field::new(0x80, 64);
+        if MODIFIED.get(input) != 0 {
+            return Err(Status::BadParameter);
+        }
+        let mut turn = self.turn();
+        turn.state = State::next(turn.state, input)?;
+        if turn.state == State::Reset {
+            turn.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Nothing reaches memory through it afterwards.
+    pub(super) fn stop(&self) {
+        self.turn().state = State::Error;
+    }
+
+    /// Its context as it is now.
+    pub(super) fn context(&self) -> Vec<u8> {
+        const OWN_STATE: Field = Field::new(0x8, 4);
+        let mut context = self.ring.context.clone();
+        OWN_STATE.set(&mut context, self.turn().state.number());
+        context
+    }
+
+    /// Executes what the driver rang for.
+    pub(super) fn run(&self, shared: &Shared, vport: &Vport) {
+        let mut turn = self.turn();
+        if turn.state != State::Ready {
+            return;
+        }
+        let Some(posted) = self.ring.sends() else { return };
+        let mut left = posted.wrapping_sub(turn.sent);
+        if u32::from(left) > self.ring.size() {
+            turn.state = State::Error;
+            return;
+        }
+        while left > 0 {
+            let counter = turn.sent;
+            let Some(first) = self.ring.entries(counter, 1) else { return };
+            let control = Control::parse(&first);
+            let blocks = control.blocks();
+            let done = match left.checked_sub(blocks) {
+                Some(rest) => {
+                    left = rest;
+                    turn.sent = counter.wrapping_add(blocks);
+                    self.execute(shared, vport, counter, &control)
+                }
+                None => Err(Malformed),
+            };
+            match done {
+                Ok(()) if !control.signaled() => {}
+                Ok(()) => self.complete(&shared.hca, counter, control.opcode, None),
+                Err(Malformed) => {
+                    turn.state = State::Error;
+                    return self.complete(
+                        &shared.hca,
+                        counter,
+                        control.opcode,
+                        Some(LOCAL_QP_ERROR),
+                    );
+                }
+            }
+        }
+    }
+
+    fn execute(
+        &self,
+        shared: &Shared,
+        vport: &Vport,
+        counter: u16,
+        control: &Control,
+    ) -> Result<(), Malformed> {
+        if control.opcode == NOP {
+            return Ok(());
+        }
+        let mut entry = self.ring.entries(counter, control.blocks()).ok_or(Malformed)?;
+        entry.truncate(control.len());
+        let send = |frame: Vec<u8>| {
+            let mut frame = frame;
+            frame.resize(frame.len().max(LEAST_LEN), 0);
+            if frame.len() <= MAX_FRAME && shared.hca.send_frame(&frame).is_ok() {
+                vport.sent(&frame);
+            } else {
+                vport.lost();
+            }
+        };
+        match control.opcode {
+            SEND => send(self.frame(&shared.hca, &entry)?),
+            LARGE_SEND => self.large(&shared.hca, &entry, send)?,
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// Headers in the entry, and its data segments.
+    fn parts<'a>(&self, entry: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Malformed> {
+        let word = be16(entry, HEADERS);
+        let len = if word & INSERTS_TAG != 0 { 0 } else { usize::from(word & HEADERS_LEN) };
+        let headers = entry.get(HEADERS_AT..HEADERS_AT + len).ok_or(Malformed)?;
+        let beyond = len.saturating_sub(HEADERS_INSIDE).next_multiple_of(16);
+        let segments = entry.get(2 * ETHERNET + beyond..).unwrap_or_default();
+        Ok((headers, segments))
+    }
+
+    fn frame(&self, hca: &Device, entry: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let (headers, segments) = self.parts(entry)?;
+        let data = self.ring.gather(hca, segments, MAX_FRAME).ok_or(Malformed)?;
+        let mut frame = [headers, &data].concat();
+        let word = be16(entry, HEADERS);
+        if word & INSERTS_TAG != 0 {
+            let tag = be16(entry, HEADERS_AT);
+            frame::insert_tag(&mut frame, word & SERVICE_TAG != 0, tag);
+        }
+        let flags = entry.get(FLAGS).copied().unwrap_or(0);
+        let wanted = Checksums {
+            network: flags & WANTS_NETWORK != 0,
+            transport: flags & WANTS_TRANSPORT != 0,
+        };
+        wanted.fill(&mut frame);
+        Ok(frame)
+    }
+
+    fn large(
+        &self,
+        hca: &Device,
+        entry: &[u8],
+        send: impl FnMut(Vec<u8>),
+    ) -> Result<(), Malformed> {
+        let (headers, segments) = self.parts(entry)?;
+        let size = be16(entry, SEGMENT_SIZE);
+        if size < LEAST_SEGMENT {
+            return Err(Malformed);
+        }
+        let data = self.ring.gather(hca, segments, MAX_LARGE_SEND).ok_or(Malformed)?;
+        frame::segments(headers, &data, size.into(), send).ok_or(Malformed)
+    }
+
+    fn complete(&self, hca: &Device, counter: u16, opcode: u8, syndrome: Option<u8>) {
+        let mut entry = [0; cqe::LEN];
+        let number = self.number.load(Relaxed);
+        put(&mut entry, OPCODE_QUEUE, &(u32::from(opcode) << 24 | number).to_be_bytes());
+        put(&mut entry, WQE_COUNTER, &counter.to_be_bytes());
+        let kind = match syndrome {
+            None => {
+                put(&mut entry, TIMESTAMP, &hca.now_ns().to_be_bytes());
+                REQUEST
+            }
+            Some(syndrome) => {
+                entry[SYNDROME] = syndrome;
+                REQUEST_ERROR
+            }
+        };
+        entry[cqe::OPCODE_OWNER] = kind << 4;
+        self.ring.cq.post(entry, syndrome.is_some());
+    }
+}

@@ -1,0 +1,430 @@
+//! Receive steering: flow tables, their groups and entries (PRM "Flow Table"; `flow_table_context`, `fte_match_param`,
+//! `flow_context`).
+//!
+//! A table has groups, each a mask over the outer headers and a range of indices; an entry has values under its group's mask
+//! and says where a frame goes: to TIRs, to another table, or nowhere. A frame begins at the root table; of the entries
+//! that match, the one with the least index counts. Criteria other than the outer headers are refused, as their capabilities
+//! are 0.
+
+use crate::bits::Field;
+use crate::opcode::{Answer, Status};
+use std::collections::BTreeMap;
+use wire::frame::{Frame, Ip, PROTOCOL_TCP, PROTOCOL_UDP};
+
+/// Receive tables, the only ones.
+const NIC_RECEIVE: u64 = 0;
+const TYPE: Field = Field::new(0x80, 8);
+const TABLE: Field = Field::new(0xa8, 24);
+const CONTEXT_BIT: usize = 0xc0;
+const MISS_ACTION: Field = Field::new(0x4, 4).at(CONTEXT_BIT);
+const MISS_TABLE: Field = Field::new(0x28, 24).at(CONTEXT_BIT);
+const MODIFY_SELECT: Field = Field::new(0x70, 16);
+const MODIFY_MISS_TABLE: u64 = 1;
+const TO_TABLE: u64 = 1;
+
+const FIRST_INDEX: Field = Field::new(0xe0, 32);
+const LAST_INDEX: Field = Field::new(0x120, 32);
+const CRITERIA: Field = Field::new(0x1f8, 8);
+const OUTER_HEADERS: u64 = 1;
+/// `match_criteria` in the command that makes a group.
+const MASK: usize = 0x200 / 8;
+/// Bytes of the outer headers' criteria.
+const MATCH_LEN: usize = 64;
+
+const INDEX: Field = Field::new(0x100, 32);
+/// `flow_context` in the command that sets an entry.
+const ENTRY_BIT: usize = 0x200;
+const ENTRY_GROUP: Field = Field::new(0x20, 32).at(ENTRY_BIT);
+const ACTION: Field = Field::new(0x70, 16).at(ENTRY_BIT);
+const DESTINATIONS: Field = Field::new(0x88, 24).at(ENTRY_BIT);
+const COUNTERS: Field = Field::new(0xa8, 24).at(ENTRY_BIT);
+const VALUE: usize = (ENTRY_BIT + 0x200) / 8;
+const LIST: usize = (ENTRY_BIT + 0x1800) / 8;
+const ALLOW: u64 = 1;
+const DROP: u64 = 2;
+const FORWARD: u64 = 4;
+const DESTINATION_TYPE: Field = Field::new(0, 8);
+const DESTINATION_ID: Field = Field::new(8, 24);
+const DESTINATION_TABLE: u64 = 1;
+const DESTINATION_TIR: u64 = 2;
+/// Of one entry.
+const MAX_DESTINATIONS: usize = 64;
+/// Tables, groups of one, and entries of all: what a driver needs and some.
+const MAX_TABLES: usize = 1 << 10;
+const MAX_GROUPS: usize = 1 << 10;
+const MAX_ENTRIES: usize = 1 << 16;
+/// Tables on a frame's way.
+const MAX_DEPTH: usize = 64;
+
+type Match = [u8; MATCH_LEN];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Destination {
+    Table(u32),
+    Tir(u32),
+}
+
+struct Group {
+    first: u32,
+    last: u32,
+    mask: Match,
+}
+
+struct Entry {
+    group: u32,
+    value: Match,
+    /// None drops the frame.
+    destinations: Vec<Destination>,
+}
+
+#[derive(Default)]
+struct Table {
+    miss: Option<u32>,
+    groups: BTreeMap<u32, Group>,
+    entries: BTreeMap<u32, Entry>,
+}
+
+/// All tables.
+#[derive(Default)]
+pub(super) struct Steering {
+    root: Option<u32>,
+    tables: BTreeMap<u32, Table>,
+}
+
+fn receives(input: &[u8]) -> Result<(), Status> {
+    if TYPE.get(input) == NIC_RECEIVE { Ok(()) } else { Err(Status::BadParameter) }
+}
+
+fn done() -> Answer {
+    Ok(vec![0; 8])
+}
+
+fn numbered(number: u32) -> Answer {
+    let mut answer = vec![0; 8];
+    answer[..4].copy_from_slice(&(number & 0xff_ffff).to_be_bytes());
+    Ok(answer)
+}
+
+fn criteria(input: &[u8], at: usize) -> Result<Match, Status> {
+    let bytes = input.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes.copied().ok_or(Status::BadInputLength)
+}
+
+impl Steering {
+    fn table(&mut self, input: &[u8]) -> Result<&mut Table, Status> {
+        receives(input)?;
+        self.tables.get_mut(&TABLE.get32(input)).ok_or(Status::BadResource)
+    }
+
+    /// The table that a miss leads to.
+    fn miss(&self, input: &[u8]) -> Result<Option<u32>, Status> {
+        if MISS_ACTION.get(input) != TO_TABLE {
+            return Ok(None);
+        }
+        let next = MISS_TABLE.get32(input);
+        if self.tables.contains_key(&next) { Ok(Some(next)) } else { Err(Status::BadResource) }
+    }
+
+    /// `CREATE_FLOW_TABLE`.
+    pub(super) fn create_table(&mut self, input: &[u8]) -> Answer {
+        receives(input)?;
+        let miss = self.miss(input)?;
+        let number = (1..).find(|number| !self.tables.contains_key(number));
+        let number = number.filter(|_| self.tables.len() < MAX_TABLES);
+        let number = number.ok_or(Status::NoResources)?;
+        self.tables.insert(number, Table { miss, ..Table::default() });
+        numbered(number)
+    }
+
+    /// `MODIFY_FLOW_TABLE`: where a miss leads to.
+    pub(super) fn modify_table(&mut self, input: &[u8]) -> Answer {
+        let miss = self.miss(input)?;
+        let select = MODIFY_SELECT.get(input);
+        let table = self.table(input)?;
+        if select & !MODIFY_MISS_TABLE != 0 {
+            return Err(Status::BadParameter);
+        }
+        if select & MODIFY_MISS_TABLE != 0 {
+            table.miss = miss;
+        }
+        done()
+    }
+
+    /// `DESTROY_FLOW_TABLE`. Frames that would go on there are dropped.
+    pub(super) fn destroy_table(&mut self, input: &[u8]) -> Answer {
+        receives(input)?;
+        let number = TABLE.get32(input);
+        self.tables.remove(&number).ok_or(Status::BadResource)?;
+        self.root = self.root.filter(|root| *root != number);
+        done()
+    }
+
+    /// `SET_FLOW_TABLE_ROOT`: `op_mod` 1 takes it away.
+    pub(super) fn set_root(&mut self, op_mod: u16, input: &[u8]) -> Answer {
+        receives(input)?;
+        if op_mod == 0 {
+            self.table(input)?;
+        }
+        self.root = (op_mod == 0).then(|| TABLE.get32(input));
+        done()
+    }
+
+    /// `CREATE_FLOW_GROUP`.
+    pub(super) fn create_group(&mut self, input: &[u8]) -> Answer {
+        let (first, last) = (FIRST_INDEX.get32(input), LAST_INDEX.get32(input));
+        if CRITERIA.get(input) & !OUTER_HEADERS != 0 || first > last {
+            return Err(Status::BadParameter);
+        }
+        let mask = match CRITERIA.get(input) {
+            OUTER_HEADERS => criteria(input, MASK)?,
+            _ => [0; MATCH_LEN],
+        };
+        let table = self.table(input)?;
+        let apart = table.groups.values().all(|group| last < group.first || group.last < first);
+        let number = (1..).find(|number| !table.groups.contains_key(number));
+        let number = number.filter(|_| table.groups.len() < MAX_GROUPS && apart);
+        let number = number.ok_or(Status::NoResources)?;
+        table.groups.insert(number, Group { first, last, mask });
+        numbered(number)
+    }
+
+    /// `DESTROY_FLOW_GROUP`, which its entries go with.
+    pub(super) fn destroy_group(&mut self, input: &[u8]) -> Answer {
+        const DESTROYED: Field = Field::new(0xc0, 32);
+        let number = DESTROYED.get32(input);
+        let table = self.table(input)?;
+        table.groups.remove(&number).ok_or(Status::BadResource)?;
+        table.entries.retain(|_, entry| entry.group != number);
+        done()
+    }
+
+    /// `SET_FLOW_TABLE_ENTRY`: a new entry, or another action for one that is there.
+    pub(super) fn set_entry(&mut self, input: &[u8]) -> Answer {
+        let action = ACTION.get(input);
+        if action & !(ALLOW | DROP | FORWARD) != 0 || COUNTERS.get(input) != 0 {
+            return Err(Status::BadParameter);
+        }
+        let count = DESTINATIONS.get(input) as usize;
+        if count > MAX_DESTINATIONS {
+            return Err(Status::Limits);
+        }
+        let list = input.get(LIST..).unwrap_or_default();
+        let list = list.get(..count * 8).ok_or(Status::BadInputLength)?;
+        let destinations = if action & FORWARD != 0 {
+            list.chunks_exact(8).map(destination).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let (group, index) = (ENTRY_GROUP.get32(input), INDEX.get32(input));
+        let value = criteria(input, VALUE)?;
+        let full = self.tables.values().map(|table| table.entries.len()).sum::<usize>();
+        let table = self.table(input)?;
+        let known = table.groups.get(&group).ok_or(Status::BadResource)?;
+        if !(known.first..=known.last).contains(&index) {
+            return Err(Status::BadIndex);
+        }
+        if full >= MAX_ENTRIES && !table.entries.contains_key(&index) {
+            return Err(Status::NoResources);
+        }
+        table.entries.insert(index, Entry { group, value, destinations });
+        done()
+    }
+
+    /// `DELETE_FLOW_TABLE_ENTRY`.
+    pub(super) fn delete_entry(&mut self, input: &[u8]) -> Answer {
+        let table = self.table(input)?;
+        table.entries.remove(&INDEX.get32(input)).ok_or(Status::BadIndex)?;
+        done()
+    }
+
+    /// Calls `each` with the number of every TIR that a frame goes to.
+    pub(super) fn steer(&self, frame: &Frame, each: &mut dyn FnMut(u32)) {
+        if let Some(root) = self.root {
+            self.walk(root, &image(frame), MAX_DEPTH, each);
+        }
+    }
+
+    fn walk(&self, table: u32, image: &Match, depth: usize, each: &mut dyn FnMut(u32)) {
+        let Some(table) = self.tables.get(&table).filter(|_| depth > 0) else { return };
+        let found = table.entries.values().find(|entry| {
+            let mask = table.groups.get(&entry.group).map(|group| &group.mask);
+            mask.is_some_and(|mask| matches(image, mask, &entry.value))
+        });
+        match found {
+            None => {
+                if let Some(next) = table.miss {
+                    self.walk(next, image, depth - 1, each);
+                }
+            }
+            Some(entry) => {
+                // Only one way leads on, or a circle of tables could multiply a frame.
+                let mut onward = true;
+                for destination in &entry.destinations {
+                    match *destination {
+                        Destination::Tir(tir) => each(tir),
+                        Destination::Table(next) if std::mem::take(&mut onward) => {
+                            self.walk(next, image, depth - 1, each);
+                        }
+                        Destination::Table(_) => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn destination(bytes: &[u8]) -> Result<Destination, Status> {
+    let number = DESTINATION_ID.get32(bytes);
+    match DESTINATION_TYPE.get(bytes) {
+        DESTINATION_TABLE => Ok(Destination::Table(number)),
+        DESTINATION_TIR => Ok(Destination::Tir(number)),
+        _ => Err(Status::BadParameter),
+    }
+}
+
+fn matches(image: &Match, mask: &Match, value: &Match) -> bool {
+    image.iter().zip(mask).zip(value).all(|((image, mask), value)| (image ^ value) & mask == 0)
+}
+
+/// A frame's outer headers in the form of criteria (`fte_match_set_lyr_2_4`).
+fn image(frame: &Frame) -> Match {
+    let mut image = [0; MATCH_LEN];
+    let mut set = |bit, width, value: u64| Field::new(bit, width).set(&mut image, value);
+    let mac = |mac: [u8; 6]| mac.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    set(0x0, 48, mac(frame.src));
+    set(0x30, 16, frame.ether_type.into());
+    set(0x40, 48, mac(frame.dst));
+    if let Some(tag) = frame.vlan {
+        set(0x70, 16, tag.into());
+        set(0x90, 1, 1); // cvlan_tag
+    }
+    match frame.ip {
+        None => {}
+        Some(Ip::V4(ip)) => {
+            set(0x80, 8, ip.protocol.into());
+            set(0x88, 8, ip.tos.into());
+            set(0x92, 1, u64::from(ip.more_fragments || later_fragment(frame)));
+            set(0x93, 4, 4);
+            set(0xd8, 8, ip.ttl.into());
+            set(0x160, 32, ip.src.to_bits().into());
+            set(0x1e0, 32, ip.dst.to_bits().into());
+        }
+        Some(Ip::V6(ip)) => {
+            set(0x80, 8, ip.next_header.into());
+            set(0x88, 8, ip.traffic_class.into());
+            set(0x93, 4, 6);
+            set(0xd8, 8, ip.hop_limit.into());
+            for (bit, address) in [(0x100, ip.src), (0x180, ip.dst)] {
+                set(bit, 64, (address.to_bits() >> 64) as u64);
+                set(bit + 64, 64, address.to_bits() as u64);
+            }
+        }
+    }
+    if let (Some(ip), Some(ports)) = (frame.ip, frame.ports) {
+        let bit = if ip.protocol() == PROTOCOL_TCP { 0xa0 } else { 0xe0 };
+        set(bit, 16, ports.src.into());
+        set(bit + 16, 16, ports.dst.into());
+    }
+    image
+}
+
+/// A fragment behind the first has a protocol with ports, and none.
+fn later_fragment(frame: &Frame) -> bool {
+    let protocol = frame.ip.map_or(0, |ip| ip.protocol());
+    [PROTOCOL_TCP, PROTOCOL_UDP].contains(&protocol) && frame.ports.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::frame::Mac;
+
+    const BROADCAST: Mac = [0xff; 6];
+
+    fn number(answer: Answer) -> u32 {
+        u32::from_be_bytes(*answer.unwrap().first_chunk().unwrap())
+    }
+
+    fn input(fields: &[(Field, u64)]) -> Vec<u8> {
+        let mut input = vec![0; LIST + 64];
+        fields.iter().for_each(|(field, value)| field.set(&mut input, *value));
+        input
+    }
+
+    fn frame(dst: Mac) -> Frame {
+        Frame { dst, src: [2; 6], vlan: None, ether_type: 0x806, ip: None, ports: None }
+    }
+
+    fn tirs(steering: &Steering, dst: Mac) -> Vec<u32> {
+        let mut found = Vec::new();
+        steering.steer(&frame(dst), &mut |tir| found.push(tir));
+        found
+    }
+
+    /// A table with one group of 8 over the destination.
+    fn by_destination(steering: &mut Steering) -> (u32, u32) {
+        let table = number(steering.create_table(&input(&[])));
+        let mut group = input(&[(TABLE, table.into()), (LAST_INDEX, 7), (CRITERIA, 1)]);
+        Field::new(MASK * 8 + 0x40, 48).set(&mut group, u64::MAX);
+        (table, number(steering.create_group(&group)))
+    }
+
+    fn entry(table: u32, group: u32, index: u64, dst: Mac, to: (u64, u32)) -> Vec<u8> {
+        let mut input = input(&[
+            (TABLE, table.into()),
+            (ENTRY_GROUP, group.into()),
+            (INDEX, index),
+            (ACTION, FORWARD),
+            (DESTINATIONS, 1),
+        ]);
+        input[VALUE + 8..VALUE + 14].copy_from_slice(&dst);
+        input[LIST..LIST + 4].copy_from_slice(&((to.0 as u32) << 24 | to.1).to_be_bytes());
+        input
+    }
+
+    #[test]
+    fn frames_find_their_tir_through_tables() {
+        let mut steering = Steering::default();
+        let (first, group) = by_destination(&mut steering);
+        let (second, deeper) = by_destination(&mut steering);
+        let to = |steering: &mut Steering, table, group, index, dst, to| {
+            steering.set_entry(&entry(table, group, index, dst, to)).map(drop)
+        };
+        to(&mut steering, first, group, 0, BROADCAST, (DESTINATION_TABLE, second)).unwrap();
+        to(&mut steering, first, group, 1, [2; 6], (DESTINATION_TIR, 7)).unwrap();
+        to(&mut steering, second, deeper, 3, BROADCAST, (DESTINATION_TIR, 9)).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [0; 0], "no root yet");
+        steering.set_root(0, &input(&[(TABLE, first.into())])).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [9]);
+        assert_eq!(tirs(&steering, [2; 6]), [7]);
+        assert_eq!(tirs(&steering, [4; 6]), [0; 0]);
+        let miss = [
+            (TABLE, first.into()),
+            (MODIFY_SELECT, MODIFY_MISS_TABLE),
+            (MISS_ACTION, TO_TABLE),
+            (MISS_TABLE, second.into()),
+        ];
+        steering.modify_table(&input(&miss)).unwrap();
+        let delete = input(&[(TABLE, first.into()), (INDEX, 0)]);
+        steering.delete_entry(&delete).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [9], "by the miss");
+        assert_eq!(to(&mut steering, first, group, 8, BROADCAST, (2, 1)), Err(Status::BadIndex));
+        assert_eq!(to(&mut steering, first, 99, 1, BROADCAST, (2, 1)), Err(Status::BadResource));
+        assert_eq!(
+            to(&mut steering, first, group, 1, BROADCAST, (0, 1)),
+            Err(Status::BadParameter)
+        );
+    }
+
+    #[test]
+    fn tables_in_a_circle_end() {
+        let mut steering = Steering::default();
+        let (table, group) = by_destination(&mut steering);
+        let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TABLE, table));
+        DESTINATIONS.set(&mut input, 2);
+        input.copy_within(LIST..LIST + 8, LIST + 8);
+        steering.set_entry(&input).unwrap();
+        steering.set_root(0, &input).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [0; 0]);
+    }
+}

@@ -1,0 +1,338 @@
+//! The port as a network driver sees it: its vport context (PRM `nic_vport_context`), whether it is up, its GIDs (`roce_addr_layout`)
+//! and its counters of frames.
+
+use crate::bits::{Field, put};
+use crate::eq::{DATA_LEN, event};
+use crate::function::Shared;
+use crate::opcode::{Answer, Status};
+use hca::Device;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::frame::{Frame, Mac, is_multicast};
+
+/// GIDs of the port.
+pub(crate) const GIDS: u64 = 128;
+/// MTU that a driver may set, and the one it finds.
+pub(super) const MAX_MTU: u16 = 9978;
+const FIRST_MTU: u16 = 1522;
+
+const CONTEXT_LEN: usize = 0x100;
+const ROCE: Field = Field::new(0x1f, 1);
+const LOOPBACK: Field = Field::new(0x1d, 2);
+const MTU: Field = Field::new(0x130, 16);
+const GUIDS: [Field; 3] = [Field::new(0x140, 64), Field::new(0x180, 64), Field::new(0x1c0, 64)];
+const PROMISCUOUS: Field = Field::new(0x780, 3);
+const LIST_KIND: Field = Field::new(0x785, 3);
+const LIST_SIZE: Field = Field::new(0x790, 16);
+const ADDRESS: usize = 0x7a0 / 8 + 2;
+const LIST: usize = 0x100;
+/// Entries of a list.
+pub(crate) const LOG_MAX_LIST: u64 = 7;
+/// Unicast and multicast addresses, VLANs.
+const LISTS: usize = 3;
+
+/// Which fields `MODIFY_NIC_VPORT_CONTEXT` means.
+const SELECT: Field = Field::new(0x60, 32);
+const MODIFIED: usize = 0x800 / 8;
+const SELECT_ROCE: u64 = 1 << 1;
+const SELECT_LIST: u64 = 1 << 2;
+const SELECT_PROMISCUOUS: u64 = 1 << 4;
+const SELECT_CHANGE_EVENT: u64 = 1 << 5;
+const SELECT_MTU: u64 = 1 << 6;
+const SELECT_LOOPBACK: u64 = 3 << 10;
+/// The kind of list that a query wants.
+const WANTED_LIST: Field = Field::new(0x65, 3);
+
+struct State {
+    mac: Mac,
+    up: bool,
+    mtu: u16,
+    admin_mtu: u16,
+    roce: bool,
+    loopback: u64,
+    promiscuous: u64,
+    lists: [Vec<[u8; 8]>; LISTS],
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            mac: Mac::default(),
+            up: true,
+            mtu: FIRST_MTU,
+            admin_mtu: FIRST_MTU,
+            roce: false,
+            loopback: 0,
+            promiscuous: 0,
+            lists: Default::default(),
+        }
+    }
+}
+
+/// Frames of one kind.
+#[derive(Default)]
+struct Count {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Count {
+    fn add(&self, bytes: usize) {
+        self.frames.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+/// Unicast, multicast, broadcast.
+type Counts = [Count; 3];
+
+fn kind(dst: Mac) -> usize {
+    if dst == [0xff; 6] { 2 } else { usize::from(is_multicast(dst)) }
+}
+
+/// The port.
+#[derive(Default)]
+pub(crate) struct Vport {
+    state: Mutex<State>,
+    received: Counts,
+    sent: Counts,
+    /// Frames that no request was there for.
+    unwanted: AtomicU64,
+    /// Frames that could not be sent.
+    lost: AtomicU64,
+}
+
+impl Vport {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_mac(&self, mac: Mac) {
+        self.lock().mac = mac;
+    }
+
+    /// As after power-on, but for what was counted.
+    pub(super) fn reset(&self, hca: &Device) {
+        let mut state = self.lock();
+        *state = State { mac: state.mac, ..State::default() };
+        drop(state);
+        for index in 0..GIDS as u32 {
+            let _ = hca.set_gid(index, None);
+        }
+    }
+
+    /// `QUERY_NIC_VPORT_CONTEXT`.
+    pub(super) fn query(&self, guid: u64, input: &[u8]) -> Answer {
+        let state = self.lock();
+        let kind = WANTED_LIST.get(input);
+        let list = state.lists.get(kind as usize).ok_or(Status::BadParameter)?;
+        let mut context = vec![0; CONTEXT_LEN];
+        for (field, value) in [
+            (ROCE, state.roce.into()),
+            (LOOPBACK, state.loopback),
+            (MTU, state.mtu.into()),
+            (PROMISCUOUS, state.promiscuous),
+            (LIST_KIND, kind),
+            (LIST_SIZE, list.len() as u64),
+        ] {
+            field.set(&mut context, value);
+        }
+        GUIDS.iter().for_each(|field| field.set(&mut context, guid));
+        put(&mut context, ADDRESS, &state.mac);
+        let mut answer = vec![0; 8];
+        answer.extend(context);
+        answer.extend(list.concat());
+        Ok(answer)
+    }
+
+    /// `MODIFY_NIC_VPORT_CONTEXT`. Which frames arrive the steering tables say; the lists are only remembered.
+    pub(super) fn modify(&self, input: &[u8]) -> Answer {
+        let which = SELECT.get(input);
+        let known = SELECT_ROCE
+            | SELECT_LIST
+            | SELECT_PROMISCUOUS
+            | SELECT_CHANGE_EVENT
+            | SELECT_MTU
+            | SELECT_LOOPBACK;
+        let context = input.get(MODIFIED..).ok_or(Status::BadInputLength)?;
+        if which & !known != 0 {
+            return Err(Status::BadParameter);
+        }
+        let mut state = self.lock();
+        if which & SELECT_LIST != 0 {
+            let count = LIST_SIZE.get(context) as usize;
+            if count > 1 << LOG_MAX_LIST {
+                return Err(Status::Limits);
+            }
+            let list = context.get(LIST..).unwrap_or_default();
+            let list = list.get(..count * 8).ok_or(Status::BadInputLength)?.as_chunks().0;
+            let place = state.lists.get_mut(LIST_KIND.get(context) as usize);
+            *place.ok_or(Status::BadParameter)? = list.to_vec();
+        }
+        if which & SELECT_ROCE != 0 {
+            state.roce = ROCE.is_set(context);
+        }
+        if which & SELECT_LOOPBACK != 0 {
+            state.loopback = LOOPBACK.get(context);
+        }
+        if which & SELECT_PROMISCUOUS != 0 {
+            state.promiscuous = PROMISCUOUS.get(context);
+        }
+        if which & SELECT_MTU != 0 {
+            state.mtu = MTU.get(context) as u16;
+        }
+        Ok(vec![0; 8])
+    }
+
+    /// `QUERY_VPORT_STATE`.
+    pub(super) fn state(&self) -> Answer {
+        const ADMIN: Field = Field::new(0x78 - 0x40, 4);
+        const NOW: Field = Field::new(0x7c - 0x40, 4);
+        let up = self.is_up().into();
+        let mut answer = vec![0; 8];
+        ADMIN.set(&mut answer, up);
+        NOW.set(&mut answer, up);
+        Ok(answer)
+    }
+
+    /// `MODIFY_VPORT_STATE`.
+    pub(super) fn set_state(&self, shared: &Shared, input: &[u8]) -> Answer {
+        const ADMIN: Field = Field::new(0x78, 4);
+        self.set_up(shared, ADMIN.get(input) != 0);
+        Ok(vec![0; 8])
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.lock().up
+    }
+
+    /// The driver wants the link up, or down, and is told that it is.
+    pub(super) fn set_up(&self, shared: &Shared, up: bool) {
+        const DOWN: u8 = 1;
+        const ACTIVE: u8 = 4;
+        if std::mem::replace(&mut self.lock().up, up) != up {
+            let mut data = [0; DATA_LEN];
+            data[8] = 1 << 4; // the port
+            shared.eqs.post(event::PORT_CHANGE, if up { ACTIVE } else { DOWN }, &data);
+        }
+    }
+
+    pub(super) fn admin_mtu(&self) -> u16 {
+        self.lock().admin_mtu
+    }
+
+    pub(super) fn set_admin_mtu(&self, mtu: u16) {
+        self.lock().admin_mtu = mtu.min(MAX_MTU);
+    }
+
+    /// A frame came, and found a request or not.
+    pub(super) fn received(&self, frame: &Frame, bytes: usize, taken: bool) {
+        self.received[kind(frame.dst)].add(bytes);
+        if !taken {
+            self.unwanted.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A frame went.
+    pub(super) fn sent(&self, frame: &[u8]) {
+        let dst = frame.first_chunk().copied().unwrap_or_default();
+        self.sent[kind(dst)].add(frame.len());
+    }
+
+    pub(super) fn lost(&self) {
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    /// Adds what was counted to the answer of `QUERY_VPORT_COUNTER`.
+    pub(crate) fn count(&self, answer: &mut [u8]) {
+        let mut set = |bit: usize, value: &AtomicU64| {
+            Field::new(bit - 0x40, 64).set(answer, value.load(Relaxed));
+        };
+        set(0x80, &self.unwanted);
+        set(0x100, &self.lost);
+        for (bit, count) in [
+            (0x380, &self.received[2]),
+            (0x400, &self.sent[2]),
+            (0x480, &self.received[0]),
+            (0x500, &self.sent[0]),
+            (0x580, &self.received[1]),
+            (0x600, &self.sent[1]),
+        ] {
+            set(bit, &count.frames);
+            set(bit + 0x40, &count.bytes);
+        }
+    }
+
+    /// Counters of IEEE 802.3 as the port's register has them (`eth_802_3_cntrs_grp_data_layout`), from `at` on.
+    pub(super) fn count_802_3(&self, data: &mut [u8], at: usize) {
+        let all = |counts: &Counts, what: fn(&Count) -> &AtomicU64| {
+            counts.iter().map(|count| what(count).load(Relaxed)).sum::<u64>()
+        };
+        let (frames, bytes): (fn(&Count) -> &AtomicU64, fn(&Count) -> &AtomicU64) =
+            (|count| &count.frames, |count| &count.bytes);
+        for (bit, value) in [
+            (0x0, all(&self.sent, frames)),
+            (0x40, all(&self.received, frames)),
+            (0x100, all(&self.sent, bytes)),
+            (0x140, all(&self.received, bytes)),
+            (0x180, self.sent[1].frames.load(Relaxed)),
+            (0x1c0, self.sent[2].frames.load(Relaxed)),
+            (0x200, self.received[1].frames.load(Relaxed)),
+            (0x240, self.received[2].frames.load(Relaxed)),
+        ] {
+            Field::new(bit, 64).at(at * 8).set(data, value);
+        }
+    }
+}
+
+/// `SET_ROCE_ADDRESS`: a GID with its hardware address, or none.
+pub(super) fn set_address(hca: &Device, input: &[u8]) -> Answer {
+    const INDEX: Field = Field::new(0x40, 16);
+    const GID: usize = 0x80 / 8;
+    const TAGGED: Field = Field::new(0x80 + 0x83, 1);
+    const MAC: usize = GID + 0x90 / 8;
+    const VERSION: Field = Field::new(0x80 + 0xd8, 8);
+    const ROCE_V2: u64 = 2;
+    let index = INDEX.get(input);
+    if index >= GIDS {
+        return Err(Status::BadIndex);
+    }
+    let gid: [u8; 16] =
+        *input.get(GID..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
+    let mac = *input.get(MAC..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
+    let wanted = gid != [0; 16];
+    if wanted && (VERSION.get(input) != ROCE_V2 || TAGGED.is_set(input)) {
+        return Err(Status::BadParameter);
+    }
+    hca.set_gid(index as u32, wanted.then_some((gid, mac)))?;
+    Ok(vec![0; 8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_flags_are_remembered() {
+        let vport = Vport::default();
+        let mut input = vec![0; MODIFIED + LIST + 16];
+        SELECT.set(&mut input, SELECT_LIST | SELECT_ROCE | SELECT_MTU);
+        let context = &mut input[MODIFIED..];
+        ROCE.set(context, 1);
+        MTU.set(context, 1500);
+        LIST_KIND.set(context, 1);
+        LIST_SIZE.set(context, 2);
+        context[LIST..].copy_from_slice(&[7; 16]);
+        vport.modify(&input).unwrap();
+        let mut wanted = vec![0; 16];
+        WANTED_LIST.set(&mut wanted, 1);
+        let answer = vport.query(5, &wanted).unwrap();
+        let context = &answer[8..];
+        assert_eq!((ROCE.get(context), MTU.get(context), LIST_SIZE.get(context)), (1, 1500, 2));
+        assert_eq!(context[LIST..], [7; 16]);
+        LIST_SIZE.set(&mut input[MODIFIED..], 3);
+        assert_eq!(vport.modify(&input), Err(Status::BadInputLength));
+        SELECT.set(&mut input, 1 << 3);
+        assert_eq!(vport.modify(&input), Err(Status::BadParameter), "the address stays");
+    }
+}

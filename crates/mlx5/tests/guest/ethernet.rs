@@ -1,0 +1,275 @@
+//! Two functions with ports on one Ethernet: frames and RoCE packets between them, as the drivers of mlx5e and mlx5_ib set them
+//! up.
+
+use crate::support::verbs::{self, Cq, Qp, cq, data, eq, physical_key, qp, remote};
+use crate::support::{Driver, alone, field, word};
+use hca::Network;
+use registry::Options;
+use std::time::{Duration, Instant};
+
+const SEND: u8 = 0x0a;
+const LARGE_SEND: u8 = 0x0e;
+const WRITE: u8 = 0x08;
+const REQUEST: u8 = 0;
+const RESPONSE_SEND: u8 = 2;
+const REQUEST_ERROR: u8 = 13;
+const BAD_PARAMETER: u8 = 3;
+const BAD_RESOURCE: u8 = 5;
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+fn on_ethernet(name: &str, options: &Options) -> Driver {
+    Driver::on_network(name, options, Network::Ethernet)
+}
+
+fn mac(driver: &mut Driver) -> [u8; 6] {
+    let context = driver.command(0x754, vec![0; 16], 16 + 264);
+    context[16 + 0xf6..16 + 0xfc].try_into().unwrap()
+}
+
+/// A work queue of the Ethernet and where the driver is in it.
+struct Queue {
+    number: u32,
+    page: u64,
+    record: u64,
+    posted: u16,
+}
+
+const LOG_SIZE: u64 = 4;
+const STRIDE: u64 = 64;
+
+/// Made by `create`, and brought to the ready state by `modify`.
+fn queue(driver: &mut Driver, create: u16, modify: u16, pd: u32, cq: &Cq) -> Queue {
+    let (page, record) = (driver.page(), driver.page());
+    let mut input = vec![0; 0x110 + 8];
+    let wq = 0x100 + 0x180;
+    field(&mut input, 0x100 + 0x48, 24, cq.number.into());
+    field(&mut input, wq, 4, 1);
+    field(&mut input, wq + 0x48, 24, pd.into());
+    field(&mut input, wq + 0x80, 64, record);
+    field(&mut input, wq + 0x10c, 4, 6);
+    field(&mut input, wq + 0x11b, 5, LOG_SIZE);
+    field(&mut input, 0x880, 64, page);
+    let number = driver.create(create, input);
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x48, 24, number.into());
+    field(&mut input, 0x108, 4, 1);
+    driver.command(modify, input, 16);
+    Queue { number, page, record, posted: 0 }
+}
+
+impl Queue {
+    fn place(&self) -> u64 {
+        self.page + u64::from(self.posted % (1 << LOG_SIZE)) * STRIDE
+    }
+
+    fn post_receive(&mut self, driver: &Driver, key: u32, addr: u64, len: u32) {
+        driver.poke(self.place(), &[data(key, addr, len), data(0x100, 0, 0)].concat());
+        self.posted += 1;
+        driver.poke(self.record, &u32::from(self.posted).to_be_bytes());
+    }
+
+    /// Posts a frame: `headers` in the request, the rest as data segments.
+    fn post(&mut self, driver: &Driver, opcode: u8, mss: u16, headers: &[u8], segments: &[u8]) {
+        let mut entry = vec![0; 30];
+        entry[11] = 2 << 2;
+        entry[20] = 0xc0;
+        entry[22..24].copy_from_slice(&mss.to_be_bytes());
+        entry[28..30].copy_from_slice(&(headers.len() as u16).to_be_bytes());
+        entry.extend(headers);
+        entry.resize(entry.len().max(32).next_multiple_of(16), 0);
+        entry.extend(segments);
+        let first = u32::from(self.posted) << 8 | u32::from(opcode);
+        entry[..4].copy_from_slice(&first.to_be_bytes());
+        let units = self.number << 8 | (entry.len() / 16) as u32;
+        entry[4..8].copy_from_slice(&units.to_be_bytes());
+        for block in entry.chunks(64) {
+            driver.poke(self.place(), block);
+            self.posted += 1;
+        }
+        driver.poke(self.record + 4, &u32::from(self.posted).to_be_bytes());
+        driver.ring(self.number);
+    }
+}
+
+/// Steers every frame to the queue.
+fn steer(driver: &mut Driver, queue: u32) {
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x100 + 0xe8, 24, queue.into());
+    let tir = driver.create(0x900, input);
+    let table = driver.create(0x930, vec![0; 64]);
+    let mut input = vec![0; 1024];
+    field(&mut input, 0xa8, 24, table.into());
+    let group = driver.create(0x933, input);
+    let mut input = vec![0; 0x340 + 8];
+    field(&mut input, 0xa8, 24, table.into());
+    field(&mut input, 0x220, 32, group.into());
+    field(&mut input, 0x270, 16, 4);
+    field(&mut input, 0x288, 24, 1);
+    field(&mut input, 0x1a00, 8, 2);
+    field(&mut input, 0x1a08, 24, tir.into());
+    driver.command(0x936, input, 16);
+    let mut input = vec![0; 64];
+    field(&mut input, 0xa8, 24, table.into());
+    driver.command(0x92f, input, 16);
+}
+
+struct End {
+    driver: Driver,
+    cq: Cq,
+    pd: u32,
+    key: u32,
+    mac: [u8; 6],
+}
+
+fn end(name: &str, options: &Options) -> End {
+    let mut driver = on_ethernet(name, options);
+    let (eqn, _) = eq(&mut driver, 0);
+    let cq = cq(&mut driver, eqn);
+    let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
+    let key = physical_key(&mut driver, pd);
+    let mac = mac(&mut driver);
+    End { driver, cq, pd, key, mac }
+}
+
+fn headers(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
+    let mut frame =
+        [&dst[..], &src, &[0x08, 0, 0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0]].concat();
+    frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0]);
+    frame.extend([0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn frames_go_to_who_they_are_for() {
+    let options = alone("frames");
+    let mut ends = ["left", "right"].map(|name| end(name, &options));
+    let [left, right] = &mut ends;
+    let mut sends = queue(&mut left.driver, 0x904, 0x905, left.pd, &left.cq);
+    let mut receives = queue(&mut right.driver, 0x908, 0x909, right.pd, &right.cq);
+    steer(&mut right.driver, receives.number);
+    let pages: Vec<u64> = (0..4).map(|_| right.driver.page()).collect();
+    for page in &pages {
+        receives.post_receive(&right.driver, right.key, *page, 2048);
+    }
+    // A broadcast whose bytes are all elsewhere, short of the least length.
+    let from = left.driver.page();
+    let frame = [&BROADCAST[..], &left.mac, &[0x08, 0x06], b"who is there"].concat();
+    left.driver.poke(from, &frame);
+    sends.post(&left.driver, SEND, 0, &[], &data(left.key, from, frame.len() as u32));
+    left.cq.expect(&left.driver, REQUEST);
+    let entry = right.cq.expect(&right.driver, RESPONSE_SEND);
+    assert_eq!(word(&entry, 0x2c), 60, "padded");
+    assert_eq!(right.driver.peek(pages[0], frame.len()), frame);
+    // A large send in three segments, with headers in the request.
+    left.driver.poke(from, &[0x5a; 2500]);
+    let headers = headers(right.mac, left.mac);
+    sends.post(&left.driver, LARGE_SEND, 1000, &headers, &data(left.key, from, 2500));
+    left.cq.expect(&left.driver, REQUEST);
+    for (page, len) in pages[1..].iter().zip([1000, 1000, 500]) {
+        let entry = right.cq.expect(&right.driver, RESPONSE_SEND);
+        assert_eq!(word(&entry, 0x2c), headers.len() as u32 + len);
+        assert_eq!(entry[0x1c] & 6, 6, "both checksums are right");
+        assert_eq!(right.driver.peek(page + 54, 500), [0x5a; 500]);
+    }
+    // Without a request a frame is lost, and counted all the same.
+    left.driver.poke(from, &frame);
+    sends.post(&left.driver, SEND, 0, &[], &data(left.key, from, frame.len() as u32));
+    left.cq.expect(&left.driver, REQUEST);
+    let mut answer = vec![0; 16];
+    field(&mut answer, 0, 16, 0x770);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let (_, counted) = right.driver.deliver(&answer, 528);
+        if (word(&counted, 0x74), word(&counted, 0x94)) == (2, 3) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the frames are not counted");
+        std::thread::yield_now();
+    }
+    // What cannot be read ends its queue alone.
+    sends.post(&left.driver, SEND, 0, &[], &data(left.key + 1, from, 64));
+    assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 2);
+}
+
+/// An address vector of `dst` behind the place of a Q_Key.
+fn set_gid(driver: &mut Driver, gid: [u8; 16], mac: [u8; 6]) {
+    let mut input = vec![0; 48];
+    input[16..32].copy_from_slice(&gid);
+    input[34..40].copy_from_slice(&mac);
+    field(&mut input, 0x80 + 0xd8, 8, 2);
+    driver.command(0x761, input, 16);
+}
+
+fn gid(low: u8) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..].copy_from_slice(&[0xff, 0xff, 10, 9, 8, low]);
+    gid
+}
+
+/// RESET to RTS of a reliable connection.
+fn connect(end: &mut End, qp: &Qp, peer: u32, gid: [u8; 16], mac: [u8; 6]) {
+    let path = 0xc0;
+    let mut fields = vec![(path + 0x58, 8, 64), (path + 0x110, 16, 0xc077)];
+    fields.extend((0..16).map(|byte| (path + 0x80 + byte * 8, 8, gid[byte].into())));
+    fields.extend((0..6).map(|byte| (path + 0x130 + byte * 8, 8, mac[byte].into())));
+    qp.connect_by(&mut end.driver, &fields, peer);
+}
+
+#[test]
+fn queue_pairs_meet_by_hardware_address_and_gid() {
+    let options = alone("roce");
+    let mut ends = ["left", "right"].map(|name| end(name, &options));
+    let macs = ends.each_ref().map(|end| end.mac);
+    for (end, low) in ends.iter_mut().zip([1, 2]) {
+        set_gid(&mut end.driver, gid(low), end.mac);
+    }
+    let [left, right] = &mut ends;
+    let mut one = qp(&mut left.driver, 0, left.pd, &left.cq);
+    let mut two = qp(&mut right.driver, 0, right.pd, &right.cq);
+    connect(left, &one, two.number, gid(2), macs[1]);
+    connect(right, &two, one.number, gid(1), macs[0]);
+    let (from, to) = (left.driver.page(), right.driver.page());
+    left.driver.poke(from, b"over the ether");
+    let segments = [remote(to, right.key), data(left.key, from, 14)];
+    one.post(&left.driver, WRITE, 0, &[&segments[0], &segments[1]]);
+    left.cq.expect(&left.driver, REQUEST);
+    assert_eq!(right.driver.peek(to, 14), b"over the ether");
+    two.to_error(&mut right.driver);
+    // Datagrams show who sent them, and how.
+    let mut one = qp(&mut left.driver, 2, left.pd, &left.cq);
+    two = qp(&mut right.driver, 2, right.pd, &right.cq);
+    one.open(&mut left.driver, 0x1111);
+    two.open(&mut right.driver, 0x1111);
+    two.post_receive(&right.driver, right.key, to, 256);
+    let mut address = vec![0; 48];
+    address[..4].copy_from_slice(&0x1111u32.to_be_bytes());
+    address[8..12].copy_from_slice(&(1 << 31 | two.number).to_be_bytes());
+    address[20..26].copy_from_slice(&macs[1]);
+    address[27] = 9;
+    address[28] = 0x40;
+    address[32..].copy_from_slice(&gid(2));
+    one.post(&left.driver, SEND, 0, &[&address, &data(left.key, from, 14)]);
+    left.cq.expect(&left.driver, REQUEST);
+    let entry = right.cq.expect(&right.driver, RESPONSE_SEND);
+    assert_eq!(word(&entry, 0x1c), 0x1a00_0000 | one.number, "behind an IPv4 header");
+    let header = right.driver.peek(to + 20, 20);
+    assert_eq!(header[12..], [10, 9, 8, 1, 10, 9, 8, 2]);
+    assert_eq!(header[8], 9, "its time to live");
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    let mut driver = on_ethernet("refused", &alone("refused"));
+    let mut version_1 = vec![0; 48];
+    version_1[16] = 1;
+    assert_eq!(driver.status(0x761, version_1), BAD_PARAMETER);
+    assert_eq!(driver.status(0x902, vec![0; 16]), BAD_RESOURCE);
+    assert_eq!(driver.status(0x908, vec![0; 0x110]), BAD_PARAMETER, "no ring");
+    let mut transmit = vec![0; 64];
+    field(&mut transmit, 0x80, 8, 1);
+    assert_eq!(driver.status(0x930, transmit), BAD_PARAMETER, "only received frames are steered");
+    let mut register = vec![0; 16 + 64];
+    field(&mut register, 0x50, 16, 0x5004);
+    field(&mut register, 0x30, 16, 1);
+    assert_eq!(driver.status(0x805, register), BAD_PARAMETER, "speeds of InfiniBand");
+}
