@@ -6,7 +6,7 @@ use crate::qemu::Qemu;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// A running guest. It ends with the value.
 pub struct Guest {
-    qemu: Child,
+    qemu: Process,
     folder: TempDir,
     /// One script at a time.
     agent: Mutex<UnixStream>,
@@ -49,33 +49,32 @@ impl Guest {
         command.args(["-serial", &format!("file:{}", folder.path().join("log").display())]);
         command.args(["-serial", &format!("unix:{}", path.display())]);
         command.stdin(Stdio::null()).stdout(said.try_clone().doing("QEMU's output")?).stderr(said);
-        let qemu = command.spawn().doing("starting QEMU")?;
-        let mut starting = Starting { qemu: Some(qemu), folder: Some(folder) };
+        let mut qemu = Process(command.spawn().doing("starting QEMU")?);
         let deadline = Instant::now() + limit;
         let agent = loop {
             match listener.accept() {
                 Ok((agent, _)) => break agent,
-                Err(_) => starting.still_runs(deadline)?,
+                Err(_) => qemu.still_runs(folder.path(), deadline)?,
             }
         };
         agent.set_read_timeout(Some(LOOK)).doing("the guest's port")?;
-        starting.await_ready(&agent, deadline)?;
-        starting.finish(agent)
+        qemu.await_ready(&agent, folder.path(), deadline)?;
+        Ok(Guest { qemu, folder, agent: Mutex::new(agent) })
     }
 
     /// What the kernel said so far.
     pub fn log(&self) -> String {
-        read(self.folder.path().join("log"))
+        log(self.folder.path())
     }
 
     /// What QEMU said so far.
     pub fn qemu_said(&self) -> String {
-        read(self.folder.path().join("qemu"))
+        said(self.folder.path())
     }
 
     /// QEMU's process id.
     pub fn pid(&self) -> u32 {
-        self.qemu.id()
+        self.qemu.0.id()
     }
 
     /// Runs a shell script and hands on what it prints as it comes; its exit status.
@@ -111,76 +110,70 @@ impl Guest {
     }
 
     fn ended(&self, what: &str) -> Error {
-        Error::Guest(format!("{what}\n{}{}", self.qemu_said(), last_lines(&self.log())))
+        failed(what, self.folder.path())
     }
 }
 
-/// A guest before it is up.
-struct Starting {
-    qemu: Option<Child>,
-    folder: Option<TempDir>,
-}
+/// QEMU. It ends with the value.
+struct Process(Child);
 
-impl Starting {
+impl Process {
     /// Fails if QEMU has ended or the time is over.
-    fn still_runs(&mut self, deadline: Instant) -> Result<()> {
-        let ended = match self.qemu.as_mut().map(Child::try_wait) {
-            Some(Ok(Some(status))) => Some(format!("QEMU ended with {status}")),
-            _ if Instant::now() > deadline => Some("the guest did not come up in time".to_owned()),
-            _ => None,
-        };
-        let Some(why) = ended else { return Ok(()) };
-        let file = |name| self.folder.as_ref().map(|folder| read(folder.path().join(name)));
-        let (qemu, log) = (file("qemu").unwrap_or_default(), file("log").unwrap_or_default());
-        Err(Error::Guest(format!("{why}\n{qemu}{}", last_lines(&log))))
+    fn still_runs(&mut self, folder: &Path, deadline: Instant) -> Result<()> {
+        match self.0.try_wait() {
+            Ok(Some(status)) => Err(failed(&format!("QEMU ended with {status}"), folder)),
+            _ if Instant::now() > deadline => {
+                Err(failed("the guest did not come up in time", folder))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn await_ready(&mut self, mut agent: &UnixStream, deadline: Instant) -> Result<()> {
+    fn await_ready(
+        &mut self,
+        mut agent: &UnixStream,
+        folder: &Path,
+        deadline: Instant,
+    ) -> Result<()> {
         let mut said = Vec::new();
         let mut bytes = [0; 256];
         while !String::from_utf8_lossy(&said).contains(&format!("{READY}\n")) {
             match agent.read(&mut bytes) {
                 Ok(count) if count > 0 => said.extend_from_slice(&bytes[..count]),
-                _ => self.still_runs(deadline)?,
+                _ => self.still_runs(folder, deadline)?,
             }
         }
         Ok(())
     }
-
-    fn finish(mut self, agent: UnixStream) -> Result<Guest> {
-        match (self.qemu.take(), self.folder.take()) {
-            (Some(qemu), Some(folder)) => Ok(Guest { qemu, folder, agent: Mutex::new(agent) }),
-            _ => Err(Error::Guest("the guest was taken twice".to_owned())),
-        }
-    }
 }
 
-impl Drop for Starting {
+impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(qemu) = &mut self.qemu {
-            end(qemu);
-        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-impl Drop for Guest {
-    fn drop(&mut self) {
-        end(&mut self.qemu);
-    }
+/// A failure of the guest that has this folder, with the last that was said.
+fn failed(what: &str, folder: &Path) -> Error {
+    let log = log(folder);
+    let lines: Vec<&str> = log.lines().collect();
+    let last = lines[lines.len().saturating_sub(30)..].join("\n");
+    Error::Guest(format!("{what}\n{}{last}", said(folder)))
 }
 
-fn end(qemu: &mut Child) {
-    let _ = qemu.kill();
-    let _ = qemu.wait();
+/// What QEMU said.
+fn said(folder: &Path) -> String {
+    read(folder.join("qemu"))
+}
+
+/// What the kernel said.
+fn log(folder: &Path) -> String {
+    read(folder.join("log"))
 }
 
 fn read(path: PathBuf) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
-}
-
-fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
 /// Splits a script's output from its status, once that is there whole.
