@@ -58,19 +58,14 @@ impl Machine {
 
     /// The contents of a drive, by a name for its device's `drive=`. The guest may write to the file.
     pub fn drive(&mut self, name: &str, file: &Path) {
-        // A comma would end the path; QEMU takes two for one.
-        let file = file.display().to_string().replace(',', ",,");
-        self.drives.push(format!("if=none,id={name},format=raw,file={file}"));
+        self.drives.push(format!("if=none,id={name},format=raw,file={}", value(file)));
     }
 
     /// A network card on a cable between the sockets `own` and `other`; the machine at the other end has them the other way
     /// round.
     pub fn cable(&mut self, own: &Path, other: &Path) {
         let name = format!("cable{}", self.cables.len());
-        let end = |side: &str, path: &Path| {
-            let path = path.display().to_string().replace(',', ",,");
-            format!("{side}.type=unix,{side}.path={path}")
-        };
+        let end = |side: &str, path: &Path| format!("{side}.type=unix,{side}.path={}", value(path));
         let (local, remote) = (end("local", own), end("remote", other));
         self.cables.push(format!("dgram,id={name},{local},{remote}"));
         self.device(&format!("virtio-net-pci,netdev={name},romfile="));
@@ -134,8 +129,7 @@ impl Machine {
             option("-device", device.clone());
         }
         if let Some(socket) = &self.monitor {
-            let socket = socket.display().to_string().replace(',', ",,");
-            option("-qmp", format!("unix:{socket},server=on,wait=off"));
+            option("-qmp", format!("unix:{},server=on,wait=off", value(socket)));
         }
         options
     }
@@ -148,6 +142,11 @@ pub fn function(name: &str, socket: &Path, above: &str) -> String {
     format!(
         r#"{{"driver":"vfio-user-pci","id":"{name}","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
     )
+}
+
+/// A path as the value of one of several options: a comma would end it, and QEMU takes two for one.
+fn value(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
 }
 
 /// The processor's virtualisation where this user may use it, else emulation.
