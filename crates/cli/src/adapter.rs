@@ -10,7 +10,7 @@ use registry::{Client, Role as Member};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use vfio_user::{Host, Server};
+use vfio_user::{Host, Neighbours, Server};
 
 /// An adapter that is served. It ends with the value.
 pub struct Adapter {
@@ -31,6 +31,8 @@ pub struct Place<'a> {
     /// Pace the machine's links to this fraction of their rates.
     pub pace: Option<f64>,
     pub trace: Option<&'a Path>,
+    /// Functions that may be in one machine with it.
+    pub neighbours: &'a Neighbours,
 }
 
 impl Adapter {
@@ -60,7 +62,7 @@ impl Adapter {
         .what("cannot open the software HCA")?;
         machine.publish(&device);
         let data_direct = DataDirect::new(&device.attr().vuid);
-        let slots = machine.slots()?;
+        let slots = machine.slots(place.neighbours)?;
         let own = slots.own.0.clone();
         let side = slots.data_direct.as_ref().map(|(host, _)| host.clone());
         let serve = |socket: &Path, host, function| {
@@ -140,8 +142,8 @@ impl Machine {
         self.platform.route(function, Target::HOST).what("the function reaches no memory")
     }
 
-    fn slots(&self) -> Outcome<Slots> {
-        let slot = |function: &Function| Ok((Host::new(), self.route(function)?));
+    fn slots(&self, neighbours: &Neighbours) -> Outcome<Slots> {
+        let slot = |function: &Function| Ok((Host::beside(neighbours), self.route(function)?));
         let data_direct = self.data_direct.as_ref().map(slot).transpose()?;
         Ok(Slots { own: slot(&self.hca)?, data_direct })
     }

@@ -4,7 +4,7 @@ use crate::adapter::cannot_serve;
 use crate::failure::{Context, Outcome};
 use std::path::Path;
 use std::sync::Arc;
-use vfio_user::{Host, Server};
+use vfio_user::{Host, Neighbours, Server};
 use vgpu::VirtualGpu;
 
 /// A GPU that is served. It ends with the value.
@@ -13,9 +13,9 @@ pub struct ServedGpu {
 }
 
 impl ServedGpu {
-    /// Serves a new one with so much memory at `socket`.
-    pub fn serve(socket: &Path, memory_mib: u32) -> Outcome<ServedGpu> {
-        let host = Host::new();
+    /// Serves a new one with so much memory at `socket`, which `neighbours` reach.
+    pub fn serve(socket: &Path, memory_mib: u32, neighbours: &Neighbours) -> Outcome<ServedGpu> {
+        let host = Host::beside(neighbours);
         let function = VirtualGpu::new(host.clone(), u64::from(memory_mib) << 20)
             .what("cannot make a virtual GPU")?;
         let server = vfio_user::serve(socket, host, Arc::new(function))

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vfio_user::Neighbours;
 use vm::{Guest, Kernel, Machine, Qemu, RamDisk, Store};
 
 /// How long a machine may take until it is up; without hardware virtualisation it takes some ten seconds.
@@ -40,6 +41,7 @@ pub fn vm(arguments: &Vm) -> Outcome {
     let initrd = session.path().join("initrd");
     disk.write(&initrd).map_err(refused)?;
     let machine = machine(arguments, &kernel, &initrd, &sockets);
+    let neighbours = Neighbours::default();
     let _adapter = Adapter::serve(&Place {
         socket: &sockets.connectx,
         data_direct: Some(&sockets.data_direct),
@@ -47,10 +49,11 @@ pub fn vm(arguments: &Vm) -> Outcome {
         platform: None,
         pace: None,
         trace: arguments.trace.as_deref(),
+        neighbours: &neighbours,
     })?;
     let _gpu = match arguments.gpu_memory {
         0 => None,
-        mib => Some(ServedGpu::serve(&sockets.gpu, mib)?),
+        mib => Some(ServedGpu::serve(&sockets.gpu, mib, &neighbours)?),
     };
     if arguments.command.is_empty() {
         return shell(&qemu, &machine);

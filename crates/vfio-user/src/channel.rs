@@ -131,6 +131,12 @@ impl Channel {
         Ok(filled)
     }
 
+    /// The process at the other end; none for one of another name space.
+    pub(crate) fn peer(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// Ends the connection: whoever receives or sends on it, on either side, finds it closed.
     pub(crate) fn close(&self) {
         let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both);

@@ -17,6 +17,7 @@ const DMA_HEAD: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Client {
     channel: Channel,
+    machine: Option<u32>,
     /// The thread that takes replies off the socket, which therefore cannot wait for one.
     server: ThreadId,
     /// Most bytes that the client takes in one message.
@@ -36,8 +37,10 @@ struct Waiting {
 impl Client {
     /// The client at the other end; replies to it come from the calling thread.
     pub(crate) fn new(channel: Channel) -> Client {
+        let machine = channel.peer();
         Client {
             channel,
+            machine,
             server: std::thread::current().id(),
             max_data: AtomicUsize::new(MAX_DATA),
             waiting: Mutex::default(),
@@ -47,6 +50,11 @@ impl Client {
 
     pub(crate) fn channel(&self) -> &Channel {
         &self.channel
+    }
+
+    /// The process at the other end, which is the machine; none where it cannot be told.
+    pub(crate) fn machine(&self) -> Option<u32> {
+        self.machine
     }
 
     /// Most bytes that it takes in one message.

@@ -9,8 +9,10 @@ pub(crate) const LEN: usize = 4096;
 const COMMAND: usize = 0x04;
 /// Memory space, bus master, parity error response, SERR#, interrupt disable (PCIe 7.5.1.1.3).
 const COMMAND_BITS: u16 = 0x0546;
+const MEMORY_SPACE: u8 = 1 << 1;
 const BUS_MASTER: u8 = 1 << 2;
 const BARS: usize = 0x10;
+const BARS_END: usize = 0x28;
 const CAPABILITIES: usize = 0x34;
 
 /// Where each capability lies.
@@ -75,9 +77,11 @@ impl Config {
         space
     }
 
-    /// As after power-on again.
+    /// As after power-on again, but for the BARs' places: the machine keeps those itself and does not write them again.
     pub(crate) fn reset(&mut self) {
+        let bars = self.bytes[BARS..BARS_END].to_vec();
         self.bytes.clone_from(&self.initial);
+        self.bytes[BARS..BARS_END].copy_from_slice(&bars);
     }
 
     /// Reads from `offset` on; what lies past the end is left.
@@ -102,6 +106,17 @@ impl Config {
             }
         }
         effect
+    }
+
+    /// Where a BAR of memory lies; none while the function does not answer there.
+    pub(crate) fn bar(&self, index: usize) -> Option<u64> {
+        let at = BARS + 4 * index;
+        let register = self.bytes.get(at..at + 8)?;
+        let low = u32::from_le_bytes(register[..4].try_into().ok()?);
+        let high = u32::from_le_bytes(register[4..].try_into().ok()?);
+        let high = if low & 6 == 4 { high } else { 0 };
+        let answers = self.bytes[COMMAND] & MEMORY_SPACE != 0;
+        answers.then_some(u64::from(high) << 32 | u64::from(low & !0xf))
     }
 
     fn has_vpd(&self) -> bool {

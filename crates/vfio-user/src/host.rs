@@ -2,6 +2,7 @@
 
 use crate::interrupts::Interrupts;
 use crate::map::DmaMap;
+use crate::neighbours::{Neighbours, Windows};
 use std::sync::Arc;
 use umem::DmaSpace;
 
@@ -11,12 +12,20 @@ use umem::DmaSpace;
 pub struct Host {
     pub(crate) map: Arc<DmaMap>,
     pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) windows: Arc<Windows>,
 }
 
 impl Host {
     /// A host without a machine yet.
     pub fn new() -> Host {
         Host::default()
+    }
+
+    /// A host without a machine yet. Once that is the machine of `neighbours` too, this function reaches the BARs of theirs that
+    /// are plain memory as it reaches the machine's own, without a message.
+    pub fn beside(neighbours: &Neighbours) -> Host {
+        let map = Arc::new(DmaMap::beside(neighbours.clone()));
+        Host { map, interrupts: Arc::default(), windows: neighbours.join() }
     }
 
     /// Memory under the addresses that the guest's driver hands to the device: guest-physical ones, or an IOMMU's.

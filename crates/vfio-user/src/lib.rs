@@ -21,10 +21,12 @@ mod function;
 mod host;
 mod interrupts;
 mod map;
+mod neighbours;
 pub mod protocol;
 mod server;
 mod session;
 
 pub use function::{Bar, BarKind, Description, DescriptionError, Function, Msix, PciIdentity};
 pub use host::Host;
+pub use neighbours::Neighbours;
 pub use server::{Server, serve};

@@ -7,6 +7,7 @@
 //! because a machine with an IOMMU maps single pages of its memory by the thousand.
 
 use crate::client::Client;
+use crate::neighbours::Neighbours;
 use mm::guard::fold::{Fold, copy_from_folding};
 use mm::{AtomicOp, Mapping, guard};
 use rustix::io::Errno;
@@ -25,6 +26,7 @@ pub(crate) struct DmaMap {
     ranges: RwLock<Ranges>,
     /// Whether the driver has made the function a bus master.
     master: AtomicBool,
+    neighbours: Neighbours,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,10 @@ enum Place<'a> {
 }
 
 impl DmaMap {
+    pub(crate) fn beside(neighbours: Neighbours) -> DmaMap {
+        DmaMap { neighbours, ..DmaMap::default() }
+    }
+
     fn read_lock(&self) -> RwLockReadGuard<'_, Ranges> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +96,7 @@ impl DmaMap {
         drop(self.write_lock());
     }
 
-    /// Maps `size` bytes of `file` from `offset` on, or of the client's, at `address`.
+    /// Maps `size` bytes of `file` from `offset` on, or of a neighbour's or the client's, at `address`.
     ///
     /// # Errors
     /// `INVAL` for a range that is empty or ends past the last address, `EXIST` for one that overlaps another, `NOSPC` for one
@@ -111,7 +117,17 @@ impl DmaMap {
             return Err(Errno::NOSPC);
         }
         let backing = match file {
-            None => Backing::Client,
+            None => {
+                let machine = ranges.client.as_ref().and_then(|client| client.machine());
+                let beside =
+                    machine.and_then(|machine| self.neighbours.find(machine, address, size));
+                match beside {
+                    Some((memory, offset)) => {
+                        Backing::File { at: memory.addr() + offset, _file: memory }
+                    }
+                    None => Backing::Client,
+                }
+            }
             Some((file, offset)) => {
                 let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
                 let file = ranges.whole(&file, end)?;

@@ -82,6 +82,7 @@ impl Shared {
             client.close();
             host.interrupts.clear(0);
             host.map.disconnect();
+            host.windows.set(Vec::new());
             function.reset();
             self.now.lock().unwrap_or_else(PoisonError::into_inner).client = None;
         }

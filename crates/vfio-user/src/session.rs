@@ -3,12 +3,14 @@
 use crate::channel::Message;
 use crate::client::Client;
 use crate::config::{self, Config, Effect};
-use crate::function::{Description, Function};
+use crate::function::{Bar, Description, Function};
 use crate::host::Host;
+use crate::neighbours::Window;
 use crate::protocol::{
     Body, Header, IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, IRQ_DATA_NONE, MAP_WRITE, MAX_DATA,
     MAX_FDS, NO_REPLY, Request, UNMAP_ALL,
 };
+use mm::Mapping;
 use rustix::io::{Errno, Result};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,6 +45,8 @@ pub(crate) struct Session<'a> {
     /// The interrupt table's bytes. The client keeps interrupts itself; these are for its reads.
     table: Vec<u8>,
     greeted: bool,
+    /// The BARs of plain memory, as mapped here.
+    memories: Vec<(usize, Arc<Mapping>)>,
 }
 
 /// What a request is answered with.
@@ -75,6 +79,7 @@ impl<'a> Session<'a> {
             config: Config::new(description),
             table: vec![0; table],
             greeted: false,
+            memories: memories(description),
         }
     }
 
@@ -179,6 +184,7 @@ impl<'a> Session<'a> {
                 let range = region_range(region, offset, data.len())?;
                 let effect = self.config.write(range.start, data);
                 self.take_effect(effect);
+                self.show_windows();
                 Ok(write_done(offset, region, data.len()))
             }
             Request::Reset => {
@@ -315,8 +321,29 @@ impl<'a> Session<'a> {
         self.host.map.set_master(false);
         self.config.reset();
         self.table.fill(0);
+        self.show_windows();
         self.function.reset();
     }
+
+    /// Lets neighbours know where this function's memory lies now.
+    fn show_windows(&self) {
+        let Some(machine) = self.client.machine() else { return };
+        let windows = self.memories.iter().filter_map(|(bar, memory)| {
+            let address = self.config.bar(*bar)?;
+            Some(Window { machine, address, memory: memory.clone() })
+        });
+        self.host.windows.set(windows.collect());
+    }
+}
+
+/// The BARs of plain memory. One that cannot be mapped here is reached through the machine.
+fn memories(description: &Description) -> Vec<(usize, Arc<Mapping>)> {
+    let memory = |bar: &Bar| {
+        let fd = bar.memory.as_ref()?;
+        Mapping::shared(fd.as_fd(), bar.size).ok().map(Arc::new)
+    };
+    let bars = description.bars.iter().enumerate();
+    bars.filter_map(|(index, bar)| Some((index, memory(bar.as_ref()?)?))).collect()
 }
 
 /// The range in configuration space, the only region besides the BARs.

@@ -14,7 +14,9 @@ use vfio_user::protocol::{
     Body, ERROR, HEADER_LEN, Header, IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, REPLY, UNMAP_ALL,
     command,
 };
-use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity, Server, serve};
+use vfio_user::{
+    Bar, BarKind, Description, Function, Host, Msix, Neighbours, PciIdentity, Server, serve,
+};
 
 const EINVAL: u32 = 22;
 const CONFIG: u32 = 7;
@@ -61,9 +63,13 @@ struct Served {
 }
 
 fn served() -> Served {
+    served_beside(Host::new())
+}
+
+fn served_beside(host: Host) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let (host, function) = (Host::new(), Arc::new(Registers::default()));
+    let function = Arc::new(Registers::default());
     let server = serve(&path, host.clone(), function.clone()).unwrap();
     Served { _folder: folder, path, host, function, _server: server }
 }
@@ -213,6 +219,64 @@ fn memory_without_a_descriptor_is_reached_by_messages_in_pieces() {
     assert_eq!((read, bytes[63], bytes[64]), (Ok(()), 1, 2));
     assert_eq!(refused, Err(AccessError::Fault), "the client refused");
     assert_eq!(beyond, Err(AccessError::Fault), "the last byte is not mapped");
+}
+
+/// A function whose only BAR is memory.
+struct Memory(Arc<OwnedFd>);
+
+impl Function for Memory {
+    fn description(&self) -> Description {
+        let kind = BarKind::Memory64 { prefetchable: true };
+        let bar = Bar { size: 1 << 16, kind, memory: Some(self.0.clone()) };
+        Description { bars: [Some(bar), None, None, None, None, None], ..Description::default() }
+    }
+    fn bar_read(&self, _: u8, _: u64, _: &mut [u8]) {}
+    fn bar_write(&self, _: u8, _: u64, _: &[u8]) {}
+    fn reset(&self) {}
+}
+
+#[test]
+fn a_neighbours_memory_is_reached_without_a_message_while_it_answers() {
+    let neighbours = Neighbours::default();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("memory");
+    let file = Arc::new(memory());
+    let beside = Host::beside(&neighbours);
+    let _server = serve(&path, beside, Arc::new(Memory(file.clone()))).unwrap();
+    let gpu = Client(UnixStream::connect(&path).unwrap());
+    gpu.ask(command::VERSION, Body::default().u16(0).u16(0).bytes(b"{}\0"), None).unwrap();
+    let served = served_beside(Host::beside(&neighbours));
+    let client = Client::greeted(&served);
+    client.bus_master();
+    let dma = served.host.memory();
+
+    // Its place in two writes, then memory space.
+    gpu.write(CONFIG, 0x14, &3u32.to_le_bytes()).unwrap();
+    gpu.write(CONFIG, 0x10, &0x4_0000u32.to_le_bytes()).unwrap();
+    gpu.write(CONFIG, 4, &[2, 0]).unwrap();
+    client.map(0x3_0004_0000, 1 << 16, None).unwrap();
+    dma.write(0x3_0004_0008, b"direct").unwrap();
+    let mut bytes = [0; 6];
+    rustix::io::pread(&*file, &mut bytes, 8).unwrap();
+    assert_eq!(&bytes, b"direct");
+
+    // The machine writes no BAR again after a reset.
+    gpu.ask(command::DEVICE_RESET, Body::default(), None).unwrap();
+    gpu.write(CONFIG, 4, &[2, 0]).unwrap();
+    let all = Body::default().u32(24).u32(UNMAP_ALL).u64(0).u64(0);
+    client.ask(command::DMA_UNMAP, all, None).unwrap();
+    client.map(0x3_0004_8000, 4096, None).unwrap();
+    dma.write(0x3_0004_8000, b"again!").unwrap();
+    rustix::io::pread(&*file, &mut bytes, 0x8000).unwrap();
+    assert_eq!(&bytes, b"again!");
+
+    // One that does not answer is the machine's affair again.
+    gpu.write(CONFIG, 4, &[0, 0]).unwrap();
+    client.map(0x3_0004_0000, 4096, None).unwrap();
+    let user = std::thread::spawn(move || dma.read(0x3_0004_0000, &mut [0; 4]));
+    assert_eq!(client.receive().unwrap().0.command, command::DMA_READ);
+    drop(client);
+    assert_eq!(user.join().unwrap(), Err(AccessError::Fault));
 }
 
 #[test]
