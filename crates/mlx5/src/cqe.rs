@@ -9,9 +9,9 @@ use hca::{Completion, WcFlags, WcOpcode, WcStatus};
 /// Bytes of an entry that mean anything; in queues of 128 bytes an entry they are the latter half.
 pub(crate) const LEN: usize = 64;
 
-const ML_PATH: usize = 0x15;
-const SLID: usize = 0x1a;
-const FLAGS_RQPN: usize = 0x1c;
+const ML_PATH: usize = 0x11;
+const SLID: usize = 0x16;
+const FLAGS_RQPN: usize = 0x18;
 const SRQN: usize = 0x20;
 const IMMEDIATE: usize = 0x24;
 const BYTE_COUNT: usize = 0x2c;

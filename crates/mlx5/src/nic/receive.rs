@@ -15,7 +15,7 @@ use wire::frame::{ETHERTYPE_VLAN, PROTOCOL_TCP, VLAN_AT, VLAN_LEN};
 const KEEPS_TAGS: Field = Field::new(0x3, 1);
 
 const RESPONSE_SEND: u8 = 2;
-const CHECKSUM: usize = 0x18;
+const CHECKSUM: usize = 0x14;
 const CHECKED: usize = 0x1c;
 const KINDS: usize = 0x1d;
 const TAG: usize = 0x1e;

@@ -155,8 +155,8 @@ fn datagrams_find_queue_pairs_by_lid() {
     let [sent, received] = seen;
     assert_eq!((sent[63] >> 4, received[63] >> 4), (REQUEST, RESPONSE_SEND));
     assert_eq!(word(&received, 0x2c), 48, "the payload behind the place of a GRH");
-    assert_eq!(word(&received, 0x1c) & 0xff_ffff, one.number);
-    assert_eq!(received[0x1a..0x1c], driver.lid.to_be_bytes(), "from our own LID");
+    assert_eq!(word(&received, 0x18) & 0xff_ffff, one.number);
+    assert_eq!(received[0x16..0x18], driver.lid.to_be_bytes(), "from our own LID");
     assert_eq!(driver.peek(to + 40, 8), b"datagram");
 }
 

@@ -251,7 +251,7 @@ fn queue_pairs_meet_by_hardware_address_and_gid() {
     one.post(&left.driver, SEND, 0, &[&address, &data(left.key, from, 14)]);
     left.cq.expect(&left.driver, REQUEST);
     let entry = right.cq.expect(&right.driver, RESPONSE_SEND);
-    assert_eq!(word(&entry, 0x1c), 0x1a00_0000 | one.number, "behind an IPv4 header");
+    assert_eq!(word(&entry, 0x18), 0x1a00_0000 | one.number, "behind an IPv4 header");
     let header = right.driver.peek(to + 20, 20);
     assert_eq!(header[12..], [10, 9, 8, 1, 10, 9, 8, 2]);
     assert_eq!(header[8], 9, "its time to live");
