@@ -1,6 +1,7 @@
-//! Data Direct of the software ConnectX in a machine: the stock drivers of Linux, the next Debian's libmlx5, dma-bufs of udmabuf.
+//! Data Direct of the software ConnectX in a machine: the stock drivers of Linux, the next Debian's libmlx5, dma-bufs of udmabuf
+//! and of the virtual GPU.
 //!
-//! The two functions sit below root ports of their own under an IOMMU that translates, so each has a map of its own: what the wrong
+//! With udmabuf the two functions sit below root ports of their own under an IOMMU that translates, so each has a map of its own: what the wrong
 //! one of them asked for would be other memory, or none.
 
 use serde_json::{Value, json};
@@ -39,8 +40,17 @@ struct Stage {
     side: PathBuf,
 }
 
+/// How the functions are plugged in.
+#[derive(Clone, Copy, PartialEq)]
+enum Plugged {
+    /// Below root ports of their own, under an IOMMU.
+    Apart,
+    /// Behind one switch with the virtual GPU.
+    BesideGpu,
+}
+
 /// A machine for both functions.
-fn stage(name: &str) -> Result<Stage, String> {
+fn stage(name: &str, plugged: Plugged) -> Result<Stage, String> {
     if !system::is_root() {
         return Err("a namespace for the adapter needs root".to_owned());
     }
@@ -48,19 +58,34 @@ fn stage(name: &str) -> Result<Stage, String> {
     let lab = Lab::new().map_err(said)?;
     let debian = next_debian()?;
     let programs = [c_program("data_direct")?, c_program("kernel_dmabuf")?];
-    let machine = lab.rdma_machine_with(|disk| {
+    let more = |disk: &mut vm::RamDisk| {
         disk.of_root(&debian, ROOT, &NAMES)?;
         programs.iter().try_for_each(|program| disk.own_program(program))
-    });
+    };
+    let machine = match plugged {
+        Plugged::Apart => lab.rdma_machine_with(more),
+        Plugged::BesideGpu => lab.gpu_machine_with(more),
+    };
     let mut machine = machine.map_err(said)?;
     let (socket, side) = (lab.socket("connectx"), lab.socket("data-direct"));
-    machine.kernel_options = "intel_iommu=on".to_owned();
-    machine.device("intel-iommu,caching-mode=on");
-    machine.monitor = Some(lab.socket("monitor"));
-    machine.root_port("own");
-    machine.root_port("side");
-    machine.function(&socket, "own");
-    machine.function(&side, "side");
+    match plugged {
+        Plugged::Apart => {
+            machine.kernel_options = "intel_iommu=on".to_owned();
+            machine.device("intel-iommu,caching-mode=on");
+            machine.monitor = Some(lab.socket("monitor"));
+            machine.root_port("own");
+            machine.root_port("side");
+            machine.function(&socket, "own");
+            machine.function(&side, "side");
+        }
+        Plugged::BesideGpu => {
+            machine.root_port("root");
+            machine.switch("switch", "root", 3);
+            machine.function(&socket, "switch0");
+            machine.function(&side, "switch1");
+            machine.function(&lab.socket("gpu"), "switch2");
+        }
+    }
     Ok(Stage { namespace: Namespace::new(name), lab, machine, socket, side })
 }
 
@@ -196,7 +221,7 @@ fn no_complaint(guest: &Booted) {
 
 #[test]
 fn regions_by_data_direct_are_reached_by_the_second_function() {
-    let stage = match stage("data-direct") {
+    let stage = match stage("data-direct", Plugged::Apart) {
         Ok(stage) => stage,
         Err(reason) => skip!("{reason}"),
     };
@@ -276,8 +301,28 @@ fn regions_by_data_direct_are_reached_by_the_second_function() {
 }
 
 #[test]
+fn the_virtual_gpus_memory_is_reached_by_the_second_function() {
+    let stage = match stage("data-direct-gpu", Plugged::BesideGpu) {
+        Ok(stage) => stage,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = Run::program(peerdma()).args(&["connectx", "--socket"]).arg(&stage.socket);
+    let run = run.arg("--data-direct-socket").arg(&stage.side);
+    let run = run.args(&["--platform", PLATFORM, "--gpu-memory", "64", "--gpu-socket"]);
+    let (adapter, guest) = boot(&stage, run.arg(stage.lab.socket("gpu")));
+    // The table that the library in a process is judged by, with the GPU of a machine.
+    passes(&guest, "data_direct /dev/dri/renderD128 works");
+    let (read, written) = bytes(&stage, DIRECT);
+    assert!(read > 8192 && written >= 8192, "{read} read and {written} written");
+    guest.assert_quiet();
+    drop(guest);
+    let mut adapter = adapter;
+    assert!(adapter.alive(), "{}", adapter.said());
+}
+
+#[test]
 fn with_the_wrong_requester_the_bytes_are_wrong() {
-    let stage = match stage("miswired") {
+    let stage = match stage("miswired", Plugged::Apart) {
         Ok(stage) => stage,
         Err(reason) => skip!("{reason}"),
     };

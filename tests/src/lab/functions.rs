@@ -127,10 +127,19 @@ impl Lab {
     /// # Errors
     /// Something of it is not installed here, or what the driver is built with cannot be had.
     pub fn gpu_machine(&self, own: &[&Path]) -> Result<Machine> {
+        self.gpu_machine_with(|disk| own.iter().try_for_each(|program| disk.own_program(program)))
+    }
+
+    /// As [`Lab::rdma_machine_with`], with the driver of the virtual GPU.
+    ///
+    /// # Errors
+    /// Something of it is not installed here, or what the driver is built with cannot be had.
+    pub fn gpu_machine_with(
+        &self,
+        more: impl FnOnce(&mut RamDisk) -> vm::Result<()>,
+    ) -> Result<Machine> {
         let mut disk = vm::rdma_gpu_disk(&self.kernel, &store())?;
-        for program in own {
-            disk.own_program(program)?;
-        }
+        more(&mut disk)?;
         let file = self.folder.path().join("gpu-initrd");
         disk.write(&file)?;
         Ok(Machine::new(&self.kernel.image, &file))
