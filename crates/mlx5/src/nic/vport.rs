@@ -268,8 +268,8 @@ impl Vport {
         let all = |counts: &Counts, what: fn(&Count) -> &AtomicU64| {
             counts.iter().map(|count| what(count).load(Relaxed)).sum::<u64>()
         };
-        let (frames, bytes): (fn(&Count) -> &AtomicU64, fn(&Count) -> &AtomicU64) =
-            (|count| &count.frames, |count| &count.bytes);
+        let frames: fn(&Count) -> &AtomicU64 = |count| &count.frames;
+        let bytes: fn(&Count) -> &AtomicU64 = |count| &count.bytes;
         for (bit, value) in [
             (0x0, all(&self.sent, frames)),
             (0x40, all(&self.received, frames)),
