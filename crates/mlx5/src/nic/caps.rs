@@ -82,7 +82,7 @@ pub(crate) fn flow_tables() -> Vec<(Field, u64)> {
     /// Addresses, type, IP version, tag, IP addresses, fragments, protocol, ports.
     const FIELDS: u64 = 0xfe0f_fc00;
     vec![
-        (Field::new(RECEIVE, 1), 1), // ft_support
+        (Field::new(RECEIVE, 1), 1),       // ft_support
         (Field::new(RECEIVE + 0x4, 1), 1), // modify_root
         (Field::new(RECEIVE + 0x22, 6), LOG_MAX_TABLE_SIZE),
         (Field::new(RECEIVE + 0x38, 8), MAX_LEVEL),
