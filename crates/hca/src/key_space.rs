@@ -14,6 +14,8 @@ use umem::{AccessError, AtomicOp, DmaSpace, Fold};
 
 /// Keys below one another that an access follows.
 const MAX_DEPTH: u32 = 4;
+/// Changes of one place of a list that one access follows.
+const MAX_CHANGES: u32 = 16;
 
 /// Where the bytes from a place on are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,9 +72,33 @@ impl<P: KeyParts> KeySpace<P> {
         }
     }
 
-    /// What lies at `offset`, checked: `most` bytes, or what one part has of them.
-    fn at(&self, offset: u64, most: usize, access: Access) -> Result<MemRef, AccessError> {
-        let KeyPart { lkey, addr, len } = self.parts.part(offset)?;
+    /// Does `go` with what lies at `offset`. Where the key below ended meanwhile, because another is listed in its place, with
+    /// that one: whoever changes the list ends the old key only then.
+    fn reach<T>(
+        &self,
+        offset: u64,
+        most: usize,
+        access: Access,
+        mut go: impl FnMut(&MemRef) -> Result<T, AccessError>,
+    ) -> Result<T, AccessError> {
+        let mut part = self.parts.part(offset)?;
+        for _ in 0..MAX_CHANGES {
+            match self.resolve(part, most, access).and_then(|memory| go(&memory)) {
+                Err(AccessError::Revoked) => {}
+                outcome => return outcome,
+            }
+            let listed = self.parts.part(offset)?;
+            if listed == part {
+                break;
+            }
+            part = listed;
+        }
+        Err(AccessError::Revoked)
+    }
+
+    /// A part, checked: `most` bytes, or what it has of them.
+    fn resolve(&self, part: KeyPart, most: usize, access: Access) -> Result<MemRef, AccessError> {
+        let KeyPart { lkey, addr, len } = part;
         let len = len.min(most as u64);
         let device = self.device.upgrade().ok_or(AccessError::Revoked)?;
         let keys = device.keys();
@@ -95,13 +121,13 @@ impl<P: KeyParts> KeySpace<P> {
         let mut from = 0;
         while from < len {
             let at = offset.checked_add(from as u64).ok_or(AccessError::OutOfRange)?;
-            let memory = self.at(at, len - from, access)?;
-            if memory.is_empty() {
-                return Err(AccessError::OutOfRange);
-            }
-            let piece = from..from + memory.len() as usize;
-            from = piece.end;
-            each(&memory, piece)?;
+            from = self.reach(at, len - from, access, |memory| {
+                if memory.is_empty() {
+                    return Err(AccessError::OutOfRange);
+                }
+                let end = from + memory.len() as usize;
+                each(memory, from..end).map(|()| end)
+            })?;
         }
         Ok(())
     }
@@ -150,6 +176,6 @@ impl<P: KeyParts> DmaSpace for KeySpace<P> {
 
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
         let _deeper = Depth::enter()?;
-        self.at(addr, 8, Access::LOCAL_WRITE)?.atomic(op)
+        self.reach(addr, 8, Access::LOCAL_WRITE, |memory| memory.atomic(op))
     }
 }
