@@ -32,8 +32,6 @@ pub(super) const LOG_MAX_SIZE: u64 = 15;
 const UNIT: usize = 16;
 /// In a data segment: the bytes follow in the entry.
 const INLINE: u32 = 1 << 31;
-/// Key of a segment that ends a list.
-const END_OF_LIST: u32 = 0x100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
@@ -175,7 +173,8 @@ impl Ring {
     pub(super) fn scatter(&self, hca: &Device, segments: &[u8], bytes: &[u8]) -> bool {
         let mut rest = bytes;
         for segment in segments.chunks_exact(UNIT) {
-            if rest.is_empty() || be32(segment, 4) == END_OF_LIST {
+            // A key may have the number that ends a list; what ends one has no length.
+            if rest.is_empty() {
                 break;
             }
             let len = (be32(segment, 0) & !INLINE) as usize;
