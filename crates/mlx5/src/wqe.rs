@@ -31,7 +31,7 @@ const FENCE: u8 = 2;
 
 /// In a data segment's byte count: the bytes follow in the entry.
 const INLINE: u32 = 1 << 31;
-/// Key of the entry that ends a receive list.
+/// Key of the entry, of no length, that ends a receive list. A region may have this key as well.
 const END_OF_LIST: u32 = 0x100;
 /// In the address vector: all 48 bytes of it are there.
 const EXTENDED_AV: u32 = 1 << 31;
@@ -229,7 +229,7 @@ pub(crate) fn receive(id: RequestId, segments: &[u8]) -> RecvWr {
     let mut scatter = SgList::new();
     for segment in segments.chunks_exact(UNIT) {
         let (length, lkey) = (be32(segment, 0), be32(segment, 4));
-        if lkey == END_OF_LIST {
+        if length == 0 && lkey == END_OF_LIST {
             break;
         }
         if length > 0 {
@@ -237,4 +237,24 @@ pub(crate) fn receive(id: RequestId, segments: &[u8]) -> RecvWr {
         }
     }
     RecvWr { wr_id: id.wr_id(), scatter }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(length: u32, lkey: u32) -> [u8; UNIT] {
+        let mut segment = [0; UNIT];
+        segment[..4].copy_from_slice(&length.to_be_bytes());
+        segment[4..8].copy_from_slice(&lkey.to_be_bytes());
+        segment
+    }
+
+    #[test]
+    fn a_receive_list_ends_at_its_mark_and_not_at_a_key_of_that_number() {
+        let list = [segment(64, 0x100), segment(32, 7), segment(0, 0x100), segment(16, 9)].concat();
+        let request = receive(RequestId { counter: 0, opcode: 0, srqn: 0 }, &list);
+        let found: Vec<_> = request.scatter.iter().map(|sge| (sge.length, sge.lkey)).collect();
+        assert_eq!(found, [(64, 0x100), (32, 7)]);
+    }
 }
