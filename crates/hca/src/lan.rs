@@ -14,6 +14,7 @@ use link::{FrameSink, GidEntry, HOST, Interfaces, ip_of_gid, mac_of_slot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 use wire::frame::{ETHERNET_LEN, ETHERTYPE_IPV6, Mac, VLAN_AT};
+use wire::internet;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 /// Ethernet and IPv4, addresses of 6 and 4 bytes, a request (RFC 826).
@@ -174,7 +175,7 @@ fn advertisement(asker: Mac, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
     icmp.extend([TARGET_ADDRESS, 1]);
     icmp.extend(mac_of_slot(HOST));
     let pseudo = [&wanted[..], &source, &[0, 0, 0, ADVERTISEMENT_LEN as u8, 0, 0, 0, ICMPV6]];
-    let sum = checksum(&[&pseudo.concat()[..], &icmp].concat());
+    let sum = internet::checksum(&[&pseudo.concat()[..], &icmp].concat());
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = header(asker, ETHERTYPE_IPV6);
     frame.extend([0x60, 0, 0, 0, 0, ADVERTISEMENT_LEN as u8, ICMPV6, 255]);
@@ -182,14 +183,6 @@ fn advertisement(asker: Mac, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
     frame.extend(source);
     frame.extend(icmp);
     Some((Ipv6Addr::from(wanted).into(), frame))
-}
-
-/// The internet checksum (RFC 1071) of whole words.
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.as_chunks::<2>().0.iter();
-    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 #[cfg(test)]
@@ -233,7 +226,7 @@ mod tests {
         let (ip, icmp) = reply[ETHERNET_LEN..].split_at(IPV6_LEN);
         assert_eq!((&ip[8..24], &ip[24..40]), (&wanted[..], &source[..]));
         let pseudo = [&ip[8..40], &[0, 0, 0, 32, 0, 0, 0, ICMPV6]].concat();
-        assert_eq!(checksum(&[&pseudo, icmp].concat()), 0);
+        assert_eq!(internet::checksum(&[&pseudo, icmp].concat()), 0);
         for len in 0..frame.len() {
             assert_eq!(answer(&frame[..len]), None, "{len} bytes");
         }

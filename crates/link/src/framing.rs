@@ -3,11 +3,11 @@
 
 use crate::flow::Path;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use wire::ROCE_PORT;
 use wire::frame::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac, PROTOCOL_UDP, VLAN_AT,
     VLAN_LEN,
 };
+use wire::{ROCE_PORT, internet};
 
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
@@ -93,25 +93,12 @@ impl Head {
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
         if ip.len() == IPV4_LEN {
             ip[2..4].copy_from_slice(&(udp_len + IPV4_LEN as u16).to_be_bytes());
-            let sum = checksum(ip);
+            let sum = internet::checksum(ip);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
             ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
         }
     }
-}
-
-/// The internet checksum (RFC 1071) of bytes in which its own place is 0.
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| match pair {
-        [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
-        rest => rest.iter().fold(0, |_, byte| u32::from(*byte) << 8),
-    });
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 /// A frame that holds a RoCEv2 packet.
@@ -244,7 +231,7 @@ mod tests {
     #[test]
     fn the_ipv4_header_sums_to_nothing() {
         let frame = framed("10.0.0.1", "10.0.0.2", None);
-        assert_eq!(checksum(&frame[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN]), 0);
+        assert_eq!(internet::checksum(&frame[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN]), 0);
     }
 
     #[test]

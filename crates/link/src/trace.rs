@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+use wire::internet::{checksum, fold, sum};
 
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_RAW: u32 = 101;
@@ -159,7 +160,7 @@ fn emit(out: &mut Vec<u8>, packet: &Traced<'_>, seconds: u32, nanoseconds: u32) 
             ip[9] = UDP_PROTOCOL;
             ip[12..16].copy_from_slice(&src.octets());
             ip[16..20].copy_from_slice(&dst.octets());
-            let checksum = !fold(sum(&ip[..20]));
+            let checksum = checksum(&ip[..20]);
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
             &ip[..20]
         }
@@ -196,20 +197,6 @@ fn emit(out: &mut Vec<u8>, packet: &Traced<'_>, seconds: u32, nanoseconds: u32) 
     out.extend(ip);
     out.extend(udp);
     out.extend(packet.datagram);
-}
-
-/// Sum of big-endian 16-bit words, an odd last byte being the high half of one (RFC 1071).
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let sum: u64 = words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum();
-    sum + rest.first().map_or(0, |byte| u64::from(*byte) << 8)
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

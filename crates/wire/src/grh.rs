@@ -6,6 +6,7 @@
 
 use crate::GRH_LEN;
 use crate::icrc::Addresses;
+use crate::internet;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -66,7 +67,7 @@ impl Grh {
                 ip[9] = UDP;
                 ip[12..16].copy_from_slice(&source.octets());
                 ip[16..20].copy_from_slice(&destination.octets());
-                let checksum = !ones_sum(ip);
+                let checksum = internet::checksum(ip);
                 ip[10..12].copy_from_slice(&checksum.to_be_bytes());
             }
             Addresses::V6(source, destination) => {
@@ -96,7 +97,7 @@ impl Grh {
                 Err(GrhError::Version)
             };
         }
-        if ipv4[0] & 0x0f == 5 && ones_sum(ipv4) == 0xffff {
+        if ipv4[0] & 0x0f == 5 && internet::fold(internet::sum(ipv4)) == 0xffff {
             return Ok(Grh::from_ipv4(ipv4));
         }
         if bytes[6] != UDP {
@@ -131,14 +132,6 @@ fn address(bytes: &[u8]) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets.copy_from_slice(bytes);
     Ipv6Addr::from(octets)
-}
-
-/// The ones' complement sum of the Internet checksum over an even number of bytes.
-fn ones_sum(bytes: &[u8]) -> u16 {
-    let sum: u32 =
-        bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 #[cfg(test)]
@@ -209,12 +202,12 @@ mod tests {
         let mut bytes = v6().emit();
         bytes[20] = 0x46;
         bytes[30..32].fill(0);
-        let sum = !ones_sum(&bytes[20..]);
+        let sum = internet::checksum(&bytes[20..]);
         bytes[30..32].copy_from_slice(&sum.to_be_bytes());
         assert!(matches!(Grh::parse(&bytes).unwrap().addresses, Addresses::V6(..)));
         bytes[20] = 0x45;
         bytes[30..32].fill(0);
-        let sum = !ones_sum(&bytes[20..]);
+        let sum = internet::checksum(&bytes[20..]);
         bytes[30..32].copy_from_slice(&sum.to_be_bytes());
         assert!(matches!(Grh::parse(&bytes).unwrap().addresses, Addresses::V4(..)));
     }

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod grh;
 mod headers;
 pub mod icrc;
+pub mod internet;
 pub mod mad;
 pub mod mtu;
 mod opcode;

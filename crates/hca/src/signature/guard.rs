@@ -2,6 +2,8 @@
 //!
 //! Table driven, eight bytes a step. The tests compare with the published check values.
 
+use wire::internet;
+
 /// Which checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GuardKind {
@@ -103,17 +105,6 @@ fn t10(mut register: u64, block: &[u8]) -> u64 {
     register
 }
 
-fn internet(seed: u64, block: &[u8]) -> u64 {
-    let (words, rest) = block.as_chunks::<2>();
-    let last = rest.first().map_or(0, |byte| u64::from(*byte) << 8);
-    let words = words.iter().map(|word| u64::from(u16::from_be_bytes(*word)));
-    let mut sum = seed + words.sum::<u64>() + last;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !sum & 0xffff
-}
-
 /// The guard of `block`. Its calculation begins with all bits one, or with none (`seeded`); those of 32 and 64 bits are
 /// complemented at the end either way.
 pub fn guard(kind: GuardKind, seeded: bool, block: &[u8]) -> u64 {
@@ -121,7 +112,7 @@ pub fn guard(kind: GuardKind, seeded: bool, block: &[u8]) -> u64 {
     let crc32 = |tables| reflected(tables, seed(u32::MAX.into()), block) ^ u64::from(u32::MAX);
     match kind {
         GuardKind::T10Crc => t10(seed(0xffff), block),
-        GuardKind::IpChecksum => internet(seed(0xffff), block),
+        GuardKind::IpChecksum => (!internet::fold(seed(0xffff) + internet::sum(block))).into(),
         GuardKind::Crc32 => crc32(&CRC32),
         GuardKind::Crc32c => crc32(&CRC32C),
         GuardKind::Crc64Xp10 => !reflected(&CRC64, seed(u64::MAX), block),

@@ -8,6 +8,7 @@ use wire::frame::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_TCP, PROTOCOL_UDP,
     VLAN_AT, VLAN_LEN,
 };
+use wire::internet::{checksum, fold, sum};
 
 /// Least bytes of a frame without its frame check sequence (IEEE 802.3).
 pub(super) const LEAST_LEN: usize = 60;
@@ -89,18 +90,18 @@ impl Layout {
     }
 
     /// With the pseudo header.
-    fn transport_sum(&self, frame: &[u8], protocol: u8, at: usize) -> u32 {
+    fn transport_sum(&self, frame: &[u8], protocol: u8, at: usize) -> u64 {
         let addresses =
             if self.v4 { self.ip + 12..self.ip + 20 } else { self.ip + 8..self.ip + 40 };
-        let len = (self.end - at) as u32;
-        sum(&frame[addresses]) + u32::from(protocol) + len + sum(&frame[at..self.end])
+        let len = (self.end - at) as u64;
+        sum(&frame[addresses]) + u64::from(protocol) + len + sum(&frame[at..self.end])
     }
 
     /// Fills the IP header's checksum in.
     fn fill_network(&self, frame: &mut [u8]) {
         if self.v4 {
             put(frame, self.ip + 10, &[0; 2]);
-            let value = !fold(sum(&frame[self.header()]));
+            let value = checksum(&frame[self.header()]);
             put(frame, self.ip + 10, &value.to_be_bytes());
         }
     }
@@ -115,18 +116,6 @@ impl Layout {
         let value = if protocol == PROTOCOL_UDP && value == 0 { 0xffff } else { value };
         put(frame, place, &value.to_be_bytes());
     }
-}
-
-/// Sum of big-endian words, the last filled up with 0.
-fn sum(bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let whole: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    whole + rest.first().map_or(0, |byte| u32::from(*byte) << 8)
-}
-
-fn fold(sum: u32) -> u16 {
-    let once = (sum & 0xffff) + (sum >> 16);
-    ((once & 0xffff) + (once >> 16)) as u16
 }
 
 /// Sum of everything behind the Ethernet header, as a completion carries it.
