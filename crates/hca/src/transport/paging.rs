@@ -10,7 +10,7 @@ use super::executor::{Landing, Refusal};
 use super::qp::Transport;
 use super::responder::{Incoming, abandon};
 use super::response::{Answer, Response};
-use super::send::{Phase, vendor};
+use super::send::{Phase, Wqe, vendor};
 use super::{Counter, Cx, Rx};
 use crate::key::KeyError;
 use crate::types::{QpState, Remote, WcStatus};
@@ -101,6 +101,13 @@ impl Met {
         Met { work, write: true, done: 0, packet, ahead: 0, first: Psn::default(), repeated: false }
     }
 
+    /// By a send request: its own payload, or an answer that lands (`write`), after `done` bytes of it.
+    fn sending(wqe: &Wqe, done: u32, packet: usize, write: bool) -> Met {
+        let work = FaultedWork::Send(wqe.wr.wr_id);
+        let ahead = u64::from(wqe.length.saturating_sub(done)).saturating_sub(packet as u64);
+        Met { work, write, done, packet, ahead, first: wqe.first, repeated: false }
+    }
+
     /// By a peer's operation on `len` bytes.
     fn remote(remote: Remote, len: u32, done: u32, packet: usize) -> Met {
         let work = FaultedWork::Remote(remote, len);
@@ -187,16 +194,7 @@ impl Transport {
     ) -> bool {
         let Some(wqe) = self.req.queue.get(index) else { return false };
         let len = wqe.payload_at(packet, self.mtu);
-        let done = packet.saturating_mul(self.mtu);
-        let met = Met {
-            work: FaultedWork::Send(wqe.wr.wr_id),
-            write: false,
-            done,
-            packet: len,
-            ahead: u64::from(wqe.length.saturating_sub(done)).saturating_sub(len as u64),
-            first: wqe.first,
-            repeated: false,
-        };
+        let met = Met::sending(wqe, packet.saturating_mul(self.mtu), len, false);
         self.waits(FaultSide::Requests, error, met, cx)
     }
 
@@ -209,16 +207,7 @@ impl Transport {
         cx: &mut Cx<'_>,
     ) -> bool {
         let Some(wqe) = self.req.queue.front() else { return false };
-        let done = packet.saturating_mul(self.mtu);
-        let met = Met {
-            work: FaultedWork::Send(wqe.wr.wr_id),
-            write: true,
-            done,
-            packet: len,
-            ahead: u64::from(wqe.length.saturating_sub(done)).saturating_sub(len as u64),
-            first: wqe.first,
-            repeated: false,
-        };
+        let met = Met::sending(wqe, packet.saturating_mul(self.mtu), len, true);
         let waits = self.waits(FaultSide::Landing, error, met, cx);
         if waits {
             self.req.go_back();
