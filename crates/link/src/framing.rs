@@ -2,9 +2,10 @@
 //! bytes, made and read. Frames that are no such packet, or not whole, are none here; whatever they hold, reading ends.
 
 use crate::flow::Path;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use crate::trace::Traced;
+use std::net::IpAddr;
 use wire::frame::{
-    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac, PROTOCOL_UDP, VLAN_AT,
+    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Frame, Ip, Mac, PROTOCOL_UDP,
     VLAN_LEN,
 };
 use wire::{ROCE_PORT, internet};
@@ -105,81 +106,40 @@ impl Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Framed<'a> {
     pub(crate) mac: Mac,
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) udp_src: u16,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-    pub(crate) identification: u16,
-    /// BTH to ICRC.
-    pub(crate) packet: &'a [u8],
+    pub(crate) packet: Traced<'a>,
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn ipv4(bytes: &[u8], at: usize) -> Option<IpAddr> {
-    let octets: [u8; 4] = *bytes.get(at..)?.first_chunk()?;
-    Some(Ipv4Addr::from(octets).into())
-}
-
-fn ipv6(bytes: &[u8], at: usize) -> Option<IpAddr> {
-    let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
-    Some(Ipv6Addr::from(octets).into())
-}
-
 impl<'a> Framed<'a> {
     /// Reads a frame; `None` for one that holds no RoCEv2 packet. What lies behind the packet is padding.
     pub(crate) fn parse(frame: &'a [u8]) -> Option<Framed<'a>> {
-        let mac = *frame.first_chunk()?;
-        let tagged = be16(frame, VLAN_AT)? == ETHERTYPE_VLAN;
-        let kind = if tagged { VLAN_AT + VLAN_LEN } else { VLAN_AT };
-        let ip = frame.get(kind + 2..)?;
-        let (udp, framed) = match be16(frame, kind)? {
-            ETHERTYPE_IPV4 => {
-                let plain = *ip.first()? == 0x45 && be16(ip, 6)? == DONT_FRAGMENT;
-                if !plain || *ip.get(9)? != PROTOCOL_UDP {
-                    return None;
-                }
-                let udp = ip.get(IPV4_LEN..usize::from(be16(ip, 2)?))?;
-                let framed = Framed {
-                    mac,
-                    src: ipv4(ip, 12)?,
-                    dst: ipv4(ip, 16)?,
-                    udp_src: 0,
-                    traffic_class: *ip.get(1)?,
-                    hop_limit: *ip.get(8)?,
-                    identification: be16(ip, 4)?,
-                    packet: &[],
-                };
-                (udp, framed)
-            }
-            ETHERTYPE_IPV6 => {
-                if ip.first()? >> 4 != 6 || *ip.get(6)? != PROTOCOL_UDP {
-                    return None;
-                }
-                let len = usize::from(be16(ip, 4)?);
-                let udp = ip.get(IPV6_LEN..IPV6_LEN + len)?;
-                let framed = Framed {
-                    mac,
-                    src: ipv6(ip, 8)?,
-                    dst: ipv6(ip, 24)?,
-                    udp_src: 0,
-                    traffic_class: (be16(ip, 0)? >> 4) as u8,
-                    hop_limit: *ip.get(7)?,
-                    identification: 0,
-                    packet: &[],
-                };
-                (udp, framed)
-            }
-            _ => return None,
+        let parsed = Frame::parse(frame).filter(Frame::is_roce)?;
+        let tag = if parsed.vlan.is_some() { VLAN_LEN } else { 0 };
+        let ip = frame.get(ETHERNET_LEN + tag..)?;
+        let (src, dst, traffic_class, hop_limit) = match parsed.ip? {
+            Ip::V4(v4) => (v4.src.into(), v4.dst.into(), v4.tos, v4.ttl),
+            Ip::V6(v6) => (v6.src.into(), v6.dst.into(), v6.traffic_class, v6.hop_limit),
         };
-        if be16(udp, 2)? != ROCE_PORT {
-            return None;
-        }
-        let packet = udp.get(UDP_LEN..usize::from(be16(udp, 4)?))?;
-        Some(Framed { udp_src: be16(udp, 0)?, packet, ..framed })
+        let (udp, identification) = match parsed.ip? {
+            Ip::V4(_) if *ip.first()? == 0x45 && be16(ip, 6)? == DONT_FRAGMENT => {
+                (ip.get(IPV4_LEN..usize::from(be16(ip, 2)?))?, be16(ip, 4)?)
+            }
+            Ip::V4(_) => return None,
+            Ip::V6(_) => (ip.get(IPV6_LEN..IPV6_LEN + usize::from(be16(ip, 4)?))?, 0),
+        };
+        let packet = Traced {
+            src,
+            dst,
+            udp_src: parsed.ports?.src,
+            traffic_class,
+            hop_limit,
+            identification,
+            datagram: udp.get(UDP_LEN..usize::from(be16(udp, 4)?))?,
+        };
+        Some(Framed { mac: parsed.dst, packet })
     }
 }
 
@@ -210,16 +170,16 @@ mod tests {
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
             for vlan in [None, Some(0x6005)] {
                 let mut frame = framed(src, dst, vlan);
-                let expected = Framed {
-                    mac: [1; 6],
+                let packet = Traced {
                     src: src.parse().unwrap(),
                     dst: dst.parse().unwrap(),
                     udp_src: 0xc123,
                     traffic_class: 0x6a,
                     hop_limit: 7,
                     identification: 0,
-                    packet: &[9; 16],
+                    datagram: &[9; 16],
                 };
+                let expected = Framed { mac: [1; 6], packet };
                 frame.extend([0; 5]);
                 assert_eq!(Framed::parse(&frame), Some(expected), "with padding behind it");
                 let parsed = wire::frame::Frame::parse(&frame).unwrap();

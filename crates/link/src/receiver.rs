@@ -9,7 +9,7 @@ use crate::cmsg::int;
 use crate::crc;
 use crate::framing::Framed;
 use crate::lan::Lan;
-use crate::stats::add;
+use crate::stats::{Stats, add};
 use crate::trace::{Trace, Traced};
 use crate::udp::{Incoming, MAX_RECEIVE, Slots};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -197,6 +197,17 @@ impl Envelope {
     }
 }
 
+/// Counts a train in; `None` for one that cannot be cut.
+fn open(stats: &Stats, message: &Incoming<'_>) -> Option<Envelope> {
+    add(&stats.rx_trains, 1);
+    add(&stats.rx_bytes, message.bytes.len() as u64);
+    let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
+    if envelope.is_none() {
+        add(&stats.rx_malformed, 1);
+    }
+    envelope
+}
+
 fn hand_out(
     checker: &mut Checker,
     ep: &Endpoint,
@@ -205,10 +216,7 @@ fn hand_out(
     trace: Option<&Trace>,
 ) {
     let stats = ep.stats();
-    add(&stats.rx_trains, 1);
-    add(&stats.rx_bytes, message.bytes.len() as u64);
-    let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
-    let Some(envelope) = envelope else { return add(&stats.rx_malformed, 1) };
+    let Some(envelope) = open(stats, message) else { return };
     let Some(addresses) = Addresses::new(envelope.src, envelope.dst) else {
         return add(&stats.rx_malformed, 1);
     };
@@ -281,15 +289,11 @@ fn hand_out_frames(
     f: &mut dyn FnMut(Datagram<'_>),
     trace: Option<&Trace>,
 ) {
-    let stats = ep.stats();
-    add(&stats.rx_trains, 1);
-    add(&stats.rx_bytes, message.bytes.len() as u64);
-    let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
-    let Some(envelope) = envelope else { return add(&stats.rx_malformed, 1) };
+    let Some(envelope) = open(ep.stats(), message) else { return };
     let own = lan.sent(envelope.src);
     for frame in message.bytes.chunks(envelope.segment) {
         match Framed::parse(frame).filter(|framed| lan.takes(framed.mac)) {
-            Some(framed) => hand_out_framed(ep, &framed, f, trace),
+            Some(framed) => hand_out_framed(ep, &framed.packet, f, trace),
             // What is flooded comes back to who sent it.
             None if own => {}
             None => lan.arrive(frame),
@@ -299,30 +303,22 @@ fn hand_out_frames(
 
 fn hand_out_framed(
     ep: &Endpoint,
-    framed: &Framed<'_>,
+    packet: &Traced<'_>,
     f: &mut dyn FnMut(Datagram<'_>),
     trace: Option<&Trace>,
 ) {
     let stats = ep.stats();
     if let Some(trace) = trace {
-        trace.record(&Traced {
-            src: framed.src,
-            dst: framed.dst,
-            udp_src: framed.udp_src,
-            traffic_class: framed.traffic_class,
-            hop_limit: framed.hop_limit,
-            identification: framed.identification,
-            datagram: framed.packet,
-        });
+        trace.record(packet);
     }
-    let parts = framed.packet.split_last_chunk::<ICRC_LEN>();
+    let parts = packet.datagram.split_last_chunk::<ICRC_LEN>();
     let (Some((transport, icrc)), Some(addresses)) =
-        (parts, Addresses::new(framed.src, framed.dst))
+        (parts, Addresses::new(packet.src, packet.dst))
     else {
         return add(&stats.rx_malformed, 1);
     };
-    let headers = FlowCrc::new(addresses, framed.udp_src).at_length(transport.len());
-    if crc::icrc(&headers, framed.identification, transport) != u32::from_le_bytes(*icrc) {
+    let headers = FlowCrc::new(addresses, packet.udp_src).at_length(transport.len());
+    if crc::icrc(&headers, packet.identification, transport) != u32::from_le_bytes(*icrc) {
         return add(&stats.rx_icrc_errors, 1);
     }
     let Ok((headers, payload)) = Headers::parse(transport) else {
@@ -330,12 +326,12 @@ fn hand_out_framed(
     };
     add(&stats.rx_datagrams, 1);
     f(Datagram {
-        src: framed.src.to_canonical(),
-        dst: framed.dst.to_canonical(),
-        udp_src: framed.udp_src,
+        src: packet.src.to_canonical(),
+        dst: packet.dst.to_canonical(),
+        udp_src: packet.udp_src,
         ifindex: 0,
-        traffic_class: framed.traffic_class,
-        hop_limit: framed.hop_limit,
+        traffic_class: packet.traffic_class,
+        hop_limit: packet.hop_limit,
         headers,
         payload,
     });

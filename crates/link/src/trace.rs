@@ -25,6 +25,7 @@ const UDP_PROTOCOL: u8 = 17;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A packet to record: `datagram` is the UDP payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Traced<'a> {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
