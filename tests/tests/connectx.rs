@@ -17,15 +17,6 @@ fn machine(lab: &Lab, socket: &Path) -> Result<Machine, String> {
     Ok(machine)
 }
 
-/// Both ends of a program in one guest: the second is told where the first is.
-fn converse(guest: &Booted, line: &str) -> String {
-    guest.output(&format!(
-        "{line} > /tmp/first 2>&1 & \
-         until netstat -ltn | grep -q :18515; do usleep 50000; done; \
-         {line} localhost && wait $! && cat /tmp/first || {{ cat /tmp/first; exit 1; }}"
-    ))
-}
-
 /// What Linux says of the adapter, without a warning of its drivers'.
 fn looks_right(guest: &Booted) {
     let info = guest.output("ibv_devinfo -v");
@@ -58,11 +49,11 @@ fn on_demand(guest: &Booted) {
         "ibv_rc_pingpong -O -n 100",
         "ibv_srq_pingpong -o -n 100",
     ] {
-        let said = converse(guest, line);
+        let said = guest.converse(line);
         assert!(said.contains("100 iters"), "{line}: {said}");
     }
     for line in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
-        let said = converse(guest, &format!("{line} --odp -n 100 -s 65536"));
+        let said = guest.converse(&format!("{line} --odp -n 100 -s 65536"));
         assert!(said.contains(" 65536 "), "{line}: {said}");
     }
     let counted = "rdma statistic show mr | grep -q 'page_faults [1-9].* page_invalidations [1-9]'";
@@ -80,13 +71,10 @@ fn pages_come_and_go(guest: &Booted, meanwhile: &str) {
 
 #[test]
 fn stock_drivers_run_programs_on_the_adapter() {
-    let lab = match Lab::new() {
+    let lab = match Lab::for_adapters() {
         Ok(lab) => lab,
         Err(reason) => skip!("{reason:#}"),
     };
-    if !system::is_root() {
-        skip!("a namespace for the adapter needs root");
-    }
     let socket = lab.socket("connectx");
     let machine = match machine(&lab, &socket) {
         Ok(machine) => machine,
@@ -99,7 +87,7 @@ fn stock_drivers_run_programs_on_the_adapter() {
     let guest = lab.boot(&machine);
     looks_right(&guest);
     for program in ["rc", "uc", "ud", "srq"] {
-        let said = converse(&guest, &format!("ibv_{program}_pingpong -n 100"));
+        let said = guest.converse(&format!("ibv_{program}_pingpong -n 100"));
         assert!(said.contains("100 iters"), "{program}: {said}");
     }
     on_demand(&guest);
@@ -128,7 +116,7 @@ fn stock_drivers_run_programs_on_the_adapter() {
     drop(guest);
     let guest = lab.boot(&machine);
     looks_right(&guest);
-    let said = converse(&guest, "ibv_rc_pingpong -n 100");
+    let said = guest.converse("ibv_rc_pingpong -n 100");
     assert!(said.contains("100 iters"), "{said}");
     drop(guest);
     assert!(adapter.alive(), "{}", adapter.said());
@@ -173,13 +161,10 @@ fn two_guests(lab: &Lab) -> Result<[Machine; 2], String> {
 
 #[test]
 fn two_guests_move_data_between_their_adapters() {
-    let lab = match Lab::new() {
+    let lab = match Lab::for_adapters() {
         Ok(lab) => lab,
         Err(reason) => skip!("{reason:#}"),
     };
-    if !system::is_root() {
-        skip!("a namespace for the adapters needs root");
-    }
     let machines = match two_guests(&lab) {
         Ok(machines) => machines,
         Err(reason) => skip!("{reason}"),
@@ -224,11 +209,8 @@ fn two_guests_move_data_between_their_adapters() {
 
 #[test]
 fn a_command_in_a_machine_gives_its_output_and_status() {
-    if let Err(reason) = Lab::new() {
+    if let Err(reason) = Lab::for_adapters() {
         skip!("{reason:#}");
-    }
-    if !system::is_root() {
-        skip!("a namespace for the adapter needs root");
     }
     let namespace = Namespace::new("vm");
     let cache = Lab::as_cache();

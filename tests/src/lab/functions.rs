@@ -60,6 +60,16 @@ impl Lab {
         Ok(Lab { qemu, kernel: newest_kernel()?, folder: tempfile::tempdir()? })
     }
 
+    /// The same where adapters can be served in a namespace of their own.
+    ///
+    /// # Errors
+    /// Why they cannot, in words. A test skips with it.
+    pub fn for_adapters() -> Result<Lab> {
+        let lab = Lab::new()?;
+        anyhow::ensure!(crate::is_root(), "a namespace for the adapter needs root");
+        Ok(lab)
+    }
+
     /// The same with the kernel of this machine's distribution.
     ///
     /// # Errors
@@ -193,6 +203,18 @@ impl Booted {
         let (status, said) = self.script(script);
         assert_eq!(status, 0, "{script}\n{said}\n{}", self.0.log());
         said
+    }
+
+    /// What both ends of a program say in one guest: the second is told where the first is.
+    ///
+    /// # Panics
+    /// When either fails.
+    pub fn converse(&self, line: &str) -> String {
+        self.output(&format!(
+            "{line} > /tmp/first 2>&1 & \
+             until netstat -ltn | grep -q :18515; do usleep 50000; done; \
+             {line} localhost && wait $! && cat /tmp/first || {{ cat /tmp/first; exit 1; }}"
+        ))
     }
 
     /// Fails if the kernel warned of anything.
