@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
 use crate::types::AhAttr;
-use link::Path;
+use link::{Losses, Path};
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -70,7 +70,7 @@ impl AddressHandle {
         if let Some((_, way)) = self.ways().iter().find(|(known, _)| *known == slot) {
             return Ok(way.clone());
         }
-        let way = device.way(self.path, dest_qpn, true)?;
+        let way = device.way(self.path, dest_qpn, Losses::Final)?;
         self.ways().push((slot, way.clone()));
         Ok(way)
     }

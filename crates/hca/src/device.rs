@@ -24,7 +24,7 @@ use crate::timers::Timers;
 use crate::transport::{PageFault, SharedReceive};
 use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
-use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Path};
+use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Losses, Path};
 use link::{GID_TABLE_LEN, ip_of_gid, slot_of_mac};
 use registry::{Client, Identity};
 use rustix::fd::{AsFd, OwnedFd};
@@ -41,6 +41,8 @@ use umem::{TranslationCache, Umem};
 pub use crate::ah::AddressHandle;
 
 const MTU_4096: u32 = 5;
+/// Bytes that may be under way to a peer whose port pauses us.
+const PAUSED_WINDOW_BYTES: u64 = 4 << 20;
 /// The default partition, the only one on RoCE: full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 /// Of all devices of the process: what is in a domain of one fits none of another.
@@ -82,11 +84,12 @@ pub(crate) struct Way {
     pub(crate) flow: Flow,
     /// How full its receive socket is, where it is on this host.
     pub(crate) backlog: Option<Arc<Backlog>>,
+    losses: Losses,
 }
 
 impl Way {
     pub(crate) fn room(&self, bytes: u64, now: Instant) -> Option<bool> {
-        self.backlog.as_ref().map(|backlog| backlog.room(bytes, now))
+        self.backlog.as_ref().map(|backlog| backlog.room(bytes, self.losses, now))
     }
 }
 
@@ -447,20 +450,19 @@ impl Device {
 
     /// The way to the process that owns QP `dest_qpn` at the end of `path`. Asks the registry and makes sockets, so no lock
     /// that receiving needs may be held.
-    pub(crate) fn way(&self, path: Path, dest_qpn: u32, unreliable: bool) -> Result<Way> {
+    pub(crate) fn way(&self, path: Path, dest_qpn: u32, losses: Losses) -> Result<Way> {
         let flow = self.endpoint.flow(path, dest_qpn).map_err(|error| {
             Error::System(error.raw_os_error().unwrap_or(0), "no source port for the destination")
         })?;
         let slot = (dest_qpn >> 14) as u16;
         let backlog = match path.ethernet.map(|ethernet| slot_of_mac(ethernet.dst)) {
-            _ if !unreliable => None,
             Some(port) => port.and_then(|port| self.backlog(port, false)),
             None if self.port.known().gids.is_here(path.dst) => {
                 self.backlog(slot, path.dst.is_ipv6())
             }
             None => None,
         };
-        Ok(Way { flow, backlog })
+        Ok(Way { flow, backlog, losses })
     }
 
     /// The backlog of the process with `slot`, which is on this host. One copy of its socket serves all who send there.
@@ -506,9 +508,14 @@ impl Device {
         self.ats.as_ref()
     }
 
-    /// Bytes that may be under way to one peer: what a socket buffer like ours takes.
-    pub(crate) fn window_bytes(&self) -> u64 {
-        self.endpoint.receive_buffer_bytes() as u64
+    /// Bytes that may be under way to one peer: what a socket buffer like ours takes. One that pauses us before its buffer
+    /// overflows needs no such limit, and is not asked for acknowledges for its sake.
+    pub(crate) fn window_bytes(&self, way: Option<&Way>) -> u64 {
+        let buffer = self.endpoint.receive_buffer_bytes() as u64;
+        match way.and_then(|way| way.backlog.as_ref()) {
+            Some(_) => buffer.max(PAUSED_WINDOW_BYTES),
+            None => buffer,
+        }
     }
 
     pub(crate) fn take_batch(&self) -> Batch {

@@ -15,7 +15,7 @@ use crate::transport::{
 };
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
-use link::{Batch, FrameBatch, FramePort, ip_of_gid};
+use link::{Batch, FrameBatch, FramePort, Losses, ip_of_gid};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -145,7 +145,7 @@ impl Qp {
             srq,
             custom: init.custom.clone(),
             xrcd: init.xrcd.as_ref().map(|xrcd| xrcd.id()),
-            window_bytes: device.window_bytes(),
+            window_bytes: device.window_bytes(None),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
             memory: init.memory.clone(),
         });
@@ -261,8 +261,11 @@ impl Qp {
             } else {
                 self.query().dest_qp_num
             };
-            let unreliable = !self.init.qp_type.is_reliable();
-            Some((device.way(path, dest, unreliable)?, ip_of_gid(attr.ah.dgid)))
+            let losses = match self.init.qp_type.is_reliable() {
+                true => Losses::Repaired,
+                false => Losses::Final,
+            };
+            Some((device.way(path, dest, losses)?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
         };
@@ -270,6 +273,7 @@ impl Qp {
         let before = core.transport.state();
         self.with_cx(&device, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
         if let Some((way, peer)) = route {
+            core.transport.set_window(device.window_bytes(Some(&way)));
             core.way = Some(way);
             core.peer = Some(peer);
         }
@@ -815,15 +819,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_socket_is_watched_once_and_for_unreliable_services_only() {
+    fn a_peers_socket_is_watched_once() {
         let device = device("watched");
         let own = u32::from(device.slot()) << 14;
         let before = copies(&device);
-        let reliable = connected(&device, QpType::Rc, own);
-        assert_eq!(copies(&device), before);
-        let two = [(); 2].map(|()| connected(&device, QpType::Uc, own));
+        let all = [QpType::Rc, QpType::Uc, QpType::Uc].map(|kind| connected(&device, kind, own));
         assert_eq!(copies(&device), before + 1);
-        two.iter().chain([&reliable]).for_each(|qp| qp.destroy());
+        all.iter().for_each(|qp| qp.destroy());
         assert_eq!(copies(&device), before, "held for nobody");
     }
 }

@@ -26,7 +26,7 @@ mod trace;
 mod udp;
 mod watch;
 
-pub use backlog::Backlog;
+pub use backlog::{Backlog, Losses};
 pub use batch::{Batch, Fill};
 pub use endpoint::{DEFAULT_RECEIVE_BUFFER_BYTES, Endpoint};
 pub use flow::{Flow, Path};

@@ -3,12 +3,12 @@
 use super::executor::{Inbox, MAX_MESSAGE, SharedQueue, total_length};
 use super::paging::Faults;
 use super::raw::{MAX_FRAME, check_frame};
-use super::requester::{PKEY, Requester, service};
+use super::requester::{PAUSE, PKEY, Requester, service};
 use super::responder::{Responder, abandon};
 use super::send::{Wqe, vendor};
 use super::state::reset_attr;
 use super::timing::ack_wait;
-use super::{Counter, CustomWork, Cx, Rx};
+use super::{Counter, CustomWork, Cx, Rx, To};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
@@ -19,6 +19,9 @@ use crate::xrc::XrcdId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Psn;
+
+/// Bytes that a reliable service asks a port to take at a time: about what leaves as one train.
+const TRAIN_BYTES: u64 = 64 << 10;
 
 /// What a transport is created from.
 pub struct Init {
@@ -79,8 +82,10 @@ pub struct Transport {
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
     pub(super) more: bool,
-    /// An unreliable service waits for its pace.
+    /// The peer's port has no room, or an unreliable service waits for its pace.
     pub(super) paced_until: Option<Instant>,
+    /// Bytes that the peer's port has room for and that were not sent yet.
+    pub(super) allowance: u64,
     /// Not yet counted.
     pub(super) sent_packets: u64,
     pub(super) sent_bytes: u64,
@@ -121,6 +126,7 @@ impl Transport {
             now: None,
             more: false,
             paced_until: None,
+            allowance: 0,
             sent_packets: 0,
             sent_bytes: 0,
         }
@@ -288,6 +294,29 @@ impl Transport {
             return Err(Error::NoMemory("the receive queue is full"));
         }
         self.inbox.post(wr).map_err(|_| QUEUE_LOST)
+    }
+
+    /// Bounds what may be in flight from the next time on that the queue pair becomes ready to send.
+    pub fn set_window(&mut self, bytes: u64) {
+        self.window_bytes = bytes;
+    }
+
+    /// Whether the peer's port takes `bytes` more from a reliable service; if not, the timer asks again. Trains are asked
+    /// for, not packets.
+    pub(super) fn port_takes(&mut self, bytes: u64, cx: &mut Cx<'_>) -> bool {
+        if self.allowance < bytes {
+            let train = bytes.max(TRAIN_BYTES);
+            match cx.tx.room(To::Peer, self.attr.dest_qp_num, train, cx.now) {
+                Some(true) => self.allowance = train,
+                Some(false) => {
+                    self.paced_until = Some(cx.now + PAUSE);
+                    return false;
+                }
+                None => return true,
+            }
+        }
+        self.allowance -= bytes;
+        true
     }
 
     /// Emits what is owed to the peer and as many requests as window and peer allow.

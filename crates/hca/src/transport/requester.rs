@@ -25,8 +25,8 @@ pub(super) const PKEY: u16 = 0xffff;
 const MAX_OUTSTANDING: u32 = 1 << 23;
 /// Packets that one call emits before others get their turn.
 const PACKETS_A_CALL: u32 = 512;
-/// How long an unreliable service waits before it asks a full receiver again.
-const PAUSE: Duration = Duration::from_micros(50);
+/// How long is waited before a full receiver is asked again.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 /// READ requests that share the window.
 const READS_A_WINDOW: u64 = 4;
 
@@ -218,10 +218,13 @@ impl Transport {
         if answered && self.req.reads >= u32::from(self.attr.max_rd_atomic) {
             return Step::Wait;
         }
+        let (is_read, is_last) = (wqe.is_read(), packet + steps == wqe.packets);
+        // What a READ brings is asked for where it leaves.
+        if !is_read && !self.port_takes(cost, cx) {
+            return Step::Wait;
+        }
         self.req.since_ack_req += cost;
-        let ack_req = packet + steps == wqe.packets
-            || answered
-            || self.req.since_ack_req >= self.req.window.size() / 4;
+        let ack_req = is_last || answered || self.req.since_ack_req >= self.req.window.size() / 4;
         if let Err(error) = self.emit(index, packet, ack_req, cx) {
             if self.waits_to_send((index, packet), error, cx) {
                 return Step::Wait;

@@ -7,6 +7,7 @@
 use super::executor::{Refusal, Target, fetch_failed};
 use super::qp::Transport;
 use super::requester::{PKEY, service};
+use super::window::FURTHER_COST;
 use super::{Cx, To};
 use crate::types::Remote;
 use umem::AccessError;
@@ -66,6 +67,17 @@ impl Response {
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.answer, Answer::Atomic(_) | Answer::Read(_))
     }
+
+    /// Bytes of payload that its next packet carries.
+    fn next_len(&self, mtu: u32) -> usize {
+        match &self.answer {
+            Answer::Read(read) => {
+                let at = u64::from(read.done) * u64::from(mtu);
+                u64::from(read.len).saturating_sub(at).min(mtu.into()) as usize
+            }
+            _ => 0,
+        }
+    }
 }
 
 impl Transport {
@@ -95,6 +107,10 @@ impl Transport {
         while !self.resp.responses.is_empty() {
             if budget == 0 || cx.tx.is_busy(cx.now) {
                 self.more = true;
+                return;
+            }
+            let due = self.resp.responses.front().map_or(0, |next| next.next_len(self.mtu));
+            if due > 0 && !self.port_takes(due as u64 + FURTHER_COST, cx) {
                 return;
             }
             budget -= 1;
@@ -138,10 +154,7 @@ impl Transport {
             Answer::Read(read) => u64::from(read.done) * u64::from(mtu),
             _ => 0,
         };
-        let len = match &response.answer {
-            Answer::Read(read) => u64::from(read.len).saturating_sub(at).min(mtu.into()) as usize,
-            _ => 0,
-        };
+        let len = response.next_len(mtu);
         let mut headers = Headers::new(Bth {
             opcode: Opcode { service, operation, position, imm: false, invalidate: false },
             solicited: false,

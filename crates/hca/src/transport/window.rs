@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PACKET_COST: u64 = 832;
 /// What a further packet of the same request costs beyond its payload: headers, and its share in a GRO train. Where the
 /// path breaks trains up it is more; loss then tells.
-const FURTHER_COST: u64 = 96;
+pub(super) const FURTHER_COST: u64 = 96;
 
 /// What the first `packets` packets of a request cost beyond their payload.
 pub(super) fn request_cost(packets: u32) -> u64 {

@@ -3,6 +3,7 @@
 mod indirect;
 mod page_faults;
 mod paging;
+mod pauses;
 mod placement;
 mod raw;
 mod rc_lossy;

@@ -152,11 +152,13 @@ pub struct Outbox {
     pub packets: Vec<Packet>,
     pub frames: Vec<Vec<u8>>,
     pub port_mtu: u32,
+    /// Bytes that the peer's port has room for, where it is known.
+    pub room: Option<u64>,
 }
 
 impl Default for Outbox {
     fn default() -> Outbox {
-        Outbox { packets: Vec::new(), frames: Vec::new(), port_mtu: 4096 }
+        Outbox { packets: Vec::new(), frames: Vec::new(), port_mtu: 4096, room: None }
     }
 }
 
@@ -183,6 +185,13 @@ impl Tx for Outbox {
         fill(&mut frame, &mut Fold::off())?;
         self.frames.push(frame);
         Ok(())
+    }
+
+    fn room(&mut self, _to: To<'_>, _dest_qpn: u32, bytes: u64, _now: Instant) -> Option<bool> {
+        let room = self.room.as_mut()?;
+        let left = room.checked_sub(bytes);
+        *room = left.unwrap_or(*room);
+        Some(left.is_some())
     }
 }
 
