@@ -9,8 +9,7 @@ use crate::error::{Error, Result};
 use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
 use crate::pd::{Belonging, Pd};
 use crate::sabotage::{self, Sabotage};
-use crate::signature::memory::SignedMemory;
-use crate::signature::{BlockSignature, Ledger, MAX_ADDRESS, SignatureError};
+use crate::signature::{BlockSignature, Ledger, SignatureError, Signed};
 use crate::types::{Access, Sge};
 use std::ops::Range;
 use std::sync::Arc;
@@ -108,8 +107,8 @@ pub(crate) struct Indirect {
     init: IndirectInit,
     access: Access,
     layout: Option<KeyLayout>,
-    signature: Option<Arc<BlockSignature>>,
-    /// What their checks found.
+    signature: Option<Signed>,
+    /// What checks of its signatures found, those that it had before as well.
     ledger: Arc<Ledger>,
 }
 
@@ -156,15 +155,15 @@ impl Indirect {
         }
         let layout = config.layout.as_ref().or(self.layout.as_ref());
         let signature = match &config.signature {
-            SignatureChange::Keep => self.signature.as_ref(),
+            SignatureChange::Keep => self.signature.clone(),
             SignatureChange::Reset => None,
-            SignatureChange::Set(signature) => Some(signature),
+            SignatureChange::Set(rules) => Some(Signed::noting(rules.clone(), &self.ledger)),
         };
         let long = layout.is_some_and(|layout| layout.len() > u32::MAX.into());
         if signature.is_some() && (long || !self.init.signatures) {
             return Err(ConfigureError::Signature);
         }
-        (self.layout, self.signature) = (layout.cloned(), signature.cloned());
+        (self.layout, self.signature) = (layout.cloned(), signature);
         self.access = access;
         Ok(())
     }
@@ -187,6 +186,11 @@ pub(crate) enum Span {
 }
 
 impl Span {
+    /// Whether a request of this side names it.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Span::Local(..))
+    }
+
     /// Address and length, unless it is all.
     pub(crate) fn part(self) -> Option<(u64, u64)> {
         match self {
@@ -295,57 +299,29 @@ fn interleaved(
     Err(KeyError::Range)
 }
 
-/// The range, if a key with signatures can have it.
-fn limited(va: u64, len: u64) -> std::result::Result<Range<u64>, KeyError> {
-    let end = va.checked_add(len).filter(|end| *end <= MAX_ADDRESS);
-    Ok(va..end.ok_or(KeyError::Range)?)
-}
-
 impl Slots {
     /// Checks an access to an indirect key and to the keys below it.
     pub(crate) fn resolve_indirect(
         &self,
+        key: u32,
         indirect: &Indirect,
         pd: PdId,
         span: Span,
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
-        let range = match (span, &indirect.signature) {
-            (Span::Local(va, len) | Span::Wire(va, len), None) => (va, len),
-            (Span::Whole, _) => (0, indirect.len()),
-            (Span::Local(va, len), Some(signature)) => {
-                let on_wire = signature.on_wire(limited(va, len)?);
-                return self.resolve_signed(indirect, signature, pd, on_wire, access);
-            }
-            (Span::Wire(va, len), Some(signature)) => {
-                return self.resolve_signed(indirect, signature, pd, limited(va, len)?, access);
-            }
+        let gather = |va, len| {
+            let mut pieces = Vec::new();
+            self.gather(indirect, pd, (va, len), access, MAX_DEPTH, &mut pieces)?;
+            Ok(MemRef::of(pieces))
         };
-        let mut pieces = Vec::new();
-        self.gather(indirect, pd, range, access, MAX_DEPTH, &mut pieces)?;
-        Ok(MemRef::of(pieces))
-    }
-
-    /// Checks an access to bytes of the wire: all that lies below the blocks around them.
-    fn resolve_signed(
-        &self,
-        indirect: &Indirect,
-        signature: &Arc<BlockSignature>,
-        pd: PdId,
-        on_wire: Range<u64>,
-        access: Access,
-    ) -> std::result::Result<MemRef, KeyError> {
-        let (needed, blocks) = signature.in_memory(&on_wire);
-        if needed.end > indirect.len() {
-            return Err(KeyError::Range);
+        match (span.part(), &indirect.signature) {
+            (None, _) => gather(0, indirect.len()),
+            (Some((va, len)), None) => gather(va, len),
+            (Some((va, len)), Some(signed)) => {
+                let on_wire = signed.range(va, len, span.is_local())?;
+                signed.resolve(key, on_wire, indirect.len(), gather)
+            }
         }
-        let end = blocks.end.min(indirect.len());
-        let mut pieces = Vec::new();
-        let range = (blocks.start, end - blocks.start);
-        self.gather(indirect, pd, range, access, MAX_DEPTH, &mut pieces)?;
-        let rules = (signature.clone(), indirect.ledger.clone());
-        let memory = SignedMemory::new(rules, MemRef::of(pieces), blocks.start);
-        Ok(MemRef::signed(memory, on_wire.start, on_wire.end - on_wire.start))
     }
 
     fn gather(
@@ -374,6 +350,8 @@ impl Slots {
                 return Err(KeyError::Range);
             }
             match self.find(lkey) {
+                // What lies behind its blocks has no place in the key above.
+                Some(Entry::Region { mkey, .. }) if mkey.signed.is_some() => Err(KeyError::Denied),
                 Some(Entry::Region { mkey, .. }) => {
                     pieces.push(mkey.resolve(pd, addr, len, below)?);
                     Ok(())
@@ -382,7 +360,6 @@ impl Slots {
                     pieces.push(self.resolve_crossing(crossing, pd, addr, len, below)?);
                     Ok(())
                 }
-                // What lies behind its blocks has no place in the key above.
                 Some(Entry::Indirect(nested)) if nested.signature.is_some() => {
                     Err(KeyError::Denied)
                 }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::indirect::{Indirect, Span};
 use crate::mw::Window;
 use crate::sabotage::{self, Sabotage};
+use crate::signature::Signed;
 use crate::signature::memory::{Alarm, SignedMemory};
 use crate::types::Access;
 use std::collections::VecDeque;
@@ -163,13 +164,14 @@ impl MemRef {
         MemRef { memory: Memory::Signed(Arc::new(signed), start), len }
     }
 
-    /// Has `alarm` set when the signature of a block fails its check.
-    pub(crate) fn watch(&mut self, alarm: &Alarm) {
-        if let Memory::Signed(signed, _) = &mut self.memory
+    /// The same, which rings `alarm` when the signature of a block fails its check.
+    pub(crate) fn watched(mut self, alarm: Option<&Alarm>) -> MemRef {
+        if let (Memory::Signed(signed, _), Some(alarm)) = (&mut self.memory, alarm)
             && let Some(signed) = Arc::get_mut(signed)
         {
             signed.watch(alarm);
         }
+        self
     }
 
     /// Several ranges, one after the other.
@@ -269,6 +271,8 @@ pub struct Mkey {
     pub qpn: Option<u32>,
     /// Peers may invalidate it, which revokes its memory.
     pub invalidated_by_peers: bool,
+    /// Fields behind the blocks of its memory, or of what passes on the wire.
+    pub signed: Option<Signed>,
 }
 
 /// What a place of the table holds.
@@ -465,6 +469,19 @@ impl KeyTable {
         self.read().resolve(pd, key, Span::Local(va, len), access)
     }
 
+    /// As [`KeyTable::resolve`] for a key that lies below another one: with block signatures it has no place there.
+    pub(crate) fn resolve_below(
+        &self,
+        pd: PdId,
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let memory = self.resolve(pd, key, va, len, access)?;
+        if matches!(memory.memory, Memory::Signed(..)) { Err(KeyError::Denied) } else { Ok(memory) }
+    }
+
     /// Checks an access by the peer of QP `qpn`: the key may also be that of a memory window.
     pub fn resolve_remote(
         &self,
@@ -509,7 +526,7 @@ const BOUND: Error = Error::Busy("memory windows are bound to the region");
 impl Mkey {
     /// A key of a registration: open to every queue pair of its domain, and only its owner ends it.
     pub fn new(pd: PdId, iova: u64, access: Access, umem: Arc<Umem>) -> Mkey {
-        Mkey { pd, iova, access, umem, qpn: None, invalidated_by_peers: false }
+        Mkey { pd, iova, access, umem, qpn: None, invalidated_by_peers: false, signed: None }
     }
 
     /// Whether peers of `qpn` may use it.
@@ -526,6 +543,26 @@ impl Mkey {
     ) -> std::result::Result<MemRef, KeyError> {
         check_rights(self.pd == pd, self.access, access)?;
         self.range(va, len)
+    }
+
+    /// The same for what `key`, which is this, shows to who knows of its signatures.
+    fn resolve_span(
+        &self,
+        key: u32,
+        pd: PdId,
+        span: Span,
+        access: Access,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let Some((va, len)) = span.part() else {
+            return self.resolve(pd, self.iova, self.umem.len(), access);
+        };
+        let Some(signed) = &self.signed else { return self.resolve(pd, va, len, access) };
+        check_rights(self.pd == pd, self.access, access)?;
+        let offset = va.checked_sub(self.iova).ok_or(KeyError::Range)?;
+        let on_wire = signed.range(offset, len, span.is_local())?;
+        signed.resolve(key, on_wire, self.umem.len(), |offset, len| {
+            MemRef::within(&self.umem, 0, offset, len)
+        })
     }
 
     /// The `len` bytes from `va` on, if all are in the registration.
@@ -553,15 +590,14 @@ impl Slots {
         access: Access,
     ) -> std::result::Result<MemRef, KeyError> {
         match self.find(key) {
-            Some(Entry::Region { mkey, .. }) => {
-                let (va, len) = span.part().unwrap_or((mkey.iova, mkey.umem.len()));
-                mkey.resolve(pd, va, len, access)
-            }
+            Some(Entry::Region { mkey, .. }) => mkey.resolve_span(key, pd, span, access),
             Some(Entry::Crossing(crossing)) => match span.part() {
                 Some((va, len)) => self.resolve_crossing(crossing, pd, va, len, access),
                 None => self.resolve_whole_crossing(crossing, pd, access),
             },
-            Some(Entry::Indirect(indirect)) => self.resolve_indirect(indirect, pd, span, access),
+            Some(Entry::Indirect(indirect)) => {
+                self.resolve_indirect(key, indirect, pd, span, access)
+            }
             _ => Err(KeyError::Unknown),
         }
     }

@@ -106,7 +106,7 @@ impl<P: KeyParts> KeySpace<P> {
             Below::Domain(domain) => domain,
             Below::Any => keys.get(lkey).ok_or(AccessError::Revoked)?.pd,
         };
-        keys.resolve(domain, lkey, addr, len, access).map_err(|_| AccessError::Revoked)
+        keys.resolve_below(domain, lkey, addr, len, access).map_err(|_| AccessError::Revoked)
     }
 
     /// Calls `each` with the parts that an access falls into, and which of its bytes.

@@ -69,8 +69,8 @@ pub use qp::{Qp, QpInit};
 pub use raw::Flow;
 pub use rss::{HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash};
 pub use signature::{
-    BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError, SignatureFault,
-    T10Dif, guard,
+    BadSignature, BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError,
+    SignatureFault, SignatureSink, Signed, T10Dif, guard,
 };
 pub use slots::{QueueMemory, SLOT_ALIGN};
 pub use srq::{Srq, SrqAttr, SrqKind, XrcSrq};

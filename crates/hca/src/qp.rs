@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::Pd;
 use crate::rss::Rss;
+use crate::signature::SignatureSink;
 use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
@@ -41,6 +42,8 @@ pub struct QpInit {
     pub receives: Option<Arc<dyn SharedReceive>>,
     /// Does what only the front end knows ([`SendOp::Custom`]).
     pub custom: Option<Arc<dyn CustomWork>>,
+    /// Is told of block signatures that are bad.
+    pub signatures: Option<Arc<dyn SignatureSink>>,
     /// It is QP 1 to its peers, of datagrams only.
     pub general_services: bool,
     /// Queue sizes wanted.
@@ -64,6 +67,7 @@ impl QpInit {
             srq: None,
             receives: None,
             custom: None,
+            signatures: None,
             general_services: false,
             cap: QpCap::default(),
             sq_sig_all: false,
@@ -144,6 +148,7 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             srq,
             custom: init.custom.clone(),
+            signatures: init.signatures.clone(),
             xrcd: init.xrcd.as_ref().map(|xrcd| xrcd.id()),
             window_bytes: device.window_bytes(None),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
@@ -304,6 +309,14 @@ impl Qp {
     /// As there.
     pub fn cancel_sends(&self, wr_id: u64) -> Result<usize> {
         self.core().transport.cancel_sends(wr_id)
+    }
+
+    /// [`Transport::withdraw_sends`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn withdraw_sends(&self) -> Result<Vec<SendWr>> {
+        self.core().transport.withdraw_sends()
     }
 
     /// Posts send requests in order and emits as much as window and peer allow, in the caller's thread.

@@ -14,8 +14,10 @@ pub(crate) mod memory;
 pub use guard::{GuardKind, guard};
 
 use crate::error::{Error, Result};
+use crate::key::{KeyError, MemRef};
+use memory::SignedMemory;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most bytes of a block.
 pub const MAX_BLOCK: u32 = 4160;
@@ -102,6 +104,82 @@ pub struct SignatureError {
     pub expected: u64,
     /// Where the block begins, counted from the key's address 0 with the fields of the domain that was checked.
     pub offset: u64,
+}
+
+/// A check that failed, for who is told at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadSignature {
+    /// The key whose blocks were checked.
+    pub key: u32,
+    /// The fields that came over the wire were checked, not those in memory.
+    pub on_wire: bool,
+    /// What such a field is.
+    pub signature: Signature,
+    /// What is wrong.
+    pub error: SignatureError,
+}
+
+/// Is told of checks that fail.
+pub trait SignatureSink: Send + Sync {
+    /// A check failed, on behalf of a send request or, if `received`, of what came from the peer. Only the first one of a key is
+    /// told, until somebody takes note of it ([`Signed::take`]). Called under a queue pair's lock.
+    fn bad_signature(&self, found: &BadSignature, received: bool);
+}
+
+/// Block signatures that a key has, and what their checks found.
+#[derive(Clone, Debug)]
+pub struct Signed {
+    rules: Arc<BlockSignature>,
+    ledger: Arc<Ledger>,
+}
+
+impl Signed {
+    /// These signatures, of which no check has failed.
+    pub fn new(rules: Arc<BlockSignature>) -> Signed {
+        Signed { rules, ledger: Arc::default() }
+    }
+
+    /// The same, which notes what it finds in `ledger`.
+    pub(crate) fn noting(rules: Arc<BlockSignature>, ledger: &Arc<Ledger>) -> Signed {
+        Signed { rules, ledger: ledger.clone() }
+    }
+
+    /// What was found first since this was last called.
+    pub fn take(&self) -> Option<SignatureError> {
+        self.ledger.take()
+    }
+
+    /// The bytes on the wire that an access to `len` bytes from `va` on means, which counts as the wire does unless it is a
+    /// `local` request's.
+    pub(crate) fn range(
+        &self,
+        va: u64,
+        len: u64,
+        local: bool,
+    ) -> std::result::Result<Range<u64>, KeyError> {
+        let end = va.checked_add(len).filter(|end| *end <= MAX_ADDRESS);
+        let range = va..end.ok_or(KeyError::Range)?;
+        Ok(if local { self.rules.on_wire(range) } else { range })
+    }
+
+    /// Checks an access to the bytes `on_wire` of `key`, which has `len` bytes in memory: all that lies below the blocks around
+    /// them. `memory` gives an address and a length of it.
+    pub(crate) fn resolve(
+        &self,
+        key: u32,
+        on_wire: Range<u64>,
+        len: u64,
+        memory: impl FnOnce(u64, u64) -> std::result::Result<MemRef, KeyError>,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let (needed, blocks) = self.rules.in_memory(&on_wire);
+        if needed.end > len {
+            return Err(KeyError::Range);
+        }
+        let end = blocks.end.min(len);
+        let memory = memory(blocks.start, end - blocks.start)?;
+        let memory = SignedMemory::new(key, self.clone(), memory, blocks.start);
+        Ok(MemRef::signed(memory, on_wire.start, on_wire.end - on_wire.start))
+    }
 }
 
 /// The signatures of a key.
@@ -319,7 +397,7 @@ impl BlockSignature {
 
     /// The bytes on the wire that stand for those from `local.start` to `local.end` of a local request. That counts as the
     /// wire does where no fields are there, and else as memory does (Linux `rdma_rw_ctx_signature_init`).
-    pub(crate) fn on_wire(&self, local: Range<u64>) -> Range<u64> {
+    fn on_wire(&self, local: Range<u64>) -> Range<u64> {
         match (&self.memory, &self.wire) {
             (_, None) => local,
             (Some(memory), Some(wire))
@@ -335,7 +413,7 @@ impl BlockSignature {
     }
 
     /// The bytes of memory that must be there for bytes on the wire, and those that may be looked at: whole blocks.
-    pub(crate) fn in_memory(&self, on_wire: &Range<u64>) -> (Range<u64>, Range<u64>) {
+    fn in_memory(&self, on_wire: &Range<u64>) -> (Range<u64>, Range<u64>) {
         let needed = data(&self.wire, on_wire.start)..data(&self.wire, on_wire.end);
         let wire_blocks = match &self.wire {
             Some(wire) => wire.touched(on_wire),
@@ -371,9 +449,12 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the first error until it is taken.
-    fn report(&self, error: SignatureError) {
-        self.entries().first.get_or_insert(error);
+    /// Keeps the first error until it is taken; whether it is this one.
+    fn report(&self, error: SignatureError) -> bool {
+        let mut entries = self.entries();
+        let first = entries.first.is_none();
+        entries.first.get_or_insert(error);
+        first
     }
 
     /// The first error since it was last asked for.
@@ -609,8 +690,8 @@ mod tests {
             expected: 2,
             offset,
         };
-        ledger.report(error(0));
-        ledger.report(error(512));
+        assert!(ledger.report(error(0)));
+        assert!(!ledger.report(error(512)));
         assert_eq!(ledger.take(), Some(error(0)));
         assert_eq!(ledger.take(), None);
     }

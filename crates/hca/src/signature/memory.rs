@@ -6,7 +6,8 @@
 //! come in several requests.
 
 use super::{
-    BlockSignature, Field, Ledger, MAX_BLOCK, SignatureDomain, SignatureError, data, position,
+    BadSignature, Field, MAX_BLOCK, SignatureDomain, SignatureError, SignatureSink, Signed, data,
+    position,
 };
 use crate::key::MemRef;
 use crate::sabotage::{self, Sabotage};
@@ -17,12 +18,43 @@ use umem::AccessError;
 
 type Done = Result<(), AccessError>;
 
-/// Set when a check fails.
-pub(crate) type Alarm = Arc<AtomicBool>;
+/// What one side of a queue pair hears of checks that fail.
+#[derive(Default)]
+pub(crate) struct Watcher {
+    rung: AtomicBool,
+    sink: Option<(Arc<dyn SignatureSink>, bool)>,
+}
+
+/// The same, shared with the memory that its requests use.
+pub(crate) type Alarm = Arc<Watcher>;
+
+impl Watcher {
+    /// Tells `sink` of each key's first failure; `received` says which side it is.
+    pub(crate) fn telling(sink: Arc<dyn SignatureSink>, received: bool) -> Alarm {
+        Arc::new(Watcher { rung: AtomicBool::new(false), sink: Some((sink, received)) })
+    }
+
+    /// Whether a check has failed.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed)
+    }
+
+    /// From now on none has.
+    pub(crate) fn silence(&self) {
+        self.rung.store(false, Ordering::Relaxed);
+    }
+
+    fn ring(&self, news: Option<BadSignature>) {
+        self.rung.store(true, Ordering::Relaxed);
+        if let (Some((sink, received)), Some(found)) = (&self.sink, news) {
+            sink.bad_signature(&found, *received);
+        }
+    }
+}
 
 pub(crate) struct SignedMemory {
-    rules: Arc<BlockSignature>,
-    ledger: Arc<Ledger>,
+    key: u32,
+    signed: Signed,
     /// Whole blocks.
     memory: MemRef,
     /// Where in the key `memory` begins.
@@ -31,15 +63,12 @@ pub(crate) struct SignedMemory {
 }
 
 impl SignedMemory {
-    pub(crate) fn new(
-        (rules, ledger): (Arc<BlockSignature>, Arc<Ledger>),
-        memory: MemRef,
-        base: u64,
-    ) -> SignedMemory {
-        SignedMemory { rules, ledger, memory, base, alarm: None }
+    /// The memory of `key`.
+    pub(crate) fn new(key: u32, signed: Signed, memory: MemRef, base: u64) -> SignedMemory {
+        SignedMemory { key, signed, memory, base, alarm: None }
     }
 
-    /// Sets `alarm` as well when a check fails.
+    /// Rings `alarm` as well when a check fails.
     pub(crate) fn watch(&mut self, alarm: &Alarm) {
         self.alarm = Some(alarm.clone());
     }
@@ -59,11 +88,11 @@ impl SignedMemory {
                 Ok(())
             }
         })?;
-        let Some(memory) = &self.rules.memory else { return Ok(()) };
-        let moved = data(&self.rules.wire, at)..data(&self.rules.wire, end);
+        let Some(memory) = &self.signed.rules.memory else { return Ok(()) };
+        let moved = data(&self.signed.rules.wire, at)..data(&self.signed.rules.wire, end);
         for index in memory.completed(&moved) {
             let found = self.read_field(memory, index)?;
-            self.check(memory, index, &found)?;
+            self.check(memory, false, index, &found)?;
         }
         Ok(())
     }
@@ -75,10 +104,10 @@ impl SignedMemory {
             Run::Data(at) => self.write_data(at, &src[part]),
             Run::Field(wire, index, within) => self.incoming(wire, index, within, &src[part]),
         })?;
-        let Some(memory) = self.rules.memory.filter(|_| self.rules.copy == 0) else {
+        let Some(memory) = self.signed.rules.memory.filter(|_| self.signed.rules.copy == 0) else {
             return Ok(());
         };
-        let moved = data(&self.rules.wire, at)..data(&self.rules.wire, end);
+        let moved = data(&self.signed.rules.wire, at)..data(&self.signed.rules.wire, end);
         for index in memory.completed(&moved) {
             let field = memory.signature.field(index, &self.block(&memory, index)?);
             self.write_field(&memory, index, &field)?;
@@ -88,7 +117,7 @@ impl SignedMemory {
 
     /// Whether an access could be served now, or fails now.
     pub(crate) fn is_ready(&self, at: u64, len: usize, write: bool) -> bool {
-        let (needed, _) = self.rules.in_memory(&(at..at + len as u64));
+        let (needed, _) = self.signed.rules.in_memory(&(at..at + len as u64));
         let len = usize::try_from(needed.end - needed.start).unwrap_or(usize::MAX);
         self.memory.is_ready(needed.start - self.base, len, write)
     }
@@ -103,7 +132,7 @@ impl SignedMemory {
         let mut done = 0;
         while done < len {
             let here = at + done as u64;
-            let (run, most) = match &self.rules.wire {
+            let (run, most) = match &self.signed.rules.wire {
                 None => (Run::Data(here), len),
                 Some(wire) => match wire.at(here) {
                     Ok(follow) => (Run::Data(wire.data(here)), follow as usize),
@@ -122,8 +151,8 @@ impl SignedMemory {
     /// The field that leaves behind block `index`.
     fn outgoing(&self, wire: &SignatureDomain, index: u64) -> Result<Field, AccessError> {
         let made = wire.signature.field(index, &self.block(wire, index)?);
-        match &self.rules.memory {
-            Some(memory) if self.rules.copy != 0 => {
+        match &self.signed.rules.memory {
+            Some(memory) if self.signed.rules.copy != 0 => {
                 Ok(self.merged(wire, made, &self.read_field(memory, index)?))
             }
             _ => Ok(made),
@@ -133,10 +162,12 @@ impl SignedMemory {
     /// A piece of the field that came behind block `index`.
     fn incoming(&self, wire: &SignatureDomain, index: u64, within: usize, bytes: &[u8]) -> Done {
         let len = wire.signature.len();
-        let Some(found) = self.ledger.collect(index, within, bytes, len) else { return Ok(()) };
-        self.check(wire, index, &found)?;
-        match &self.rules.memory {
-            Some(memory) if self.rules.copy != 0 => {
+        let Some(found) = self.signed.ledger.collect(index, within, bytes, len) else {
+            return Ok(());
+        };
+        self.check(wire, true, index, &found)?;
+        match &self.signed.rules.memory {
+            Some(memory) if self.signed.rules.copy != 0 => {
                 let made = memory.signature.field(index, &self.block(memory, index)?);
                 self.write_field(memory, index, &self.merged(memory, made, &found))
             }
@@ -147,22 +178,25 @@ impl SignedMemory {
     /// `made`, but for the bytes that are copied.
     fn merged(&self, domain: &SignatureDomain, mut made: Field, found: &Field) -> Field {
         for at in 0..domain.signature.len() {
-            if self.rules.copy & domain.signature.bit(at) != 0 {
+            if self.signed.rules.copy & domain.signature.bit(at) != 0 {
                 made[at] = found[at];
             }
         }
         made
     }
 
-    fn check(&self, domain: &SignatureDomain, index: u64, found: &Field) -> Done {
-        if self.rules.check == 0 || sabotage::on(Sabotage::SkipSignature) {
+    fn check(&self, domain: &SignatureDomain, on_wire: bool, index: u64, found: &Field) -> Done {
+        if self.signed.rules.check == 0 || sabotage::on(Sabotage::SkipSignature) {
             return Ok(());
         }
         let block = self.block(domain, index)?;
-        if let Some(error) = domain.signature.check(index, &block, found, self.rules.check) {
-            self.ledger.report(SignatureError { offset: domain.begin(index), ..error });
+        if let Some(error) = domain.signature.check(index, &block, found, self.signed.rules.check) {
+            let error = SignatureError { offset: domain.begin(index), ..error };
+            let (key, signature) = (self.key, domain.signature);
+            let found = BadSignature { key, on_wire, signature, error };
+            let first = self.signed.ledger.report(error);
             if let Some(alarm) = &self.alarm {
-                alarm.store(true, Ordering::Relaxed);
+                alarm.ring(first.then_some(found));
             }
         }
         Ok(())
@@ -205,12 +239,12 @@ impl SignedMemory {
         let mut done = 0;
         while done < len {
             let here = at + done as u64;
-            let most = match &self.rules.memory {
+            let most = match &self.signed.rules.memory {
                 None => len,
                 Some(memory) => (u64::from(memory.block) - here % u64::from(memory.block)) as usize,
             };
             let end = done + most.min(len - done);
-            let place = position(&self.rules.memory, here).checked_sub(self.base);
+            let place = position(&self.signed.rules.memory, here).checked_sub(self.base);
             each(place.ok_or(AccessError::OutOfRange)?, done..end)?;
             done = end;
         }

@@ -6,6 +6,7 @@
 use super::{OwnCompletions, SharedReceive, Sink, TagReceive, XrcReceive};
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
 use crate::sabotage::{self, Sabotage};
+use crate::signature::memory::Alarm;
 use crate::slots::{Fifo, SlotLost};
 use crate::tm::{Fetch, Label};
 use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList, Sge};
@@ -57,7 +58,7 @@ fn memory(error: AccessError) -> Refusal {
 }
 
 /// The rights under which incoming operations of one QP run.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Executor<'a> {
     /// Keys of the device.
     pub keys: &'a KeyTable,
@@ -67,6 +68,8 @@ pub struct Executor<'a> {
     pub qpn: u32,
     /// What the QP lets its peer do.
     pub access: Access,
+    /// Rings when a block signature is bad.
+    pub(super) alarm: Option<Alarm>,
 }
 
 impl Executor<'_> {
@@ -87,7 +90,7 @@ impl Executor<'_> {
         }
         self.keys
             .resolve_remote((self.pd, self.qpn), remote.rkey, remote.addr, u64::from(len), right)
-            .map(|memory| Target(Some(memory)))
+            .map(|memory| Target(Some(memory.watched(self.alarm.as_ref()))))
             .map_err(Refusal::RemoteAccess)
     }
 
@@ -312,8 +315,8 @@ impl Inbox {
 
     /// Gives back a request whose message was dropped whole.
     pub fn put_back(&mut self, landing: Landing) {
-        let Landing { request, pd, owner, label, .. } = landing;
-        self.held = Some(Landing { owner, label, ..Landing::new(request, pd) });
+        let Landing { request, pd, owner, label, alarm, .. } = landing;
+        self.held = Some(Landing { owner, label, alarm, ..Landing::new(request, pd) });
     }
 
     /// The request that [`Inbox::put_back`] gave back.
@@ -390,6 +393,8 @@ pub struct Landing {
     entry: usize,
     within: u64,
     resolved: Option<MemRef>,
+    /// Rings when a block signature is bad.
+    alarm: Option<Alarm>,
     /// The queue it comes from, and completes at.
     owner: Option<Arc<dyn OwnCompletions>>,
     label: Label,
@@ -406,6 +411,7 @@ impl Landing {
             entry: 0,
             within: 0,
             resolved: None,
+            alarm: None,
             owner: None,
             label: Label::PLAIN,
         }
@@ -478,8 +484,15 @@ impl Landing {
         len <= self.room()
     }
 
+    /// The same, which rings `alarm` when a block signature is bad.
+    pub(super) fn watched(self, alarm: Option<&Alarm>) -> Landing {
+        Landing { alarm: alarm.cloned(), ..self }
+    }
+
     fn resolve(&self, keys: &KeyTable, sge: &Sge) -> Result<MemRef, KeyError> {
-        keys.resolve(self.pd, sge.lkey, sge.addr, sge.length.into(), Access::LOCAL_WRITE)
+        let length = sge.length.into();
+        let memory = keys.resolve(self.pd, sge.lkey, sge.addr, length, Access::LOCAL_WRITE)?;
+        Ok(memory.watched(self.alarm.as_ref()))
     }
 
     /// As [`Target::ready`], of where the next bytes go: as far as the present entry, or the next one, reaches.

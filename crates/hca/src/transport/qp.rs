@@ -12,10 +12,12 @@ use super::{Counter, CustomWork, Cx, Rx, To};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
-use crate::signature::memory::Alarm;
+use crate::signature::SignatureSink;
+use crate::signature::memory::{Alarm, Watcher};
 use crate::slots::{self, Fifo, QueueMemory, SendSlots};
 use crate::types::*;
 use crate::xrc::XrcdId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Psn;
@@ -41,6 +43,8 @@ pub struct Init {
     pub srq: Option<SharedQueue>,
     /// Does [`SendOp::Custom`]; without it there is none.
     pub custom: Option<Arc<dyn CustomWork>>,
+    /// Is told of block signatures that are bad.
+    pub signatures: Option<Arc<dyn SignatureSink>>,
     /// Receives come from any queue of this domain.
     pub xrcd: Option<XrcdId>,
     /// What the link's buffers bear in flight, in bytes.
@@ -76,8 +80,11 @@ pub struct Transport {
     /// Where payloads of send requests are described, if not in the requests.
     send_slots: Option<SendSlots>,
     pub(super) xrcd: Option<XrcdId>,
-    /// Rings when a send request found a bad block signature, on a queue pair that stops then.
+    /// Rings when a send request found a bad block signature; on some queue pairs sending stops then.
     pub(super) alarm: Option<Alarm>,
+    pub(super) stops_when_alarmed: bool,
+    /// Rings when what the peer sent or asked for did.
+    pub(super) peer_alarm: Option<Alarm>,
     /// The latest present known.
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
@@ -95,6 +102,7 @@ impl Transport {
     /// A QP in RESET.
     pub fn new(init: Init) -> Transport {
         let attr = reset_attr(init.cap);
+        let signatures = init.signatures;
         let mtu = mtu(init.qp_type, &attr);
         let (send_slots, receives) = match init.memory {
             Some(memory) => {
@@ -122,7 +130,9 @@ impl Transport {
             faults: Faults::default(),
             send_slots,
             xrcd: init.xrcd,
-            alarm: None,
+            alarm: signatures.clone().map(|sink| Watcher::telling(sink, false)),
+            stops_when_alarmed: false,
+            peer_alarm: signatures.map(|sink| Watcher::telling(sink, true)),
             now: None,
             more: false,
             paced_until: None,
@@ -140,7 +150,8 @@ impl Transport {
     /// Has the send queue of a reliable connection drain to SQD when one of its requests finds a bad block signature, before
     /// any later request begins (mlx5dv_qp_cancel_posted_send_wrs(3)).
     pub fn stop_at_bad_signatures(&mut self) {
-        self.alarm = Some(Alarm::default());
+        self.alarm.get_or_insert_default();
+        self.stops_when_alarmed = true;
     }
 
     /// Cancels the program's send requests of this identifier that have not begun: each will complete as if it had been done.
@@ -156,6 +167,22 @@ impl Transport {
             |wqe: &&mut Wqe| wqe.wr.wr_id == wr_id && wqe.offload.is_none() && !wqe.cancelled;
         let meant = self.req.queue.iter_mut().filter(is_meant);
         Ok(meant.map(|wqe| wqe.cancelled = true).count())
+    }
+
+    /// Takes back the program's send requests that have not begun, oldest first: a front end whose program may still change
+    /// them posts them anew.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless the send queue has drained to SQD.
+    pub fn withdraw_sends(&mut self) -> Result<Vec<SendWr>> {
+        if self.state != QpState::Sqd || self.attr.sq_draining {
+            return Err(Error::Invalid("the send queue is not drained"));
+        }
+        let stays = |wqe: &Wqe| wqe.offload.is_some() || wqe.slot.is_some();
+        let (stay, taken): (VecDeque<Wqe>, VecDeque<Wqe>) =
+            self.req.queue.drain(..).partition(stays);
+        self.req.queue = stay;
+        Ok(taken.into_iter().map(|wqe| wqe.wr).collect())
     }
 
     /// Present attributes; PSNs are the next ones.

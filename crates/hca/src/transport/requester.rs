@@ -452,6 +452,9 @@ impl Transport {
                     wqe.phase = Phase::Failed(status, vendor_err);
                     return self.fail_if_oldest(cx);
                 }
+                if let Some(alarm) = &self.alarm {
+                    wqe.memory.watch(alarm);
+                }
                 // C10-93.1.1: nothing of a datagram beyond the port's MTU leaves, and that is no error.
                 let too_long = match self.kind {
                     QpType::Ud => wqe.length > cx.tx.port_mtu(),

@@ -139,7 +139,8 @@ impl Transport {
     pub(super) fn executor<'k>(&self, keys: &'k KeyTable) -> Executor<'k> {
         let queue = self.resp.queue.as_ref();
         let pd = queue.and_then(|queue| queue.pd_id()).unwrap_or(self.pd);
-        Executor { keys, pd, qpn: self.qpn, access: self.attr.access }
+        let alarm = self.peer_alarm.clone();
+        Executor { keys, pd, qpn: self.qpn, access: self.attr.access, alarm }
     }
 
     /// A request packet of a reliable connection.
@@ -230,7 +231,7 @@ impl Transport {
             None => self.inbox.take(self.pd),
         };
         match taken {
-            Ok(landing) => Ok(Some(landing)),
+            Ok(landing) => Ok(Some(landing.watched(self.peer_alarm.as_ref()))),
             Err(Refusal::NotReady) if sabotage::on(Sabotage::IgnoreRnr) => Ok(None),
             Err(refusal) => {
                 cx.counters.count(Counter::OutOfBuffer, 1);

@@ -89,7 +89,8 @@ impl SgMemory {
 
     /// Has `alarm` set when the signature of a block fails its check.
     pub(super) fn watch(&mut self, alarm: &Alarm) {
-        self.entries.iter_mut().for_each(|memory| memory.watch(alarm));
+        let entries = std::mem::take(&mut self.entries);
+        self.entries = entries.into_iter().map(|memory| memory.watched(Some(alarm))).collect();
     }
 
     /// Checks every entry once; entries of length 0 name no memory.

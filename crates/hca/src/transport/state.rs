@@ -8,7 +8,6 @@ use super::responder::Responder;
 use super::send::Phase;
 use crate::error::{Error, Result};
 use crate::types::*;
-use std::sync::atomic::Ordering;
 use wire::Psn;
 
 /// What a transition needs and allows besides the state itself.
@@ -278,12 +277,12 @@ impl Transport {
 
     fn silence_alarm(&self) {
         if let Some(alarm) = &self.alarm {
-            alarm.store(false, Ordering::Relaxed);
+            alarm.silence();
         }
     }
 
     fn is_alarmed(&self) -> bool {
-        self.alarm.as_ref().is_some_and(|alarm| alarm.load(Ordering::Relaxed))
+        self.stops_when_alarmed && self.alarm.as_ref().is_some_and(|alarm| alarm.is_rung())
     }
 
     /// Reports that a draining send queue stands still.

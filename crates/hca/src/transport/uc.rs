@@ -59,7 +59,7 @@ impl Transport {
     fn receive_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let mut landing = match self.resp.message.take() {
             Some(Incoming::Send(landing)) => landing,
-            _ => self.inbox.take(self.pd)?,
+            _ => self.inbox.take(self.pd)?.watched(self.peer_alarm.as_ref()),
         };
         let outcome = landing.append(cx.keys, rx.payload);
         if outcome.is_err() || !rx.headers.bth.opcode.position.ends() {

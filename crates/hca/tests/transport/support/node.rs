@@ -337,6 +337,7 @@ impl Node {
         let init = Init {
             name: qpn,
             custom: None,
+            signatures: None,
             qp_type,
             qpn,
             pd: PD,
