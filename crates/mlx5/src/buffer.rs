@@ -1,5 +1,6 @@
 //! Queues in guest memory: pages of one size at any addresses, read and written as one run of bytes.
 
+use crate::user_memory::UserMemory;
 use std::sync::Arc;
 use umem::{AccessError, DmaSpace};
 
@@ -7,10 +8,12 @@ use umem::{AccessError, DmaSpace};
 #[derive(Clone)]
 pub(crate) struct Buffer {
     memory: Arc<dyn DmaSpace>,
-    pages: Box<[u64]>,
+    pages: Arc<[u64]>,
     page_shift: u32,
-    /// Of its first byte, in the first page.
+    /// Of its first byte, from the first page on.
     offset: u64,
+    /// What the pages are of, if it has a name.
+    of: Option<Arc<UserMemory>>,
 }
 
 impl Buffer {
@@ -28,7 +31,17 @@ impl Buffer {
         });
         let page_shift = page_shift.clamp(12, 63);
         let offset = (offset & 63) << (page_shift - 6);
-        Buffer { memory, pages: pages.collect(), page_shift, offset }
+        Buffer { memory, pages: pages.collect(), page_shift, offset, of: None }
+    }
+
+    /// The bytes from `offset` on of pages of `of`, which have a size of 2 to the power of the second.
+    pub(crate) fn over(
+        memory: Arc<dyn DmaSpace>,
+        (pages, page_shift): (Arc<[u64]>, u32),
+        offset: u64,
+        of: Arc<UserMemory>,
+    ) -> Buffer {
+        Buffer { memory, pages, page_shift, offset, of: Some(of) }
     }
 
     /// Whether `len` bytes are there.
@@ -42,6 +55,9 @@ impl Buffer {
     }
 
     pub(crate) fn write(&self, at: u64, src: &[u8]) -> Result<(), AccessError> {
+        if self.of.as_ref().is_some_and(|of| !of.is_writable()) {
+            return Err(AccessError::Fault);
+        }
         self.pieces(at, src.len(), |addr, from, to| self.memory.write(addr, &src[from..to]))
     }
 
@@ -72,19 +88,32 @@ impl Buffer {
 /// A doorbell record: two big-endian counters that the driver keeps in its memory, of receives and of sends for a work
 /// queue (PRM "Doorbell Record").
 #[derive(Clone)]
-pub(crate) struct DoorbellRecord {
-    memory: Arc<dyn DmaSpace>,
-    addr: u64,
+pub(crate) struct DoorbellRecord(Words);
+
+#[derive(Clone)]
+enum Words {
+    At(Arc<dyn DmaSpace>, u64),
+    Within(Buffer),
 }
 
 impl DoorbellRecord {
     pub(crate) fn new(memory: Arc<dyn DmaSpace>, addr: u64) -> DoorbellRecord {
-        DoorbellRecord { memory, addr }
+        DoorbellRecord(Words::At(memory, addr))
+    }
+
+    /// At the beginning of `words`.
+    pub(crate) fn within(words: Buffer) -> DoorbellRecord {
+        DoorbellRecord(Words::Within(words))
     }
 
     fn word(&self, at: u64) -> Result<u32, AccessError> {
         let mut bytes = [0; 4];
-        self.memory.read(self.addr.checked_add(at).ok_or(AccessError::OutOfRange)?, &mut bytes)?;
+        match &self.0 {
+            Words::At(memory, addr) => {
+                memory.read(addr.checked_add(at).ok_or(AccessError::OutOfRange)?, &mut bytes)?;
+            }
+            Words::Within(words) => words.read(at, &mut bytes)?,
+        }
         Ok(u32::from_be_bytes(bytes))
     }
 

@@ -5,6 +5,8 @@ use crate::bits::Field;
 use crate::counter_set::MAX_SETS;
 use crate::nic;
 use crate::opcode::Status;
+use crate::uctx;
+use crate::user_memory;
 use hca::DeviceAttr;
 
 /// Bytes of each group in commands.
@@ -81,6 +83,16 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x108, 1), 1),               // fixed_buffer_size: KSM
         (Field::new(0x118, 1), 1),               // umr_extended_translation_offset
         (Field::new(0x119, 1), 1),               // null_mkey
+        (Field::new(0x112, 6), 2),               // log_max_bsf_list_size
+        (Field::new(0x147, 1), 1),               // sig_crc64_xp10
+        (Field::new(0x148, 1), 1),               // sig_crc32c
+        (Field::new(0x1f0, 1), 1),               // sig_block_4048
+        (Field::new(0x20f, 1), 1),               // drain_sigerr
+        (Field::new(0x212, 1), 1),               // sigerr_cqe
+        (Field::new(0x217, 1), 1),               // sho: block signatures
+        (Field::new(0x480, 1), 1),               // sigerr_domain_and_sig_type
+        (Field::new(0x463, 5), uctx::LOG_MAX),   // log_max_uctx
+        (Field::new(0x46b, 5), user_memory::LOG_MAX), // log_max_umem
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
         (Field::new(0x221, 1), 1),               // cq_resize
         (Field::new(0x231, 1), 1),               // imaicl: memory windows

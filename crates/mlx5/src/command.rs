@@ -9,7 +9,10 @@ use crate::pages::Pages;
 use crate::port;
 use crate::queue::Command;
 use crate::report::Act;
-use crate::{counter_set, create, eq, modify_cq, multicast, page_fault, query, work_queue};
+use crate::uctx::Users;
+use crate::{
+    counter_set, create, eq, modify_cq, multicast, page_fault, psv, query, user_memory, work_queue,
+};
 use hca::Device;
 use std::sync::Arc;
 
@@ -24,6 +27,7 @@ const LEAST_LEN: usize = 16;
 /// What commands change besides objects of the HCA.
 pub(crate) struct Commands {
     caps: Caps,
+    users: Users,
     pages: Pages,
     issi: u64,
     uars: Numbers<u32>,
@@ -33,6 +37,8 @@ pub(crate) struct Commands {
     pub(crate) cqs: Numbers<u32>,
     pub(crate) pools: Numbers<u32>,
     pub(crate) counter_sets: Numbers<u32>,
+    pub(crate) psvs: Numbers<u32>,
+    pub(crate) user_memories: Numbers<u32>,
 }
 
 /// An answer that says nothing but that the command is done.
@@ -51,6 +57,7 @@ impl Commands {
     pub(crate) fn new(hca: &Device) -> Commands {
         Commands {
             caps: Caps::new(hca.attr(), hca.mac().is_some()),
+            users: Users::default(),
             pages: Pages::default(),
             issi: 0,
             uars: Numbers::default(),
@@ -60,6 +67,8 @@ impl Commands {
             cqs: Numbers::default(),
             pools: Numbers::default(),
             counter_sets: Numbers::default(),
+            psvs: Numbers::default(),
+            user_memories: Numbers::default(),
         }
     }
 
@@ -82,8 +91,16 @@ impl Commands {
     }
 
     fn execute(&mut self, shared: &Arc<Shared>, input: &[u8]) -> Answer {
+        let opcode = OPCODE.get(input) as u16;
+        self.users.check(opcode, input)?;
+        let answer = self.execute_checked(opcode, shared, input)?;
+        self.users.note(opcode, input, &answer);
+        Ok(answer)
+    }
+
+    fn execute_checked(&mut self, opcode: u16, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let op_mod = OP_MOD.get(input) as u16;
-        match OPCODE.get(input) as u16 {
+        match opcode {
             opcode::ENABLE_HCA
             | opcode::DISABLE_HCA
             | opcode::INIT_HCA
@@ -115,6 +132,8 @@ impl Commands {
             opcode::DEALLOC_TRANSPORT_DOMAIN => {
                 self.transport_domains.give_back(OBJECT.get32(input)).and_then(|()| done())
             }
+            opcode::CREATE_UCTX => self.users.create(input),
+            opcode::DESTROY_UCTX => self.users.destroy(input),
             opcode::CREATE_EQ => number(shared.eqs.create(input)?.into()),
             opcode::DESTROY_EQ => {
                 shared.eqs.destroy(eq::NUMBER.get(input) as u8)?;
@@ -139,6 +158,10 @@ impl Commands {
             opcode::DEALLOC_XRCD => create::dealloc_xrcd(self, shared, object),
             opcode::CREATE_MKEY => create::mkey(shared, input),
             opcode::DESTROY_MKEY => create::destroy_mkey(shared, object),
+            opcode::CREATE_PSV => psv::create(self, shared, input),
+            opcode::DESTROY_PSV => psv::destroy(self, shared, object),
+            opcode::CREATE_UMEM => user_memory::create(self, shared, input),
+            opcode::DESTROY_UMEM => user_memory::destroy(self, shared, object),
             opcode::PAGE_FAULT_RESUME => page_fault::resume(shared, input),
             opcode::CREATE_CQ => create::cq(self, shared, input),
             opcode::DESTROY_CQ => create::destroy_cq(self, shared, object),
@@ -168,6 +191,7 @@ impl Commands {
             | opcode::INIT2RTR_QP
             | opcode::RTR2RTS_QP
             | opcode::RTS2RTS_QP
+            | opcode::SQD_RTS_QP
             | opcode::QP_2ERR
             | opcode::QP_2RST => work_queue::modify_qp(opcode, shared, object, input),
             other if shared.hca.mac().is_some() => {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 pub(crate) const MAX_SETS: u32 = 255;
 
 /// In `dealloc_q_counter_in`, and in the answer that makes one.
-const NUMBER: Field = Field::new(0x58, 8);
+pub(crate) const NUMBER: Field = Field::new(0x58, 8);
 /// In `query_q_counter_in`.
-const QUERIED: Field = Field::new(0xf8, 8);
+pub(crate) const QUERIED: Field = Field::new(0xf8, 8);
 const CLEAR: Field = Field::new(0xc0, 1);
 
 /// Where the answer has each, in bits.

@@ -3,13 +3,13 @@
 
 use crate::bits::{Field, be32, put};
 use crate::buffer::{Buffer, DoorbellRecord};
-use crate::bus::Bus;
 use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::cqe;
 use crate::eq::{DATA_LEN, Eqs, event};
 use crate::opcode::Status;
 use crate::report::Act;
-use hca::{Completion, CompletionSink, WcStatus};
+use crate::user_memory::{Place, Places};
+use hca::{BadSignature, Completion, CompletionSink, SignatureSink, WcStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use umem::AccessError;
 
@@ -23,7 +23,13 @@ const PAGE_OFFSET: Field = Field::new(0x54, 6).at(CONTEXT_BIT);
 const LOG_SIZE: Field = Field::new(0x63, 5).at(CONTEXT_BIT);
 const EQ: Field = Field::new(0xa0, 32).at(CONTEXT_BIT);
 const LOG_PAGE_SIZE: Field = Field::new(0xc3, 5).at(CONTEXT_BIT);
-const RECORD: Field = Field::new(0x1c0, 64).at(CONTEXT_BIT);
+/// User memory in their place.
+pub(crate) const ENTRIES: Place = Place::behind_context(0x280);
+pub(crate) const RECORD: Place = Place::new(
+    Field::new(0x6, 1).at(CONTEXT_BIT),
+    Field::new(0x20, 32).at(CONTEXT_BIT),
+    Field::new(0x1c0, 64).at(CONTEXT_BIT),
+);
 /// Of the answer of a query, in the context itself.
 const STATUS: Field = Field::new(0x0, 4);
 const STATE: Field = Field::new(0x14, 4);
@@ -62,7 +68,7 @@ struct Entries {
 
 impl Entries {
     /// As `create_cq_in` describes them, and `modify_cq_in` at the same places.
-    fn new(bus: &dyn Bus, input: &[u8]) -> Result<Entries, Status> {
+    fn new(places: &Places<'_>, input: &[u8]) -> Result<Entries, Status> {
         let log_size = LOG_SIZE.get32(input);
         let stride = match ENTRY_SIZE.get(input) {
             0 => 64,
@@ -75,7 +81,8 @@ impl Entries {
         }
         let pages = input.get(CREATE_LEN..).unwrap_or_default();
         let shift = LOG_PAGE_SIZE.get32(input) + 12;
-        let buffer = Buffer::new(bus.memory(), pages, shift, PAGE_OFFSET.get(input));
+        let pages = (pages, shift, PAGE_OFFSET.get(input));
+        let buffer = places.buffer(input, &ENTRIES, pages)?;
         if !buffer.holds(stride << log_size) {
             return Err(Status::BadParameter);
         }
@@ -128,11 +135,11 @@ impl Cq {
     /// As `create_cq_in` describes it.
     pub(crate) fn new(
         number: u32,
-        bus: &dyn Bus,
+        places: &Places<'_>,
         eqs: &Arc<Eqs>,
         input: &[u8],
     ) -> Result<Cq, Status> {
-        let entries = Entries::new(bus, input)?;
+        let entries = Entries::new(places, input)?;
         let eq = EQ.get32(input);
         if !eqs.exists(eq) {
             return Err(Status::BadResource);
@@ -150,7 +157,7 @@ impl Cq {
             number,
             eqs: eqs.clone(),
             eq: eq as u8,
-            record: DoorbellRecord::new(bus.memory(), RECORD.get(input)),
+            record: places.record(input, &RECORD)?,
             overrun_ignored: OVERRUN_IGNORE.is_set(input),
             ring: Mutex::new(ring),
         })
@@ -184,8 +191,8 @@ impl Cq {
 
     /// Goes on in other memory, of another size, as `modify_cq_in` describes it. The last entry in the old place says so; the
     /// driver takes those before it along, each one place further.
-    pub(crate) fn resize(&self, bus: &dyn Bus, input: &[u8]) -> Result<(), Status> {
-        let entries = Entries::new(bus, input)?;
+    pub(crate) fn resize(&self, places: &Places<'_>, input: &[u8]) -> Result<(), Status> {
+        let entries = Entries::new(places, input)?;
         let mut ring = self.ring();
         ring.consumed = self.record.first().unwrap_or(ring.consumed) & COUNTER;
         let waiting = ring.waiting();
@@ -274,6 +281,22 @@ impl Cq {
             self.eqs.post_completion(self.eq, self.number);
         }
         true
+    }
+}
+
+/// Queues of a queue pair that hear of bad block signatures, before the completion of what met them.
+pub(crate) struct Findings {
+    pub(crate) sends: Option<Arc<Cq>>,
+    /// None where receives are of XRC: then nobody is told but the key.
+    pub(crate) receives: Option<Arc<Cq>>,
+}
+
+impl SignatureSink for Findings {
+    fn bad_signature(&self, found: &BadSignature, received: bool) {
+        let queue = if received { &self.receives } else { &self.sends };
+        if let Some(queue) = queue {
+            queue.post(cqe::bad_signature(found), true);
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 use crate::bits::put;
 use crate::request::RequestId;
 use hca::device::DEFAULT_PKEY;
-use hca::{Completion, WcFlags, WcOpcode, WcStatus};
+use hca::{
+    BadSignature, Completion, GuardKind, Signature, SignatureFault, WcFlags, WcOpcode, WcStatus,
+};
 
 /// Bytes of an entry that mean anything; in queues of 128 bytes an entry they are the latter half.
 pub(crate) const LEN: usize = 64;
@@ -33,6 +35,7 @@ const RESPONSE_SEND: u8 = 2;
 const RESPONSE_SEND_IMM: u8 = 3;
 const RESPONSE_SEND_INV: u8 = 4;
 const RESIZED: u8 = 5;
+const SIGNATURE_ERROR: u8 = 12;
 const REQUEST_ERROR: u8 = 13;
 const RESPONSE_ERROR: u8 = 14;
 
@@ -62,6 +65,38 @@ pub(crate) fn encode(completion: &Completion) -> [u8; LEN] {
 pub(crate) fn resized() -> [u8; LEN] {
     let mut entry = [0; LEN];
     entry[OPCODE_OWNER] = RESIZED << 4;
+    entry
+}
+
+/// An entry that tells of a failed check of block signatures (`struct mlx5_sigerr_cqe`), but for its owner bit.
+pub(crate) fn bad_signature(found: &BadSignature) -> [u8; LEN] {
+    const EXPECTED: usize = 0x10;
+    const ACTUAL: usize = 0x14;
+    const EXPECTED_LOW: usize = 0x18;
+    const ACTUAL_LOW: usize = 0x1c;
+    const FAULT: usize = 0x20;
+    const DOMAIN: usize = 0x23;
+    const KEY: usize = 0x24;
+    const OFFSET: usize = 0x28;
+    let (fault, shift) = match (found.error.fault, found.signature) {
+        (SignatureFault::RefTag, _) => (1u16 << 11, 0),
+        (SignatureFault::AppTag, _) => (1 << 12, 32),
+        (SignatureFault::Guard, Signature::T10Dif(_)) => (1 << 13, 48),
+        (SignatureFault::Guard, Signature::Crc { guard: GuardKind::Crc64Xp10, .. }) => (1 << 13, 0),
+        (SignatureFault::Guard, Signature::Crc { .. }) => (1 << 13, 32),
+    };
+    let mut entry = [0; LEN];
+    let values = [found.error.expected, found.error.actual].map(|value| value << shift);
+    for (value, high, low) in [(values[0], EXPECTED, EXPECTED_LOW), (values[1], ACTUAL, ACTUAL_LOW)]
+    {
+        put(&mut entry, high, &((value >> 32) as u32).to_be_bytes());
+        put(&mut entry, low, &(value as u32).to_be_bytes());
+    }
+    put(&mut entry, FAULT, &fault.to_be_bytes());
+    entry[DOMAIN] = u8::from(!found.on_wire);
+    put(&mut entry, KEY, &found.key.to_be_bytes());
+    put(&mut entry, OFFSET, &found.error.offset.to_be_bytes());
+    entry[OPCODE_OWNER] = SIGNATURE_ERROR << 4;
     entry
 }
 

@@ -2,7 +2,7 @@
 
 use crate::caps::{LOG_MAX_PDS, LOG_MAX_XRCDS};
 use crate::command::{Commands, done, number};
-use crate::cq::Cq;
+use crate::cq::{Cq, Findings};
 use crate::function::Shared;
 use crate::mkey::KeyObject;
 use crate::objects::{CqPair, QpPair, SrqPair};
@@ -10,6 +10,7 @@ use crate::opcode::{Answer, Status};
 use crate::qp::{self, Purpose, Queues, Receives};
 use crate::srq::{self, Srq};
 use crate::umr::Waiting;
+use crate::user_memory::Places;
 use hca::{QpCap, QpInit, QpType, SrqKind, XrcSrq, XrcdInit};
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ pub(crate) fn destroy_mkey(shared: &Shared, index: u32) -> Answer {
 
 pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
     let cqn = commands.cqs.take(1..shared.hca.attr().max_cq)?;
-    let made = Cq::new(cqn, &*shared.bus, &shared.eqs, input).and_then(|front| {
+    let made = Cq::new(cqn, &Places::new(shared), &shared.eqs, input).and_then(|front| {
         let front = Arc::new(front);
         let back = shared.hca.create_cq_to(front.clone())?;
         Ok(CqPair { front, back })
@@ -83,7 +84,7 @@ pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
     let pd = shared.objects.pds.get(srq::XRC_PD.get32(input))?;
     let xrcd = shared.objects.xrcds.get(srq::XRC_DOMAIN.get32(input))?;
     let cq = shared.objects.cqs.get(srq::XRC_CQ.get32(input))?.back;
-    let front = Arc::new(Srq::of_xrc(&*shared.bus, &shared.eqs, input)?);
+    let front = Arc::new(Srq::of_xrc(&Places::new(shared), &shared.eqs, input)?);
     let kind = SrqKind::Xrc(XrcSrq { xrcd, cq });
     let back = shared.hca.create_srq_over(&pd, kind, front.clone())?;
     let srqn = back.number().ok_or(Status::Internal)?;
@@ -99,7 +100,7 @@ pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
 
 pub(crate) fn pool(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
     let pd = shared.objects.pds.get(srq::POOL_PD.get32(input))?;
-    let front = Arc::new(Srq::of_pool(&*shared.bus, &shared.eqs, input)?);
+    let front = Arc::new(Srq::of_pool(&Places::new(shared), &shared.eqs, input)?);
     let back = shared.hca.create_srq_over(&pd, SrqKind::Basic, front.clone())?;
     let free = (1..0xff_ffff).filter(|&n| !shared.objects.srqs.contains(n));
     let rmpn = commands.pools.take(free)?;
@@ -116,7 +117,7 @@ pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
 
 pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let objects = &shared.objects;
-    let queues = Arc::new(Queues::new(&*shared.bus, input)?);
+    let queues = Arc::new(Queues::new(&Places::new(shared), input)?);
     let pd = match queues.purpose {
         // It belongs to no domain: the keys that it changes name theirs.
         Purpose::MemoryKeys => shared.hca.alloc_pd()?,
@@ -149,6 +150,10 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     };
     let own = queues.receives == Receives::Own && !xrc;
     let waiting = Arc::new(Waiting::new(shared, pd.id()));
+    let findings = Findings {
+        sends: send_cq.as_ref().map(|cq| cq.front.clone()),
+        receives: recv_cq.as_ref().map(|cq| cq.front.clone()),
+    };
     let init = QpInit {
         send_cq: send_cq.as_ref().map(|cq| cq.back.clone()),
         recv_cq: recv_cq.map(|cq| cq.back),
@@ -156,6 +161,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         srq,
         receives: own.then(|| queues.clone() as _),
         custom: Some(waiting.clone()),
+        signatures: Some(Arc::new(findings)),
         general_services: queues.purpose == Purpose::GeneralServices,
         cap,
         ..QpInit::new(service)

@@ -1,10 +1,11 @@
 //! The list of a key over parts of other keys, as the driver lays it out: parts of their own lengths (KLM), parts of one length
-//! (KSM), or all of one other key (CROSSING). What an access to a part means the HCA knows ([`hca::KeySpace`]).
+//! (KSM), or all of one other key (CROSSING); or repeated blocks in the place of parts of their own lengths. What an access to a part means the HCA knows ([`hca::KeySpace`]).
 //!
 //! Source: PRM "KLM and KSM"; `struct mlx5_klm`, `struct mlx5_ksm`.
 
 use crate::bits::{be32, be64};
 use crate::sparse::Sparse;
+use crate::stride::Pattern;
 use crate::translation::Beyond;
 use hca::{KeyPart, KeyParts};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -23,7 +24,7 @@ const ABSENT: Entry = KeyPart { lkey: 0, addr: 0, len: 0 };
 /// How the parts follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Geometry {
-    /// Each has its own length.
+    /// Each has its own length, unless blocks are repeated.
     Own,
     /// All have 2^`shift` bytes; the key's first byte is `first` bytes into the first.
     Even { shift: u32, first: u64 },
@@ -34,6 +35,8 @@ enum Geometry {
 struct State {
     geometry: Geometry,
     entries: Sparse<Entry>,
+    /// What is in the place of the entries.
+    pattern: Option<Pattern>,
     /// Behind the last entry that was written.
     end: u64,
 }
@@ -46,7 +49,8 @@ pub(crate) struct KeyList {
 
 impl KeyList {
     fn new(capacity: u64, geometry: Geometry) -> KeyList {
-        let state = State { geometry, entries: Sparse::new(ABSENT), end: 0 };
+        let entries = Sparse::new(ABSENT);
+        let state = State { geometry, entries, pattern: None, end: 0 };
         KeyList { capacity, state: RwLock::new(state) }
     }
 
@@ -96,6 +100,12 @@ impl KeyList {
     /// Stores entries as commands and requests list them, from `first` on.
     pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> Result<(), Beyond> {
         let mut state = self.write();
+        if first == 0 && !bytes.is_empty() && state.geometry == Geometry::Own {
+            state.pattern = Pattern::parse(bytes, self.capacity).map_err(|_| Beyond)?;
+            if state.pattern.is_some() {
+                return Ok(());
+            }
+        }
         for (index, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
             let part =
                 KeyPart { len: be32(entry, 0).into(), lkey: be32(entry, 4), addr: be64(entry, 8) };
@@ -115,6 +125,7 @@ impl State {
     /// The entry that `offset` falls into, and how far into it.
     fn find(&self, offset: u64) -> Option<(Entry, u64)> {
         match self.geometry {
+            Geometry::Own if let Some(pattern) = &self.pattern => Some((pattern.part(offset)?, 0)),
             Geometry::Own => {
                 let mut begin = 0u64;
                 for index in 0..self.end {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+mod bsf;
 mod buffer;
 mod bus;
 mod caps;
@@ -36,6 +37,7 @@ mod page_fault;
 mod pages;
 mod pci;
 mod port;
+mod psv;
 mod qp;
 mod query;
 mod queue;
@@ -44,8 +46,11 @@ mod request;
 mod send;
 mod sparse;
 mod srq;
+mod stride;
 mod translation;
+mod uctx;
 mod umr;
+mod user_memory;
 mod work_queue;
 mod wqe;
 

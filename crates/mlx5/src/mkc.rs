@@ -42,7 +42,7 @@ const BSF_EN: Field = field(0x61, 1);
 const SYNC_UMR: Field = field(0x62, 1);
 const EXPECTED_SIGERR: Field = field(0x65, 1);
 const EN_RINVAL: Field = field(0x67, 1);
-const PD: Field = field(0x68, 24);
+pub(crate) const PD: Field = field(0x68, 24);
 const START: Field = field(0x80, 64);
 const LEN: Field = field(0xc0, 64);
 const BSF_OCTOWORDS: Field = field(0x100, 32);
@@ -95,6 +95,13 @@ const KNOWN: [Field; 37] = [
     TPH_HINT,
     TPH_TAG,
 ];
+
+/// Whether a program may ask for such a key: one over parts of keys of its own. Addresses of the machine, keys of other
+/// domains and the Data Direct function are the driver's.
+pub(crate) fn is_for_users(input: &[u8]) -> bool {
+    let mode = parse(input).map(|context| context.access_mode);
+    matches!(mode, Ok(AccessMode::Klms | AccessMode::Ksm)) && !DATA_DIRECT.is_set(input)
+}
 
 /// What a command asks for.
 ///

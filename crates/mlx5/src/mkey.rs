@@ -2,15 +2,18 @@
 //! as the driver gave it; a request that changes some of its fields (UMR) changes them there, and the HCA's key follows.
 
 use crate::bits::Field;
+use crate::bsf;
 use crate::bus::Dma;
 use crate::caps::OWN_DEVICE;
 use crate::function::Shared;
 use crate::key_list::{self, KeyList};
 use crate::mkc;
 use crate::opcode::Status;
+use crate::psv;
+use crate::stride;
 use crate::translation::{self, Beyond, Translation};
 use hca::key::{Mkey, PdId};
-use hca::{Access, Below, KeySpace};
+use hca::{Access, Below, KeySpace, Signed};
 use pcie::Route;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use umem::{DmaSpace, Segment, Umem};
@@ -43,6 +46,12 @@ const REMOTE_INVALIDATE: Field = Field::new(0x67, 1);
 const PD: Field = Field::new(0x68, 24);
 const START: Field = Field::new(0x80, 64);
 const LEN: Field = Field::new(0xc0, 64);
+/// It has block signatures, or may have them.
+const SIGNED: Field = Field::new(0x61, 1);
+/// Changes with every failed check that a driver has seen.
+const FAILED_CHECKS: Field = Field::new(0x65, 1);
+/// Units of 16 bytes that the description of its signatures may have.
+const SIGNATURE_OCTOWORDS: Field = Field::new(0x100, 32);
 /// The device of a crossing key's target.
 const TARGET_DEVICE: Field = Field::new(0x180, 16);
 /// Units of 16 bytes that the key's list may have; of a crossing key its target.
@@ -64,13 +73,15 @@ mod mode {
 const ANY_QP: u32 = 0xff_ffff;
 
 /// Fields that a request may change, by the bit of its mask (`MLX5_MKEY_MASK_*`).
-const CHANGEABLE: [(u64, &[Field]); 13] = [
+const CHANGEABLE: [(u64, &[Field]); 15] = [
     (1 << 0, &[LEN, LENGTH_64]),
     (1 << 1, &[LOG_PAGE_SIZE_LOW]),
     (1 << 42, &[LOG_PAGE_SIZE_HIGH]),
     (1 << 6, &[START]),
     (1 << 7, &[PD]),
     (1 << 8, &[REMOTE_INVALIDATE]),
+    (MASK_FAILED_CHECKS, &[FAILED_CHECKS]),
+    (MASK_SIGNED, &[SIGNED]),
     (1 << 13, &[TAG]),
     (1 << 14, &[QPN]),
     (1 << 17, &[LOCAL_READ]),
@@ -80,6 +91,8 @@ const CHANGEABLE: [(u64, &[Field]); 13] = [
     (1 << 21, &[ATOMIC]),
 ];
 const MASK_FREE: u64 = 1 << 29;
+const MASK_FAILED_CHECKS: u64 = 1 << 9;
+const MASK_SIGNED: u64 = 1 << 12;
 
 struct State {
     context: [u8; CONTEXT_LEN],
@@ -87,6 +100,8 @@ struct State {
     key: u32,
     /// What the HCA has under it now.
     umem: Arc<Umem>,
+    /// Its block signatures.
+    signed: Option<Signed>,
 }
 
 /// What a key stands over.
@@ -211,6 +226,8 @@ fn requester(shared: &Shared, input: &[u8]) -> Result<Dma, Status> {
 /// A key.
 pub(crate) struct KeyObject {
     behind: Behind,
+    /// It was made for block signatures.
+    may_be_signed: bool,
     state: Mutex<State>,
 }
 
@@ -221,6 +238,8 @@ pub(crate) struct Change {
     pub(crate) context: [u8; CONTEXT_LEN],
     /// First byte of the list that is written, and what.
     pub(crate) list: Option<(u64, Vec<u8>)>,
+    /// Its new block signatures.
+    pub(crate) format: Option<bsf::Format>,
     /// The key must be free, or must not be.
     pub(crate) free: Option<bool>,
 }
@@ -237,11 +256,13 @@ impl KeyObject {
         let list = input.get(LIST..).unwrap_or_default();
         let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
         behind.store(0, list, PAGING.is_set(input)).map_err(|_| Status::BadParameter)?;
-        let mkey = mkey(&behind, &context, pd)?;
+        let mkey = mkey(&behind, &context, pd, None)?;
         let umem = mkey.umem.clone();
-        let key = shared.hca.keys().insert_tagged(TAG.get(&context) as u8, mkey)?;
+        let key = insert(shared, TAG.get(&context) as u8, mkey)?;
         behind.name(key);
-        Ok(KeyObject { behind, state: Mutex::new(State { context, key, umem }) })
+        let may_be_signed = SIGNED.is_set(&context) && SIGNATURE_OCTOWORDS.get(&context) > 0;
+        let state = Mutex::new(State { context, key, umem, signed: None });
+        Ok(KeyObject { behind, may_be_signed, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -253,9 +274,19 @@ impl KeyObject {
         self.state().key
     }
 
-    /// Changes the key; accesses under what it was have ended when this returns.
-    pub(crate) fn change(&self, shared: &Shared, change: &Change) -> Result<(), Status> {
+    /// Changes the key on behalf of a queue pair in domain `of`, in which the key must be and stay; `None` for one that is in no
+    /// domain. Accesses under what it was have ended when this returns.
+    pub(crate) fn change(
+        &self,
+        shared: &Shared,
+        of: Option<PdId>,
+        change: &Change,
+    ) -> Result<(), Status> {
         let mut state = self.state();
+        let stays = |pd| of.is_none_or(|of| of == pd);
+        if !stays(pd_of(shared, &state.context)?) {
+            return Err(Status::BadResource);
+        }
         let free = FREE.is_set(&state.context) || state.umem.is_revoked();
         if !UMR_ENABLED.is_set(&state.context) || change.free.is_some_and(|wanted| wanted != free) {
             return Err(Status::BadResourceState);
@@ -267,7 +298,8 @@ impl KeyObject {
             }
             self.behind.store(at / len, bytes, true).map_err(|_| Status::BadParameter)?;
         }
-        if change.mask == 0 {
+        let signed = self.signatures(shared, of, &state, change)?;
+        if change.mask == 0 && change.format.is_none() {
             return Ok(());
         }
         let mut context = state.context;
@@ -281,8 +313,11 @@ impl KeyObject {
             FREE.set(&mut context, FREE.get(&change.context));
         }
         let pd = pd_of(shared, &context)?;
-        let new = mkey(&self.behind, &context, pd)?;
-        if differ_at_most_in_page_size(&state.context, &context) {
+        if !stays(pd) {
+            return Err(Status::BadResource);
+        }
+        let new = mkey(&self.behind, &context, pd, signed.clone())?;
+        if change.format.is_none() && differ_at_most_in_page_size(&state.context, &context) {
             // The list says where each byte is: whoever is on the way goes on, over pages of another size.
             state.context = context;
             return Ok(());
@@ -291,16 +326,58 @@ impl KeyObject {
         let tag = TAG.get(&context) as u8;
         let (key, old) = shared.hca.keys().replace_tagged(state.key, tag, new)?;
         self.behind.name(key);
-        *state = State { context, key, umem };
+        *state = State { context, key, umem, signed };
         drop(state);
         old.umem.revoke();
         Ok(())
+    }
+
+    /// The block signatures that a change leaves.
+    fn signatures(
+        &self,
+        shared: &Shared,
+        of: Option<PdId>,
+        state: &State,
+        change: &Change,
+    ) -> Result<Option<Signed>, Status> {
+        let ends = change.mask & MASK_SIGNED != 0 && !SIGNED.is_set(&change.context);
+        let signed = match &change.format {
+            Some(format) => {
+                if ends || !self.may_be_signed {
+                    return Err(Status::BadParameter);
+                }
+                format.psvs.iter().try_for_each(|number| psv::check(shared, *number, of))?;
+                Some(Signed::new(format.rules.clone()))
+            }
+            None if ends => None,
+            None => state.signed.clone(),
+        };
+        if change.mask & MASK_FAILED_CHECKS != 0 {
+            // The driver has heard of the last one; the next is told again.
+            signed.as_ref().and_then(Signed::take);
+        }
+        Ok(signed)
     }
 
     /// Ends the key; nothing reaches memory through it afterwards.
     pub(crate) fn destroy(&self, shared: &Shared) -> Result<(), Status> {
         Ok(shared.hca.keys().remove(self.key(), || ())?)
     }
+}
+
+/// A new key, whose number no list takes for something else.
+fn insert(shared: &Shared, tag: u8, mkey: Mkey) -> Result<u32, Status> {
+    let keys = shared.hca.keys();
+    let key = keys.insert_tagged(tag, mkey.clone())?;
+    if key >> 8 != stride::OPERATION >> 8 {
+        return Ok(key);
+    }
+    // This one stays, in a domain of nobody, and is never given out.
+    keys.replace(
+        key,
+        Mkey::new(shared.no_pd, 0, Access::empty(), Umem::from_segments(vec![], false)),
+    )?;
+    Ok(keys.insert_tagged(tag, mkey)?)
 }
 
 /// Whether two contexts say the same but for the size of pages.
@@ -320,7 +397,7 @@ fn pd_of(shared: &Shared, context: &[u8]) -> Result<PdId, Status> {
 }
 
 /// The HCA's key for a context; a free one has no byte.
-fn mkey(behind: &Behind, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
+fn mkey(behind: &Behind, context: &[u8], pd: PdId, signed: Option<Signed>) -> Result<Mkey, Status> {
     let start = START.get(context);
     let free = FREE.is_set(context);
     let len = match (free, LENGTH_64.is_set(context)) {
@@ -342,6 +419,7 @@ fn mkey(behind: &Behind, context: &[u8], pd: PdId) -> Result<Mkey, Status> {
     Ok(Mkey {
         qpn: (qpn != ANY_QP && qpn != 0).then_some(qpn),
         invalidated_by_peers: REMOTE_INVALIDATE.is_set(context),
+        signed,
         ..Mkey::new(pd, start, access(context), umem)
     })
 }

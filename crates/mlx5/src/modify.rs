@@ -3,8 +3,8 @@
 
 use crate::bits::Field;
 use crate::function::Shared;
-use crate::opcode::{INIT2INIT_QP, INIT2RTR_QP, RST2INIT_QP, RTR2RTS_QP, RTS2RTS_QP};
-use crate::qp::CONTEXT_BIT;
+use crate::opcode::{INIT2INIT_QP, INIT2RTR_QP, RST2INIT_QP, RTR2RTS_QP, RTS2RTS_QP, SQD_RTS_QP};
+use crate::qp::{self, CONTEXT_BIT};
 use hca::subnet::address_of_lid;
 use hca::{Access, AhAttr, AttrMask, QpAttr, QpState, QpType};
 
@@ -13,6 +13,8 @@ const OPTIONAL: Field = Field::new(0x80, 32);
 const OPTIONAL_RIGHTS: u64 = 1 << 1 | 1 << 2 | 1 << 3;
 const OPTIONAL_QKEY: u64 = 1 << 5;
 const OPTIONAL_RNR_TIMER: u64 = 1 << 6;
+/// At INIT.
+const OPTIONAL_STOPS: u64 = 1 << 11;
 const OPTIONAL_COUNTER_SET: u64 = 1 << 25;
 
 const fn context(bit: usize, width: usize) -> Field {
@@ -25,6 +27,8 @@ const fn path(bit: usize, width: usize) -> Field {
     context(PATH_BIT + bit, width)
 }
 
+/// A bad block signature stops the send queue.
+const STOPS_AT_BAD_SIGNATURES: Field = context(0x25, 1);
 const MTU: Field = context(0x40, 3);
 const REMOTE_QPN: Field = context(0xa8, 24);
 const PATH_GRH: Field = path(0x28, 1);
@@ -52,7 +56,7 @@ const NEXT_RECEIVE_PSN: Field = context(0x4a8, 24);
 const QKEY: Field = context(0x540, 32);
 
 /// The set of counters that it counts into; its place in `qpc` itself.
-pub(crate) const COUNTER_SET: Field = Field::new(0x60, 8);
+pub(crate) const COUNTER_SET: Field = qp::COUNTER_SET.at_start(CONTEXT_BIT);
 
 /// Fields of `qpc` that a query gives back as they were given (their places in `qpc` itself): the address path,
 const PATH: [Field; 6] = [
@@ -108,7 +112,14 @@ pub(crate) fn counter_set(opcode: u16, input: &[u8]) -> Option<u32> {
         RTS2RTS_QP => OPTIONAL.get(input) & OPTIONAL_COUNTER_SET != 0,
         _ => false,
     };
-    named.then(|| COUNTER_SET.at(CONTEXT_BIT).get32(input))
+    named.then(|| qp::COUNTER_SET.get32(input))
+}
+
+/// Whether a transition has bad block signatures stop the send queue.
+pub(crate) fn stops_at_bad_signatures(opcode: u16, input: &[u8]) -> bool {
+    opcode == INIT2INIT_QP
+        && OPTIONAL.get(input) & OPTIONAL_STOPS != 0
+        && STOPS_AT_BAD_SIGNATURES.is_set(input)
 }
 
 /// The driver's state of a queue pair (`enum mlx5_qp_state`).
@@ -132,6 +143,7 @@ pub(crate) fn states(opcode: u16) -> Option<(QpState, QpState)> {
         INIT2RTR_QP => (QpState::Init, QpState::Rtr),
         RTR2RTS_QP => (QpState::Rtr, QpState::Rts),
         RTS2RTS_QP => (QpState::Rts, QpState::Rts),
+        SQD_RTS_QP => (QpState::Sqd, QpState::Rts),
         _ => return None,
     })
 }
@@ -200,7 +212,7 @@ pub(crate) fn attributes(
         }
         _ => {}
     }
-    let later = matches!(opcode, RTR2RTS_QP | RTS2RTS_QP);
+    let later = matches!(opcode, RTR2RTS_QP | RTS2RTS_QP | SQD_RTS_QP);
     if later && answers && optional & OPTIONAL_RNR_TIMER != 0 {
         mask |= M::MIN_RNR_TIMER;
         attr.min_rnr_timer = MIN_RNR_NAK.get(input) as u8;

@@ -5,6 +5,7 @@ use crate::bits::Field;
 use crate::command::done;
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
+use crate::user_memory::Places;
 
 const OP_MOD: Field = Field::new(0x30, 16);
 const SELECT: Field = Field::new(0x60, 32);
@@ -25,6 +26,6 @@ pub(crate) fn modify(shared: &Shared, cqn: u32, input: &[u8]) -> Answer {
     if OP_MOD.get(input) != RESIZE || SELECT.get(input) != RESIZE_ALL {
         return Err(Status::BadParameter);
     }
-    pair.front.resize(&*shared.bus, input)?;
+    pair.front.resize(&Places::new(shared), input)?;
     done()
 }

@@ -5,9 +5,12 @@ use crate::cq::Cq;
 use crate::mkey::KeyObject;
 use crate::opcode::Status;
 use crate::qp::Queues;
+use crate::request::RequestId;
 use crate::srq::Srq;
 use crate::umr::Waiting;
-use hca::{AddressHandle, AhAttr, Device, Pd, Xrcd};
+use crate::user_memory::UserMemory;
+use hca::key::PdId;
+use hca::{AddressHandle, AhAttr, Device, Pd, SendOp, Xrcd};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -51,6 +54,19 @@ impl QpPair {
     ) -> QpPair {
         let state = Mutex::new(hca::QpState::Reset);
         QpPair { queues, back, send_cq, waiting, state, handles: Mutex::default() }
+    }
+
+    /// What the HCA has not begun of a send queue that drained is the guest's alone again, which may change it.
+    pub(crate) fn rewind(&self) {
+        let Ok(taken) = self.back.withdraw_sends() else { return };
+        for request in &taken {
+            if let SendOp::Custom(token) = request.op {
+                self.waiting.forget(token);
+            }
+        }
+        if let Some(first) = taken.first() {
+            self.queues.rewind(RequestId::from_wr_id(first.wr_id).counter);
+        }
     }
 
     /// The handle for a destination.
@@ -138,6 +154,9 @@ pub(crate) struct Objects {
     /// By index.
     pub(crate) mkeys: Table<Arc<KeyObject>>,
     pub(crate) counter_sets: Table<Arc<hca::CounterSet>>,
+    pub(crate) user_memories: Table<Arc<UserMemory>>,
+    /// Domains of PSVs.
+    pub(crate) psvs: Table<PdId>,
 }
 
 impl Objects {
@@ -156,5 +175,7 @@ impl Objects {
         self.xrcds.take_all();
         self.pds.take_all();
         self.counter_sets.take_all();
+        self.psvs.take_all();
+        self.user_memories.take_all();
     }
 }

@@ -31,8 +31,11 @@ pub(crate) const RTS2RTS_QP: u16 = 0x505;
 pub(crate) const QP_2ERR: u16 = 0x507;
 pub(crate) const QP_2RST: u16 = 0x50a;
 pub(crate) const QUERY_QP: u16 = 0x50b;
+pub(crate) const SQD_RTS_QP: u16 = 0x50c;
 pub(crate) const MAD_IFC: u16 = 0x50d;
 pub(crate) const INIT2INIT_QP: u16 = 0x50e;
+pub(crate) const CREATE_PSV: u16 = 0x600;
+pub(crate) const DESTROY_PSV: u16 = 0x601;
 pub(crate) const CREATE_XRC_SRQ: u16 = 0x705;
 pub(crate) const DESTROY_XRC_SRQ: u16 = 0x706;
 pub(crate) const QUERY_XRC_SRQ: u16 = 0x707;
@@ -61,6 +64,10 @@ pub(crate) const CREATE_RMP: u16 = 0x90c;
 pub(crate) const MODIFY_RMP: u16 = 0x90d;
 pub(crate) const DESTROY_RMP: u16 = 0x90e;
 pub(crate) const QUERY_RMP: u16 = 0x90f;
+pub(crate) const CREATE_UCTX: u16 = 0xa04;
+pub(crate) const DESTROY_UCTX: u16 = 0xa06;
+pub(crate) const CREATE_UMEM: u16 = 0xa08;
+pub(crate) const DESTROY_UMEM: u16 = 0xa0a;
 pub(crate) const QUERY_VUID: u16 = 0xb22;
 
 macro_rules! names {
@@ -106,8 +113,11 @@ names! {
     QP_2ERR
     QP_2RST
     QUERY_QP
+    SQD_RTS_QP
     MAD_IFC
     INIT2INIT_QP
+    CREATE_PSV
+    DESTROY_PSV
     CREATE_XRC_SRQ
     DESTROY_XRC_SRQ
     QUERY_XRC_SRQ
@@ -136,6 +146,10 @@ names! {
     MODIFY_RMP
     DESTROY_RMP
     QUERY_RMP
+    CREATE_UCTX
+    DESTROY_UCTX
+    CREATE_UMEM
+    DESTROY_UMEM
 }
 
 /// Status of a command that was delivered (PRM "Command Return Status", `MLX5_CMD_STAT_*`).

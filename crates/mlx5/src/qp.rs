@@ -6,9 +6,9 @@
 
 use crate::bits::{Field, be32};
 use crate::buffer::{Buffer, DoorbellRecord};
-use crate::bus::Bus;
 use crate::opcode::Status;
 use crate::request::RequestId;
+use crate::user_memory::{Place, Places};
 use crate::wqe::{self, BLOCK, Control};
 use hca::transport::SharedReceive;
 use hca::{QpType, RecvWr};
@@ -33,7 +33,13 @@ const PAGE_OFFSET: Field = Field::new(0x494, 6).at(CONTEXT_BIT);
 pub(crate) const SEND_CQ: Field = Field::new(0x3e8, 24).at(CONTEXT_BIT);
 pub(crate) const RECEIVE_CQ: Field = Field::new(0x4e8, 24).at(CONTEXT_BIT);
 pub(crate) const XRC_DOMAIN: Field = Field::new(0x4c8, 24).at(CONTEXT_BIT);
-const RECORD: Field = Field::new(0x500, 64).at(CONTEXT_BIT);
+/// User memory in their place.
+pub(crate) const WORK: Place = Place::behind_context(0x800);
+pub(crate) const RECORD: Place = Place::new(
+    Field::new(0x683, 1).at(CONTEXT_BIT),
+    Field::new(0x720, 32).at(CONTEXT_BIT),
+    Field::new(0x500, 64).at(CONTEXT_BIT),
+);
 const RQ_TYPE: Field = Field::new(0x565, 3).at(CONTEXT_BIT);
 pub(crate) const SRQ: Field = Field::new(0x568, 24).at(CONTEXT_BIT);
 
@@ -49,6 +55,14 @@ const RQ_OWN: u64 = 0;
 const RQ_SHARED: u64 = 1;
 const RQ_NONE: u64 = 3;
 
+/// Whether its receives come from a shared queue, which it names then.
+pub(crate) fn receives_are_shared(input: &[u8]) -> bool {
+    RQ_TYPE.get(input) == RQ_SHARED
+}
+
+/// The set of counters that it counts into.
+pub(crate) const COUNTER_SET: Field = Field::new(0x60, 8).at(CONTEXT_BIT);
+
 /// What a queue pair is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
@@ -63,7 +77,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    fn of(input: &[u8]) -> Result<Purpose, Status> {
+    pub(crate) fn of(input: &[u8]) -> Result<Purpose, Status> {
         Ok(match SERVICE.get(input) {
             SERVICE_RC => Purpose::Transport(QpType::Rc),
             SERVICE_UC => Purpose::Transport(QpType::Uc),
@@ -128,7 +142,7 @@ pub(crate) struct BadQueue;
 
 impl Queues {
     /// As `create_qp_in` describes them.
-    pub(crate) fn new(bus: &dyn Bus, input: &[u8]) -> Result<Queues, Status> {
+    pub(crate) fn new(places: &Places<'_>, input: &[u8]) -> Result<Queues, Status> {
         let purpose = Purpose::of(input)?;
         let receives = match RQ_TYPE.get(input) {
             RQ_OWN if purpose != Purpose::MemoryKeys => Receives::Own,
@@ -143,8 +157,8 @@ impl Queues {
         let queues = Queues {
             purpose,
             receives,
-            buffer: Buffer::new(bus.memory(), pages, shift, offset),
-            record: DoorbellRecord::new(bus.memory(), RECORD.get(input)),
+            buffer: places.buffer(input, &WORK, (pages, shift, offset))?,
+            record: places.record(input, &RECORD)?,
             log_rq_size: LOG_RQ_SIZE.get32(input),
             log_rq_stride: LOG_RQ_STRIDE.get32(input) + 4,
             log_sq_size,
@@ -227,6 +241,16 @@ impl Queues {
             self.buffer.read(self.send_queue() + index * BLOCK as u64, block)?;
         }
         Ok(bytes)
+    }
+
+    /// Counter of the next send's first basic block.
+    pub(crate) fn sent(&self) -> u16 {
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends are read again from this counter on.
+    pub(crate) fn rewind(&self, counter: u16) {
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = counter;
     }
 
     /// RESET: counters begin anew.

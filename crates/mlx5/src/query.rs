@@ -96,14 +96,20 @@ pub(crate) fn qp(shared: &Shared, qpn: u32) -> Answer {
     const SEND_PSN: Field = Field::new(0x3c8, 24);
     const RECEIVE_PSN: Field = Field::new(0x4a8, 24);
     const QKEY: Field = Field::new(0x540, 32);
+    /// Basic blocks of sends that were begun.
+    const SENDS_BEGUN: Field = Field::new(0x5a0, 16);
+    const DRAINING: u64 = 7;
     let pair = shared.objects.qps.get(qpn)?;
     let attr = pair.back.query();
+    pair.rewind();
     let state = match pair.queues.purpose {
         Purpose::MemoryKeys => *pair.state.lock().unwrap_or_else(PoisonError::into_inner),
         _ => attr.qp_state,
     };
     let mut context = pair.queues.context();
-    qp::STATE.set(&mut context, state_number(state));
+    let state = if attr.sq_draining { DRAINING } else { state_number(state) };
+    qp::STATE.set(&mut context, state);
+    SENDS_BEGUN.set(&mut context, pair.queues.sent().into());
     SEND_PSN.set(&mut context, attr.sq_psn.into());
     RECEIVE_PSN.set(&mut context, attr.rq_psn.into());
     QKEY.set(&mut context, attr.qkey.into());

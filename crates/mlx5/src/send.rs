@@ -3,10 +3,11 @@
 use crate::function::Shared;
 use crate::modify::on_network;
 use crate::objects::QpPair;
+use crate::psv;
 use crate::qp::{BadQueue, Entry, Purpose};
 use crate::report::Act;
 use crate::request::RequestId;
-use crate::umr;
+use crate::umr::{self, Work};
 use crate::wqe::{self, Control, Malformed};
 use hca::{
     AttrMask, Completion, CompletionSink, Datagram, Error, Payload, QpAttr, QpState, SendOp,
@@ -63,9 +64,9 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
         let now = *state();
         let done = match now {
             QpState::Rts if entry.id.opcode == wqe::NOP => Ok(()),
-            QpState::Rts => umr::parse(&entry.bytes)
+            QpState::Rts => Work::parse(entry.id.opcode, &entry.bytes)
                 .map_err(|_| WcStatus::LocQpOpErr)
-                .and_then(|request| request.try_perform(shared, None)),
+                .and_then(|work| work.perform(shared, None)),
             _ => Err(WcStatus::WrFlushErr),
         };
         match done {
@@ -94,10 +95,10 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
         xrc_srqn: 0,
     };
     match control.opcode {
-        umr::OPCODE => {
-            let request = umr::parse(&entry.bytes);
-            let request = request.map_err(|_| Error::Invalid("a change of a key is cut off"))?;
-            return Ok(own(pair.waiting.add(request)));
+        opcode @ (umr::OPCODE | psv::SET) => {
+            let work = Work::parse(opcode, &entry.bytes);
+            let work = work.map_err(|_| Error::Invalid("a change of a key is malformed"))?;
+            return Ok(own(pair.waiting.add(work)));
         }
         wqe::NOP => return Ok(own(umr::NOTHING)),
         _ => {}

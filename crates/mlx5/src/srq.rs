@@ -6,10 +6,10 @@
 
 use crate::bits::{Field, be16};
 use crate::buffer::{Buffer, DoorbellRecord};
-use crate::bus::Bus;
 use crate::eq::{Eqs, event};
 use crate::opcode::Status;
 use crate::request::RequestId;
+use crate::user_memory::{Place, Places};
 use crate::wqe;
 use hca::RecvWr;
 use hca::transport::SharedReceive;
@@ -31,7 +31,13 @@ const XRC_PAGE_OFFSET: Field = Field::new(0x40, 6).at(XRC_BIT);
 pub(crate) const XRC_CQ: Field = Field::new(0x48, 24).at(XRC_BIT);
 const XRC_LOG_PAGE_SIZE: Field = Field::new(0x82, 6).at(XRC_BIT);
 pub(crate) const XRC_PD: Field = Field::new(0xc8, 24).at(XRC_BIT);
-const XRC_RECORD: Field = Field::new(0x140, 64).at(XRC_BIT);
+/// User memory in the place of pages and of the doorbell record's address.
+pub(crate) const XRC_ENTRIES: Place = Place::behind_context(0x280);
+pub(crate) const XRC_RECORD: Place = Place::new(
+    Field::new(0x47, 1).at(XRC_BIT),
+    Field::new(0x60, 32).at(XRC_BIT),
+    Field::new(0x140, 64).at(XRC_BIT),
+);
 /// Of the answer of a query: requests below which an event is raised.
 pub(crate) const XRC_LIMIT: Field = Field::new(0xe0, 16);
 
@@ -42,7 +48,8 @@ pub(crate) const POOL_CONTEXT: std::ops::Range<usize> = 0x20..0x110;
 const POOL_PAGE_OFFSET: Field = Field::new(0x2b, 5).at(POOL_BIT);
 pub(crate) const POOL_LIMIT: Field = Field::new(0x30, 16).at(POOL_BIT);
 pub(crate) const POOL_PD: Field = Field::new(0x48, 24).at(POOL_BIT);
-const POOL_RECORD: Field = Field::new(0x80, 64).at(POOL_BIT);
+pub(crate) const POOL_ENTRIES: Place = Place::of_work_queue(POOL_BIT);
+pub(crate) const POOL_RECORD: Place = Place::of_work_queue_record(POOL_BIT);
 const POOL_LOG_STRIDE: Field = Field::new(0x10c, 4).at(POOL_BIT);
 const POOL_LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(POOL_BIT);
 const POOL_LOG_SIZE: Field = Field::new(0x11b, 5).at(POOL_BIT);
@@ -78,44 +85,57 @@ struct Layout {
     log_stride: u32,
     page_shift: u32,
     offset: u64,
-    record: u64,
+    entries: Place,
+    record: Place,
     context: std::ops::Range<usize>,
 }
 
 impl Srq {
     /// As `create_xrc_srq_in` describes it.
-    pub(crate) fn of_xrc(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8]) -> Result<Srq, Status> {
+    pub(crate) fn of_xrc(places: &Places<'_>, eqs: &Arc<Eqs>, input: &[u8]) -> Result<Srq, Status> {
         let layout = Layout {
             log_size: XRC_LOG_SIZE.get32(input),
             log_stride: XRC_LOG_STRIDE.get32(input) + 4,
             page_shift: XRC_LOG_PAGE_SIZE.get32(input) + 12,
             offset: XRC_PAGE_OFFSET.get(input),
-            record: XRC_RECORD.get(input),
+            entries: XRC_ENTRIES,
+            record: XRC_RECORD,
             context: XRC_CONTEXT,
         };
-        Srq::new(bus, eqs, input, layout)
+        Srq::new(places, eqs, input, layout)
     }
 
     /// As `create_rmp_in` describes it.
-    pub(crate) fn of_pool(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8]) -> Result<Srq, Status> {
+    pub(crate) fn of_pool(
+        places: &Places<'_>,
+        eqs: &Arc<Eqs>,
+        input: &[u8],
+    ) -> Result<Srq, Status> {
         let layout = Layout {
             log_size: POOL_LOG_SIZE.get32(input),
             log_stride: POOL_LOG_STRIDE.get32(input),
             page_shift: POOL_LOG_PAGE_SIZE.get32(input) + 12,
             offset: POOL_PAGE_OFFSET.get(input),
-            record: POOL_RECORD.get(input),
+            entries: POOL_ENTRIES,
+            record: POOL_RECORD,
             context: POOL_CONTEXT,
         };
-        Srq::new(bus, eqs, input, layout)
+        Srq::new(places, eqs, input, layout)
     }
 
-    fn new(bus: &dyn Bus, eqs: &Arc<Eqs>, input: &[u8], layout: Layout) -> Result<Srq, Status> {
+    fn new(
+        places: &Places<'_>,
+        eqs: &Arc<Eqs>,
+        input: &[u8],
+        layout: Layout,
+    ) -> Result<Srq, Status> {
         let Layout { log_size, log_stride, .. } = layout;
         if log_size > MAX_LOG_SIZE || !(5..=MAX_LOG_STRIDE).contains(&log_stride) {
             return Err(Status::Limits);
         }
         let pages = input.get(CREATE_LEN..).unwrap_or_default();
-        let buffer = Buffer::new(bus.memory(), pages, layout.page_shift, layout.offset);
+        let pages = (pages, layout.page_shift, layout.offset);
+        let buffer = places.buffer(input, &layout.entries, pages)?;
         if !buffer.holds(1 << (log_size + log_stride)) {
             return Err(Status::BadParameter);
         }
@@ -123,7 +143,7 @@ impl Srq {
             number: AtomicU32::new(0),
             eqs: eqs.clone(),
             buffer,
-            record: DoorbellRecord::new(bus.memory(), layout.record),
+            record: places.record(input, &layout.record)?,
             log_size,
             log_stride,
             context: input.get(layout.context).unwrap_or_default().to_vec(),

@@ -2,12 +2,14 @@
 //! local invalidation and binding of memory windows are all of them.
 //!
 //! Behind the control segment come 48 bytes that say what changes, the new context of 64, and the new part of the list, in the
-//! request itself or in memory.
+//! request itself or in memory; behind a list in the request may stand a description of block signatures.
 
 use crate::bits::{be16, be32, be64};
+use crate::bsf;
 use crate::function::Shared;
 use crate::mkey::{CONTEXT_LEN, Change};
 use crate::opcode::Status;
+use crate::psv;
 use crate::report::Act;
 use crate::wqe::Control;
 use hca::key::PdId;
@@ -40,12 +42,20 @@ pub(crate) struct Request {
     list: Option<(u32, u64, u32)>,
 }
 
-/// A segment is cut off.
+/// Why an entry is no such request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the request is too short")]
-pub(crate) struct Short;
+pub(crate) enum Malformed {
+    /// A segment is cut off.
+    #[error("the request is too short")]
+    Short,
+    /// The description of block signatures.
+    #[error("{0}")]
+    Signatures(#[from] bsf::Unknown),
+}
 
-pub(crate) fn parse(entry: &[u8]) -> Result<Request, Short> {
+use Malformed::Short;
+
+pub(crate) fn parse(entry: &[u8]) -> Result<Request, Malformed> {
     let control = Control::parse(entry);
     let umr = entry.get(16..16 + CONTROL_LEN).ok_or(Short)?;
     let context = entry.get(16 + CONTROL_LEN..HEAD_LEN).ok_or(Short)?;
@@ -68,12 +78,22 @@ pub(crate) fn parse(entry: &[u8]) -> Result<Request, Short> {
         let len = be32(segment, 0).min((octowords * OCTOWORD) as u32);
         (Some((offset, Vec::new())), Some((be32(segment, 4), be64(segment, 8), len)))
     };
+    let format = match flags & (OFFSET | INLINE) {
+        INLINE if be16(umr, 6) != 0 => {
+            // It stands behind the list.
+            let at = octowords as usize * OCTOWORD as usize;
+            let units = usize::from(be16(umr, 6));
+            let bytes = rest.get(at..at + units * OCTOWORD as usize).ok_or(Short)?;
+            Some(bsf::parse(bytes.try_into().map_err(|_| bsf::Unknown)?)?)
+        }
+        _ => None,
+    };
     let free = match flags & (CHECK_FREE | CHECK_NOT_FREE) {
         CHECK_FREE => Some(false),
         CHECK_NOT_FREE => Some(true),
         _ => None,
     };
-    let change = Change { mask: be64(umr, 8), context, list: written, free };
+    let change = Change { mask: be64(umr, 8), context, list: written, format, free };
     Ok(Request { mkey: control.immediate(), change, list })
 }
 
@@ -91,16 +111,45 @@ impl Request {
                 .ok_or(Status::BadParameter)?;
             *bytes = list;
         }
-        object.change(shared, &self.change)
+        object.change(shared, pd, &self.change)
     }
 
     /// As [`perform`](Request::perform); a refusal is told of.
-    pub(crate) fn try_perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
+    fn try_perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
         let mkey = self.mkey;
         self.perform(shared, pd).map_err(|status| {
             shared.reports.tell(Act::KeyChange(status), format_args!("key {mkey:#x}"));
             WcStatus::MwBindErr
         })
+    }
+}
+
+/// What a queue pair does in its turn besides sending.
+pub(crate) enum Work {
+    /// Changes a key.
+    Key(Box<Request>),
+    /// Sets the PSV with this number.
+    Psv(u32),
+}
+
+impl Work {
+    /// What an entry of such an opcode asks for.
+    pub(crate) fn parse(opcode: u8, entry: &[u8]) -> Result<Work, Malformed> {
+        match opcode {
+            psv::SET => Ok(Work::Psv(psv::named(entry).ok_or(Short)?)),
+            _ => Ok(Work::Key(Box::new(parse(entry)?))),
+        }
+    }
+
+    /// Does it on behalf of a queue pair in domain `pd`; `None` for one that is in no domain. A refusal is told of.
+    pub(crate) fn perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
+        match self {
+            Work::Key(request) => request.try_perform(shared, pd),
+            Work::Psv(number) => psv::check(shared, number, pd).map_err(|status| {
+                shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
+                WcStatus::MwBindErr
+            }),
+        }
     }
 }
 
@@ -111,7 +160,7 @@ pub(crate) const NOTHING: u64 = 0;
 pub(crate) struct Waiting {
     shared: Weak<Shared>,
     /// By token.
-    requests: Mutex<(u64, HashMap<u64, Request>)>,
+    requests: Mutex<(u64, HashMap<u64, Work>)>,
     /// Known once the queue pair is made.
     pd: PdId,
 }
@@ -122,12 +171,17 @@ impl Waiting {
     }
 
     /// Files a request; gives its token.
-    pub(crate) fn add(&self, request: Request) -> u64 {
+    pub(crate) fn add(&self, request: Work) -> u64 {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.0 += 1;
         let token = requests.0;
         requests.1.insert(token, request);
         token
+    }
+
+    /// Forgets one that was taken back.
+    pub(crate) fn forget(&self, token: u64) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token);
     }
 
     /// Forgets all of them (RESET, or the error state: they are flushed).
@@ -145,6 +199,6 @@ impl CustomWork for Waiting {
         let request = requests.1.remove(&token).ok_or(WcStatus::LocQpOpErr)?;
         drop(requests);
         let shared = self.shared.upgrade().ok_or(WcStatus::LocQpOpErr)?;
-        request.try_perform(&shared, Some(self.pd))
+        request.perform(&shared, Some(self.pd))
     }
 }

@@ -5,8 +5,9 @@ use crate::command::done;
 use crate::counter_set;
 use crate::function::Shared;
 use crate::modify::{self, states};
-use crate::opcode::{Answer, QP_2ERR, QP_2RST, Status};
+use crate::opcode::{Answer, QP_2ERR, QP_2RST, SQD_RTS_QP, Status};
 use crate::qp::Purpose;
+use crate::send;
 use crate::srq;
 use hca::{AttrMask, QpAttr, QpState};
 use std::sync::PoisonError;
@@ -46,6 +47,12 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),
         _ => modify::attributes(shared, opcode, pair.queues.purpose.service(), now, input),
     };
+    if modify::stops_at_bad_signatures(opcode, input) {
+        pair.back.stop_at_bad_signatures();
+    }
+    if now.qp_state == QpState::Sqd {
+        pair.rewind();
+    }
     pair.back.modify(&attr, mask)?;
     match to {
         QpState::Reset => {
@@ -61,6 +68,9 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
             let fields = modify::remembered(opcode, pair.queues.purpose.service(), input);
             pair.queues.remember(&fields, input);
         }
+    }
+    if opcode == SQD_RTS_QP {
+        send::doorbell(shared, qpn);
     }
     done()
 }

@@ -13,6 +13,7 @@ mod registers;
 mod send;
 mod steering;
 mod tir;
+mod users;
 mod vport;
 
 use crate::bits::Field;
@@ -30,6 +31,7 @@ use steering::Steering;
 use tir::Tir;
 
 pub(crate) use registers::register;
+pub(crate) use users::{Role, named, role};
 use vport::Vport;
 
 /// Numbers of queues: those of the HCA's queue pairs, which doorbells name as well, are above.

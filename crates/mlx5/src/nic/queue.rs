@@ -6,6 +6,7 @@ use crate::buffer::{Buffer, DoorbellRecord};
 use crate::cq::Cq;
 use crate::function::Shared;
 use crate::opcode::Status;
+use crate::user_memory::{Place, Places};
 use hca::key::PdId;
 use hca::{Access, Device};
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use std::sync::Arc;
 pub(super) const CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xf8;
 const CONTEXT_BIT: usize = 0x100;
 pub(super) const STATE: Field = Field::new(0x8, 4).at(CONTEXT_BIT);
-const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
+pub(super) const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
 const WQ_BIT: usize = CONTEXT_BIT + 0x180;
 const WQ_TYPE: Field = Field::new(0x0, 4).at(WQ_BIT);
 const PAGE_OFFSET: Field = Field::new(0x2b, 5).at(WQ_BIT);
-const PD: Field = Field::new(0x48, 24).at(WQ_BIT);
-const RECORD: Field = Field::new(0x80, 64).at(WQ_BIT);
+pub(super) const PD: Field = Field::new(0x48, 24).at(WQ_BIT);
+/// User memory in the place of pages and of the doorbell record's address.
+pub(super) const ENTRIES: Place = Place::of_work_queue(WQ_BIT);
+pub(super) const RECORD: Place = Place::of_work_queue_record(WQ_BIT);
 const LOG_STRIDE: Field = Field::new(0x10c, 4).at(WQ_BIT);
 const LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(WQ_BIT);
 const LOG_SIZE: Field = Field::new(0x11b, 5).at(WQ_BIT);
@@ -97,16 +100,17 @@ impl Ring {
             // A queue that nothing is posted to may name none.
             Err(_) => shared.no_pd,
         };
-        let memory = shared.bus.memory();
         let pages = input.get(PAGES..).unwrap_or_default();
         let shift = LOG_PAGE_SIZE.get32(input) + 12;
-        let buffer = Buffer::new(memory.clone(), pages, shift, PAGE_OFFSET.get(input));
+        let places = Places::new(shared);
+        let pages = (pages, shift, PAGE_OFFSET.get(input));
+        let buffer = places.buffer(input, &ENTRIES, pages)?;
         if !buffer.holds(1 << (log_size + log_stride)) {
             return Err(Status::BadParameter);
         }
         Ok(Ring {
             buffer,
-            record: DoorbellRecord::new(memory, RECORD.get(input)),
+            record: places.record(input, &RECORD)?,
             log_size,
             log_stride,
             pd,

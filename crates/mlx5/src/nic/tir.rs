@@ -9,9 +9,9 @@ use wire::frame::Frame;
 /// `tirc` in the commands that carry one.
 const CONTEXT_BIT: usize = 0x100;
 const KIND: Field = Field::new(0x20, 4).at(CONTEXT_BIT);
-const QUEUE: Field = Field::new(0xe8, 24).at(CONTEXT_BIT);
+pub(super) const QUEUE: Field = Field::new(0xe8, 24).at(CONTEXT_BIT);
 const SYMMETRIC: Field = Field::new(0x100, 1).at(CONTEXT_BIT);
-const TABLE: Field = Field::new(0x108, 24).at(CONTEXT_BIT);
+pub(super) const TABLE: Field = Field::new(0x108, 24).at(CONTEXT_BIT);
 const HASH: Field = Field::new(0x120, 4).at(CONTEXT_BIT);
 const KEY: std::ops::Range<usize> = 0x48..0x48 + HASH_KEY_LEN;
 const HASHED_V6: Field = Field::new(0x280, 1).at(CONTEXT_BIT);

@@ -3,7 +3,7 @@
 
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
-    ALLOC_PD, CREATE_MKEY, context, create_key, crossing, data, free, free_key, inline, mask,
+    ALLOC_PD, CREATE_MKEY, context, create_key, crossing, data, free, free_key, inline, mask, qp,
     remote, umr,
 };
 use crate::support::{Driver, field, word};
@@ -58,12 +58,16 @@ fn the_adapter_says_by_which_name_its_function_is_found() {
 fn what_such_a_key_reaches_is_reached_by_the_function() {
     let Pair { mut driver, mut cq, pd, key, mut one, .. } = pair("direct");
     let own = driver.create(ALLOC_PD, vec![0; 16]);
+    // A driver changes keys of its own domain by a queue pair there.
+    let mut own_qp = qp(&mut driver, 0, own, &cq);
+    let lid = driver.lid;
+    own_qp.connect(&mut driver, lid, own_qp.number);
     let physical = driver.create(CREATE_MKEY, physical(own)) << 8;
     let (low, high) = (driver.page(), driver.page());
     let even = free_key(&mut driver, 3, own);
     let list = [data(physical, high, 0), data(physical, low, 0)].concat();
     let filled = context(3, own, 0, 0x4_0000, 0x2000);
-    one.post(&driver, UMR, even, &[&umr(CHECK_NOT_FREE, ALL, &filled, &list)]);
+    own_qp.post(&driver, UMR, even, &[&umr(CHECK_NOT_FREE, ALL, &filled, &list)]);
     cq.expect(&driver, REQUEST);
     let crossed = create_key(&crossing(pd, even, 0x4_2000), &[]);
     let crossed = driver.create(CREATE_MKEY, crossed) << 8;
@@ -81,7 +85,7 @@ fn what_such_a_key_reaches_is_reached_by_the_function() {
     assert_eq!((machine.side_route.read_bytes(), machine.route.written_bytes()), (8, 8));
     // The driver is unbound: it takes the parts away, then its own key; the program's key stays.
     let none = [data(0, 0, 0), data(0, 0, 0)].concat();
-    one.post(&driver, UMR, even, &[&umr(2 << 5, 0, &free(filled), &none)]);
+    own_qp.post(&driver, UMR, even, &[&umr(2 << 5, 0, &free(filled), &none)]);
     cq.expect(&driver, REQUEST);
     let mut destroy = vec![0; 16];
     field(&mut destroy, 0x48, 24, u64::from(physical >> 8));

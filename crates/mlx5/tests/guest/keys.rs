@@ -3,7 +3,7 @@
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
     ALLOC_PD, CREATE_MKEY, circle, context, create_key, crossing, data, free, free_key, inline,
-    mask, remote, umr,
+    key_over, mask, remote, umr, umr_signing,
 };
 
 const UMR: u8 = 0x25;
@@ -168,4 +168,137 @@ fn keys_in_a_circle_end_a_request_and_nothing_else() {
     assert_eq!(two.state(&mut driver), 3);
     two.post(&driver, 0x3e, 0, &[]);
     cq.expect(&driver, REQUEST_ERROR);
+}
+
+/// A request's body that repeats runs (distance, bytes, key, address) so often.
+fn repeated(turns: u32, runs: &[(u16, u16, u32, u64)]) -> Vec<u8> {
+    let turn = runs.iter().map(|run| u32::from(run.1)).sum::<u32>();
+    let mut list = [turn, 0x400, turns, runs.len() as u32].map(u32::to_be_bytes).concat();
+    for (distance, bytes, key, addr) in runs {
+        list.extend([distance.to_be_bytes(), bytes.to_be_bytes()].concat());
+        list.extend(key.to_be_bytes());
+        list.extend(addr.to_be_bytes());
+    }
+    list.resize(list.len().next_multiple_of(64), 0);
+    list
+}
+
+#[test]
+fn runs_are_repeated_within_their_key_and_no_further() {
+    let Pair { mut driver, mut cq, pd, mut one, .. } = pair("strides");
+    let page = driver.page();
+    let below = key_over(&mut driver, pd, 0x10_0000, 0x1000, &[page]);
+    let strided = free_key(&mut driver, 2, pd);
+    let shown = |len| context(2, pd, 0, 0, len);
+    let runs = [(10, 8, below, 0x10_0000), (10, 8, below, 0x10_0040)];
+    one.post(&driver, UMR, strided, &[&umr(0, ALL, &shown(48), &repeated(3, &runs))]);
+    cq.expect(&driver, REQUEST);
+    let bytes: Vec<u8> = (0..48).collect();
+    one.post(&driver, WRITE, 0, &[&remote(0, strided), &inline(&bytes)]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.peek(page + 10, 8), &bytes[16..24]);
+    assert_eq!(driver.peek(page + 0x40 + 20, 8), &bytes[40..48]);
+    // Runs that go on beyond what lies below, and around the end of all addresses.
+    for runs in [[(0x800, 8, below, 0x10_0000)], [(0xffff, 8, below, u64::MAX - 16)]] {
+        let Pair { mut driver, mut cq, pd, mut one, .. } = pair("beyond");
+        let page = driver.page();
+        let below = key_over(&mut driver, pd, 0x10_0000, 0x1000, &[page]);
+        let strided = free_key(&mut driver, 2, pd);
+        let runs = runs.map(|run| (run.0, run.1, below, run.3));
+        one.post(&driver, UMR, strided, &[&umr(0, ALL, &shown(24), &repeated(3, &runs))]);
+        cq.expect(&driver, REQUEST);
+        one.post(&driver, WRITE, 0, &[&remote(16, strided), &inline(b"beyond")]);
+        assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], REMOTE_ACCESS);
+    }
+}
+
+#[test]
+fn contradictions_in_a_request_end_its_queue_pair_and_change_nothing() {
+    let wrong: [fn(&mut Vec<u8>); 3] = [
+        // The bytes of a turn do not add up; more runs than the key has room for; none there.
+        |body| body[48 + 64 + 3] = 7,
+        |body| body[48 + 64 + 14..][..2].copy_from_slice(&900u16.to_be_bytes()),
+        |body| body.truncate(48 + 64 + 16),
+    ];
+    for change in wrong {
+        let Pair { mut driver, mut cq, pd, key, mut one, .. } = pair("contradiction");
+        let page = driver.page();
+        let strided = free_key(&mut driver, 2, pd);
+        let runs = [(10, 8, key, page)];
+        let mut body = umr(0, ALL, &context(2, pd, 0, 0, 8), &repeated(1, &runs));
+        change(&mut body);
+        one.post(&driver, UMR, strided, &[&body]);
+        assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], MW_BIND);
+    }
+}
+
+#[test]
+fn a_queue_pair_changes_keys_of_its_own_domain_only() {
+    let Pair { mut driver, mut cq, key, mut one, .. } = pair("domain");
+    let other = driver.create(ALLOC_PD, vec![0; 16]);
+    let foreign = free_key(&mut driver, 2, other);
+    let list = [data(key, 0x20_0000, 64), vec![0; 48]].concat();
+    one.post(&driver, UMR, foreign, &[&umr(0, ALL, &context(2, other, 0, 0, 64), &list)]);
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], MW_BIND);
+}
+
+/// CRC32 behind blocks of 512 bytes in memory, which is checked and does not pass on the wire.
+fn crc_in_memory(psv: u8) -> [u8; 64] {
+    let mut format = [0; 64];
+    format[..4].copy_from_slice(&[2 << 6, 0xf0, 0, 1]);
+    format[12..16].copy_from_slice(&[0x22, 0, 0, psv]);
+    format
+}
+
+#[test]
+fn a_bad_signature_is_told_once_before_the_completion() {
+    const CREATE_PSV: u16 = 0x600;
+    const SET_PSV: u8 = 0x20;
+    const SIGNATURE_ERROR: u8 = 12;
+    const FAILED_CHECKS: u64 = 1 << 9;
+    const SIGNED: u64 = 1 << 12;
+    let Pair { mut driver, mut cq, pd, key, mut one, mut two, .. } = pair("signature");
+    let mut input = vec![0; 16];
+    input[8] = 1 << 4;
+    input[9..12].copy_from_slice(&pd.to_be_bytes()[1..]);
+    let psv = driver.command(CREATE_PSV, input, 0x20)[0x13];
+    let mut made = free(context(2, pd, 0, 0, 0));
+    made[12] |= 1 << 6;
+    made[0x23] = 4;
+    let signed = driver.create(CREATE_MKEY, create_key(&made, &[])) << 8;
+    let (page, to) = (driver.page(), driver.page());
+    let mut shown = context(2, pd, 0, 0, 516);
+    shown[12] |= 1 << 6;
+    let list = [data(key, page, 516), vec![0; 48]].concat();
+    let mask = ALL | SIGNED | FAILED_CHECKS;
+    one.post(&driver, UMR, signed, &[&umr_signing(mask, &shown, &list, &crc_in_memory(psv))]);
+    cq.expect(&driver, REQUEST);
+    one.post(&driver, SET_PSV, 0, &[&[0, 0, 0, psv, 0, 0, 0, 0], &[0; 8]]);
+    cq.expect(&driver, REQUEST);
+    driver.poke(page, &[7; 512]);
+    let mut send = |cq: &mut crate::support::verbs::Cq, told: usize| {
+        two.post_receive(&driver, key, to, 512);
+        one.post(&driver, SEND, 0, &[&data(signed, 0, 512)]);
+        let mut seen: Vec<Vec<u8>> = Vec::new();
+        while seen.len() < 2 + told {
+            seen.push(driver.poll("completions", || cq.poll(&driver)));
+        }
+        let opcodes: Vec<u8> = seen.iter().map(|entry| entry[63] >> 4).collect();
+        let found = seen.into_iter().filter(|entry| entry[63] >> 4 == SIGNATURE_ERROR);
+        let found: Vec<Vec<u8>> = found.collect();
+        assert_eq!(found.len(), told, "{opcodes:?}");
+        let at = |opcode| opcodes.iter().position(|seen| *seen == opcode);
+        assert!(told == 0 || at(SIGNATURE_ERROR) < at(REQUEST), "{opcodes:?}");
+        found.into_iter().next()
+    };
+    let found = send(&mut cq, 1).unwrap();
+    assert_eq!(found[0x20..0x28], [&[0x20, 0, 0, 1][..], &signed.to_be_bytes()].concat());
+    let block = hca::guard(hca::GuardKind::Crc32, true, &[7; 512]) as u32;
+    assert_eq!(found[0x10..0x18], [[0; 4], block.to_be_bytes()].concat());
+    // Nobody has taken note of it yet.
+    send(&mut cq, 0);
+    assert_eq!(driver.peek(to, 512), [7; 512]);
+    // With the right field there is nothing to tell, and the key is as before.
+    driver.poke(page + 512, &block.to_le_bytes());
+    send(&mut cq, 0);
 }

@@ -7,3 +7,4 @@ mod hostile;
 mod keys;
 mod page_faults;
 mod support;
+mod users;

@@ -7,6 +7,7 @@ pub const CREATE_CQ: u16 = 0x400;
 pub const CREATE_QP: u16 = 0x500;
 pub const CREATE_MKEY: u16 = 0x200;
 pub const ALLOC_PD: u16 = 0x800;
+pub const CREATE_UMEM: u16 = 0xa08;
 
 const LOG_CQ: u32 = 6;
 /// Entries of a receive queue and basic blocks of a send queue, as logarithms.
@@ -150,20 +151,53 @@ pub struct Qp {
     received: u16,
 }
 
+/// A program's pages, of 4 KiB.
+pub fn user_memory(uid: u16, pages: &[u64]) -> Vec<u8> {
+    let mut input = vec![0; 0x30 + pages.len() * 8];
+    field(&mut input, 0x10, 16, uid.into());
+    field(&mut input, 0x140, 64, pages.len() as u64);
+    for (index, page) in pages.iter().enumerate() {
+        field(&mut input, 0x180 + index * 64, 64, page | 3);
+    }
+    input
+}
+
+/// A reliable connection of a program, whose queues are in its memory.
+pub fn user_qp(driver: &mut Driver, uid: u16, pd: u32, cq: &Cq) -> Qp {
+    let (page, record) = (driver.page(), driver.page());
+    let second = driver.page();
+    let memory = driver.create(CREATE_UMEM, user_memory(uid, &[record, page, second]));
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x10, 16, uid.into());
+    queues(&mut input, 0, pd, cq);
+    field(&mut input, 0x800, 64, 0x1000);
+    field(&mut input, 0x840, 32, memory.into());
+    field(&mut input, 0x860, 1, 1);
+    field(&mut input, 0xc0 + 0x683, 1, 1);
+    field(&mut input, 0xc0 + 0x720, 32, memory.into());
+    let number = driver.create(CREATE_QP, input);
+    Qp { number, page, record, sent: 0, received: 0 }
+}
+
+/// What of a queue pair is not where its queues are.
+fn queues(input: &mut [u8], service: u64, pd: u32, cq: &Cq) {
+    let qpc = 0xc0;
+    field(input, qpc + 0x8, 8, service);
+    field(input, qpc + 0x28, 24, pd.into());
+    field(input, qpc + 0x49, 4, LOG_QUEUE.into());
+    field(input, qpc + 0x4d, 3, 2);
+    field(input, qpc + 0x51, 4, LOG_QUEUE.into());
+    field(input, qpc + 0x3e8, 24, cq.number.into());
+    field(input, qpc + 0x4e8, 24, cq.number.into());
+}
+
 /// Of `service` (0 RC, 2 UD).
 pub fn qp(driver: &mut Driver, service: u64, pd: u32, cq: &Cq) -> Qp {
     let (page, record) = (driver.page(), driver.page());
     let second = driver.page();
     let mut input = vec![0; 0x110 + 16];
-    let qpc = 0xc0;
-    field(&mut input, qpc + 0x8, 8, service);
-    field(&mut input, qpc + 0x28, 24, pd.into());
-    field(&mut input, qpc + 0x49, 4, LOG_QUEUE.into());
-    field(&mut input, qpc + 0x4d, 3, 2);
-    field(&mut input, qpc + 0x51, 4, LOG_QUEUE.into());
-    field(&mut input, qpc + 0x3e8, 24, cq.number.into());
-    field(&mut input, qpc + 0x4e8, 24, cq.number.into());
-    field(&mut input, qpc + 0x500, 64, record);
+    queues(&mut input, service, pd, cq);
+    field(&mut input, 0xc0 + 0x500, 64, record);
     field(&mut input, 0x880, 64, page);
     field(&mut input, 0x8c0, 64, second);
     let number = driver.create(CREATE_QP, input);
@@ -355,5 +389,13 @@ pub fn umr(flags: u8, mask: u64, context: &[u8; 64], list: &[u8]) -> Vec<u8> {
     segments[8..16].copy_from_slice(&mask.to_be_bytes());
     segments.extend(context);
     segments.extend(list);
+    segments
+}
+
+/// The same with a description of block signatures behind the list.
+pub fn umr_signing(mask: u64, context: &[u8; 64], list: &[u8], format: &[u8; 64]) -> Vec<u8> {
+    let mut segments = umr(0, mask, context, list);
+    segments[6..8].copy_from_slice(&4u16.to_be_bytes());
+    segments.extend(format);
     segments
 }

@@ -1,0 +1,202 @@
+//! User contexts: whose objects are, what their users may write, queues in their memory.
+
+use crate::driver::{Pair, pair};
+use crate::support::verbs::{
+    ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, context, create_key, data, free,
+    remote, user_memory, user_qp,
+};
+use crate::support::{Driver, field};
+
+const CREATE_UCTX: u16 = 0xa04;
+const DESTROY_UCTX: u16 = 0xa06;
+const DESTROY_UMEM: u16 = 0xa0a;
+const DEALLOC_PD: u16 = 0x801;
+const DESTROY_QP: u16 = 0x501;
+const QUERY_QP: u16 = 0x50b;
+const CREATE_PSV: u16 = 0x600;
+const DESTROY_PSV: u16 = 0x601;
+
+const OK: u8 = 0;
+const BAD_OPERATION: u8 = 2;
+const BAD_PARAMETER: u8 = 3;
+const BAD_RESOURCE: u8 = 5;
+const BUSY: u8 = 6;
+
+const SEND: u8 = 0x0a;
+const WRITE: u8 = 0x08;
+
+fn user(driver: &mut Driver) -> u16 {
+    driver.create(CREATE_UCTX, vec![0; 0x40]) as u16
+}
+
+/// A command of `uid` about object `number`.
+fn about(uid: u16, number: u32) -> Vec<u8> {
+    let mut input = vec![0; 16];
+    field(&mut input, 0x10, 16, uid.into());
+    field(&mut input, 0x48, 24, number.into());
+    input
+}
+
+fn end(driver: &mut Driver, uid: u16) -> u8 {
+    let mut input = vec![0; 16];
+    field(&mut input, 0x50, 16, uid.into());
+    driver.status(DESTROY_UCTX, input)
+}
+
+/// A command that makes a key, as `uid` writes it.
+fn key_of(uid: u16, context: &[u8; 64]) -> Vec<u8> {
+    let mut input = create_key(context, &[]);
+    field(&mut input, 0x10, 16, uid.into());
+    input
+}
+
+#[test]
+fn objects_are_their_users_alone() {
+    let Pair { mut driver, cq, pd, .. } = pair("users");
+    let (one, two) = (user(&mut driver), user(&mut driver));
+    assert_ne!(one, two);
+    let own = driver.create(ALLOC_PD, about(one, 0));
+    let qp = user_qp(&mut driver, one, own, &cq);
+    // Another user, and one that there is not, find nothing; the driver does.
+    for (uid, status) in [(two, BAD_RESOURCE), (77, BAD_RESOURCE), (one, OK), (0, OK)] {
+        assert_eq!(driver.status(QUERY_QP, about(uid, qp.number)), status, "{uid}");
+    }
+    assert_eq!(driver.status(DESTROY_QP, about(two, qp.number)), BAD_RESOURCE);
+    assert_eq!(driver.status(DEALLOC_PD, about(two, own)), BAD_RESOURCE);
+    // Neither another's domain nor the driver's may be named.
+    let parts = free(context(2, own, 0, 0, 0));
+    assert_eq!(driver.status(CREATE_MKEY, key_of(two, &parts)), BAD_RESOURCE);
+    assert_eq!(driver.status(CREATE_MKEY, key_of(one, &parts)), OK);
+    let drivers = free(context(2, pd, 0, 0, 0));
+    assert_eq!(driver.status(CREATE_MKEY, key_of(one, &drivers)), BAD_RESOURCE);
+    // What the driver made for all may be named, and only the driver ends it.
+    let counters = driver.command(0x771, about(0xffff, 0), 16)[11];
+    let to_init = |uid, set: u8| {
+        let mut input = about(uid, qp.number);
+        input.resize(0x110, 0);
+        input[0x18 + 0xc] = set;
+        input
+    };
+    let mut ended = about(one, 0);
+    ended[11] = counters;
+    assert_eq!(driver.status(0x772, ended), BAD_RESOURCE);
+    let drivers = driver.command(0x771, about(0, 0), 16)[11];
+    assert_eq!(driver.status(0x502, to_init(one, drivers)), BAD_RESOURCE);
+    assert_eq!(driver.status(0x502, to_init(one, counters)), OK);
+    // A context stays while something is in it.
+    assert_eq!(end(&mut driver, one), BUSY);
+    assert_eq!(end(&mut driver, two), OK);
+    assert_eq!(end(&mut driver, two), BAD_RESOURCE);
+}
+
+#[test]
+fn users_do_what_is_for_users() {
+    let Pair { mut driver, cq, .. } = pair("permitted");
+    let uid = user(&mut driver);
+    let pd = driver.create(ALLOC_PD, about(uid, 0));
+    // Capabilities, pages, event queues, registers, user contexts.
+    for opcode in [0x109, 0x108, 0x301, 0x805, CREATE_UCTX, DESTROY_UCTX, 0xfff] {
+        let mut input = vec![0; 0x200];
+        field(&mut input, 0x10, 16, uid.into());
+        assert_eq!(driver.status(opcode, input), BAD_OPERATION, "{opcode:#x}");
+    }
+    // The machine's addresses, pages by number, and other domains.
+    for mode in [0, 1, 6] {
+        let key = key_of(uid, &context(mode, pd, 0, 0, 0x1000));
+        assert_eq!(driver.status(CREATE_MKEY, key), BAD_OPERATION, "{mode}");
+    }
+    // Queue pairs that are in no domain, or speak for the port.
+    for service in [0x7, 0x8, 0xc] {
+        let mut input = vec![0; 0x110];
+        field(&mut input, 0x10, 16, uid.into());
+        field(&mut input, 0xc0 + 0x8, 8, service);
+        field(&mut input, 0xc0 + 0x28, 24, pd.into());
+        field(&mut input, 0xc0 + 0x3e8, 24, cq.number.into());
+        assert_eq!(driver.status(CREATE_QP, input), BAD_OPERATION, "{service}");
+    }
+    // What a user context may not.
+    let mut input = vec![0; 0x40];
+    field(&mut input, 0x80, 32, 2);
+    assert_eq!(driver.status(CREATE_UCTX, input), BAD_PARAMETER);
+}
+
+#[test]
+fn queues_in_user_memory_carry_traffic() {
+    let Pair { mut driver, mut cq, key, pd, .. } = pair("usermem");
+    let uid = user(&mut driver);
+    let lid = driver.lid;
+    // The driver's key is in the driver's domain, so the queue pairs are as well.
+    let mut one = user_qp(&mut driver, 0, pd, &cq);
+    let mut two = user_qp(&mut driver, 0, pd, &cq);
+    one.connect(&mut driver, lid, two.number);
+    two.connect(&mut driver, lid, one.number);
+    let (from, to) = (driver.page(), driver.page());
+    driver.poke(from, b"hello");
+    two.post_receive(&driver, key, to, 64);
+    one.post(&driver, SEND, 0, &[&data(key, from, 5)]);
+    for _ in 0..2 {
+        let entry = driver.poll("completions", || cq.poll(&driver));
+        assert!(matches!(entry[63] >> 4, 0 | 2));
+    }
+    assert_eq!(driver.peek(to, 5), b"hello");
+    one.post(&driver, WRITE, 0, &[&remote(to + 8, key), &data(key, from, 5)]);
+    cq.expect(&driver, 0);
+    assert_eq!(driver.peek(to + 8, 5), b"hello");
+    assert_eq!(end(&mut driver, uid), OK);
+}
+
+#[test]
+fn user_memory_is_named_by_its_user_within_its_bounds() {
+    let Pair { mut driver, .. } = pair("bounds");
+    let (one, two) = (user(&mut driver), user(&mut driver));
+    let page = driver.page();
+    let memory = driver.create(CREATE_UMEM, user_memory(one, &[page]));
+    let queue = |uid: u16, memory: u32, offset: u64| {
+        let mut input = vec![0; 0x110];
+        field(&mut input, 0x10, 16, uid.into());
+        field(&mut input, 0x80 + 0x6, 1, 1);
+        field(&mut input, 0x80 + 0x20, 32, memory.into());
+        // 32 entries of 64 bytes.
+        field(&mut input, 0x80 + 0x63, 5, 5);
+        field(&mut input, 0x280, 64, offset);
+        field(&mut input, 0x2c0, 32, memory.into());
+        field(&mut input, 0x2e0, 1, 1);
+        input
+    };
+    assert_eq!(driver.status(CREATE_CQ, queue(two, memory, 0)), BAD_RESOURCE);
+    assert_eq!(driver.status(CREATE_CQ, queue(one, memory + 1, 0)), BAD_RESOURCE);
+    assert_eq!(driver.status(CREATE_CQ, queue(one, memory, 0x801)), BAD_PARAMETER);
+    assert_eq!(driver.status(CREATE_CQ, queue(one, memory, u64::MAX)), BAD_PARAMETER);
+    let made = driver.create(CREATE_CQ, queue(one, memory, 0x800));
+    assert_eq!(driver.status(DESTROY_UMEM, about(two, memory)), BAD_RESOURCE);
+    assert_eq!(driver.status(DESTROY_UMEM, about(one, memory)), BUSY);
+    assert_eq!(driver.status(0x401, about(one, made)), OK);
+    assert_eq!(driver.status(DESTROY_UMEM, about(one, memory)), OK);
+    // More pages than are listed.
+    let mut short = user_memory(one, &[page]);
+    field(&mut short, 0x140, 64, u64::MAX);
+    assert_eq!(driver.status(CREATE_UMEM, short), 0x50);
+    assert_eq!(end(&mut driver, one), OK);
+}
+
+#[test]
+fn psvs_belong_to_domains_and_users() {
+    let Pair { mut driver, pd, .. } = pair("psv");
+    let uid = user(&mut driver);
+    let own = driver.create(ALLOC_PD, about(uid, 0));
+    let ask = |uid: u16, pd: u32, count: u64| {
+        let mut input = about(uid, pd);
+        field(&mut input, 0x40, 4, count);
+        input
+    };
+    assert_eq!(driver.status(CREATE_PSV, ask(uid, pd, 1)), BAD_RESOURCE);
+    assert_eq!(driver.status(CREATE_PSV, ask(uid, own, 2)), BAD_OPERATION);
+    assert_eq!(driver.status(CREATE_PSV, ask(0, pd, 5)), BAD_PARAMETER);
+    let answer = driver.command(CREATE_PSV, ask(0, pd, 2), 0x20);
+    assert_eq!((answer[0x13], answer[0x17], answer[0x1b]), (1, 2, 0));
+    let answer = driver.command(CREATE_PSV, ask(uid, own, 1), 0x20);
+    assert_eq!(answer[0x13], 3);
+    assert_eq!(driver.status(DESTROY_PSV, about(uid, 1)), BAD_RESOURCE);
+    assert_eq!(driver.status(DESTROY_PSV, about(uid, 3)), OK);
+    assert_eq!(driver.status(DESTROY_PSV, about(0, 3)), BAD_RESOURCE);
+}
