@@ -429,14 +429,7 @@ impl Device {
         }
         let link_local = matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let scoped = link_local || dst.is_multicast();
-        // The host itself is no port of the Ethernet: it is reached as any peer of a host is.
-        let lan = self.endpoint.lan().filter(|_| slot_of_mac(attr.dmac) != Some(link::HOST));
-        let ethernet = lan.map(|lan| Ethernet {
-            dst: attr.dmac,
-            src: lan.mac_of(u32::from(attr.sgid_index)),
-            vlan: None,
-            udp_src: attr.udp_src,
-        });
+        let ethernet = self.ethernet(attr)?;
         Ok(Path {
             src: source.ip,
             dst,
@@ -446,6 +439,26 @@ impl Device {
             flow_label: attr.flow_label,
             ethernet,
         })
+    }
+
+    /// What frames to an address vector carry. `None` where there is no Ethernet, and to the host, which is no port of it: it is
+    /// reached as any peer of a host is.
+    fn ethernet(&self, attr: &AhAttr) -> Result<Option<Ethernet>> {
+        let Some(lan) = self.endpoint.lan() else { return Ok(None) };
+        let station = lan.station(u32::from(attr.sgid_index));
+        let vlan = station.and_then(|station| station.vlan);
+        if slot_of_mac(attr.dmac) == Some(link::HOST) {
+            return match vlan {
+                Some(_) => Err(Error::Unreachable("the host is in no VLAN")),
+                None => Ok(None),
+            };
+        }
+        Ok(Some(Ethernet {
+            dst: attr.dmac,
+            src: station.map_or_else(|| lan.mac(), |station| station.mac),
+            vlan: vlan.map(|id| u16::from(attr.sl & 7) << 13 | id),
+            udp_src: attr.udp_src,
+        }))
     }
 
     /// The way to the process that owns QP `dest_qpn` at the end of `path`. Asks the registry and makes sockets, so no lock

@@ -9,8 +9,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::port::Port;
-use crate::types::Gid;
-use link::{FrameSink, GidEntry, HOST, Interfaces, ip_of_gid, mac_of_slot};
+use link::{FrameSink, GidEntry, HOST, Interfaces, Station, ip_of_gid, mac_of_slot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 use wire::frame::{ETHERNET_LEN, ETHERTYPE_IPV6, Mac, VLAN_AT};
@@ -36,10 +35,10 @@ const TARGET_ADDRESS: u8 = 2;
 pub(crate) struct Gateway(OnceLock<Option<Port>>);
 
 impl Gateway {
-    /// Whether an address is the host's now.
-    fn is_here(&self, ip: IpAddr) -> bool {
+    /// Index of the interface that has an address, if the host has it now.
+    fn interface_of(&self, ip: IpAddr) -> Option<u32> {
         let port = self.0.get_or_init(|| Port::open(Interfaces::default()).ok());
-        port.as_ref().is_some_and(|port| port.now(|_| ()).gids.is_here(ip))
+        port.as_ref()?.now(|_| ()).gids.find(ip).map(|(_, entry)| entry.ifindex)
     }
 }
 
@@ -49,34 +48,33 @@ fn address_id(ip: IpAddr) -> String {
 }
 
 impl Device {
-    /// Puts a GID with its hardware address at `index` of the table, or empties that place.
+    /// Puts a GID with its hardware address and VLAN at `index` of the table, or empties that place.
     ///
     /// # Errors
     /// [`Error::Invalid`] on another network, or for an index that does not exist.
-    pub fn set_gid(&self, index: u32, gid: Option<(Gid, Mac)>) -> Result<()> {
+    pub fn set_gid(&self, index: u32, station: Option<Station>) -> Result<()> {
         let lan = self.endpoint().lan().ok_or(Error::Invalid("the port is on no Ethernet"))?;
-        let before = self.gid(1, index)?;
-        lan.set_mac(index, gid.map(|(_, mac)| mac));
-        let entry = gid.map(|(gid, _)| GidEntry {
-            gid,
-            ip: ip_of_gid(gid),
+        self.gid(1, index)?;
+        let entry = station.map(|station| GidEntry {
+            gid: station.gid,
+            ip: ip_of_gid(station.gid),
             ifindex: 0,
             ifname: String::new(),
             mtu: 0,
             up: true,
             loopback: false,
         });
-        let ip = entry.as_ref().map(|entry| entry.ip);
-        let still = {
-            let mut known = self.port.known();
-            known.gids.set(index as usize, entry);
-            before.filter(|before| known.gids.find(before.ip).is_none())
-        };
-        if let Some(before) = still {
-            self.endpoint().leave_address(before.ip);
-            self.registry.withdraw(&address_id(before.ip));
+        let before = lan.set_station(index, station);
+        self.port.known().gids.set(index as usize, entry);
+        if let Some(before) = before.map(|before| ip_of_gid(before.gid))
+            && !lan.is_at(before)
+        {
+            self.endpoint().leave_address(before);
+            self.registry.withdraw(&address_id(before));
         }
-        if let Some(ip) = ip {
+        // In a VLAN it is another network's.
+        if let Some(station) = station.filter(|station| station.vlan.is_none()) {
+            let ip = ip_of_gid(station.gid);
             // Others ask for it only to leave it to us.
             let _ = self.registry.publish(&address_id(ip), lan.fd());
             self.take_address(ip);
@@ -87,10 +85,28 @@ impl Device {
 
     /// Receives what the host gets at an address of ours, where it is the host's as well.
     fn take_address(&self, ip: IpAddr) {
-        if self.gateway.is_here(ip) {
+        if let Some(ifindex) = self.gateway.interface_of(ip) {
             // Another user's program may have it; peers on the host then do not reach us there.
-            let _ = self.endpoint().receive_at(ip);
+            let _ = self.endpoint().receive_at(ip, ifindex);
+            self.groups.each(|group| self.take_group(group));
         }
+    }
+
+    /// Receives what is sent to a group where the host has an address of ours.
+    pub(crate) fn take_group(&self, group: IpAddr) {
+        for own in self.endpoint().own_addresses().iter() {
+            if !own.ip().is_multicast() && own.ip().is_ipv4() == group.is_ipv4() {
+                // Without it the group's members on the host are not heard.
+                let _ = self.endpoint().receive_at(group, own.ifindex());
+            }
+        }
+        self.thread.kick();
+    }
+
+    /// Whether a port of the user's Ethernets has an address as its own: what is sent there comes to it, even where the host has
+    /// the address as well.
+    pub fn is_of_ethernet(&self, ip: IpAddr) -> bool {
+        self.registry.lookup(&address_id(ip)).is_ok()
     }
 
     /// Hardware address of the port; `None` on another network.
@@ -124,9 +140,9 @@ impl Device {
 
     /// Whether an address is the host's and no port's.
     fn stands_for_host(&self, ip: IpAddr) -> bool {
-        self.gateway.is_here(ip)
+        self.gateway.interface_of(ip).is_some()
             && self.port.known().gids.find(ip).is_none()
-            && self.registry.lookup(&address_id(ip)).is_err()
+            && !self.is_of_ethernet(ip)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A group is an IP multicast address. While it has members the receive sockets are in it on every interface that has a
 //! GID, as a NIC's filter would be open; the kernel hands each process of the host its own copy. The interfaces are those
-//! at the first attach.
+//! at the first attach. An Ethernet floods every group ([`link::Lan`]); there only the sockets of the host's network join.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -41,6 +41,12 @@ impl Groups {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs `call` on each group.
+    pub(crate) fn each(&self, call: impl FnMut(IpAddr)) {
+        let groups: Vec<IpAddr> = self.read().keys().copied().collect();
+        groups.into_iter().for_each(call);
+    }
+
     /// Members of the group that `dst` is.
     pub(crate) fn members(&self, dst: IpAddr) -> Vec<Arc<Qp>> {
         self.read().get(&dst).map_or_else(Vec::new, |group| group.members.clone())
@@ -77,6 +83,9 @@ impl Device {
             }
             Entry::Vacant(entry) => {
                 let joined = self.join(ip, &interfaces)?;
+                if self.endpoint().lan().is_some() {
+                    self.take_group(ip);
+                }
                 entry.insert(Group { members: Vec::new(), joined })
             }
         };
@@ -152,6 +161,7 @@ impl Device {
     }
 
     fn leave(&self, ip: IpAddr, group: &Group) {
+        self.endpoint().leave_address(ip);
         for &ifindex in &group.joined {
             // The interface may be gone, and its membership with it.
             let _ = self.endpoint().leave(ip, ifindex);

@@ -211,6 +211,7 @@ fn rx_of<'a>(datagram: &'a Datagram<'a>) -> Rx<'a> {
         dst: datagram.dst,
         traffic_class: datagram.traffic_class,
         hop_limit: datagram.hop_limit,
+        vlan: datagram.vlan,
     }
 }
 
@@ -390,7 +391,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
         for fd in device.endpoint().receive_fds() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
-        fds.extend(own.iter().map(|(_, fd)| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        fds.extend(own.iter().map(|own| PollFd::from_borrowed_fd(own.fd(), PollFlags::IN)));
         if let Some(tap) = &tap {
             fds.push(PollFd::from_borrowed_fd(tap.fd(), PollFlags::IN));
         }

@@ -350,6 +350,7 @@ impl Entry for Completion {
             qp_num: reader.u32()?,
             src_qp: reader.u32()?,
             src_ip: None,
+            vlan: None,
             flags: WcFlags::from_bits(reader.u32()?)?,
         })
     }

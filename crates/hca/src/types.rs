@@ -451,6 +451,8 @@ pub struct Completion {
     pub src_qp: u32,
     /// Source address of a datagram. Not kept in memory that a front end provides for a queue.
     pub src_ip: Option<IpAddr>,
+    /// Control information of the VLAN tag that a datagram came with. Not kept there either.
+    pub vlan: Option<u16>,
     /// Flags.
     pub flags: WcFlags,
     /// Service level field as programs expect it on RoCE (the L3 type for UCX's UD).
@@ -476,6 +478,7 @@ impl Completion {
             qp_num,
             src_qp: 0,
             src_ip: None,
+            vlan: None,
             flags: WcFlags::empty(),
             sl: 0,
             timestamp_ns: 0,

@@ -2,23 +2,21 @@
 
 use crate::flow::{Flow, Path};
 use crate::lan::Lan;
+use crate::own::{Own, OwnAddresses};
 use crate::ports::{self, Ports};
 use crate::stats::Stats;
-use crate::trace::Trace;
+use crate::trace::{Trace, Traced};
 use crate::udp;
 use descriptors::Kept;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::sockopt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What [`Endpoint::new`] asks for as receive buffer, before the kernel doubles it.
 pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
-
-/// Sockets on single addresses of this host. Who waits on them keeps them alive.
-pub type OwnAddresses = Arc<Vec<(IpAddr, Arc<Kept>)>>;
 
 /// The sockets of one device. All methods may be called from any thread.
 pub struct Endpoint {
@@ -105,33 +103,44 @@ impl Endpoint {
         self.lan.as_ref()
     }
 
-    /// Takes what is sent to `ip`, an address of this host, before all sockets on all addresses do.
+    /// Takes what is sent to `ip`, an address of this host on the interface `ifindex`, before all sockets on all addresses do;
+    /// or what is sent there to a group.
     ///
     /// # Errors
-    /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another user's program has it.
-    pub fn receive_at(&self, ip: IpAddr) -> io::Result<()> {
-        if self.own_addresses().iter().any(|(known, _)| *known == ip) {
+    /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another user's program has it; for
+    /// a group those of [`join`](Endpoint::join).
+    pub fn receive_at(&self, ip: IpAddr, ifindex: u32) -> io::Result<()> {
+        if self.own_addresses().iter().any(|known| known.serves(ip, ifindex)) {
             return Ok(());
         }
-        let family = if ip.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-        let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseport(&fd, true)?;
-        net::bind(&fd, &SocketAddr::new(ip, self.port))?;
-        set_up(fd.as_fd(), ip.is_ipv6(), self.receive_buffer_bytes / 2)?;
+        let opened = Own::open(ip, ifindex, self.port, self.receive_buffer_bytes / 2)?;
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut own).push((ip, Arc::new(Kept::new(fd))));
+        Arc::make_mut(&mut own).push(Arc::new(opened));
         Ok(())
     }
 
-    /// Ends a [`receive_at`](Endpoint::receive_at).
+    /// Ends a [`receive_at`](Endpoint::receive_at), on every interface.
     pub fn leave_address(&self, ip: IpAddr) {
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut own).retain(|(known, _)| *known != ip);
+        Arc::make_mut(&mut own).retain(|known| known.ip() != ip);
     }
 
     /// The sockets of [`receive_at`](Endpoint::receive_at).
     pub fn own_addresses(&self) -> OwnAddresses {
         self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the port sent to a group of its Ethernet goes to that group of the host too, where the host has its address.
+    pub(crate) fn relay(&self, packet: &Traced<'_>) {
+        let own = self.own_addresses();
+        let from = own.iter().find(|known| known.ip() == packet.src.to_canonical());
+        // As unreliable as any datagram.
+        let _ = from.map(|own| own.relay(packet, self.port));
+    }
+
+    /// Whether a datagram from the host's network is one that a port of the Ethernet relayed, so that it came there as well.
+    pub(crate) fn is_relayed(&self, dst: IpAddr, udp_src: u16) -> bool {
+        self.lan.is_some() && dst.is_multicast() && udp_src == self.port
     }
 
     /// A flow along `path` towards the process that owns `dest_qpn`.
@@ -227,7 +236,7 @@ impl Endpoint {
 }
 
 /// Sets the options of a socket to receive on; answers with the receive buffer that the kernel granted, in bytes.
-fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<usize> {
+pub(crate) fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<usize> {
     if v6 {
         for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
             udp::set_option(fd, libc::IPPROTO_IPV6, option, 1)?;

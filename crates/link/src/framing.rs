@@ -106,6 +106,8 @@ impl Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Framed<'a> {
     pub(crate) mac: Mac,
+    /// Control information of its VLAN tag.
+    pub(crate) vlan: Option<u16>,
     pub(crate) packet: Traced<'a>,
 }
 
@@ -139,7 +141,7 @@ impl<'a> Framed<'a> {
             identification,
             datagram: udp.get(UDP_LEN..usize::from(be16(udp, 4)?))?,
         };
-        Some(Framed { mac: parsed.dst, packet })
+        Some(Framed { mac: parsed.dst, vlan: parsed.vlan, packet })
     }
 }
 
@@ -179,7 +181,7 @@ mod tests {
                     identification: 0,
                     datagram: &[9; 16],
                 };
-                let expected = Framed { mac: [1; 6], packet };
+                let expected = Framed { mac: [1; 6], vlan, packet };
                 frame.extend([0; 5]);
                 assert_eq!(Framed::parse(&frame), Some(expected), "with padding behind it");
                 let parsed = wire::frame::Frame::parse(&frame).unwrap();

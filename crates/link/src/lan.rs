@@ -3,16 +3,17 @@
 //! A frame is one UDP datagram, without its frame check sequence, between addresses 127.78.(slot / 256).(slot % 256). A port's
 //! own hardware address carries its slot ([`mac_of_slot`]), so a frame to it goes there; whatever else a frame is for goes to
 //! a multicast group that every port has joined, as a switch floods what it does not know. RoCEv2 packets are frames like
-//! others, with the addresses of who sends them in their IP headers; a port takes those for its own hardware addresses out
+//! others, with the addresses of who sends them in their IP headers; a port takes those for its own addresses, in their VLAN, out
 //! ([`crate::Receiver`]) and gives all else to its [`FrameSink`]. Nothing is configured, and no privilege is needed.
 
+use crate::gids::ip_of_gid;
 use descriptors::Kept;
 use rustix::net::{self, AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use wire::frame::Mac;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use wire::frame::{Mac, is_multicast};
 
 /// First bytes of the hardware addresses that carry a slot: locally administered.
 const PREFIX: [u8; 4] = [0x02, 0x50, 0x44, 0x4d];
@@ -35,6 +36,26 @@ pub fn slot_of_mac(mac: Mac) -> Option<u16> {
     ([a, b, c, d] == PREFIX).then(|| u16::from_be_bytes([high, low]))
 }
 
+/// Bits of a VLAN tag's control information that name the VLAN (IEEE 802.1Q).
+const VLAN_ID: u16 = 0xfff;
+
+/// One of the addresses that a port has on the Ethernet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Station {
+    /// Its IP address.
+    pub gid: [u8; 16],
+    /// Its hardware address, beside [`Lan::mac`].
+    pub mac: Mac,
+    /// The VLAN it is in, 1 to 4094; `None` for frames without a tag.
+    pub vlan: Option<u16>,
+}
+
+impl Station {
+    fn is_at(&self, ip: IpAddr, vlan: Option<u16>) -> bool {
+        self.vlan == vlan && ip_of_gid(self.gid) == ip
+    }
+}
+
 /// Takes the frames that are no packets of the port's own. Called while the device receives, from whichever thread does: it
 /// must neither wait nor send.
 pub trait FrameSink: Send + Sync {
@@ -50,8 +71,8 @@ pub struct Lan {
     flood: Kept,
     slot: u16,
     port: u16,
-    /// Hardware addresses beside the one with the slot, by the GID they belong to.
-    macs: RwLock<Vec<(u32, Mac)>>,
+    /// By the index of their GID.
+    stations: RwLock<Vec<(u32, Station)>>,
     sink: OnceLock<Arc<dyn FrameSink>>,
 }
 
@@ -78,7 +99,7 @@ impl Lan {
         let any = Ipv4Addr::UNSPECIFIED;
         sockopt::set_ip_add_membership_with_ifindex(&flood, &FLOOD, &any, LOOPBACK)?;
         sockopt::set_ip_multicast_if_with_ifindex(&own, &any, &any, LOOPBACK)?;
-        Ok(Lan { own, flood, slot, port, macs: RwLock::default(), sink: OnceLock::new() })
+        Ok(Lan { own, flood, slot, port, stations: RwLock::default(), sink: OnceLock::new() })
     }
 
     /// The port's own hardware address.
@@ -86,23 +107,40 @@ impl Lan {
         mac_of_slot(self.slot)
     }
 
-    /// Says which hardware address belongs to the GID at `index`, beside [`Lan::mac`].
-    pub fn set_mac(&self, index: u32, mac: Option<Mac>) {
-        let mut macs = self.macs.write().unwrap_or_else(PoisonError::into_inner);
-        macs.retain(|(known, _)| *known != index);
-        macs.extend(mac.map(|mac| (index, mac)));
+    fn stations(&self) -> RwLockReadGuard<'_, Vec<(u32, Station)>> {
+        self.stations.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The hardware address that belongs to the GID at `index`.
-    pub fn mac_of(&self, index: u32) -> Mac {
-        let macs = self.macs.read().unwrap_or_else(PoisonError::into_inner);
-        macs.iter().find(|(known, _)| *known == index).map_or_else(|| self.mac(), |(_, mac)| *mac)
+    /// Puts an address at the GID's `index`, or takes it away; answers what was there.
+    pub fn set_station(&self, index: u32, station: Option<Station>) -> Option<Station> {
+        let mut stations = self.stations.write().unwrap_or_else(PoisonError::into_inner);
+        let before = stations.iter().position(|(known, _)| *known == index);
+        let before = before.map(|at| stations.swap_remove(at).1);
+        stations.extend(station.map(|station| (index, station)));
+        before
     }
 
-    /// Whether packets to `mac` are for this port, or for a group.
-    pub(crate) fn takes(&self, mac: Mac) -> bool {
-        let macs = self.macs.read().unwrap_or_else(PoisonError::into_inner);
-        mac[0] & 1 == 1 || mac == self.mac() || macs.iter().any(|(_, known)| *known == mac)
+    /// The address at the GID's `index`.
+    pub fn station(&self, index: u32) -> Option<Station> {
+        self.stations().iter().find(|(known, _)| *known == index).map(|(_, station)| *station)
+    }
+
+    /// Whether the port has an address that frames without a tag reach.
+    pub fn is_at(&self, ip: IpAddr) -> bool {
+        self.stations().iter().any(|(_, station)| station.is_at(ip, None))
+    }
+
+    /// Whether packets to `ip` that came to `mac` with this tag are for this port, or for a group. A tag without a VLAN says
+    /// nothing but a priority.
+    pub(crate) fn takes(&self, mac: Mac, ip: IpAddr, tag: Option<u16>) -> bool {
+        let vlan = tag.map(|tag| tag & VLAN_ID).filter(|id| *id != 0);
+        let ip = ip.to_canonical();
+        self.stations().iter().any(|(_, station)| {
+            if is_multicast(mac) {
+                return station.vlan == vlan;
+            }
+            station.is_at(ip, vlan) && (mac == station.mac || mac == self.mac())
+        })
     }
 
     /// Who takes frames. The first call decides.

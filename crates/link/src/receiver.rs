@@ -13,7 +13,8 @@ use crate::stats::{Stats, add};
 use crate::trace::{Trace, Traced};
 use crate::udp::{Incoming, MAX_RECEIVE, Slots};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use wire::frame::is_multicast;
 use wire::icrc::{Addresses, Checker, FlowCrc};
 use wire::{Headers, ICRC_LEN};
 
@@ -35,6 +36,8 @@ pub struct Datagram<'a> {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// Control information of the VLAN tag, if the frame had one.
+    pub vlan: Option<u16>,
     /// Transport headers.
     pub headers: Headers,
     /// Payload without padding.
@@ -107,8 +110,8 @@ impl Receiver {
                 hand_out_frames(ep, lan, message, f, trace);
             });
         }
-        for (_, fd) in ep.own_addresses().iter() {
-            trains += self.receive_from(fd.as_fd(), max_trains, |checker, message| {
+        for own in ep.own_addresses().iter() {
+            trains += self.receive_from(own.fd(), max_trains, |checker, message| {
                 hand_out(checker, ep, message, f, trace);
             });
         }
@@ -217,6 +220,9 @@ fn hand_out(
 ) {
     let stats = ep.stats();
     let Some(envelope) = open(stats, message) else { return };
+    if ep.is_relayed(envelope.dst, envelope.udp_src) {
+        return;
+    }
     let Some(addresses) = Addresses::new(envelope.src, envelope.dst) else {
         return add(&stats.rx_malformed, 1);
     };
@@ -270,6 +276,7 @@ fn hand_out(
             ifindex: envelope.ifindex,
             traffic_class: envelope.traffic_class,
             hop_limit: envelope.hop_limit,
+            vlan: None,
             headers,
             payload,
         });
@@ -292,8 +299,14 @@ fn hand_out_frames(
     let Some(envelope) = open(ep.stats(), message) else { return };
     let own = lan.sent(envelope.src);
     for frame in message.bytes.chunks(envelope.segment) {
-        match Framed::parse(frame).filter(|framed| lan.takes(framed.mac)) {
-            Some(framed) => hand_out_framed(ep, &framed.packet, f, trace),
+        let framed = Framed::parse(frame);
+        match framed.filter(|framed| lan.takes(framed.mac, framed.packet.dst, framed.vlan)) {
+            Some(framed) => {
+                if own && framed.vlan.is_none() && is_multicast(framed.mac) {
+                    ep.relay(&framed.packet);
+                }
+                hand_out_framed(ep, &framed, f, trace);
+            }
             // What is flooded comes back to who sent it.
             None if own => {}
             None => lan.arrive(frame),
@@ -303,11 +316,11 @@ fn hand_out_frames(
 
 fn hand_out_framed(
     ep: &Endpoint,
-    packet: &Traced<'_>,
+    framed: &Framed<'_>,
     f: &mut dyn FnMut(Datagram<'_>),
     trace: Option<&Trace>,
 ) {
-    let stats = ep.stats();
+    let (stats, packet) = (ep.stats(), &framed.packet);
     if let Some(trace) = trace {
         trace.record(packet);
     }
@@ -332,6 +345,7 @@ fn hand_out_framed(
         ifindex: 0,
         traffic_class: packet.traffic_class,
         hop_limit: packet.hop_limit,
+        vlan: framed.vlan,
         headers,
         payload,
     });

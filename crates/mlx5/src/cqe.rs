@@ -14,6 +14,8 @@ pub(crate) const LEN: usize = 64;
 const ML_PATH: usize = 0x11;
 const SLID: usize = 0x16;
 const FLAGS_RQPN: usize = 0x18;
+const KINDS: usize = 0x1d;
+const TAG: usize = 0x1e;
 const SRQN: usize = 0x20;
 const IMMEDIATE: usize = 0x24;
 const BYTE_COUNT: usize = 0x2c;
@@ -23,6 +25,8 @@ const WQE_COUNTER: usize = 0x3c;
 /// Opcode in the high 4 bits, owner in the lowest.
 pub(crate) const OPCODE_OWNER: usize = 0x3f;
 
+/// In [`KINDS`]: the control information of a VLAN tag is in [`TAG`].
+const TAGGED: u8 = 1;
 /// In [`FLAGS_RQPN`]: a GRH, or an IP header, is before the data.
 const GRH: u32 = 1 << 28;
 
@@ -117,6 +121,10 @@ fn received(completion: &Completion, entry: &mut [u8; LEN]) -> u8 {
                 put(entry, FLAGS_RQPN, &word.to_be_bytes());
             }
         }
+    }
+    if let Some(tag) = completion.vlan {
+        entry[KINDS] |= TAGGED;
+        put(entry, TAG, &tag.to_be_bytes());
     }
     entry[ML_PATH] = 0;
     if completion.opcode == WcOpcode::RecvRdmaWithImm {

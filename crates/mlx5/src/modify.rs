@@ -42,6 +42,7 @@ const PATH_SOURCE: Field = path(0x48, 8);
 const PATH_GID: Field = path(0x80, 8);
 const PATH_MAC: Field = path(0x130, 8);
 const PATH_UDP_PORT: Field = path(0x110, 16);
+const PATH_PRIORITY: Field = path(0x121, 3);
 const PATH_SL: Field = path(0x124, 4);
 const LOG_SRA: Field = context(0x388, 3);
 const RETRY_COUNT: Field = context(0x38d, 3);
@@ -220,6 +221,10 @@ pub(crate) fn attributes(
     (attr, mask)
 }
 
+fn on_ethernet(shared: &Shared) -> bool {
+    shared.hca.mac().is_some()
+}
+
 fn access(input: &[u8]) -> Access {
     let mut access = Access::LOCAL_WRITE;
     access.set(Access::REMOTE_READ, REMOTE_READ.is_set(input));
@@ -232,7 +237,7 @@ fn address(shared: &Shared, input: &[u8]) -> AhAttr {
     let ah = AhAttr {
         dlid: PATH_RLID.get(input) as u16,
         sgid_index: PATH_SOURCE.get(input) as u8,
-        sl: PATH_SL.get(input) as u8,
+        sl: if on_ethernet(shared) { PATH_PRIORITY } else { PATH_SL }.get(input) as u8,
         hop_limit: PATH_HOP_LIMIT.get(input) as u8,
         traffic_class: PATH_TRAFFIC_CLASS.get(input) as u8,
         flow_label: if PATH_GRH.is_set(input) { PATH_FLOW_LABEL.get32(input) } else { 0 },
@@ -250,9 +255,15 @@ fn bytes_of<const N: usize>(first: Field, input: &[u8]) -> [u8; N] {
     std::array::from_fn(|byte| first.at(byte * 8).get(input) as u8)
 }
 
+/// The address that a send request names. Its priority on an Ethernet stands a bit above where a service level does.
+pub(crate) fn of_request(shared: &Shared, ah: AhAttr) -> AhAttr {
+    let sl = if on_ethernet(shared) { ah.sl >> 1 } else { ah.sl };
+    on_network(shared, AhAttr { sl, ..ah })
+}
+
 /// An address as the HCA's network has it. On an InfiniBand subnet the LID alone says where it is.
-pub(crate) fn on_network(shared: &Shared, ah: AhAttr) -> AhAttr {
-    if shared.hca.mac().is_some() {
+fn on_network(shared: &Shared, ah: AhAttr) -> AhAttr {
+    if on_ethernet(shared) {
         return AhAttr { is_global: true, dlid: 0, ..ah };
     }
     AhAttr {

@@ -1,7 +1,7 @@
 //! The send doorbell: what the driver wrote into a send queue becomes the HCA's work requests.
 
 use crate::function::Shared;
-use crate::modify::on_network;
+use crate::modify::of_request;
 use crate::objects::QpPair;
 use crate::psv;
 use crate::qp::{BadQueue, Entry, Purpose};
@@ -111,7 +111,7 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
     let datagram = match send.address {
         None => None,
         Some(to) => Some(Datagram {
-            ah: pair.handle(&shared.hca, on_network(shared, to.ah))?,
+            ah: pair.handle(&shared.hca, of_request(shared, to.ah))?,
             remote_qpn: to.qpn,
             remote_qkey: to.qkey,
         }),

@@ -8,7 +8,7 @@ use crate::store::Store;
 use std::path::Path;
 
 /// Modules in the order they are wanted; those that a kernel has built in or lacks are passed over.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "virtio_pci",
     "virtio_net",
     "mlx5_core",
@@ -21,10 +21,11 @@ const MODULES: [&str; 12] = [
     "udmabuf",
     "vfio-pci",
     "vfio_iommu_type1",
+    "8021q",
 ];
 
 /// Programs that are added where this machine has them.
-const PROGRAMS: [&str; 30] = [
+const PROGRAMS: [&str; 31] = [
     "ibv_devices",
     "ibv_devinfo",
     "ibv_rc_pingpong",
@@ -44,6 +45,7 @@ const PROGRAMS: [&str; 30] = [
     "rping",
     "udaddy",
     "ucmatose",
+    "mckey",
     "rstream",
     "cmtime",
     "rdma",

@@ -50,6 +50,7 @@ fn completion(wr_id: u64, qp_num: u32) -> Completion {
         qp_num,
         src_qp: 5,
         src_ip: None,
+        vlan: None,
         flags: WcFlags::GRH | WcFlags::WITH_IMM,
         sl: 6,
         timestamp_ns: 1 << 50,

@@ -106,6 +106,8 @@ pub struct Rx<'a> {
     pub traffic_class: u8,
     /// Time to live.
     pub hop_limit: u8,
+    /// Control information of a VLAN tag.
+    pub vlan: Option<u16>,
 }
 
 /// Takes what a QP has to tell its owner.

@@ -39,6 +39,7 @@ impl Transport {
             src_qp: deth.src_qp,
             src_ip: Some(rx.src),
             flags: WcFlags::GRH | with_imm,
+            vlan: rx.vlan,
             sl: if rx.src.is_ipv4() { SL_IPV4 } else { SL_IPV6 },
             solicited: headers.bth.solicited,
             ..Completion::new(landing.wr_id(), WcStatus::Success, WcOpcode::Recv, self.qpn)

@@ -50,7 +50,8 @@ fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {
     call(node, answer, |qp, cx| {
         for (headers, at, len) in &train.packets {
             let payload = &train.bytes[*at..at + len];
-            qp.receive(&Rx { headers, payload, src, dst, traffic_class: 0, hop_limit: 64 }, cx);
+            let rx = Rx { headers, payload, src, dst, traffic_class: 0, hop_limit: 64, vlan: None };
+            qp.receive(&rx, cx);
         }
         qp.end_of_batch(cx);
         qp.transmit(cx);

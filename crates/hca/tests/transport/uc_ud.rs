@@ -203,10 +203,11 @@ fn a_datagram_arrives_behind_its_network_header() {
         dst: dst.into(),
         traffic_class: 0,
         hop_limit: 1,
+        vlan: Some(0x6005),
     };
     node.with(|qp, cx| qp.receive(&rx, cx));
     let done = node.told.received[1];
-    assert_eq!((done.byte_len, done.sl), (40, 0x9));
+    assert_eq!((done.byte_len, done.sl, done.vlan), (40, 0x9, Some(0x6005)));
     let grh = Grh::parse(&region.get(256, GRH_LEN).try_into().unwrap()).unwrap();
     assert_eq!(grh.addresses, Addresses::V6(src, dst));
     assert!(node.emitted().is_empty());

@@ -6,6 +6,7 @@ use crate::eq::{DATA_LEN, event};
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
 use hca::Device;
+use link::Station;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::frame::{Frame, Mac, is_multicast};
@@ -285,14 +286,17 @@ impl Vport {
     }
 }
 
-/// `SET_ROCE_ADDRESS`: a GID with its hardware address, or none.
+/// `SET_ROCE_ADDRESS`: a GID with its hardware address and VLAN, or none.
 pub(super) fn set_address(hca: &Device, input: &[u8]) -> Answer {
     const INDEX: Field = Field::new(0x40, 16);
     const GID: usize = 0x80 / 8;
     const TAGGED: Field = Field::new(0x80 + 0x83, 1);
+    const VLAN: Field = Field::new(0x80 + 0x84, 12);
     const MAC: usize = GID + 0x90 / 8;
     const VERSION: Field = Field::new(0x80 + 0xd8, 8);
     const ROCE_V2: u64 = 2;
+    /// All ones is reserved, and 0 is no VLAN (IEEE 802.1Q).
+    const VLANS: std::ops::Range<u16> = 1..0xfff;
     let index = INDEX.get(input);
     if index >= GIDS {
         return Err(Status::BadIndex);
@@ -300,11 +304,12 @@ pub(super) fn set_address(hca: &Device, input: &[u8]) -> Answer {
     let gid: [u8; 16] =
         *input.get(GID..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
     let mac = *input.get(MAC..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
+    let vlan = TAGGED.is_set(input).then(|| VLAN.get(input) as u16);
     let wanted = gid != [0; 16];
-    if wanted && (VERSION.get(input) != ROCE_V2 || TAGGED.is_set(input)) {
+    if wanted && (VERSION.get(input) != ROCE_V2 || vlan.is_some_and(|id| !VLANS.contains(&id))) {
         return Err(Status::BadParameter);
     }
-    hca.set_gid(index as u32, wanted.then_some((gid, mac)))?;
+    hca.set_gid(index as u32, wanted.then_some(Station { gid, mac, vlan }))?;
     Ok(vec![0; 8])
 }
 

@@ -191,13 +191,36 @@ fn frames_go_to_who_they_are_for() {
     assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 2);
 }
 
-/// An address vector of `dst` behind the place of a Q_Key.
-fn set_gid(driver: &mut Driver, gid: [u8; 16], mac: [u8; 6]) {
+/// `SET_ROCE_ADDRESS`, with what stands before the hardware address: whether there is a VLAN, and which.
+fn roce_address(index: u8, gid: [u8; 16], mac: [u8; 6], vlan: u16) -> Vec<u8> {
     let mut input = vec![0; 48];
+    input[9] = index;
     input[16..32].copy_from_slice(&gid);
+    input[32..34].copy_from_slice(&vlan.to_be_bytes());
     input[34..40].copy_from_slice(&mac);
     field(&mut input, 0x80 + 0xd8, 8, 2);
-    driver.command(0x761, input, 16);
+    input
+}
+
+const IN_A_VLAN: u16 = 1 << 12;
+
+fn set_gid(driver: &mut Driver, gid: [u8; 16], mac: [u8; 6]) {
+    driver.command(0x761, roce_address(0, gid, mac, 0), 16);
+}
+
+const QKEY: u32 = 0x1111;
+
+/// An address vector.
+fn address(qpn: u32, mac: [u8; 6], gid: [u8; 16], index: u32, priority: u8) -> Vec<u8> {
+    let mut address = vec![0; 48];
+    address[..4].copy_from_slice(&QKEY.to_be_bytes());
+    address[8..12].copy_from_slice(&(1 << 31 | qpn).to_be_bytes());
+    address[12] = priority << 1;
+    address[20..26].copy_from_slice(&mac);
+    address[27] = 9;
+    address[28..32].copy_from_slice(&(1 << 30 | index << 20).to_be_bytes());
+    address[32..].copy_from_slice(&gid);
+    address
 }
 
 fn gid(low: u8) -> [u8; 16] {
@@ -238,16 +261,10 @@ fn queue_pairs_meet_by_hardware_address_and_gid() {
     // Datagrams show who sent them, and how.
     let mut one = qp(&mut left.driver, 2, left.pd, &left.cq);
     two = qp(&mut right.driver, 2, right.pd, &right.cq);
-    one.open(&mut left.driver, 0x1111);
-    two.open(&mut right.driver, 0x1111);
+    one.open(&mut left.driver, QKEY);
+    two.open(&mut right.driver, QKEY);
     two.post_receive(&right.driver, right.key, to, 256);
-    let mut address = vec![0; 48];
-    address[..4].copy_from_slice(&0x1111u32.to_be_bytes());
-    address[8..12].copy_from_slice(&(1 << 31 | two.number).to_be_bytes());
-    address[20..26].copy_from_slice(&macs[1]);
-    address[27] = 9;
-    address[28] = 0x40;
-    address[32..].copy_from_slice(&gid(2));
+    let address = address(two.number, macs[1], gid(2), 0, 0);
     one.post(&left.driver, SEND, 0, &[&address, &data(left.key, from, 14)]);
     left.cq.expect(&left.driver, REQUEST);
     let entry = right.cq.expect(&right.driver, RESPONSE_SEND);
@@ -255,6 +272,85 @@ fn queue_pairs_meet_by_hardware_address_and_gid() {
     let header = right.driver.peek(to + 20, 20);
     assert_eq!(header[12..], [10, 9, 8, 1, 10, 9, 8, 2]);
     assert_eq!(header[8], 9, "its time to live");
+}
+
+#[test]
+fn a_vlan_is_an_ethernet_of_its_own() {
+    let options = alone("vlan");
+    let mut ends = ["left", "right"].map(|name| end(name, &options));
+    let macs = ends.each_ref().map(|end| end.mac);
+    for (end, low) in ends.iter_mut().zip([1, 2]) {
+        set_gid(&mut end.driver, gid(low), end.mac);
+        let tagged = roce_address(1, gid(low + 2), end.mac, IN_A_VLAN | 5);
+        end.driver.command(0x761, tagged, 16);
+    }
+    let [left, right] = &mut ends;
+    let mut one = qp(&mut left.driver, 2, left.pd, &left.cq);
+    let mut two = qp(&mut right.driver, 2, right.pd, &right.cq);
+    one.open(&mut left.driver, QKEY);
+    two.open(&mut right.driver, QKEY);
+    let (from, to) = (left.driver.page(), right.driver.page());
+    for place in 0..2 {
+        two.post_receive(&right.driver, right.key, to + place * 256, 256);
+    }
+    left.driver.poke(from, b"without a tag, with a tag, and so again");
+    // From the wrong network to each address, then from the right ones.
+    for (index, low, at, len) in [(0, 4, 0, 13), (1, 2, 0, 13), (1, 4, 15, 10), (0, 2, 0, 13)] {
+        let address = address(two.number, macs[1], gid(low), index, 3);
+        let data = data(left.key, from + at, len);
+        one.post(&left.driver, SEND, 0, &[&address, &data]);
+        left.cq.expect(&left.driver, REQUEST);
+    }
+    let tagged = right.cq.expect(&right.driver, RESPONSE_SEND);
+    assert_eq!((tagged[0x1d] & 1, &tagged[0x1e..0x20]), (1, &[0x60, 5][..]), "priority and VLAN");
+    assert_eq!(right.driver.peek(to + 40, 10), b"with a tag");
+    let plain = right.cq.expect(&right.driver, RESPONSE_SEND);
+    assert_eq!((plain[0x1d] & 1, &plain[0x1e..0x20]), (0, &[0, 0][..]));
+    assert_eq!(right.driver.peek(to + 256 + 40, 13), b"without a tag");
+    for id in [0, 0xfff] {
+        let wrong = roce_address(2, gid(5), macs[0], IN_A_VLAN | id);
+        assert_eq!(left.driver.status(0x761, wrong), BAD_PARAMETER, "VLAN {id}");
+    }
+    // The host is in no VLAN.
+    let host = address(two.number, [2, 0x50, 0x44, 0x4d, 0, 0], gid(4), 1, 0);
+    one.post(&left.driver, SEND, 0, &[&host, &data(left.key, from, 1)]);
+    assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 2);
+}
+
+#[test]
+fn a_group_reaches_who_is_attached() {
+    let options = alone("group");
+    let mut ends = ["left", "right"].map(|name| end(name, &options));
+    for (end, low) in ends.iter_mut().zip([1, 2]) {
+        set_gid(&mut end.driver, gid(low), end.mac);
+    }
+    let mut group = gid(1);
+    group[12..].copy_from_slice(&[239, 1, 2, 3]);
+    let pairs = ends.each_mut().map(|end| {
+        let mut pair = qp(&mut end.driver, 2, end.pd, &end.cq);
+        pair.open(&mut end.driver, QKEY);
+        let to = end.driver.page();
+        pair.post_receive(&end.driver, end.key, to, 256);
+        let mut attach = vec![0; 32];
+        field(&mut attach, 0x48, 24, pair.number.into());
+        attach[16..].copy_from_slice(&group);
+        end.driver.command(0x806, attach.clone(), 16);
+        (pair, to, attach)
+    });
+    let [left, right] = &mut ends;
+    let [(mut one, own, _), (two, to, attach)] = pairs;
+    let from = left.driver.page();
+    left.driver.poke(from, b"to all of you");
+    let address = address(0xff_ffff, [1, 0, 0x5e, 1, 2, 3], group, 0, 0);
+    one.post(&left.driver, SEND, 0, &[&address, &data(left.key, from, 13)]);
+    left.cq.expect(&left.driver, REQUEST);
+    for (end, place) in [(&mut *left, own), (&mut *right, to)] {
+        end.cq.expect(&end.driver, RESPONSE_SEND);
+        assert_eq!(end.driver.peek(place + 40, 13), b"to all of you");
+    }
+    assert_ne!(two.number, one.number);
+    right.driver.command(0x807, attach.clone(), 16);
+    assert_ne!(right.driver.status(0x807, attach), 0, "it is not attached");
 }
 
 #[test]

@@ -436,6 +436,7 @@ impl Node {
             dst,
             traffic_class: 0x62,
             hop_limit: 63,
+            vlan: None,
         };
         self.with(|qp, cx| qp.receive(&rx, cx));
     }

@@ -1,0 +1,112 @@
+//! Sockets on single addresses of this host: how an endpoint on an [Ethernet](crate::Lan) takes what the host gets at an address
+//! that both have, or what is sent to a group there.
+//!
+//! Such a socket takes packets before those on all addresses do, whatever queue pair they are for: messages of the connection
+//! manager too. What the port itself sends to a group goes on to the same group of the host ([`Own::relay`]), from the UDP port
+//! at which RoCE is received, which no queue pair sends from: by it the other ports know what they got on the Ethernet already.
+
+use crate::crc;
+use crate::endpoint::set_up;
+use crate::trace::Traced;
+use crate::udp;
+use descriptors::Kept;
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use wire::ICRC_LEN;
+use wire::icrc::{Addresses, FlowCrc};
+
+/// A socket on an address, or for a group on one of the host's interfaces.
+pub struct Own {
+    ip: IpAddr,
+    ifindex: u32,
+    fd: Kept,
+}
+
+/// Those of an endpoint. Who waits on them keeps them alive.
+pub type OwnAddresses = Arc<Vec<Arc<Own>>>;
+
+fn is_of_link(ip: Ipv6Addr) -> bool {
+    ip.is_unicast_link_local() || (ip.is_multicast() && ip.segments()[0] & 0xf <= 2)
+}
+
+/// An address with its interface, where it needs one.
+fn end(ip: IpAddr, ifindex: u32, port: u16) -> SocketAddr {
+    match ip {
+        IpAddr::V4(ip) => (ip, port).into(),
+        IpAddr::V6(ip) => {
+            SocketAddrV6::new(ip, port, 0, if is_of_link(ip) { ifindex } else { 0 }).into()
+        }
+    }
+}
+
+impl Own {
+    /// Binds to `ip` on the interface `ifindex`, with `bytes` of receive buffer. A group is joined there.
+    pub(crate) fn open(ip: IpAddr, ifindex: u32, port: u16, bytes: usize) -> io::Result<Own> {
+        let v6 = ip.is_ipv6();
+        let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseport(&fd, true)?;
+        net::bind(&fd, &end(ip, ifindex, port))?;
+        set_up(fd.as_fd(), v6, bytes)?;
+        let any = Ipv4Addr::UNSPECIFIED;
+        match ip {
+            IpAddr::V4(ip) => {
+                let (level, option) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+                udp::set_option(fd.as_fd(), level, option, libc::IP_PMTUDISC_DO)?;
+                sockopt::set_ip_multicast_if_with_ifindex(&fd, &any, &any, ifindex)?;
+                if ip.is_multicast() {
+                    sockopt::set_ip_add_membership_with_ifindex(&fd, &ip, &any, ifindex)?;
+                }
+            }
+            IpAddr::V6(ip) => {
+                sockopt::set_ipv6_multicast_if(&fd, ifindex)?;
+                if ip.is_multicast() {
+                    sockopt::set_ipv6_add_membership(&fd, &ip, ifindex)?;
+                }
+            }
+        }
+        Ok(Own { ip, ifindex, fd: Kept::new(fd) })
+    }
+
+    /// The address.
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Whether it takes what comes for `ip` by the interface `ifindex`.
+    pub(crate) fn serves(&self, ip: IpAddr, ifindex: u32) -> bool {
+        self.ip == ip && (!ip.is_multicast() || self.ifindex == ifindex)
+    }
+
+    /// Index of the interface that has the address.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The socket.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Sends what the port sent to a group on to that group of the host, with the UDP port as its source and an ICRC to match.
+    ///
+    /// # Errors
+    /// Those of `sendto`: the packet is lost there.
+    pub(crate) fn relay(&self, packet: &Traced<'_>, port: u16) -> io::Result<()> {
+        let parts = packet.datagram.split_last_chunk::<ICRC_LEN>();
+        let (Some((transport, _)), Some(addresses)) =
+            (parts, Addresses::new(packet.src, packet.dst))
+        else {
+            return Ok(());
+        };
+        let headers = FlowCrc::new(addresses, port).at_length(transport.len());
+        // The kernel identifies a datagram that it must not fragment as 0.
+        let icrc = crc::icrc(&headers, 0, transport);
+        let bytes = [transport, &icrc.to_le_bytes()].concat();
+        net::sendto(&self.fd, &bytes, SendFlags::DONTWAIT, &end(packet.dst, self.ifindex, port))?;
+        Ok(())
+    }
+}
