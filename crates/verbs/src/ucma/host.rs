@@ -65,11 +65,32 @@ pub fn route(
     let socket = UdpSocket::bind(from).map_err(|error| errno(&error))?;
     socket.connect(socket_addr(dst, scope, DISCARD)).map_err(|error| errno(&error))?;
     let ip = socket.local_addr().map_err(|error| errno(&error))?.ip().to_canonical();
+    let ip = if ip == dst && src.is_none() { beside(channel, dst)? } else { ip };
     let local = local(channel, ip, scope).ok_or(Errno(libc::ENODEV))?;
     // Where the kernel does not say, nothing can be waited for.
     let hop = link::Neighbour::towards(dst, ip, scope).ok().flatten();
     let hop = hop.map(|hop| Neighbour { ip: hop.ip, ifindex: hop.ifindex });
     Ok((local, hop.filter(|hop| !is_known(*hop))))
+}
+
+/// The address that packets leave from to `dst`, one of this host's. To itself that is the address; but where it is a virtual
+/// machine's as well, what is sent there goes to that, and the answer must come to another address: the most alike.
+fn beside(channel: &Channel, dst: IpAddr) -> Res<IpAddr> {
+    let device = &channel.engine().device;
+    if dst.is_loopback() || !device.is_of_ethernet(dst) {
+        return Ok(dst);
+    }
+    let table = GidTable::new().map_err(|error| errno(&error))?;
+    let others = table.iter().filter(|(_, entry)| entry.up && !entry.ip.is_loopback());
+    let others = others.map(|(_, entry)| entry.ip).filter(|ip| ip.is_ipv4() == dst.is_ipv4());
+    let free = others.filter(|ip| !device.is_of_ethernet(*ip));
+    free.max_by_key(|ip| common_bits(*ip, dst)).ok_or(Errno(libc::ENETUNREACH))
+}
+
+/// Leading bits that two addresses of one family have in common.
+fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
+    let bits = |ip: IpAddr| u128::from_be_bytes(link::gid_of_ip(ip));
+    (bits(one) ^ bits(other)).leading_zeros()
 }
 
 fn any_like(ip: IpAddr) -> IpAddr {

@@ -1,9 +1,10 @@
 //! The RoCE port of the software ConnectX: stock mlx5e makes a network interface of it and mlx5_ib a RoCE v2 device, within a
 //! guest, between two, and with a program on the host.
 
-use std::time::Duration;
+mod addresses;
+
 use system::lab::{Booted, Lab};
-use system::{Namespace, Run, peerdma, serve_connectx, skip};
+use system::{Namespace, Run, serve_connectx, skip};
 use vm::Machine;
 
 const NEAR: &str = "198.18.7.1";
@@ -85,8 +86,9 @@ fn rping(server: &str) -> String {
     format!("until rping -c -C 10 -a {server}; do usleep 100000; done")
 }
 
-fn serve_rping(guest: &Booted) {
-    guest.output("(rping -s -C 10 > /tmp/rping 2>&1; echo ended=$? >> /tmp/rping) &");
+fn serve_rping(guest: &Booted, address: &str) {
+    let line = format!("rping -s -C 10 -a {address}");
+    guest.output(&format!("({line} > /tmp/rping 2>&1; echo ended=$? >> /tmp/rping) &"));
 }
 
 /// rping's server ends with an error of its own when its client leaves; it has to end, without one of the adapter's.
@@ -107,9 +109,9 @@ fn guests_and_programs_meet_over_roce() {
         [Err(reason), _] | [_, Err(reason)] => skip!("{reason}"),
     };
     let namespace = Namespace::new("roce");
-    // The near guest's address is the host's as well, so that programs there reach it.
-    for address in [NEAR, HOST] {
-        let add = ["addr", "add", &format!("{address}/32"), "dev", "lo"];
+    // The guests' addresses are the host's as well, so that programs there reach them.
+    for address in addresses::of_host() {
+        let add = ["addr", "add", &address, "dev", "lo"];
         Run::program("ip").args(&add).within(&namespace).finish().ok();
     }
     let adapters = ["near", "far"].map(|end| {
@@ -122,6 +124,8 @@ fn guests_and_programs_meet_over_roce() {
     });
     looks_right(&near, NEAR);
     looks_right(&far, FAR);
+    addresses::take(&near, true);
+    addresses::take(&far, false);
     for service in ["rc", "uc", "ud"] {
         let said = converse(&near, &near, &format!("ibv_{service}_pingpong -g 1 -n 50"), 18515);
         assert!(said.contains("50 iters"), "{service}: {said}");
@@ -137,17 +141,13 @@ fn guests_and_programs_meet_over_roce() {
     ] {
         converse(&near, &far, line, 18515);
     }
-    serve_rping(&near);
+    serve_rping(&near, NEAR);
     far.output(&rping(NEAR));
     ended_well(&near);
-    // A program on the host listens. The other way round nothing tells the host whose a request is.
-    let server = Run::program(peerdma())
-        .args(&["run", "--", "rping", "-s", "-C", "10", "-a", HOST])
-        .within(&namespace)
-        .limit(Duration::from_secs(60))
-        .start();
-    near.output(&rping(HOST));
-    server.finish().ok();
+    addresses::meet_by_rdma_cm(&namespace, &near, &far);
+    addresses::meet_over_ipv6(&namespace, &near, &far);
+    addresses::meet_in_a_vlan(&near, &far);
+    addresses::meet_in_groups(&namespace, &near, &far);
     quiet(&near);
     quiet(&far);
     // The driver goes and comes back, and so does the interface.
