@@ -9,6 +9,7 @@ use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource}
 use crate::gsi::Gsi;
 use crate::key::{KeyTable, PdId};
 use crate::lan::Gateway;
+use crate::management::Subnet;
 use crate::mr::{self, Mr};
 use crate::multicast::Groups;
 use crate::mw::Mw;
@@ -159,6 +160,8 @@ pub struct Device {
     pub(crate) receiving: Mutex<Receiving>,
     pub(crate) timers: Timers,
     pub(crate) gsi: Gsi,
+    /// Of a port on an InfiniBand subnet.
+    pub(crate) subnet: Option<Subnet>,
     pub(crate) raw: Raw,
     pub(crate) gateway: Gateway,
     pub(crate) thread: Thread,
@@ -212,6 +215,13 @@ impl Device {
         let endpoint = endpoint.map_err(OpenError::Link)?;
         endpoint.set_trace(config.trace);
         let thread = Thread::new().map_err(|errno| OpenError::Thread(errno.into()))?;
+        let mut on_subnet = None;
+        if let Network::Subnet = config.network {
+            let manager = subnet::manager_of(slot);
+            endpoint.receive_at(manager.into(), link::LOOPBACK).map_err(OpenError::Link)?;
+            directory.show_subnet();
+            on_subnet = Some(Subnet::default());
+        }
         let port = match config.network {
             Network::Host(interfaces) => Port::open(interfaces).map_err(OpenError::Interfaces)?,
             Network::Subnet => Port::of_subnet(subnet::address_of_lid(slot).into()),
@@ -244,6 +254,7 @@ impl Device {
             receiving: Mutex::new(Receiving::new()),
             timers: Timers::new(epoch),
             gsi: Gsi::default(),
+            subnet: on_subnet,
             raw: Raw::default(),
             gateway: Gateway::default(),
             thread,
@@ -727,7 +738,7 @@ impl Device {
             QpType::RawPacket => Some(self.frame_port()?),
             _ => None,
         };
-        let general_services = init.general_services;
+        let management = init.management;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
         let number = u32::from(self.slot) << 14 | index as u32;
@@ -735,8 +746,8 @@ impl Device {
         table.places[index] = Some(qp.clone());
         table.used += 1;
         drop(table);
-        if general_services {
-            self.gsi.serve_by(&qp);
+        if let Some(interface) = management {
+            self.gsi.serve_by(interface, &qp);
         }
         Ok(qp)
     }
@@ -795,8 +806,8 @@ impl Device {
         {
             return Err(Error::Invalid("a queue size is above the device's limit"));
         }
-        if init.general_services && init.qp_type != QpType::Ud {
-            return Err(Error::Invalid("QP 1 is of datagrams"));
+        if init.management.is_some() && init.qp_type != QpType::Ud {
+            return Err(Error::Invalid("QP 0 and QP 1 are of datagrams"));
         }
         if init.srq.is_some() && init.receives.is_some() {
             return Err(Error::Invalid("a queue pair receives from one queue"));

@@ -1,13 +1,14 @@
 //! The shared directory: what other processes may know of one device while it runs (D6, D7, D13).
 //!
-//! A sealed memfd of atomic words with four parts: a header with identity and counters, a table of QPs, a table of MKEYs, and
-//! the table of the routes that its bytes take.
+//! A sealed memfd of atomic words with five parts: a header with identity and counters, a table of QPs, a table of MKEYs,
+//! the table of the routes that its bytes take, and the multicast groups that its port is in.
 //! `peerdma ps` and `peerdma top` read it; the same-host path finds its target's QPs and keys in it. An entry is
 //! valid while its `generation` word is odd; a reader takes the generation before and after (a sequence lock),
 //! so it never acts on half an entry. Every number read from another process's directory is checked before use.
 
 use crate::counters::{Count, Counter};
 use crate::key::{MAX_KEYS, Mkey};
+use crate::membership::{MAX_MEMBERSHIPS, Membership};
 use crate::types::{QpState, QpType};
 use pcie::{Address, PublishedRoute, RouteTable};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 
@@ -28,7 +29,8 @@ const COUNTERS_AT: usize = 512;
 const QPS_AT: usize = 4096;
 const KEYS_AT: usize = QPS_AT + MAX_QPS * ENTRY;
 const ROUTES_AT: usize = KEYS_AT + MAX_KEYS * ENTRY;
-const BYTES: usize = ROUTES_AT + RouteTable::BYTES;
+const GROUPS_AT: usize = ROUTES_AT + RouteTable::BYTES;
+const BYTES: usize = GROUPS_AT + MAX_MEMBERSHIPS * ENTRY;
 
 mod head {
     pub const MAGIC: usize = 0;
@@ -44,6 +46,8 @@ mod head {
     pub const ASKED: usize = 136;
     /// The last of those that was done.
     pub const DONE: usize = 144;
+    /// 1 where the port is on an InfiniBand subnet.
+    pub const SUBNET: usize = 152;
 }
 
 /// There is a Data Direct function.
@@ -118,6 +122,20 @@ impl Directory {
     /// Notes the slot that the registry granted.
     pub fn set_slot(&self, slot: u16) {
         self.shm.word(head::SLOT).store(u64::from(slot), Relaxed);
+    }
+
+    /// Shows that the port is on an InfiniBand subnet.
+    pub(crate) fn show_subnet(&self) {
+        self.shm.word(head::SUBNET).store(1, Release);
+    }
+
+    /// Shows a membership of the port's at one of [`MAX_MEMBERSHIPS`] places, or that none is there.
+    pub(crate) fn publish_membership(&self, place: usize, membership: Option<&Membership>) {
+        let at = GROUPS_AT + place * ENTRY;
+        match membership {
+            Some(membership) => self.write_entry(at, &membership.to_words()),
+            None => self.clear_entry(at),
+        }
     }
 
     /// Shows the Data Direct function, and whether it is plugged in.
@@ -354,6 +372,17 @@ impl Reader {
     /// The routes that bytes took or may take.
     pub fn routes(&self) -> Vec<PublishedRoute> {
         pcie::published(&self.shm, ROUTES_AT)
+    }
+
+    /// Whether the port is on an InfiniBand subnet.
+    pub fn is_on_subnet(&self) -> bool {
+        self.shm.word(head::SUBNET).load(Acquire) == 1
+    }
+
+    /// The multicast groups of an InfiniBand subnet that the port is in.
+    pub fn memberships(&self) -> Vec<Membership> {
+        let entries = (0..MAX_MEMBERSHIPS).map(|place| self.entry(GROUPS_AT + place * ENTRY));
+        entries.flatten().map(Membership::from_words).collect()
     }
 
     /// All MKEYs.

@@ -1,7 +1,8 @@
 //! QP 1, the general services interface: management datagrams in and out, for whoever speaks their protocols.
 //!
 //! A MAD is one UD SEND of 256 bytes with the well-known Q_Key between QP 1 and QP 1 (IBA 13.5.1, 10.2.5). Programs never
-//! see this QP. Incoming MADs and the one timer are given to a [`GsiSink`] within a turn of progress.
+//! see this QP. Incoming MADs and the one timer are given to a [`GsiSink`] within a turn of progress. A front end may have a
+//! queue pair of its own that is QP 1 to its peers, or QP 0.
 
 use crate::counters::{Count, Counter};
 use crate::device::{DEFAULT_PKEY, Device};
@@ -12,7 +13,7 @@ use link::{Datagram, Flow, Path};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Headers, Opcode, Operation, Position, Psn, Service};
@@ -20,9 +21,40 @@ use wire::{Bth, Deth, Headers, Opcode, Operation, Position, Psn, Service};
 /// Number of the queue pair.
 pub(crate) const QPN: u32 = 1;
 /// Well-known Q_Key of QP 1 (IBA 10.2.5).
-const QKEY: u32 = 0x8001_0000;
+pub(crate) const QKEY: u32 = 0x8001_0000;
 /// Ways to peers that are kept at hand.
 const KEPT_FLOWS: usize = 64;
+
+/// A queue pair that has the same number on every port (IBA 3.9.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ManagementInterface {
+    /// QP 0.
+    Subnet,
+    /// QP 1.
+    GeneralServices,
+}
+
+impl ManagementInterface {
+    /// Number of its queue pair.
+    pub fn qpn(self) -> u32 {
+        self as u32
+    }
+
+    /// The one with this number.
+    pub(crate) fn of(qpn: u32) -> Option<ManagementInterface> {
+        [ManagementInterface::Subnet, ManagementInterface::GeneralServices]
+            .into_iter()
+            .find(|interface| interface.qpn() == qpn)
+    }
+
+    /// Q_Key of what is sent there. QP 0 knows none.
+    pub(crate) fn qkey(self) -> u32 {
+        match self {
+            ManagementInterface::Subnet => 0,
+            ManagementInterface::GeneralServices => QKEY,
+        }
+    }
+}
 
 /// Where a MAD comes from or goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +83,8 @@ pub trait GsiSink: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Gsi {
     sink: OnceLock<Arc<dyn GsiSink>>,
-    /// The queue pair that is QP 1, where the front end has one.
-    qp: Mutex<Weak<Qp>>,
+    /// The queue pairs that are QP 0 and QP 1, where the front end has them.
+    qps: [Mutex<Weak<Qp>>; 2],
     flows: Mutex<Vec<(Path, Flow)>>,
     appointment: Mutex<Appointment>,
     psn: AtomicU32,
@@ -75,14 +107,18 @@ impl Gsi {
         Ok(flow)
     }
 
-    /// From now on `qp` is QP 1.
-    pub(crate) fn serve_by(&self, qp: &Arc<Qp>) {
-        *self.qp.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(qp);
+    fn place(&self, interface: ManagementInterface) -> MutexGuard<'_, Weak<Qp>> {
+        self.qps[interface as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue pair that is QP 1, where the front end has one.
-    pub(crate) fn qp(&self) -> Option<Arc<Qp>> {
-        self.qp.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    /// From now on `qp` is the interface's.
+    pub(crate) fn serve_by(&self, interface: ManagementInterface, qp: &Arc<Qp>) {
+        *self.place(interface) = Arc::downgrade(qp);
+    }
+
+    /// The queue pair that is the interface's, where the front end has one.
+    pub(crate) fn qp(&self, interface: ManagementInterface) -> Option<Arc<Qp>> {
+        self.place(interface).upgrade()
     }
 
     /// A datagram for QP 1.
@@ -135,6 +171,16 @@ impl Device {
             flow_label: 0,
             ethernet: None,
         };
+        self.send_mad_by(ManagementInterface::GeneralServices, path, mad)
+    }
+
+    /// Sends a MAD along `path` to the peer's interface.
+    pub(crate) fn send_mad_by(
+        &self,
+        interface: ManagementInterface,
+        path: Path,
+        mad: &[u8; MAD_LEN],
+    ) -> Result<()> {
         let flow = self.gsi.flow(self, path)?;
         let opcode = Opcode {
             service: Service::Ud,
@@ -151,11 +197,11 @@ impl Device {
             pkey: DEFAULT_PKEY,
             fecn: false,
             becn: false,
-            dest_qp: QPN,
+            dest_qp: interface.qpn(),
             ack_req: false,
             psn: Psn::new(self.gsi.psn.fetch_add(1, Relaxed)),
         });
-        headers.deth = Some(Deth { qkey: QKEY, src_qp: QPN });
+        headers.deth = Some(Deth { qkey: interface.qkey(), src_qp: interface.qpn() });
         let mut batch = self.take_batch();
         let Ok(()) = batch.packet(self.endpoint(), &flow, &headers, MAD_LEN, &mut |out, _| {
             out.copy_from_slice(mad);

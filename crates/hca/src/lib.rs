@@ -22,6 +22,8 @@ mod indirect;
 pub mod key;
 mod key_space;
 mod lan;
+mod management;
+mod membership;
 mod mkey_context;
 mod mr;
 pub mod multicast;
@@ -55,12 +57,14 @@ pub use device::{Device, DeviceConfig, Network, OpenError};
 pub use error::{Error, Result};
 pub use event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 pub use flow_counters::{BoundCounters, FlowCount, FlowCounters};
-pub use gsi::{GsiSink, MadPath};
+pub use gsi::{GsiSink, MadPath, ManagementInterface};
 pub use indirect::{
     ConfigureError, IndirectInit, IndirectKey, KeyConfig, KeyLayout, MAX_KEY_ENTRIES,
     SignatureChange, Stride,
 };
 pub use key_space::{Below, KeyPart, KeyParts, KeySpace};
+pub use management::{ManagementDatagram, ManagementSink};
+pub use membership::{MAX_MEMBERSHIPS, Membership, SubnetPort};
 pub use mkey_context::{AccessMode, MkeyContext, MkeyRefused, NO_QP};
 pub use mr::Mr;
 pub use mw::{BindError, Mw};

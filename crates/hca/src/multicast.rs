@@ -3,6 +3,8 @@
 //! A group is an IP multicast address. While it has members the receive sockets are in it on every interface that has a
 //! GID, as a NIC's filter would be open; the kernel hands each process of the host its own copy. The interfaces are those
 //! at the first attach. An Ethernet floods every group ([`link::Lan`]); there only the sockets of the host's network join.
+//! at the first attach. On an InfiniBand subnet a group is a GID, and what reaches the port its manager decides
+//! ([`crate::membership`]).
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -73,7 +75,9 @@ impl Device {
     pub fn attach_multicast(&self, qp: &Arc<Qp>, gid: [u8; 16]) -> Result<()> {
         self.alive()?;
         let ip = group_of(qp, gid)?;
-        let interfaces = self.interfaces(ip.is_ipv4())?;
+        // On a subnet its manager decides what reaches the port.
+        let managed = self.subnet.is_some();
+        let interfaces = if managed { BTreeSet::new() } else { self.interfaces(ip.is_ipv4())? };
         let mut groups = self.groups.write();
         let known = groups.len();
         let group = match groups.entry(ip) {
@@ -82,7 +86,7 @@ impl Device {
                 return Err(Error::NoMemory("the device has its most multicast groups"));
             }
             Entry::Vacant(entry) => {
-                let joined = self.join(ip, &interfaces)?;
+                let joined = if managed { Vec::new() } else { self.join(ip, &interfaces)? };
                 if self.endpoint().lan().is_some() {
                     self.take_group(ip);
                 }

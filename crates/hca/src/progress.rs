@@ -7,14 +7,17 @@
 
 use crate::counters::{Count, Counter};
 use crate::device::Device;
-use crate::gsi;
+use crate::gsi::{self, ManagementInterface};
 use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
-use crate::transport::Rx;
+use crate::subnet::{lid_of_address, lid_of_group};
+use crate::transport::{Routing, Rx};
 use descriptors::Kept;
-use link::{Batch, Datagram, FrameReceiver, Receiver};
+use link::{Batch, Datagram, FrameReceiver, Receiver, ip_of_gid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
+use smallvec::SmallVec;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
@@ -161,8 +164,12 @@ impl Device {
         counters.count(Counter::RcvdPackets, 1);
         counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
         let qpn = datagram.headers.bth.dest_qp;
-        let general_services = (qpn == gsi::QPN).then(|| self.gsi.qp()).flatten();
-        if qpn == gsi::QPN && general_services.is_none() {
+        let interface = ManagementInterface::of(qpn);
+        if interface.is_some_and(|interface| self.take_management(interface, datagram)) {
+            return;
+        }
+        let management = interface.and_then(|interface| self.gsi.qp(interface));
+        if qpn == gsi::QPN && management.is_none() {
             return self.gsi.receive(self, datagram, now);
         }
         if qpn == MULTICAST_QPN {
@@ -171,7 +178,7 @@ impl Device {
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,
-            None => match general_services.or_else(|| self.qp(qpn)) {
+            None => match management.or_else(|| self.qp(qpn)) {
                 Some(qp) => {
                     touched.push(qp);
                     touched.len() - 1
@@ -179,7 +186,8 @@ impl Device {
                 None => return counters.count(Counter::RxDropped, 1),
             },
         };
-        touched[index].receive(self, &rx_of(datagram), now, batch);
+        let routing = if self.subnet.is_some() { Routing::Lid } else { Routing::Ip };
+        touched[index].receive(self, &rx_of(datagram, routing), now, batch);
     }
 
     /// Each member of the group takes the packet.
@@ -190,20 +198,40 @@ impl Device {
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
     ) {
-        let members = self.groups.members(datagram.dst);
-        if members.is_empty() {
-            self.directory().count(Counter::RxDropped, 1);
-        }
-        for qp in members {
-            qp.receive(self, &rx_of(datagram), now, batch);
-            if touched.iter().all(|known| known.number() != qp.number()) {
-                touched.push(qp);
+        let mut taken = false;
+        for (group, routing) in self.groups_of(datagram) {
+            for qp in self.groups.members(group) {
+                taken = true;
+                qp.receive(self, &rx_of(datagram, routing), now, batch);
+                if touched.iter().all(|known| known.number() != qp.number()) {
+                    touched.push(qp);
+                }
             }
         }
+        if !taken {
+            self.directory().count(Counter::RxDropped, 1);
+        }
+    }
+
+    /// The groups that a multicast packet is for. A LID may be several groups'.
+    fn groups_of(&self, datagram: &Datagram<'_>) -> SmallVec<[(IpAddr, Routing); 1]> {
+        let Some(subnet) = &self.subnet else {
+            return SmallVec::from_elem((datagram.dst, Routing::Ip), 1);
+        };
+        let Some(mlid) = lid_of_group(datagram.dst) else { return SmallVec::new() };
+        let source = lid_of_address(datagram.src);
+        let Some(source) = source.and_then(|lid| subnet.memberships.gid_of(lid)) else {
+            if let Some(sink) = subnet.sink.get() {
+                sink.stranger();
+            }
+            return SmallVec::new();
+        };
+        let groups = subnet.memberships.groups_at(mlid).into_iter();
+        groups.map(|mgid| (ip_of_gid(mgid), Routing::Gid { source, destination: mgid })).collect()
     }
 }
 
-fn rx_of<'a>(datagram: &'a Datagram<'a>) -> Rx<'a> {
+fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing) -> Rx<'a> {
     Rx {
         headers: &datagram.headers,
         payload: datagram.payload,
@@ -212,6 +240,7 @@ fn rx_of<'a>(datagram: &'a Datagram<'a>) -> Rx<'a> {
         traffic_class: datagram.traffic_class,
         hop_limit: datagram.hop_limit,
         vlan: datagram.vlan,
+        routing,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::cq::Cq;
 use crate::device::{Device, Way};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
+use crate::gsi::ManagementInterface;
 use crate::pd::Pd;
 use crate::rss::Rss;
 use crate::signature::SignatureSink;
@@ -44,8 +45,8 @@ pub struct QpInit {
     pub custom: Option<Arc<dyn CustomWork>>,
     /// Is told of block signatures that are bad.
     pub signatures: Option<Arc<dyn SignatureSink>>,
-    /// It is QP 1 to its peers, of datagrams only.
-    pub general_services: bool,
+    /// It is this one to its peers; of datagrams only.
+    pub management: Option<ManagementInterface>,
     /// Queue sizes wanted.
     pub cap: QpCap,
     /// Every send raises a completion.
@@ -68,7 +69,7 @@ impl QpInit {
             receives: None,
             custom: None,
             signatures: None,
-            general_services: false,
+            management: None,
             cap: QpCap::default(),
             sq_sig_all: false,
             memory: None,
@@ -142,7 +143,7 @@ impl Qp {
         let transport = Transport::new(Init {
             qp_type: init.qp_type,
             qpn: number,
-            name: if init.general_services { crate::gsi::QPN } else { number },
+            name: init.management.map_or(number, ManagementInterface::qpn),
             pd: pd.id(),
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,

@@ -22,7 +22,7 @@ pub const HOST: u16 = 0;
 /// Where frames for no port in particular go.
 const FLOOD: Ipv4Addr = Ipv4Addr::new(239, 77, 78, 1);
 /// Index of the loopback interface.
-const LOOPBACK: u32 = 1;
+pub const LOOPBACK: u32 = 1;
 
 /// The hardware address of the port with this slot.
 pub fn mac_of_slot(slot: u16) -> Mac {

@@ -34,7 +34,7 @@ pub use flow::{Flow, Path};
 pub use frames::{FrameBatch, FramePort, FrameReceiver, FrameTap, TappedFrame};
 pub use framing::Ethernet;
 pub use gids::{Changes, GID_TABLE_LEN, GidEntry, GidTable, Interfaces, gid_of_ip, ip_of_gid};
-pub use lan::{FrameSink, HOST, Lan, Station, mac_of_slot, slot_of_mac};
+pub use lan::{FrameSink, HOST, LOOPBACK, Lan, Station, mac_of_slot, slot_of_mac};
 pub use neighbour::{Knowledge, Neighbour};
 pub use own::{Own, OwnAddresses};
 pub use receiver::{Datagram, Receiver};

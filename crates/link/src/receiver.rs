@@ -80,6 +80,13 @@ impl Receiver {
         }
         let trace = ep.trace();
         let patience_ends = self.skipped >= PATIENCE;
+        if patience_ends {
+            let trains = self.receive_others(ep, max_trains, f, trace.as_deref());
+            if trains > 0 {
+                self.skipped = 0;
+                return trains;
+            }
+        }
         let first = self.v6_first != patience_ends;
         let trains = self.receive_family(ep, first, max_trains, f, trace.as_deref());
         if trains > 0 {
@@ -103,9 +110,10 @@ impl Receiver {
         f: &mut dyn FnMut(Datagram<'_>),
         trace: Option<&Trace>,
     ) -> usize {
-        let Some(lan) = ep.lan() else { return 0 };
         let mut trains = 0;
-        for fd in lan.receive_fds() {
+        for (lan, fd) in
+            ep.lan().into_iter().flat_map(|lan| lan.receive_fds().map(move |fd| (lan, fd)))
+        {
             trains += self.receive_from(fd, max_trains, |_, message| {
                 hand_out_frames(ep, lan, message, f, trace);
             });

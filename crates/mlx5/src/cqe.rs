@@ -114,7 +114,13 @@ fn received(completion: &Completion, entry: &mut [u8; LEN]) -> u8 {
     put(entry, FLAGS_RQPN, &(completion.src_qp & 0xff_ffff).to_be_bytes());
     if let Some(ip) = completion.src_ip {
         match hca::subnet::lid_of_address(ip) {
-            Some(slid) => put(entry, SLID, &slid.to_be_bytes()),
+            Some(slid) => {
+                put(entry, SLID, &slid.to_be_bytes());
+                if completion.flags.contains(WcFlags::GRH) {
+                    let word = completion.src_qp & 0xff_ffff | GRH;
+                    put(entry, FLAGS_RQPN, &word.to_be_bytes());
+                }
+            }
             None => {
                 // The kind of IP header that stands in the place of a GRH.
                 let word = completion.src_qp & 0xff_ffff | u32::from(completion.sl) << 24 | GRH;

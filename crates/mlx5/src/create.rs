@@ -162,7 +162,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         receives: own.then(|| queues.clone() as _),
         custom: Some(waiting.clone()),
         signatures: Some(Arc::new(findings)),
-        general_services: queues.purpose == Purpose::GeneralServices,
+        management: queues.purpose.management(),
         cap,
         ..QpInit::new(service)
     };

@@ -5,7 +5,7 @@ use crate::bits::Field;
 use crate::function::Shared;
 use crate::opcode::{INIT2INIT_QP, INIT2RTR_QP, RST2INIT_QP, RTR2RTS_QP, RTS2RTS_QP, SQD_RTS_QP};
 use crate::qp::{self, CONTEXT_BIT};
-use hca::subnet::address_of_lid;
+use hca::subnet;
 use hca::{Access, AhAttr, AttrMask, QpAttr, QpState, QpType};
 
 /// Which optional attributes a transition brings (`enum mlx5_qp_optpar`).
@@ -268,7 +268,7 @@ fn on_network(shared: &Shared, ah: AhAttr) -> AhAttr {
     }
     AhAttr {
         is_global: true,
-        dgid: address_of_lid(ah.dlid).to_ipv6_mapped().octets(),
+        dgid: subnet::destination(shared.hca.slot(), ah.dlid).to_ipv6_mapped().octets(),
         sgid_index: 0,
         hop_limit: 64,
         ..ah

@@ -1,5 +1,5 @@
-//! `ATTACH_TO_MCG` and `DETACH_FROM_MCG`: which datagram queue pairs take what is sent to a group. On an InfiniBand port there
-//! are no groups: its subnet has no manager that would make them.
+//! `ATTACH_TO_MCG` and `DETACH_FROM_MCG`: which datagram queue pairs take what is sent to a group. On an InfiniBand port the
+//! subnet's manager decides which groups reach the port at all.
 
 use crate::command::{OBJECT, done};
 use crate::function::Shared;

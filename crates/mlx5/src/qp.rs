@@ -11,7 +11,7 @@ use crate::request::RequestId;
 use crate::user_memory::{Place, Places};
 use crate::wqe::{self, BLOCK, Control};
 use hca::transport::SharedReceive;
-use hca::{QpType, RecvWr};
+use hca::{ManagementInterface, QpType, RecvWr};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -70,7 +70,7 @@ pub(crate) enum Purpose {
     Transport(QpType),
     /// QP 1: datagrams.
     GeneralServices,
-    /// QP 0: datagrams that go nowhere, for there is no subnet manager but the wire itself.
+    /// QP 0: datagrams too.
     SubnetManagement,
     /// Only changes memory keys.
     MemoryKeys,
@@ -90,6 +90,15 @@ impl Purpose {
             SERVICE_REG_UMR => Purpose::MemoryKeys,
             _ => return Err(Status::BadParameter),
         })
+    }
+
+    /// The number by which peers know it, where that is not its own.
+    pub(crate) fn management(self) -> Option<ManagementInterface> {
+        match self {
+            Purpose::SubnetManagement => Some(ManagementInterface::Subnet),
+            Purpose::GeneralServices => Some(ManagementInterface::GeneralServices),
+            Purpose::Transport(_) | Purpose::MemoryKeys => None,
+        }
     }
 
     /// The HCA's service for it.

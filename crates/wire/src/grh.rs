@@ -13,6 +13,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Where the IPv4 header begins.
 const IPV4_AT: usize = GRH_LEN - 20;
 const UDP: u8 = 17;
+/// A transport of InfiniBand follows.
+const INFINIBAND: u8 = 0x1b;
 
 /// The network header of a received datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +128,28 @@ impl Grh {
             identification: u16::from_be_bytes([ip[4], ip[5]]),
         }
     }
+}
+
+/// The GRH of a packet on an InfiniBand subnet (IBA 8.3); `payload_len` is the length of what follows it, ICRC included, in bytes.
+pub fn of_infiniband(
+    source: [u8; 16],
+    destination: [u8; 16],
+    traffic_class: u8,
+    hop_limit: u8,
+    payload_len: u16,
+) -> [u8; GRH_LEN] {
+    let addresses = Addresses::V6(source.into(), destination.into());
+    let like = Grh {
+        addresses,
+        traffic_class,
+        flow_label: 0,
+        hop_limit,
+        udp_len: payload_len,
+        identification: 0,
+    };
+    let mut out = like.emit();
+    out[6] = INFINIBAND;
+    out
 }
 
 fn address(bytes: &[u8]) -> Ipv6Addr {

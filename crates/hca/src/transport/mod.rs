@@ -108,6 +108,24 @@ pub struct Rx<'a> {
     pub hop_limit: u8,
     /// Control information of a VLAN tag.
     pub vlan: Option<u16>,
+    /// What brought it here.
+    pub routing: Routing,
+}
+
+/// What brought a packet here, and stands in a datagram's receive buffer before the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Routing {
+    /// Its IP header.
+    Ip,
+    /// LIDs alone, on an InfiniBand subnet: there is no header.
+    Lid,
+    /// A GRH on an InfiniBand subnet.
+    Gid {
+        /// Port that sent it.
+        source: Gid,
+        /// Where to.
+        destination: Gid,
+    },
 }
 
 /// Takes what a QP has to tell its owner.

@@ -3,11 +3,11 @@
 use super::executor::{Landed, Landing};
 use super::paging::{FaultSide, Met};
 use super::qp::Transport;
-use super::{Counter, Cx, Rx};
+use super::{Counter, Cx, Routing, Rx};
 use crate::sabotage::{self, Sabotage};
 use crate::types::*;
 use std::net::{IpAddr, Ipv6Addr};
-use wire::grh::Grh;
+use wire::grh::{self, Grh};
 use wire::icrc::Addresses;
 use wire::{GRH_LEN, ICRC_LEN, Operation};
 
@@ -38,7 +38,7 @@ impl Transport {
             imm_or_key,
             src_qp: deth.src_qp,
             src_ip: Some(rx.src),
-            flags: WcFlags::GRH | with_imm,
+            flags: if rx.routing == Routing::Lid { with_imm } else { WcFlags::GRH | with_imm },
             vlan: rx.vlan,
             sl: if rx.src.is_ipv4() { SL_IPV4 } else { SL_IPV6 },
             solicited: headers.bth.solicited,
@@ -70,11 +70,15 @@ impl Transport {
 }
 
 fn network_header(rx: &Rx<'_>) -> [u8; GRH_LEN] {
+    let transport = rx.headers.len() + rx.payload.len() + usize::from(rx.headers.bth.pad);
+    if let Routing::Gid { source, destination } = rx.routing {
+        let length = (transport + ICRC_LEN) as u16;
+        return grh::of_infiniband(source, destination, rx.traffic_class, rx.hop_limit, length);
+    }
     let addresses = match (rx.src, rx.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4(src, dst),
         (src, dst) => Addresses::V6(v6(src), v6(dst)),
     };
-    let transport = rx.headers.len() + rx.payload.len() + usize::from(rx.headers.bth.pad);
     Grh {
         addresses,
         traffic_class: rx.traffic_class,

@@ -2,7 +2,7 @@
 //! `cargo test --release -p hca --test transport -- --ignored --nocapture throughput`
 
 use crate::support::{Node, Setup, send_wr};
-use hca::transport::{Cx, Fill, Rx, To, Tx};
+use hca::transport::{Cx, Fill, Routing, Rx, To, Tx};
 use hca::*;
 use std::result::Result;
 use std::time::Instant;
@@ -50,8 +50,19 @@ fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {
     call(node, answer, |qp, cx| {
         for (headers, at, len) in &train.packets {
             let payload = &train.bytes[*at..at + len];
-            let rx = Rx { headers, payload, src, dst, traffic_class: 0, hop_limit: 64, vlan: None };
-            qp.receive(&rx, cx);
+            qp.receive(
+                &Rx {
+                    headers,
+                    payload,
+                    src,
+                    dst,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    vlan: None,
+                    routing: Routing::Ip,
+                },
+                cx,
+            );
         }
         qp.end_of_batch(cx);
         qp.transmit(cx);

@@ -2,7 +2,7 @@
 
 use crate::support::craft::packet;
 use crate::support::{Faults, Loose, Node, PD, Packet, Pair, Region, Rng, Setup, send_wr};
-use hca::transport::{Counter, Rx, SharedQueue};
+use hca::transport::{Counter, Routing, Rx, SharedQueue};
 use hca::*;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -204,6 +204,7 @@ fn a_datagram_arrives_behind_its_network_header() {
         traffic_class: 0,
         hop_limit: 1,
         vlan: Some(0x6005),
+        routing: Routing::Ip,
     };
     node.with(|qp, cx| qp.receive(&rx, cx));
     let done = node.told.received[1];

@@ -4,8 +4,8 @@ use super::Packet;
 use hca::key::{KeyTable, PdId};
 use hca::tm::{Accepted, TagList};
 use hca::transport::{
-    Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Rx, SharedQueue, SharedReceive,
-    Sink, TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
+    Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Routing, Rx, SharedQueue,
+    SharedReceive, Sink, TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
 };
 use hca::*;
 use std::collections::{HashMap, HashSet};
@@ -437,6 +437,7 @@ impl Node {
             traffic_class: 0x62,
             hop_limit: 63,
             vlan: None,
+            routing: Routing::Ip,
         };
         self.with(|qp, cx| qp.receive(&rx, cx));
     }
