@@ -61,6 +61,9 @@ impl Adapter {
         })
         .what("cannot open the software HCA")?;
         machine.publish(&device);
+        if let Port::Ib = place.port {
+            subnet::serve(&device).what("cannot manage the InfiniBand subnet")?;
+        }
         let data_direct = DataDirect::new(&device.attr().vuid);
         let slots = machine.slots(place.neighbours)?;
         let own = slots.own.0.clone();

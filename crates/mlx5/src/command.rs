@@ -144,7 +144,7 @@ impl Commands {
             opcode::QUERY_HCA_VPORT_GID => shared.port.gids(input),
             opcode::QUERY_HCA_VPORT_PKEY => shared.port.pkeys(input),
             opcode::QUERY_VPORT_COUNTER => query::vport_counters(shared),
-            opcode::MAD_IFC => shared.port.mad(input, crate::DEVICE),
+            opcode::MAD_IFC => shared.port.mad(input),
             other => self.execute_on_objects(other, shared, input),
         }
     }

@@ -167,6 +167,8 @@ impl ConnectX {
         self.shared.eqs.clear();
         self.shared.nic.reset(&self.shared.hca);
         self.shared.objects.clear(&self.shared.hca);
+        // Only a port of a subnet has any.
+        let _ = self.shared.hca.leave_groups();
         self.shared.reports.clear();
         self.shared.faults.clear();
         *commands = Commands::new(&self.shared.hca);

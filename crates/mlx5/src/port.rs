@@ -1,16 +1,16 @@
 //! The InfiniBand port as commands show it: vport context, GIDs and P_Keys (PRM `hca_vport_context`), port registers
-//! (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `pvlc_reg`) and the management datagrams that the firmware answers (`MAD_IFC`;
-//! attributes of IBA 14.2.5).
+//! (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `pvlc_reg`) and the management datagrams that the firmware answers (`MAD_IFC`).
 
-use crate::bits::{Field, be16, put};
+use crate::bits::{Field, put};
 use crate::firmware;
 use crate::function::Shared;
 use crate::nic;
 use crate::opcode::{Answer, Status};
+use hca::subnet::{MANAGER_LID, PREFIX, gid_of_guid};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use subnet::Mad;
+use subnet::smp::{self, Node};
 
-/// Prefix of a subnet that no manager configured (IBA 4.1.1).
-const DEFAULT_SUBNET_PREFIX: u64 = 0xfe80_0000_0000_0000;
 const DEFAULT_PKEY: u16 = 0xffff;
 /// Entries of the table: the least that a driver knows.
 const PKEYS: usize = 128;
@@ -49,10 +49,10 @@ const SUBNET_TIMEOUT: Field = Field::new(0x31b, 5);
 const LINK_UP: u64 = 5;
 /// Active.
 const ACTIVE: u64 = 4;
-/// IsSystemImageGUIDSupported.
-const CAPABILITIES: u32 = 1 << 11;
-/// IsCommunicationManagementSupported, which the driver switches on when it does.
-const SWITCHABLE: u32 = 1 << 16;
+/// IsSM and IsCommunicationManagementSupported, which the driver switches on when it does.
+const SWITCHABLE: u32 = 1 << 1 | 1 << 16;
+/// CapabilityMask without those.
+const CAPABILITIES: u32 = smp::ADAPTER_CAPABILITIES & !SWITCHABLE;
 
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 
@@ -98,7 +98,7 @@ impl Port {
             (CAPABILITY_MASK, self.capabilities.load(Relaxed).into()),
             (CAPABILITY_SELECT, SWITCHABLE.into()),
             (LID, self.lid.into()),
-            (SM_LID, self.lid.into()),
+            (SM_LID, MANAGER_LID.into()),
             (SUBNET_TIMEOUT, 18),
         ] {
             field.set(&mut context, value);
@@ -107,16 +107,12 @@ impl Port {
         Ok(answer)
     }
 
-    fn gid(&self) -> [u8; 16] {
-        (u128::from(DEFAULT_SUBNET_PREFIX) << 64 | u128::from(self.guid)).to_be_bytes()
-    }
-
     /// `QUERY_HCA_VPORT_GID`: one entry, or all of them.
     pub(crate) fn gids(&self, input: &[u8]) -> Answer {
         let index = GID_INDEX.get(input) as u16;
         // Linux takes the subnet's prefix from the last entry, so that one has it too.
-        let empty = (u128::from(DEFAULT_SUBNET_PREFIX) << 64).to_be_bytes();
-        let gid = |index: usize| if index == 0 { self.gid() } else { empty };
+        let empty = (u128::from(PREFIX) << 64).to_be_bytes();
+        let gid = |index: usize| if index == 0 { gid_of_guid(self.guid) } else { empty };
         let all: Vec<[u8; 16]> = match index {
             ALL => (0..GIDS).map(gid).collect(),
             index if usize::from(index) < GIDS => vec![gid(index.into())],
@@ -166,8 +162,6 @@ const IB_WIDTH_OPER: Field = Field::new(0x140, 16);
 const IB_PROTOCOL_OPER: Field = Field::new(0x150, 16);
 /// 4 lanes, as the register says it.
 const WIDTH_4X: u64 = 1 << 2;
-/// The same as PortInfo says it.
-const PORT_INFO_4X: u8 = 2;
 /// NDR.
 const SPEED: u64 = 1 << 7;
 const VL_HARDWARE: Field = Field::new(0x3c, 4);
@@ -203,96 +197,39 @@ pub(crate) fn access_register(shared: &Shared, write: bool, input: &[u8]) -> Ans
     };
     fields.iter().for_each(|(field, value)| field.set(&mut data, *value));
     if number == register::NODE_DESCRIPTION {
-        put(&mut data, 0, NODE_DESCRIPTION);
+        put(&mut data, 0, smp::ADAPTER_DESCRIPTION);
     }
     let mut answer = vec![0; 8];
     answer.extend(data);
     Ok(answer)
 }
 
-/// Bytes of a management datagram.
-const MAD_LEN: usize = 256;
+/// `MAD_IFC`: the datagram in the command.
 const MAD_IN: usize = 0x10;
+const CLASS: usize = 1;
 const METHOD: usize = 3;
 const MAD_STATUS: usize = 4;
-const ATTRIBUTE: usize = 16;
-const MODIFIER: usize = 22;
-const SMP_DATA: usize = 64;
-const GET: u8 = 1;
-const SET: u8 = 2;
 const GET_RESPONSE: u8 = 0x81;
 /// Method and attribute are not supported together (IBA 13.4.7).
 const UNSUPPORTED: u16 = 0x000c;
 
-mod attribute {
-    pub(super) const NODE_DESCRIPTION: u16 = 0x10;
-    pub(super) const NODE_INFO: u16 = 0x11;
-    pub(super) const GUID_INFO: u16 = 0x14;
-    pub(super) const PORT_INFO: u16 = 0x15;
-    pub(super) const PKEY_TABLE: u16 = 0x16;
-}
-
-const NODE_DESCRIPTION: &[u8] = b"peerdma software ConnectX";
-
 impl Port {
     /// `MAD_IFC`: the firmware's agent for management of this node.
-    pub(crate) fn mad(&self, input: &[u8], vendor_part: u16) -> Answer {
-        let mut mad = input.get(MAD_IN..).unwrap_or_default().to_vec();
-        mad.resize(MAD_LEN, 0);
-        let method = mad[METHOD];
-        mad[METHOD] = GET_RESPONSE;
-        let data = match (method, be16(&mad, ATTRIBUTE)) {
-            (GET, attribute::NODE_DESCRIPTION) => Some(NODE_DESCRIPTION.to_vec()),
-            (GET, attribute::NODE_INFO) => Some(self.node_info(vendor_part)),
-            (GET, attribute::GUID_INFO) => Some(self.guid.to_be_bytes().to_vec()),
-            (GET | SET, attribute::PORT_INFO) => Some(self.port_info()),
-            (GET, attribute::PKEY_TABLE) if be16(&mad, MODIFIER) == 0 => {
-                Some(DEFAULT_PKEY.to_be_bytes().to_vec())
+    pub(crate) fn mad(&self, input: &[u8]) -> Answer {
+        let datagram = input.get(MAD_IN..).unwrap_or_default();
+        let mut mad: Mad = std::array::from_fn(|at| datagram.get(at).copied().unwrap_or_default());
+        let capabilities = self.capabilities.load(Relaxed);
+        let node = Node::Adapter { guid: self.guid, lid: self.lid, capabilities };
+        let managed = smp::CLASSES.contains(&mad[CLASS]);
+        match managed.then(|| smp::answer_of(node, 1, &mad)).flatten() {
+            Some(answer) => mad = answer,
+            None => {
+                mad[METHOD] = GET_RESPONSE;
+                put(&mut mad, MAD_STATUS, &UNSUPPORTED.to_be_bytes());
             }
-            (GET, attribute::PKEY_TABLE) => Some(Vec::new()),
-            _ => None,
-        };
-        match data {
-            Some(data) => {
-                mad[SMP_DATA..SMP_DATA + 64].fill(0);
-                put(&mut mad, SMP_DATA, &data);
-            }
-            None => put(&mut mad, MAD_STATUS, &UNSUPPORTED.to_be_bytes()),
         }
         let mut answer = vec![0; 8];
         answer.extend(mad);
         Ok(answer)
-    }
-
-    /// IBA 14.2.5.3.
-    fn node_info(&self, vendor_part: u16) -> Vec<u8> {
-        let mut info = vec![0; 40];
-        info[..4].copy_from_slice(&[1, 1, 1, 1]); // versions, a channel adapter of one port
-        for at in [4, 12, 20] {
-            put(&mut info, at, &self.guid.to_be_bytes());
-        }
-        put(&mut info, 28, &(PKEYS as u16).to_be_bytes());
-        put(&mut info, 30, &vendor_part.to_be_bytes());
-        info[36] = 1; // the port asked
-        info
-    }
-
-    /// IBA 14.2.5.6.
-    fn port_info(&self) -> Vec<u8> {
-        let mut info = vec![0; 64];
-        put(&mut info, 8, &DEFAULT_SUBNET_PREFIX.to_be_bytes());
-        put(&mut info, 16, &self.lid.to_be_bytes());
-        put(&mut info, 18, &self.lid.to_be_bytes());
-        put(&mut info, 20, &self.capabilities.load(Relaxed).to_be_bytes());
-        info[28] = 1; // the port asked
-        info[29..32].fill(PORT_INFO_4X);
-        info[32] = ACTIVE as u8;
-        info[33] = (LINK_UP as u8) << 4 | 2;
-        info[36] = 5 << 4; // active MTU 4096
-        info[37] = (ONE_LANE as u8) << 4;
-        info[40] = 0;
-        info[41] = 5; // the largest MTU
-        info[51] = 18; // subnet timeout
-        info
     }
 }
