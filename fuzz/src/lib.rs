@@ -15,6 +15,7 @@ mod memfd;
 pub mod mlx5;
 pub mod pcie;
 pub mod registry;
+pub mod subnet;
 pub mod topology;
 pub mod vfio_user;
 pub mod wire;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "registry_messages", run: registry::messages, seeds: registry::message_seeds },
     Target { name: "vfio_user_message", run: vfio_user::message, seeds: vfio_user::message_seeds },
     Target { name: "connectx_commands", run: mlx5::commands, seeds: mlx5::command_seeds },
+    Target { name: "subnet_mads", run: subnet::mads, seeds: subnet::mad_seeds },
     Target { name: "frame_parse", run: wire::frame_parse, seeds: wire::frame_seeds },
     Target { name: "mad_parse", run: wire::mad_parse, seeds: wire::mad_seeds },
     Target { name: "grh_parse", run: wire::grh_parse, seeds: wire::grh_seeds },
