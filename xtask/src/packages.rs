@@ -14,6 +14,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ibverbs-providers", "the lab"),
     ("ibverbs-utils", "pingpongs and device listings"),
     ("rdmacm-utils", "programs of librdmacm and the lab"),
+    ("infiniband-diags", "the subnet of guests"),
     ("perftest", "perftest"),
     ("python3", "the conformance suite"),
     ("python3-pyverbs", "the conformance suite"),

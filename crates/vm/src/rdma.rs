@@ -25,7 +25,7 @@ const MODULES: [&str; 13] = [
 ];
 
 /// Programs that are added where this machine has them.
-const PROGRAMS: [&str; 31] = [
+const PROGRAMS: [&str; 35] = [
     "ibv_devices",
     "ibv_devinfo",
     "ibv_rc_pingpong",
@@ -47,6 +47,10 @@ const PROGRAMS: [&str; 31] = [
     "ucmatose",
     "mckey",
     "rstream",
+    "saquery",
+    "sminfo",
+    "smpquery",
+    "ibnetdiscover",
     "cmtime",
     "rdma",
     "devlink",
