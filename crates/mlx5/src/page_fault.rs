@@ -143,8 +143,10 @@ pub(crate) fn resume(shared: &Shared, input: &[u8]) -> Answer {
 fn of_memory(token: u64, fault: &PageFault) -> [u8; DATA_LEN] {
     let missing = fault.missing;
     let first = missing.addr & !(PAGE - 1);
-    let pages = (missing.addr - first + u64::from(missing.len)).div_ceil(PAGE).max(1);
-    let ahead = u64::from(fault.ahead.min(AHEAD)).div_ceil(PAGE);
+    let missed = missing.addr - first + u64::from(missing.len);
+    let pages = missed.div_ceil(PAGE).max(1);
+    // Those that the operation does not reach may be somebody's who has to fetch them from afar.
+    let ahead = (missed + u64::from(fault.ahead.min(AHEAD))).div_ceil(PAGE).saturating_sub(pages);
     let mut data = [0; DATA_LEN];
     data[0] = LAST;
     put(&mut data, 2, &(ahead as u16).to_be_bytes());
@@ -206,7 +208,7 @@ mod tests {
         let fault = fault(FaultedWork::Receive(1));
         let data = of_memory(0x1234_5678_9abc, &fault);
         let expected = [
-            &[0x80, 0, 0, 2, 0, 0][..],
+            &[0x80, 0, 0, 1, 0, 0][..],
             &[0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc],
             &[0, 0, 0x20, 0],
             &[0, 0x12, 0x34, 7],

@@ -229,6 +229,7 @@ impl Transport {
             (None, _) => {
                 let written = headers.reth.map(|reth| (reth.va, reth.rkey, reth.len));
                 let changed = headers.atomic.map(|atomic| (atomic.va, atomic.rkey, 8));
+                let packet = changed.map_or(packet, |(_, _, len)| len as usize);
                 let (addr, rkey, len) = written.or(changed).unwrap_or_default();
                 Met::remote(Remote { addr, rkey }, len, 0, packet)
             }
