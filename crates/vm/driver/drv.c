@@ -134,6 +134,35 @@ static int pgpu_fill_ioctl(struct drm_device *drm, void *data, struct drm_file *
 	return ret;
 }
 
+static int pgpu_take_ioctl(struct drm_device *drm, void *data, struct drm_file *file)
+{
+	struct pgpu_take *take = data;
+	u64 end;
+	long pages;
+
+	if (!take->length || !PAGE_ALIGNED(take->address | take->length) ||
+	    check_add_overflow(take->address, take->length, &end))
+		return -EINVAL;
+	pages = pgpu_pages_take(to_pgpu(drm), take->address, end);
+	if (pages < 0)
+		return pages;
+	take->pages = pages;
+	return 0;
+}
+
+static int pgpu_pages_ioctl(struct drm_device *drm, void *data, struct drm_file *file)
+{
+	struct pgpu *gpu = to_pgpu(drm);
+	struct pgpu_pages *pages = data;
+
+	*pages = (struct pgpu_pages){
+		.there = atomic_long_read(&gpu->pages_there),
+		.taken = atomic64_read(&gpu->pages_taken),
+		.returned = atomic64_read(&gpu->pages_returned),
+	};
+	return 0;
+}
+
 static const struct drm_ioctl_desc pgpu_ioctls[] = {
 	DRM_IOCTL_DEF_DRV(PGPU_CREATE, pgpu_create_ioctl, DRM_RENDER_ALLOW),
 	DRM_IOCTL_DEF_DRV(PGPU_MMAP, pgpu_mmap_ioctl, DRM_RENDER_ALLOW),
@@ -141,6 +170,8 @@ static const struct drm_ioctl_desc pgpu_ioctls[] = {
 	DRM_IOCTL_DEF_DRV(PGPU_REVOKE, pgpu_revoke_ioctl, DRM_RENDER_ALLOW),
 	DRM_IOCTL_DEF_DRV(PGPU_INFO, pgpu_info_ioctl, DRM_RENDER_ALLOW),
 	DRM_IOCTL_DEF_DRV(PGPU_FILL, pgpu_fill_ioctl, DRM_RENDER_ALLOW),
+	DRM_IOCTL_DEF_DRV(PGPU_TAKE, pgpu_take_ioctl, DRM_RENDER_ALLOW),
+	DRM_IOCTL_DEF_DRV(PGPU_PAGES, pgpu_pages_ioctl, DRM_RENDER_ALLOW),
 };
 
 DEFINE_DRM_GEM_FOPS(pgpu_fops);
@@ -214,6 +245,9 @@ static int pgpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	ret = pgpu_engine_init(gpu);
 	if (ret)
 		return ret;
+	ret = pgpu_pages_init(gpu);
+	if (ret)
+		return ret;
 	return drm_dev_register(&gpu->drm, 0);
 }
 
@@ -221,7 +255,8 @@ static void pgpu_remove(struct pci_dev *pdev)
 {
 	struct pgpu *gpu = pci_get_drvdata(pdev);
 
-	/* The device still answers: what is mapped of it goes first. */
+	/* The device still answers: what lies there, or is mapped of it, goes first. */
+	pgpu_pages_end(gpu);
 	pgpu_revoke_all(gpu);
 	drm_dev_unplug(&gpu->drm);
 	/* What was made meanwhile. */

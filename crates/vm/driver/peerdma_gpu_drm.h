@@ -66,12 +66,32 @@ struct pgpu_fill {
 	__u64 pattern;
 };
 
+/* Moves the caller's own pages of private memory to the GPU. They come home when they are touched. */
+struct pgpu_take {
+	/* In: whole pages. */
+	__u64 address;
+	__u64 length;
+	/* Out: how many pages went. Those that are there already, or that others have too, stay. */
+	__u64 pages;
+};
+
+/* Pages of programs in the GPU. */
+struct pgpu_pages {
+	/* There now. */
+	__u64 there;
+	/* That ever went there, and that were brought home. */
+	__u64 taken;
+	__u64 returned;
+};
+
 #define PGPU_CREATE 0
 #define PGPU_MMAP 1
 #define PGPU_MOVE 2
 #define PGPU_REVOKE 3
 #define PGPU_INFO 4
 #define PGPU_FILL 5
+#define PGPU_TAKE 6
+#define PGPU_PAGES 7
 
 /* DRM_IOW and DRM_IOWR of drm.h, which not every machine has installed. */
 #define PGPU_IOW(number, type) _IOW('d', 0x40 + (number), type)
@@ -83,5 +103,7 @@ struct pgpu_fill {
 #define DRM_IOCTL_PGPU_REVOKE PGPU_IOW(PGPU_REVOKE, struct pgpu_revoke)
 #define DRM_IOCTL_PGPU_INFO PGPU_IOWR(PGPU_INFO, struct pgpu_info)
 #define DRM_IOCTL_PGPU_FILL PGPU_IOW(PGPU_FILL, struct pgpu_fill)
+#define DRM_IOCTL_PGPU_TAKE PGPU_IOWR(PGPU_TAKE, struct pgpu_take)
+#define DRM_IOCTL_PGPU_PAGES PGPU_IOWR(PGPU_PAGES, struct pgpu_pages)
 
 #endif

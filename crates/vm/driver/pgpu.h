@@ -19,9 +19,12 @@
 #include <linux/completion.h>
 #include <linux/dma-buf.h>
 #include <linux/kref.h>
+#include <linux/llist.h>
+#include <linux/memremap.h>
 #include <linux/mutex.h>
 #include <linux/pci-p2pdma.h>
 #include <linux/pci.h>
+#include <linux/workqueue.h>
 #include <linux/xarray.h>
 
 #include "peerdma_gpu_drm.h"
@@ -48,6 +51,18 @@ struct pgpu {
 	struct p2pdma_provider *provider;
 	struct mutex vram_lock;
 	struct drm_mm vram;
+
+	/* Pages of programs that lie in device memory. */
+	struct dev_pagemap pagemap;
+	/* Guards pages_closed, and is held while pages go there. */
+	struct mutex pages_lock;
+	bool pages_closed;
+	atomic_long_t pages_there;
+	atomic64_t pages_taken;
+	atomic64_t pages_returned;
+	/* Those that nobody has any more, until their memory is free. */
+	struct llist_head pages_gone;
+	struct work_struct pages_gone_work;
 
 	/* Every buffer. */
 	struct mutex buffers_lock;
@@ -117,5 +132,10 @@ void pgpu_revoke_all(struct pgpu *gpu); /* unlocked */
 /* dma_buf.c: buffers for other devices. */
 struct dma_buf *pgpu_dma_buf_export(struct drm_gem_object *obj, int flags);
 struct drm_gem_object *pgpu_dma_buf_import(struct drm_device *drm, struct dma_buf *dma_buf);
+
+/* private.c: pages of programs in device memory. */
+int pgpu_pages_init(struct pgpu *gpu);
+long pgpu_pages_take(struct pgpu *gpu, unsigned long start, unsigned long end);
+void pgpu_pages_end(struct pgpu *gpu);
 
 #endif

@@ -7,7 +7,7 @@ use std::fs;
 
 const NAME: &str = "peerdma_gpu";
 /// The driver's sources. The header is what programs include too.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("Kbuild", include_str!("../driver/Kbuild")),
     ("pgpu.h", include_str!("../driver/pgpu.h")),
     ("peerdma_gpu_drm.h", include_str!("../driver/peerdma_gpu_drm.h")),
@@ -16,6 +16,7 @@ const SOURCES: [(&str, &str); 8] = [
     ("place.c", include_str!("../driver/place.c")),
     ("buffer.c", include_str!("../driver/buffer.c")),
     ("dma_buf.c", include_str!("../driver/dma_buf.c")),
+    ("private.c", include_str!("../driver/private.c")),
 ];
 
 /// Builds the driver for `kernel`.
