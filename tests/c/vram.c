@@ -4,7 +4,9 @@
  *
  *   vram /dev/dri/renderD128 alone     without an adapter
  *   vram /dev/dri/renderD128 direct    the kernel lets the adapter reach the GPU's memory
+ *   vram /dev/dri/renderD128 moving    the same, and the buffer moves under traffic and is revoked
  *   vram /dev/dri/renderD128 refused   it does not: an importer finds the buffer in system memory
+ *   vram /dev/dri/renderD128 unreachable   the kernel lets it, but the machine has other addresses than the kernel thinks
  */
 #include "gpu.h"
 
@@ -20,7 +22,7 @@
 
 enum { LENGTH = 1 << 20 };
 
-static int gpu, is_direct;
+static int gpu, is_direct, is_moving;
 
 static sigjmp_buf gone;
 
@@ -256,7 +258,8 @@ static void imported(void)
 	row(DRIVER, 0, move(handle, PGPU_SYSTEM), "it moves to system memory");
 	exchange(remote, handle, mapped, 5, "after a move to system memory");
 	equal(DRIVER, PGPU_SYSTEM, info(handle).domain, "it stays there");
-	under_traffic(remote, handle);
+	if (is_moving)
+		under_traffic(remote, handle);
 	row("facts 3", 0, ibv_dereg_mr(remote), "the registration ends");
 	equal(DRIVER, 0, info(handle).maps, "nobody maps it");
 	revoked(handle, fd);
@@ -264,11 +267,28 @@ static void imported(void)
 	munmap(mapped, LENGTH);
 }
 
+/* Requests fail, and no byte of the GPU's changes. */
+static void unreachable(void)
+{
+	uint32_t handle = new_buffer(gpu, LENGTH);
+	unsigned char *mapped = map_buffer(gpu, handle, LENGTH);
+	struct ibv_mr *remote = ibv_reg_dmabuf_mr(pd, 0, LENGTH, 0, export_handle(handle), EVERYTHING);
+	if (!remote)
+		fail("register a buffer of the GPU");
+	equal("pci_p2pdma_distance", PGPU_VRAM, info(handle).domain, "where an importer finds it");
+	draw(host, 9);
+	transfer(IBV_WR_RDMA_WRITE, remote, IBV_WC_REM_OP_ERR, "RDMA WRITE to where the machine has nothing");
+	equal("pci_p2pdma_distance", PGPU_VRAM, info(handle).domain, "where it stays");
+	holds(DRIVER, is_all(mapped, 0), "the GPU's bytes are left alone");
+	row("facts 3", 0, ibv_dereg_mr(remote), "the registration ends");
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3)
 		fail("arguments");
-	is_direct = !strcmp(argv[2], "direct");
+	is_moving = !strcmp(argv[2], "moving");
+	is_direct = is_moving || !strcmp(argv[2], "direct");
 	gpu = open_gpu(argv[1]);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alone();
@@ -283,6 +303,9 @@ int main(int argc, char **argv)
 	local = host ? ibv_reg_mr(pd, host, LENGTH, LOCAL) : NULL;
 	if (!local)
 		fail("memory of the program's own");
-	imported();
+	if (!strcmp(argv[2], "unreachable"))
+		unreachable();
+	else
+		imported();
 	return finish();
 }

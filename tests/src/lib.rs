@@ -11,6 +11,7 @@ mod connectx;
 mod container;
 mod counters;
 mod debian;
+pub mod gpu_guest;
 pub mod lab;
 mod meeting;
 mod namespace;
