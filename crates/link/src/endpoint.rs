@@ -2,7 +2,7 @@
 
 use crate::flow::{Flow, Path};
 use crate::lan::Lan;
-use crate::own::{Own, OwnAddresses};
+use crate::own::{self, Own, OwnAddresses};
 use crate::ports::{self, Ports};
 use crate::stats::Stats;
 use crate::trace::{Trace, Traced};
@@ -108,11 +108,13 @@ impl Endpoint {
     ///
     /// # Errors
     /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another user's program has it; for
-    /// a group those of [`join`](Endpoint::join).
+    /// a group those of [`join`](Endpoint::join), and `ENOBUFS` past 32 of them.
     pub fn receive_at(&self, ip: IpAddr, ifindex: u32) -> io::Result<()> {
-        if self.own_addresses().iter().any(|known| known.serves(ip, ifindex)) {
+        let known = self.own_addresses();
+        if known.iter().any(|known| known.serves(ip, ifindex)) {
             return Ok(());
         }
+        own::check_room(&known, ip)?;
         let opened = Own::open(ip, ifindex, self.port, self.receive_buffer_bytes / 2)?;
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut own).push(Arc::new(opened));

@@ -18,6 +18,9 @@ use std::sync::Arc;
 use wire::ICRC_LEN;
 use wire::icrc::{Addresses, FlowCrc};
 
+/// Groups of the host that one endpoint is in at most: a socket each, and who drives the port asks for them.
+const MAX_GROUPS: usize = 32;
+
 /// A socket on an address, or for a group on one of the host's interfaces.
 pub struct Own {
     ip: IpAddr,
@@ -27,6 +30,18 @@ pub struct Own {
 
 /// Those of an endpoint. Who waits on them keeps them alive.
 pub type OwnAddresses = Arc<Vec<Arc<Own>>>;
+
+/// Whether one more socket may be opened for `ip`.
+///
+/// # Errors
+/// `ENOBUFS` at [`MAX_GROUPS`], as past `igmp_max_memberships`.
+pub(crate) fn check_room(own: &OwnAddresses, ip: IpAddr) -> io::Result<()> {
+    let groups = own.iter().filter(|known| known.ip.is_multicast()).count();
+    if ip.is_multicast() && groups >= MAX_GROUPS {
+        return Err(rustix::io::Errno::NOBUFS.into());
+    }
+    Ok(())
+}
 
 fn is_of_link(ip: Ipv6Addr) -> bool {
     ip.is_unicast_link_local() || (ip.is_multicast() && ip.segments()[0] & 0xf <= 2)
@@ -108,5 +123,63 @@ impl Own {
         let bytes = [transport, &icrc.to_le_bytes()].concat();
         net::sendto(&self.fd, &bytes, SendFlags::DONTWAIT, &end(packet.dst, self.ifindex, port))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoint, Lan};
+    use std::net::UdpSocket;
+    use wire::icrc::Checker;
+
+    const LOOPBACK: u32 = 1;
+
+    fn free_port() -> u16 {
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn what_is_relayed_comes_to_the_group_from_the_roce_port() {
+        let port = free_port();
+        let group = Ipv4Addr::new(239, 77, 9, 9).into();
+        let own = Own::open(Ipv4Addr::LOCALHOST.into(), LOOPBACK, port, 1 << 16).unwrap();
+        let member = Own::open(group, LOOPBACK, port, 1 << 16).unwrap();
+        let datagram = [&[0x64; 24][..], &[0; ICRC_LEN]].concat();
+        let packet = Traced {
+            src: own.ip(),
+            dst: group,
+            udp_src: 0xc123,
+            traffic_class: 0,
+            hop_limit: 1,
+            identification: 7,
+            datagram: &datagram,
+        };
+        own.relay(&packet, port).unwrap();
+        let member = UdpSocket::from(member.fd().try_clone_to_owned().unwrap());
+        let mut bytes = [0; 64];
+        let (len, from) = member.recv_from(&mut bytes).unwrap();
+        assert_eq!((len, from), (28, (Ipv4Addr::LOCALHOST, port).into()));
+        let (transport, icrc) = bytes[..len].split_last_chunk().unwrap();
+        assert_eq!(transport, &datagram[..24]);
+        let addresses = Addresses::new(packet.src, group).unwrap();
+        let found = Checker::new().check(addresses, port, 0, transport, u32::from_le_bytes(*icrc));
+        assert_eq!(found, Some(0));
+    }
+
+    #[test]
+    fn groups_of_the_host_are_few() {
+        let port = free_port();
+        let lan = Lan::open(77, port).unwrap();
+        let endpoint = Endpoint::on_lan(lan, port, 1 << 16).unwrap();
+        let group = |last: usize| IpAddr::from(Ipv4Addr::new(239, 77, 8, last as u8));
+        for last in 0..MAX_GROUPS {
+            endpoint.receive_at(group(last), LOOPBACK).unwrap();
+            endpoint.receive_at(group(last), LOOPBACK).unwrap();
+        }
+        let refused = endpoint.receive_at(group(MAX_GROUPS), LOOPBACK).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOBUFS));
+        endpoint.leave_address(group(0));
+        endpoint.receive_at(group(MAX_GROUPS), LOOPBACK).unwrap();
     }
 }
