@@ -78,6 +78,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x1b1, 1), 1),               // enhanced_error_q_counters
         (Field::new(0x1a2, 1), 1),               // ib_virt: the port is asked by vport commands
         (Field::new(0x1c3, 5), LOG_MAX_MESSAGE), // log_max_msg
+        (Field::new(0x1fc, 4), 1),               // cqe_version: queues by user index
         (Field::new(0x1b8, 8), 1),               // num_ports; port_type 0 is InfiniBand
         (Field::new(0x100, 8), 4),               // max_indirection
         (Field::new(0x108, 1), 1),               // fixed_buffer_size: KSM

@@ -6,8 +6,10 @@ use crate::buffer::{Buffer, DoorbellRecord};
 use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::cqe;
 use crate::eq::{DATA_LEN, Eqs, event};
+use crate::names::Names;
 use crate::opcode::Status;
 use crate::report::Act;
+use crate::request::RequestId;
 use crate::user_memory::{Place, Places};
 use hca::{BadSignature, Completion, CompletionSink, SignatureSink, WcStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,6 +127,7 @@ impl Ring {
 pub(crate) struct Cq {
     number: u32,
     eqs: Arc<Eqs>,
+    names: Arc<Names>,
     eq: u8,
     record: DoorbellRecord,
     overrun_ignored: bool,
@@ -137,6 +140,7 @@ impl Cq {
         number: u32,
         places: &Places<'_>,
         eqs: &Arc<Eqs>,
+        names: &Arc<Names>,
         input: &[u8],
     ) -> Result<Cq, Status> {
         let entries = Entries::new(places, input)?;
@@ -156,6 +160,7 @@ impl Cq {
         Ok(Cq {
             number,
             eqs: eqs.clone(),
+            names: names.clone(),
             eq: eq as u8,
             record: places.record(input, &RECORD)?,
             overrun_ignored: OVERRUN_IGNORE.is_set(input),
@@ -306,6 +311,8 @@ impl CompletionSink for Cq {
             let place = format_args!("queue pair {:#x}", completion.qp_num);
             self.eqs.reports().tell(Act::Protection, place);
         }
-        self.post(cqe::encode(&completion), completion.solicited)
+        let id = RequestId::from_wr_id(completion.wr_id);
+        let name = self.names.of(completion.qp_num, id.srqn);
+        self.post(cqe::encode(&completion, id, name), completion.solicited)
     }
 }

@@ -16,7 +16,8 @@ const SLID: usize = 0x16;
 const FLAGS_RQPN: usize = 0x18;
 const KINDS: usize = 0x1d;
 const TAG: usize = 0x1e;
-const SRQN: usize = 0x20;
+/// A shared receive queue, or what user space calls the queue.
+const QUEUE_NAME: usize = 0x20;
 const IMMEDIATE: usize = 0x24;
 const BYTE_COUNT: usize = 0x2c;
 const TIMESTAMP: usize = 0x30;
@@ -43,11 +44,10 @@ const SIGNATURE_ERROR: u8 = 12;
 const REQUEST_ERROR: u8 = 13;
 const RESPONSE_ERROR: u8 = 14;
 
-/// A completion as an entry, but for its owner bit.
-pub(crate) fn encode(completion: &Completion) -> [u8; LEN] {
+/// The completion of request `id` as an entry, but for its owner bit. `name` is what user space calls the queue.
+pub(crate) fn encode(completion: &Completion, id: RequestId, name: u32) -> [u8; LEN] {
     let mut entry = [0; LEN];
-    let id = RequestId::from_wr_id(completion.wr_id);
-    put(&mut entry, SRQN, &id.srqn.to_be_bytes());
+    put(&mut entry, QUEUE_NAME, &name.to_be_bytes());
     let opcode_qpn = u32::from(id.opcode) << 24 | completion.qp_num & 0xff_ffff;
     put(&mut entry, OPCODE_QPN, &opcode_qpn.to_be_bytes());
     put(&mut entry, WQE_COUNTER, &id.counter.to_be_bytes());

@@ -56,7 +56,9 @@ pub(crate) fn destroy_mkey(shared: &Shared, index: u32) -> Answer {
 
 pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
     let cqn = commands.cqs.take(1..shared.hca.attr().max_cq)?;
-    let made = Cq::new(cqn, &Places::new(shared), &shared.eqs, input).and_then(|front| {
+    let names = &shared.objects.names;
+    let places = Places::new(shared);
+    let made = Cq::new(cqn, &places, &shared.eqs, names, input).and_then(|front| {
         let front = Arc::new(front);
         let back = shared.hca.create_cq_to(front.clone())?;
         Ok(CqPair { front, back })
@@ -94,6 +96,7 @@ pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
         return Err(Status::NoResources);
     }
     front.set_number(srqn);
+    shared.objects.names.name_srq(srqn, srq::XRC_NAME.get32(input));
     shared.objects.srqs.insert(srqn, SrqPair { front, back });
     number(srqn)
 }
@@ -112,6 +115,7 @@ pub(crate) fn pool(commands: &mut Commands, shared: &Shared, input: &[u8]) -> An
 pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
     shared.objects.srqs.get(srqn)?.back.destroy()?;
     shared.objects.srqs.remove(srqn)?;
+    shared.objects.names.forget_srq(srqn);
     done()
 }
 
@@ -168,6 +172,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     };
     let back = shared.hca.create_qp(&pd, init)?;
     let qpn = back.number();
+    objects.names.name_qp(qpn, qp::NAME.get32(input));
     let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), waiting);
     objects.qps.insert(qpn, Arc::new(pair));
     number(qpn)
@@ -175,6 +180,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
 
 pub(crate) fn destroy_qp(shared: &Shared, qpn: u32) -> Answer {
     shared.objects.qps.remove(qpn)?.back.destroy();
+    shared.objects.names.forget_qp(qpn);
     shared.faults.forget(qpn);
     done()
 }

@@ -30,6 +30,7 @@ mod mkey;
 mod modify;
 mod modify_cq;
 mod multicast;
+mod names;
 mod nic;
 mod objects;
 mod opcode;

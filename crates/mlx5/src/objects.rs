@@ -3,6 +3,7 @@
 
 use crate::cq::Cq;
 use crate::mkey::KeyObject;
+use crate::names::Names;
 use crate::opcode::Status;
 use crate::qp::Queues;
 use crate::request::RequestId;
@@ -157,6 +158,7 @@ pub(crate) struct Objects {
     pub(crate) user_memories: Table<Arc<UserMemory>>,
     /// Domains of PSVs.
     pub(crate) psvs: Table<PdId>,
+    pub(crate) names: Arc<Names>,
 }
 
 impl Objects {
@@ -177,5 +179,6 @@ impl Objects {
         self.counter_sets.take_all();
         self.psvs.take_all();
         self.user_memories.take_all();
+        self.names.clear();
     }
 }

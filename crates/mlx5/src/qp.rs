@@ -28,6 +28,8 @@ const LOG_RQ_SIZE: Field = Field::new(0x49, 4).at(CONTEXT_BIT);
 const LOG_RQ_STRIDE: Field = Field::new(0x4d, 3).at(CONTEXT_BIT);
 const NO_SQ: Field = Field::new(0x50, 1).at(CONTEXT_BIT);
 const LOG_SQ_SIZE: Field = Field::new(0x51, 4).at(CONTEXT_BIT);
+/// What user space calls it (`user_index`).
+pub(crate) const NAME: Field = Field::new(0x88, 24).at(CONTEXT_BIT);
 const LOG_PAGE_SIZE: Field = Field::new(0xa3, 5).at(CONTEXT_BIT);
 const PAGE_OFFSET: Field = Field::new(0x494, 6).at(CONTEXT_BIT);
 pub(crate) const SEND_CQ: Field = Field::new(0x3e8, 24).at(CONTEXT_BIT);

@@ -30,6 +30,8 @@ pub(crate) const XRC_DOMAIN: Field = Field::new(0x28, 24).at(XRC_BIT);
 const XRC_PAGE_OFFSET: Field = Field::new(0x40, 6).at(XRC_BIT);
 pub(crate) const XRC_CQ: Field = Field::new(0x48, 24).at(XRC_BIT);
 const XRC_LOG_PAGE_SIZE: Field = Field::new(0x82, 6).at(XRC_BIT);
+/// What user space calls it (`user_index`).
+pub(crate) const XRC_NAME: Field = Field::new(0x88, 24).at(XRC_BIT);
 pub(crate) const XRC_PD: Field = Field::new(0xc8, 24).at(XRC_BIT);
 /// User memory in the place of pages and of the doorbell record's address.
 pub(crate) const XRC_ENTRIES: Place = Place::behind_context(0x280);
