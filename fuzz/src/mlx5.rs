@@ -5,6 +5,7 @@ use mlx5::{BAR_LEN, Bus, ConnectX, Dma};
 use pcie::Route;
 use registry::{Client, Options, Role};
 use std::net::UdpSocket;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use umem::{AccessError, AtomicOp, DmaSpace};
 
@@ -76,10 +77,13 @@ impl Bus for Machine {
     fn interrupt(&self, _: u16) {}
 }
 
-/// One function for all runs; each finds it reset.
-fn function() -> &'static (ConnectX, Arc<Ram>) {
-    static FUNCTION: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
-    FUNCTION.get_or_init(|| {
+/// One function of each network for all runs; each finds it reset.
+fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
+    static ON_SUBNET: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
+    static ON_ETHERNET: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
+    let on_ethernet = matches!(network, Network::Ethernet);
+    let function = if on_ethernet { &ON_ETHERNET } else { &ON_SUBNET };
+    function.get_or_init(|| {
         let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let port = free.expect("a port").port();
         let options = Options { port, name_suffix: Some(format!("fuzz-{port}")) };
@@ -92,7 +96,7 @@ fn function() -> &'static (ConnectX, Arc<Ram>) {
             comm: "fuzz".into(),
             registry: Client::connect_at(Role::Member, &options).expect("a registry"),
             mtu_bytes: Some(4096),
-            network: Network::Subnet,
+            network,
             trace: None,
             receive_buffer_bytes: Some(256 << 10),
         });
@@ -103,9 +107,11 @@ fn function() -> &'static (ConnectX, Arc<Ram>) {
 }
 
 /// Steps of a hostile driver: a length of two bytes, and as long a command after the room for its answer, in units of 16
-/// bytes; or, of length 0, a register's number (three bytes) and the 8 bytes that are written to it.
+/// bytes; or, of length 0, a register's number (three bytes) and the 8 bytes that are written to it. Where the first length is
+/// odd the port is on an Ethernet.
 pub fn commands(data: &[u8]) {
-    let (connectx, ram) = function();
+    let odd = data.first().is_some_and(|byte| byte % 2 == 1);
+    let (connectx, ram) = function(if odd { Network::Ethernet } else { Network::Subnet });
     connectx.reset();
     ram.bytes().fill(0);
     connectx.write(QUEUE_ADDRESS, &(QUEUE as u32).to_be_bytes());
@@ -171,7 +177,7 @@ fn deliver(connectx: &ConnectX, ram: &Ram, command: &[u8], room: usize) -> [u8; 
     answered
 }
 
-/// Each command alone, then one after the other.
+/// Each command alone, then one after the other; those of an Ethernet on one.
 pub fn command_seeds() -> Vec<Vec<u8>> {
     let ranges = [0x100..=0x10d, 0x200..=0x204, 0x301..=0x302, 0x400..=0x402, 0x500..=0x50e];
     let more = [
@@ -183,18 +189,25 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
         0x90c..=0x90f,
         0xb22..=0xb22,
     ];
-    let opcodes = ranges.into_iter().chain(more).flatten();
-    let one = |opcode: u16| {
-        let len = 0x120u16;
-        let mut step = len.to_le_bytes().to_vec();
-        step.push(0x20);
-        step.extend(opcode.to_be_bytes());
-        step.resize(step.len() + usize::from(len) - 2, 0);
-        // A small queue in a page of memory, for what makes one.
-        step[3 + 0x110..][..8].copy_from_slice(&0x2_0000u64.to_be_bytes());
-        step
+    let on_ethernet = [0x400..=0x400, 0x750..=0x755, 0x761..=0x761, 0x900..=0x918, 0x92f..=0x93c];
+    let all = |ranges: &[RangeInclusive<u16>], len: u16| -> Vec<Vec<u8>> {
+        ranges.iter().cloned().flatten().map(|opcode| seed(opcode, len)).collect()
     };
-    let mut seeds: Vec<Vec<u8>> = opcodes.map(one).collect();
+    let mut seeds = all(&[&ranges[..], &more].concat(), 0x120);
     seeds.push(seeds.concat());
+    let ethernet = all(&on_ethernet, 0x121);
+    seeds.push(ethernet.concat());
+    seeds.extend(ethernet);
     seeds
+}
+
+/// A command of so many bytes.
+fn seed(opcode: u16, len: u16) -> Vec<u8> {
+    let mut step = len.to_le_bytes().to_vec();
+    step.push(0x20);
+    step.extend(opcode.to_be_bytes());
+    step.resize(step.len() + usize::from(len) - 2, 0);
+    // A small queue in a page of memory, for what makes one.
+    step[3 + 0x110..][..8].copy_from_slice(&0x2_0000u64.to_be_bytes());
+    step
 }

@@ -1,8 +1,10 @@
 //! What a device with an Ethernet port can do besides (PRM "HCA Capabilities": `per_protocol_networking_offload_caps`,
 //! `roce_cap`, `flow_table_nic_cap`).
 
+use super::flow_counter::{LOG_MAX_QUERY, MAX_COUNTERS};
 use super::queue::LOG_MAX_SIZE;
 use super::send::LOG_MAX_LARGE_SEND;
+use super::steering::{LOG_MAX_COUNTERS, MAX_DEPTH};
 use super::tir::LOG_MAX_TABLE;
 use super::vport::{GIDS, LOG_MAX_LIST};
 use crate::bits::Field;
@@ -18,7 +20,8 @@ const LAST_SOURCE_PORT: u64 = 0xffff;
 const NOT_REQUIRED: u64 = 2;
 const LOG_MAX_TABLE_SIZE: u64 = 20;
 const LOG_MAX_TABLES: u64 = 10;
-const MAX_LEVEL: u64 = 64;
+/// Linux lays its tables out in some 80 levels.
+const MAX_LEVEL: u64 = MAX_DEPTH as u64;
 
 /// Fields of the general group.
 pub(crate) fn general() -> Vec<(Field, u64)> {
@@ -31,6 +34,8 @@ pub(crate) fn general() -> Vec<(Field, u64)> {
         (Field::new(0x21d, 1), 1),             // roce
         (Field::new(0x222, 1), 1),             // cq_moderation
         (Field::new(0x260, 1), 0),             // bf: a machine hands stores over one by one
+        (Field::new(0x348, 8), LOG_MAX_QUERY), // log_max_flow_counter_bulk
+        (Field::new(0x350, 16), MAX_COUNTERS), // max_flow_counter_15_0
         (Field::new(0x363, 5), LOG_OBJECTS),   // log_max_rq
         (Field::new(0x36b, 5), LOG_OBJECTS),   // log_max_sq
         (Field::new(0x373, 5), LOG_OBJECTS),   // log_max_tir
@@ -43,6 +48,8 @@ pub(crate) fn general() -> Vec<(Field, u64)> {
         (Field::new(0x3b3, 5), 6),             // log_max_stride_sz_sq
         (Field::new(0x3bb, 5), 6),             // log_min_stride_sz_sq
         (Field::new(0x3db, 5), LOG_MAX_SIZE),  // log_max_wq_sz
+        (Field::new(0x3e1, 1), 1),             // disable_local_lb_uc
+        (Field::new(0x3e2, 1), 1),             // disable_local_lb_mc
         (Field::new(0x3eb, 5), LOG_MAX_LIST),  // log_max_vlan_list
         (Field::new(0x3f3, 5), LOG_MAX_LIST),  // log_max_current_mc_list
         (Field::new(0x3fb, 5), LOG_MAX_LIST),  // log_max_current_uc_list
@@ -82,11 +89,17 @@ pub(crate) fn flow_tables() -> Vec<(Field, u64)> {
     /// Addresses, type, IP version, tag, IP addresses, fragments, protocol, ports.
     const FIELDS: u64 = 0xfe0f_fc00;
     vec![
+        (Field::new(0x0, 1), 1),           // nic_rx_multi_path_tirs
         (Field::new(RECEIVE, 1), 1),       // ft_support
+        (Field::new(RECEIVE + 0x2, 1), 1), // flow_counter
+        (Field::new(RECEIVE + 0x3, 1), 1), // flow_modify_en
         (Field::new(RECEIVE + 0x4, 1), 1), // modify_root
+        (Field::new(RECEIVE + 0x5, 1), 1), // identified_miss_table_mode
+        (Field::new(RECEIVE + 0x6, 1), 1), // flow_table_modify
         (Field::new(RECEIVE + 0x22, 6), LOG_MAX_TABLE_SIZE),
         (Field::new(RECEIVE + 0x38, 8), MAX_LEVEL),
         (Field::new(RECEIVE + 0x78, 8), LOG_MAX_TABLES),
+        (Field::new(RECEIVE + 0x90, 8), LOG_MAX_COUNTERS),
         (Field::new(RECEIVE + 0x98, 8), 6),  // log_max_destination
         (Field::new(RECEIVE + 0xb8, 8), 16), // log_max_flow
         (Field::new(RECEIVE + 0x100, 32), FIELDS),

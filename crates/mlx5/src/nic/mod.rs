@@ -5,6 +5,8 @@
 //! that a command that takes a queue away, which holds them for writing, ends what reaches memory through it.
 
 pub(crate) mod caps;
+mod criteria;
+mod flow_counter;
 mod frame;
 mod opcode;
 mod queue;
@@ -33,6 +35,7 @@ use tir::Tir;
 pub(crate) use registers::register;
 pub(crate) use users::{Role, named, role};
 use vport::Vport;
+use wire::frame::Frame;
 
 /// Numbers of queues: those of the HCA's queue pairs, which doorbells name as well, are above.
 const NUMBERS: std::ops::Range<u32> = 1..0x4000;
@@ -47,7 +50,7 @@ struct Tables {
     sends: HashMap<u32, Arc<Sends>>,
     tirs: HashMap<u32, Tir>,
     tables: HashMap<u32, Vec<u32>>,
-    /// Contexts of transport interface sends, which say nothing that matters here.
+    /// Contexts of transport interface sends.
     tiss: HashMap<u32, Vec<u8>>,
     steering: Steering,
 }
@@ -87,7 +90,31 @@ impl Nic {
     /// The driver rang for send queue `number`; false if that is none.
     pub(crate) fn ring(&self, shared: &Shared, number: u32) -> bool {
         let queue = self.tables().sends.get(&number).cloned();
-        queue.inspect(|queue| queue.run(shared, &self.vport)).is_some()
+        queue.inspect(|queue| queue.run(shared, self)).is_some()
+    }
+
+    /// Hands a frame that the port itself sent, from the transport `domain`, to those of its queues that are to see it.
+    fn loop_back(&self, hca: &Device, bytes: &[u8], domain: u32) {
+        let Some(frame) = Frame::parse(bytes) else { return };
+        if self.vport.loops(frame.dst) {
+            self.deliver(hca, &frame, bytes, |tir| tir.takes_from(domain, &frame));
+        }
+    }
+
+    /// Hands a frame to the queues that it is steered to by way of interfaces that `may` take it.
+    fn deliver(&self, hca: &Device, frame: &Frame, bytes: &[u8], may: impl Fn(&Tir) -> bool) {
+        let tables = self.tables();
+        let mut queues: Vec<(u32, u32)> = Vec::new();
+        tables.steering.steer(frame, bytes.len(), &mut |to| {
+            let tir = tables.tirs.get(&to.tir).filter(|tir| may(tir));
+            let table = |number| tables.tables.get(&number).map(Vec::as_slice);
+            queues.extend(tir.and_then(|tir| tir.queue(frame, table)).map(|queue| (queue, to.tag)));
+        });
+        for (queue, tag) in queues {
+            let queue = tables.receives.get(&queue);
+            let taken = queue.is_some_and(|queue| queue.take(hca, bytes, tag));
+            self.vport.received(frame, bytes.len(), taken);
+        }
     }
 
     /// Executes a command about these objects; "bad operation" for any other.
@@ -110,7 +137,10 @@ impl Nic {
             opcode::SET_FLOW_TABLE_ROOT => self.change().steering.set_root(op_mod, input),
             opcode::CREATE_FLOW_GROUP => self.change().steering.create_group(input),
             opcode::DESTROY_FLOW_GROUP => self.change().steering.destroy_group(input),
-            opcode::SET_FLOW_TABLE_ENTRY => self.change().steering.set_entry(input),
+            opcode::SET_FLOW_TABLE_ENTRY => self.change().steering.set_entry(op_mod, input),
+            opcode::ALLOC_FLOW_COUNTER => self.change().steering.counters.alloc(input),
+            opcode::DEALLOC_FLOW_COUNTER => self.change().steering.counters.dealloc(input),
+            opcode::QUERY_FLOW_COUNTER => self.tables().steering.counters.query(input),
             opcode::DELETE_FLOW_TABLE_ENTRY => self.change().steering.delete_entry(input),
             opcode::CREATE_SQ | opcode::MODIFY_SQ | opcode::QUERY_SQ | opcode::DESTROY_SQ => {
                 self.execute_on_sends(opcode, shared, input)
@@ -123,7 +153,8 @@ impl Nic {
     fn execute_on_sends(&self, opcode: u16, shared: &Shared, input: &[u8]) -> Answer {
         let object = OBJECT.get32(input);
         if opcode == opcode::CREATE_SQ {
-            let queue = Arc::new(Sends::new(shared, input)?);
+            let domain = self.tables().domain(input)?;
+            let queue = Arc::new(Sends::new(shared, input, domain)?);
             return self.change().make(|tables, number| {
                 queue.set_number(number);
                 tables.sends.insert(number, queue)
@@ -151,7 +182,7 @@ impl Nic {
                 tables.make(|tables, number| tables.receives.insert(number, queue))
             }
             opcode::MODIFY_RQ => {
-                let queue = tables.receives.get_mut(&object).ok_or(Status::BadResource)?;
+                let queue = tables.receives.get(&object).ok_or(Status::BadResource)?;
                 queue.modify(input).and_then(|()| done())
             }
             opcode::QUERY_RQ => {
@@ -180,6 +211,16 @@ impl Tables {
         let new = self.numbers.take(NUMBERS)?;
         insert(self, new);
         number(new)
+    }
+
+    /// The transport domain of the interface that a new send queue names, if it does.
+    fn domain(&self, input: &[u8]) -> Result<u32, Status> {
+        const DOMAIN: Field = Field::new(0x128, 24);
+        if queue::INTERFACES.get(input) == 0 {
+            return Ok(0);
+        }
+        let context = self.tiss.get(&queue::INTERFACE.get32(input)).ok_or(Status::BadResource)?;
+        Ok(DOMAIN.get32(context))
     }
 
     /// Commands about transport interfaces and indirection tables.
@@ -241,17 +282,7 @@ impl Tables {
 impl FrameSink for Nic {
     fn frame(&self, bytes: &[u8]) {
         let Some(hca) = self.hca.get().and_then(Weak::upgrade) else { return };
-        let Some(frame) = wire::frame::Frame::parse(bytes) else { return };
-        let tables = self.tables();
-        let mut queues: Vec<u32> = Vec::new();
-        tables.steering.steer(&frame, &mut |tir| {
-            let tir = tables.tirs.get(&tir);
-            let table = |number| tables.tables.get(&number).map(Vec::as_slice);
-            queues.extend(tir.and_then(|tir| tir.queue(&frame, table)));
-        });
-        for queue in queues {
-            let taken = tables.receives.get(&queue).is_some_and(|queue| queue.take(&hca, bytes));
-            self.vport.received(&frame, bytes.len(), taken);
-        }
+        let Some(frame) = Frame::parse(bytes) else { return };
+        self.deliver(&hca, &frame, bytes, |_| true);
     }
 }

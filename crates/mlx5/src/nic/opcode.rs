@@ -30,4 +30,7 @@ pub(super) const CREATE_FLOW_GROUP: u16 = 0x933;
 pub(super) const DESTROY_FLOW_GROUP: u16 = 0x934;
 pub(super) const SET_FLOW_TABLE_ENTRY: u16 = 0x936;
 pub(super) const DELETE_FLOW_TABLE_ENTRY: u16 = 0x938;
+pub(super) const ALLOC_FLOW_COUNTER: u16 = 0x939;
+pub(super) const DEALLOC_FLOW_COUNTER: u16 = 0x93a;
+pub(super) const QUERY_FLOW_COUNTER: u16 = 0x93b;
 pub(super) const MODIFY_FLOW_TABLE: u16 = 0x93c;

@@ -1,9 +1,10 @@
 //! Work queues of the Ethernet (PRM "Work Queue" `wq`, "Receive Queue Context" `rqc`, "Send Queue Context" `sqc`): one ring of
 //! entries in guest memory with a doorbell record, in the states reset, ready and error.
 
-use crate::bits::{Field, be32, be64};
+use crate::bits::{Field, be32, be64, put};
 use crate::buffer::{Buffer, DoorbellRecord};
 use crate::cq::Cq;
+use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
 use crate::user_memory::{Place, Places};
@@ -15,9 +16,14 @@ use std::sync::Arc;
 pub(super) const CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xf8;
 const CONTEXT_BIT: usize = 0x100;
 pub(super) const STATE: Field = Field::new(0x8, 4).at(CONTEXT_BIT);
+const USER_INDEX: Field = Field::new(0x28, 24).at(CONTEXT_BIT);
 pub(super) const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
+/// Of a send queue: the interface that it sends by (`tis_num_0`), if there is one.
+pub(super) const INTERFACES: Field = Field::new(0x100, 16).at(CONTEXT_BIT);
+pub(super) const INTERFACE: Field = Field::new(0x168, 24).at(CONTEXT_BIT);
 const WQ_BIT: usize = CONTEXT_BIT + 0x180;
 const WQ_TYPE: Field = Field::new(0x0, 4).at(WQ_BIT);
+const SIGNED: Field = Field::new(0x4, 1).at(WQ_BIT);
 const PAGE_OFFSET: Field = Field::new(0x2b, 5).at(WQ_BIT);
 pub(super) const PD: Field = Field::new(0x48, 24).at(WQ_BIT);
 /// User memory in the place of pages and of the doorbell record's address.
@@ -35,6 +41,33 @@ pub(super) const LOG_MAX_SIZE: u64 = 15;
 const UNIT: usize = 16;
 /// In a data segment: the bytes follow in the entry.
 const INLINE: u32 = 1 << 31;
+
+/// Of a completion: what user space calls the queue, when, why not, and which request.
+const QUEUE_INDEX: usize = 0x20;
+const TIMESTAMP: usize = 0x30;
+const SYNDROME: usize = 0x37;
+const WQE_COUNTER: usize = 0x3c;
+
+/// Why a request failed (`MLX5_CQE_SYNDROME_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Syndrome {
+    /// It is malformed.
+    LocalOperation = 0x02,
+    /// Its memory cannot be reached.
+    LocalProtection = 0x04,
+    /// The queue failed before.
+    Flushed = 0x05,
+}
+
+/// What became of bytes that were to be put where a request says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scattered {
+    All,
+    /// There is no room for all.
+    TooLong,
+    Unreachable,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
@@ -80,7 +113,8 @@ pub(super) struct Ring {
     log_size: u32,
     log_stride: u32,
     pd: PdId,
-    pub(super) cq: Arc<Cq>,
+    cq: Arc<Cq>,
+    user_index: u32,
     pub(super) context: Vec<u8>,
 }
 
@@ -88,7 +122,7 @@ impl Ring {
     /// As `create_rq_in` and `create_sq_in` describe it.
     pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Ring, Status> {
         let (log_size, log_stride) = (LOG_SIZE.get32(input), LOG_STRIDE.get32(input));
-        if WQ_TYPE.get(input) != CYCLIC || log_stride < 4 {
+        if WQ_TYPE.get(input) != CYCLIC || SIGNED.is_set(input) || log_stride < 4 {
             return Err(Status::BadParameter);
         }
         if u64::from(log_size) > LOG_MAX_SIZE {
@@ -115,6 +149,7 @@ impl Ring {
             log_stride,
             pd,
             cq,
+            user_index: USER_INDEX.get32(input),
             context: input.get(CONTEXT).unwrap_or_default().to_vec(),
         })
     }
@@ -144,28 +179,69 @@ impl Ring {
         Some(bytes)
     }
 
-    /// The bytes that data segments name, `limit` at most; `None` where they cannot be had.
-    pub(super) fn gather(&self, hca: &Device, segments: &[u8], limit: usize) -> Option<Vec<u8>> {
+    /// Tells the driver that the request at `counter` is done; `entry` has what else there is to say. False if the driver
+    /// cannot be told.
+    pub(super) fn complete(
+        &self,
+        hca: &Device,
+        kind: u8,
+        counter: u16,
+        mut entry: [u8; cqe::LEN],
+    ) -> bool {
+        put(&mut entry, TIMESTAMP, &hca.now_ns().to_be_bytes());
+        self.post(kind, counter, entry, false)
+    }
+
+    /// Tells the driver that the request at `counter` failed.
+    pub(super) fn fail(
+        &self,
+        kind: u8,
+        counter: u16,
+        syndrome: Syndrome,
+        mut entry: [u8; cqe::LEN],
+    ) {
+        entry[SYNDROME] = syndrome as u8;
+        self.post(kind, counter, entry, true);
+    }
+
+    fn post(&self, kind: u8, counter: u16, mut entry: [u8; cqe::LEN], solicited: bool) -> bool {
+        put(&mut entry, QUEUE_INDEX, &self.user_index.to_be_bytes());
+        put(&mut entry, WQE_COUNTER, &counter.to_be_bytes());
+        entry[cqe::OPCODE_OWNER] = kind << 4;
+        self.cq.post(entry, solicited)
+    }
+
+    /// The bytes that data segments name, `limit` at most.
+    ///
+    /// # Errors
+    /// [`Syndrome`] of why they cannot be had.
+    pub(super) fn gather(
+        &self,
+        hca: &Device,
+        segments: &[u8],
+        limit: usize,
+    ) -> Result<Vec<u8>, Syndrome> {
         let mut bytes = Vec::new();
         let mut rest = segments;
         while rest.len() >= UNIT {
             let count = be32(rest, 0);
             let len = (count & !INLINE) as usize;
-            if bytes.len().checked_add(len)? > limit {
-                return None;
+            if bytes.len().saturating_add(len) > limit {
+                return Err(Syndrome::LocalOperation);
             }
             if count & INLINE != 0 {
-                bytes.extend_from_slice(rest.get(4..4 + len)?);
+                bytes.extend_from_slice(rest.get(4..4 + len).ok_or(Syndrome::LocalOperation)?);
                 rest = rest.get((4 + len).next_multiple_of(UNIT)..).unwrap_or_default();
                 continue;
             }
             let from = bytes.len();
             bytes.resize(from + len, 0);
-            let memory = self.memory(hca, rest, Access::empty())?;
-            memory.read(0, &mut bytes[from..]).ok()?;
+            self.memory(hca, rest, Access::empty())
+                .and_then(|memory| memory.read(0, &mut bytes[from..]).ok())
+                .ok_or(Syndrome::LocalProtection)?;
             rest = &rest[UNIT..];
         }
-        Some(bytes)
+        Ok(bytes)
     }
 
     fn memory(&self, hca: &Device, segment: &[u8], access: Access) -> Option<hca::key::MemRef> {
@@ -173,8 +249,8 @@ impl Ring {
         hca.keys().resolve(self.pd, key, addr, (len & !INLINE).into(), access).ok()
     }
 
-    /// Puts `bytes` where the data segments of a receive request say; whether there was room for all.
-    pub(super) fn scatter(&self, hca: &Device, segments: &[u8], bytes: &[u8]) -> bool {
+    /// Puts `bytes` where the data segments of a receive request say.
+    pub(super) fn scatter(&self, hca: &Device, segments: &[u8], bytes: &[u8]) -> Scattered {
         let mut rest = bytes;
         for segment in segments.chunks_exact(UNIT) {
             // A key may have the number that ends a list; what ends one has no length.
@@ -187,10 +263,10 @@ impl Ring {
                 .memory(hca, segment, Access::LOCAL_WRITE)
                 .is_some_and(|memory| memory.write(0, piece).is_ok());
             if !placed && !piece.is_empty() {
-                return false;
+                return Scattered::Unreachable;
             }
             rest = behind;
         }
-        rest.is_empty()
+        if rest.is_empty() { Scattered::All } else { Scattered::TooLong }
     }
 }

@@ -1,27 +1,31 @@
 //! Receive queues: a frame goes where the next request says, and its completion says what was found in it.
+//!
+//! A queue that fails gives its requests back once, if it is to: nobody tells of those that are posted later.
 
 use super::frame::{self, Layout};
-use super::queue::{CONTEXT, Ring, State};
+use super::queue::{CONTEXT, Ring, Scattered, State, Syndrome};
 use crate::bits::{Field, be16, put};
 use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
 use hca::Device;
 use std::borrow::Cow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::frame::{ETHERTYPE_VLAN, PROTOCOL_TCP, VLAN_AT, VLAN_LEN};
 
 /// VLAN tags stay in frames.
 const KEEPS_TAGS: Field = Field::new(0x3, 1);
+/// Requests of a failed queue are given back.
+const FLUSHES: Field = Field::new(0xd, 1);
 
 const RESPONSE_SEND: u8 = 2;
+const RESPONSE_ERROR: u8 = 14;
 const CHECKSUM: usize = 0x14;
 const CHECKED: usize = 0x1c;
 const KINDS: usize = 0x1d;
 const TAG: usize = 0x1e;
 const BYTE_COUNT: usize = 0x2c;
-const TIMESTAMP: usize = 0x30;
-const WQE_COUNTER: usize = 0x3c;
+const FLOW_TAG: usize = 0x38;
 /// In [`CHECKED`].
 const NETWORK_RIGHT: u8 = 1 << 1;
 const TRANSPORT_RIGHT: u8 = 1 << 2;
@@ -35,10 +39,14 @@ const KIND_UDP: u8 = 2 << 4;
 /// A receive queue.
 pub(super) struct Receives {
     ring: Ring,
+    turn: Mutex<Turn>,
+}
+
+struct Turn {
     state: State,
     keeps_tags: bool,
     /// Requests taken.
-    taken: Mutex<u16>,
+    taken: u16,
 }
 
 impl Receives {
@@ -46,11 +54,16 @@ impl Receives {
     pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Receives, Status> {
         let ring = Ring::new(shared, input)?;
         let keeps_tags = KEEPS_TAGS.is_set(&ring.context);
-        Ok(Receives { ring, state: State::Reset, keeps_tags, taken: Mutex::new(0) })
+        let turn = Mutex::new(Turn { state: State::Reset, keeps_tags, taken: 0 });
+        Ok(Receives { ring, turn })
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `MODIFY_RQ`.
-    pub(super) fn modify(&mut self, input: &[u8]) -> Result<(), Status> {
+    pub(super) fn modify(&self, input: &[u8]) -> Result<(), Status> {
         /// Which fields beside the state are meant.
         const MODIFIED: Field = Field::new(0x80, 64);
         const MODIFY_TAGS: u64 = 1 << 1;
@@ -59,12 +72,15 @@ impl Receives {
         if which & !(MODIFY_TAGS | MODIFY_COUNTERS) != 0 {
             return Err(Status::BadParameter);
         }
-        self.state = State::next(self.state, input)?;
+        let mut turn = self.turn();
+        turn.state = State::next(turn.state, input)?;
         if which & MODIFY_TAGS != 0 {
-            self.keeps_tags = KEEPS_TAGS.is_set(input.get(CONTEXT).unwrap_or_default());
+            turn.keeps_tags = KEEPS_TAGS.is_set(input.get(CONTEXT).unwrap_or_default());
         }
-        if self.state == State::Reset {
-            *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        match turn.state {
+            State::Reset => turn.taken = 0,
+            State::Ready => {}
+            State::Error => self.flush(&mut turn),
         }
         Ok(())
     }
@@ -72,48 +88,70 @@ impl Receives {
     /// Its context as it is now.
     pub(super) fn context(&self) -> Vec<u8> {
         const OWN_STATE: Field = Field::new(0x8, 4);
+        let turn = self.turn();
         let mut context = self.ring.context.clone();
-        OWN_STATE.set(&mut context, self.state.number());
-        KEEPS_TAGS.set(&mut context, self.keeps_tags.into());
+        OWN_STATE.set(&mut context, turn.state.number());
+        KEEPS_TAGS.set(&mut context, turn.keeps_tags.into());
         context
     }
 
-    /// Takes a frame; false if there is no request for it.
-    pub(super) fn take(&self, hca: &Device, frame: &[u8]) -> bool {
-        if self.state != State::Ready {
-            return false;
-        }
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = self.ring.received().map_or(0, |posted| posted.wrapping_sub(*taken));
-        if waiting == 0 || u32::from(waiting) > self.ring.size() {
-            return false;
-        }
-        let counter = *taken;
-        let Some(entry) = self.ring.entries(counter, 1) else { return false };
-        let (frame, tag) = self.untagged(frame);
-        if !self.ring.scatter(hca, &entry, &frame) {
-            // Too long for the request, which waits for the next one.
-            return false;
-        }
-        *taken = counter.wrapping_add(1);
-        let mut completion = completion(&frame, tag);
-        put(&mut completion, TIMESTAMP, &hca.now_ns().to_be_bytes());
-        put(&mut completion, WQE_COUNTER, &counter.to_be_bytes());
-        self.ring.cq.post(completion, false)
+    /// Requests that wait; 0 where the driver's counter makes no sense.
+    fn waiting(&self, turn: &Turn) -> u16 {
+        let waiting = self.ring.received().map_or(0, |posted| posted.wrapping_sub(turn.taken));
+        if u32::from(waiting) > self.ring.size() { 0 } else { waiting }
     }
 
-    /// The frame without its VLAN tag, if those are taken out.
-    fn untagged<'a>(&self, frame: &'a [u8]) -> (Cow<'a, [u8]>, Option<u16>) {
-        let body = VLAN_AT + VLAN_LEN;
-        if self.keeps_tags || be16(frame, VLAN_AT) != ETHERTYPE_VLAN || frame.len() < body {
-            return (Cow::Borrowed(frame), None);
+    /// Takes a frame that was given `flow_tag` on its way; false if there is no request for it.
+    pub(super) fn take(&self, hca: &Device, frame: &[u8], flow_tag: u32) -> bool {
+        let mut turn = self.turn();
+        if turn.state != State::Ready || self.waiting(&turn) == 0 {
+            return false;
         }
-        let without = [&frame[..VLAN_AT], &frame[body..]].concat();
-        (Cow::Owned(without), Some(be16(frame, VLAN_AT + 2)))
+        let counter = turn.taken;
+        let Some(entry) = self.ring.entries(counter, 1) else { return false };
+        let (frame, vlan) = untagged(frame, turn.keeps_tags);
+        let scattered = self.ring.scatter(hca, &entry, &frame);
+        if scattered == Scattered::TooLong {
+            // The request waits for the next one.
+            return false;
+        }
+        turn.taken = counter.wrapping_add(1);
+        if scattered == Scattered::Unreachable {
+            let syndrome = Syndrome::LocalProtection;
+            self.ring.fail(RESPONSE_ERROR, counter, syndrome, [0; cqe::LEN]);
+            turn.state = State::Error;
+            self.flush(&mut turn);
+            return false;
+        }
+        let mut completion = completion(&frame, vlan);
+        put(&mut completion, FLOW_TAG, &flow_tag.to_be_bytes());
+        self.ring.complete(hca, RESPONSE_SEND, counter, completion)
+    }
+
+    /// Gives the requests of a failed queue back.
+    fn flush(&self, turn: &mut Turn) {
+        if !FLUSHES.is_set(&self.ring.context) {
+            return;
+        }
+        for _ in 0..self.waiting(turn) {
+            let counter = turn.taken;
+            turn.taken = counter.wrapping_add(1);
+            self.ring.fail(RESPONSE_ERROR, counter, Syndrome::Flushed, [0; cqe::LEN]);
+        }
     }
 }
 
-/// The entry for a frame, but for its place and time.
+/// The frame without its VLAN tag, and the tag, unless tags stay in frames.
+fn untagged(frame: &[u8], keeps_tags: bool) -> (Cow<'_, [u8]>, Option<u16>) {
+    let body = VLAN_AT + VLAN_LEN;
+    if keeps_tags || be16(frame, VLAN_AT) != ETHERTYPE_VLAN || frame.len() < body {
+        return (Cow::Borrowed(frame), None);
+    }
+    let without = [&frame[..VLAN_AT], &frame[body..]].concat();
+    (Cow::Owned(without), Some(be16(frame, VLAN_AT + 2)))
+}
+
+/// What the entry for a frame says of it.
 fn completion(frame: &[u8], tag: Option<u16>) -> [u8; cqe::LEN] {
     let mut entry = [0; cqe::LEN];
     put(&mut entry, CHECKSUM, &frame::sum_of_body(frame).to_be_bytes());
@@ -136,7 +174,6 @@ fn completion(frame: &[u8], tag: Option<u16>) -> [u8; cqe::LEN] {
             entry[CHECKED] |= TRANSPORT_RIGHT;
         }
     }
-    entry[cqe::OPCODE_OWNER] = RESPONSE_SEND << 4;
     entry
 }
 

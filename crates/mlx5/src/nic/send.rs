@@ -1,9 +1,9 @@
 //! Send queues (PRM "Ethernet Segment"; `struct mlx5_wqe_eth_seg`): requests become frames, with the checksums that they ask for,
 //! or large sends many frames.
 
+use super::Nic;
 use super::frame::{self, Checksums, LEAST_LEN};
-use super::queue::{Ring, State};
-use super::vport::Vport;
+use super::queue::{Ring, State, Syndrome};
 use crate::bits::{Field, be16, put};
 use crate::cqe;
 use crate::function::Shared;
@@ -40,15 +40,15 @@ const LEAST_SEGMENT: u16 = 32;
 
 const REQUEST: u8 = 0;
 const REQUEST_ERROR: u8 = 13;
-const LOCAL_QP_ERROR: u8 = 0x02;
-const SYNDROME: usize = 0x37;
-const TIMESTAMP: usize = 0x30;
 const OPCODE_QUEUE: usize = 0x38;
-const WQE_COUNTER: usize = 0x3c;
+
+/// Requests of a failed queue are given back.
+const FLUSHES: Field = Field::new(0x3, 1);
 
 /// A send queue.
 pub(super) struct Sends {
     ring: Ring,
+    domain: u32,
     number: AtomicU32,
     turn: Mutex<Turn>,
 }
@@ -59,14 +59,11 @@ struct Turn {
     sent: u16,
 }
 
-/// A request cannot be executed.
-struct Malformed;
-
 impl Sends {
-    /// As `create_sq_in` describes it.
-    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Sends, Status> {
+    /// As `create_sq_in` describes it; its frames are of the transport `domain`.
+    pub(super) fn new(shared: &Shared, input: &[u8], domain: u32) -> Result<Sends, Status> {
         let turn = Mutex::new(Turn { state: State::Reset, sent: 0 });
-        Ok(Sends { ring: Ring::new(shared, input)?, number: AtomicU32::new(0), turn })
+        Ok(Sends { ring: Ring::new(shared, input)?, domain, number: AtomicU32::new(0), turn })
     }
 
     pub(super) fn set_number(&self, number: u32) {
@@ -85,8 +82,10 @@ impl Sends {
         }
         let mut turn = self.turn();
         turn.state = State::next(turn.state, input)?;
-        if turn.state == State::Reset {
-            turn.sent = 0;
+        match turn.state {
+            State::Reset => turn.sent = 0,
+            State::Ready => {}
+            State::Error => self.flush(&mut turn),
         }
         Ok(())
     }
@@ -105,17 +104,17 @@ impl Sends {
     }
 
     /// Executes what the driver rang for.
-    pub(super) fn run(&self, shared: &Shared, vport: &Vport) {
+    pub(super) fn run(&self, shared: &Shared, nic: &Nic) {
         let mut turn = self.turn();
-        if turn.state != State::Ready {
-            return;
+        match turn.state {
+            State::Reset => return,
+            State::Ready => {}
+            State::Error => return self.flush(&mut turn),
         }
-        let Some(posted) = self.ring.sends() else { return };
-        let mut left = posted.wrapping_sub(turn.sent);
-        if u32::from(left) > self.ring.size() {
+        let Some(mut left) = self.waiting(&turn) else {
             turn.state = State::Error;
             return;
-        }
+        };
         while left > 0 {
             let counter = turn.sent;
             let Some(first) = self.ring.entries(counter, 1) else { return };
@@ -125,68 +124,104 @@ impl Sends {
                 Some(rest) => {
                     left = rest;
                     turn.sent = counter.wrapping_add(blocks);
-                    self.execute(shared, vport, counter, &control)
+                    self.execute(shared, nic, counter, &control)
                 }
-                None => Err(Malformed),
+                None => {
+                    turn.sent = counter.wrapping_add(left);
+                    Err(Syndrome::LocalOperation)
+                }
             };
             match done {
                 Ok(()) if !control.signaled() => {}
-                Ok(()) => self.complete(&shared.hca, counter, control.opcode, None),
-                Err(Malformed) => {
+                Ok(()) => {
+                    let entry = self.entry(control.opcode);
+                    self.ring.complete(&shared.hca, REQUEST, counter, entry);
+                }
+                Err(syndrome) => {
                     turn.state = State::Error;
-                    return self.complete(
-                        &shared.hca,
-                        counter,
-                        control.opcode,
-                        Some(LOCAL_QP_ERROR),
-                    );
+                    self.ring.fail(REQUEST_ERROR, counter, syndrome, self.entry(control.opcode));
+                    return self.flush(&mut turn);
                 }
             }
         }
+    }
+
+    /// Basic blocks that wait; `None` where the driver's counter makes no sense.
+    fn waiting(&self, turn: &Turn) -> Option<u16> {
+        let waiting = self.ring.sends()?.wrapping_sub(turn.sent);
+        (u32::from(waiting) <= self.ring.size()).then_some(waiting)
+    }
+
+    /// Gives the requests of a failed queue back.
+    fn flush(&self, turn: &mut Turn) {
+        let mut left = match self.waiting(turn) {
+            Some(left) if FLUSHES.is_set(&self.ring.context) => left,
+            _ => return,
+        };
+        while left > 0 {
+            let counter = turn.sent;
+            let Some(first) = self.ring.entries(counter, 1) else { return };
+            let control = Control::parse(&first);
+            let blocks = control.blocks().clamp(1, left);
+            left -= blocks;
+            turn.sent = counter.wrapping_add(blocks);
+            let entry = self.entry(control.opcode);
+            self.ring.fail(REQUEST_ERROR, counter, Syndrome::Flushed, entry);
+        }
+    }
+
+    /// What every completion says.
+    fn entry(&self, opcode: u8) -> [u8; cqe::LEN] {
+        let mut entry = [0; cqe::LEN];
+        let number = self.number.load(Relaxed);
+        put(&mut entry, OPCODE_QUEUE, &(u32::from(opcode) << 24 | number).to_be_bytes());
+        entry
     }
 
     fn execute(
         &self,
         shared: &Shared,
-        vport: &Vport,
+        nic: &Nic,
         counter: u16,
         control: &Control,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), Syndrome> {
         if control.opcode == NOP {
             return Ok(());
         }
-        let mut entry = self.ring.entries(counter, control.blocks()).ok_or(Malformed)?;
+        let blocks = control.blocks();
+        let mut entry = self.ring.entries(counter, blocks).ok_or(Syndrome::LocalProtection)?;
         entry.truncate(control.len());
         let send = |frame: Vec<u8>| {
             let mut frame = frame;
             frame.resize(frame.len().max(LEAST_LEN), 0);
             if frame.len() <= MAX_FRAME && shared.hca.send_frame(&frame).is_ok() {
-                vport.sent(&frame);
+                nic.vport.sent(&frame);
+                nic.loop_back(&shared.hca, &frame, self.domain);
             } else {
-                vport.lost();
+                nic.vport.lost();
             }
         };
         match control.opcode {
             SEND => send(self.frame(&shared.hca, &entry)?),
             LARGE_SEND => self.large(&shared.hca, &entry, send)?,
-            _ => return Err(Malformed),
+            _ => return Err(Syndrome::LocalOperation),
         }
         Ok(())
     }
 
     /// Headers in the entry, and its data segments.
-    fn parts<'a>(&self, entry: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Malformed> {
+    fn parts<'a>(&self, entry: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Syndrome> {
         let word = be16(entry, HEADERS);
         let len = if word & INSERTS_TAG != 0 { 0 } else { usize::from(word & HEADERS_LEN) };
-        let headers = entry.get(HEADERS_AT..HEADERS_AT + len).ok_or(Malformed)?;
+        let headers = entry.get(HEADERS_AT..HEADERS_AT + len).ok_or(Syndrome::LocalOperation)?;
         let beyond = len.saturating_sub(HEADERS_INSIDE).next_multiple_of(16);
         let segments = entry.get(2 * ETHERNET + beyond..).unwrap_or_default();
         Ok((headers, segments))
     }
 
-    fn frame(&self, hca: &Device, entry: &[u8]) -> Result<Vec<u8>, Malformed> {
+    fn frame(&self, hca: &Device, entry: &[u8]) -> Result<Vec<u8>, Syndrome> {
         let (headers, segments) = self.parts(entry)?;
-        let data = self.ring.gather(hca, segments, MAX_FRAME).ok_or(Malformed)?;
+        let data = self.ring.gather(hca, segments, MAX_FRAME)?;
         let mut frame = [headers, &data].concat();
         let word = be16(entry, HEADERS);
         if word & INSERTS_TAG != 0 {
@@ -202,37 +237,13 @@ impl Sends {
         Ok(frame)
     }
 
-    fn large(
-        &self,
-        hca: &Device,
-        entry: &[u8],
-        send: impl FnMut(Vec<u8>),
-    ) -> Result<(), Malformed> {
+    fn large(&self, hca: &Device, entry: &[u8], send: impl FnMut(Vec<u8>)) -> Result<(), Syndrome> {
         let (headers, segments) = self.parts(entry)?;
         let size = be16(entry, SEGMENT_SIZE);
         if size < LEAST_SEGMENT {
-            return Err(Malformed);
+            return Err(Syndrome::LocalOperation);
         }
-        let data = self.ring.gather(hca, segments, MAX_LARGE_SEND).ok_or(Malformed)?;
-        frame::segments(headers, &data, size.into(), send).ok_or(Malformed)
-    }
-
-    fn complete(&self, hca: &Device, counter: u16, opcode: u8, syndrome: Option<u8>) {
-        let mut entry = [0; cqe::LEN];
-        let number = self.number.load(Relaxed);
-        put(&mut entry, OPCODE_QUEUE, &(u32::from(opcode) << 24 | number).to_be_bytes());
-        put(&mut entry, WQE_COUNTER, &counter.to_be_bytes());
-        let kind = match syndrome {
-            None => {
-                put(&mut entry, TIMESTAMP, &hca.now_ns().to_be_bytes());
-                REQUEST
-            }
-            Some(syndrome) => {
-                entry[SYNDROME] = syndrome;
-                REQUEST_ERROR
-            }
-        };
-        entry[cqe::OPCODE_OWNER] = kind << 4;
-        self.ring.cq.post(entry, syndrome.is_some());
+        let data = self.ring.gather(hca, segments, MAX_LARGE_SEND)?;
+        frame::segments(headers, &data, size.into(), send).ok_or(Syndrome::LocalOperation)
     }
 }

@@ -6,10 +6,13 @@
 //! that match, the one with the least index counts. Criteria other than the outer headers are refused, as their capabilities
 //! are 0.
 
-use crate::bits::Field;
+use super::criteria::{MATCH_LEN, Match, image, matches};
+use super::flow_counter::{FlowCounters, Traffic};
+use crate::bits::{Field, be32};
 use crate::opcode::{Answer, Status};
 use std::collections::BTreeMap;
-use wire::frame::{Frame, Ip, PROTOCOL_TCP, PROTOCOL_UDP};
+use std::sync::Arc;
+use wire::frame::Frame;
 
 /// Receive tables, the only ones.
 const NIC_RECEIVE: u64 = 0;
@@ -28,35 +31,45 @@ const CRITERIA: Field = Field::new(0x1f8, 8);
 const OUTER_HEADERS: u64 = 1;
 /// `match_criteria` in the command that makes a group.
 const MASK: usize = 0x200 / 8;
-/// Bytes of the outer headers' criteria.
-const MATCH_LEN: usize = 64;
 
 const INDEX: Field = Field::new(0x100, 32);
 /// `flow_context` in the command that sets an entry.
 const ENTRY_BIT: usize = 0x200;
 const ENTRY_GROUP: Field = Field::new(0x20, 32).at(ENTRY_BIT);
+const TAG: Field = Field::new(0x48, 24).at(ENTRY_BIT);
 const ACTION: Field = Field::new(0x70, 16).at(ENTRY_BIT);
 const DESTINATIONS: Field = Field::new(0x88, 24).at(ENTRY_BIT);
 const COUNTERS: Field = Field::new(0xa8, 24).at(ENTRY_BIT);
 const VALUE: usize = (ENTRY_BIT + 0x200) / 8;
 const LIST: usize = (ENTRY_BIT + 0x1800) / 8;
+/// Which parts of an entry that is there are meant.
+const MODIFIED: Field = Field::new(0xd8, 8);
+const MODIFY_ACTION: u64 = 1;
+const MODIFY_TAG: u64 = 2;
+const MODIFY_DESTINATIONS: u64 = 4;
+const MODIFY_COUNTERS: u64 = 8;
+const NEW: u16 = 0;
+const CHANGED: u16 = 1;
 const ALLOW: u64 = 1;
 const DROP: u64 = 2;
 const FORWARD: u64 = 4;
+const COUNT: u64 = 8;
 const DESTINATION_TYPE: Field = Field::new(0, 8);
 const DESTINATION_ID: Field = Field::new(8, 24);
 const DESTINATION_TABLE: u64 = 1;
 const DESTINATION_TIR: u64 = 2;
 /// Of one entry.
 const MAX_DESTINATIONS: usize = 64;
+/// Of one entry, as a logarithm.
+pub(super) const LOG_MAX_COUNTERS: u64 = 4;
+/// Bytes of a destination in a command, or of a counter's number.
+const LISTED: usize = 8;
 /// Tables, groups of one, and entries of all: what a driver needs and some.
 const MAX_TABLES: usize = 1 << 10;
 const MAX_GROUPS: usize = 1 << 10;
 const MAX_ENTRIES: usize = 1 << 16;
 /// Tables on a frame's way.
-const MAX_DEPTH: usize = 64;
-
-type Match = [u8; MATCH_LEN];
+pub(super) const MAX_DEPTH: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Destination {
@@ -73,8 +86,21 @@ struct Group {
 struct Entry {
     group: u32,
     value: Match,
-    /// None drops the frame.
+    action: u64,
+    /// What completions say of the frame; 0 says nothing.
+    tag: u32,
+    /// With [`FORWARD`]; none drops the frame.
     destinations: Vec<Destination>,
+    /// With [`COUNT`].
+    counters: Vec<Arc<Traffic>>,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Steered {
+    pub(super) tir: u32,
+    /// The latest on its way.
+    pub(super) tag: u32,
 }
 
 #[derive(Default)]
@@ -89,6 +115,7 @@ struct Table {
 pub(super) struct Steering {
     root: Option<u32>,
     tables: BTreeMap<u32, Table>,
+    pub(super) counters: FlowCounters,
 }
 
 fn receives(input: &[u8]) -> Result<(), Status> {
@@ -198,35 +225,37 @@ impl Steering {
         done()
     }
 
-    /// `SET_FLOW_TABLE_ENTRY`: a new entry, or another action for one that is there.
-    pub(super) fn set_entry(&mut self, input: &[u8]) -> Answer {
-        let action = ACTION.get(input);
-        if action & !(ALLOW | DROP | FORWARD) != 0 || COUNTERS.get(input) != 0 {
+    /// `SET_FLOW_TABLE_ENTRY`: a new entry, or with `op_mod` 1 other parts of one that is there.
+    pub(super) fn set_entry(&mut self, op_mod: u16, input: &[u8]) -> Answer {
+        let wanted = Entry {
+            group: ENTRY_GROUP.get32(input),
+            value: criteria(input, VALUE)?,
+            action: ACTION.get(input),
+            tag: TAG.get32(input),
+            destinations: destinations(input)?,
+            counters: self.counters_of(input)?,
+        };
+        if wanted.action & !(ALLOW | DROP | FORWARD | COUNT) != 0 {
             return Err(Status::BadParameter);
         }
-        let count = DESTINATIONS.get(input) as usize;
-        if count > MAX_DESTINATIONS {
-            return Err(Status::Limits);
-        }
-        let list = input.get(LIST..).unwrap_or_default();
-        let list = list.get(..count * 8).ok_or(Status::BadInputLength)?;
-        let destinations = if action & FORWARD != 0 {
-            list.chunks_exact(8).map(destination).collect::<Result<_, _>>()?
-        } else {
-            Vec::new()
-        };
-        let (group, index) = (ENTRY_GROUP.get32(input), INDEX.get32(input));
-        let value = criteria(input, VALUE)?;
+        let index = INDEX.get32(input);
         let full = self.tables.values().map(|table| table.entries.len()).sum::<usize>();
         let table = self.table(input)?;
-        let known = table.groups.get(&group).ok_or(Status::BadResource)?;
-        if !(known.first..=known.last).contains(&index) {
+        let group = table.groups.get(&wanted.group).ok_or(Status::BadResource)?;
+        if !(group.first..=group.last).contains(&index) {
             return Err(Status::BadIndex);
         }
-        if full >= MAX_ENTRIES && !table.entries.contains_key(&index) {
-            return Err(Status::NoResources);
+        match op_mod {
+            NEW if full >= MAX_ENTRIES && !table.entries.contains_key(&index) => {
+                return Err(Status::NoResources);
+            }
+            NEW => drop(table.entries.insert(index, wanted)),
+            CHANGED => {
+                let known = table.entries.get_mut(&index).ok_or(Status::BadIndex)?;
+                known.change(MODIFIED.get(input), wanted)?;
+            }
+            _ => return Err(Status::BadParameter),
         }
-        table.entries.insert(index, Entry { group, value, destinations });
         done()
     }
 
@@ -237,40 +266,98 @@ impl Steering {
         done()
     }
 
-    /// Calls `each` with the number of every TIR that a frame goes to.
-    pub(super) fn steer(&self, frame: &Frame, each: &mut dyn FnMut(u32)) {
+    /// The counters that a command lists, behind its destinations.
+    fn counters_of(&self, input: &[u8]) -> Result<Vec<Arc<Traffic>>, Status> {
+        let count = COUNTERS.get(input) as usize;
+        if count > 1 << LOG_MAX_COUNTERS {
+            return Err(Status::Limits);
+        }
+        let from = LIST + DESTINATIONS.get(input) as usize * LISTED;
+        let list = input.get(from..).unwrap_or_default();
+        let list = list.get(..count * LISTED).ok_or(Status::BadInputLength)?;
+        list.chunks_exact(LISTED).map(|listed| self.counters.get(be32(listed, 0))).collect()
+    }
+
+    /// Calls `each` with every place that a frame of so many `bytes` goes to.
+    pub(super) fn steer(&self, frame: &Frame, bytes: usize, each: &mut dyn FnMut(Steered)) {
         if let Some(root) = self.root {
-            self.walk(root, &image(frame), MAX_DEPTH, each);
+            let mut way = Way { image: image(frame), bytes, each };
+            self.walk(&mut way, root, 0, MAX_DEPTH);
         }
     }
 
-    fn walk(&self, table: u32, image: &Match, depth: usize, each: &mut dyn FnMut(u32)) {
+    fn walk(&self, way: &mut Way<'_>, table: u32, tag: u32, depth: usize) {
         let Some(table) = self.tables.get(&table).filter(|_| depth > 0) else { return };
         let found = table.entries.values().find(|entry| {
             let mask = table.groups.get(&entry.group).map(|group| &group.mask);
-            mask.is_some_and(|mask| matches(image, mask, &entry.value))
+            mask.is_some_and(|mask| matches(&way.image, mask, &entry.value))
         });
-        match found {
-            None => {
-                if let Some(next) = table.miss {
-                    self.walk(next, image, depth - 1, each);
-                }
+        let Some(entry) = found else {
+            if let Some(next) = table.miss {
+                self.walk(way, next, tag, depth - 1);
             }
-            Some(entry) => {
-                // Only one way leads on, or a circle of tables could multiply a frame.
-                let mut onward = true;
-                for destination in &entry.destinations {
-                    match *destination {
-                        Destination::Tir(tir) => each(tir),
-                        Destination::Table(next) if std::mem::take(&mut onward) => {
-                            self.walk(next, image, depth - 1, each);
-                        }
-                        Destination::Table(_) => {}
-                    }
+            return;
+        };
+        if entry.action & COUNT != 0 {
+            entry.counters.iter().for_each(|counter| counter.add(way.bytes));
+        }
+        if entry.action & FORWARD == 0 {
+            return;
+        }
+        let tag = if entry.tag == 0 { tag } else { entry.tag };
+        // Only one way leads on, or a circle of tables could multiply a frame.
+        let mut onward = true;
+        for destination in &entry.destinations {
+            match *destination {
+                Destination::Tir(tir) => (way.each)(Steered { tir, tag }),
+                Destination::Table(next) if std::mem::take(&mut onward) => {
+                    self.walk(way, next, tag, depth - 1);
                 }
+                Destination::Table(_) => {}
             }
         }
     }
+}
+
+/// A frame on its way through the tables.
+struct Way<'a> {
+    image: Match,
+    bytes: usize,
+    each: &'a mut dyn FnMut(Steered),
+}
+
+impl Entry {
+    /// Takes over the parts that are meant.
+    fn change(&mut self, parts: u64, wanted: Entry) -> Result<(), Status> {
+        let known = MODIFY_ACTION | MODIFY_TAG | MODIFY_DESTINATIONS | MODIFY_COUNTERS;
+        if parts & !known != 0 {
+            return Err(Status::BadParameter);
+        }
+        if parts & MODIFY_ACTION != 0 {
+            self.action = wanted.action;
+        }
+        if parts & MODIFY_TAG != 0 {
+            self.tag = wanted.tag;
+        }
+        if parts & MODIFY_DESTINATIONS != 0 {
+            self.destinations = wanted.destinations;
+        }
+        if parts & MODIFY_COUNTERS != 0 {
+            self.counters = wanted.counters;
+        }
+        Ok(())
+    }
+}
+
+/// Those that a command lists.
+fn destinations(input: &[u8]) -> Result<Vec<Destination>, Status> {
+    let count = DESTINATIONS.get(input) as usize;
+    if count > MAX_DESTINATIONS {
+        return Err(Status::Limits);
+    }
+    let list = input.get(LIST..).unwrap_or_default();
+    let list = list.get(..count * LISTED).ok_or(Status::BadInputLength)?;
+    list.chunks_exact(LISTED).map(destination).collect()
 }
 
 fn destination(bytes: &[u8]) -> Result<Destination, Status> {
@@ -280,58 +367,6 @@ fn destination(bytes: &[u8]) -> Result<Destination, Status> {
         DESTINATION_TIR => Ok(Destination::Tir(number)),
         _ => Err(Status::BadParameter),
     }
-}
-
-fn matches(image: &Match, mask: &Match, value: &Match) -> bool {
-    image.iter().zip(mask).zip(value).all(|((image, mask), value)| (image ^ value) & mask == 0)
-}
-
-/// A frame's outer headers in the form of criteria (`fte_match_set_lyr_2_4`).
-fn image(frame: &Frame) -> Match {
-    let mut image = [0; MATCH_LEN];
-    let mut set = |bit, width, value: u64| Field::new(bit, width).set(&mut image, value);
-    let mac = |mac: [u8; 6]| mac.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-    set(0x0, 48, mac(frame.src));
-    set(0x30, 16, frame.ether_type.into());
-    set(0x40, 48, mac(frame.dst));
-    if let Some(tag) = frame.vlan {
-        set(0x70, 16, tag.into());
-        set(0x90, 1, 1); // cvlan_tag
-    }
-    match frame.ip {
-        None => {}
-        Some(Ip::V4(ip)) => {
-            set(0x80, 8, ip.protocol.into());
-            set(0x88, 8, ip.tos.into());
-            set(0x92, 1, u64::from(ip.more_fragments || later_fragment(frame)));
-            set(0x93, 4, 4);
-            set(0xd8, 8, ip.ttl.into());
-            set(0x160, 32, ip.src.to_bits().into());
-            set(0x1e0, 32, ip.dst.to_bits().into());
-        }
-        Some(Ip::V6(ip)) => {
-            set(0x80, 8, ip.next_header.into());
-            set(0x88, 8, ip.traffic_class.into());
-            set(0x93, 4, 6);
-            set(0xd8, 8, ip.hop_limit.into());
-            for (bit, address) in [(0x100, ip.src), (0x180, ip.dst)] {
-                set(bit, 64, (address.to_bits() >> 64) as u64);
-                set(bit + 64, 64, address.to_bits() as u64);
-            }
-        }
-    }
-    if let (Some(ip), Some(ports)) = (frame.ip, frame.ports) {
-        let bit = if ip.protocol() == PROTOCOL_TCP { 0xa0 } else { 0xe0 };
-        set(bit, 16, ports.src.into());
-        set(bit + 16, 16, ports.dst.into());
-    }
-    image
-}
-
-/// A fragment behind the first has a protocol with ports, and none.
-fn later_fragment(frame: &Frame) -> bool {
-    let protocol = frame.ip.map_or(0, |ip| ip.protocol());
-    [PROTOCOL_TCP, PROTOCOL_UDP].contains(&protocol) && frame.ports.is_none()
 }
 
 #[cfg(test)]
@@ -357,7 +392,7 @@ mod tests {
 
     fn tirs(steering: &Steering, dst: Mac) -> Vec<u32> {
         let mut found = Vec::new();
-        steering.steer(&frame(dst), &mut |tir| found.push(tir));
+        steering.steer(&frame(dst), 60, &mut |steered| found.push(steered.tir));
         found
     }
 
@@ -388,7 +423,7 @@ mod tests {
         let (first, group) = by_destination(&mut steering);
         let (second, deeper) = by_destination(&mut steering);
         let to = |steering: &mut Steering, table, group, index, dst, to| {
-            steering.set_entry(&entry(table, group, index, dst, to)).map(drop)
+            steering.set_entry(NEW, &entry(table, group, index, dst, to)).map(drop)
         };
         to(&mut steering, first, group, 0, BROADCAST, (DESTINATION_TABLE, second)).unwrap();
         to(&mut steering, first, group, 1, [2; 6], (DESTINATION_TIR, 7)).unwrap();
@@ -417,13 +452,71 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_an_entry_change() {
+        let mut steering = Steering::default();
+        let (table, group) = by_destination(&mut steering);
+        let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TIR, 7));
+        assert_eq!(steering.set_entry(CHANGED, &input), Err(Status::BadIndex), "it is not there");
+        steering.set_entry(NEW, &input).unwrap();
+        steering.set_root(0, &input).unwrap();
+        let found = |steering: &Steering| {
+            let mut found = Vec::new();
+            steering.steer(&frame(BROADCAST), 60, &mut |steered| found.push(steered));
+            found
+        };
+        TAG.set(&mut input, 0x1234);
+        ACTION.set(&mut input, DROP);
+        input[LIST + 3] = 8;
+        MODIFIED.set(&mut input, MODIFY_TAG);
+        steering.set_entry(CHANGED, &input).unwrap();
+        assert_eq!(found(&steering), [Steered { tir: 7, tag: 0x1234 }]);
+        MODIFIED.set(&mut input, MODIFY_DESTINATIONS);
+        steering.set_entry(CHANGED, &input).unwrap();
+        assert_eq!(found(&steering), [Steered { tir: 8, tag: 0x1234 }]);
+        MODIFIED.set(&mut input, MODIFY_ACTION);
+        steering.set_entry(CHANGED, &input).unwrap();
+        assert_eq!(found(&steering), []);
+        MODIFIED.set(&mut input, 16);
+        assert_eq!(steering.set_entry(CHANGED, &input), Err(Status::BadParameter));
+        assert_eq!(steering.set_entry(2, &input), Err(Status::BadParameter));
+    }
+
+    #[test]
+    fn entries_count_what_they_take_and_what_they_drop() {
+        let mut steering = Steering::default();
+        let (table, group) = by_destination(&mut steering);
+        let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TIR, 7));
+        COUNTERS.set(&mut input, 1);
+        input[LIST + LISTED + 3] = 1;
+        ACTION.set(&mut input, FORWARD | COUNT);
+        assert_eq!(steering.set_entry(NEW, &input), Err(Status::BadResource), "no such counter");
+        steering.counters.alloc(&[0; 16]).unwrap();
+        steering.set_entry(NEW, &input).unwrap();
+        steering.set_root(0, &input).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [7]);
+        DESTINATIONS.set(&mut input, 0);
+        input.copy_within(LIST + LISTED..LIST + 2 * LISTED, LIST);
+        ACTION.set(&mut input, DROP | COUNT);
+        steering.set_entry(NEW, &input).unwrap();
+        assert_eq!(tirs(&steering, BROADCAST), [0; 0]);
+        assert_eq!(tirs(&steering, [2; 6]), [0; 0], "no entry is for it");
+        let mut one = vec![0; 32];
+        one[31] = 1;
+        let mut counted = vec![0; 8];
+        counted.extend([2u64, 120].into_iter().flat_map(u64::to_be_bytes));
+        assert_eq!(steering.counters.query(&one).unwrap(), counted);
+        COUNTERS.set(&mut input, 17);
+        assert_eq!(steering.set_entry(NEW, &input), Err(Status::Limits));
+    }
+
+    #[test]
     fn tables_in_a_circle_end() {
         let mut steering = Steering::default();
         let (table, group) = by_destination(&mut steering);
         let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TABLE, table));
         DESTINATIONS.set(&mut input, 2);
         input.copy_within(LIST..LIST + 8, LIST + 8);
-        steering.set_entry(&input).unwrap();
+        steering.set_entry(NEW, &input).unwrap();
         steering.set_root(0, &input).unwrap();
         assert_eq!(tirs(&steering, BROADCAST), [0; 0]);
     }

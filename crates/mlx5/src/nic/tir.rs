@@ -12,7 +12,13 @@ const KIND: Field = Field::new(0x20, 4).at(CONTEXT_BIT);
 pub(super) const QUEUE: Field = Field::new(0xe8, 24).at(CONTEXT_BIT);
 const SYMMETRIC: Field = Field::new(0x100, 1).at(CONTEXT_BIT);
 pub(super) const TABLE: Field = Field::new(0x108, 24).at(CONTEXT_BIT);
+const TUNNELED: Field = Field::new(0x102, 1).at(CONTEXT_BIT);
 const HASH: Field = Field::new(0x120, 4).at(CONTEXT_BIT);
+/// Which frames of the same transport domain arrive (`self_lb_block`, which drivers take to allow them).
+const LOOPS: Field = Field::new(0x126, 2).at(CONTEXT_BIT);
+const LOOPS_UNICAST: u64 = 1;
+const LOOPS_MULTICAST: u64 = 2;
+const DOMAIN: Field = Field::new(0x128, 24).at(CONTEXT_BIT);
 const KEY: std::ops::Range<usize> = 0x48..0x48 + HASH_KEY_LEN;
 const HASHED_V6: Field = Field::new(0x280, 1).at(CONTEXT_BIT);
 const HASHED_UDP: Field = Field::new(0x281, 1).at(CONTEXT_BIT);
@@ -26,12 +32,20 @@ const MODIFIED: Field = Field::new(0x80, 64);
 const MODIFY_MERGING: u64 = 1;
 const MODIFY_TABLE: u64 = 2;
 const MODIFY_HASH: u64 = 4;
-/// Whether frames come back to their sender's own queues, which they never do here.
 const MODIFY_LOOPBACK: u64 = 16;
 
-/// The destination of a TIR.
+/// A transport interface receive.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Tir {
+pub(super) struct Tir {
+    to: Destination,
+    domain: u32,
+    /// [`LOOPS`].
+    loops: u64,
+}
+
+/// Where its frames go.
+#[derive(Clone, PartialEq, Debug)]
+enum Destination {
     /// One queue.
     Queue(u32),
     /// One of a table's.
@@ -90,14 +104,21 @@ fn reversed(frame: &Frame) -> Frame {
 impl Tir {
     /// As `create_tir_in` describes it.
     pub(super) fn new(input: &[u8]) -> Result<Tir, Status> {
-        if MERGING.get(input) != 0 {
+        if MERGING.get(input) != 0 || TUNNELED.is_set(input) {
             return Err(Status::BadParameter);
         }
-        match KIND.get(input) {
-            DIRECT => Ok(Tir::Queue(QUEUE.get32(input))),
-            INDIRECT => Ok(Tir::Table { table: TABLE.get32(input), hash: Hash::of(input)? }),
-            _ => Err(Status::BadParameter),
-        }
+        let to = match KIND.get(input) {
+            DIRECT => Destination::Queue(QUEUE.get32(input)),
+            INDIRECT => Destination::Table { table: TABLE.get32(input), hash: Hash::of(input)? },
+            _ => return Err(Status::BadParameter),
+        };
+        Ok(Tir { to, domain: DOMAIN.get32(input), loops: LOOPS.get(input) })
+    }
+
+    /// Whether it takes a frame that `from`, a transport domain of the same port, sent.
+    pub(super) fn takes_from(&self, from: u32, frame: &Frame) -> bool {
+        let needed = if frame.is_multicast() { LOOPS_MULTICAST } else { LOOPS_UNICAST };
+        from != self.domain || self.loops & needed != 0
     }
 
     /// `MODIFY_TIR`.
@@ -107,7 +128,7 @@ impl Tir {
         if which & !known != 0 || (which & MODIFY_MERGING != 0 && MERGING.get(input) != 0) {
             return Err(Status::BadParameter);
         }
-        if let Tir::Table { table, hash } = self {
+        if let Destination::Table { table, hash } = &mut self.to {
             if which & MODIFY_TABLE != 0 {
                 *table = TABLE.get32(input);
             }
@@ -116,6 +137,9 @@ impl Tir {
             }
         } else if which & (MODIFY_TABLE | MODIFY_HASH) != 0 {
             return Err(Status::BadResourceState);
+        }
+        if which & MODIFY_LOOPBACK != 0 {
+            self.loops = LOOPS.get(input);
         }
         Ok(())
     }
@@ -126,9 +150,9 @@ impl Tir {
         frame: &Frame,
         table: impl FnOnce(u32) -> Option<&'a [u32]>,
     ) -> Option<u32> {
-        match self {
-            Tir::Queue(queue) => Some(*queue),
-            Tir::Table { table: number, hash } => {
+        match &self.to {
+            Destination::Queue(queue) => Some(*queue),
+            Destination::Table { table: number, hash } => {
                 let queues = table(*number)?;
                 let value = hash.as_ref().map_or(0, |hash| hash.value(frame));
                 queues.get(value as usize % queues.len().max(1)).copied()
@@ -189,6 +213,7 @@ mod tests {
             (HASHED_UDP, 0),
             (HASHED, 15),
             (MERGING, 0),
+            (TUNNELED, 0),
         ] {
             field.set(&mut input, value);
         }
@@ -214,6 +239,23 @@ mod tests {
         assert_ne!(at(&plain, &forth), at(&plain, &back));
         assert_eq!(plain.queue(&forth, |_| None), None);
         assert_eq!(plain.queue(&forth, |_| Some(&[])), None);
+    }
+
+    #[test]
+    fn frames_of_the_same_domain_arrive_where_they_may() {
+        let mut input = vec![0; 0x110];
+        DOMAIN.set(&mut input, 5);
+        let mut tir = Tir::new(&input).unwrap();
+        let (unicast, group) = (Frame { dst: [2; 6], ..conversation() }, conversation());
+        let taken = |tir: &Tir| {
+            [(5, &unicast), (5, &group), (6, &unicast), (6, &group)]
+                .map(|(from, frame)| tir.takes_from(from, frame))
+        };
+        assert_eq!(taken(&tir), [false, false, true, true]);
+        MODIFIED.set(&mut input, MODIFY_LOOPBACK);
+        LOOPS.set(&mut input, LOOPS_UNICAST);
+        tir.modify(&input).unwrap();
+        assert_eq!(taken(&tir), [true, false, true, true]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What commands about objects of the Ethernet do to them, for the rule on whose they are (`crate::uctx`).
 
-use super::queue::{CQ, ENTRIES, PD, RECORD};
+use super::queue::{CQ, ENTRIES, INTERFACE, PD, RECORD};
 use super::{opcode, tir};
 use crate::bits::Field;
 use crate::uctx::Kind;
@@ -52,7 +52,9 @@ pub(crate) fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
     match code {
         opcode::CREATE_SQ | opcode::CREATE_RQ => {
             let memories = [ENTRIES, RECORD].into_iter().filter_map(|place| place.number(input));
-            let queue = [at(Kind::Cq, CQ), at(Kind::Pd, PD)].into_iter().flatten();
+            let interface = Some(INTERFACE).filter(|_| code == opcode::CREATE_SQ);
+            let interface = interface.and_then(|field| at(Kind::Nic, field));
+            let queue = [at(Kind::Cq, CQ), at(Kind::Pd, PD), interface].into_iter().flatten();
             queue.chain(memories.map(|number| (Kind::UserMemory, number))).collect()
         }
         opcode::CREATE_TIR | opcode::MODIFY_TIR => {

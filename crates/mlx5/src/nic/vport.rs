@@ -19,7 +19,10 @@ const FIRST_MTU: u16 = 1522;
 
 const CONTEXT_LEN: usize = 0x100;
 const ROCE: Field = Field::new(0x1f, 1);
+/// Which of its own frames do not come back to the port.
 const LOOPBACK: Field = Field::new(0x1d, 2);
+const NO_UNICAST_LOOPS: u64 = 1;
+const NO_MULTICAST_LOOPS: u64 = 2;
 const MTU: Field = Field::new(0x130, 16);
 const GUIDS: [Field; 3] = [Field::new(0x140, 64), Field::new(0x180, 64), Field::new(0x1c0, 64)];
 const PROMISCUOUS: Field = Field::new(0x780, 3);
@@ -40,7 +43,8 @@ const SELECT_LIST: u64 = 1 << 2;
 const SELECT_PROMISCUOUS: u64 = 1 << 4;
 const SELECT_CHANGE_EVENT: u64 = 1 << 5;
 const SELECT_MTU: u64 = 1 << 6;
-const SELECT_LOOPBACK: u64 = 3 << 10;
+const SELECT_MULTICAST_LOOPS: u64 = 1 << 10;
+const SELECT_UNICAST_LOOPS: u64 = 1 << 11;
 /// The kind of list that a query wants.
 const WANTED_LIST: Field = Field::new(0x65, 3);
 
@@ -50,7 +54,8 @@ struct State {
     mtu: u16,
     admin_mtu: u16,
     roce: bool,
-    loopback: u64,
+    /// [`LOOPBACK`].
+    no_loops: u64,
     promiscuous: u64,
     lists: [Vec<[u8; 8]>; LISTS],
 }
@@ -63,7 +68,7 @@ impl Default for State {
             mtu: FIRST_MTU,
             admin_mtu: FIRST_MTU,
             roce: false,
-            loopback: 0,
+            no_loops: 0,
             promiscuous: 0,
             lists: Default::default(),
         }
@@ -130,7 +135,7 @@ impl Vport {
         let mut context = vec![0; CONTEXT_LEN];
         for (field, value) in [
             (ROCE, state.roce.into()),
-            (LOOPBACK, state.loopback),
+            (LOOPBACK, state.no_loops),
             (MTU, state.mtu.into()),
             (PROMISCUOUS, state.promiscuous),
             (LIST_KIND, kind),
@@ -154,7 +159,8 @@ impl Vport {
             | SELECT_PROMISCUOUS
             | SELECT_CHANGE_EVENT
             | SELECT_MTU
-            | SELECT_LOOPBACK;
+            | SELECT_MULTICAST_LOOPS
+            | SELECT_UNICAST_LOOPS;
         let context = input.get(MODIFIED..).ok_or(Status::BadInputLength)?;
         if which & !known != 0 {
             return Err(Status::BadParameter);
@@ -173,8 +179,12 @@ impl Vport {
         if which & SELECT_ROCE != 0 {
             state.roce = ROCE.is_set(context);
         }
-        if which & SELECT_LOOPBACK != 0 {
-            state.loopback = LOOPBACK.get(context);
+        for (select, flag) in
+            [(SELECT_MULTICAST_LOOPS, NO_MULTICAST_LOOPS), (SELECT_UNICAST_LOOPS, NO_UNICAST_LOOPS)]
+        {
+            if which & select != 0 {
+                state.no_loops = state.no_loops & !flag | LOOPBACK.get(context) & flag;
+            }
         }
         if which & SELECT_PROMISCUOUS != 0 {
             state.promiscuous = PROMISCUOUS.get(context);
@@ -201,6 +211,12 @@ impl Vport {
         const ADMIN: Field = Field::new(0x78, 4);
         self.set_up(shared, ADMIN.get(input) != 0);
         Ok(vec![0; 8])
+    }
+
+    /// Whether a frame that the port sends comes back to it.
+    pub(super) fn loops(&self, dst: Mac) -> bool {
+        let flag = if is_multicast(dst) { NO_MULTICAST_LOOPS } else { NO_UNICAST_LOOPS };
+        self.lock().no_loops & flag == 0
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -337,6 +353,11 @@ mod tests {
         assert_eq!(context[LIST..], [7; 16]);
         LIST_SIZE.set(&mut input[MODIFIED..], 3);
         assert_eq!(vport.modify(&input), Err(Status::BadInputLength));
+        assert!(vport.loops([2; 6]) && vport.loops([3; 6]));
+        SELECT.set(&mut input, SELECT_UNICAST_LOOPS);
+        LOOPBACK.set(&mut input[MODIFIED..], 3);
+        vport.modify(&input).unwrap();
+        assert!(!vport.loops([2; 6]) && vport.loops([3; 6]), "only the one that is meant");
         SELECT.set(&mut input, 1 << 3);
         assert_eq!(vport.modify(&input), Err(Status::BadParameter), "the address stays");
     }

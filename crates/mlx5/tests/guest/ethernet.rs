@@ -13,6 +13,7 @@ const WRITE: u8 = 0x08;
 const REQUEST: u8 = 0;
 const RESPONSE_SEND: u8 = 2;
 const REQUEST_ERROR: u8 = 13;
+const RESPONSE_ERROR: u8 = 14;
 const BAD_PARAMETER: u8 = 3;
 const BAD_RESOURCE: u8 = 5;
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -39,6 +40,18 @@ const STRIDE: u64 = 64;
 
 /// Made by `create`, and brought to the ready state by `modify`.
 fn queue(driver: &mut Driver, create: u16, modify: u16, pd: u32, cq: &Cq) -> Queue {
+    queue_with(driver, create, modify, pd, cq, &[])
+}
+
+/// With more fields of the command that makes it: place, width, value.
+fn queue_with(
+    driver: &mut Driver,
+    create: u16,
+    modify: u16,
+    pd: u32,
+    cq: &Cq,
+    more: &[(usize, usize, u64)],
+) -> Queue {
     let (page, record) = (driver.page(), driver.page());
     let mut input = vec![0; 0x110 + 8];
     let wq = 0x100 + 0x180;
@@ -49,6 +62,7 @@ fn queue(driver: &mut Driver, create: u16, modify: u16, pd: u32, cq: &Cq) -> Que
     field(&mut input, wq + 0x10c, 4, 6);
     field(&mut input, wq + 0x11b, 5, LOG_SIZE);
     field(&mut input, 0x880, 64, page);
+    more.iter().for_each(|(bit, width, value)| field(&mut input, *bit, *width, *value));
     let number = driver.create(create, input);
     let mut input = vec![0; 0x110];
     field(&mut input, 0x48, 24, number.into());
@@ -93,8 +107,14 @@ impl Queue {
 
 /// Steers every frame to the queue.
 fn steer(driver: &mut Driver, queue: u32) {
+    steer_with(driver, queue, 0, 0);
+}
+
+/// By way of an interface of a transport domain, and with a tag.
+fn steer_with(driver: &mut Driver, queue: u32, domain: u64, tag: u64) {
     let mut input = vec![0; 0x110];
     field(&mut input, 0x100 + 0xe8, 24, queue.into());
+    field(&mut input, 0x100 + 0x128, 24, domain);
     let tir = driver.create(0x900, input);
     let table = driver.create(0x930, vec![0; 64]);
     let mut input = vec![0; 1024];
@@ -103,6 +123,7 @@ fn steer(driver: &mut Driver, queue: u32) {
     let mut input = vec![0; 0x340 + 8];
     field(&mut input, 0xa8, 24, table.into());
     field(&mut input, 0x220, 32, group.into());
+    field(&mut input, 0x248, 24, tag);
     field(&mut input, 0x270, 16, 4);
     field(&mut input, 0x288, 24, 1);
     field(&mut input, 0x1a00, 8, 2);
@@ -188,7 +209,60 @@ fn frames_go_to_who_they_are_for() {
     }
     // What cannot be read ends its queue alone.
     sends.post(&left.driver, SEND, 0, &[], &data(left.key + 1, from, 64));
-    assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 2);
+    assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 4, "local protection");
+}
+
+/// Brings a queue to a state; both are numbers.
+fn modify(driver: &mut Driver, opcode: u16, queue: u32, before: u64, after: u64) {
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x40, 4, before);
+    field(&mut input, 0x48, 24, queue.into());
+    field(&mut input, 0x108, 4, after);
+    driver.command(opcode, input, 16);
+}
+
+#[test]
+fn frames_come_back_to_other_transport_domains() {
+    let End { mut driver, mut cq, pd, key, .. } = end("loop", &alone("loop"));
+    let mut interface = vec![0; 0xc0];
+    field(&mut interface, 0x100 + 0x128, 24, 1);
+    let tis = driver.create(0x912, interface);
+    // A queue's name for user space, and that it gives back what it does not do; the interface of sends.
+    let named = |name| (0x100 + 0x28, 24, name);
+    let sends = [named(0x51), (0x103, 1, 1), (0x200, 16, 1), (0x268, 24, tis.into())];
+    let mut sends = queue_with(&mut driver, 0x904, 0x905, pd, &cq, &sends);
+    let receives = [named(0x52), (0x10d, 1, 1)];
+    let mut receives = queue_with(&mut driver, 0x908, 0x909, pd, &cq, &receives);
+    steer_with(&mut driver, receives.number, 2, 0x1234);
+    let (from, to) = (driver.page(), driver.page());
+    let frame = [&[2; 12][..], &[0x88, 0xb5], &[7; 46]].concat();
+    driver.poke(from, &frame);
+    for _ in 0..3 {
+        receives.post_receive(&driver, key, to, 64);
+    }
+    sends.post(&driver, SEND, 0, &[], &data(key, from, 60));
+    let received = cq.expect(&driver, RESPONSE_SEND);
+    assert_eq!((word(&received, 0x20), word(&received, 0x38)), (0x52, 0x1234));
+    assert_eq!(word(&cq.expect(&driver, REQUEST), 0x20), 0x51);
+    assert_eq!(driver.peek(to, 60), frame);
+    // The port is told to keep them away.
+    let mut vport = vec![0; 0x200];
+    field(&mut vport, 0x60, 32, 1 << 11);
+    field(&mut vport, 0x800 + 0x1d, 2, 1);
+    driver.command(0x755, vport, 16);
+    sends.post(&driver, SEND, 0, &[], &data(key, from, 60));
+    cq.expect(&driver, REQUEST);
+    // Queues that fail give back what waits in them.
+    modify(&mut driver, 0x909, receives.number, 1, 3);
+    for counter in [1, 2] {
+        let entry = cq.expect(&driver, RESPONSE_ERROR);
+        assert_eq!((entry[0x37], word(&entry, 0x20)), (5, 0x52));
+        assert_eq!(entry[0x3c..0x3e], [0, counter]);
+    }
+    modify(&mut driver, 0x905, sends.number, 1, 3);
+    sends.post(&driver, SEND, 0, &[], &data(key, from, 60));
+    assert_eq!(cq.expect(&driver, REQUEST_ERROR)[0x37], 5);
+    assert_eq!(driver.status(0x904, vec![0; 0x118]), BAD_PARAMETER, "no ring");
 }
 
 /// `SET_ROCE_ADDRESS`, with what stands before the hardware address: whether there is a VLAN, and which.

@@ -129,8 +129,8 @@ impl Driver {
     }
 
     /// A driver in a machine with this memory.
-    pub fn over(ram: Arc<dyn DmaSpace>, name: &str, options: &Options) -> Driver {
-        Driver::with(ram, name, options, Network::Subnet)
+    pub fn over(ram: Arc<dyn DmaSpace>, name: &str, options: &Options, network: Network) -> Driver {
+        Driver::with(ram, name, options, network)
     }
 
     fn with(ram: Arc<dyn DmaSpace>, name: &str, options: &Options, network: Network) -> Driver {
