@@ -83,6 +83,13 @@ static void layers(struct ibv_qp *raw)
 	drop.size = 7;
 	add_layer(&rule, &drop, 8);
 	row(kernel, EINVAL, try_flow(raw, &rule), "a rule that drops with a short action");
+	struct ibv_flow_spec_counter_action shorter = { .type = IBV_FLOW_SPEC_ACTION_COUNT, .size = 8 };
+	rule = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
+	add_layer(&rule, &shorter, sizeof(shorter));
+	row(kernel, EINVAL, try_flow(raw, &rule), "a rule that counts with a short action");
+	rule = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
+	add_count(&rule, NULL);
+	row(kernel, EINVAL, try_flow(raw, &rule), "a rule with no counters");
 	struct { int type, want; } others[] = {
 		{ IBV_FLOW_SPEC_ESP, EOPNOTSUPP }, { IBV_FLOW_SPEC_VXLAN_TUNNEL, EOPNOTSUPP },
 		{ IBV_FLOW_SPEC_GRE, EOPNOTSUPP }, { IBV_FLOW_SPEC_MPLS, EOPNOTSUPP },

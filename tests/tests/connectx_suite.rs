@@ -1,26 +1,41 @@
-//! rdma-core's own test suite in a guest whose adapter is the software ConnectX: stock mlx5 drivers of the lab's newer kernel, the
+//! rdma-core's own test suite in a guest whose adapters are software ConnectXs: stock mlx5 drivers of the lab's newer kernel, the
 //! next distribution's rdma-core, its generic tests and mlx5's own.
 //!
-//! `conformance/exceptions_connectx.txt` names every test that does not pass and why. PEERDMA_CONFORMANCE runs those tests only
-//! that have it in their names.
+//! One adapter's port is an InfiniBand one, and all tests run there; `conformance/exceptions_connectx.txt` names every one that
+//! does not pass and why. Those of them that want an Ethernet, and some whose way differs there, run on the other's RoCE port,
+//! with `exceptions_connectx_roce.txt`. PEERDMA_CONFORMANCE runs those tests only that have it in their names.
 
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use system::conformance::{Case, Kind, Outcome, exceptions, surprises};
 use system::lab::{Booted, Lab};
-use system::{Namespace, Running, next_debian, serve_connectx, skip};
+use system::{Namespace, Running, c_program, next_debian, serve_connectx, skip};
 use vm::Machine;
 
-/// Tests that pass.
-const LEAST_PASSES: usize = 137;
+/// Tests that pass on each port.
+const LEAST_PASSES: [usize; 2] = [137, 35];
 /// Of all tests together.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The adapter in the guest.
+/// The adapter with the InfiniBand port in the guest.
 const FUNCTION: &str = "0000:01:00.0";
+/// Of the RoCE port.
+const ADDRESS: &str = "198.18.7.1";
 /// In the guest.
 const ROOT: &str = "/debian";
-const COUNTER: &str = "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_packets";
+/// Why tests do not pass on the InfiniBand port that are for the other one.
+const FOR_ETHERNET: &str = "The port is an InfiniBand one";
+/// Tests that go another way on a RoCE port, or beginnings of their names.
+const DIFFERENT: [&str; 4] = [
+    "tests.test_addr.",
+    "tests.test_device.DeviceTest.test_query_gid",
+    "tests.test_qpex.QpExTestCase.test_qp_ex_ud_",
+    "tests.test_qpex.QpExTestCase.test_qp_ex_xrc_send",
+];
+/// The file with the names of those that run on the RoCE port.
+const CHOSEN: &str = "chosen";
+/// Of the RoCE port.
+const INTERFACE: &str = "eth0";
 /// Tests of other vendors' devices.
 const FOREIGN: [&str; 2] = ["tests.test_efa", "tests.test_cuda"];
 
@@ -42,34 +57,77 @@ const NAMES: [&str; 14] = [
     "tmp",
 ];
 
-fn machine(lab: &Lab, root: &Path, socket: &Path) -> Result<Machine, String> {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
+/// A port in the guest, and the tests for it.
+struct Port {
+    device: &'static str,
+    gid: u32,
+    /// Only the chosen tests are for it, and frames of raw queue pairs count as packets.
+    on_ethernet: bool,
+}
+
+const INFINIBAND: Port = Port { device: "mlx5_0", gid: 0, on_ethernet: false };
+const ROCE: Port = Port { device: "mlx5_1", gid: 1, on_ethernet: true };
+
+fn list(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Names of the tests for the RoCE port, or their beginnings.
+fn chosen() -> Vec<String> {
+    let list = list("exceptions_connectx.txt");
+    let all = exceptions(&list);
+    let wanting = all.iter().filter(|(_, exception)| exception.why.starts_with(FOR_ETHERNET));
+    wanting.map(|(id, _)| *id).chain(DIFFERENT).map(str::to_owned).collect()
+}
+
+fn machine(lab: &Lab, root: &Path, sockets: &[PathBuf; 2]) -> Result<Machine, String> {
+    let flows = c_program("flows")?;
     let more = |disk: &mut vm::RamDisk| {
         disk.of_root(root, ROOT, &NAMES)?;
-        for script in ["list_tests.py", "in_guest.py", "hostile.py"] {
-            let content = std::fs::read(ours.join(script)).expect("a script of ours");
-            disk.file(&format!("{ROOT}/usr/share/suite/{script}"), &content);
+        let mut add = |name: &str, content: &str| {
+            disk.file(&format!("{ROOT}/usr/share/suite/{name}"), content.as_bytes());
+        };
+        for script in ["list_tests.py", "in_guest.py", "frames.py", "hostile.py"] {
+            add(script, &list(script));
         }
-        Ok(())
+        add(CHOSEN, &chosen().join("\n"));
+        disk.own_program(&flows)
     };
     let mut machine = lab.rdma_machine_with(more).map_err(|error| format!("{error:#}"))?;
-    machine.root_port("root");
-    machine.function(socket, "root");
+    for (port, socket) in ["infiniband", "roce"].iter().zip(sockets) {
+        machine.root_port(port);
+        machine.function(socket, port);
+    }
     Ok(machine)
 }
 
-/// Runs the suite; the tests in their order and what became of each.
-fn run(guest: &Booted) -> Vec<(Case, Outcome)> {
+/// Makes the guest ready: huge pages, the other root, an address.
+fn prepare(guest: &Booted) {
     guest.output(&format!(
         "echo 16 > /proc/sys/vm/nr_hugepages && cd {ROOT} && mkdir -p proc sys dev && for i in proc sys dev tmp; do mount -o bind /$i $i; done"
     ));
+    // What a test sends is told from what the interface sends of its own.
+    guest.output(&format!(
+        "echo 1 > /proc/sys/net/ipv6/conf/{INTERFACE}/disable_ipv6; ip link set {INTERFACE} up; ip addr replace {ADDRESS}/24 dev {INTERFACE}; \
+         until ibv_devinfo -v -d {} | grep -q 'GID.*::ffff:{ADDRESS}'; do usleep 50000; done",
+        ROCE.device
+    ));
+}
+
+/// Runs the suite on a port; the tests in their order and what became of each.
+fn run(guest: &Booted, port: &Port) -> Vec<(Case, Outcome)> {
     let only = std::env::var("PEERDMA_CONFORMANCE").unwrap_or_default();
+    let Port { device, gid, on_ethernet } = port;
+    let frames = format!("CHOSEN={CHOSEN} INTERFACE={INTERFACE}");
+    let environment = if *on_ethernet { frames.as_str() } else { "" };
+    let counter = format!("/sys/class/infiniband/{device}/ports/1/counters/port_xmit_packets");
     let (mut first, mut results) = (0, Vec::new());
     // A test that crashes takes Python with it; the next run begins behind it.
     loop {
         let script = format!(
-            "cd {ROOT}/usr/share/suite && FIRST={first} ONLY={only} COUNTER={COUNTER} chroot {ROOT} /bin/sh -c \
-             'cd /usr/share/suite && exec python3 in_guest.py --dev mlx5_0 --port 1 --gid 0'"
+            "cd {ROOT}/usr/share/suite && FIRST={first} ONLY={only} COUNTER={counter} {environment} chroot {ROOT} /bin/sh -c \
+             'cd /usr/share/suite && exec python3 in_guest.py --dev {device} --port 1 --gid {gid}'"
         );
         let mut said = Vec::new();
         let ended = guest.0.run(&script, LIMIT, |bytes| said.extend_from_slice(bytes));
@@ -77,6 +135,7 @@ fn run(guest: &Booted) -> Vec<(Case, Outcome)> {
         let ended = ended.map_err(|error| error.to_string());
         let (last, done) = read(&said, &mut results);
         if done {
+            results.retain(|(case, _)| !FOREIGN.iter().any(|name| case.id.starts_with(name)));
             return results;
         }
         match last {
@@ -145,6 +204,16 @@ fn misbehave(guest: &Booted, adapter: &Running) {
     assert!(ports.contains("PORT_ACTIVE"), "{ports}");
 }
 
+/// Flow rules, their counters and indirection tables, by the program that judges them in process. The other adapter is away, for
+/// it takes the first, and no frame of the interface's own may come between.
+fn steer_frames(guest: &Booted, adapter: &Running) {
+    guest.output(&format!("echo {FUNCTION} > /sys/bus/pci/drivers/mlx5_core/unbind"));
+    let (_, said) = guest.script("flows");
+    let wrong: Vec<&str> = said.lines().filter(|row| row.starts_with("NOT ")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}\n{said}\nthe adapter:\n{}", adapter.said());
+    assert!(said.contains(" rows, 0 wrong"), "{said}");
+}
+
 #[test]
 fn rdma_cores_own_tests_in_a_guest() {
     let lab = match Lab::new() {
@@ -155,31 +224,44 @@ fn rdma_cores_own_tests_in_a_guest() {
         Ok(root) => root,
         Err(reason) => skip!("{reason}"),
     };
-    let socket = lab.socket("connectx");
-    let machine = match machine(&lab, &root, &socket) {
+    let sockets = ["infiniband", "roce"].map(|port| lab.socket(&format!("suite-{port}")));
+    let machine = match machine(&lab, &root, &sockets) {
         Ok(machine) => machine,
         Err(reason) => skip!("{reason}"),
     };
     let namespace = Namespace::new("connectx-suite");
-    let mut adapter = serve_connectx(&namespace, &socket, &[]);
+    let [infiniband, roce] = &sockets;
+    let mut adapters = [
+        serve_connectx(&namespace, infiniband, &[]),
+        serve_connectx(&namespace, roce, &["--port", "roce"]),
+    ];
     let guest = lab.boot(&machine);
-    let mut results = run(&guest);
-    results.retain(|(case, _)| !FOREIGN.iter().any(|name| case.id.starts_with(name)));
+    prepare(&guest);
+    let results = [run(&guest, &INFINIBAND), run(&guest, &ROCE)];
     if let Some(file) = std::env::var_os("PEERDMA_OUTCOMES") {
-        let lines: Vec<String> = results.iter().map(|result| format!("{result:?}\n")).collect();
-        std::fs::write(file, lines.concat()).expect("the outcomes");
+        let lines = results.iter().flatten().map(|result| format!("{result:?}\n"));
+        std::fs::write(file, lines.collect::<String>()).expect("the outcomes");
     }
     guest.assert_quiet();
-    misbehave(&guest, &adapter);
-    assert!(adapter.alive(), "{}", adapter.said());
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/exceptions_connectx.txt");
-    let list = std::fs::read_to_string(list).expect("conformance/exceptions_connectx.txt");
+    misbehave(&guest, &adapters[0]);
+    steer_frames(&guest, &adapters[1]);
+    let lists = ["exceptions_connectx.txt", "exceptions_connectx_roce.txt"].map(list);
+    for ((results, list), least) in results.iter().zip(&lists).zip(LEAST_PASSES) {
+        judge(results, list, least, &adapters);
+    }
+    for adapter in &mut adapters {
+        assert!(adapter.alive(), "{}", adapter.said());
+    }
+}
+
+/// Whether the tests on a port did what its list says.
+fn judge(results: &[(Case, Outcome)], list: &str, least: usize, adapters: &[Running; 2]) {
     let whole = std::env::var_os("PEERDMA_CONFORMANCE").is_none();
-    let wrong = surprises(&results, &exceptions(&list), whole);
+    let wrong = surprises(results, &exceptions(list), whole);
     let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
     eprintln!("{passes} of {} tests pass in the guest", results.len());
-    let (many, said) = (wrong.len(), adapter.said());
-    let wrong = wrong.join("\n");
-    assert!(many == 0, "{passes} pass; {many} surprises:\n{wrong}\nthe adapter:\n{said}");
-    assert!(!whole || passes >= LEAST_PASSES, "only {passes} pass");
+    let said = adapters.each_ref().map(Running::said).concat();
+    let (many, wrong) = (wrong.len(), wrong.join("\n"));
+    assert!(many == 0, "{passes} pass; {many} surprises:\n{wrong}\nthe adapters:\n{said}");
+    assert!(!whole || passes >= least, "only {passes} pass");
 }
