@@ -1,7 +1,7 @@
 //! A machine with the software ConnectX and the virtual GPU, and what its kernel is asked about the two.
 
-use crate::lab::{Booted, Lab};
-use crate::{Namespace, Running, c_program, is_root, peerdma, serve_connectx};
+use crate::lab::{Booted, Lab, with_next_rdma};
+use crate::{Namespace, Running, c_program, is_root, next_debian, peerdma, serve_connectx};
 use serde_json::Value;
 use std::path::PathBuf;
 use vm::Machine;
@@ -16,6 +16,7 @@ pub const ZEN: &str = "max,vendor=AuthenticAMD,family=25";
 /// The functions' sockets.
 const ADAPTER: &str = "connectx";
 const GPU: &str = "gpu";
+const DATA_DIRECT: &str = "data-direct";
 
 /// Where the two functions sit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,7 @@ pub struct GpuGuest {
     pub adapter: &'static str,
     /// Where the guest has the GPU.
     pub gpu: &'static str,
+    has_data_direct: bool,
     _namespace: Namespace,
 }
 
@@ -51,6 +53,19 @@ impl GpuGuest {
     /// # Errors
     /// What is missing here, in words. A test skips with it.
     pub fn new(name: &str, programs: &[&str]) -> Result<GpuGuest, String> {
+        GpuGuest::made(name, programs, None)
+    }
+
+    /// As [`GpuGuest::new`], with the adapter's Data Direct function below a port of its own, and the next Debian's rdma-core, which
+    /// can use it.
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn with_data_direct(name: &str, programs: &[&str]) -> Result<GpuGuest, String> {
+        GpuGuest::made(name, programs, Some(next_debian()?))
+    }
+
+    fn made(name: &str, programs: &[&str], next: Option<PathBuf>) -> Result<GpuGuest, String> {
         let said = |error: anyhow::Error| format!("{error:#}");
         if !is_root() {
             return Err("a namespace for the functions needs root".to_owned());
@@ -58,14 +73,30 @@ impl GpuGuest {
         let lab = Lab::new().map_err(said)?;
         let programs: Vec<_> =
             programs.iter().map(|program| c_program(program)).collect::<Result<_, _>>()?;
-        let own: Vec<_> = programs.iter().map(PathBuf::as_path).chain([peerdma()]).collect();
-        let bare = lab.gpu_machine(&own).map_err(said)?;
+        let bare = lab.gpu_machine_with(|disk| {
+            programs.iter().try_for_each(|program| disk.own_program(program))?;
+            disk.own_program(peerdma())?;
+            next.as_ref().map_or(Ok(()), |debian| with_next_rdma(disk, debian))
+        });
+        let bare = bare.map_err(said)?;
         let namespace = Namespace::new(name);
-        let gpu_socket = lab.socket(GPU).to_string_lossy().into_owned();
-        let options = ["--gpu-socket", &gpu_socket, "--gpu-memory", GPU_MEMORY_MIB];
+        let socket = |name: &str| lab.socket(name).to_string_lossy().into_owned();
+        let (gpu, side) = (socket(GPU), socket(DATA_DIRECT));
+        let mut options = vec!["--gpu-socket", &gpu, "--gpu-memory", GPU_MEMORY_MIB];
+        if next.is_some() {
+            options.extend(["--data-direct-socket", &side]);
+        }
         let serving = serve_connectx(&namespace, &lab.socket(ADAPTER), &options);
-        let machine = bare.clone();
-        Ok(GpuGuest { lab, machine, bare, serving, adapter: "", gpu: "", _namespace: namespace })
+        Ok(GpuGuest {
+            machine: bare.clone(),
+            lab,
+            bare,
+            serving,
+            adapter: "",
+            gpu: "",
+            has_data_direct: next.is_some(),
+            _namespace: namespace,
+        })
     }
 
     /// Plugs the functions in, in the place of what was plugged in before; with options of the kernel's for an IOMMU, or
@@ -80,6 +111,10 @@ impl GpuGuest {
         [self.adapter, self.gpu] = addresses;
         self.machine.function(&self.lab.socket(ADAPTER), ports[0]);
         self.machine.function(&self.lab.socket(GPU), ports[1]);
+        if self.has_data_direct {
+            self.machine.root_port("side");
+            self.machine.function(&self.lab.socket(DATA_DIRECT), "side");
+        }
     }
 
     /// What we say of the way from the adapter to the GPU, in the words of `peerdma topo --json`. `options` as for that.

@@ -9,12 +9,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use system::lab::{Booted, Lab};
+use system::lab::{Booted, Lab, with_next_rdma};
 use system::{Namespace, Run, Running, c_program, next_debian, peerdma, skip};
 use vm::Machine;
 
-/// In the guest.
-const ROOT: &str = "/debian";
 const SIDE: &str = "0000:02:00.0";
 /// The first HCA of the platform, and its Data Direct function.
 const PLATFORM: &str = "grace";
@@ -23,14 +21,6 @@ const DIRECT: &str = "0008:03:00.0";
 /// Of the rate of its links, 32 GB/s at least; less than what this moves without.
 const PACE: f64 = 0.001;
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// What the programs need of the other root file system.
-const NAMES: [&str; 4] = [
-    "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so",
-    "usr/lib/x86_64-linux-gnu/libmlx5.so.1",
-    "usr/lib/x86_64-linux-gnu/libibverbs.so.1",
-    "etc/libibverbs.d/mlx5.driver",
-];
 
 struct Stage {
     lab: Lab,
@@ -59,7 +49,7 @@ fn stage(name: &str, plugged: Plugged) -> Result<Stage, String> {
     let debian = next_debian()?;
     let programs = [c_program("data_direct")?, c_program("kernel_dmabuf")?];
     let more = |disk: &mut vm::RamDisk| {
-        disk.of_root(&debian, ROOT, &NAMES)?;
+        with_next_rdma(disk, &debian)?;
         programs.iter().try_for_each(|program| disk.own_program(program))
     };
     let machine = match plugged {
@@ -103,12 +93,7 @@ fn served(run: Run, namespace: &Namespace) -> Running {
 fn boot(stage: &Stage, run: Run) -> (Running, Booted) {
     let adapter = served(run, &stage.namespace);
     let guest = stage.lab.boot(&stage.machine);
-    let bind = |folder: &str| format!("mount -o bind /{folder} {ROOT}/{folder}");
-    let binds = ["proc", "sys", "dev", "tmp"].map(bind).join(" && ");
-    guest.output(&format!(
-        "cd {ROOT} && mkdir -p proc sys dev tmp usr/bin && {binds} && \
-         cp /usr/bin/data_direct /usr/bin/kernel_dmabuf usr/bin"
-    ));
+    guest.prepare_next_rdma(&["data_direct", "kernel_dmabuf"]);
     (adapter, guest)
 }
 
@@ -127,7 +112,7 @@ fn bytes(stage: &Stage, function: &str) -> (u64, u64) {
 
 /// What a program in the other root file system says.
 fn chroot(guest: &Booted, line: &str) -> (i32, String) {
-    guest.script(&format!("chroot {ROOT} /usr/bin/{line}"))
+    guest.script(&guest.by_next_rdma(line))
 }
 
 fn passes(guest: &Booted, line: &str) -> String {
@@ -142,9 +127,10 @@ struct Background<'a>(&'a Booted);
 
 impl Background<'_> {
     fn start<'a>(guest: &'a Booted, line: &str) -> Background<'a> {
+        let command = guest.by_next_rdma(line);
         guest.output(&format!(
             "rm -f /tmp/pipe /tmp/said; mkfifo /tmp/pipe; (sleep 600 > /tmp/pipe & \
-             chroot {ROOT} /usr/bin/{line} < /tmp/pipe > /tmp/said 2>&1; \
+             {command} < /tmp/pipe > /tmp/said 2>&1; \
              echo ended=$? >> /tmp/said; kill $!) > /dev/null 2>&1 &"
         ));
         Background(guest)

@@ -4,12 +4,12 @@
 //! VFIO wants the GPU in an IOMMU group of its own, so the two functions sit below root ports, on a processor whose host bridges
 //! pass peer traffic on. The adapter's own addresses are not translated.
 
-use system::gpu_guest::{GpuGuest, Placed, ZEN, takes_dmabufs};
+use system::gpu_guest::{GPU_NODE, GpuGuest, Placed, ZEN, takes_dmabufs};
 use system::skip;
 
 #[test]
 fn a_window_exported_by_vfio_is_reached_until_it_is_revoked() {
-    let mut stage = match GpuGuest::new("vfio-vram", &["vfio_vram"]) {
+    let mut stage = match GpuGuest::with_data_direct("vfio-vram", &["vfio_vram", "data_direct"]) {
         Ok(stage) => stage,
         Err(reason) => skip!("{reason}"),
     };
@@ -20,13 +20,18 @@ fn a_window_exported_by_vfio_is_reached_until_it_is_revoked() {
     if !takes_dmabufs(&guest) {
         skip!("the adapter has no on-demand paging");
     }
+    guest.prepare_next_rdma(&["vfio_vram", "data_direct"]);
+    // What its own driver exports Data Direct takes.
+    guest.passes(&guest.by_next_rdma(&format!("data_direct {GPU_NODE} works")));
     let gpu = stage.gpu;
     let device = format!("/sys/bus/pci/devices/{gpu}");
     guest.output(&format!(
         "echo vfio-pci > {device}/driver_override && echo {gpu} > {device}/driver/unbind && \
          echo {gpu} > /sys/bus/pci/drivers_probe"
     ));
-    guest.passes(&format!("vfio_vram $(basename $(readlink {device}/iommu_group)) {gpu} plain"));
+    let group = format!("$(basename $(readlink {device}/iommu_group))");
+    guest.passes(&format!("vfio_vram {group} {gpu} plain"));
+    guest.passes(&guest.by_next_rdma(&format!("vfio_vram {group} {gpu} direct")));
     // Its own driver finds it as ever.
     guest.output(&format!(
         "echo {gpu} > {device}/driver/unbind && echo > {device}/driver_override && \

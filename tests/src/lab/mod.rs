@@ -6,6 +6,7 @@
 
 mod functions;
 mod image;
+mod next_rdma;
 
 use crate::Namespace;
 use anyhow::{Context, Result, bail};
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 
 pub use functions::{Booted, Lab, newest_kernel, own_kernel};
 pub use image::PACKAGES;
+pub use next_rdma::with_next_rdma;
 pub use vm::Kernel;
 
 /// IPv4 address of the guest.
