@@ -4,7 +4,7 @@
  *
  *   vram_pages /dev/dri/renderD128 alone|adapter
  *
- * At the end the GPU's driver is unbound from it, and bound again.
+ * At the end the GPU is reset, and its driver unbound from it and bound again.
  */
 #include "gpu.h"
 
@@ -330,13 +330,21 @@ static void tell(const char *folder, const char *file, const char *what)
 	close(fd);
 }
 
-/* The GPU's driver goes while pages lie in it. */
-static void unbound(const char *node)
+/* The GPU forgets its memory while pages lie in it. */
+static void was_reset(const char *device)
 {
-	char path[300], device[300];
-	snprintf(path, sizeof(path), "/sys/class/drm/%s/device", strrchr(node, '/') + 1);
-	if (!realpath(path, device))
-		fail(path);
+	draw(paged, 30);
+	away(paged, PAGES, "before a reset");
+	tell(device, "reset", "1");
+	equal(DRIVER, 0, pages().there, "pages in the GPU after a reset");
+	holds(DRIVER, shows(paged, 30), "every byte after a reset");
+	away(paged, PAGES, "after a reset");
+	holds(DRIVER, shows(paged, 30), "every byte then");
+}
+
+/* Its driver goes while they do. */
+static void unbound(const char *node, const char *device)
+{
 	const char *address = strrchr(device, '/') + 1;
 	draw(paged, 40);
 	away(paged, PAGES, "before their driver goes");
@@ -383,6 +391,11 @@ int main(int argc, char **argv)
 		advice();
 		under_traffic();
 	}
-	unbound(argv[1]);
+	char path[300], device[300];
+	snprintf(path, sizeof(path), "/sys/class/drm/%s/device", strrchr(argv[1], '/') + 1);
+	if (!realpath(path, device))
+		fail(path);
+	was_reset(device);
+	unbound(argv[1], device);
 	return finish();
 }

@@ -256,13 +256,35 @@ static void pgpu_remove(struct pci_dev *pdev)
 	struct pgpu *gpu = pci_get_drvdata(pdev);
 
 	/* The device still answers: what lies there, or is mapped of it, goes first. */
-	pgpu_pages_end(gpu);
+	pgpu_pages_close(gpu);
 	pgpu_revoke_all(gpu);
 	drm_dev_unplug(&gpu->drm);
 	/* What was made meanwhile. */
 	pgpu_revoke_all(gpu);
 	pci_clear_master(pdev);
 }
+
+/* A reset zeroes device memory: buffers lose their bytes, but pages of programs must not. */
+static void pgpu_reset_prepare(struct pci_dev *pdev)
+{
+	struct pgpu *gpu = pci_get_drvdata(pdev);
+
+	pgpu_pages_close(gpu);
+	pgpu_engine_hold(gpu);
+}
+
+static void pgpu_reset_done(struct pci_dev *pdev)
+{
+	struct pgpu *gpu = pci_get_drvdata(pdev);
+
+	pgpu_engine_release(gpu);
+	pgpu_pages_open(gpu);
+}
+
+static const struct pci_error_handlers pgpu_error_handlers = {
+	.reset_prepare = pgpu_reset_prepare,
+	.reset_done = pgpu_reset_done,
+};
 
 static const struct pci_device_id pgpu_ids[] = {
 	{ PCI_DEVICE(PGPU_VENDOR_ID, PGPU_DEVICE_ID) },
@@ -275,6 +297,7 @@ static struct pci_driver pgpu_pci_driver = {
 	.id_table = pgpu_ids,
 	.probe = pgpu_probe,
 	.remove = pgpu_remove,
+	.err_handler = &pgpu_error_handlers,
 };
 module_pci_driver(pgpu_pci_driver);
 

@@ -104,8 +104,10 @@ static inline struct pgpu_bo *to_bo(struct drm_gem_object *obj)
 	return container_of(obj, struct pgpu_bo, base);
 }
 
-/* engine.c: commands that sleep until they have ended. */
+/* engine.c: commands that sleep until they have ended. While it is held none starts. */
 int pgpu_engine_init(struct pgpu *gpu);
+void pgpu_engine_hold(struct pgpu *gpu);
+void pgpu_engine_release(struct pgpu *gpu);
 int pgpu_engine_copy(struct pgpu *gpu, u64 target, u64 source, u64 length);
 int pgpu_engine_copy_in(struct pgpu *gpu, u64 target, dma_addr_t source, u64 length);
 int pgpu_engine_copy_out(struct pgpu *gpu, dma_addr_t target, u64 source, u64 length);
@@ -136,6 +138,7 @@ struct drm_gem_object *pgpu_dma_buf_import(struct drm_device *drm, struct dma_bu
 /* private.c: pages of programs in device memory. */
 int pgpu_pages_init(struct pgpu *gpu);
 long pgpu_pages_take(struct pgpu *gpu, unsigned long start, unsigned long end);
-void pgpu_pages_end(struct pgpu *gpu);
+void pgpu_pages_close(struct pgpu *gpu);
+void pgpu_pages_open(struct pgpu *gpu);
 
 #endif

@@ -294,8 +294,8 @@ static void pgpu_pages_evict(struct pgpu *gpu, unsigned long first, unsigned lon
 	migrate_device_finalize(from, to, count);
 }
 
-/* The device goes away: no page goes there any more, and all come home. */
-void pgpu_pages_end(struct pgpu *gpu)
+/* The device is about to forget its memory: no page goes there any more, and all come home. */
+void pgpu_pages_close(struct pgpu *gpu)
 {
 	unsigned long count = PHYS_PFN(min(gpu->memory_size, MOST)), i;
 
@@ -310,4 +310,11 @@ void pgpu_pages_end(struct pgpu *gpu)
 		cond_resched();
 	}
 	flush_work(&gpu->pages_gone_work);
+}
+
+void pgpu_pages_open(struct pgpu *gpu)
+{
+	mutex_lock(&gpu->pages_lock);
+	gpu->pages_closed = false;
+	mutex_unlock(&gpu->pages_lock);
 }
