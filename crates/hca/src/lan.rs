@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::port::Port;
 use link::{FrameSink, GidEntry, HOST, Interfaces, Station, ip_of_gid, mac_of_slot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use wire::frame::{ETHERNET_LEN, ETHERTYPE_IPV6, Mac, VLAN_AT};
 use wire::internet;
@@ -35,6 +36,11 @@ const TARGET_ADDRESS: u8 = 2;
 pub(crate) struct Gateway(OnceLock<Option<Port>>);
 
 impl Gateway {
+    /// Readable when the host's interfaces changed; `None` before somebody asked for an address of the host's.
+    pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.get()?.as_ref()?.watch_fd()
+    }
+
     /// Index of the interface that has an address, if the host has it now.
     fn interface_of(&self, ip: IpAddr) -> Option<u32> {
         let port = self.0.get_or_init(|| Port::open(Interfaces::default()).ok());
@@ -85,11 +91,20 @@ impl Device {
 
     /// Receives what the host gets at an address of ours, where it is the host's as well.
     fn take_address(&self, ip: IpAddr) {
-        if let Some(ifindex) = self.gateway.interface_of(ip) {
-            // Another user's program may have it; peers on the host then do not reach us there.
-            let _ = self.endpoint().receive_at(ip, ifindex);
-            self.groups.each(|group| self.take_group(group));
-        }
+        let Some(ifindex) = self.gateway.interface_of(ip) else {
+            return self.endpoint().leave_address(ip);
+        };
+        // Another user's program may have it; peers on the host then do not reach us there.
+        let _ = self.endpoint().receive_at(ip, ifindex);
+        self.groups.each(|group| self.take_group(group));
+    }
+
+    /// The host's addresses may have changed: one of ours may have become its as well.
+    pub(crate) fn follow_host(&self) {
+        let Some(lan) = self.endpoint().lan() else { return };
+        // For any address, so that the notice is read.
+        let _ = self.gateway.interface_of(Ipv4Addr::LOCALHOST.into());
+        lan.addresses().into_iter().for_each(|ip| self.take_address(ip));
     }
 
     /// Receives what is sent to a group where the host has an address of ours.

@@ -414,7 +414,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     let own = device.endpoint().own_addresses();
     let mut fds: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
     fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
-    let watch = device.port.watch_fd();
+    let watch = device.port.watch_fd().or_else(|| device.gateway.watch_fd());
     fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     if relief.is_none() {
         for fd in device.endpoint().receive_fds() {
@@ -432,6 +432,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     }
     if watch.is_some() && !fds[1].revents().is_empty() {
         drop(device.port_now());
+        device.follow_host();
     }
     thread.wakes_at_ns.store(0, Relaxed);
 }

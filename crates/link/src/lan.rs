@@ -125,6 +125,13 @@ impl Lan {
         self.stations().iter().find(|(known, _)| *known == index).map(|(_, station)| *station)
     }
 
+    /// The addresses that frames without a tag reach.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let stations = self.stations();
+        let plain = stations.iter().filter(|(_, station)| station.vlan.is_none());
+        plain.map(|(_, station)| ip_of_gid(station.gid)).collect()
+    }
+
     /// Whether the port has an address that frames without a tag reach.
     pub fn is_at(&self, ip: IpAddr) -> bool {
         self.stations().iter().any(|(_, station)| station.is_at(ip, None))

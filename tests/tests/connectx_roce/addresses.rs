@@ -15,14 +15,15 @@ const GROUP: &str = "239.77.1.2";
 /// How often who comes before the other is there comes again.
 const TRIES: usize = 50;
 
-/// Addresses that the host needs beside its own: those of guests, so that answers find their way.
-pub fn of_host() -> [String; 5] {
-    [format!("{NEAR}/32"), format!("{FAR}/32"), format!("{HOST}/32")]
-        .into_iter()
-        .chain([format!("{NEAR_V6}/128"), format!("{HOST_V6}/128")])
-        .collect::<Vec<_>>()
-        .try_into()
-        .expect("five")
+/// Gives the host an address.
+fn add(namespace: &Namespace, address: &str) {
+    let whole = if address.contains(':') { 128 } else { 32 };
+    namespace.output(&format!("ip addr add {address}/{whole} dev lo"));
+}
+
+/// Gives the host its own addresses, and the near guest's, so that answers find their way.
+pub fn of_host(namespace: &Namespace) {
+    [NEAR, HOST, NEAR_V6, HOST_V6].iter().for_each(|address| add(namespace, address));
 }
 
 /// The guests' addresses beside the plain ones: IPv6, and in VLAN 5.
@@ -87,6 +88,8 @@ fn rping_both_ways(namespace: &Namespace, guest: &Booted, address: &str, host: &
 /// Programs on the host and in guests meet by rdma_cm, whoever asks.
 pub fn meet_by_rdma_cm(namespace: &Namespace, near: &Booted, far: &Booted) {
     rping_both_ways(namespace, near, NEAR, HOST);
+    // The far guest had its address before the host has it too.
+    add(namespace, FAR);
     serve_rping(far, FAR);
     again(on_host(namespace, &format!("rping -c -C 10 -a {FAR}")));
     ended_well(far);

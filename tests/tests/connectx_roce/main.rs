@@ -4,7 +4,7 @@
 mod addresses;
 
 use system::lab::{Booted, Lab};
-use system::{Namespace, Run, serve_connectx, skip};
+use system::{Namespace, serve_connectx, skip};
 use vm::Machine;
 
 const NEAR: &str = "198.18.7.1";
@@ -109,11 +109,7 @@ fn guests_and_programs_meet_over_roce() {
         [Err(reason), _] | [_, Err(reason)] => skip!("{reason}"),
     };
     let namespace = Namespace::new("roce");
-    // The guests' addresses are the host's as well, so that programs there reach them.
-    for address in addresses::of_host() {
-        let add = ["addr", "add", &address, "dev", "lo"];
-        Run::program("ip").args(&add).within(&namespace).finish().ok();
-    }
+    addresses::of_host(&namespace);
     let adapters = ["near", "far"].map(|end| {
         let socket = lab.socket(&format!("roce-{end}"));
         serve_connectx(&namespace, &socket, &["--port", "roce"])
