@@ -102,6 +102,10 @@ counters! {
     AtsMisses = "ats_misses",
     /// Translations in the cache that the owner of the memory took back.
     AtsInvalidations = "ats_invalidations",
+    /// Page faults that a guest's driver was told of.
+    PageFaultEvents = "page_fault_events",
+    /// Those of them that it answered, or that nobody waits for any more.
+    PageFaultEventsEnded = "page_fault_events_ended",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

@@ -85,6 +85,9 @@ impl<P: KeyParts> KeySpace<P> {
         for _ in 0..MAX_CHANGES {
             match self.resolve(part, most, access).and_then(|memory| go(&memory)) {
                 Err(AccessError::Revoked) => {}
+                Err(AccessError::NotPresent { key, len, addr, .. }) => {
+                    return Err(AccessError::NotPresent { key, len, addr, below: true });
+                }
                 outcome => return outcome,
             }
             let listed = self.parts.part(offset)?;

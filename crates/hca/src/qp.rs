@@ -14,6 +14,7 @@ use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{
     CustomWork, Cx, Fill, Init, PageFault, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx,
+    Verdict,
 };
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
@@ -351,11 +352,11 @@ impl Qp {
 
     /// A page fault of this queue pair was served, or cannot be: what waited for it goes on, or fails. One that is over, or
     /// never was, means nothing.
-    pub fn resume(&self, fault: u64, served: bool) {
+    pub fn resume(&self, fault: u64, verdict: Verdict) {
         let Ok(device) = self.device() else { return };
         let mut core = self.core();
         if !core.destroyed {
-            self.with_cx(&device, &mut core, |transport, cx| transport.resume(fault, served, cx));
+            self.with_cx(&device, &mut core, |transport, cx| transport.resume(fault, verdict, cx));
         }
     }
 

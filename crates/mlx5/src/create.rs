@@ -7,6 +7,7 @@ use crate::function::Shared;
 use crate::mkey::KeyObject;
 use crate::objects::{CqPair, QpPair, SrqPair};
 use crate::opcode::{Answer, Status};
+use crate::page_fault;
 use crate::qp::{self, Purpose, Queues, Receives};
 use crate::srq::{self, Srq};
 use crate::umr::Waiting;
@@ -181,6 +182,6 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
 pub(crate) fn destroy_qp(shared: &Shared, qpn: u32) -> Answer {
     shared.objects.qps.remove(qpn)?.back.destroy();
     shared.objects.names.forget_qp(qpn);
-    shared.faults.forget(qpn);
+    page_fault::ended(shared, shared.faults.forget(qpn));
     done()
 }

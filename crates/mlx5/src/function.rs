@@ -9,16 +9,16 @@ use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
 use crate::nic::Nic;
 use crate::objects::Objects;
-use crate::page_fault::Faults;
+use crate::page_fault::{self, Faults};
 use crate::port::Port;
 use crate::qp;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::report::{Act, Reports, WatchedBus};
 use crate::send;
 use hca::key::PdId;
-use hca::transport::PageFault;
-use hca::{AsyncEvent, Device, EventSink, EventSource, EventType};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use hca::transport::{Count, PageFault};
+use hca::{AsyncEvent, Counter, Device, EventSink, EventSource, EventType};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Bytes of BAR 0.
 pub const BAR_LEN: u64 = 32 << 20;
@@ -75,6 +75,7 @@ pub(crate) struct Shared {
 
 /// Tells the driver of the HCA's events.
 struct Events {
+    hca: Weak<Device>,
     eqs: Arc<Eqs>,
     faults: Arc<Faults>,
 }
@@ -96,7 +97,11 @@ impl EventSink for Events {
     }
 
     fn page_fault(&self, qp: u32, fault: PageFault) -> bool {
-        self.faults.tell(&self.eqs, qp, &fault)
+        let told = self.faults.tell(&self.eqs, qp, &fault);
+        if let Some(hca) = self.hca.upgrade().filter(|_| told) {
+            hca.directory().count(Counter::PageFaultEvents, 1);
+        }
+        told
     }
 }
 
@@ -112,7 +117,7 @@ impl ConnectX {
         let bus: Arc<dyn Bus> = Arc::new(WatchedBus { bus, reports: reports.clone() });
         let eqs = Arc::new(Eqs::new(bus.clone(), reports.clone()));
         let faults = Arc::new(Faults::default());
-        let events = Events { eqs: eqs.clone(), faults: faults.clone() };
+        let events = Events { hca: Arc::downgrade(&hca), eqs: eqs.clone(), faults: faults.clone() };
         hca.set_event_sink(Arc::new(events));
         let port = Port::new(hca.attr().node_guid, hca.slot());
         let commands = Commands::new(&hca);
@@ -170,7 +175,7 @@ impl ConnectX {
         // Only a port of a subnet has any.
         let _ = self.shared.hca.leave_groups();
         self.shared.reports.clear();
-        self.shared.faults.clear();
+        page_fault::ended(&self.shared, self.shared.faults.clear());
         *commands = Commands::new(&self.shared.hca);
     }
 

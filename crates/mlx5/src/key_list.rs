@@ -155,7 +155,8 @@ impl KeyParts for KeyList {
     fn part(&self, offset: u64) -> Result<KeyPart, AccessError> {
         let (part, within) = self.read().find(offset).ok_or(AccessError::OutOfRange)?;
         if part.lkey == NULL_KEY {
-            return Err(AccessError::NotPresent { key: NULL_KEY, len: 1, addr: offset });
+            let key = NULL_KEY;
+            return Err(AccessError::NotPresent { key, len: 1, addr: offset, below: false });
         }
         let addr = part.addr.checked_add(within).ok_or(AccessError::OutOfRange)?;
         Ok(KeyPart { lkey: part.lkey, addr, len: part.len - within })

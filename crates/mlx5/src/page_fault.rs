@@ -4,6 +4,11 @@
 //! There are two schemes. In the older one an event names the request that met the fault, and the driver reads it again to find
 //! its memory; in the newer one an event names the memory. Which it is the driver decides with the capability `mem_page_fault`.
 //! Every fault has a token by which the driver answers, once.
+//!
+//! An implicit region of Linux's driver is a list (KSM) of keys, each over 1 GiB. Once the last page of one is gone the driver forgets
+//! that key, and replaces it in the list later, in a work queue; what it is told of the key in between it refuses. So an error of the
+//! newer scheme is about the key that the event named: the access looks again from the top of the list
+//! ([`Verdict::RefusedBelow`]), as it would on hardware that translates anew. An error of the older scheme is about the request.
 
 use crate::bits::{Field, put};
 use crate::command::done;
@@ -11,7 +16,8 @@ use crate::eq::{DATA_LEN, Eqs, event};
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
 use crate::request::RequestId;
-use hca::transport::{FaultSide, FaultedWork, PageFault};
+use hca::Counter;
+use hca::transport::{Count, FaultSide, FaultedWork, PageFault, Verdict};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -56,8 +62,17 @@ pub(crate) struct Faults {
 #[derive(Default)]
 struct State {
     given: u64,
-    /// Queue pair and fault, by token.
-    open: HashMap<u64, (u32, u64)>,
+    /// By token.
+    open: HashMap<u64, Told>,
+}
+
+/// A fault that the driver was told of.
+#[derive(Clone, Copy)]
+struct Told {
+    qpn: u32,
+    fault: u64,
+    /// What an error of the driver's means.
+    refused: Verdict,
 }
 
 impl Faults {
@@ -76,7 +91,10 @@ impl Faults {
             return false;
         }
         let by_memory = self.by_memory.load(Relaxed);
-        let token = self.file(qpn, fault.id, if by_memory { 48 } else { 24 });
+        let below = by_memory && fault.missing.below;
+        let refused = if below { Verdict::RefusedBelow } else { Verdict::Refused };
+        let told = Told { qpn, fault: fault.id, refused };
+        let token = self.file(told, if by_memory { 48 } else { 24 });
         let (kind, data) = match (by_memory, fault.work) {
             (true, _) => (kind::MEMORY, of_memory(token, fault)),
             (false, FaultedWork::Remote(..)) => (kind::REMOTE, of_remote(token, fault)),
@@ -87,36 +105,38 @@ impl Faults {
     }
 
     /// A token for a fault, of `bits` bits.
-    fn file(&self, qpn: u32, fault: u64, bits: u32) -> u64 {
+    fn file(&self, told: Told, bits: u32) -> u64 {
         let mut state = self.state();
         loop {
             state.given += 1;
             // Odd times: each number of 24 bits once, and whoever loses the high bits of a token is found out.
             let serial = state.given.wrapping_mul(0x9e_3779) & 0xff_ffff;
-            let token = if bits == 48 { serial << 24 | u64::from(qpn) } else { serial };
+            let token = if bits == 48 { serial << 24 | u64::from(told.qpn) } else { serial };
             if let Entry::Vacant(place) = state.open.entry(token) {
-                place.insert((qpn, fault));
+                place.insert(told);
                 return token;
             }
         }
     }
 
-    /// Nothing of queue pair `qpn` waits any more.
-    pub(crate) fn forget(&self, qpn: u32) {
-        self.state().open.retain(|_, (of, _)| *of != qpn);
+    /// Nothing of queue pair `qpn` waits any more; how many did.
+    pub(crate) fn forget(&self, qpn: u32) -> u64 {
+        let mut state = self.state();
+        let before = state.open.len();
+        state.open.retain(|_, told| told.qpn != qpn);
+        (before - state.open.len()) as u64
     }
 
-    /// Nothing waits any more.
-    pub(crate) fn clear(&self) {
+    /// Nothing waits any more; how many did.
+    pub(crate) fn clear(&self) -> u64 {
         self.set_by_memory(false);
-        *self.state() = State::default();
+        std::mem::take(&mut *self.state()).open.len() as u64
     }
+}
 
-    /// How many wait.
-    #[cfg(test)]
-    fn open(&self) -> usize {
-        self.state().open.len()
-    }
+/// So many faults that were told are over.
+pub(crate) fn ended(shared: &Shared, faults: u64) {
+    shared.hca.directory().count(Counter::PageFaultEventsEnded, faults);
 }
 
 /// `PAGE_FAULT_RESUME`. An answer that comes after its queue pair went is no error; one to what nobody asked is.
@@ -129,9 +149,11 @@ pub(crate) fn resume(shared: &Shared, input: &[u8]) -> Answer {
         (state.open.remove(&token), state.given > 0)
     };
     match found {
-        Some((qpn, fault)) => {
+        Some(Told { qpn, fault, refused }) => {
+            ended(shared, 1);
+            let verdict = if ERROR.is_set(input) { refused } else { Verdict::Served };
             if let Ok(pair) = shared.objects.qps.get(qpn) {
-                pair.back.resume(fault, !ERROR.is_set(input));
+                pair.back.resume(fault, verdict);
             }
         }
         None if any => {}
@@ -198,7 +220,7 @@ mod tests {
     use hca::transport::Missing;
 
     fn fault(work: FaultedWork) -> PageFault {
-        let missing = Missing { key: 0x12_3407, addr: 0x7fff_0ffc, len: 8 };
+        let missing = Missing { key: 0x12_3407, addr: 0x7fff_0ffc, len: 8, below: false };
         let side = FaultSide::Service;
         PageFault { id: 5, side, missing, write: true, work, done: 64, packet: 8, ahead: 4097 }
     }
@@ -238,13 +260,12 @@ mod tests {
     #[test]
     fn tokens_are_unique_while_they_are_open() {
         let faults = Faults::default();
-        let first = faults.file(1, 1, 24);
+        let told = |qpn, fault| Told { qpn, fault, refused: Verdict::Refused };
+        let first = faults.file(told(1, 1), 24);
         faults.state().given += (1 << 24) - 1;
-        assert_ne!(faults.file(2, 1, 24), first);
-        faults.file(2, 2, 48);
-        faults.forget(2);
-        assert_eq!(faults.open(), 1);
-        faults.clear();
-        assert_eq!(faults.open(), 0);
+        assert_ne!(faults.file(told(2, 1), 24), first);
+        faults.file(told(2, 2), 48);
+        assert_eq!((faults.forget(2), faults.forget(2)), (2, 0));
+        assert_eq!((faults.clear(), faults.clear()), (1, 0));
     }
 }

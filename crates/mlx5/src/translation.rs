@@ -48,6 +48,7 @@ impl Miss {
                 key: layout.key,
                 len: u16::try_from(len).unwrap_or(u16::MAX),
                 addr: layout.iova.wrapping_add(offset),
+                below: false,
             },
         }
     }

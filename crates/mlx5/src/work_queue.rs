@@ -6,6 +6,7 @@ use crate::counter_set;
 use crate::function::Shared;
 use crate::modify::{self, states};
 use crate::opcode::{Answer, QP_2ERR, QP_2RST, SQD_RTS_QP, Status};
+use crate::page_fault;
 use crate::qp::Purpose;
 use crate::send;
 use crate::srq;
@@ -56,12 +57,12 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     pair.back.modify(&attr, mask)?;
     match to {
         QpState::Reset => {
-            shared.faults.forget(qpn);
+            page_fault::ended(shared, shared.faults.forget(qpn));
             pair.queues.reset();
             pair.waiting.clear();
         }
         QpState::Err => {
-            shared.faults.forget(qpn);
+            page_fault::ended(shared, shared.faults.forget(qpn));
             pair.waiting.clear();
         }
         _ => {

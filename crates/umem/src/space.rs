@@ -30,6 +30,8 @@ pub enum AccessError {
         len: u16,
         /// Address under that key.
         addr: u64,
+        /// The access came to the key by a list in another one, which may change.
+        below: bool,
     },
     /// The platform offers no path from the function to the memory.
     #[error("no path to the memory")]

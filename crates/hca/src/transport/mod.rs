@@ -24,7 +24,7 @@ mod ud;
 mod window;
 
 pub use executor::SharedQueue;
-pub use paging::{FaultSide, FaultedWork, Missing, PageFault};
+pub use paging::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 pub use qp::{Init, Transport};
 
 pub use crate::counters::{Count, Counter};

@@ -5,6 +5,10 @@
 //! their queue, a peer's request or the rest of a READ is answered "receiver not ready". Nothing waits inside an
 //! access, and whatever was begun is begun again, so a packet may be placed twice but nothing takes effect twice.
 //! [`Transport::resume`] goes on, or fails what waited.
+//!
+//! A list of keys may change while an access is on its way through it: whoever keeps the memory has given up a key below, and has
+//! not listed another in its place yet. What he refuses then ([`Verdict::RefusedBelow`]) is looked up again from the key that the
+//! request names, a little later each time, before it fails.
 
 use super::executor::{Landing, Refusal};
 use super::qp::Transport;
@@ -14,8 +18,15 @@ use super::send::{Phase, Wqe, vendor};
 use super::{Counter, Cx, Rx};
 use crate::key::KeyError;
 use crate::types::{QpState, Remote, WcStatus};
+use std::time::{Duration, Instant};
 use umem::AccessError;
 use wire::{NakCode, Operation, Psn, Syndrome};
+
+/// How often in a row memory below a list of keys may be refused. Each time the guest, or whoever keeps it, has run for a while:
+/// on a busy host that says more than any time.
+const REFUSALS: u32 = 11;
+/// How long the first refusal is waited after; the next ones twice as long each, two seconds in all.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// Which part of a queue pair waits. At most one fault is open for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +82,19 @@ pub struct Missing {
     pub addr: u64,
     /// Bytes from there on that the access touches, at least 1; 65535 stands for any more.
     pub len: u16,
+    /// The request named another key, whose list led there.
+    pub below: bool,
+}
+
+/// What whoever was told of a page fault says of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The memory is there, or the access should look again.
+    Served,
+    /// It never will be there.
+    Refused,
+    /// Not under the key that the fault named. It is [`Missing::below`] another, where the access looks again a little later.
+    RefusedBelow,
 }
 
 /// Of [`PageFault`], what the side that meets it knows.
@@ -119,10 +143,19 @@ impl Met {
 /// A fault that nobody has served yet.
 struct Open {
     id: u64,
+    /// It was refused, and is over then.
+    until: Option<Instant>,
     error: AccessError,
     work: FaultedWork,
     first: Psn,
     repeated: bool,
+}
+
+/// Refusals in a row, and of which key's memory.
+#[derive(Clone, Copy, Default)]
+struct Refusals {
+    key: u32,
+    count: u32,
 }
 
 /// The faults of one queue pair.
@@ -130,6 +163,7 @@ struct Open {
 pub(super) struct Faults {
     ids: u64,
     open: [Option<Open>; 4],
+    refusals: [Refusals; 4],
 }
 
 impl Faults {
@@ -140,12 +174,43 @@ impl Faults {
     /// Nobody waits any more; what was open is never served.
     pub(super) fn clear(&mut self) {
         self.open = Default::default();
+        self.refusals = Default::default();
+    }
+
+    /// When what was refused is looked up again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.open.iter().flatten().filter_map(|open| open.until).min()
+    }
+
+    /// Ends the waits that are over.
+    fn look_again(&mut self, now: Instant) {
+        for open in &mut self.open {
+            open.take_if(|open| open.until.is_some_and(|until| until <= now));
+        }
+    }
+
+    /// Fault `id` was refused below a list: it waits a little longer, unless that happened too often in a row.
+    fn refused_below(&mut self, id: u64, now: Instant) -> bool {
+        let faults = self.open.iter_mut().zip(&mut self.refusals);
+        let mut open = faults.filter_map(|(open, refusals)| Some((open.as_mut()?, refusals)));
+        let Some((open, refusals)) = open.find(|(open, _)| open.id == id) else { return false };
+        let AccessError::NotPresent { key, .. } = open.error else { return false };
+        if refusals.key != key {
+            *refusals = Refusals { key, count: 0 };
+        }
+        let again = refusals.count < REFUSALS;
+        if again {
+            open.until = Some(now + FIRST_LOOK * (1 << refusals.count));
+            refusals.count += 1;
+        }
+        again
     }
 
     fn close(&mut self, id: u64) -> Option<(FaultSide, Open)> {
         use FaultSide::{Answers, Landing, Requests, Service};
         [Requests, Landing, Service, Answers].into_iter().find_map(|side| {
             let open = self.open[side as usize].take_if(|open| open.id == id)?;
+            self.refusals[side as usize] = Refusals::default();
             Some((side, open))
         })
     }
@@ -160,7 +225,7 @@ impl Transport {
         met: Met,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let AccessError::NotPresent { key, len, addr } = error else { return false };
+        let AccessError::NotPresent { key, len, addr, below } = error else { return false };
         if self.faults.is_open(side) {
             return true;
         }
@@ -168,11 +233,12 @@ impl Transport {
         let id = self.faults.ids;
         let Met { work, write, done, packet, ahead, first, repeated } = met;
         // Before anybody is told: the answer may come at once.
-        self.faults.open[side as usize] = Some(Open { id, error, work, first, repeated });
+        self.faults.open[side as usize] =
+            Some(Open { id, until: None, error, work, first, repeated });
         let taken = cx.sink.page_fault(PageFault {
             id,
             side,
-            missing: Missing { key, addr, len },
+            missing: Missing { key, addr, len, below },
             write,
             work,
             done,
@@ -270,10 +336,13 @@ impl Transport {
     }
 
     /// A fault was served, or cannot be: what met it goes on, or fails. A name that is not open means nothing.
-    pub fn resume(&mut self, id: u64, served: bool, cx: &mut Cx<'_>) {
+    pub fn resume(&mut self, id: u64, verdict: Verdict, cx: &mut Cx<'_>) {
         self.now = Some(cx.now);
+        if verdict == Verdict::RefusedBelow && self.faults.refused_below(id, cx.now) {
+            return;
+        }
         if let Some((side, open)) = self.faults.close(id)
-            && !served
+            && verdict != Verdict::Served
         {
             match side {
                 FaultSide::Requests => self.fail_faulted(&open, cx),
@@ -285,6 +354,11 @@ impl Transport {
             }
         }
         self.transmit(cx);
+    }
+
+    /// What was refused a while ago goes on, and meets another fault if nothing has changed.
+    pub(super) fn look_again(&mut self, now: Instant) {
+        self.faults.look_again(now);
     }
 
     /// The send request fails once it is the oldest.

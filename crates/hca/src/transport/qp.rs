@@ -405,6 +405,7 @@ impl Transport {
         if self.kind.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.request_timers(cx);
         }
+        self.look_again(cx.now);
         self.transmit(cx);
     }
 
@@ -422,7 +423,8 @@ impl Transport {
             return self.now.map(|now| now + KEPT_QUEUE_PERIOD);
         }
         let timers = self.req.timers.deadline(self.ack_wait());
-        [timers, self.req.rnr_until, self.paced_until].into_iter().flatten().min()
+        let looks = self.faults.deadline();
+        [timers, self.req.rnr_until, self.paced_until, looks].into_iter().flatten().min()
     }
 
     /// How long the peer may be silent now.

@@ -2,6 +2,7 @@
 
 use crate::support::craft::packet;
 use crate::support::{Faults, Node, PD, Packet, Pair, QUEUE_PD, Setup, XRCD, send_wr};
+use hca::transport::FaultedWork;
 use hca::*;
 use std::time::Duration;
 use wire::Position::{First, Last, Only};
@@ -47,6 +48,30 @@ fn a_message_goes_to_the_queue_it_names() {
     assert_eq!((told.len(), told[0].wr_id, told[0].byte_len), (1, 5, 266));
     assert_eq!((told[0].qp_num, told[0].status), (11, WcStatus::Success));
     assert!(other.told.lock().unwrap().is_empty() && node.told.received.is_empty());
+    assert_eq!(region.get(0, 267), [vec![0xa5; 266], vec![0]].concat());
+}
+
+#[test]
+fn a_message_waits_for_the_memory_of_its_request() {
+    let mut node = half(QpType::XrcRecv);
+    let region = node.register_as(QUEUE_PD, 1024, Access::LOCAL_WRITE);
+    let queue = node.xrc_queue(QUEUE, XRCD, QUEUE_PD);
+    queue.requests.0.lock().unwrap().push_back(request_for(5, region.sge(0, 512)));
+    let sends = [(First, 256), (Last, 10)];
+    for (page, (position, len)) in sends.into_iter().enumerate() {
+        region.ram.absent.lock().unwrap().insert(page as u64);
+        let packet = request(Operation::Send, position, FIRST_PSN + page as u32, len);
+        for _ in 0..2 {
+            let out = node.feed(&packet);
+            assert!(matches!(out[0].headers.aeth.unwrap().syndrome, wire::Syndrome::RnrNak(12)));
+        }
+        let fault = node.told.faults.remove(0);
+        assert_eq!((fault.work, fault.done), (FaultedWork::Receive(5), page as u32 * 256));
+        assert!(node.told.faults.is_empty() && node.serve(&fault, true).is_empty());
+        assert!(node.feed(&packet).iter().all(|packet| packet.is_ack()));
+    }
+    let told = queue.told.lock().unwrap();
+    assert_eq!((told.len(), told[0].wr_id, told[0].byte_len), (1, 5, 266));
     assert_eq!(region.get(0, 267), [vec![0xa5; 266], vec![0]].concat());
 }
 

@@ -123,6 +123,43 @@ impl Paging {
     }
 }
 
+/// A list of two parts of one length whose first is `key` from `addr` on, as an implicit region of Linux's has them.
+fn listing(it: &mut Paging, list: u32, mask: u64, key: u32, addr: u64) {
+    let Pair { driver, two, cq, pd, .. } = &mut it.pair;
+    let parts = [data(key, addr, 0), vec![0; 48]].concat();
+    two.post(driver, UMR, list, &[&umr(0, mask, &context(3, *pd, 3, 0, 0x1000), &parts)]);
+    cq.expect(driver, REQUEST);
+}
+
+/// The driver forgets a key before it takes it out of the list above, and refuses what it is told of it meanwhile.
+#[test]
+fn a_key_in_a_list_is_refused_until_another_takes_its_place() {
+    let mut it = paging("listed", true, 4);
+    let list = free_key(&mut it.pair.driver, 3, it.pair.pd);
+    let child = it.key;
+    listing(&mut it, list, ALL, child, START);
+    let list = list | 3;
+    let (steady, plain) = (it.pair.driver.page(), it.pair.key);
+    let page = it.pages[0];
+    it.pair.driver.poke(page, b"paged in");
+    let local = data(list, 0, 8);
+    for work in [[remote(steady, plain), local], [remote(0, list), data(plain, steady, 8)]] {
+        it.pair.one.post(&it.pair.driver, WRITE, 0, &[&work[0], &work[1]]);
+        for _ in 0..3 {
+            let (token, told) = it.fault();
+            assert_eq!(told, first_page(child));
+            it.resume(token, true);
+        }
+        let (token, _) = it.fault();
+        listing(&mut it, list, 0, plain, page);
+        it.resume(token, true);
+        it.pair.cq.expect(&it.pair.driver, REQUEST);
+        listing(&mut it, list, 0, child, START);
+    }
+    assert_eq!(it.pair.driver.peek(steady, 8), b"paged in");
+    assert_eq!(it.pair.driver.peek(page, 8), b"paged in");
+}
+
 /// A fault of the memory scheme is at the key's first page.
 fn first_page(key: u32) -> Told {
     Told::Memory { key, addr: START, pages: 1 }

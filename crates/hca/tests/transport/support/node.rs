@@ -5,7 +5,7 @@ use hca::key::{KeyTable, PdId};
 use hca::tm::{Accepted, TagList};
 use hca::transport::{
     Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Routing, Rx, SharedQueue,
-    SharedReceive, Sink, TagReceive, To, Transport, Tx, XrcQueues, XrcReceive,
+    SharedReceive, Sink, TagReceive, To, Transport, Tx, Verdict, XrcQueues, XrcReceive,
 };
 use hca::*;
 use std::collections::{HashMap, HashSet};
@@ -29,6 +29,8 @@ pub struct Ram {
     pub absent: Mutex<HashSet<u64>>,
     /// What faults on them are told to be of.
     name: u32,
+    /// Such faults are met by a list in another key.
+    pub below: AtomicBool,
     pub broken: AtomicBool,
     pub atomics: AtomicU64,
 }
@@ -52,7 +54,8 @@ impl Ram {
         if let Some(page) = pages.filter(|_| !absent.is_empty()).find(|page| absent.contains(page))
         {
             let addr = addr.max(page * PAGE);
-            return Err(AccessError::NotPresent { key: self.name, len: 1, addr });
+            let (key, below) = (self.name, self.below.load(Relaxed));
+            return Err(AccessError::NotPresent { key, len: 1, addr, below });
         }
         let mut bytes = self.bytes.lock().unwrap();
         let at = addr as usize;
@@ -455,7 +458,11 @@ impl Node {
         if served {
             self.rams[fault.missing.key as usize].absent.lock().unwrap().remove(&page);
         }
-        self.with(|qp, cx| qp.resume(fault.id, served, cx));
+        self.answer(fault, if served { Verdict::Served } else { Verdict::Refused })
+    }
+
+    pub fn answer(&mut self, fault: &PageFault, verdict: Verdict) -> Vec<Packet> {
+        self.with(|qp, cx| qp.resume(fault.id, verdict, cx));
         std::mem::take(&mut self.out.packets)
     }
 
