@@ -21,6 +21,10 @@ pub trait Bus: Send + Sync {
     fn data_direct(&self) -> Option<Dma> {
         None
     }
+    /// Whether some memory is reached by messages to the machine: it takes no answer in the thread that it writes registers by.
+    fn by_messages(&self) -> bool {
+        false
+    }
     /// Raises an MSI-X vector. Called with locks held: it must only signal.
     fn interrupt(&self, vector: u16);
     /// The function's own memory.

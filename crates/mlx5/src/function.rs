@@ -164,6 +164,11 @@ impl ConnectX {
         }
     }
 
+    /// Whether a write there rings for queues: what lies in them is read then, in memory, and carried out.
+    pub(crate) fn is_doorbell(offset: u64) -> bool {
+        offset == init_segment::DOORBELL || offset >= u64::from(FIRST_UAR) * UAR_LEN
+    }
+
     /// As after power-on. When it returns nothing reaches the machine's memory any more.
     pub fn reset(&self) {
         *lock(&self.segment) = InitSegment::default();

@@ -15,7 +15,8 @@ const COMMAND_INTERFACE_REVISION: u16 = 5;
 
 const QUEUE_ADDRESS_HIGH: u64 = 0x10;
 const QUEUE_ADDRESS_LOW: u64 = 0x14;
-const DOORBELL: u64 = 0x18;
+/// A bit for each entry of the command queue.
+pub(crate) const DOORBELL: u64 = 0x18;
 const TIMER: usize = 0x1000;
 const HEALTH_COUNTER: usize = 0x1010;
 /// It must have advanced when the driver looks again, every 2 seconds.

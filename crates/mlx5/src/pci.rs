@@ -30,6 +30,11 @@ impl Bus for Slots {
         self.data_direct.as_ref().map(dma)
     }
 
+    fn by_messages(&self) -> bool {
+        let hosts = [Some(&self.own), self.data_direct.as_ref()];
+        hosts.into_iter().flatten().any(|(host, _)| host.writes_by_messages())
+    }
+
     fn interrupt(&self, vector: u16) {
         self.own.0.interrupt(vector);
     }
@@ -70,6 +75,10 @@ impl Function for ConnectX {
         if bar == 0 {
             self.write(offset, data);
         }
+    }
+
+    fn takes_time(&self, bar: u8, offset: u64) -> bool {
+        bar == 0 && ConnectX::is_doorbell(offset) && self.shared.bus.by_messages()
     }
 
     fn reset(&self) {

@@ -106,6 +106,10 @@ impl Bus for WatchedBus {
         self.bus.data_direct().map(|dma| self.watch(dma))
     }
 
+    fn by_messages(&self) -> bool {
+        self.bus.by_messages()
+    }
+
     fn interrupt(&self, vector: u16) {
         self.bus.interrupt(vector);
     }

@@ -32,6 +32,8 @@ struct Waiting {
     /// By id: nothing yet, or the reply.
     replies: HashMap<u16, Option<Message>>,
     gone: bool,
+    /// Nobody may wait now.
+    held: bool,
 }
 
 impl Client {
@@ -78,6 +80,12 @@ impl Client {
     pub(crate) fn close(&self) {
         self.channel.close();
         self.waiting().gone = true;
+        self.replied.notify_all();
+    }
+
+    /// From now on nobody waits for an answer, or may again. Who waits has failed.
+    pub(crate) fn hold(&self, held: bool) {
+        self.waiting().held = held;
         self.replied.notify_all();
     }
 
@@ -136,7 +144,9 @@ impl Client {
         let mut waiting = self.waiting();
         if sent.is_ok() {
             let pending = |waiting: &mut Waiting| {
-                !waiting.gone && waiting.replies.get(&id).is_some_and(Option::is_none)
+                !waiting.gone
+                    && !waiting.held
+                    && waiting.replies.get(&id).is_some_and(Option::is_none)
             };
             let waited = self.replied.wait_timeout_while(waiting, PATIENCE, pending);
             waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -149,7 +159,7 @@ impl Client {
 impl Waiting {
     /// An id that no request under way has.
     fn ticket(&mut self) -> Option<u16> {
-        if self.gone || self.replies.len() > usize::from(u16::MAX) / 2 {
+        if self.gone || self.held || self.replies.len() > usize::from(u16::MAX) / 2 {
             return None;
         }
         while self.replies.contains_key(&self.next) {

@@ -82,8 +82,9 @@ pub struct Description {
 
 /// A PCI function: what a guest's driver drives.
 ///
-/// Calls come from the thread that serves its client, one after the other. A write is posted, as PCI's are: the guest goes on
-/// before [`Function::bar_write`] returns. None of them may wait for the guest, which may wait for them.
+/// Calls come from the thread that serves its client, one after the other, but for writes that [take time](Function::takes_time).
+/// A write is posted, as PCI's are: the guest goes on before [`Function::bar_write`] returns. None of the others may wait for the
+/// guest, which may wait for them.
 pub trait Function: Send + Sync {
     /// What configuration space shows; asked once, when serving begins.
     fn description(&self) -> Description;
@@ -92,6 +93,13 @@ pub trait Function: Send + Sync {
     fn bar_read(&self, bar: u8, offset: u64, data: &mut [u8]);
     /// Writes a BAR. The range lies inside of it and outside of the interrupt table.
     fn bar_write(&self, bar: u8, offset: u64, data: &[u8]);
+    /// Whether what a write there sets off may now reach memory by messages ([`crate::Host::writes_by_messages`]), or wait for who
+    /// does. Another thread carries such writes out, one after the other; accesses that came after it do not wait for it, and
+    /// none is under way in [`Function::reset`].
+    fn takes_time(&self, bar: u8, offset: u64) -> bool {
+        let _ = (bar, offset);
+        false
+    }
     /// Forgets everything, as after power-on: a function-level or bus reset, a rebooted machine, a client that has gone. DMA
     /// that is under way when it returns must not touch memory that a later driver hands out.
     fn reset(&self);

@@ -35,9 +35,15 @@ impl Host {
     /// has not made the function a bus master. Once the guest is told that a range is unmapped, no access to it is under way.
     ///
     /// Memory that came without a descriptor is reached by messages to the client, which answers none to the thread that
-    /// serves it: from [`crate::Function`]'s calls such an access is a fault, and atomic operations there always are.
+    /// serves it: from [`crate::Function`]'s calls such an access is a fault, but for writes that
+    /// [take time](crate::Function::takes_time), and atomic operations there always are.
     pub fn memory(&self) -> Arc<dyn DmaSpace> {
         self.map.clone()
+    }
+
+    /// Whether memory that the function may write is reached by messages now: BARs of functions that somebody else serves.
+    pub fn writes_by_messages(&self) -> bool {
+        self.map.writes_by_messages()
     }
 
     /// Raises interrupt `vector`. Dropped where the driver has none there.

@@ -22,6 +22,7 @@ mod host;
 mod interrupts;
 mod map;
 mod neighbours;
+mod posted;
 pub mod protocol;
 mod server;
 mod session;

@@ -13,7 +13,7 @@ use mm::{AtomicOp, Mapping, guard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use umem::{AccessError, DmaSpace};
 
@@ -26,6 +26,8 @@ pub(crate) struct DmaMap {
     ranges: RwLock<Ranges>,
     /// Whether the driver has made the function a bus master.
     master: AtomicBool,
+    /// Ranges of the client's own that may be written.
+    by_messages: AtomicUsize,
     neighbours: Neighbours,
 }
 
@@ -51,6 +53,13 @@ enum Backing {
     File { at: u64, _file: Arc<Mapping> },
     /// The client moves the bytes.
     Client,
+}
+
+impl Range {
+    /// Whether whoever writes there asks the client.
+    fn asks(&self) -> bool {
+        self.writable && matches!(self.backing, Backing::Client)
+    }
 }
 
 /// Device and inode: what makes two descriptors the same file.
@@ -80,13 +89,19 @@ impl DmaMap {
     /// A new client, with nothing mapped.
     pub(crate) fn connect(&self, client: Arc<Client>) {
         guard::install();
-        *self.write_lock() = Ranges { client: Some(client), ..Ranges::default() };
+        let mut ranges = self.write_lock();
+        self.by_messages.store(0, Ordering::Relaxed);
+        *ranges = Ranges { client: Some(client), ..Ranges::default() };
     }
 
     /// The client has gone and its memory with it.
     pub(crate) fn disconnect(&self) {
         self.set_master(false);
-        let _old = std::mem::take(&mut *self.write_lock());
+        let _old = {
+            let mut ranges = self.write_lock();
+            self.by_messages.store(0, Ordering::Relaxed);
+            std::mem::take(&mut *ranges)
+        };
     }
 
     /// Whether the function may reach memory at all: bit 2 of its command register. When this answers no access that it
@@ -94,6 +109,10 @@ impl DmaMap {
     pub(crate) fn set_master(&self, allowed: bool) {
         self.master.store(allowed, Ordering::Release);
         drop(self.write_lock());
+    }
+
+    pub(crate) fn writes_by_messages(&self) -> bool {
+        self.by_messages.load(Ordering::Relaxed) > 0
     }
 
     /// Maps `size` bytes of `file` from `offset` on, or of a neighbour's or the client's, at `address`.
@@ -134,7 +153,9 @@ impl DmaMap {
                 Backing::File { at: file.addr() + offset, _file: file }
             }
         };
-        ranges.by_address.insert(address, Range { last, writable, backing });
+        let range = Range { last, writable, backing };
+        self.by_messages.fetch_add(range.asks().into(), Ordering::Relaxed);
+        ranges.by_address.insert(address, range);
         Ok(())
     }
 
@@ -153,7 +174,8 @@ impl DmaMap {
         }
         let gone: Vec<u64> = inside.map(|(&first, _)| first).collect();
         for first in gone {
-            ranges.by_address.remove(&first);
+            let asked = ranges.by_address.remove(&first).is_some_and(|range| range.asks());
+            self.by_messages.fetch_sub(asked.into(), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -161,6 +183,7 @@ impl DmaMap {
     /// Takes away every range.
     pub(crate) fn unmap_all(&self) {
         let mut ranges = self.write_lock();
+        self.by_messages.store(0, Ordering::Relaxed);
         ranges.by_address.clear();
         ranges.files.clear();
     }

@@ -4,6 +4,7 @@ use crate::channel::Channel;
 use crate::client::Client;
 use crate::function::{Description, Function};
 use crate::host::Host;
+use crate::posted::Posted;
 use crate::session::Session;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
@@ -77,9 +78,7 @@ impl Shared {
             if !self.admit(&client) {
                 return;
             }
-            // Whatever was wrong with it, this client is done with: there is nobody to tell.
-            let _ = Session::new(host, function, description, client.clone()).run();
-            client.close();
+            converse(host, function, description, &client);
             host.interrupts.clear(0);
             host.map.disconnect();
             host.windows.set(Vec::new());
@@ -104,6 +103,21 @@ impl Shared {
         // Wakes the thread that accepts.
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
+}
+
+/// Serves one client until it goes. Whatever was wrong with it, it is done with: there is nobody to tell.
+fn converse(host: &Host, function: &dyn Function, description: &Description, client: &Arc<Client>) {
+    let posted = Posted::default();
+    std::thread::scope(|scope| {
+        let work = || posted.work(function);
+        let writes = std::thread::Builder::new().name("vfio writes".to_owned());
+        if writes.spawn_scoped(scope, work).is_ok() {
+            let _ = Session::new(host, function, description, client.clone(), &posted).run();
+        }
+        // From here on nobody waits for it, so the other thread ends.
+        client.close();
+        posted.end();
+    });
 }
 
 impl Drop for Server {

@@ -6,6 +6,7 @@ use crate::config::{self, Config, Effect};
 use crate::function::{Bar, Description, Function};
 use crate::host::Host;
 use crate::neighbours::Window;
+use crate::posted::Posted;
 use crate::protocol::{
     Body, Header, IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, IRQ_DATA_NONE, MAP_WRITE, MAX_DATA,
     MAX_FDS, NO_REPLY, Request, UNMAP_ALL,
@@ -41,6 +42,7 @@ pub(crate) struct Session<'a> {
     function: &'a dyn Function,
     description: &'a Description,
     client: Arc<Client>,
+    posted: &'a Posted,
     config: Config,
     /// The interrupt table's bytes. The client keeps interrupts itself; these are for its reads.
     table: Vec<u8>,
@@ -69,6 +71,7 @@ impl<'a> Session<'a> {
         function: &'a dyn Function,
         description: &'a Description,
         client: Arc<Client>,
+        posted: &'a Posted,
     ) -> Session<'a> {
         let table = description.msix.map_or(0, |msix| msix.table_len() as usize);
         Session {
@@ -76,6 +79,7 @@ impl<'a> Session<'a> {
             function,
             description,
             client,
+            posted,
             config: Config::new(description),
             table: vec![0; table],
             greeted: false,
@@ -281,6 +285,7 @@ impl<'a> Session<'a> {
         match self.interrupt_registers(bar.into(), offset, data.len()) {
             Some(range) => self.table[range].copy_from_slice(data),
             None if self.is_pending(bar.into(), offset) => {}
+            None if self.function.takes_time(bar, offset) => self.posted.push(bar, offset, data),
             None => self.function.bar_write(bar, offset, data),
         }
     }
@@ -322,7 +327,12 @@ impl<'a> Session<'a> {
         self.config.reset();
         self.table.fill(0);
         self.show_windows();
+        self.posted.forget();
+        // Nobody waits for the machine while its answers are not taken.
+        self.client.hold(true);
+        self.posted.settle();
         self.function.reset();
+        self.client.hold(false);
     }
 
     /// Lets neighbours know where this function's memory lies now.

@@ -221,6 +221,68 @@ fn memory_without_a_descriptor_is_reached_by_messages_in_pieces() {
     assert_eq!(beyond, Err(AccessError::Fault), "the last byte is not mapped");
 }
 
+/// A function that reads memory when its first byte is written.
+struct Slow {
+    host: Mutex<Option<Host>>,
+    outcomes: Mutex<Vec<Result<(), AccessError>>>,
+}
+
+impl Function for Slow {
+    fn description(&self) -> Description {
+        let bar = Bar { size: 4096, kind: BarKind::Memory32, memory: None };
+        Description { bars: [Some(bar), None, None, None, None, None], ..Description::default() }
+    }
+    fn bar_read(&self, _: u8, _: u64, data: &mut [u8]) {
+        data.fill(0x5a);
+    }
+    fn bar_write(&self, _: u8, _: u64, _: &[u8]) {
+        let memory = self.host.lock().unwrap().as_ref().unwrap().memory();
+        let outcome = memory.read(0x1000, &mut [0; 8]);
+        self.outcomes.lock().unwrap().push(outcome);
+    }
+    fn takes_time(&self, _: u8, offset: u64) -> bool {
+        offset == 0
+    }
+    fn reset(&self) {}
+}
+
+/// What a write sets off may need the machine's memory, and the machine must not wait for it.
+#[test]
+fn a_write_that_takes_time_keeps_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let host = Host::new();
+    let slow = Slow { host: Mutex::new(Some(host.clone())), outcomes: Mutex::default() };
+    let slow = Arc::new(slow);
+    let _server = serve(&path, host, slow.clone()).unwrap();
+    let client = Client(UnixStream::connect(&path).unwrap());
+    client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.ask(command::VERSION, Body::default().u16(0).u16(0).bytes(b"{}\0"), None).unwrap();
+    client.map(0x1000, 4096, None).unwrap();
+    client.bus_master();
+    client.write(0, 8, &[1]).unwrap();
+    client.read(0, 16, 4).unwrap();
+    assert_eq!(*slow.outcomes.lock().unwrap(), [Err(AccessError::Fault)], "the thread that serves");
+
+    client.write(0, 0, &[1]).unwrap();
+    let (header, body) = client.receive().unwrap();
+    assert_eq!(header.command, command::DMA_READ);
+    assert_eq!(client.read(0, 16, 4), Ok(vec![0x5a; 4]), "while it waits");
+    client.write(0, 0, &[2]).unwrap();
+    let body = [&body[..16], &[7; 8]].concat();
+    let size = (HEADER_LEN + body.len()) as u32;
+    let answer = Header { size, flags: REPLY, ..header }.bytes();
+    (&client.0).write_all(&[&answer[..], &body].concat()).unwrap();
+
+    // The second one, whose answer never comes: a reset does not wait for it.
+    assert_eq!(client.receive().unwrap().0.command, command::DMA_READ);
+    client.write(0, 0, &[3]).unwrap();
+    client.ask(command::DEVICE_RESET, Body::default(), None).unwrap();
+    let fault = Err(AccessError::Fault);
+    assert_eq!(*slow.outcomes.lock().unwrap(), [fault, Ok(()), fault], "the third is forgotten");
+    *slow.host.lock().unwrap() = None;
+}
+
 /// A function whose only BAR is memory.
 struct Memory(Arc<OwnedFd>);
 

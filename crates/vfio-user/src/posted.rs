@@ -1,0 +1,104 @@
+//! Writes that are carried out in a thread of their own, in order, so that the thread that serves the machine can go on.
+//!
+//! What such a write sets off may reach memory by messages to the machine, or wait for somebody who does. The machine's answer
+//! comes in through the thread that serves it: were that one to wait, nobody would. And QEMU, which holds its lock while a
+//! processor waits for the answer to a read, serves no memory meanwhile; after 5 s it gives the function up for good.
+
+use crate::function::Function;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that may wait. A machine that writes more waits for its turn.
+const MOST: usize = 1 << 20;
+/// What a write takes besides its bytes.
+const OVERHEAD: usize = 64;
+
+/// The writes of one client.
+#[derive(Default)]
+pub(crate) struct Posted {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Write>,
+    /// Bytes that wait, as [`MOST`] counts.
+    bytes: usize,
+    /// One is being carried out.
+    busy: bool,
+    ended: bool,
+}
+
+struct Write {
+    bar: u8,
+    offset: u64,
+    data: Vec<u8>,
+}
+
+impl Write {
+    fn bytes(&self) -> usize {
+        self.data.len() + OVERHEAD
+    }
+}
+
+impl Posted {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a write carried out after those before it.
+    pub(crate) fn push(&self, bar: u8, offset: u64, data: &[u8]) {
+        let write = Write { bar, offset, data: data.to_vec() };
+        let mut state = self.state();
+        while state.bytes >= MOST && !state.ended {
+            state = self.wait(state);
+        }
+        state.bytes += write.bytes();
+        state.waiting.push_back(write);
+        self.changed.notify_all();
+    }
+
+    /// Carries writes out until the end.
+    pub(crate) fn work(&self, function: &dyn Function) {
+        let mut state = self.state();
+        while !state.ended {
+            let Some(write) = state.waiting.pop_front() else {
+                state = self.wait(state);
+                continue;
+            };
+            state.bytes -= write.bytes();
+            state.busy = true;
+            drop(state);
+            function.bar_write(write.bar, write.offset, &write.data);
+            state = self.state();
+            state.busy = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Forgets what waits.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state();
+        state.waiting.clear();
+        state.bytes = 0;
+    }
+
+    /// Waits until the write at hand is carried out.
+    pub(crate) fn settle(&self) {
+        let mut state = self.state();
+        while state.busy {
+            state = self.wait(state);
+        }
+    }
+
+    /// No write is begun any more.
+    pub(crate) fn end(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+}
