@@ -96,6 +96,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x46b, 5), user_memory::LOG_MAX), // log_max_umem
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
         (Field::new(0x221, 1), 1),               // cq_resize
+        (Field::new(0x222, 1), 1),               // cq_moderation
         (Field::new(0x231, 1), 1),               // imaicl: memory windows
         (Field::new(0x227, 1), 1),               // pg: on-demand paging
         (Field::new(0x21e, 1), 1),               // atomic

@@ -1,23 +1,25 @@
 //! Completion queues (PRM "Completion Queue Context" `cqc`): a ring of entries in guest memory, a consumer counter in a doorbell
-//! record, and arming by a doorbell.
+//! record, and arming by a doorbell. What was armed for may be told late ([`crate::moderation`]).
 
 use crate::bits::{Field, be32, put};
 use crate::buffer::{Buffer, DoorbellRecord};
 use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::cqe;
 use crate::eq::{DATA_LEN, Eqs, event};
+use crate::moderation::Moderation;
 use crate::names::Names;
 use crate::opcode::Status;
 use crate::report::Act;
 use crate::request::RequestId;
 use crate::user_memory::{Place, Places};
 use hca::{BadSignature, Completion, CompletionSink, SignatureSink, WcStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 use umem::AccessError;
 
 /// Bytes of `create_cq_in` before the pages.
 const CREATE_LEN: usize = 0x110;
-const CONTEXT_BIT: usize = 0x80;
+pub(crate) const CONTEXT_BIT: usize = 0x80;
 pub(crate) const CONTEXT: std::ops::Range<usize> = 0x10..0x50;
 const ENTRY_SIZE: Field = Field::new(0x8, 3).at(CONTEXT_BIT);
 const OVERRUN_IGNORE: Field = Field::new(0xe, 1).at(CONTEXT_BIT);
@@ -113,6 +115,11 @@ struct Ring {
     /// Produced counter after the latest solicited completion.
     solicited: u32,
     armed: Armed,
+    moderation: Moderation,
+    /// Something that it is armed for waits to be told of.
+    owes: bool,
+    /// When it is looked at next.
+    appointed: Option<Instant>,
     /// The syndrome of its end.
     failed: Option<u8>,
 }
@@ -125,6 +132,7 @@ impl Ring {
 
 /// One completion queue.
 pub(crate) struct Cq {
+    this: Weak<Cq>,
     number: u32,
     eqs: Arc<Eqs>,
     names: Arc<Names>,
@@ -142,30 +150,38 @@ impl Cq {
         eqs: &Arc<Eqs>,
         names: &Arc<Names>,
         input: &[u8],
-    ) -> Result<Cq, Status> {
+    ) -> Result<Arc<Cq>, Status> {
         let entries = Entries::new(places, input)?;
         let eq = EQ.get32(input);
         if !eqs.exists(eq) {
             return Err(Status::BadResource);
         }
+        let context = input.get(CONTEXT).unwrap_or_default().to_vec();
+        let mut moderation = Moderation::default();
+        moderation.set(&context);
         let ring = Ring {
             entries,
-            context: input.get(CONTEXT).unwrap_or_default().to_vec(),
+            context,
             produced: 0,
             consumed: 0,
             solicited: 0,
             armed: Armed::No,
+            moderation,
+            owes: false,
+            appointed: None,
             failed: None,
         };
-        Ok(Cq {
+        let record = places.record(input, &RECORD)?;
+        Ok(Arc::new_cyclic(|this| Cq {
+            this: this.clone(),
             number,
             eqs: eqs.clone(),
             names: names.clone(),
             eq: eq as u8,
-            record: places.record(input, &RECORD)?,
+            record,
             overrun_ignored: OVERRUN_IGNORE.is_set(input),
             ring: Mutex::new(ring),
-        })
+        }))
     }
 
     /// Its context as it was created, with its present state and counters.
@@ -213,6 +229,56 @@ impl Cq {
         Ok(())
     }
 
+    /// Tells of events as `fields` of `context` say from now on.
+    pub(crate) fn moderate(&self, fields: &[Field], context: &[u8]) {
+        let mut ring = self.ring();
+        fields.iter().for_each(|field| field.set(&mut ring.context, field.get(context)));
+        let Ring { context, moderation, .. } = &mut *ring;
+        moderation.set(context);
+        if ring.owes {
+            self.tell(ring);
+        }
+    }
+
+    /// An event may be due.
+    pub(crate) fn look(&self) {
+        let mut ring = self.ring();
+        ring.appointed = None;
+        if ring.owes {
+            self.tell(ring);
+        }
+    }
+
+    /// Tells of what the queue is armed for, once that is due.
+    fn tell(&self, mut ring: MutexGuard<'_, Ring>) {
+        if ring.moderation.is_on() {
+            let now = Instant::now();
+            if let Some(due) = ring.moderation.due(now)
+                && self.appoint(&mut ring, due)
+            {
+                ring.owes = true;
+                return;
+            }
+            ring.moderation.told(now);
+        }
+        ring.owes = false;
+        ring.armed = Armed::No;
+        drop(ring);
+        self.eqs.post_completion(self.eq, self.number);
+    }
+
+    /// Has itself looked at, at `at` or before; `false` when nobody will.
+    fn appoint(&self, ring: &mut Ring, at: Instant) -> bool {
+        if ring.appointed.is_some_and(|appointed| appointed <= at) {
+            return true;
+        }
+        let set = self.eqs.alarms().set(at, self.this.clone());
+        if set {
+            ring.appointed = Some(at);
+        }
+        set
+    }
+
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,12 +312,9 @@ impl Cq {
         let consumed = word & COUNTER;
         let latest = if word & SOLICITED_ONLY == 0 { ring.produced } else { ring.solicited };
         let unseen = latest.wrapping_sub(consumed) & COUNTER;
+        ring.armed = if word & SOLICITED_ONLY == 0 { Armed::Any } else { Armed::Solicited };
         if (1..=ring.entries.len()).contains(&unseen) {
-            ring.armed = Armed::No;
-            drop(ring);
-            self.eqs.post_completion(self.eq, self.number);
-        } else {
-            ring.armed = if word & SOLICITED_ONLY == 0 { Armed::Any } else { Armed::Solicited };
+            self.tell(ring);
         }
     }
 
@@ -280,10 +343,11 @@ impl Cq {
             Armed::Solicited => solicited,
             Armed::Any => true,
         };
+        if ring.moderation.is_on() {
+            ring.moderation.completed(Instant::now());
+        }
         if wanted {
-            ring.armed = Armed::No;
-            drop(ring);
-            self.eqs.post_completion(self.eq, self.number);
+            self.tell(ring);
         }
         true
     }

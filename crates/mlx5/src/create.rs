@@ -60,7 +60,6 @@ pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answ
     let names = &shared.objects.names;
     let places = Places::new(shared);
     let made = Cq::new(cqn, &places, &shared.eqs, names, input).and_then(|front| {
-        let front = Arc::new(front);
         let back = shared.hca.create_cq_to(front.clone())?;
         Ok(CqPair { front, back })
     });

@@ -1,6 +1,7 @@
 //! Event queues (PRM "Event Queue Context" `eqc`, "Event Queue Entry" `struct mlx5_eqe`): what happened, told to the driver by
 //! entries in its memory and an interrupt.
 
+use crate::alarm::Alarms;
 use crate::bits::{Field, put};
 use crate::buffer::Buffer;
 use crate::bus::Bus;
@@ -132,16 +133,22 @@ pub(crate) struct Eqs {
     bus: Arc<dyn Bus>,
     reports: Arc<Reports>,
     queues: RwLock<BTreeMap<u8, Arc<Eq>>>,
+    /// Of completion queues whose events are told late.
+    alarms: Alarms,
 }
 
 impl Eqs {
     pub(crate) fn new(bus: Arc<dyn Bus>, reports: Arc<Reports>) -> Eqs {
-        Eqs { bus, reports, queues: RwLock::default() }
+        Eqs { bus, reports, queues: RwLock::default(), alarms: Alarms::default() }
     }
 
     /// Where wrong acts are told.
     pub(crate) fn reports(&self) -> &Reports {
         &self.reports
+    }
+
+    pub(crate) fn alarms(&self) -> &Alarms {
+        &self.alarms
     }
 
     pub(crate) fn create(&self, input: &[u8]) -> Result<u8, Status> {
@@ -185,6 +192,7 @@ impl Eqs {
     }
 
     pub(crate) fn clear(&self) {
+        self.alarms.clear();
         self.queues.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

@@ -9,6 +9,7 @@
 //! Source: the Adapters Programmer's Reference Manual (PRM) and, as facts, the kernel's `mlx5_ifc.h`, `device.h` and `qp.h`.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod bits;
 mod bsf;
 mod buffer;
@@ -27,6 +28,7 @@ mod init_segment;
 mod key_list;
 mod mkc;
 mod mkey;
+mod moderation;
 mod modify;
 mod modify_cq;
 mod multicast;

@@ -32,7 +32,6 @@ pub(crate) fn general() -> Vec<(Field, u64)> {
         (Field::new(0x1cc, 4), 1),             // max_tc
         (Field::new(0x21c, 1), 1),             // eth_net_offloads
         (Field::new(0x21d, 1), 1),             // roce
-        (Field::new(0x222, 1), 1),             // cq_moderation
         (Field::new(0x260, 1), 0),             // bf: a machine hands stores over one by one
         (Field::new(0x348, 8), LOG_MAX_QUERY), // log_max_flow_counter_bulk
         (Field::new(0x350, 16), MAX_COUNTERS), // max_flow_counter_15_0

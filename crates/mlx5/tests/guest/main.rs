@@ -5,6 +5,7 @@ mod driver;
 mod ethernet;
 mod hostile;
 mod keys;
+mod moderation;
 mod page_faults;
 mod support;
 mod users;
