@@ -179,7 +179,7 @@ fn deliver(connectx: &ConnectX, ram: &Ram, command: &[u8], room: usize) -> [u8; 
 
 /// Each command alone, then one after the other; those of an Ethernet on one.
 pub fn command_seeds() -> Vec<Vec<u8>> {
-    let ranges = [0x100..=0x10d, 0x200..=0x204, 0x301..=0x302, 0x400..=0x402, 0x500..=0x50e];
+    let ranges = [0x100..=0x10d, 0x200..=0x204, 0x301..=0x302, 0x400..=0x403, 0x500..=0x50e];
     let more = [
         0x600..=0x601,
         0xa04..=0xa0a,

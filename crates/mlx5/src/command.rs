@@ -157,6 +157,7 @@ impl Commands {
             opcode::ALLOC_XRCD => create::xrcd(self, shared),
             opcode::DEALLOC_XRCD => create::dealloc_xrcd(self, shared, object),
             opcode::CREATE_MKEY => create::mkey(shared, input),
+            opcode::QUERY_MKEY => query::mkey(shared, object),
             opcode::DESTROY_MKEY => create::destroy_mkey(shared, object),
             opcode::CREATE_PSV => psv::create(self, shared, input),
             opcode::DESTROY_PSV => psv::destroy(self, shared, object),

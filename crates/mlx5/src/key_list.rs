@@ -97,6 +97,16 @@ impl KeyList {
         };
     }
 
+    /// The first entries as they are stored, `most` at most.
+    pub(crate) fn entries(&self, most: u64) -> Vec<u8> {
+        let state = self.read();
+        let entry = |index| {
+            let KeyPart { lkey, addr, len } = state.entries.get(index);
+            [&(len as u32).to_be_bytes()[..], &lkey.to_be_bytes(), &addr.to_be_bytes()].concat()
+        };
+        (0..self.capacity.min(most)).flat_map(entry).collect()
+    }
+
     /// Stores entries as commands and requests list them, from `first` on.
     pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> Result<(), Beyond> {
         let mut state = self.write();

@@ -20,6 +20,8 @@ use umem::{DmaSpace, Segment, Umem};
 
 /// Most entries of a list: of pages of 4 KiB, 16 GiB, as a driver has below an implicit key on machines of 56-bit addresses.
 const MAX_ENTRIES: u64 = 1 << 22;
+/// Most bytes of a list that a query tells.
+const MAX_TOLD: u64 = 1 << 16;
 /// Bytes of a context.
 pub(crate) const CONTEXT_LEN: usize = 64;
 /// Where `create_mkey_in` has it, and where the translation follows.
@@ -191,6 +193,14 @@ impl Behind {
         }
     }
 
+    /// The first entries of its list, as they are stored.
+    fn entries(&self) -> Vec<u8> {
+        match self {
+            Behind::Memory(memory, _) => memory.entries(MAX_TOLD / translation::ENTRY_LEN),
+            Behind::Keys(keys) => keys.parts().entries(MAX_TOLD / key_list::ENTRY_LEN),
+        }
+    }
+
     fn space(&self) -> Arc<dyn DmaSpace> {
         match self {
             Behind::Memory(memory, _) => memory.clone(),
@@ -357,6 +367,22 @@ impl KeyObject {
             signed.as_ref().and_then(Signed::take);
         }
         Ok(signed)
+    }
+
+    /// The answer to a query: its context as it is now, and what its list begins with.
+    pub(crate) fn query(&self) -> Vec<u8> {
+        let state = self.state();
+        let mut context = state.context;
+        TAG.set(&mut context, u64::from(state.key & 0xff));
+        let free = FREE.is_set(&context) || state.umem.is_revoked();
+        FREE.set(&mut context, free.into());
+        drop(state);
+        let mut answer = vec![0; 8];
+        answer.extend(context);
+        // Behind status and syndrome, as in the command that makes a key.
+        answer.resize(LIST - 8, 0);
+        answer.extend(self.behind.entries());
+        answer
     }
 
     /// Ends the key; nothing reaches memory through it afterwards.

@@ -13,6 +13,7 @@ pub(crate) const QUERY_ISSI: u16 = 0x10a;
 pub(crate) const SET_ISSI: u16 = 0x10b;
 pub(crate) const SET_DRIVER_VERSION: u16 = 0x10d;
 pub(crate) const CREATE_MKEY: u16 = 0x200;
+pub(crate) const QUERY_MKEY: u16 = 0x201;
 pub(crate) const DESTROY_MKEY: u16 = 0x202;
 pub(crate) const QUERY_SPECIAL_CONTEXTS: u16 = 0x203;
 pub(crate) const PAGE_FAULT_RESUME: u16 = 0x204;
@@ -96,8 +97,10 @@ names! {
     SET_ISSI
     SET_DRIVER_VERSION
     CREATE_MKEY
+    QUERY_MKEY
     DESTROY_MKEY
     QUERY_SPECIAL_CONTEXTS
+    PAGE_FAULT_RESUME
     CREATE_EQ
     DESTROY_EQ
     CREATE_CQ

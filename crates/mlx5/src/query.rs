@@ -69,6 +69,11 @@ pub(crate) fn cq(shared: &Shared, cqn: u32) -> Answer {
     Ok(answer)
 }
 
+/// `QUERY_MKEY`.
+pub(crate) fn mkey(shared: &Shared, index: u32) -> Answer {
+    Ok(shared.objects.mkeys.get(index)?.query())
+}
+
 /// `QUERY_XRC_SRQ`.
 pub(crate) fn xrc_srq(shared: &Shared, srqn: u32) -> Answer {
     let pair = shared.objects.srqs.get(srqn)?;

@@ -137,6 +137,13 @@ impl Translation {
         Ok(())
     }
 
+    /// The first entries as they are stored, `most` at most.
+    pub(crate) fn entries(&self, most: u64) -> Vec<u8> {
+        let layout = self.layout();
+        let listed = 0..self.capacity.unwrap_or(0).min(most);
+        listed.flat_map(|index| layout.pages.get(index).to_be_bytes()).collect()
+    }
+
     /// Address of the byte at `offset`, and how many bytes follow it there at least.
     fn locate(&self, layout: &Layout, offset: u64, right: u64) -> Result<(u64, u64), Miss> {
         let at = offset.checked_add(layout.start).ok_or(Miss::Beyond)?;

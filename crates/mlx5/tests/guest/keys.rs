@@ -1,6 +1,7 @@
 //! Keys that requests fill, change and invalidate.
 
 use crate::driver::{Pair, pair};
+use crate::support::field;
 use crate::support::verbs::{
     ALLOC_PD, CREATE_MKEY, circle, context, create_key, crossing, data, free, free_key, inline,
     key_over, mask, remote, umr, umr_signing,
@@ -301,4 +302,37 @@ fn a_bad_signature_is_told_once_before_the_completion() {
     // With the right field there is nothing to tell, and the key is as before.
     driver.poke(page + 512, &block.to_le_bytes());
     send(&mut cq, 0);
+}
+
+/// A driver that finds a window's memory missing asks what the window shows.
+#[test]
+fn a_query_tells_a_key_and_its_list() {
+    const QUERY: u16 = 0x201;
+    let Pair { mut driver, mut cq, pd, key, mut one, .. } = pair("query");
+    let window = free_key(&mut driver, 2, pd);
+    let shown = context(2, pd, 9, 0x100, 16);
+    let list = [data(key, 0x5000, 16), vec![0; 48]].concat();
+    one.post(&driver, UMR, window, &[&umr(CHECK_NOT_FREE, ALL, &shown, &list)]);
+    cq.expect(&driver, REQUEST);
+    let about = |index: u32| {
+        let mut input = vec![0; 16];
+        field(&mut input, 0x48, 24, index.into());
+        input
+    };
+    let told = driver.command(QUERY, about(window >> 8), 0x110 + 32);
+    assert_eq!(told[16..80], shown);
+    assert_eq!(told[0x110..], [data(key, 0x5000, 16), vec![0; 16]].concat());
+    let none = free(context(2, pd, 0, 0, 0));
+    one.post(&driver, UMR, window | 9, &[&umr(0, mask::FREE, &none, &[])]);
+    cq.expect(&driver, REQUEST);
+    assert_eq!(driver.command(QUERY, about(window >> 8), 0x110)[16] & 0x40, 0x40, "free again");
+    let page = driver.page();
+    let mut input = vec![0; 0x110 + 16];
+    input[16..80].copy_from_slice(&context(1, pd, 1, 0x1000, 0x1000));
+    field(&mut input, 0x300, 32, 1);
+    field(&mut input, 0x880, 64, page);
+    let pages = driver.create(CREATE_MKEY, input);
+    let told = driver.command(QUERY, about(pages), 0x120);
+    assert_eq!(told[0x110..0x118], (page | 3).to_be_bytes());
+    assert_ne!(driver.status(QUERY, about(0xabcdef)), 0);
 }
