@@ -268,11 +268,7 @@ impl Qp {
             } else {
                 self.query().dest_qp_num
             };
-            let losses = match self.init.qp_type.is_reliable() {
-                true => Losses::Repaired,
-                false => Losses::Final,
-            };
-            Some((device.way(path, dest, losses)?, ip_of_gid(attr.ah.dgid)))
+            Some((device.way(path, dest, self.losses())?, ip_of_gid(attr.ah.dgid)))
         } else {
             None
         };
@@ -297,6 +293,34 @@ impl Qp {
         }
         let dest = core.transport.query().dest_qp_num;
         device.directory().publish_qp(self.number, self.init.qp_type, after, self.pd.id().0, dest);
+        Ok(())
+    }
+
+    fn losses(&self) -> Losses {
+        if self.init.qp_type.is_reliable() { Losses::Repaired } else { Losses::Final }
+    }
+
+    /// From now on packets of a connected queue pair that can send leave from this UDP port, on a network that lets it choose
+    /// ([`crate::Network::Ethernet`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that is not connected or cannot send; those of [`Qp::modify`] about its peer's address.
+    pub fn set_udp_source(&self, port: u16) -> Result<()> {
+        let device = self.device()?;
+        let now = self.query();
+        let way = match self.init.qp_type.is_connected() {
+            true => {
+                let path = device.path(&AhAttr { udp_src: port, ..now.ah })?;
+                device.way(path, now.dest_qp_num, self.losses())?
+            }
+            false => return Err(Error::Invalid("only a connection has a UDP port of its own")),
+        };
+        let mut core = self.core();
+        if core.transport.state() != QpState::Rts {
+            return Err(Error::Invalid("the queue pair cannot send"));
+        }
+        core.transport.set_udp_source(port);
+        core.way = Some(way);
         Ok(())
     }
 

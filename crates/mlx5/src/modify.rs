@@ -16,6 +16,9 @@ const OPTIONAL_RNR_TIMER: u64 = 1 << 6;
 /// At INIT.
 const OPTIONAL_STOPS: u64 = 1 << 11;
 const OPTIONAL_COUNTER_SET: u64 = 1 << 25;
+/// Those that have no place there.
+const MORE_OPTIONAL: Field = Field::new(0x840, 64);
+const OPTIONAL_UDP_PORT: u64 = 1 << 2;
 
 const fn context(bit: usize, width: usize) -> Field {
     Field::new(bit, width).at(CONTEXT_BIT)
@@ -85,6 +88,8 @@ const SENDING: [Field; 4] = [
     Field::new(0x38d, 3),
     Field::new(0x390, 3),
 ];
+/// The UDP port that packets leave from.
+pub(crate) const UDP_PORT: Field = Field::new(PATH_BIT + 0x110, 16);
 const RNR_TIMER: [Field; 1] = [Field::new(0x4a3, 5)];
 
 /// Which of them a transition brings.
@@ -121,6 +126,12 @@ pub(crate) fn stops_at_bad_signatures(opcode: u16, input: &[u8]) -> bool {
     opcode == INIT2INIT_QP
         && OPTIONAL.get(input) & OPTIONAL_STOPS != 0
         && STOPS_AT_BAD_SIGNATURES.is_set(input)
+}
+
+/// The UDP port that packets leave from now on, if a transition brings one for a queue pair that can send.
+pub(crate) fn udp_source(opcode: u16, input: &[u8]) -> Option<u16> {
+    let named = opcode == RTS2RTS_QP && MORE_OPTIONAL.get(input) & OPTIONAL_UDP_PORT != 0;
+    named.then(|| PATH_UDP_PORT.get(input) as u16)
 }
 
 /// The driver's state of a queue pair (`enum mlx5_qp_state`).

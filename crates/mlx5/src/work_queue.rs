@@ -43,6 +43,12 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         pair.back.count_into(counter_set::named(shared, number)?);
         pair.queues.remember(&[modify::COUNTER_SET], input);
     }
+    if let Some(port) = modify::udp_source(opcode, input) {
+        // An InfiniBand port has no such capability.
+        shared.hca.mac().ok_or(Status::BadParameter)?;
+        pair.back.set_udp_source(port)?;
+        pair.queues.remember(&[modify::UDP_PORT], input);
+    }
     let now = pair.back.query();
     let (attr, mask) = match to {
         QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),

@@ -147,6 +147,11 @@ impl Transport {
         self.state
     }
 
+    /// Remembers that packets leave from this UDP port.
+    pub fn set_udp_source(&mut self, port: u16) {
+        self.attr.ah.udp_src = port;
+    }
+
     /// Has the send queue of a reliable connection drain to SQD when one of its requests finds a bad block signature, before
     /// any later request begins (mlx5dv_qp_cancel_posted_send_wrs(3)).
     pub fn stop_at_bad_signatures(&mut self) {

@@ -26,6 +26,7 @@ const MAX_LEVEL: u64 = MAX_DEPTH as u64;
 /// Fields of the general group.
 pub(crate) fn general() -> Vec<(Field, u64)> {
     vec![
+        (Field::new(0x151, 1), 1),             // rts2rts_qp_udp_sport
         (Field::new(0x1a2, 1), 0),             // ib_virt
         (Field::new(0x1a6, 1), 1),             // nic_flow_table
         (Field::new(0x1b6, 2), 1),             // port_type: Ethernet

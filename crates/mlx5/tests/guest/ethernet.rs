@@ -428,6 +428,33 @@ fn a_group_reaches_who_is_attached() {
 }
 
 #[test]
+fn packets_leave_from_the_port_that_is_set() {
+    const STATION: [u8; 6] = [6; 6];
+    let options = alone("port");
+    let mut ends = ["left", "right"].map(|name| end(name, &options));
+    let [left, right] = &mut ends;
+    set_gid(&mut left.driver, gid(1), left.mac);
+    let mut one = qp(&mut left.driver, 0, left.pd, &left.cq);
+    // To a station that nobody has: its packets are frames for the other port.
+    connect(left, &one, 0x77, gid(2), STATION);
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x48, 24, one.number.into());
+    field(&mut input, 0xc0 + 0xc0 + 0x110, 16, 0xd903);
+    field(&mut input, 0x840, 64, 1 << 2);
+    left.driver.command(0x505, input, 16);
+    let mut receives = queue(&mut right.driver, 0x908, 0x909, right.pd, &right.cq);
+    steer(&mut right.driver, receives.number);
+    let to = right.driver.page();
+    receives.post_receive(&right.driver, right.key, to, 2048);
+    let from = left.driver.page();
+    one.post(&left.driver, SEND, 0, &[&data(left.key, from, 8)]);
+    right.cq.expect(&right.driver, RESPONSE_SEND);
+    let frame = right.driver.peek(to, 38);
+    assert_eq!((&frame[..6], &frame[34..]), (&STATION[..], &[0xd9, 0x03, 0x12, 0xb7][..]));
+    one.to_error(&mut left.driver);
+}
+
+#[test]
 fn what_is_wrong_is_refused() {
     let mut driver = on_ethernet("refused", &alone("refused"));
     let mut version_1 = vec![0; 48];
