@@ -22,6 +22,9 @@ const BLOCKS: usize = 16;
 const QUEUE_ADDRESS: u64 = 0x14;
 const DOORBELL: u64 = 0x18;
 const QUERY_ISSI: u16 = 0x10a;
+/// Registers' numbers from the first on are places of the device's memory.
+const LAST_MIB: u64 = 15 << 20;
+const DEVICE_MEMORY: u64 = 31 << 20;
 
 /// The guest's memory; beyond it every access faults.
 struct Ram(Mutex<Vec<u8>>);
@@ -124,6 +127,7 @@ pub fn commands(data: &[u8]) {
         rest = match (len, tail.split_first_chunk::<11>()) {
             (0, Some((write, tail))) => {
                 let at = u64::from(u32::from_le_bytes([write[0], write[1], write[2], 0]));
+                let at = if at < LAST_MIB { at } else { at - LAST_MIB + DEVICE_MEMORY };
                 // The queue stays where the next command is.
                 if !(QUEUE_ADDRESS - 4..DOORBELL).contains(&at) {
                     connectx.write(at % BAR_LEN, &write[3..]);

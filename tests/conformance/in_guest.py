@@ -2,7 +2,8 @@
 before each test, and one after it.
 
 Run in the folder that holds the suite's `tests` package, with the suite's own arguments. FIRST in the environment is the number
-of the first test that is run, ONLY a part of the names of those that are, CHOSEN names a file with beginnings of their names.
+of the first test that is run, ONLY parts of the names of those that are, between
+commas, CHOSEN names a file with beginnings of their names.
 COUNTER names a file of sysfs with the packets that the device sent, INTERFACE the network interface that counts its frames.
 """
 import json
@@ -56,9 +57,10 @@ def tell(**what):
 def main():
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     signal.signal(signal.SIGALRM, expire)
-    only, chosen = os.environ.get("ONLY", ""), beginnings()
+    only, chosen = os.environ.get("ONLY", "").split(","), beginnings()
     for number, case in enumerate(list(list_tests.cases())):
-        wanted = only in case.id() and case.id().startswith(chosen)
+        named = any(part in case.id() for part in only)
+        wanted = named and case.id().startswith(chosen)
         if number < int(os.environ["FIRST"]) or not wanted:
             continue
         tell(number=number, id=case.id(), kind=list_tests.kind(case))

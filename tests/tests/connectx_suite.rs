@@ -3,7 +3,8 @@
 //!
 //! One adapter's port is an InfiniBand one, and all tests run there; `conformance/exceptions_connectx.txt` names every one that
 //! does not pass and why. Those of them that want an Ethernet, and some whose way differs there, run on the other's RoCE port,
-//! with `exceptions_connectx_roce.txt`. PEERDMA_CONFORMANCE runs those tests only that have it in their names.
+//! with `exceptions_connectx_roce.txt`. PEERDMA_CONFORMANCE runs those tests only that have it, or one of its parts between
+//! commas, in their names.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -684,12 +684,7 @@ impl Device {
         if kind.cq().is_some_and(|cq| !cq.is_of(self)) {
             return Err(FOREIGN);
         }
-        if let SrqKind::TagMatching(_, cap) = &kind
-            && (!(1..=self.attr.max_num_tags).contains(&cap.max_num_tags)
-                || cap.max_ops > self.attr.max_tag_ops)
-        {
-            return Err(Error::Invalid("size of the matching list out of range"));
-        }
+        self.check_tags(&kind)?;
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
         Ok(Srq::new(&self.arc()?, pd, attr, kind, memory, None))
     }
@@ -697,7 +692,7 @@ impl Device {
     /// A shared receive queue whose requests the front end keeps: `source` hands them out. Its limit is the front end's too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one that matches tags.
+    /// [`Error::Invalid`] when the size of a matching list is out of limits.
     pub fn create_srq_over(
         &self,
         pd: &Arc<Pd>,
@@ -705,10 +700,17 @@ impl Device {
         source: Arc<dyn SharedReceive>,
     ) -> Result<Arc<Srq>> {
         self.alive()?;
-        if matches!(kind, SrqKind::TagMatching(..)) {
-            return Err(Error::Invalid("a queue that matches tags keeps its own requests"));
-        }
+        self.check_tags(&kind)?;
         Ok(Srq::new(&self.arc()?, pd, SrqAttr::default(), kind, None, Some(source)))
+    }
+
+    fn check_tags(&self, kind: &SrqKind) -> Result<()> {
+        let SrqKind::TagMatching(_, cap) = kind else { return Ok(()) };
+        let tags = (1..=self.attr.max_num_tags).contains(&cap.max_num_tags);
+        if !tags || cap.max_ops > self.attr.max_tag_ops {
+            return Err(Error::Invalid("size of the matching list out of range"));
+        }
+        Ok(())
     }
 
     /// An XRC domain.

@@ -190,7 +190,7 @@ impl Device {
         touched[index].receive(self, &rx_of(datagram, routing), now, batch);
     }
 
-    /// Each member of the group takes the packet.
+    /// Each member of the group takes the packet, but for its sender if that one does not want it.
     fn dispatch_multicast(
         &self,
         datagram: &Datagram<'_>,
@@ -202,6 +202,9 @@ impl Device {
         for (group, routing) in self.groups_of(datagram) {
             for qp in self.groups.members(group) {
                 taken = true;
+                if qp.init().blocks_own_multicast && self.is_sender(&qp, datagram) {
+                    continue;
+                }
                 qp.receive(self, &rx_of(datagram, routing), now, batch);
                 if touched.iter().all(|known| known.number() != qp.number()) {
                     touched.push(qp);
@@ -228,6 +231,13 @@ impl Device {
         };
         let groups = subnet.memberships.groups_at(mlid).into_iter();
         groups.map(|mgid| (ip_of_gid(mgid), Routing::Gid { source, destination: mgid })).collect()
+    }
+
+    /// Whether `qp` sent a datagram: numbers are given anew on every host.
+    fn is_sender(&self, qp: &Qp, datagram: &Datagram<'_>) -> bool {
+        let sender = datagram.headers.deth.map(|deth| deth.src_qp);
+        sender == Some(qp.number())
+            && self.gids(1).is_ok_and(|gids| gids.iter().any(|gid| gid.ip == datagram.src))
     }
 }
 

@@ -48,6 +48,8 @@ pub struct QpInit {
     pub signatures: Option<Arc<dyn SignatureSink>>,
     /// It is this one to its peers; of datagrams only.
     pub management: Option<ManagementInterface>,
+    /// It takes no datagram that it sent to a group itself.
+    pub blocks_own_multicast: bool,
     /// Queue sizes wanted.
     pub cap: QpCap,
     /// Every send raises a completion.
@@ -71,6 +73,7 @@ impl QpInit {
             custom: None,
             signatures: None,
             management: None,
+            blocks_own_multicast: false,
             cap: QpCap::default(),
             sq_sig_all: false,
             memory: None,

@@ -203,12 +203,19 @@ impl Srq {
             return Err(Error::Invalid("more scatter entries than a tagged buffer may have"));
         }
         let (wr_id, signaled) = (wr.wr_id, wr.signaled);
-        let Applied { handle, opcode, status, flags } = tags.apply(wr)?;
+        let Applied { handle, opcode, status, flags, delivered } = tags.apply(wr)?;
         if signaled {
             // Under the lock: the buffer's own completion comes later.
-            self.received(Completion { flags, ..Completion::new(wr_id, status, opcode, 0) });
+            let imm_or_key = delivered.into();
+            let done = Completion::new(wr_id, status, opcode, 0);
+            self.received(Completion { flags, imm_or_key, ..done });
         }
         Ok(handle)
+    }
+
+    /// Of a queue that matches tags: unexpected messages delivered, and of these reported handled; both modulo 2^16.
+    pub fn tag_counts(&self) -> Option<(u16, u16)> {
+        self.queue().tags.as_ref().map(TagList::counts)
     }
 
     /// Appends a receive request.
@@ -359,6 +366,9 @@ impl TagReceive for Srq {
         let Queue { requests, attr, tags: Some(tags), .. } = &mut *queue else { return None };
         let (mut reached, mut lost) = (false, false);
         let accepted = tags.accept(first, whole, fetches, || {
+            if let Some(source) = &self.source {
+                return source.take();
+            }
             let Ok((request, undercut)) = Queue::take(requests, attr)? else {
                 lost = true;
                 return None;

@@ -87,6 +87,8 @@ pub struct Applied {
     pub status: WcStatus,
     /// Whether the counts differ.
     pub flags: WcFlags,
+    /// Unexpected messages delivered, modulo 2^16.
+    pub delivered: u16,
 }
 
 /// What the completion of a received message says besides its length.
@@ -230,7 +232,7 @@ impl TagList {
             TagOp::Sync => (WcOpcode::TmSync, WcStatus::Success, None),
         };
         let flags = if self.in_step() { WcFlags::empty() } else { WcFlags::TM_SYNC_REQ };
-        Ok(Applied { handle, opcode, status, flags })
+        Ok(Applied { handle, opcode, status, flags, delivered: self.delivered })
     }
 
     fn append(&mut self, request: RecvWr, tag: u64, mask: u64) -> u32 {
@@ -249,6 +251,11 @@ impl TagList {
 
     fn in_step(&self) -> bool {
         self.delivered == self.handled
+    }
+
+    /// Unexpected messages delivered, and of these reported handled; both modulo 2^16.
+    pub fn counts(&self) -> (u16, u16) {
+        (self.delivered, self.handled)
     }
 
     /// Buffers take messages once the counts are equal again.

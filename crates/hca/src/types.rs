@@ -443,7 +443,8 @@ pub struct Completion {
     pub vendor_err: u32,
     /// Bytes transferred.
     pub byte_len: u32,
-    /// Immediate data (host order of the wire word) or invalidated key, as `flags` says.
+    /// Immediate data (host order of the wire word) or invalidated key, as `flags` says. Of an operation on a matching list: the
+    /// unexpected messages that the queue has delivered, modulo 2^16.
     pub imm_or_key: u32,
     /// Local QP number.
     pub qp_num: u32,

@@ -3,6 +3,7 @@
 
 use crate::bits::Field;
 use crate::counter_set::MAX_SETS;
+use crate::memic;
 use crate::nic;
 use crate::opcode::Status;
 use crate::uctx;
@@ -18,6 +19,8 @@ const GENERAL: u16 = 0x0;
 const ETHERNET: u16 = 0x1;
 const ODP: u16 = 0x2;
 const ATOMIC: u16 = 0x3;
+const DEBUG: u16 = 0xd;
+const DEVICE_MEMORY: u16 = 0xf;
 const GENERAL_2: u16 = 0x20;
 const ROCE: u16 = 0x4;
 const FLOW_TABLES: u16 = 0x7;
@@ -44,6 +47,7 @@ const ATOMIC_8B_MODE: Field = Field::new(0x40, 2);
 const ATOMIC_8B_MODE_1: Field = Field::new(0x46, 1);
 const ATOMIC_OPERATIONS: Field = Field::new(0x90, 16);
 const ATOMIC_SIZE_QP: Field = Field::new(0xb0, 16);
+const RESOURCE_DUMP: Field = Field::new(0x9, 1);
 const QUERY_VUID: Field = Field::new(0x92, 1);
 /// Requests change all 6 bits of a key's `log_page_size` (`umr_log_entity_size_5`): an implicit key has parts of 16 GiB where
 /// addresses have 56 bits.
@@ -73,7 +77,9 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x180, 1), 1),               // out_of_seq_cnt
         (Field::new(0x181, 1), 1),               // vport_counters
         (Field::new(0x182, 1), 1),               // retransmission_q_counters
+        (Field::new(0x183, 1), 1),               // debug
         (Field::new(0x186, 10), MAX_SETS.into()), // max_qp_cnt
+        (Field::new(0x1a8, 1), 1),               // device_memory
         (Field::new(0x1a9, 1), 1),               // mcam_reg
         (Field::new(0x1b1, 1), 1),               // enhanced_error_q_counters
         (Field::new(0x1a2, 1), 1),               // ib_virt: the port is asked by vport commands
@@ -99,6 +105,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x222, 1), 1),               // cq_moderation
         (Field::new(0x231, 1), 1),               // imaicl: memory windows
         (Field::new(0x227, 1), 1),               // pg: on-demand paging
+        (Field::new(0x228, 1), 1),               // block_lb_mc
         (Field::new(0x21e, 1), 1),               // atomic
         (Field::new(0x23c, 1), 1),               // xrc
         (Field::new(0x23d, 1), 1),               // ud
@@ -119,11 +126,29 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x4e0, 32), DEVICE_FREQUENCY_KHZ),
         (Field::new(0x520, 32), 1), // num_of_uars_per_page
         (Field::new(0x20, 1), 1),   // hca_cap_2
+        (Field::new(0x5bd, 1), 1),  // cqe_128_always: entries of 64 bytes padded to 128
         (Field::new(0x30, 16), OWN_DEVICE),
         (Field::new(0xe8, 1), 1),  // relaxed_ordering_write
         (Field::new(0x32a, 1), 1), // relaxed_ordering_read
         (Field::new(0x5b2, 1), 1), // crossing_vhca_mkey
         (Field::new(0x752, 1), u64::from(attr.data_direct)),
+    ]
+}
+
+/// Memory on the device (`device_mem_cap`). Which lengths of access its operations have the kernel's headers do not say; its users
+/// look at the bytes at 4 and 6: a bit for each power of two.
+fn device_memory() -> [(Field, u64); 9] {
+    const SINGLE_BYTES: u64 = 1;
+    [
+        (Field::new(0x0, 1), 1),             // memic
+        (Field::new(0x20, 8), SINGLE_BYTES), // increment
+        (Field::new(0x2b, 5), memic::LOG_GRANULE),
+        (Field::new(0x30, 8), SINGLE_BYTES), // test and set
+        (Field::new(0x38, 8), memic::LOG_MAX_ALIGNMENT),
+        (Field::new(0x40, 64), memic::WINDOWS.start),
+        (Field::new(0x80, 32), memic::LEN), // memic_bar_size
+        (Field::new(0xa0, 32), memic::LEN), // max_memic_size
+        (Field::new(0x200, 32), memic::ALL_OPERATIONS),
     ]
 }
 
@@ -183,6 +208,8 @@ pub(crate) struct Caps {
     general: Group,
     odp: Group,
     atomic: Group,
+    debug: Group,
+    device_memory: Group,
     general_2: Group,
     /// Of a device with an Ethernet port: offloads, RoCE, flow tables.
     ethernet: Option<[Group; 3]>,
@@ -201,6 +228,8 @@ impl Caps {
                 (ATOMIC_OPERATIONS, ATOMIC_SWAP_AND_ADD),
                 (ATOMIC_SIZE_QP, 8),
             ]),
+            debug: Group::of([(RESOURCE_DUMP, 1)]),
+            device_memory: Group::of(device_memory()),
             general_2: Group::of([
                 (QUERY_VUID, u64::from(!attr.vuid.is_empty())),
                 (WIDE_PAGE_SIZES, 1),
@@ -215,6 +244,8 @@ impl Caps {
             GENERAL => &self.general,
             ODP => &self.odp,
             ATOMIC => &self.atomic,
+            DEBUG => &self.debug,
+            DEVICE_MEMORY => &self.device_memory,
             GENERAL_2 => &self.general_2,
             other => self.ethernet_group(other).ok_or(Status::BadParameter)?,
         };

@@ -164,6 +164,9 @@ impl Commands {
             opcode::CREATE_UMEM => user_memory::create(self, shared, input),
             opcode::DESTROY_UMEM => user_memory::destroy(self, shared, object),
             opcode::PAGE_FAULT_RESUME => page_fault::resume(shared, input),
+            opcode::ALLOC_MEMIC => shared.memic.alloc(input),
+            opcode::DEALLOC_MEMIC => shared.memic.dealloc(input),
+            opcode::MODIFY_MEMIC => shared.memic.modify(OP_MOD.get(input) as u16, input),
             opcode::CREATE_CQ => create::cq(self, shared, input),
             opcode::DESTROY_CQ => create::destroy_cq(self, shared, object),
             opcode::QUERY_CQ => query::cq(shared, object),
@@ -176,14 +179,17 @@ impl Commands {
             opcode::CREATE_XRC_SRQ => create::xrc_srq(shared, input),
             opcode::CREATE_RMP => create::pool(self, shared, input),
             opcode::DESTROY_XRC_SRQ => create::destroy_srq(shared, object),
-            opcode::DESTROY_RMP => {
+            opcode::CREATE_XRQ => create::tags(self, shared, input),
+            opcode::DESTROY_RMP | opcode::DESTROY_XRQ => {
                 create::destroy_srq(shared, object)?;
                 self.pools.give_back(object).and_then(|()| done())
             }
             opcode::ARM_XRC_SRQ => work_queue::arm_xrc_srq(shared, object, input),
+            opcode::ARM_RQ => work_queue::arm_tags(shared, OP_MOD.get(input), object, input),
             opcode::MODIFY_RMP => work_queue::modify_pool(shared, object, input),
             opcode::QUERY_XRC_SRQ => query::xrc_srq(shared, object),
             opcode::QUERY_RMP => query::pool(shared, object),
+            opcode::QUERY_XRQ => query::tags(shared, object),
             opcode::CREATE_QP => create::qp(shared, input),
             opcode::DESTROY_QP => create::destroy_qp(shared, object),
             opcode::QUERY_QP => query::qp(shared, object),

@@ -3,6 +3,7 @@
 
 use crate::bits::put;
 use crate::request::RequestId;
+use crate::tags::{self, Role};
 use hca::device::DEFAULT_PKEY;
 use hca::{
     BadSignature, Completion, GuardKind, Signature, SignatureFault, WcFlags, WcOpcode, WcStatus,
@@ -40,6 +41,7 @@ const RESPONSE_SEND: u8 = 2;
 const RESPONSE_SEND_IMM: u8 = 3;
 const RESPONSE_SEND_INV: u8 = 4;
 const RESIZED: u8 = 5;
+const NO_PACKET: u8 = 6;
 const SIGNATURE_ERROR: u8 = 12;
 const REQUEST_ERROR: u8 = 13;
 const RESPONSE_ERROR: u8 = 14;
@@ -52,7 +54,10 @@ pub(crate) fn encode(completion: &Completion, id: RequestId, name: u32) -> [u8; 
     put(&mut entry, OPCODE_QPN, &opcode_qpn.to_be_bytes());
     put(&mut entry, WQE_COUNTER, &id.counter.to_be_bytes());
     let receives = completion.opcode as u32 >= WcOpcode::Recv as u32;
-    let opcode = if completion.status != WcStatus::Success {
+    let role = tags::encode(completion, id, &mut entry);
+    let opcode = if role == Role::Operation {
+        NO_PACKET
+    } else if completion.status != WcStatus::Success && role == Role::None {
         entry[VENDOR_SYNDROME] = completion.vendor_err as u8;
         entry[SYNDROME] = syndrome(completion.status);
         if receives { RESPONSE_ERROR } else { REQUEST_ERROR }

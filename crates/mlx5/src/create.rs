@@ -12,7 +12,7 @@ use crate::qp::{self, Purpose, Queues, Receives};
 use crate::srq::{self, Srq};
 use crate::umr::Waiting;
 use crate::user_memory::Places;
-use hca::{QpCap, QpInit, QpType, SrqKind, XrcSrq, XrcdInit};
+use hca::{QpCap, QpInit, QpType, SrqKind, TmCap, XrcSrq, XrcdInit};
 use std::sync::Arc;
 
 pub(crate) fn pd(commands: &mut Commands, shared: &Shared) -> Answer {
@@ -105,11 +105,27 @@ pub(crate) fn pool(commands: &mut Commands, shared: &Shared, input: &[u8]) -> An
     let pd = shared.objects.pds.get(srq::POOL_PD.get32(input))?;
     let front = Arc::new(Srq::of_pool(&Places::new(shared), &shared.eqs, input)?);
     let back = shared.hca.create_srq_over(&pd, SrqKind::Basic, front.clone())?;
+    numbered(commands, shared, SrqPair { front, back })
+}
+
+/// A queue that matches tags.
+pub(crate) fn tags(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
+    let pd = shared.objects.pds.get(srq::TAGS_PD.get32(input))?;
+    let cq = shared.objects.cqs.get(srq::TAGS_CQ.get32(input))?.back;
+    let front = Arc::new(Srq::of_tags(&Places::new(shared), &shared.eqs, input)?);
+    let max_ops = shared.hca.attr().max_tag_ops;
+    let cap = TmCap { max_num_tags: srq::tagged_buffers(input), max_ops };
+    let back = shared.hca.create_srq_over(&pd, SrqKind::TagMatching(cq, cap), front.clone())?;
+    numbered(commands, shared, SrqPair { front, back })
+}
+
+/// Gives a queue a number that no other has.
+fn numbered(commands: &mut Commands, shared: &Shared, pair: SrqPair) -> Answer {
     let free = (1..0xff_ffff).filter(|&n| !shared.objects.srqs.contains(n));
-    let rmpn = commands.pools.take(free)?;
-    front.set_number(rmpn);
-    shared.objects.srqs.insert(rmpn, SrqPair { front, back });
-    number(rmpn)
+    let given = commands.pools.take(free)?;
+    pair.front.set_number(given);
+    shared.objects.srqs.insert(given, pair);
+    number(given)
 }
 
 pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
@@ -167,6 +183,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         custom: Some(waiting.clone()),
         signatures: Some(Arc::new(findings)),
         management: queues.purpose.management(),
+        blocks_own_multicast: qp::BLOCKS_OWN_MULTICAST.is_set(input),
         cap,
         ..QpInit::new(service)
     };

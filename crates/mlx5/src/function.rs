@@ -7,6 +7,7 @@ use crate::command::Commands;
 use crate::cq::Cq;
 use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
+use crate::memic::{self, Memic};
 use crate::nic::Nic;
 use crate::objects::Objects;
 use crate::page_fault::{self, Faults};
@@ -37,7 +38,8 @@ pub const DEVICE: u16 = 0x1023;
 const UAR_LEN: u64 = 4096;
 /// UARs begin behind the registers.
 pub(crate) const FIRST_UAR: u32 = 16;
-pub(crate) const UARS: u32 = (BAR_LEN / UAR_LEN) as u32;
+/// They end where the device's memory is.
+pub(crate) const UARS: u32 = (memic::WINDOWS.start / UAR_LEN) as u32;
 
 /// Places in a UAR (PRM "UAR Page Format").
 mod uar {
@@ -64,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) eqs: Arc<Eqs>,
     pub(crate) objects: Objects,
+    pub(crate) memic: Memic,
     pub(crate) faults: Arc<Faults>,
     pub(crate) port: Port,
     pub(crate) reports: Arc<Reports>,
@@ -126,7 +129,9 @@ impl ConnectX {
         // Keys that are not in use are in it; a device that is lost has none in use.
         let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
         let objects = Objects::default();
-        let shared = Arc::new(Shared { hca, bus, eqs, objects, faults, port, nic, reports, no_pd });
+        let memic = Memic::default();
+        let shared =
+            Arc::new(Shared { hca, bus, eqs, objects, memic, faults, port, nic, reports, no_pd });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),
@@ -149,6 +154,8 @@ impl ConnectX {
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         if offset < init_segment::LEN {
             lock(&self.segment).read(self.shared.hca.now_ns(), offset, data);
+        } else if memic::WINDOWS.contains(&offset) {
+            self.shared.memic.read(offset, data);
         }
     }
 
@@ -159,6 +166,8 @@ impl ConnectX {
             if let Written::Doorbell(entries) = written {
                 self.run_commands(entries);
             }
+        } else if memic::WINDOWS.contains(&offset) {
+            self.shared.memic.write(offset, data);
         } else if offset >= u64::from(FIRST_UAR) * UAR_LEN {
             self.uar(offset % UAR_LEN, data);
         }
@@ -177,6 +186,7 @@ impl ConnectX {
         self.shared.eqs.clear();
         self.shared.nic.reset(&self.shared.hca);
         self.shared.objects.clear(&self.shared.hca);
+        self.shared.memic.reset();
         // Only a port of a subnet has any.
         let _ = self.shared.hca.leave_groups();
         self.shared.reports.clear();

@@ -7,6 +7,7 @@ use crate::bus::Dma;
 use crate::caps::OWN_DEVICE;
 use crate::function::Shared;
 use crate::key_list::{self, KeyList};
+use crate::memic;
 use crate::mkc;
 use crate::opcode::Status;
 use crate::psv;
@@ -68,6 +69,7 @@ mod mode {
     pub(super) const PAGES: u64 = 1;
     pub(super) const KEYS: u64 = 2;
     pub(super) const EVEN_KEYS: u64 = 3;
+    pub(super) const DEVICE_MEMORY: u64 = 5;
     pub(super) const CROSSING: u64 = 6;
 }
 
@@ -111,6 +113,8 @@ struct State {
 enum Behind {
     Memory(Arc<Translation>, Arc<Route>),
     Keys(Arc<KeySpace<KeyList>>),
+    /// The device's own, from an offset on.
+    Own(memic::Region, u64),
 }
 
 impl Behind {
@@ -137,6 +141,11 @@ impl Behind {
             mode::EVEN_KEYS => {
                 keys(KeyList::even(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
             }
+            // Its length is checked here, so that no request may change it.
+            mode::DEVICE_MEMORY if !UMR_ENABLED.is_set(context) && !LENGTH_64.is_set(context) => {
+                let (region, at) = shared.memic.region(START.get(context), LEN.get(context))?;
+                Behind::Own(region, at)
+            }
             mode::CROSSING if TARGET_DEVICE.get(context) == OWN_DEVICE && !is_empty(context) => {
                 keys(KeyList::crossing(CAPACITY.get32(context)), Below::Any)
             }
@@ -158,6 +167,7 @@ impl Behind {
         match self {
             Behind::Memory(memory, _) => memory.has_pages(),
             Behind::Keys(keys) => keys.parts().is_even(),
+            Behind::Own(..) => false,
         }
     }
 
@@ -165,7 +175,7 @@ impl Behind {
         match self {
             Behind::Memory(memory, _) => memory.holds(start, len, shift),
             // Accesses beyond the list find nothing.
-            Behind::Keys(_) => true,
+            Behind::Keys(_) | Behind::Own(..) => true,
         }
     }
 
@@ -176,6 +186,7 @@ impl Behind {
                 keys.set_domain(pd);
                 keys.parts().place(start, shift);
             }
+            Behind::Own(..) => {}
         }
     }
 
@@ -190,6 +201,8 @@ impl Behind {
         match self {
             Behind::Memory(memory, _) => memory.store(first, bytes, checked),
             Behind::Keys(keys) => keys.parts().store(first, bytes),
+            Behind::Own(..) if bytes.is_empty() => Ok(()),
+            Behind::Own(..) => Err(Beyond),
         }
     }
 
@@ -198,6 +211,7 @@ impl Behind {
         match self {
             Behind::Memory(memory, _) => memory.entries(MAX_TOLD / translation::ENTRY_LEN),
             Behind::Keys(keys) => keys.parts().entries(MAX_TOLD / key_list::ENTRY_LEN),
+            Behind::Own(..) => Vec::new(),
         }
     }
 
@@ -205,14 +219,24 @@ impl Behind {
         match self {
             Behind::Memory(memory, _) => memory.clone(),
             Behind::Keys(keys) => keys.clone(),
+            Behind::Own(region, _) => region.memory.clone(),
+        }
+    }
+
+    /// By which address the key's first byte is named, and where it is in the space.
+    fn first(&self, start: u64) -> (u64, u64) {
+        match self {
+            // The context says where the bytes are; their addresses count from 0.
+            Behind::Own(_, at) => (0, *at),
+            Behind::Memory(..) | Behind::Keys(_) => (start, 0),
         }
     }
 
     fn route(&self) -> Arc<Route> {
         match self {
             Behind::Memory(_, route) => route.clone(),
-            // The keys below count.
-            Behind::Keys(_) => Arc::new(Route::local()),
+            // The keys below count; the device's own bytes cross no link.
+            Behind::Keys(_) | Behind::Own(..) => Arc::new(Route::local()),
         }
     }
 }
@@ -438,15 +462,15 @@ fn mkey(behind: &Behind, context: &[u8], pd: PdId, signed: Option<Signed>) -> Re
         return Err(Status::BadParameter);
     }
     behind.place(start, shift.max(12), pd);
-    let (space, route) = (behind.space(), behind.route());
+    let (space, route, (first, addr)) = (behind.space(), behind.route(), behind.first(start));
     // What may be written the key's rights say.
-    let umem = Umem::from_segments(vec![Segment { space, addr: 0, len, route }], true);
+    let umem = Umem::from_segments(vec![Segment { space, addr, len, route }], true);
     let qpn = QPN.get32(context);
     Ok(Mkey {
         qpn: (qpn != ANY_QP && qpn != 0).then_some(qpn),
         invalidated_by_peers: REMOTE_INVALIDATE.is_set(context),
         signed,
-        ..Mkey::new(pd, start, access(context), umem)
+        ..Mkey::new(pd, first, access(context), umem)
     })
 }
 

@@ -17,6 +17,9 @@ pub(crate) const QUERY_MKEY: u16 = 0x201;
 pub(crate) const DESTROY_MKEY: u16 = 0x202;
 pub(crate) const QUERY_SPECIAL_CONTEXTS: u16 = 0x203;
 pub(crate) const PAGE_FAULT_RESUME: u16 = 0x204;
+pub(crate) const ALLOC_MEMIC: u16 = 0x205;
+pub(crate) const DEALLOC_MEMIC: u16 = 0x206;
+pub(crate) const MODIFY_MEMIC: u16 = 0x207;
 pub(crate) const CREATE_EQ: u16 = 0x301;
 pub(crate) const DESTROY_EQ: u16 = 0x302;
 pub(crate) const CREATE_CQ: u16 = 0x400;
@@ -37,10 +40,14 @@ pub(crate) const MAD_IFC: u16 = 0x50d;
 pub(crate) const INIT2INIT_QP: u16 = 0x50e;
 pub(crate) const CREATE_PSV: u16 = 0x600;
 pub(crate) const DESTROY_PSV: u16 = 0x601;
+pub(crate) const ARM_RQ: u16 = 0x703;
 pub(crate) const CREATE_XRC_SRQ: u16 = 0x705;
 pub(crate) const DESTROY_XRC_SRQ: u16 = 0x706;
 pub(crate) const QUERY_XRC_SRQ: u16 = 0x707;
 pub(crate) const ARM_XRC_SRQ: u16 = 0x708;
+pub(crate) const CREATE_XRQ: u16 = 0x717;
+pub(crate) const DESTROY_XRQ: u16 = 0x718;
+pub(crate) const QUERY_XRQ: u16 = 0x719;
 pub(crate) const QUERY_HCA_VPORT_CONTEXT: u16 = 0x762;
 pub(crate) const MODIFY_HCA_VPORT_CONTEXT: u16 = 0x763;
 pub(crate) const QUERY_HCA_VPORT_GID: u16 = 0x764;
@@ -101,6 +108,9 @@ names! {
     DESTROY_MKEY
     QUERY_SPECIAL_CONTEXTS
     PAGE_FAULT_RESUME
+    ALLOC_MEMIC
+    DEALLOC_MEMIC
+    MODIFY_MEMIC
     CREATE_EQ
     DESTROY_EQ
     CREATE_CQ
@@ -121,10 +131,14 @@ names! {
     INIT2INIT_QP
     CREATE_PSV
     DESTROY_PSV
+    ARM_RQ
     CREATE_XRC_SRQ
     DESTROY_XRC_SRQ
     QUERY_XRC_SRQ
     ARM_XRC_SRQ
+    CREATE_XRQ
+    DESTROY_XRQ
+    QUERY_XRQ
     QUERY_HCA_VPORT_CONTEXT
     MODIFY_HCA_VPORT_CONTEXT
     QUERY_HCA_VPORT_GID

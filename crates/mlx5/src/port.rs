@@ -2,6 +2,7 @@
 //! (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `pvlc_reg`) and the management datagrams that the firmware answers (`MAD_IFC`).
 
 use crate::bits::{Field, put};
+use crate::dump;
 use crate::firmware;
 use crate::function::Shared;
 use crate::nic;
@@ -189,6 +190,10 @@ pub(crate) fn access_register(shared: &Shared, write: bool, input: &[u8]) -> Ans
             (IB_PROTOCOL_OPER, SPEED),
         ],
         register::PVLC => &[(VL_HARDWARE, ONE_LANE), (VL_OPERATIONAL, ONE_LANE)],
+        dump::REGISTER => {
+            dump::read(shared, &mut data)?;
+            &[]
+        }
         register if firmware::knows(register) => {
             firmware::read(register, &mut data)?;
             &[]

@@ -23,6 +23,7 @@ const CREATE_LEN: usize = 0x110;
 
 pub(crate) const STATE: Field = Field::new(0x0, 4);
 const SERVICE: Field = Field::new(0x8, 8).at(CONTEXT_BIT);
+pub(crate) const BLOCKS_OWN_MULTICAST: Field = Field::new(0x21, 1).at(CONTEXT_BIT);
 pub(crate) const PD: Field = Field::new(0x28, 24).at(CONTEXT_BIT);
 const LOG_RQ_SIZE: Field = Field::new(0x49, 4).at(CONTEXT_BIT);
 const LOG_RQ_STRIDE: Field = Field::new(0x4d, 3).at(CONTEXT_BIT);

@@ -96,6 +96,19 @@ pub(crate) fn pool(shared: &Shared, rmpn: u32) -> Answer {
     Ok(answer)
 }
 
+/// `QUERY_XRQ`.
+pub(crate) fn tags(shared: &Shared, number: u32) -> Answer {
+    let pair = shared.objects.srqs.get(number)?;
+    let (delivered, handled) = pair.back.tag_counts().ok_or(Status::BadResource)?;
+    let mut context = pair.front.context().to_vec();
+    srq::TAGS_LIMIT.set(&mut context, pair.front.limit().into());
+    srq::TAGS_DELIVERED.set(&mut context, delivered.into());
+    srq::TAGS_HANDLED.set(&mut context, handled.into());
+    let mut answer = vec![0; 8];
+    answer.extend(context);
+    Ok(answer)
+}
+
 /// `QUERY_QP`.
 pub(crate) fn qp(shared: &Shared, qpn: u32) -> Answer {
     const SEND_PSN: Field = Field::new(0x3c8, 24);

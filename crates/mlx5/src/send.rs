@@ -4,9 +4,10 @@ use crate::function::Shared;
 use crate::modify::of_request;
 use crate::objects::QpPair;
 use crate::psv;
-use crate::qp::{BadQueue, Entry, Purpose};
+use crate::qp::{BadQueue, Entry, Purpose, Receives};
 use crate::report::Act;
 use crate::request::RequestId;
+use crate::tags;
 use crate::umr::{self, Work};
 use crate::wqe::{self, Control, Malformed};
 use hca::{
@@ -100,6 +101,11 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
             let work = work.map_err(|_| Error::Invalid("a change of a key is malformed"))?;
             return Ok(own(pair.waiting.add(work)));
         }
+        tags::OPCODE => {
+            let request = tag_request(shared, pair, entry);
+            let request = request.map_err(|_| Error::Invalid("no change of a matching list"))?;
+            return Ok(own(pair.waiting.add(Work::Tags(Box::new(request)))));
+        }
         wqe::NOP => return Ok(own(umr::NOTHING)),
         _ => {}
     }
@@ -124,6 +130,15 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
         datagram,
         xrc_srqn: send.xrc_srqn,
     })
+}
+
+/// A change of the list of the queue that the pair's receives are taken from.
+fn tag_request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<tags::Request, Malformed> {
+    let Receives::Shared(number) = pair.queues.receives else {
+        return Err(Malformed::Opcode(tags::OPCODE));
+    };
+    let queue = shared.objects.srqs.get(number).map_err(|_| Malformed::Opcode(tags::OPCODE))?;
+    tags::parse(queue, entry.id, &entry.bytes)
 }
 
 /// A request cannot be executed: a local queue pair operation error. What came before it is flushed first, for a driver retires

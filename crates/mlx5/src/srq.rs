@@ -1,5 +1,5 @@
-//! Shared receive queues (PRM "XRC SRQ Context" `xrc_srqc`, "Receive Memory Pool Context" `rmpc`): requests linked to a list in
-//! guest memory.
+//! Shared receive queues (PRM "XRC SRQ Context" `xrc_srqc`, "Receive Memory Pool Context" `rmpc`, `xrqc` of
+//! `mlx5_ifc.h`): requests linked to a list in guest memory.
 //!
 //! Every request begins with a segment that names the index of the next one. The driver counts what it appended in a
 //! doorbell record; nothing tells us that it did.
@@ -9,6 +9,7 @@ use crate::buffer::{Buffer, DoorbellRecord};
 use crate::eq::{Eqs, event};
 use crate::opcode::Status;
 use crate::request::RequestId;
+use crate::tags::Names;
 use crate::user_memory::{Place, Places};
 use crate::wqe;
 use hca::RecvWr;
@@ -56,6 +57,29 @@ const POOL_LOG_STRIDE: Field = Field::new(0x10c, 4).at(POOL_BIT);
 const POOL_LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(POOL_BIT);
 const POOL_LOG_SIZE: Field = Field::new(0x11b, 5).at(POOL_BIT);
 
+/// `xrqc` begins at 0x80, its work queue 0x400 later; the pages follow that.
+const TAGS_CREATE_LEN: usize = 0x150;
+const TAGS_BIT: usize = 0x80;
+const TAGS_WORK_QUEUE: usize = 0x400;
+pub(crate) const TAGS_CONTEXT: std::ops::Range<usize> = 0x10..TAGS_CREATE_LEN;
+const TAGS_TOPOLOGY: Field = Field::new(0x14, 4).at(TAGS_BIT);
+const TOPOLOGY_TAG_MATCHING: u64 = 1;
+pub(crate) const TAGS_CQ: Field = Field::new(0x48, 24).at(TAGS_BIT);
+/// Entries of the matching list, as a logarithm.
+const TAGS_LOG_LIST: Field = Field::new(0x100, 4).at(TAGS_BIT);
+pub(crate) const TAGS_ENTRIES: Place = Place::of_work_queue(TAGS_BIT + TAGS_WORK_QUEUE);
+pub(crate) const TAGS_RECORD: Place = Place::of_work_queue_record(TAGS_BIT + TAGS_WORK_QUEUE);
+pub(crate) const TAGS_PD: Field = in_tags_queue(POOL_PD);
+/// Of the answer of a query: requests below which an event is raised, and the counts of unexpected messages.
+pub(crate) const TAGS_LIMIT: Field = Field::new(TAGS_WORK_QUEUE + 0x30, 16);
+pub(crate) const TAGS_HANDLED: Field = Field::new(0x120, 16);
+pub(crate) const TAGS_DELIVERED: Field = Field::new(0x130, 16);
+
+/// A field of a pool's work queue in that of a queue that matches tags.
+const fn in_tags_queue(field: Field) -> Field {
+    field.at_start(POOL_BIT).at(TAGS_BIT + TAGS_WORK_QUEUE)
+}
+
 /// Longest request, as a logarithm.
 const MAX_LOG_STRIDE: u32 = 10;
 const MAX_LOG_SIZE: u32 = 15;
@@ -69,6 +93,11 @@ struct List {
     limit: u16,
 }
 
+/// Tagged buffers that a queue is made for: one entry of its list is always free.
+pub(crate) fn tagged_buffers(input: &[u8]) -> u32 {
+    (1 << TAGS_LOG_LIST.get32(input)) - 1
+}
+
 /// One shared receive queue.
 pub(crate) struct Srq {
     /// Known after the HCA made its half.
@@ -80,6 +109,8 @@ pub(crate) struct Srq {
     log_stride: u32,
     context: Vec<u8>,
     list: Mutex<List>,
+    /// Of its matching list.
+    pub(crate) names: Names,
 }
 
 struct Layout {
@@ -90,6 +121,8 @@ struct Layout {
     entries: Place,
     record: Place,
     context: std::ops::Range<usize>,
+    /// Bytes of the command before the pages.
+    command_len: usize,
 }
 
 impl Srq {
@@ -103,6 +136,7 @@ impl Srq {
             entries: XRC_ENTRIES,
             record: XRC_RECORD,
             context: XRC_CONTEXT,
+            command_len: CREATE_LEN,
         };
         Srq::new(places, eqs, input, layout)
     }
@@ -121,6 +155,29 @@ impl Srq {
             entries: POOL_ENTRIES,
             record: POOL_RECORD,
             context: POOL_CONTEXT,
+            command_len: CREATE_LEN,
+        };
+        Srq::new(places, eqs, input, layout)
+    }
+
+    /// As `create_xrq_in` describes it.
+    pub(crate) fn of_tags(
+        places: &Places<'_>,
+        eqs: &Arc<Eqs>,
+        input: &[u8],
+    ) -> Result<Srq, Status> {
+        if TAGS_TOPOLOGY.get(input) != TOPOLOGY_TAG_MATCHING {
+            return Err(Status::BadParameter);
+        }
+        let layout = Layout {
+            log_size: in_tags_queue(POOL_LOG_SIZE).get32(input),
+            log_stride: in_tags_queue(POOL_LOG_STRIDE).get32(input),
+            page_shift: in_tags_queue(POOL_LOG_PAGE_SIZE).get32(input) + 12,
+            offset: in_tags_queue(POOL_PAGE_OFFSET).get(input),
+            entries: TAGS_ENTRIES,
+            record: TAGS_RECORD,
+            context: TAGS_CONTEXT,
+            command_len: TAGS_CREATE_LEN,
         };
         Srq::new(places, eqs, input, layout)
     }
@@ -135,7 +192,7 @@ impl Srq {
         if log_size > MAX_LOG_SIZE || !(5..=MAX_LOG_STRIDE).contains(&log_stride) {
             return Err(Status::Limits);
         }
-        let pages = input.get(CREATE_LEN..).unwrap_or_default();
+        let pages = input.get(layout.command_len..).unwrap_or_default();
         let pages = (pages, layout.page_shift, layout.offset);
         let buffer = places.buffer(input, &layout.entries, pages)?;
         if !buffer.holds(1 << (log_size + log_stride)) {
@@ -150,11 +207,16 @@ impl Srq {
             log_stride,
             context: input.get(layout.context).unwrap_or_default().to_vec(),
             list: Mutex::new(List { head: 0, taken: 0, limit: 0 }),
+            names: Names::default(),
         })
     }
 
     pub(crate) fn set_number(&self, number: u32) {
         self.number.store(number, Relaxed);
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Relaxed)
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -190,7 +252,7 @@ impl SharedReceive for Srq {
         self.buffer.read(u64::from(index) << self.log_stride, &mut bytes).ok()?;
         list.head = be16(&bytes, NEXT_INDEX);
         list.taken = list.taken.wrapping_add(1);
-        let number = self.number.load(Relaxed);
+        let number = self.number();
         if waiting - 1 < list.limit {
             list.limit = 0;
             self.eqs.post_work_queue(event::SRQ_LIMIT, 0, number);

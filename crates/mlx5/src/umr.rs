@@ -11,6 +11,7 @@ use crate::mkey::{CONTEXT_LEN, Change};
 use crate::opcode::Status;
 use crate::psv;
 use crate::report::Act;
+use crate::tags;
 use crate::wqe::Control;
 use hca::key::PdId;
 use hca::transport::CustomWork;
@@ -130,6 +131,8 @@ pub(crate) enum Work {
     Key(Box<Request>),
     /// Sets the PSV with this number.
     Psv(u32),
+    /// Changes a matching list.
+    Tags(Box<tags::Request>),
 }
 
 impl Work {
@@ -149,6 +152,7 @@ impl Work {
                 shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
                 WcStatus::MwBindErr
             }),
+            Work::Tags(request) => request.perform(),
         }
     }
 }

@@ -88,6 +88,15 @@ pub(crate) fn arm_xrc_srq(shared: &Shared, srqn: u32, input: &[u8]) -> Answer {
     done()
 }
 
+/// `ARM_RQ`, of which only a queue that matches tags has need.
+pub(crate) fn arm_tags(shared: &Shared, op_mod: u64, number: u32, input: &[u8]) -> Answer {
+    const OF_TAGS: u64 = 2;
+    if op_mod != OF_TAGS {
+        return Err(Status::BadParameter);
+    }
+    arm_xrc_srq(shared, number, input)
+}
+
 pub(crate) fn modify_pool(shared: &Shared, rmpn: u32, input: &[u8]) -> Answer {
     const CHANGES_LIMIT: Field = Field::new(0x80 + 0x3f, 1);
     let pair = shared.objects.srqs.get(rmpn)?;

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A mapping, unmapped on drop: of a descriptor, or of private memory. Its bytes are reached by the guarded copies only: another
+/// A mapping, unmapped on drop: of a descriptor, or of memory that has none. Its bytes are reached by the guarded copies only: another
 /// process may write or truncate the file.
 #[derive(Debug)]
 pub struct Mapping {
@@ -39,9 +39,18 @@ impl Mapping {
 
     /// Maps `len` bytes of private memory, all zero. The error is `mmap(2)`'s.
     pub fn anonymous(len: u64) -> io::Result<Mapping> {
+        Mapping::of_nothing(len, libc::MAP_PRIVATE)
+    }
+
+    /// Maps `len` bytes that a forked process shares, all zero. The error is `mmap(2)`'s.
+    pub fn anonymous_shared(len: u64) -> io::Result<Mapping> {
+        Mapping::of_nothing(len, libc::MAP_SHARED)
+    }
+
+    fn of_nothing(len: u64, sharing: libc::c_int) -> io::Result<Mapping> {
         let bytes = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = sharing | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing else is affected.
         let addr =
             unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, -1, 0usize) };

@@ -11,6 +11,7 @@
 mod access;
 mod ats;
 pub mod check;
+mod device_memory;
 mod gate;
 mod paging;
 mod peer;
@@ -25,6 +26,7 @@ mod umem;
 pub use access::Access;
 pub use ats::{Lookup, LookupWatcher, TranslationCache};
 pub use check::{AccessFlags, Offered, RegError, Rereg};
+pub use device_memory::DeviceMemory;
 pub use mm::guard::fold::Fold;
 pub use mm::{AtomicOp, Paging, PagingCounts, PagingWatcher, Prefetch, page_size};
 pub use peer::{PeerClient, PeerClients, PeerMapping, PeerMemory, Ticket};

@@ -8,12 +8,11 @@ use crate::mr;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use mm::guard;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+use umem::{AccessError, AtomicOp, DeviceMemory, DmaSpace, Segment, Umem};
 
 /// All device memory of one process's HCA, as much as a ConnectX shows.
 pub const MAX_BYTES: u64 = 256 << 10;
@@ -25,19 +24,12 @@ const MAX_LOG_ALIGN: u32 = 12;
 /// Bytes given out.
 static USED: AtomicU64 = AtomicU64::new(0);
 
-/// One allocation. Its bytes are reached by guarded copies only: peers write them at any time. After a fork both processes
-/// see the same bytes, as those of a real device.
+/// One allocation.
 pub struct Memory {
-    base: *mut c_void,
+    bytes: DeviceMemory,
     len: u64,
     regions: AtomicUsize,
 }
-
-// SAFETY: the bytes behind `base` are never referenced, only copied and changed by the guard's routines, which any thread
-// may use on any memory.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(len: u64) -> Res<Memory> {
@@ -45,37 +37,23 @@ impl Memory {
             used.checked_add(len).filter(|&total| total <= MAX_BYTES)
         });
         charged.map_err(|_| Errno(libc::ENOMEM))?;
-        let (anywhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping, which nobody else knows.
-        match unsafe { mmap_anonymous(anywhere, len as usize, rights, MapFlags::SHARED) } {
-            Ok(base) => Ok(Memory { base, len, regions: AtomicUsize::new(0) }),
-            Err(errno) => {
+        match DeviceMemory::new(len) {
+            Ok(bytes) => Ok(Memory { bytes, len, regions: AtomicUsize::new(0) }),
+            Err(error) => {
                 USED.fetch_sub(len, SeqCst);
-                Err(Errno(errno.raw_os_error()))
+                Err(Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)))
             }
         }
-    }
-
-    fn holds(&self, offset: u64, length: u64) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.len)
-    }
-
-    /// Address of a range, if it is inside.
-    fn at(&self, offset: u64, length: u64) -> Result<u64, AccessError> {
-        let inside = self.holds(offset, length);
-        if inside { Ok(self.base as u64 + offset) } else { Err(AccessError::OutOfRange) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         USED.fetch_sub(self.len, SeqCst);
-        // SAFETY: `base` is a mapping of this length, which nobody borrows. It goes away, or nothing happens.
-        let _ = unsafe { munmap(self.base, self.len as usize) };
     }
 }
 
-/// One region over device memory; addresses are offsets into it.
+/// One region over device memory.
 struct Region(Arc<Memory>);
 
 impl Drop for Region {
@@ -86,13 +64,13 @@ impl Drop for Region {
 
 impl DmaSpace for Region {
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        Ok(guard::copy_from(self.0.at(addr, dst.len() as u64)?, dst)?)
+        self.0.bytes.read(addr, dst)
     }
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        Ok(guard::copy_to(self.0.at(addr, src.len() as u64)?, src)?)
+        self.0.bytes.write(addr, src)
     }
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        Ok(guard::atomic_u64(self.0.at(addr, 8)?, op)?)
+        self.0.bytes.atomic(addr, op)
     }
 }
 
@@ -192,13 +170,11 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(c: *mut ibv_dm) {
 /// Checks a copy: EFAULT outside the memory, EINVAL off the granule.
 fn copy_range(dm: &Dm, offset: u64, length: usize) -> Res<u64> {
     let length = length as u64;
-    if !dm.memory.holds(offset, length) {
-        return Err(Errno(libc::EFAULT));
-    }
+    let at = dm.memory.bytes.at(offset, length).map_err(|_| Errno(libc::EFAULT))?;
     if !offset.is_multiple_of(GRANULE) || !length.is_multiple_of(GRANULE) {
         return Err(INVALID);
     }
-    Ok(dm.memory.base as u64 + offset)
+    Ok(at)
 }
 
 unsafe extern "C" fn memcpy_to_dm(
@@ -241,7 +217,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         // SAFETY: the program passes a live PD and live device memory.
         let (pd, dm) = unsafe { (object::<Pd>(pd)?, object::<Dm>(dm)?) };
         let access = mr::zero_based(access)?;
-        if !dm.memory.holds(offset, length as u64) {
+        if !dm.memory.bytes.holds(offset, length as u64) {
             return Err(INVALID);
         }
         dm.memory.regions.fetch_add(1, SeqCst);
@@ -261,26 +237,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_memory_is_bounded_comes_back_and_is_reached_by_offset() {
+    fn device_memory_is_bounded_and_comes_back() {
         let first = Memory::new(MAX_BYTES / 2).unwrap();
         let second = Memory::new(MAX_BYTES / 2).unwrap();
-        assert_eq!(second.base as usize % 4096, 0);
         assert!(Memory::new(4).is_err());
         drop(first);
         assert!(Memory::new(4).is_ok());
-        assert!(second.holds(0, MAX_BYTES / 2) && !second.holds(4, MAX_BYTES / 2));
-        assert!(!second.holds(u64::MAX, 2));
         drop(second);
+    }
 
-        guard::install();
+    #[test]
+    fn a_region_counts_as_long_as_it_lives() {
         let memory = Arc::new(Memory::new(64).unwrap());
         memory.regions.fetch_add(1, SeqCst);
         let region = Region(memory.clone());
-        region.write(8, &7u64.to_ne_bytes()).unwrap();
-        assert_eq!(region.atomic(8, AtomicOp::FetchAdd { add: 1 }), Ok(7));
-        let mut word = [0; 8];
-        region.read(8, &mut word).unwrap();
-        assert_eq!(u64::from_ne_bytes(word), 8);
+        assert_eq!(region.write(60, &[0; 4]), Ok(()));
         assert_eq!(region.write(60, &[0; 8]), Err(AccessError::OutOfRange));
         drop(region);
         assert_eq!(memory.regions.load(SeqCst), 0);

@@ -23,14 +23,18 @@ impl Numbers {
     }
 }
 
-/// Sends, and changes of keys.
-const SENDS: [u8; 10] = [0x25, 0x25, 0x20, 0x0a, 0x0b, 0x08, 0x10, 0x11, 0x12, 0x01];
+/// Where the device's memory is in BAR 0.
+const DEVICE_MEMORY: u64 = 31 << 20;
 
-const OPCODES: [u16; 80] = [
-    0x100, 0x101, 0x107, 0x108, 0x109, 0x10a, 0x200, 0x202, 0x301, 0x302, 0x400, 0x401, 0x402,
-    0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50a, 0x50b, 0x50d, 0x705, 0x706, 0x708,
-    0x805, 0x90c, 0x90d, 0x90f, 0x403, 0x771, 0x772, 0x773, 0x806, 0x807, 0xb22, 0x50c, 0x600,
-    0x601, 0x201, 0x204, 0xa04, 0xa06, 0xa08, 0xa0a, //
+/// Sends, and changes of keys and lists.
+const SENDS: [u8; 11] = [0x25, 0x25, 0x28, 0x0a, 0x0b, 0x20, 0x08, 0x10, 0x11, 0x12, 0x01];
+
+const OPCODES: [u16; 87] = [
+    0x201, 0x204, 0x703, 0x717, 0x718, 0x719, //
+    0x100, 0x101, 0x107, 0x108, 0x109, 0x10a, 0x200, 0x202, 0x205, 0x206, 0x207, 0x301, 0x302,
+    0x400, 0x401, 0x402, 0x500, 0x501, 0x502, 0x503, 0x504, 0x505, 0x507, 0x50a, 0x50b, 0x50d,
+    0x705, 0x706, 0x708, 0x805, 0x90c, 0x90d, 0x90f, 0x403, 0x771, 0x772, 0x773, 0x806, 0x807,
+    0xb22, 0x50c, 0x600, 0x601, 0xa04, 0xa06, 0xa08, 0xa0a, //
     // Of an Ethernet port.
     0x750, 0x751, 0x754, 0x755, 0x761, 0x900, 0x901, 0x902, 0x904, 0x905, 0x906, 0x907, 0x908,
     0x909, 0x90a, 0x90b, 0x912, 0x913, 0x914, 0x915, 0x916, 0x917, 0x918, 0x92f, 0x930, 0x931,
@@ -86,6 +90,17 @@ fn wrong_signatures_tokens_and_lengths_are_refused() {
     assert_eq!(ring(sign(entry)), 0, "it is not ours to touch");
 }
 
+/// The commands that give out all of the device's memory, and that open a window of an operation on it.
+fn all_device_memory(operation: u64) -> (Vec<u8>, Vec<u8>) {
+    let (mut part, mut open) = (vec![0; 0x20], vec![0; 0x40]);
+    field(&mut part, 0x80, 64, DEVICE_MEMORY);
+    field(&mut part, 0xc0, 32, 256 << 10);
+    field(&mut part, 0xe0, 32, 256 << 10);
+    field(&mut open, 0x78, 8, operation);
+    field(&mut open, 0x80, 64, DEVICE_MEMORY);
+    (part, open)
+}
+
 #[test]
 fn random_commands_and_doorbells_harm_nobody() {
     let mut all = BTreeSet::new();
@@ -102,6 +117,11 @@ fn random_commands_and_doorbells_harm_nobody() {
         let ready = cq(&mut driver, eqn);
         let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
         let key = physical_key(&mut driver, pd);
+        for operation in 0..2 {
+            let (part, open) = all_device_memory(operation);
+            driver.status(0x205, part);
+            driver.status(0x207, open);
+        }
         let mut pair = qp(&mut driver, 0, pd, &ready);
         let lid = driver.lid;
         // On an Ethernet it stays unconnected.
@@ -123,7 +143,8 @@ fn random_commands_and_doorbells_harm_nobody() {
                     driver.deliver(&input, out_len);
                 }
                 1 => {
-                    let at = numbers.below(0x20_0000);
+                    let at =
+                        numbers.below(0x10_0000) + [0, DEVICE_MEMORY][numbers.below(2) as usize];
                     let word = numbers.next().to_be_bytes();
                     let len = [1, 2, 4, 8][numbers.below(4) as usize];
                     // The queue's address stays, or the next command would find none.

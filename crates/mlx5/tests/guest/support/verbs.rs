@@ -147,6 +147,8 @@ pub struct Qp {
     pub number: u32,
     page: u64,
     record: u64,
+    /// Where the send queue is.
+    sends: u64,
     sent: u16,
     received: u16,
 }
@@ -176,7 +178,7 @@ pub fn user_qp(driver: &mut Driver, uid: u16, pd: u32, cq: &Cq) -> Qp {
     field(&mut input, 0xc0 + 0x683, 1, 1);
     field(&mut input, 0xc0 + 0x720, 32, memory.into());
     let number = driver.create(CREATE_QP, input);
-    Qp { number, page, record, sent: 0, received: 0 }
+    Qp { number, page, record, sends: page + 1024, sent: 0, received: 0 }
 }
 
 /// What of a queue pair is not where its queues are.
@@ -193,6 +195,15 @@ fn queues(input: &mut [u8], service: u64, pd: u32, cq: &Cq) {
 
 /// Of `service` (0 RC, 2 UD).
 pub fn qp(driver: &mut Driver, service: u64, pd: u32, cq: &Cq) -> Qp {
+    qp_of(driver, service, pd, cq, None)
+}
+
+/// A reliable one whose receives are those of a shared queue.
+pub fn qp_over(driver: &mut Driver, pd: u32, cq: &Cq, queue: u32) -> Qp {
+    qp_of(driver, 0, pd, cq, Some(queue))
+}
+
+fn qp_of(driver: &mut Driver, service: u64, pd: u32, cq: &Cq, shared: Option<u32>) -> Qp {
     let (page, record) = (driver.page(), driver.page());
     let second = driver.page();
     let mut input = vec![0; 0x110 + 16];
@@ -200,8 +211,13 @@ pub fn qp(driver: &mut Driver, service: u64, pd: u32, cq: &Cq) -> Qp {
     field(&mut input, 0xc0 + 0x500, 64, record);
     field(&mut input, 0x880, 64, page);
     field(&mut input, 0x8c0, 64, second);
+    if let Some(queue) = shared {
+        field(&mut input, 0xc0 + 0x565, 3, 1);
+        field(&mut input, 0xc0 + 0x568, 24, queue.into());
+    }
     let number = driver.create(CREATE_QP, input);
-    Qp { number, page, record, sent: 0, received: 0 }
+    let sends = if shared.is_some() { page } else { page + 1024 };
+    Qp { number, page, record, sends, sent: 0, received: 0 }
 }
 
 impl Qp {
@@ -269,7 +285,7 @@ impl Qp {
         entry.extend(body);
         for (step, block) in (0u16..).zip(entry.chunks(64)) {
             let index = self.sent.wrapping_add(step) % (1 << LOG_QUEUE);
-            driver.poke(self.page + 1024 + u64::from(index) * 64, block);
+            driver.poke(self.sends + u64::from(index) * 64, block);
         }
         self.sent = self.sent.wrapping_add(entry.len().div_ceil(64) as u16);
         driver.poke(self.record + 4, &u32::from(self.sent).to_be_bytes());
