@@ -3,8 +3,19 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms that must forbid unsafe code altogether.
-const SAFE_ROOMS: &[&str] =
-    &["wire", "pcie", "umem", "hca", "sysfs", "descriptors", "vfio-user", "mlx5", "vm", "vgpu"];
+const SAFE_ROOMS: &[&str] = &[
+    "wire",
+    "pcie",
+    "umem",
+    "hca",
+    "sysfs",
+    "descriptors",
+    "vfio-user",
+    "mlx5",
+    "subnet",
+    "vm",
+    "vgpu",
+];
 /// Lines of code past which a file surely holds more than one idea.
 const MAX_LINES: usize = 1000;
 
