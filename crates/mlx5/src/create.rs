@@ -116,7 +116,9 @@ pub(crate) fn tags(commands: &mut Commands, shared: &Shared, input: &[u8]) -> An
     let max_ops = shared.hca.attr().max_tag_ops;
     let cap = TmCap { max_num_tags: srq::tagged_buffers(input), max_ops };
     let back = shared.hca.create_srq_over(&pd, SrqKind::TagMatching(cq, cap), front.clone())?;
-    numbered(commands, shared, SrqPair { front, back })
+    let answer = numbered(commands, shared, SrqPair { front: front.clone(), back })?;
+    shared.objects.names.name_srq(front.number(), srq::TAGS_NAME.get32(input));
+    Ok(answer)
 }
 
 /// Gives a queue a number that no other has.

@@ -12,7 +12,7 @@ const NONE: u32 = 0xff_ffff;
 #[derive(Default)]
 struct Tables {
     qps: HashMap<u32, u32>,
-    /// Shared receive queues of XRC, whose receives are theirs whatever queue pair they come by.
+    /// Shared receive queues of XRC and those that match tags, whose receives are theirs whatever queue pair they come by.
     srqs: HashMap<u32, u32>,
 }
 

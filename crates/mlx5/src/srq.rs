@@ -64,6 +64,8 @@ const TAGS_WORK_QUEUE: usize = 0x400;
 pub(crate) const TAGS_CONTEXT: std::ops::Range<usize> = 0x10..TAGS_CREATE_LEN;
 const TAGS_TOPOLOGY: Field = Field::new(0x14, 4).at(TAGS_BIT);
 const TOPOLOGY_TAG_MATCHING: u64 = 1;
+/// What user space calls the queue.
+pub(crate) const TAGS_NAME: Field = Field::new(0x28, 24).at(TAGS_BIT);
 pub(crate) const TAGS_CQ: Field = Field::new(0x48, 24).at(TAGS_BIT);
 /// Entries of the matching list, as a logarithm.
 const TAGS_LOG_LIST: Field = Field::new(0x100, 4).at(TAGS_BIT);

@@ -20,6 +20,8 @@ const BUSY: u8 = 6;
 /// Entries of the queue and bytes of each, as logarithms.
 const LOG_SIZE: u32 = 3;
 const LOG_STRIDE: u32 = 5;
+/// What user space calls the queue.
+const NAME: u32 = 0x55;
 /// Operations on the list, and what asks for a completion and reports handled messages.
 const NOTHING: u8 = 0;
 const APPEND: u8 = 1;
@@ -55,6 +57,7 @@ fn create(driver: &mut Driver, pd: u32, cq: &Cq, log_list: u64) -> (Vec<u8>, u64
     let (context, queue) = (0x80, 0x480);
     field(&mut input, context + 0x14, 4, 1);
     field(&mut input, context + 0x1c, 4, 1);
+    field(&mut input, context + 0x28, 24, NAME.into());
     field(&mut input, context + 0x48, 24, cq.number.into());
     field(&mut input, context + 0x100, 4, log_list);
     field(&mut input, queue + 0x48, 24, pd.into());
@@ -113,7 +116,7 @@ impl Tags {
     fn expect(&mut self, driver: &Driver, opcode: u8, app_op: u8) -> Vec<u8> {
         let entry = self.cq.expect(driver, opcode);
         assert_eq!((entry[0x28], entry[0x29]), (1, app_op));
-        assert_eq!(word(&entry, 0x20), self.number);
+        assert_eq!(word(&entry, 0x20), NAME);
         entry
     }
 }
