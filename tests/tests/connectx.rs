@@ -9,8 +9,10 @@ use vm::Machine;
 const DEVICE: &str = "/sys/bus/pci/devices/0000:01:00.0";
 
 fn machine(lab: &Lab, socket: &Path) -> Result<Machine, String> {
-    let paging = c_program("on_demand")?;
-    let machine = lab.rdma_machine_with(|disk| disk.own_program(&paging));
+    let programs = ["on_demand", "fork_odp", "cq_moderation"].map(c_program);
+    let programs = programs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let all = |disk: &mut vm::RamDisk| programs.iter().try_for_each(|own| disk.own_program(own));
+    let machine = lab.rdma_machine_with(all);
     let mut machine = machine.map_err(|error| format!("{error:#}"))?;
     machine.root_port("root");
     machine.function(socket, "root");
@@ -60,13 +62,17 @@ fn on_demand(guest: &Booted) {
     pages_come_and_go(guest, &format!("until {counted}; do kill -0 $! && usleep 20000; done;"));
 }
 
+/// A program whose rows are all right.
+fn passes(guest: &Booted, line: &str) {
+    let (_, said) = guest.script(line);
+    let wrong: Vec<&str> = said.lines().filter(|row| row.starts_with("NOT ")).collect();
+    assert!(wrong.is_empty() && said.contains(" rows, 0 wrong"), "{line}: {said}");
+}
+
 /// Every operation on pages that are discarded, mapped anew, moved and missed, on both sides; `meanwhile` something else.
 fn pages_come_and_go(guest: &Booted, meanwhile: &str) {
     let line = format!("on_demand 1 > /tmp/said & {meanwhile} wait $!; cat /tmp/said");
-    let (_, said) = guest.script(&line);
-    let wrong: Vec<&str> = said.lines().filter(|row| row.starts_with("NOT ")).collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(said.contains(" rows, 0 wrong"), "{said}");
+    passes(guest, &line);
 }
 
 #[test]
@@ -91,6 +97,8 @@ fn stock_drivers_run_programs_on_the_adapter() {
         assert!(said.contains("100 iters"), "{program}: {said}");
     }
     on_demand(&guest);
+    passes(&guest, "fork_odp 5");
+    passes(&guest, "cq_moderation");
     // The driver goes and comes back, and so does the function.
     guest.output("echo 0000:01:00.0 > /sys/bus/pci/drivers/mlx5_core/unbind");
     assert!(!guest.output("ls /sys/class/infiniband").contains("mlx5"));
