@@ -14,6 +14,9 @@ MOVES = re.compile(r"\btraffic\b|\w*_traffic\w*\(|post_send|post_recv|post_srq_r
 # Its "traffic" is a connection that is refused.
 ASKS = ("tests.test_rdmacm.CMTestCase.test_rdmacm_async_reject_traffic",)
 
+# These copy memory within the device.
+COPIES = "tests.test_mlx5_dma_memcpy."
+
 # These post work that the device must refuse before a packet leaves, and nothing else: no counter may move.
 REFUSED = (
     # The first SEND WQE has a wrong lkey, which the sender itself notices.
@@ -51,7 +54,7 @@ def moves_data(case):
 def kind(case):
     if case.id() in REFUSED:
         return "refused"
-    if case.id() in ASKS:
+    if case.id() in ASKS or case.id().startswith(COPIES):
         return "asks"
     return "moves" if moves_data(case) else "asks"
 

@@ -29,7 +29,7 @@ use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Losses, Pa
 use link::{GID_TABLE_LEN, ip_of_gid, slot_of_mac};
 use registry::{Client, Identity};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
@@ -125,6 +125,8 @@ const FOREIGN: Error = Error::Invalid("an object belongs to another device");
 
 struct QpTable {
     places: Vec<Option<Arc<Qp>>>,
+    /// Places that no queue pair gets.
+    set_aside: HashSet<usize>,
     /// Where the search for a free place goes on, so that numbers are reused late.
     next: usize,
     used: u32,
@@ -243,7 +245,12 @@ impl Device {
             data_direct: DataDirect::default(),
             ats,
             xrc: Xrc::new(),
-            qps: RwLock::new(QpTable { places: vec![None; MAX_QPS], next: start, used: 0 }),
+            qps: RwLock::new(QpTable {
+                places: vec![None; MAX_QPS],
+                set_aside: HashSet::new(),
+                next: start,
+                used: 0,
+            }),
             port,
             groups: Groups::default(),
             events: OnceLock::new(),
@@ -754,6 +761,30 @@ impl Device {
         Ok(qp)
     }
 
+    /// Sets `count` queue pair numbers aside, one after the other, which no queue pair has or gets; gives the first.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when so many are not free beside each other.
+    pub fn set_qp_numbers_aside(&self, count: usize) -> Result<u32> {
+        self.alive()?;
+        let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let ranges = (1..MAX_QPS / count.max(1)).map(|step| step * count..(step + 1) * count);
+        let range =
+            ranges.into_iter().find(|range| range.clone().all(|index| table.is_free(index)));
+        let range = range.ok_or(Error::NoMemory("too few QP numbers are free"))?;
+        table.set_aside.extend(range.clone());
+        Ok(u32::from(self.slot) << 14 | range.start as u32)
+    }
+
+    /// Ends what [`Device::set_qp_numbers_aside`] did; other numbers stay as they are.
+    pub fn give_qp_numbers_back(&self, first: u32, count: usize) {
+        let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let first = first as usize % MAX_QPS;
+        (first..first.saturating_add(count)).for_each(|index| {
+            table.set_aside.remove(&index);
+        });
+    }
+
     /// An address handle.
     ///
     /// # Errors
@@ -833,10 +864,14 @@ impl Device {
 }
 
 impl QpTable {
+    fn is_free(&self, index: usize) -> bool {
+        self.places[index].is_none() && !self.set_aside.contains(&index)
+    }
+
     fn free_place(&mut self) -> Option<usize> {
         let found = (0..MAX_QPS)
             .map(|step| (self.next + step) % MAX_QPS)
-            .find(|&index| self.places[index].is_none())?;
+            .find(|&index| self.is_free(index))?;
         self.next = (found + 1) % MAX_QPS;
         Some(found)
     }

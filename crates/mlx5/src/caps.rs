@@ -3,7 +3,9 @@
 
 use crate::bits::Field;
 use crate::counter_set::MAX_SETS;
+use crate::general_object;
 use crate::memic;
+use crate::memory_copy;
 use crate::nic;
 use crate::opcode::Status;
 use crate::uctx;
@@ -52,6 +54,8 @@ const QUERY_VUID: Field = Field::new(0x92, 1);
 /// Requests change all 6 bits of a key's `log_page_size` (`umr_log_entity_size_5`): an implicit key has parts of 16 GiB where
 /// addresses have 56 bits.
 const WIDE_PAGE_SIZES: Field = Field::new(0x98, 1);
+/// `log_reserved_qpn_granularity`.
+const LOG_QP_NUMBERS: Field = Field::new(0x93, 5);
 /// Largest parts of one length (`max_mkey_log_entity_size_fixed_buffer`).
 const LOG_MAX_PART: Field = Field::new(0x3a2, 6);
 /// Compare and swap, fetch and add.
@@ -98,6 +102,9 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x212, 1), 1),               // sigerr_cqe
         (Field::new(0x217, 1), 1),               // sho: block signatures
         (Field::new(0x480, 1), 1),               // sigerr_domain_and_sig_type
+        (Field::new(0x400, 64), general_object::KINDS), // general_obj_types
+        (Field::new(0x6b, 5), memory_copy::LOG_MAX), // log_dma_mmo_max_size
+        (Field::new(0x748, 1), 1),               // dma_mmo_qp
         (Field::new(0x463, 5), uctx::LOG_MAX),   // log_max_uctx
         (Field::new(0x46b, 5), user_memory::LOG_MAX), // log_max_umem
         (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
@@ -233,6 +240,7 @@ impl Caps {
             general_2: Group::of([
                 (QUERY_VUID, u64::from(!attr.vuid.is_empty())),
                 (WIDE_PAGE_SIZES, 1),
+                (LOG_QP_NUMBERS, general_object::LOG_QP_NUMBERS),
                 (LOG_MAX_PART, 48),
             ]),
         }

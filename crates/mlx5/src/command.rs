@@ -11,7 +11,8 @@ use crate::queue::Command;
 use crate::report::Act;
 use crate::uctx::Users;
 use crate::{
-    counter_set, create, eq, modify_cq, multicast, page_fault, psv, query, user_memory, work_queue,
+    counter_set, create, eq, general_object, modify_cq, multicast, page_fault, psv, query,
+    user_memory, work_queue,
 };
 use hca::Device;
 use std::sync::Arc;
@@ -161,6 +162,8 @@ impl Commands {
             opcode::DESTROY_MKEY => create::destroy_mkey(shared, object),
             opcode::CREATE_PSV => psv::create(self, shared, input),
             opcode::DESTROY_PSV => psv::destroy(self, shared, object),
+            opcode::CREATE_GENERAL_OBJECT => general_object::create(shared, input),
+            opcode::DESTROY_GENERAL_OBJECT => general_object::destroy(shared, input),
             opcode::CREATE_UMEM => user_memory::create(self, shared, input),
             opcode::DESTROY_UMEM => user_memory::destroy(self, shared, object),
             opcode::PAGE_FAULT_RESUME => page_fault::resume(shared, input),

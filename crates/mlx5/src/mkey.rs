@@ -318,7 +318,7 @@ impl KeyObject {
     ) -> Result<(), Status> {
         let mut state = self.state();
         let stays = |pd| of.is_none_or(|of| of == pd);
-        if !stays(pd_of(shared, &state.context)?) {
+        if of.is_some() && !pd_of(shared, &state.context).is_ok_and(stays) {
             return Err(Status::BadResource);
         }
         let free = FREE.is_set(&state.context) || state.umem.is_revoked();

@@ -134,6 +134,17 @@ pub(crate) fn udp_source(opcode: u16, input: &[u8]) -> Option<u16> {
     named.then(|| PATH_UDP_PORT.get(input) as u16)
 }
 
+/// Whether a transition has the queue pair copy memory (`qpc_ext`).
+pub(crate) fn copies_memory(opcode: u16, input: &[u8]) -> bool {
+    const EXTENDED: Field = Field::new(0x40, 1);
+    const OPTIONAL_95_32: Field = Field::new(0x840, 64);
+    const COPIES: Field = Field::new(0x882, 1);
+    opcode == INIT2INIT_QP
+        && EXTENDED.is_set(input)
+        && OPTIONAL_95_32.get(input) & 1 << 3 != 0
+        && COPIES.is_set(input)
+}
+
 /// The driver's state of a queue pair (`enum mlx5_qp_state`).
 pub(crate) fn state_number(state: QpState) -> u64 {
     match state {

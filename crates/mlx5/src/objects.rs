@@ -2,6 +2,7 @@
 //! with its own locks held.
 
 use crate::cq::Cq;
+use crate::general_object::LOG_QP_NUMBERS;
 use crate::mkey::KeyObject;
 use crate::names::Names;
 use crate::opcode::Status;
@@ -14,6 +15,7 @@ use hca::key::PdId;
 use hca::{AddressHandle, AhAttr, Device, Pd, SendOp, Xrcd};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A completion queue and the HCA's half of it.
@@ -39,6 +41,8 @@ pub(crate) struct QpPair {
     pub(crate) waiting: Arc<Waiting>,
     /// Of one that only changes memory keys: the HCA's half never leaves RESET.
     pub(crate) state: Mutex<hca::QpState>,
+    /// It may copy memory.
+    pub(crate) copies: AtomicBool,
     /// Destinations that datagrams went to.
     handles: Mutex<Vec<(AhAttr, Arc<AddressHandle>)>>,
 }
@@ -54,7 +58,8 @@ impl QpPair {
         waiting: Arc<Waiting>,
     ) -> QpPair {
         let state = Mutex::new(hca::QpState::Reset);
-        QpPair { queues, back, send_cq, waiting, state, handles: Mutex::default() }
+        let copies = AtomicBool::new(false);
+        QpPair { queues, back, send_cq, waiting, state, copies, handles: Mutex::default() }
     }
 
     /// What the HCA has not begun of a send queue that drained is the guest's alone again, which may change it.
@@ -113,6 +118,12 @@ impl<T: Clone> Table<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(&number)
     }
 
+    /// All numbers; none are left.
+    pub(crate) fn take_numbers(&self) -> Vec<u32> {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.drain().map(|(number, _)| number).collect()
+    }
+
     /// All objects; none are left.
     pub(crate) fn take_all(&self) -> Vec<T> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -156,6 +167,8 @@ pub(crate) struct Objects {
     pub(crate) mkeys: Table<Arc<KeyObject>>,
     pub(crate) counter_sets: Table<Arc<hca::CounterSet>>,
     pub(crate) user_memories: Table<Arc<UserMemory>>,
+    /// First of the queue pair numbers that each general object has.
+    pub(crate) qp_numbers: Table<()>,
     /// Domains of PSVs.
     pub(crate) psvs: Table<PdId>,
     pub(crate) names: Arc<Names>,
@@ -180,5 +193,8 @@ impl Objects {
         self.psvs.take_all();
         self.user_memories.take_all();
         self.names.clear();
+        for first in self.qp_numbers.take_numbers() {
+            device.give_qp_numbers_back(first, 1 << LOG_QP_NUMBERS);
+        }
     }
 }

@@ -72,6 +72,8 @@ pub(crate) const CREATE_RMP: u16 = 0x90c;
 pub(crate) const MODIFY_RMP: u16 = 0x90d;
 pub(crate) const DESTROY_RMP: u16 = 0x90e;
 pub(crate) const QUERY_RMP: u16 = 0x90f;
+pub(crate) const CREATE_GENERAL_OBJECT: u16 = 0xa00;
+pub(crate) const DESTROY_GENERAL_OBJECT: u16 = 0xa03;
 pub(crate) const CREATE_UCTX: u16 = 0xa04;
 pub(crate) const DESTROY_UCTX: u16 = 0xa06;
 pub(crate) const CREATE_UMEM: u16 = 0xa08;
@@ -163,6 +165,8 @@ names! {
     MODIFY_RMP
     DESTROY_RMP
     QUERY_RMP
+    CREATE_GENERAL_OBJECT
+    DESTROY_GENERAL_OBJECT
     CREATE_UCTX
     DESTROY_UCTX
     CREATE_UMEM

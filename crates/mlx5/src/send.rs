@@ -1,6 +1,7 @@
 //! The send doorbell: what the driver wrote into a send queue becomes the HCA's work requests.
 
 use crate::function::Shared;
+use crate::memory_copy;
 use crate::modify::of_request;
 use crate::objects::QpPair;
 use crate::psv;
@@ -15,6 +16,7 @@ use hca::{
     SendWr, SgList, WcOpcode, WcStatus,
 };
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The driver rang for queue pair `number`.
 pub(crate) fn doorbell(shared: &Shared, number: u32) {
@@ -96,7 +98,10 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
         xrc_srqn: 0,
     };
     match control.opcode {
-        opcode @ (umr::OPCODE | psv::SET) => {
+        memory_copy::OPCODE if !pair.copies.load(Relaxed) => {
+            return Err(Error::NotSupported("a queue pair that was not told to copies nothing"));
+        }
+        opcode @ (umr::OPCODE | psv::SET | memory_copy::OPCODE) => {
             let work = Work::parse(opcode, &entry.bytes);
             let work = work.map_err(|_| Error::Invalid("a change of a key is malformed"))?;
             return Ok(own(pair.waiting.add(work)));

@@ -10,7 +10,7 @@ use crate::command::{OBJECT, done, number};
 use crate::opcode::{self, Answer, Status};
 use crate::qp::{self, Purpose};
 use crate::user_memory::Place;
-use crate::{counter_set, cq, mkc, nic, psv, srq};
+use crate::{counter_set, cq, general_object, mkc, nic, psv, srq};
 use std::collections::HashMap;
 
 /// Of every command.
@@ -29,6 +29,7 @@ const ENDED: Field = Field::new(0x50, 16);
 pub(crate) enum Kind {
     CounterSet,
     Cq,
+    General,
     Key,
     /// Queues and transport interfaces of the Ethernet, and indirection tables.
     Nic,
@@ -77,6 +78,8 @@ fn role(code: u16) -> Option<Does> {
         | opcode::NOP => Asks,
         opcode::ALLOC_UAR => Makes(Kind::Uar, MADE),
         opcode::DEALLOC_UAR => Ends(Kind::Uar, OBJECT),
+        opcode::CREATE_GENERAL_OBJECT => Makes(Kind::General, general_object::NUMBER),
+        opcode::DESTROY_GENERAL_OBJECT => Ends(Kind::General, general_object::NUMBER),
         opcode::CREATE_UMEM => Makes(Kind::UserMemory, MADE),
         opcode::DESTROY_UMEM => Ends(Kind::UserMemory, OBJECT),
         opcode::ALLOC_PD => Makes(Kind::Pd, MADE),
@@ -86,6 +89,7 @@ fn role(code: u16) -> Option<Does> {
         opcode::ALLOC_XRCD => Makes(Kind::Xrcd, MADE),
         opcode::DEALLOC_XRCD => Ends(Kind::Xrcd, OBJECT),
         opcode::CREATE_MKEY => Makes(Kind::Key, MADE),
+        opcode::QUERY_MKEY => Names(Kind::Key, OBJECT),
         opcode::DESTROY_MKEY => Ends(Kind::Key, OBJECT),
         opcode::CREATE_PSV => Makes(Kind::Psv, psv::NUMBER),
         opcode::DESTROY_PSV => Ends(Kind::Psv, OBJECT),

@@ -7,6 +7,7 @@
 use crate::bits::{be16, be32, be64};
 use crate::bsf;
 use crate::function::Shared;
+use crate::memory_copy;
 use crate::mkey::{CONTEXT_LEN, Change};
 use crate::opcode::Status;
 use crate::psv;
@@ -133,6 +134,8 @@ pub(crate) enum Work {
     Psv(u32),
     /// Changes a matching list.
     Tags(Box<tags::Request>),
+    /// Copies memory.
+    Copy(memory_copy::Copy),
 }
 
 impl Work {
@@ -140,6 +143,7 @@ impl Work {
     pub(crate) fn parse(opcode: u8, entry: &[u8]) -> Result<Work, Malformed> {
         match opcode {
             psv::SET => Ok(Work::Psv(psv::named(entry).ok_or(Short)?)),
+            memory_copy::OPCODE => Ok(Work::Copy(memory_copy::parse(entry).ok_or(Short)?)),
             _ => Ok(Work::Key(Box::new(parse(entry)?))),
         }
     }
@@ -148,6 +152,7 @@ impl Work {
     pub(crate) fn perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
         match self {
             Work::Key(request) => request.try_perform(shared, pd),
+            Work::Copy(copy) => copy.perform(shared, pd.ok_or(WcStatus::LocQpOpErr)?),
             Work::Psv(number) => psv::check(shared, number, pd).map_err(|status| {
                 shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
                 WcStatus::MwBindErr

@@ -12,6 +12,7 @@ use crate::send;
 use crate::srq;
 use hca::{AttrMask, QpAttr, QpState};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) -> Answer {
     let pair = shared.objects.qps.get(qpn)?;
@@ -54,6 +55,9 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         QpState::Err | QpState::Reset => (QpAttr { qp_state: to, ..now }, AttrMask::STATE),
         _ => modify::attributes(shared, opcode, pair.queues.purpose.service(), now, input),
     };
+    if modify::copies_memory(opcode, input) {
+        pair.copies.store(true, Relaxed);
+    }
     if modify::stops_at_bad_signatures(opcode, input) {
         pair.back.stop_at_bad_signatures();
     }
@@ -63,6 +67,7 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
     pair.back.modify(&attr, mask)?;
     match to {
         QpState::Reset => {
+            pair.copies.store(false, Relaxed);
             page_fault::ended(shared, shared.faults.forget(qpn));
             pair.queues.reset();
             pair.waiting.clear();

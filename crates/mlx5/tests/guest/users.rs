@@ -2,8 +2,8 @@
 
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
-    ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, context, create_key, data, free,
-    remote, user_memory, user_qp,
+    ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, Cq, Qp, context, create_key, data,
+    free, key_over, qp, remote, user_memory, user_qp,
 };
 use crate::support::{Driver, field};
 
@@ -199,4 +199,87 @@ fn psvs_belong_to_domains_and_users() {
     assert_eq!(driver.status(DESTROY_PSV, about(uid, 1)), BAD_RESOURCE);
     assert_eq!(driver.status(DESTROY_PSV, about(uid, 3)), OK);
     assert_eq!(driver.status(DESTROY_PSV, about(0, 3)), BAD_RESOURCE);
+}
+
+#[test]
+fn numbers_of_queue_pairs_are_set_aside() {
+    const CREATE: u16 = 0xa00;
+    const DESTROY: u16 = 0xa03;
+    let Pair { mut driver, cq, pd, .. } = pair("aside");
+    let uid = user(&mut driver);
+    let object = |uid: u16, kind: u64, log_range: u64, first: u32| {
+        let mut input = vec![0; 0x20];
+        field(&mut input, 0x10, 16, uid.into());
+        field(&mut input, 0x30, 16, kind);
+        field(&mut input, 0x40, 32, first.into());
+        field(&mut input, 0x63, 5, log_range);
+        input
+    };
+    assert_eq!(driver.status(CREATE, object(uid, 0x2d, 6, 0)), BAD_PARAMETER);
+    assert_eq!(driver.status(CREATE, object(uid, 0x2c, 31, 0)), BAD_PARAMETER);
+    let mut firsts = [(); 200].map(|()| driver.create(CREATE, object(uid, 0x2c, 6, 0)));
+    firsts.sort_unstable();
+    assert!(firsts.is_sorted_by(|one, next| one + 64 <= *next));
+    let pairs = [(); 3].map(|()| qp(&mut driver, 0, pd, &cq).number);
+    let is_aside = |number: u32| firsts.iter().any(|first| (*first..first + 64).contains(&number));
+    assert!(!pairs.into_iter().any(is_aside), "{pairs:x?}");
+    assert_eq!(driver.status(DESTROY, object(0, 0x2c, 0, firsts[0] + 1)), BAD_RESOURCE);
+    let other = user(&mut driver);
+    assert_eq!(driver.status(DESTROY, object(other, 0x2c, 0, firsts[0])), BAD_RESOURCE);
+    assert_eq!(end(&mut driver, uid), BUSY);
+    for first in firsts {
+        assert_eq!(driver.status(DESTROY, object(uid, 0x2c, 0, first)), OK);
+    }
+    assert_eq!(end(&mut driver, uid), OK);
+}
+
+/// A reliable connection to itself, which may copy memory or not.
+fn copier(driver: &mut Driver, pd: u32, cq: &Cq, copies: bool) -> Qp {
+    let qp = qp(driver, 0, pd, cq);
+    let lid = driver.lid;
+    qp.connect_after(driver, lid, |driver| {
+        let mut input = about(0, qp.number);
+        input.resize(0x200, 0);
+        field(&mut input, 0x40, 1, 1);
+        field(&mut input, 0x840, 64, 1 << 3);
+        field(&mut input, 0x882, 1, copies.into());
+        driver.command(0x50e, input, 16);
+    });
+    qp
+}
+
+#[test]
+fn memory_is_copied_by_who_may_within_keys() {
+    const COPY: u8 = 0x2f;
+    const PROTECTION: u8 = 0x04;
+    const OPERATION: u8 = 0x02;
+    let own = |driver: &mut Driver, pd, page| key_over(driver, pd, 0x5000, 0x1000, &[page]);
+    let copy = |from: &[u8], to: &[u8]| [&[0; 16], from, to].concat();
+    let Pair { mut driver, mut cq, pd, .. } = pair("copy");
+    let (from, to) = (driver.page(), driver.page());
+    let (source, target) = (own(&mut driver, pd, from), own(&mut driver, pd, to));
+    let other = driver.create(ALLOC_PD, vec![0; 16]);
+    let foreign = own(&mut driver, other, to);
+    driver.poke(from + 8, b"copied");
+    let mut one = copier(&mut driver, pd, &cq, true);
+    let body = copy(&data(source, 0x5008, 6), &data(target, 0x5ff0, 6));
+    one.post_modified(&driver, 1, COPY, &body);
+    cq.expect(&driver, 0);
+    assert_eq!(driver.peek(to + 0xff0, 6), b"copied");
+    // Beyond either key, into a foreign domain, of two lengths, too long, of another kind; by who may not.
+    for (kind, from, to, syndrome) in [
+        (1, data(source, 0x5ffc, 6), data(target, 0x5000, 6), PROTECTION),
+        (1, data(source, 0x5000, 6), data(target, 0x5ffc, 6), PROTECTION),
+        (1, data(source, 0x5000, 6), data(foreign, 0x5000, 6), PROTECTION),
+        (1, data(source, 0x5000, 6), data(target, 0x5000, 7), OPERATION),
+        (1, data(source, 0x5000, 2 << 20), data(target, 0x5000, 2 << 20), OPERATION),
+        (2, data(source, 0x5000, 6), data(target, 0x5000, 6), OPERATION),
+    ] {
+        let mut one = copier(&mut driver, pd, &cq, true);
+        one.post_modified(&driver, kind, COPY, &copy(&from, &to));
+        assert_eq!(cq.expect(&driver, 13)[0x37], syndrome);
+    }
+    let mut one = copier(&mut driver, pd, &cq, false);
+    one.post_modified(&driver, 1, COPY, &body);
+    assert_eq!(cq.expect(&driver, 13)[0x37], OPERATION);
 }

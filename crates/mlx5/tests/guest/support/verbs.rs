@@ -220,6 +220,9 @@ fn qp_of(driver: &mut Driver, service: u64, pd: u32, cq: &Cq, shared: Option<u32
     Qp { number, page, record, sends, sent: 0, received: 0 }
 }
 
+/// What a peer may do.
+const RIGHTS: [(usize, usize, u64); 3] = [(0x490, 1, 1), (0x491, 1, 1), (0x492, 1, 1)];
+
 impl Qp {
     fn transition(&self, driver: &mut Driver, opcode: u16, fields: &[(usize, usize, u64)]) {
         let mut input = vec![0; 0x110];
@@ -235,10 +238,21 @@ impl Qp {
         self.connect_by(driver, &[(0xc0 + 0x30, 16, lid.into())], peer);
     }
 
+    /// RESET to RTS of a reliable connection to itself; `at_init` is done on the way.
+    pub fn connect_after(&self, driver: &mut Driver, lid: u16, at_init: impl FnOnce(&mut Driver)) {
+        self.transition(driver, 0x502, &RIGHTS);
+        at_init(driver);
+        self.go_on(driver, &[(0xc0 + 0x30, 16, lid.into())], self.number);
+    }
+
     /// The same along a path of these fields.
     pub fn connect_by(&self, driver: &mut Driver, path: &[(usize, usize, u64)], peer: u32) {
-        let rights = [(0x490, 1, 1), (0x491, 1, 1), (0x492, 1, 1)];
-        self.transition(driver, 0x502, &rights);
+        self.transition(driver, 0x502, &RIGHTS);
+        self.go_on(driver, path, peer);
+    }
+
+    /// INIT to RTS.
+    fn go_on(&self, driver: &mut Driver, path: &[(usize, usize, u64)], peer: u32) {
         let mut fields = vec![
             (0x40, 3, 5),
             (0xa8, 24, peer.into()),
@@ -274,10 +288,18 @@ impl Qp {
 
     /// Posts a request of `segments` behind the control segment, and rings.
     pub fn post(&mut self, driver: &Driver, opcode: u8, imm: u32, segments: &[&[u8]]) {
-        let body = segments.concat();
+        self.post_entry(driver, (0, opcode), imm, &segments.concat());
+    }
+
+    /// The same with a modifier of the opcode.
+    pub fn post_modified(&mut self, driver: &Driver, modifier: u8, opcode: u8, body: &[u8]) {
+        self.post_entry(driver, (modifier, opcode), 0, body);
+    }
+
+    fn post_entry(&mut self, driver: &Driver, (modifier, code): (u8, u8), imm: u32, body: &[u8]) {
         let units = 1 + body.len().div_ceil(16) as u32;
         let mut entry = vec![0; 16];
-        let first = u32::from(self.sent) << 8 | u32::from(opcode);
+        let first = u32::from(modifier) << 24 | u32::from(self.sent) << 8 | u32::from(code);
         entry[..4].copy_from_slice(&first.to_be_bytes());
         entry[4..8].copy_from_slice(&(self.number << 8 | units).to_be_bytes());
         entry[11] = 2 << 2;

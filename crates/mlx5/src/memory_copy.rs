@@ -1,0 +1,68 @@
+//! Requests that copy memory to memory (PRM "MMO WQE", `struct mlx5_mmo_wqe` of rdma-core's `wqe.h`): no peer hears of them.
+//! A queue pair does them only once it was told to.
+//!
+//! Pages must be there: a copy waits for no page fault.
+
+use crate::bits::{be32, be64};
+use crate::function::Shared;
+use hca::key::PdId;
+use hca::{Access, WcStatus};
+
+/// The opcode of such a request, and the modifier that says copy.
+pub(crate) const OPCODE: u8 = 0x2f;
+const COPY: u8 = 1;
+/// Behind the control segment and one for results, of which a copy has none.
+const SOURCE: usize = 32;
+const DESTINATION: usize = 48;
+const LEN: usize = 64;
+/// Longest copy, as a logarithm: it is done while the queue pair waits.
+pub(crate) const LOG_MAX: u64 = 20;
+const PIECE: usize = 64 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    lkey: u32,
+    addr: u64,
+}
+
+/// A copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Copy {
+    source: Place,
+    destination: Place,
+    len: u64,
+}
+
+/// What an entry describes; `None` if that is no copy that can be done.
+pub(crate) fn parse(entry: &[u8]) -> Option<Copy> {
+    let segments = entry.get(..LEN)?;
+    let place = |at| Place { lkey: be32(segments, at + 4), addr: be64(segments, at + 8) };
+    let len = be32(segments, SOURCE).into();
+    let fits = segments[0] == COPY
+        && be32(segments, DESTINATION) == be32(segments, SOURCE)
+        && (1..=1 << LOG_MAX).contains(&len);
+    fits.then(|| Copy { source: place(SOURCE), destination: place(DESTINATION), len })
+}
+
+impl Copy {
+    /// Does it for a queue pair in domain `pd`.
+    pub(crate) fn perform(self, shared: &Shared, pd: PdId) -> Result<(), WcStatus> {
+        let keys = shared.hca.keys();
+        let resolve = |place: Place, access| {
+            let memory = keys.resolve(pd, place.lkey, place.addr, self.len, access);
+            memory.map_err(|_| WcStatus::LocProtErr)
+        };
+        let source = resolve(self.source, Access::empty())?;
+        let destination = resolve(self.destination, Access::LOCAL_WRITE)?;
+        let mut piece = vec![0; PIECE.min(self.len as usize)];
+        let mut at = 0;
+        while at < self.len {
+            let here = PIECE.min((self.len - at) as usize);
+            let bytes = &mut piece[..here];
+            let copied = source.read(at, bytes).and_then(|()| destination.write(at, bytes));
+            copied.map_err(|_| WcStatus::LocProtErr)?;
+            at += here as u64;
+        }
+        Ok(())
+    }
+}
