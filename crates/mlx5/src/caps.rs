@@ -133,6 +133,10 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x4e0, 32), DEVICE_FREQUENCY_KHZ),
         (Field::new(0x520, 32), 1), // num_of_uars_per_page
         (Field::new(0x20, 1), 1),   // hca_cap_2
+        (Field::new(0x5f0, 1), 1),  // tag_matching
+        (Field::new(0x5f1, 1), 1),  // rndv_offload_rc
+        (Field::new(0x5f3, 5), log(attr.max_num_tags)), // log_tag_matching_list_sz
+        (Field::new(0x5fb, 5), log(attr.max_srq - 1)), // log_max_xrq
         (Field::new(0x5bd, 1), 1),  // cqe_128_always: entries of 64 bytes padded to 128
         (Field::new(0x30, 16), OWN_DEVICE),
         (Field::new(0xe8, 1), 1),  // relaxed_ordering_write

@@ -55,7 +55,7 @@ pub(crate) fn encode(completion: &Completion, id: RequestId, name: u32) -> [u8; 
     put(&mut entry, WQE_COUNTER, &id.counter.to_be_bytes());
     let receives = completion.opcode as u32 >= WcOpcode::Recv as u32;
     let role = tags::encode(completion, id, &mut entry);
-    let opcode = if role == Role::Operation {
+    let opcode = if role == Role::NoPacket {
         NO_PACKET
     } else if completion.status != WcStatus::Success && role == Role::None {
         entry[VENDOR_SYNDROME] = completion.vendor_err as u8;

@@ -126,8 +126,8 @@ mod app {
 pub(crate) enum Role {
     /// Nothing; or a request of the queue that failed, whose entry is that of any receive.
     None,
-    /// It is of an operation on the list: no packet came.
-    Operation,
+    /// It is of an operation on the list, or of a buffer that a message took and whose bytes come later: it is no packet's.
+    NoPacket,
     /// It is of a message that came.
     Message,
 }
@@ -140,7 +140,7 @@ pub(crate) fn encode(completion: &Completion, id: RequestId, entry: &mut [u8]) -
     }
     entry[APP] = TAG_MATCHING;
     entry[APP_OP] = operation(completion, id);
-    if role == Role::Operation {
+    if is_operation(completion) {
         let done = if completion.status == WcStatus::Success { DONE } else { 0 };
         put(entry, SUCCESS, &done.to_be_bytes());
         put(entry, DELIVERED, &(completion.imm_or_key as u16).to_be_bytes());
@@ -152,9 +152,14 @@ pub(crate) fn encode(completion: &Completion, id: RequestId, entry: &mut [u8]) -
     role
 }
 
+fn is_operation(completion: &Completion) -> bool {
+    matches!(completion.opcode, WcOpcode::TmAdd | WcOpcode::TmDel | WcOpcode::TmSync)
+}
+
 fn role(completion: &Completion, id: RequestId) -> Role {
     match completion.opcode {
-        WcOpcode::TmAdd | WcOpcode::TmDel | WcOpcode::TmSync => Role::Operation,
+        _ if is_operation(completion) => Role::NoPacket,
+        WcOpcode::TmRecv if operation(completion, id) == app::CONSUMED => Role::NoPacket,
         WcOpcode::TmRecv | WcOpcode::TmNoTag if completion.status == WcStatus::Success => {
             Role::Message
         }

@@ -96,11 +96,14 @@ fn role(code: u16) -> Option<Does> {
         opcode::CREATE_CQ => Makes(Kind::Cq, MADE),
         opcode::QUERY_CQ | opcode::MODIFY_CQ => Names(Kind::Cq, OBJECT),
         opcode::DESTROY_CQ => Ends(Kind::Cq, OBJECT),
-        opcode::CREATE_XRC_SRQ | opcode::CREATE_RMP => Makes(Kind::Srq, MADE),
+        opcode::CREATE_XRC_SRQ | opcode::CREATE_RMP | opcode::CREATE_XRQ => Makes(Kind::Srq, MADE),
+        opcode::QUERY_XRQ | opcode::ARM_RQ => Names(Kind::Srq, OBJECT),
         opcode::QUERY_XRC_SRQ | opcode::QUERY_RMP | opcode::ARM_XRC_SRQ | opcode::MODIFY_RMP => {
             Names(Kind::Srq, OBJECT)
         }
-        opcode::DESTROY_XRC_SRQ | opcode::DESTROY_RMP => Ends(Kind::Srq, OBJECT),
+        opcode::DESTROY_XRC_SRQ | opcode::DESTROY_RMP | opcode::DESTROY_XRQ => {
+            Ends(Kind::Srq, OBJECT)
+        }
         opcode::CREATE_QP => Makes(Kind::Qp, MADE),
         opcode::QUERY_QP
         | opcode::RST2INIT_QP
@@ -138,6 +141,7 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
         opcode::CREATE_QP => memories([qp::WORK, qp::RECORD]),
         opcode::CREATE_XRC_SRQ => memories([srq::XRC_ENTRIES, srq::XRC_RECORD]),
         opcode::CREATE_RMP => memories([srq::POOL_ENTRIES, srq::POOL_RECORD]),
+        opcode::CREATE_XRQ => memories([srq::TAGS_ENTRIES, srq::TAGS_RECORD]),
         _ => Vec::new(),
     };
     named.extend(match code {
@@ -149,6 +153,7 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
             at(Kind::Cq, srq::XRC_CQ),
         ],
         opcode::CREATE_RMP => vec![at(Kind::Pd, srq::POOL_PD)],
+        opcode::CREATE_XRQ => vec![at(Kind::Pd, srq::TAGS_PD), at(Kind::Cq, srq::TAGS_CQ)],
         opcode::CREATE_QP => {
             let mut named = vec![
                 at(Kind::Pd, qp::PD),
