@@ -194,6 +194,25 @@ static void counting(void)
 	row("man ibv_destroy_counters", 0, ibv_destroy_counters(rest), "destroy its counters");
 }
 
+/* What no other rule takes. The stock driver of mlx5 refuses it over this adapter, so only a process asks for it. */
+static void defaulting(void)
+{
+	struct ibv_counters *rest = new_counters();
+	struct rule ours = new_rule(IBV_FLOW_ATTR_NORMAL, 1), all = new_rule(IBV_FLOW_ATTR_ALL_DEFAULT, 0);
+	add_ethernet(&ours, station, OURS);
+	add_count(&all, rest);
+	struct ibv_flow *takes = new_flow(&first, ours, "a rule"),
+			*leftovers = new_flow(&second, all, "a default rule");
+	send_frame(OURS, 100);
+	gets(&first, 100, "a rule takes what it asks for");
+	send_frame(OTHERS, 80);
+	gets(&second, 80, "the default rule takes the rest");
+	counted(rest, 1, 80, "of the default rule");
+	row("man ibv_destroy_flow", 0, ibv_destroy_flow(takes), "destroy the rule");
+	row("man ibv_destroy_flow", 0, ibv_destroy_flow(leftovers), "destroy the default rule");
+	row("man ibv_destroy_counters", 0, ibv_destroy_counters(rest), "destroy counters of no rule any more");
+}
+
 /* An empty UDP datagram between documentation addresses. */
 static void send_datagram(uint16_t port)
 {
@@ -285,13 +304,15 @@ static void spreading(void)
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	memory = aligned_alloc(4096, 2 * ROOM);
 	open_end(&sender, &senders_mr);
 	open_end(&first, &mr);
 	second = new_end();
 	counting();
+	if (argc > 1 && !strcmp(argv[1], "defaults"))
+		defaulting();
 	spreading();
 	return finish();
 }

@@ -10,7 +10,7 @@ fn rules_take_and_count_what_they_ask_for_and_tables_spread_it() {
         skip!("network namespaces need root");
     }
     let program = match c_program("flows") {
-        Ok(program) => program.display().to_string(),
+        Ok(program) => format!("{} defaults", program.display()),
         Err(reason) => skip!("{reason}"),
     };
     system::judged(Run::hca(&program).within(&Namespace::new("flows")), 152);
