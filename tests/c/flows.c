@@ -197,7 +197,7 @@ static void counting(void)
 /* What no other rule takes. The stock driver of mlx5 refuses it over this adapter, so only a process asks for it. */
 static void defaulting(void)
 {
-	struct ibv_counters *rest = new_counters();
+	struct ibv_counters *rest = packets_and_bytes();
 	struct rule ours = new_rule(IBV_FLOW_ATTR_NORMAL, 1), all = new_rule(IBV_FLOW_ATTR_ALL_DEFAULT, 0);
 	add_ethernet(&ours, station, OURS);
 	add_count(&all, rest);

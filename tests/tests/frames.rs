@@ -13,7 +13,7 @@ fn rules_take_and_count_what_they_ask_for_and_tables_spread_it() {
         Ok(program) => format!("{} defaults", program.display()),
         Err(reason) => skip!("{reason}"),
     };
-    system::judged(Run::hca(&program).within(&Namespace::new("flows")), 152);
+    system::judged(Run::hca(&program).within(&Namespace::new("flows")), 160);
 }
 
 /// Waits until a packet socket of `namespace` takes frames of every kind: a flow rule is there.
