@@ -10,7 +10,7 @@
 
 mod table;
 
-pub use table::{adopt, is_kept, next_kept};
+pub use table::{adopt, is_kept, next_inherited, next_kept};
 
 use rustix::process::{Resource, getrlimit};
 use std::io;

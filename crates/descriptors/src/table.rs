@@ -49,6 +49,16 @@ pub fn is_kept(fd: RawFd) -> bool {
 
 /// The first descriptor of the engine's from `first` on.
 pub fn next_kept(first: u32) -> Option<u32> {
+    next_entered(first).filter(|_| OWNER.load(Relaxed) == process())
+}
+
+/// In a child just forked from a process with an engine, before it keeps anything itself: the first copy of its parent's from
+/// `first` on.
+pub fn next_inherited(first: u32) -> Option<u32> {
+    next_entered(first).filter(|_| OWNER.load(Relaxed) != process())
+}
+
+fn next_entered(first: u32) -> Option<u32> {
     let start = first as usize;
     let words = KEPT.iter().enumerate().skip(start / BITS);
     let found = words.map(|(index, word)| {
@@ -57,7 +67,7 @@ pub fn next_kept(first: u32) -> Option<u32> {
         (index, word & above)
     });
     let (index, word) = found.into_iter().find(|(_, word)| *word != 0)?;
-    (OWNER.load(Relaxed) == process()).then_some((index * BITS) as u32 + word.trailing_zeros())
+    Some((index * BITS) as u32 + word.trailing_zeros())
 }
 
 /// In a child that carries its parent's engine on (`daemon(3)`): the descriptors are this process's from now on.

@@ -8,7 +8,7 @@ use crate::{drm, lives, ucma};
 use registry::Client;
 use shim::Daemon;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// What a fork holds from before it until after it, on both sides.
@@ -74,6 +74,8 @@ extern "C" fn in_child() {
     }
     for engine in &held.engines {
         engine.device.lose();
+    }
+    if let Some(engine) = held.engines.first() {
         let_go(engine);
     }
     // What their end would do (threads to wait for, descriptors to close) is the parent's to do.
@@ -81,15 +83,27 @@ extern "C" fn in_child() {
     std::mem::forget((held.registry.take(), std::mem::take(&mut held.engines)));
 }
 
-/// Gives up the child's copies of the receive sockets, by which others see the parent's life. Takes no lock and allocates
-/// nothing.
+/// Gives up the child's copies of UDP sockets: the parent's, and those of its peers that it watches. By them others see who
+/// lives. Takes no lock and allocates nothing.
 fn let_go(engine: &Engine) {
     let nothing = engine.device.directory().as_fd().as_raw_fd();
-    for socket in engine.device.endpoint().receive_fds() {
-        // The number stays taken, so that its owner may close it.
-        // SAFETY: both descriptors are open; the one replaced is used by nobody, since the device is lost.
-        unsafe { libc::syscall(libc::SYS_dup3, nothing, socket.as_raw_fd(), libc::O_CLOEXEC) };
+    let mut next = descriptors::next_inherited(0);
+    while let Some(number) = next {
+        if is_udp(number as i32) {
+            // The number stays taken, so that its owner may close it.
+            // SAFETY: both descriptors are open; the one replaced is used by nobody, since the devices are lost.
+            unsafe { libc::syscall(libc::SYS_dup3, nothing, number, libc::O_CLOEXEC) };
+        }
+        next = descriptors::next_inherited(number + 1);
     }
+}
+
+fn is_udp(fd: RawFd) -> bool {
+    let (mut protocol, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
+    let (to, len_of) = ((&raw mut protocol).cast(), &raw mut len);
+    // SAFETY: the kernel writes at most `len` bytes to an int that lives through the call.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, to, len_of) };
+    rc == 0 && protocol == libc::IPPROTO_UDP
 }
 
 /// Runs in the process that `daemon(3)` made, or in the one that goes on because it failed.
