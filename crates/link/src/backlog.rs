@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// How long a full receiver is waited for.
 pub const WATCHDOG: Duration = Duration::from_millis(50);
 
-/// Bytes that a service that repairs losses takes at a time, if there is room: two trains, as they are sent.
+/// Bytes that a service that repairs losses takes at a time, if there is room: two trains, as they are sent, or a share of a large
+/// buffer.
 const TRAINS_BYTES: u64 = 2 * 70_000;
 
 /// Whether what is lost for want of buffer comes again.
@@ -61,7 +62,7 @@ impl Backlog {
             // Short datagrams are charged twice their length and other senders see the same room, so only a share of it is
             // taken at a time.
             Losses::Final => free(capacity - capacity / 4).div_ceil(4),
-            Losses::Repaired => free(capacity / 2).min(TRAINS_BYTES),
+            Losses::Repaired => free(capacity / 2).min(TRAINS_BYTES.max(capacity / 16)),
         };
         if credit > 0 {
             state.credit = credit;
