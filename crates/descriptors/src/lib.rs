@@ -10,7 +10,7 @@
 
 mod table;
 
-pub use table::{adopt, is_kept, next_inherited, next_kept};
+pub use table::{adopt, is_alone, is_kept, next_inherited, next_kept};
 
 use rustix::process::{Resource, getrlimit};
 use std::io;
@@ -46,6 +46,14 @@ impl Kept {
     pub fn here(fd: OwnedFd) -> Kept {
         table::enter(fd.as_raw_fd());
         Kept(fd)
+    }
+
+    /// Keeps `fd` at a high number, and from a forked child: what the file stands for (a lock, this process's memory) is this
+    /// process's, and is to end with it. The child lets its copy go ([`is_alone`]).
+    pub fn alone(fd: OwnedFd) -> Kept {
+        let kept = Kept::new(fd);
+        table::enter_alone(kept.as_raw_fd());
+        kept
     }
 
     /// The number alone. The descriptor stays open and spared until [`Kept::here`] takes it up again.

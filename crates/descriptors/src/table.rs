@@ -9,6 +9,8 @@ const WORDS: usize = 1024;
 
 /// One bit for each descriptor of ours.
 static KEPT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Those of them whose copies a forked child is to let go.
+static ALONE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// The process whose descriptors these are.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
@@ -16,9 +18,9 @@ fn process() -> i32 {
     getpid().as_raw_nonzero().get()
 }
 
-fn bit(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+fn bit(table: &'static [AtomicU64; WORDS], fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((KEPT.get(fd / BITS)?, 1 << (fd % BITS)))
+    Some((table.get(fd / BITS)?, 1 << (fd % BITS)))
 }
 
 /// Notes that `fd` is ours.
@@ -26,24 +28,38 @@ pub(crate) fn enter(fd: RawFd) {
     let owner = process();
     if OWNER.swap(owner, Relaxed) != owner {
         // What a parent entered is not ours.
-        KEPT.iter().for_each(|word| word.store(0, Relaxed));
+        KEPT.iter().chain(&ALONE).for_each(|word| word.store(0, Relaxed));
     }
-    if let Some((word, bit)) = bit(fd) {
+    if let Some((word, bit)) = bit(&KEPT, fd) {
+        word.fetch_or(bit, Relaxed);
+    }
+}
+
+/// Notes that `fd`, which is ours, is no child's.
+pub(crate) fn enter_alone(fd: RawFd) {
+    if let Some((word, bit)) = bit(&ALONE, fd) {
         word.fetch_or(bit, Relaxed);
     }
 }
 
 /// Gives `fd` back to the ordinary rules.
 pub(crate) fn leave(fd: RawFd) {
-    if let Some((word, bit)) = bit(fd) {
-        word.fetch_and(!bit, Relaxed);
+    for table in [&KEPT, &ALONE] {
+        if let Some((word, bit)) = bit(table, fd) {
+            word.fetch_and(!bit, Relaxed);
+        }
     }
+}
+
+/// Whether a forked child is to let its copy of `fd` go ([`crate::Kept::alone`]).
+pub fn is_alone(fd: RawFd) -> bool {
+    bit(&ALONE, fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
 /// Whether `fd` is the engine's in this process.
 #[inline]
 pub fn is_kept(fd: RawFd) -> bool {
-    bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    bit(&KEPT, fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
         && OWNER.load(Relaxed) == process()
 }
 
@@ -91,9 +107,12 @@ mod tests {
         assert_eq!(next_kept(65_536), None);
         assert_eq!(next_kept(u32::MAX), None);
         assert!(is_kept(60_000) && !is_kept(60_001) && !is_kept(65_536) && !is_kept(-1));
+        enter_alone(60_063);
+        assert!(is_alone(60_063) && !is_alone(60_000) && !is_alone(-1));
         leave(60_000);
         assert_eq!(next_kept(50_000), Some(60_063));
         leave(60_063);
+        assert!(!is_alone(60_063));
         leave(65_535);
     }
 }

@@ -220,10 +220,7 @@ fn the_platform_describes_gpus() {
 fn a_udmabuf_of_a_buffer_is_a_kernel_dma_buf() {
     let device = match std::fs::File::options().read(true).write(true).open("/dev/udmabuf") {
         Ok(device) => device,
-        Err(error) => {
-            eprintln!("skipped: /dev/udmabuf: {error}");
-            return;
-        }
+        Err(error) => test_support::skip!("/dev/udmabuf: {error}"),
     };
     let (gpu, controls) = gpu(64 * KIB, 64 * KIB);
     let buffer = gpu.alloc(8192).unwrap();

@@ -1,5 +1,4 @@
-//! The API on a real device: the software HCA's library where it is built, or whichever `PEERDMA_TEST_LIBRARY` names. Each
-//! test says why it was skipped where there is none.
+//! The API on a real device: the software HCA's library, or whichever `PEERDMA_TEST_LIBRARY` names.
 
 use peerdma::{
     Access, CompChannel, Completion, Context, Cq, Endpoint, Error, FdCommands, HostBuffer, IdleQp,
@@ -8,30 +7,21 @@ use peerdma::{
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
+use test_support::skip;
 
 /// The longest a completion may take; a failing peer is given up in half a second.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-fn library() -> Option<Library> {
+/// The library, in the test program's own network: the calling thread moves there, and takes the engine along.
+fn library() -> Library {
+    test_support::network::enter();
     let named = std::env::var_os("PEERDMA_TEST_LIBRARY").map(PathBuf::from);
-    let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let built = ["release", "debug"].map(|profile| target.join(profile).join("libibverbs.so"));
-    let path = named.or_else(|| built.into_iter().find(|path| path.is_file()));
-    let Some(path) = path else {
-        println!("SKIPPED: no library; build it with `cargo build --release -p peerdma-verbs`");
-        return None;
-    };
-    match Library::load(&path) {
-        Ok(library) => Some(library),
-        Err(error) => panic!("{}: {error}", path.display()),
-    }
+    let path = named.unwrap_or_else(|| test_support::library::path().to_owned());
+    Library::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn device() -> Option<Context> {
-    match library()?.open(None) {
-        Ok(context) => Some(context),
-        Err(error) => panic!("{error} ({})", error.remedy()),
-    }
+fn device() -> Context {
+    library().open(None).unwrap_or_else(|error| panic!("{error} ({})", error.remedy()))
 }
 
 /// Two connected queue pairs of one process and a buffer for each.
@@ -44,10 +34,10 @@ struct Pair {
 const LENGTH: usize = 100_000;
 
 impl Pair {
-    fn new() -> Option<Pair> {
-        let context = device()?;
+    fn new() -> Pair {
+        let context = device();
         let cq = context.create_cq(64, None).unwrap();
-        Some(Pair::on(&context.alloc_pd().unwrap(), &cq))
+        Pair::on(&context.alloc_pd().unwrap(), &cq)
     }
 
     fn on(pd: &Pd, cq: &Cq) -> Pair {
@@ -99,7 +89,7 @@ fn content(mr: &Mr) -> Vec<u8> {
 
 #[test]
 fn a_device_describes_itself() {
-    let Some(library) = library() else { return };
+    let library = library();
     let devices = library.devices().unwrap();
     assert!(!devices.is_empty());
     let context = library.open(Some(&devices[0].name)).unwrap();
@@ -121,7 +111,7 @@ fn a_device_describes_itself() {
 
 #[test]
 fn memory_outlives_nothing_and_is_bounded() {
-    let Some(context) = device() else { return };
+    let context = device();
     let pd = context.alloc_pd().unwrap();
     let mr = pd.reg(HostBuffer::new(1000).unwrap(), Access::LOCAL_WRITE).unwrap();
     for offset in 0..20 {
@@ -142,7 +132,7 @@ fn memory_outlives_nothing_and_is_bounded() {
 #[test]
 fn a_descriptor_that_is_no_dmabuf_is_refused_with_a_remedy() {
     use std::os::fd::AsFd;
-    let Some(context) = device() else { return };
+    let context = device();
     let pd = context.alloc_pd().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = pd.reg_dmabuf(file.as_fd(), 0, 4096, 0, Access::LOCAL_WRITE).unwrap_err();
@@ -156,7 +146,7 @@ fn a_descriptor_that_is_no_dmabuf_is_refused_with_a_remedy() {
 
 #[test]
 fn writes_and_reads_move_bytes() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     pair.mrs[0].write(0, &pattern(1)).unwrap();
     pair.qps[0].post_write(7, &[pair.mrs[0].slice(..).unwrap()], pair.mrs[1].remote()).unwrap();
     let done = pair.one();
@@ -175,7 +165,7 @@ fn writes_and_reads_move_bytes() {
 
 #[test]
 fn messages_arrive_with_their_words() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     let [left, right] = &pair.qps;
     right.post_recv(1, &[pair.mrs[1].slice(..).unwrap()]).unwrap();
     right.post_recv(2, &[]).unwrap();
@@ -203,7 +193,7 @@ fn messages_arrive_with_their_words() {
 
 #[test]
 fn atomics_give_the_old_value() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     pair.mrs[1].write(8, &5_u64.to_ne_bytes()).unwrap();
     let word = pair.mrs[1].remote().slice(8..16).unwrap();
     let local = pair.mrs[0].slice(0..8).unwrap();
@@ -230,7 +220,7 @@ fn atomics_give_the_old_value() {
 
 #[test]
 fn a_write_past_the_end_is_refused_before_it_is_posted() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     let short = pair.mrs[1].remote().slice(..10).unwrap();
     let error = pair.qps[0].post_write(1, &[pair.mrs[0].slice(..11).unwrap()], short).unwrap_err();
     assert!(matches!(error, Error::Range { len: 11, size: 10, .. }), "{error}");
@@ -238,7 +228,7 @@ fn a_write_past_the_end_is_refused_before_it_is_posted() {
 
 #[test]
 fn a_wrong_key_fails_with_its_status_and_stops_the_queue_pair() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     let mut target = pair.mrs[1].remote();
     target.rkey ^= 0x5500;
     let local = [pair.mrs[0].slice(..10).unwrap()];
@@ -251,7 +241,7 @@ fn a_wrong_key_fails_with_its_status_and_stops_the_queue_pair() {
 
 #[test]
 fn a_region_that_is_gone_fails_the_request_and_nothing_else() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     let Pair { cq, qps, mrs: [local, gone] } = pair;
     let target = gone.remote();
     drop(gone);
@@ -262,7 +252,7 @@ fn a_region_that_is_gone_fails_the_request_and_nothing_else() {
 
 #[test]
 fn a_channel_wakes_a_sleeper() {
-    let Some(context) = device() else { return };
+    let context = device();
     let channel: CompChannel = context.create_comp_channel().unwrap();
     let cq = context.create_cq(16, Some(&channel)).unwrap();
     let pair = Pair::on(&context.alloc_pd().unwrap(), &cq);
@@ -285,7 +275,7 @@ fn a_channel_wakes_a_sleeper() {
 
 #[test]
 fn a_peer_that_is_gone_is_told_as_such() {
-    let Some(pair) = Pair::new() else { return };
+    let pair = Pair::new();
     let Pair { cq, qps: [left, right], mrs } = pair;
     drop(right);
     left.post_write(1, &[mrs[0].slice(..8).unwrap()], mrs[1].remote()).unwrap();
@@ -295,12 +285,11 @@ fn a_peer_that_is_gone_is_told_as_such() {
 
 #[test]
 fn a_region_is_registered_anew_over_another_buffer() {
-    let Some(context) = device() else { return };
+    let context = device();
     let pd = context.alloc_pd().unwrap();
     let pair = Pair::on(&pd, &context.create_cq(64, None).unwrap());
     if pd.fd_commands() != FdCommands::all() {
-        println!("SKIPPED: this library registers no regions anew by descriptor");
-        return;
+        skip!("this library registers no regions anew by descriptor");
     }
     let platform = pcie::Platform::default();
     let client = registry::Client::connect(registry::Role::Member).unwrap();
@@ -332,22 +321,7 @@ fn a_region_is_registered_anew_over_another_buffer() {
 }
 
 #[test]
-fn the_systems_library_without_a_device_says_so() {
-    let Ok(library) = Library::system() else {
-        println!("SKIPPED: no libibverbs is installed");
-        return;
-    };
-    if !library.devices().unwrap().is_empty() {
-        println!("SKIPPED: this machine has an RDMA device");
-        return;
-    }
-    let error = library.open(None).unwrap_err();
-    assert!(matches!(error, Error::NoDevice { .. }));
-    assert!(error.remedy().contains("peerdma run"));
-}
-
-#[test]
 fn a_driver_is_asked_whether_it_registers_dma_bufs() {
-    let Some(context) = device() else { return };
+    let context = device();
     assert!(context.alloc_pd().unwrap().registers_dmabuf().unwrap());
 }

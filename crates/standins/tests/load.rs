@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::skip;
 
 use standins::table::{Kind, Library, Symbol, parse};
 
@@ -125,6 +126,7 @@ fn every_symbol_is_there_at_its_version_and_fails_as_documented() {
 /// The distribution's libraries, where installed, export nothing that the stand-in lacks.
 #[test]
 fn the_distribution_exports_no_more() {
+    let mut compared = 0;
     for library in parse(standins::SYMBOLS).unwrap() {
         let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
         let Some(file) = folders
@@ -132,7 +134,6 @@ fn the_distribution_exports_no_more() {
             .map(|folder| Path::new(folder).join(&library.soname))
             .find(|file| file.exists())
         else {
-            eprintln!("{} is not installed", library.soname);
             continue;
         };
         let output = Command::new("nm")
@@ -150,6 +151,10 @@ fn the_distribution_exports_no_more() {
         assert!(!theirs.is_empty(), "nm shows nothing of {}", file.display());
         let missing: Vec<&String> = theirs.difference(&ours).collect();
         assert!(missing.is_empty(), "{}: {missing:?}", library.soname);
+        compared += 1;
+    }
+    if compared == 0 {
+        skip!("the distribution's libraries are not installed (package ibverbs-providers)");
     }
 }
 
@@ -176,7 +181,7 @@ fn installed_programs_find_every_symbol() {
         );
     }
     if programs.is_empty() {
-        eprintln!("neither perftest, libfabric, UCX nor pyverbs is installed");
+        skip!("neither perftest, libfabric, UCX nor pyverbs is installed");
     }
     let mut served = 0;
     for program in &programs {

@@ -10,6 +10,7 @@ mod codec;
 mod crc_field;
 pub mod frame;
 pub mod grh;
+pub mod guard;
 mod headers;
 pub mod icrc;
 pub mod internet;

@@ -1,11 +1,12 @@
 //! Foreign judges over one packet of every opcode: Wireshark's dissector reads our fields, and a Python program written
-//! apart from this crate recomputes our ICRCs. A judge that is not installed is skipped, and the output says so.
+//! apart from this crate recomputes our ICRCs. Without its judge a test is skipped.
 
 mod common;
 
 use common::{Link, Sample, pcap, samples};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use test_support::note_skip;
 use wire::{Operation, Service};
 
 fn write_pcap(name: &str, link: Link, packets: &[Vec<u8>]) -> PathBuf {
@@ -17,7 +18,7 @@ fn write_pcap(name: &str, link: Link, packets: &[Vec<u8>]) -> PathBuf {
 fn installed(program: &str, switch: &str) -> bool {
     let found = Command::new(program).arg(switch).output().is_ok_and(|out| out.status.success());
     if !found {
-        eprintln!("SKIPPED: {program} is not installed");
+        note_skip(&format!("{program} is not installed"));
     }
     found
 }

@@ -1,0 +1,33 @@
+//! What the tests of every room stand on: a skip that is counted, and a network of their own.
+//!
+//! A test that cannot run here ends with [`skip!`]; its harness takes it for passed, the test command for skipped. A test that
+//! opens a device calls [`network::enter`] first, so that no device, program or user of the machine is in its way.
+#![forbid(unsafe_code)]
+
+pub mod library;
+pub mod network;
+mod skips;
+
+pub use network::Network;
+pub use skips::{FILE, note_skip};
+
+/// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::note_skip(&format!($($reason)*));
+        return;
+    }};
+}
+
+/// Whether this process is root: namespaces and other users need it.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether a program is on the PATH.
+pub fn has(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
+}
