@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 fn doctor(arguments: &[&str]) -> Output {
+    test_support::network::enter();
     Command::new(env!("CARGO_BIN_EXE_peerdma")).arg("doctor").args(arguments).output().unwrap()
 }
 

@@ -189,6 +189,111 @@ fn failures_say_what_is_wrong() {
     }
 }
 
+/// The program under a limit of address space, in MiB.
+fn within(mib: u64, arguments: &[&str]) -> Output {
+    let script = format!("ulimit -v {}; exec \"$0\" topo \"$@\"", mib << 10);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_peerdma")]).args(arguments);
+    shell.output().unwrap()
+}
+
+/// A tar with one huge file of zeros, as its compressor makes it.
+fn bomb(folder: &Folder) -> String {
+    let at = folder.0.join("bomb.tar.bz2");
+    let script = "mkdir -p \"$0\"/sys/bus && truncate -s 300M \"$0\"/sys/bus/zeros && \
+                  tar -C \"$0\" -cf - sys | gzip -1 > \"$1\" && rm \"$0\"/sys/bus/zeros";
+    let done = Command::new("sh").args(["-c", script]).arg(&folder.0).arg(&at).status().unwrap();
+    assert!(done.success());
+    at.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn hostile_sources_cost_little_and_are_refused() {
+    let folder = Folder::new("hostile");
+    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(8000), close.repeat(8000));
+    let object = deep("<object type=\"Machine\">", "</object>");
+    let pci = deep("<pci busid=\"0:0.0\">", "</pci>");
+    let entities: String = (1..9)
+        .map(|i| format!("<!ENTITY e{i} \"{}\">", format!("&e{};", i - 1).repeat(9)))
+        .collect();
+    let entities = format!(
+        "<!DOCTYPE topology [<!ENTITY e0 \"{}\">{entities}]><topology>&e8;</topology>",
+        "x".repeat(1 << 20)
+    );
+    let fifo = folder.0.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let empty = folder.0.join("empty");
+    fs::create_dir_all(&empty).unwrap();
+    let many = "00:00.0 PCI bridge: x\n".repeat(100_000);
+    for (source, reason) in [
+        (
+            folder.file("deep-hwloc.xml", &format!("<topology>{object}</topology>")),
+            "nested more than",
+        ),
+        (
+            folder.file("deep-nccl.xml", &format!("<system><cpu>{pci}</cpu></system>")),
+            "nested more than",
+        ),
+        (folder.file("entities.xml", &entities), "it declares entities"),
+        (folder.file("many.txt", &many), "more than 16384 PCI functions"),
+        (bomb(&folder), "after decompression"),
+        ("/dev/zero".to_owned(), "neither a regular file nor a folder"),
+        (fifo.to_str().unwrap().to_owned(), "neither a regular file nor a folder"),
+        (empty.to_str().unwrap().to_owned(), "there is no /sys in it"),
+    ] {
+        let output = within(600, &["--from", &source]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{source}: {:?} {said}", output.status);
+        assert!(said.contains(reason), "{source}: {said}");
+    }
+}
+
+#[test]
+fn a_fifo_within_a_capture_is_not_waited_for() {
+    let folder = Folder::new("fifo");
+    let machine = sysfs(&folder).to_str().unwrap().to_owned();
+    let fifo = folder.0.join("sys/devices/pci0000:17/0000:17:00.0/config");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert_eq!(json(&["--from", &machine])["functions"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_a_machine_says_of_itself_does_not_reach_the_terminal_as_commands() {
+    let folder = Folder::new("escape");
+    let evil = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}";
+    let file = folder.file(
+        "nccl.xml",
+        &format!(
+            r#"<system version="1"><cpu numaid="{evil}0" vendor="{evil}A" familyid="143"><pci busid="0000:01:00.0" class="0x030200"/>
+            <pci busid="0000:02:00.0" class="0x020700"><nic><net name="mlx5_{evil}0"/></nic></pci></cpu></system>"#
+        )
+        .replace('\u{1b}', "")
+        .replace('\u{7}', ""),
+    );
+    let lspci = folder.file(
+        "lspci.txt",
+        &format!("01:00.0 3D controller [0302]: NVIDIA [10de:2330]\n\tKernel driver in use: nv{evil}\n\
+                  02:00.0 Infiniband controller [0207]: M [15b3:1021]\n\tKernel driver in use: {evil}mlx5_core\n"),
+    );
+    let sys = sysfs(&folder).to_str().unwrap().to_owned();
+    fs::write(folder.0.join("sys/class/dmi/id/product_name"), format!("Box{evil}\n")).unwrap();
+    fs::rename(
+        folder.0.join("sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/infiniband/mlx5_0"),
+        folder.0.join(format!(
+            "sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/infiniband/mlx5_{evil}"
+        )),
+    )
+    .unwrap();
+    let picture = folder.0.join("p.svg").to_str().unwrap().to_owned();
+    for source in [&file, &lspci, &sys] {
+        let all = out(&["--from", source, "--all"]) + &out(&["--from", source, "--json"]);
+        out(&["--from", source, "--all", "--svg", &picture]);
+        let all = all + &fs::read_to_string(&picture).unwrap();
+        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!all.contains(obeyed), "{source}: {all:?}");
+    }
+}
+
 #[test]
 fn this_machine_is_read() {
     // whatever it is, in a container too

@@ -2,7 +2,7 @@
 
 use crate::importer::{self, Mode};
 use crate::{Condition, Facts, State, Version};
-use pcie::{ConfigAcs, Function, Machine, MapType, verdict};
+use pcie::{Function, Machine, MapType, Verdict, verdict};
 
 /// The kernel's release, for evidence.
 pub(crate) fn release(facts: &Facts) -> String {
@@ -12,16 +12,11 @@ pub(crate) fn release(facts: &Facts) -> String {
 /// Whether the kernel has something that came with `since`, and not before `not_before`. Enterprise kernels carry later features under
 /// old numbers, so there an old number says nothing.
 pub(crate) fn has(facts: &Facts, since: Version, not_before: Version) -> State {
-    match facts.version {
-        Some(version) if version >= since => State::Holds,
-        Some(version) if version < not_before && !backports(facts) => State::Fails,
-        _ => State::Unknown,
-    }
+    State::of(facts.kernel.as_ref().and_then(|kernel| kernel.has(since, not_before)))
 }
 
 fn backports(facts: &Facts) -> bool {
-    let marks = [".el", "-nvidia", ".amzn", "-azure", "-gke", "-oracle", "-aws", ".oe"];
-    facts.release.as_deref().is_some_and(|release| marks.iter().any(|mark| release.contains(mark)))
+    facts.kernel.as_ref().is_some_and(|kernel| kernel.backports)
 }
 
 /// What to do about a feature that came with `since`.
@@ -46,6 +41,19 @@ pub(crate) fn kernel(facts: &Facts, least: Version, what: &str) -> Condition {
     )
 }
 
+/// The kernel's RDMA core registers dma-bufs: the device's own answer, else the version and the configuration.
+pub(crate) fn core_registers(facts: &Facts, nic: &Function) -> Vec<Condition> {
+    let what = "the RDMA core registers dma-bufs";
+    let answer = facts.probe(nic).and_then(|probe| probe.registers_dmabuf.as_ref());
+    if let Some((true, evidence)) = answer {
+        return vec![Condition::new(what, State::Holds, evidence.clone(), "")];
+    }
+    let mut conditions = vec![kernel(facts, Version(5, 12), what)];
+    conditions
+        .extend(["INFINIBAND_USER_MEM", "DMA_SHARED_BUFFER"].map(|name| configured(facts, name)));
+    conditions
+}
+
 /// The adapter shows an RDMA device.
 pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
     let what = "the adapter shows an RDMA device";
@@ -55,8 +63,23 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
     ];
     let name = nic.interfaces.iter().find(|name| known.iter().any(|start| name.starts_with(start)));
     let driver = nic.driver.as_deref().unwrap_or("none");
+    if let Some((device, why)) =
+        facts.probe(nic).and_then(|probe| Some((&probe.device, probe.unopened.as_ref()?)))
+    {
+        return Condition::new(
+            format!("{what} that this user may open"),
+            State::Fails,
+            format!("{device}: {why}"),
+            "let the user open /dev/infiniband/uverbs* (a udev rule or group of rdma-core's), in a container pass them in",
+        );
+    }
     match name {
-        Some(name) => moves_bytes(facts, nic, what, format!("{name} at {}", nic.address)),
+        Some(name) => {
+            let firmware = facts.firmware.iter().find(|(device, _)| device == name);
+            let firmware = firmware.map(|(_, version)| format!(", firmware {version}"));
+            let evidence = format!("{name} at {}{}", nic.address, firmware.unwrap_or_default());
+            moves_bytes(facts, nic, what, evidence)
+        }
         None if facts.sysfs => Condition::new(
             what,
             State::Fails,
@@ -125,30 +148,25 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     Condition::new(what, state, evidence, remedy)
 }
 
-/// PCIe carries requests from the adapter to the GPU.
+/// PCIe carries requests from the adapter to the GPU, as the kernel judges it before it maps a dma-buf.
 pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Condition {
     let what = "PCIe carries the adapter's requests to the GPU";
     let verdict = verdict(machine, gpu, nic);
-    let label: Vec<String> =
-        pcie::labels(machine, gpu, nic).iter().map(ToString::to_string).collect();
-    let evidence = format!("P2PDMA {}, {}", verdict.map_type, label.join("|"));
-    match verdict.map_type {
-        MapType::NotSupported if !verdict.redirects.is_empty() => Condition::new(
+    let evidence = way(machine, gpu, nic, &verdict);
+    match (verdict.map_type, pcie::without_redirect(machine, &verdict.redirects)) {
+        (MapType::NotSupported, Some(parameter)) => Condition::new(
             what,
             State::Fails,
             format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
-            format!(
-                "boot with {}",
-                ConfigAcs::without_redirect(machine, &verdict.redirects).parameter()
-            ),
+            format!("boot with {parameter}"),
         ),
-        MapType::NotSupported => Condition::new(
+        (MapType::NotSupported, None) => Condition::new(
             what,
             State::Fails,
             format!("{evidence}: {}", verdict.reason),
             "move one of the cards below the other's switch or host bridge",
         ),
-        MapType::Unknown => Condition::new(
+        (MapType::Unknown, _) => Condition::new(
             what,
             State::Unknown,
             format!("{evidence}: {}", verdict.reason),
@@ -156,6 +174,32 @@ pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
         ),
         _ => Condition::new(what, State::Holds, evidence, ""),
     }
+}
+
+/// The same for Peer-Direct, whose modules ask nobody: what P2PDMA would refuse may still work, and only a transfer tells.
+pub(crate) fn carries(machine: &Machine, gpu: &Function, nic: &Function) -> Condition {
+    let verdict = verdict(machine, gpu, nic);
+    let evidence = way(machine, gpu, nic, &verdict);
+    let (state, evidence) = match verdict.map_type {
+        MapType::NotSupported => (
+            State::Unknown,
+            format!("{evidence}, which Peer-Direct does not ask: {}", verdict.reason),
+        ),
+        MapType::Unknown => (State::Unknown, format!("{evidence}: {}", verdict.reason)),
+        _ => (State::Holds, evidence),
+    };
+    Condition::new(
+        "PCIe carries the adapter's requests to the GPU",
+        state,
+        evidence,
+        "transfer into a GPU's buffer and compare (ib_write_bw --use_cuda): nothing refuses what the root complex may drop",
+    )
+}
+
+fn way(machine: &Machine, gpu: &Function, nic: &Function, verdict: &Verdict) -> String {
+    let label: Vec<String> =
+        pcie::labels(machine, gpu, nic).iter().map(ToString::to_string).collect();
+    format!("P2PDMA {}, {}", verdict.map_type, label.join("|"))
 }
 
 /// A setting of the kernel's configuration.
@@ -173,4 +217,22 @@ pub(crate) fn configured(facts: &Facts, name: &str) -> Condition {
             .into(),
     };
     Condition::new(what, state, evidence, remedy)
+}
+
+/// A word of the kernel's command line that must not be there.
+pub(crate) fn not_told(facts: &Facts, what: &str, words: &[&str]) -> Condition {
+    let line = facts.command_line.as_deref();
+    let told = line.map(|line| {
+        let options = line.split_whitespace().flat_map(|word| {
+            let (name, values) = word.split_once('=').unwrap_or((word, ""));
+            values.split(',').map(move |value| format!("{name}={value}"))
+        });
+        options.filter(|option| words.contains(&option.as_str())).collect::<Vec<_>>().join(" ")
+    });
+    let (state, evidence) = match told.as_deref() {
+        Some("") => (State::Holds, format!("/proc/cmdline: no {}", words.join(", no "))),
+        Some(told) => (State::Fails, format!("/proc/cmdline: {told}")),
+        None => (State::Unknown, "/proc/cmdline could not be read".into()),
+    };
+    Condition::new(what, state, evidence, format!("boot without {}", told.unwrap_or_default()))
 }

@@ -2,7 +2,7 @@
 
 use crate::conditions::{has, release};
 use crate::{Condition, Facts, State, Version};
-use pcie::Function;
+use pcie::{Function, Machine};
 
 /// Makers whose drivers are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,9 @@ pub(crate) fn maker(gpu: &Function) -> Maker {
 /// Whether the driver exports its memory as a dma-buf that an adapter can pin where it is.
 pub(crate) fn exports_pinned(facts: &Facts, gpu: &Function) -> Condition {
     let what = "the GPU's driver exports video memory that stays there when pinned";
+    if let Some(condition) = driven_by_other(facts, gpu, what) {
+        return condition;
+    }
     match maker(gpu) {
         Maker::Nvidia => nvidia_exports(facts, what),
         Maker::Amd => since(
@@ -72,9 +75,7 @@ fn nvidia_exports(facts: &Facts, what: &str) -> Condition {
             "load the open kernel modules of 515 or later",
         );
     };
-    let number = text.split_whitespace().find_map(|word| {
-        word.split('.').next()?.parse::<u32>().ok().filter(|_| word.contains('.'))
-    });
+    let number = nvidia_version(text).map(|version| version.0);
     let open = text.contains("Open Kernel Module");
     let state = match number {
         Some(number) if open && number >= 515 => State::Holds,
@@ -85,9 +86,104 @@ fn nvidia_exports(facts: &Facts, what: &str) -> Condition {
     Condition::new(what, state, format!("/proc/driver/nvidia/version: {text}"), remedy)
 }
 
+/// A GPU without a driver, or held for a guest.
+fn driven_by_other(facts: &Facts, gpu: &Function, what: &str) -> Option<Condition> {
+    match gpu.driver.as_deref() {
+        None if facts.sysfs => Some(Condition::new(
+            what,
+            State::Fails,
+            format!("/sys/bus/pci/devices/{}/driver is absent", gpu.address),
+            "load the GPU's driver (nvidia, amdgpu, xe)",
+        )),
+        Some("vfio-pci") => Some(Condition::new(
+            what,
+            State::Fails,
+            "driver vfio-pci: the GPU is held for a guest, and its exports can only be revoked",
+            "run the doctor in the guest, or bind the GPU to its own driver",
+        )),
+        _ => None,
+    }
+}
+
+/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08` as numbers.
+fn nvidia_version(text: &str) -> Option<(u32, u32)> {
+    text.split_whitespace().find_map(|word| {
+        let mut numbers = word.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    })
+}
+
+/// The driver that CUDA 12.8 needs, the first with the flag that asks for a mapping through PCIe.
+pub(crate) fn cuda_asks_for_pcie(facts: &Facts) -> Condition {
+    let least = (570, 26);
+    let version = facts.nvidia.as_deref().and_then(nvidia_version);
+    let evidence = match version {
+        Some((major, minor)) => format!("NVIDIA driver {major}.{minor}"),
+        None => "/proc/driver/nvidia/version tells no version".into(),
+    };
+    Condition::new(
+        "CUDA exports buffers through PCIe (12.8, driver 570.26)",
+        State::of(version.map(|version| version >= least)),
+        evidence,
+        "install a driver of 570.26 or later and CUDA 12.8 or later",
+    )
+}
+
+/// Whether the GPU shares memory coherently with the processor: only then the driver exports through PCIe on request.
+pub(crate) fn coherent(machine: &Machine, gpu: &Function) -> Condition {
+    let chips = ["GH200", "GB200", "GB300", "GB10]", "Grace"];
+    let ids = [0x2342, 0x2345, 0x2348, 0x2941, 0x31c2, 0x2e12];
+    let x86 =
+        machine.cpu().map(|cpu| matches!(cpu.vendor.as_str(), "GenuineIntel" | "AuthenticAMD"));
+    let by_id = gpu.id.is_some_and(|(vendor, device)| vendor == 0x10de && ids.contains(&device));
+    let by_name =
+        gpu.product.as_deref().is_some_and(|name| chips.iter().any(|chip| name.contains(chip)));
+    let id =
+        gpu.id.map_or("id unknown".into(), |(vendor, device)| format!("{vendor:04x}:{device:04x}"));
+    let (known, evidence) = match x86 {
+        Some(true) => (Some(false), format!("{id} beside an x86 processor")),
+        _ if by_id || by_name => (Some(true), id),
+        _ => (None, id),
+    };
+    Condition::new(
+        "the GPU's memory is coherent with the processor's (Grace)",
+        State::of(known),
+        evidence,
+        "on other machines dma-buf in its pinned form is the way",
+    )
+}
+
+/// Whether the GPU's BAR shows its memory to others.
+pub(crate) fn shown_by_bar(gpu: &Function) -> Condition {
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let (known, evidence) = match (gpu.bar_bytes, gpu.memory_bytes) {
+        (Some(bar), Some(memory)) => {
+            (Some(bar >= memory), format!("BAR {}, memory {}", mib(bar), mib(memory)))
+        }
+        // the window of a GPU whose BAR was not resized
+        (Some(bar), None) if bar <= 256 << 20 => (None, format!("largest BAR {}", mib(bar))),
+        (Some(bar), None) => (Some(true), format!("largest BAR {}", mib(bar))),
+        (None, _) => (None, "no BAR in the source".into()),
+    };
+    // NVIDIA's driver moves its window to what is exported, as far as there is room
+    let state = match State::of(known) {
+        State::Fails if maker(gpu) == Maker::Nvidia => State::Unknown,
+        state => state,
+    };
+    Condition::new(
+        "a BAR shows the GPU's memory",
+        state,
+        format!("{}: {evidence}", gpu.address),
+        "enable Above 4G Decoding and Resizable BAR in the firmware, large BAR1 in the GPU's",
+    )
+}
+
 /// Whether the exporter may move a buffer that is registered, which needs an adapter that follows.
 pub(crate) fn moves(facts: &Facts, gpu: &Function) -> Condition {
     let what = "the GPU's driver moves exported buffers and tells importers";
+    if let Some(condition) = driven_by_other(facts, gpu, what) {
+        return condition;
+    }
     match maker(gpu) {
         Maker::Nvidia => Condition::new(
             what,

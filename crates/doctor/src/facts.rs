@@ -2,19 +2,9 @@
 
 use crate::Probe;
 use flate2::read::GzDecoder;
-use std::fmt;
+use pcie::{Address, Kernel};
 use std::io::Read;
 use topology::Tree;
-
-/// A kernel's version, as far as conditions ask.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Version(pub u32, pub u32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0, self.1)
-    }
-}
 
 /// What a host says of itself. `None` is unknown.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +13,10 @@ pub struct Facts {
     pub(crate) sysfs: bool,
     /// `uname -r`.
     pub release: Option<String>,
-    /// Its version.
-    pub version: Option<Version>,
+    /// Its version, and whether it carries later features.
+    pub(crate) kernel: Option<Kernel>,
+    /// `x86_64`, `aarch64`, `ppc64le`, …
+    pub(crate) architecture: Option<String>,
     /// The kernel's configuration, and the file it is in.
     config: Option<(String, String)>,
     /// The kernel's command line.
@@ -33,6 +25,8 @@ pub struct Facts {
     modules: Option<Vec<String>>,
     /// Clients in `/sys/kernel/mm/memory_peers`; `None` if there is no such directory.
     pub(crate) memory_peers: Option<Vec<String>>,
+    /// Version of the loaded nvidia-peermem.
+    pub(crate) peermem: Option<String>,
     /// `/proc/driver/nvidia/version`, first line.
     pub(crate) nvidia: Option<String>,
     /// Versions of symbols in libmlx5, newest last, and the file.
@@ -41,33 +35,32 @@ pub struct Facts {
     pub probes: Vec<Probe>,
     /// Whether the software HCA proved itself, or why it could not; `None` if it was not asked to.
     pub software_hca: Option<Result<(), String>>,
+    /// Memory that this process may lock: `None` within if there is no limit.
+    pub(crate) locked_bytes: Option<Option<u64>>,
+    /// Functions whose memory is published as p2pmem.
+    pub(crate) published: Vec<Address>,
+    /// Firmware of RDMA devices by name.
+    pub(crate) firmware: Vec<(String, String)>,
+    /// Whether the kernel tells the software HCA when registered memory goes (userfaultfd), or why not; `None` if it was not
+    /// asked.
+    pub kernel_watches: Option<Result<(), String>>,
     /// IOMMU group types by number.
     iommu_types: Vec<(u32, String)>,
 }
 
-/// Where distributions keep rdma-core's libmlx5.
-const LIBRARIES: [&str; 5] = [
-    "/usr/lib/x86_64-linux-gnu/libmlx5.so.1",
-    "/usr/lib/aarch64-linux-gnu/libmlx5.so.1",
-    "/usr/lib64/libmlx5.so.1",
-    "/usr/lib/libmlx5.so.1",
-    "/lib64/libmlx5.so.1",
-];
-
 impl Facts {
     /// Reads a tree.
     pub fn read(tree: &dyn Tree) -> Facts {
-        let release = tree
-            .line("/proc/sys/kernel/osrelease")
-            .or_else(|| Some(tree.line("/proc/version")?.split_whitespace().nth(2)?.to_owned()));
+        let release = topology::release(tree);
         let numbered = |name: String| {
             let kind = tree.line(&format!("/sys/kernel/iommu_groups/{name}/type"))?;
             Some((name.parse().ok()?, kind))
         };
         let groups = tree.list("/sys/kernel/iommu_groups");
-        Facts {
+        let mut facts = Facts {
             sysfs: !tree.list("/sys/bus/pci/devices").is_empty(),
-            version: release.as_deref().and_then(version),
+            kernel: release.as_deref().and_then(Kernel::new),
+            architecture: architecture(tree),
             config: release.as_deref().and_then(|release| config(tree, release)),
             command_line: tree.line("/proc/cmdline"),
             modules: tree.read("/proc/modules").map(|bytes| {
@@ -76,19 +69,26 @@ impl Facts {
                 names.map(str::to_owned).collect()
             }),
             memory_peers: tree
-                .list("/sys/kernel/mm")
-                .iter()
-                .any(|name| name == "memory_peers")
+                .has_folder("/sys/kernel/mm/memory_peers")
                 .then(|| tree.list("/sys/kernel/mm/memory_peers")),
+            peermem: tree.line("/sys/module/nvidia_peermem/version"),
             nvidia: tree.line("/proc/driver/nvidia/version"),
-            libmlx5: LIBRARIES
+            libmlx5: topology::LIBMLX5
                 .iter()
                 .find_map(|path| Some(((*path).to_owned(), symbol_versions(&tree.read(path)?)))),
             iommu_types: groups.into_iter().filter_map(numbered).collect(),
+            locked_bytes: locked_bytes(tree),
+            published: published(tree),
+            firmware: firmware(tree),
             release,
             probes: Vec::new(),
             software_hca: None,
+            kernel_watches: None,
+        };
+        if let Some(answers) = tree.read(crate::PROBES) {
+            facts.take_answers(&String::from_utf8_lossy(&answers));
         }
+        facts
     }
 
     /// Whether a module is loaded. One that is built in is not listed.
@@ -114,10 +114,64 @@ impl Facts {
     }
 }
 
-/// `6.12.48+deb13-amd64`
-fn version(release: &str) -> Option<Version> {
-    let mut numbers = release.split(['.', '-', '+', '_']);
-    Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+/// The machine's architecture, by what its kernel says of its processors.
+fn architecture(tree: &dyn Tree) -> Option<String> {
+    let bytes = tree.read("/proc/cpuinfo")?;
+    let text = String::from_utf8_lossy(&bytes);
+    let has = |key: &str| {
+        text.lines().any(|line| line.split(':').next().is_some_and(|k| k.trim() == key))
+    };
+    let value = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(k, _)| k.trim() == key).map(|(_, value)| value.trim())
+    };
+    let name = match () {
+        () if has("cpu family") => "x86_64",
+        () if has("CPU implementer") => "aarch64",
+        () if value("cpu").is_some_and(|cpu| cpu.starts_with("POWER")) => "ppc64le",
+        () if value("vendor_id") == Some("IBM/S390") => "s390x",
+        () if has("isa") && has("hart") => "riscv64",
+        () => return None,
+    };
+    Some(name.to_owned())
+}
+
+/// Memory that the process that reads, or that captured, may lock: without limit for who has CAP_IPC_LOCK.
+fn locked_bytes(tree: &dyn Tree) -> Option<Option<u64>> {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let text = |path| Some(String::from_utf8_lossy(&tree.start(path, 16 << 10)?).into_owned());
+    let status = text("/proc/self/status").unwrap_or_default();
+    let capable = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capable = capable.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    if capable.is_some_and(|bits| bits & CAP_IPC_LOCK != 0) {
+        return Some(None);
+    }
+    let limits = text("/proc/self/limits")?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(None),
+        bytes => Some(Some(bytes.parse().ok()?)),
+    }
+}
+
+/// Functions whose driver publishes memory for peers.
+fn published(tree: &dyn Tree) -> Vec<Address> {
+    let devices = tree.list("/sys/bus/pci/devices").into_iter();
+    let real = |name: &String| tree.real(&format!("/sys/bus/pci/devices/{name}"));
+    let has = |name: &String| tree.has_folder(&format!("{}/p2pmem", real(name)));
+    devices.filter(has).filter_map(|name| name.parse().ok()).collect()
+}
+
+fn firmware(tree: &dyn Tree) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for name in tree.list("/sys/bus/pci/devices") {
+        let folder = format!("{}/infiniband", tree.real(&format!("/sys/bus/pci/devices/{name}")));
+        for device in tree.list(&folder) {
+            let version = tree.line(&format!("{folder}/{device}/fw_ver"));
+            found.extend(version.map(|version| (topology::printable(&device), version)));
+        }
+    }
+    found
 }
 
 fn config(tree: &dyn Tree, release: &str) -> Option<(String, String)> {
@@ -151,21 +205,6 @@ fn symbol_versions(library: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_of_distributions() {
-        for (release, expected) in [
-            ("6.12.48+deb13-amd64", Some(Version(6, 12))),
-            ("5.14.0-427.el9.x86_64", Some(Version(5, 14))),
-            ("7.2", Some(Version(7, 2))),
-            ("6.8.0-1015-nvidia-64k", Some(Version(6, 8))),
-            ("next", None),
-            ("", None),
-        ] {
-            assert_eq!(version(release), expected, "{release}");
-        }
-        assert!(Version(6, 9) < Version(6, 12) && Version(6, 18) < Version(7, 0));
-    }
 
     #[test]
     fn symbol_versions_of_a_library() {

@@ -73,6 +73,17 @@ pub enum State {
     Fails,
 }
 
+impl State {
+    /// What is known to be so, known not to be, or not known.
+    pub(crate) fn of(known: Option<bool>) -> State {
+        match known {
+            Some(true) => State::Holds,
+            Some(false) => State::Fails,
+            None => State::Unknown,
+        }
+    }
+}
+
 /// One condition of a mechanism.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
@@ -95,7 +106,8 @@ impl Condition {
         remedy: impl Into<String>,
     ) -> Condition {
         let remedy = if state == State::Holds { String::new() } else { remedy.into() };
-        Condition { what: what.into(), state, evidence: evidence.into(), remedy }
+        let evidence = topology::printable(&evidence.into());
+        Condition { what: what.into(), state, evidence, remedy: topology::printable(&remedy) }
     }
 }
 

@@ -17,7 +17,8 @@ mod importer;
 mod mechanisms;
 mod probe;
 
-pub use facts::{Facts, Version};
+pub use facts::Facts;
 pub use finding::{Condition, Finding, Mechanism, Outcome, State};
 pub use mechanisms::examine;
-pub use probe::Probe;
+pub use pcie::Version;
+pub use probe::{PROBES, Probe};

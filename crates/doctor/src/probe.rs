@@ -1,22 +1,156 @@
-//! Answers of the host's own devices to questions that only they can answer. Asking is the caller's: this room reads files.
+//! Answers of the host's own devices to questions that only they can answer. Asking is the caller's: this room reads files, and a
+//! capture keeps the answers in one ([`PROBES`]).
 
 use crate::Facts;
-use pcie::Function;
+use pcie::{Address, Function};
+use topology::printable;
 
-/// What an RDMA device answered.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Where a capture keeps the answers.
+pub const PROBES: &str = "/peerdma/probes";
+
+/// What an RDMA device answered. What it was not asked is `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Probe {
     /// Name of the RDMA device.
     pub device: String,
-    /// Whether its driver registers dma-bufs, with the words that say how that is known; `None` if it could not be asked.
+    /// Why it could not be opened.
+    pub unopened: Option<String>,
+    /// Whether its driver registers dma-bufs, with the words that say how that is known.
     pub registers_dmabuf: Option<(bool, String)>,
-    /// Bytes that it wrote to itself, or why it could not; `None` if it was not asked to.
+    /// The folder of its Data Direct function, or `None` within if it has none.
+    pub data_direct: Option<Option<String>>,
+    /// Bytes that it wrote to itself, or why it could not.
     pub loopback: Option<Result<u64, String>>,
+    /// For each GPU that exports a dma-buf, the bytes of one that it registered, or why it did not.
+    pub buffers: Vec<(Address, Result<u64, String>)>,
 }
 
 impl Facts {
     /// What the RDMA device of an adapter answered.
     pub(crate) fn probe(&self, nic: &Function) -> Option<&Probe> {
         self.probes.iter().find(|probe| nic.interfaces.contains(&probe.device))
+    }
+
+    /// Whether a buffer of this GPU was registered with this adapter: bytes, or why not.
+    pub(crate) fn registered(
+        &self,
+        gpu: &Function,
+        nic: &Function,
+    ) -> Option<&Result<u64, String>> {
+        let buffers = &self.probe(nic)?.buffers;
+        buffers.iter().find(|(address, _)| *address == gpu.address).map(|(_, result)| result)
+    }
+
+    /// The answers as text, one a line.
+    pub fn answers(&self) -> String {
+        let mut text = String::new();
+        let outcome = |result: &Result<u64, String>| match result {
+            Ok(bytes) => format!("ok {bytes}"),
+            Err(why) => format!("failed {}", printable(why)),
+        };
+        for probe in &self.probes {
+            text += &format!("device {}\n", printable(&probe.device));
+            if let Some(why) = &probe.unopened {
+                text += &format!("unopened {}\n", printable(why));
+            }
+            if let Some((registers, evidence)) = &probe.registers_dmabuf {
+                let answer = if *registers { "yes" } else { "no" };
+                text += &format!("registers {answer} {}\n", printable(evidence));
+            }
+            if let Some(path) = &probe.data_direct {
+                let path = path.as_deref().map_or_else(|| "none".into(), printable);
+                text += &format!("data-direct {path}\n");
+            }
+            if let Some(result) = &probe.loopback {
+                text += &format!("loopback {}\n", outcome(result));
+            }
+            for (gpu, result) in &probe.buffers {
+                text += &format!("buffer {gpu} {}\n", outcome(result));
+            }
+        }
+        if let Some(result) = &self.software_hca {
+            text += &format!("software-hca {}\n", outcome(&result.clone().map(|()| 0)));
+        }
+        if let Some(result) = &self.kernel_watches {
+            text += &format!("kernel-watches {}\n", outcome(&result.clone().map(|()| 0)));
+        }
+        text
+    }
+
+    /// Takes answers that [`Facts::answers`] wrote; lines that it did not write are passed over.
+    pub(crate) fn take_answers(&mut self, text: &str) {
+        let outcome = |text: &str| {
+            let (word, rest) = text.split_once(' ')?;
+            match word {
+                "ok" => Some(Ok(rest.parse().ok()?)),
+                "failed" => Some(Err(rest.to_owned())),
+                _ => None,
+            }
+        };
+        for (word, rest) in text.lines().filter_map(|line| line.split_once(' ')) {
+            if word == "device" {
+                self.probes.push(Probe { device: rest.to_owned(), ..Probe::default() });
+            } else if word == "software-hca" {
+                self.software_hca = outcome(rest).map(|result| result.map(|_: u64| ()));
+            } else if word == "kernel-watches" {
+                self.kernel_watches = outcome(rest).map(|result| result.map(|_: u64| ()));
+            }
+            let Some(probe) = self.probes.last_mut() else { continue };
+            match word {
+                "unopened" => probe.unopened = Some(rest.to_owned()),
+                "registers" => {
+                    probe.registers_dmabuf = rest
+                        .split_once(' ')
+                        .map(|(answer, evidence)| (answer == "yes", evidence.to_owned()));
+                }
+                "data-direct" => {
+                    probe.data_direct = Some(Some(rest.to_owned()).filter(|path| path != "none"));
+                }
+                "loopback" => probe.loopback = outcome(rest),
+                "buffer" => {
+                    let parts = rest.split_once(' ');
+                    let found =
+                        parts.and_then(|(gpu, rest)| Some((gpu.parse().ok()?, outcome(rest)?)));
+                    probe.buffers.extend(found);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_being_written() {
+        let gpu = "0000:1a:00.0".parse().unwrap();
+        let mut facts = Facts::default();
+        facts.probes = vec![
+            Probe {
+                device: "mlx5_0".into(),
+                registers_dmabuf: Some((true, "it says EBADF".into())),
+                data_direct: Some(Some("/sys/devices/x y".into())),
+                loopback: Some(Ok(65536)),
+                buffers: vec![(gpu, Ok(4096)), (gpu, Err("EBUSY, busy".into()))],
+                unopened: None,
+            },
+            Probe {
+                device: "mlx5_1".into(),
+                unopened: Some("EACCES".into()),
+                data_direct: Some(None),
+                loopback: Some(Err("no port".into())),
+                ..Probe::default()
+            },
+        ];
+        facts.software_hca = Some(Err("no".into()));
+        facts.kernel_watches = Some(Ok(()));
+        let mut read = Facts::default();
+        read.take_answers(&facts.answers());
+        assert_eq!(read.probes, facts.probes);
+        assert_eq!(read.software_hca, facts.software_hca);
+        assert_eq!(read.kernel_watches, facts.kernel_watches);
+        read.take_answers("buffer x ok\nregisters\nnonsense \u{1b}\n\n");
     }
 }

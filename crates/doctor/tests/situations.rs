@@ -31,6 +31,12 @@ impl Tree for Host {
     fn real(&self, path: &str) -> String {
         self.link(path).unwrap_or_else(|| path.to_owned())
     }
+    fn start(&self, path: &str, most: usize) -> Option<Vec<u8>> {
+        self.read(path).map(|bytes| bytes.into_iter().take(most).collect())
+    }
+    fn has_folder(&self, path: &str) -> bool {
+        !self.list(path).is_empty()
+    }
 }
 
 const ROOT: &str = "/sys/devices/pci0000:17/0000:17:00.0";
@@ -101,6 +107,8 @@ impl Host {
             .driver(&gpu, "nvidia", 7)
             .driver(&nic, "mlx5_core", 8)
             .file(&format!("{nic}/infiniband/mlx5_0/fw_ver"), "28.42\n")
+            .file(&format!("{gpu}/resource"), "0x0 0xffffff 0x40200\n0x2000000000 0x3fffffffff 0x14220c\n")
+            .file("/proc/self/limits", "Max locked memory         unlimited            unlimited            bytes\n")
             .file("/sys/kernel/iommu_groups/7/type", "DMA\n")
             .file("/sys/kernel/iommu_groups/8/type", "DMA\n")
             .file("/sys/kernel/mm/memory_peers/nv_mem/version", "1.0\n")
@@ -113,7 +121,8 @@ impl Host {
             )
             .file(
                 "/boot/config-6.18.2",
-                "CONFIG_INFINIBAND_ON_DEMAND_PAGING=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\n",
+                "CONFIG_INFINIBAND_ON_DEMAND_PAGING=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\nCONFIG_INFINIBAND_USER_MEM=y\n\
+                 CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_PCI_P2PDMA=y\n",
             )
             .file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n")
     }
@@ -163,9 +172,9 @@ fn all_well() {
     let expected = format!(
         "peer-direct: works\ndma-buf-pinned: works\n{NOTHING_TO_MOVE}\
 data-direct: does not
-  the adapter has a Data Direct function
-  no PCI function 15b3:2100
-  needs a ConnectX-8 or later whose firmware enables it, on a platform wired for it (Grace and later)
+  the adapter is a ConnectX-8 or later
+  0000:1b:00.0: 15b3:1021
+  no other adapter has a Data Direct function; use dma-buf in its pinned form
 device-private: does not
   the kernel gives peers the address of a device-private page (the patch series of 2024 and 2025)
   kernel 6.18.2: no released kernel has it
@@ -179,8 +188,15 @@ software-hca: works
 
 #[test]
 fn a_bare_container() {
-    let host = Host::default().file("/proc/version", "Linux version 6.1.0-9-cloud-amd64 (gcc)\n");
+    let host = Host::default()
+        .file("/proc/version", "Linux version 6.1.0-9-cloud-amd64 (gcc)\n")
+        .file("/proc/modules", "")
+        .file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n");
     assert_eq!(host.says(), "software-hca: works\n");
+    let power = host.file("/proc/cpuinfo", "processor : 0\ncpu : POWER9, altivec supported\n");
+    assert!(power.says().starts_with("software-hca: does not\n"), "{}", power.says());
+    assert!(power.says().contains("ppc64le"), "{}", power.says());
+    assert!(Host::default().says().starts_with("software-hca: unknown\n"));
 }
 
 #[test]
@@ -246,6 +262,8 @@ fn acs_redirect_on_the_path() {
 fn an_iommu_in_the_way() {
     let host = Host::good().file("/sys/kernel/iommu_groups/8/type", "identity\n");
     assert!(host.says_of("ats").contains("/sys/kernel/iommu_groups/8/type: identity"));
+    let off = Host::good().file("/proc/cmdline", "ro intel_iommu=off quiet\n");
+    assert!(off.says_of("ats").contains("boot without intel_iommu=off"), "{}", off.says_of("ats"));
     let told = Host::good().file("/proc/cmdline", "pci=noats quiet\n");
     assert!(told.says_of("ats").contains("boot without pci=noats"));
     // redirect with direct translated peer traffic: only translated requests turn round at the switch
@@ -268,20 +286,35 @@ fn peermem_without_its_symbols() {
     assert!(stock.says_of("peer-direct").contains("DOCA-OFED"));
 }
 
-/// A ConnectX-8 with its side function below the GPU's switch.
+/// Vital Product Data with a VUID.
+fn vpd(vuid: &str) -> Vec<u8> {
+    let len = vuid.len() as u8;
+    [&[0x90, len + 3, 0, b'V', b'U', len], vuid.as_bytes(), &[0x78]].concat()
+}
+
+const GPU: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0";
+const NIC: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/0000:19:01.0/0000:1b:00.0";
+const SIDE: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/0000:19:02.0/0000:1c:00.0";
+
+/// A ConnectX-8 with its side function below the switch of a Grace machine's GPU.
 fn grace(release: &str) -> Host {
-    let side = format!("{UP}/0000:19:02.0/0000:1c:00.0");
-    let gpu = format!("{UP}/0000:19:00.0/0000:1a:00.0");
     let port = |acs| space(Some((6, acs)), false);
+    let asked = format!("device mlx5_0\nregisters yes EBADF\ndata-direct {SIDE}\n");
     Host::good()
         .function(&format!("{UP}/0000:19:02.0"), (0x15b3, 0x1976), 0x060400, port(0x19))
-        .function(&side, (0x15b3, 0x2100), 0x080100, space(None, true))
+        .function(SIDE, (0x15b3, 0x2100), 0x080100, space(None, true))
+        .function(GPU, (0x10de, 0x2941), 0x030200, space(None, false))
+        .function(NIC, (0x15b3, 0x1023), 0x020700, space(None, true))
+        .file(&format!("{SIDE}/vpd"), vpd("one"))
+        .file(&format!("{NIC}/vpd"), vpd("one"))
+        .file("/proc/cpuinfo", "CPU implementer : 0x41\nCPU part : 0xd4f\n")
         .file(&format!("{UP}/0000:19:00.0/config"), port(0x15))
         .file(&format!("{ROOT}/config"), space(Some((4, 0x1c)), false))
-        .driver(&side, "mlx5_ib", 7)
-        .driver(&gpu, "nvidia", 7)
+        .driver(SIDE, "mlx5_ib", 7)
+        .driver(GPU, "nvidia", 7)
         .file("/proc/version", format!("Linux version {release} (gcc)\n"))
         .file("/usr/lib64/libmlx5.so.1", b"\0MLX5_1.24\0MLX5_1.25\0     ")
+        .file("/peerdma/probes", asked)
 }
 
 #[test]
@@ -291,6 +324,195 @@ fn data_direct_with_and_without_its_fix() {
     assert!(grace("6.11.0").says_of("data-direct").contains("use a kernel of 6.12 or later"));
     let old = grace("6.18.2").file("/usr/lib64/libmlx5.so.1", b"\0MLX5_1.24\0        ");
     assert!(old.says_of("data-direct").contains("newest symbol version MLX5_1.24"));
+}
+
+#[test]
+fn data_direct_asks_for_all_that_it_needs() {
+    let good = || grace("6.18.2");
+    let nvrm = |version: &str| {
+        format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}\n")
+    };
+    for (host, outcome, said) in [
+        (
+            good().function(GPU, (0x10de, 0x2330), 0x030200, space(None, false)),
+            "unknown",
+            "coherent",
+        ),
+        (
+            good().file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n"),
+            "does not",
+            "beside an x86",
+        ),
+        (good().file("/proc/driver/nvidia/version", nvrm("550.54.15")), "does not", "570.26"),
+        (
+            good().function(NIC, (0x15b3, 0x1021), 0x020700, space(None, true)),
+            "does not",
+            "ConnectX-8 or later",
+        ),
+        (good().file(&format!("{NIC}/vpd"), vpd("two")), "does not", "another VUID"),
+        (good().without(&format!("{NIC}/vpd")), "unknown", "run the doctor as root"),
+        (good().without("/peerdma"), "unknown", "the driver was not asked"),
+        (good().file("/peerdma/probes", "device mlx5_0\ndata-direct none\n"), "does not", "ENODEV"),
+        (good().driver(GPU, "nvidia", 9), "does not", "ENOTSUPP"),
+        (good().driver(SIDE, "vfio-pci", 7), "does not", "drivers_probe"),
+    ] {
+        let says = host.says_of("data-direct");
+        assert!(
+            says.starts_with(&format!("data-direct: {outcome}\n")) && says.contains(said),
+            "{said}: {says}"
+        );
+    }
+}
+
+#[test]
+fn a_source_that_does_not_list_every_function_leaves_data_direct_open() {
+    let xml = r#"<system version="1"><cpu numaid="0" arch="arm64"><pci busid="0000:01:00.0" class="0x060400">
+        <pci busid="0000:03:00.0" class="0x030200" vendor="0x10de" device="0x2941"/>
+        <pci busid="0000:04:00.0" class="0x020700" vendor="0x15b3" device="0x1023"/></pci></cpu></system>"#;
+    let machine = topology::parse(xml.as_bytes(), "x").unwrap().machine;
+    let findings = examine(&Facts::default(), &machine);
+    let outcome = |m| findings.iter().find(|f| f.mechanism == m).unwrap().outcome();
+    assert_eq!(outcome(Mechanism::DataDirect), Outcome::Unknown);
+    assert_eq!(outcome(Mechanism::SoftwareHca), Outcome::Unknown);
+}
+
+#[test]
+fn the_boot_parameter_is_one_that_the_kernel_knows() {
+    let port = |acs| space(Some((6, acs)), false);
+    let redirected = |release: &str| {
+        Host::good()
+            .file("/proc/version", format!("Linux version {release} (gcc)\n"))
+            .file(&format!("{UP}/0000:19:00.0/config"), port(0x0c))
+            .file(&format!("{UP}/0000:19:01.0/config"), port(0x0c))
+            .says_of("dma-buf-pinned")
+    };
+    let old = "boot with pci=disable_acs_redir=0000:19:00.0;0000:19:01.0\n";
+    assert!(redirected("6.8.0").contains(old), "{}", redirected("6.8.0"));
+    assert!(redirected("6.12.9").contains(old), "{}", redirected("6.12.9"));
+    assert!(redirected("6.15.0").contains("pci=config_acs="), "{}", redirected("6.15.0"));
+    let apart = |release| grace(release).driver(GPU, "nvidia", 9).says_of("data-direct");
+    assert!(apart("6.12.1").contains("stable kernel of April 2025"), "{}", apart("6.12.1"));
+    assert!(apart("6.18.2").contains("  boot with pci=config_acs="), "{}", apart("6.18.2"));
+}
+
+#[test]
+fn peer_direct_is_not_judged_by_a_list_that_it_does_not_ask() {
+    let port = |acs| space(Some((6, acs)), false);
+    let host = Host::good()
+        .file(&format!("{UP}/0000:19:00.0/config"), port(0x0c))
+        .file(&format!("{UP}/0000:19:01.0/config"), port(0x0c));
+    assert!(host.says_of("dma-buf-pinned").starts_with("dma-buf-pinned: does not"));
+    let says = host.says_of("peer-direct");
+    assert!(says.starts_with("peer-direct: unknown") && says.contains("does not ask"), "{says}");
+    let limited =
+        Host::good().file("/proc/self/limits", "Max locked memory 8388608 8388608 bytes\n");
+    assert!(limited.says_of("peer-direct").contains("RLIMIT_MEMLOCK 8192 KiB"));
+    let root = limited.file("/proc/self/status", "CapEff:\t000001ffffffffff\n");
+    assert_eq!(root.says_of("peer-direct"), "peer-direct: works\n");
+}
+
+/// An MI300X with amdgpu beside the ConnectX.
+fn amd(release: &str) -> Host {
+    Host::good()
+        .function(GPU, (0x1002, 0x74a1), 0x120000, space(None, false))
+        .driver(GPU, "amdgpu", 7)
+        .file("/proc/version", format!("Linux version {release} (gcc)\n"))
+        .file(&format!("/boot/config-{release}"), Host::good().files["/boot/config-6.18.2"].clone())
+        .file(&format!("{GPU}/mem_info_vram_total"), "137438953472\n")
+}
+
+#[test]
+fn configuration_bounds_what_a_kernel_can() {
+    assert_eq!(amd("6.18.2").says_of("dma-buf-pinned"), "dma-buf-pinned: works\n");
+    for name in ["INFINIBAND_USER_MEM", "DMA_SHARED_BUFFER", "PCI_P2PDMA"] {
+        let config = String::from_utf8(amd("6.18.2").files["/boot/config-6.18.2"].clone()).unwrap();
+        let host = amd("6.18.2")
+            .file("/boot/config-6.18.2", config.replace(&format!("CONFIG_{name}=y"), ""));
+        let says = host.says_of("dma-buf-pinned");
+        assert!(says.contains(&format!("use a kernel built with CONFIG_{name}")), "{says}");
+    }
+    let small = amd("6.18.2").file(&format!("{GPU}/resource"), "0x0 0xfffffff 0x14220c\n");
+    assert!(small.says_of("dma-buf-pinned").contains("Resizable BAR"));
+    assert!(amd("6.12.1").says_of("dma-buf-pinned").contains("6.15 or later"));
+    // before 7.2 a fault may find no queue
+    assert!(amd("6.18.2").says_of("dma-buf-dynamic").contains("register one on-demand region"));
+    assert_eq!(amd("7.2.0").says_of("dma-buf-dynamic"), "dma-buf-dynamic: works\n");
+    let held = amd("6.18.2").driver(GPU, "vfio-pci", 7);
+    assert!(held.says_of("dma-buf-pinned").contains("held for a guest"));
+}
+
+#[test]
+fn a_buffer_that_was_registered_is_the_proof() {
+    let host = |answer: &str| {
+        Host::good()
+            .without("/boot")
+            .file("/proc/version", "Linux version 5.14.0-1.el9 (gcc)\n")
+            .file("/peerdma/probes", format!("device mlx5_0\nbuffer 0000:1a:00.0 {answer}\n"))
+    };
+    assert_eq!(host("ok 2097152").says_of("dma-buf-pinned"), "dma-buf-pinned: works\n");
+    let failed = host("failed EBUSY").says_of("dma-buf-pinned");
+    assert!(failed.starts_with("dma-buf-pinned: does not") && failed.contains("EBUSY"), "{failed}");
+    let closed = Host::good().file("/peerdma/probes", "device mlx5_0\nunopened EACCES\n");
+    assert!(
+        closed.says_of("dma-buf-pinned").contains("uverbs"),
+        "{}",
+        closed.says_of("dma-buf-pinned")
+    );
+}
+
+#[test]
+fn a_capture_gives_the_same_verdict_for_every_condition() {
+    let release = |host: Host| {
+        host.file("/proc/sys/kernel/osrelease", "6.18.2-local\n")
+            .file("/boot/config-6.18.2-local", "CONFIG_PCI_P2PDMA=y\n")
+    };
+    let bare_peers = |mut host: Host| {
+        host = host.without("/sys/kernel/mm");
+        host.files.insert("/sys/kernel/mm/memory_peers/.keep".into(), Vec::new());
+        host
+    };
+    let virtual_function = |mut host: Host| {
+        host.links.insert(format!("{SIDE}/physfn"), "../0000:1b:00.0".into());
+        host
+    };
+    let full_library = grace("6.18.2").file(
+        "/usr/lib64/libmlx5.so.1",
+        [b"\x7fELF\0".repeat(99), b"\0MLX5_1.1\0MLX5_1.25\0x\0".to_vec()].concat(),
+    );
+    let hosts = [
+        Host::default(),
+        Host::good(),
+        grace("6.18.2"),
+        full_library,
+        grace("6.16.4")
+            .without("/peerdma")
+            .file("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n"),
+        amd("7.2.0"),
+        amd("6.12.1").file(&format!("{GPU}/p2pmem/size"), "4096\n"),
+        Host::good().without("/boot"),
+        Host::good().without("/proc/self").without("/sys/kernel/mm"),
+        Host::good().file("/sys/module/nvidia_peermem/version", "580.1\n"),
+        release(Host::good()),
+        bare_peers(Host::good()),
+        virtual_function(grace("6.18.2")),
+    ];
+    for (index, host) in hosts.into_iter().enumerate() {
+        let mut home = Vec::new();
+        topology::take(&host, &mut home).unwrap();
+        let path = std::env::temp_dir()
+            .join(format!("peerdma-doctor-{}-{index}.tar.gz", std::process::id()));
+        std::fs::write(&path, &home).unwrap();
+        let tree = topology::tree(&path);
+        std::fs::remove_file(&path).unwrap();
+        let Ok(Some(tree)) = tree else {
+            assert_eq!(index, 0, "only a machine without anything makes an empty capture");
+            continue;
+        };
+        let (there, here) = (topology::of_tree(&host).unwrap(), topology::of_tree(&*tree).unwrap());
+        assert_eq!(there.machine, here.machine, "{index}");
+        let (facts, home) = (Facts::read(&host), Facts::read(&*tree));
+        assert_eq!(examine(&facts, &there.machine), examine(&home, &here.machine), "{index}");
+    }
 }
 
 #[test]
@@ -320,6 +542,7 @@ fn what_the_devices_answer_goes_before_versions() {
         device: "mlx5_0".into(),
         registers_dmabuf: Some((registers, "it was asked".into())),
         loopback,
+        ..Probe::default()
     };
     let works = pinned(probe(true, Some(Ok(65536))));
     assert_eq!(works.outcome(), Outcome::Works);
@@ -336,8 +559,11 @@ fn what_the_devices_answer_goes_before_versions() {
 fn the_software_hca_is_judged_by_its_proof() {
     let machine = topology::of_tree(&Host::default()).unwrap().machine;
     let software = |proof| {
-        let mut facts =
-            Facts::read(&Host::default().file("/proc/modules", "rdma_rxe 1 0 - Live\n"));
+        let mut facts = Facts::read(
+            &Host::default()
+                .file("/proc/modules", "rdma_rxe 1 0 - Live\n")
+                .file("/proc/cpuinfo", "cpu family : 6\n"),
+        );
         facts.software_hca = proof;
         examine(&facts, &machine).pop().unwrap().outcome()
     };

@@ -1,7 +1,7 @@
 //! Linux's boot parameter `pci=config_acs=`, which sets ACS bits of single functions, and the machine as it is after such a boot.
 
 use crate::machine::{Acs, AcsBits, Machine};
-use crate::{Address, isolation};
+use crate::{Address, Version, isolation};
 use std::fmt;
 use std::str::FromStr;
 
@@ -69,6 +69,22 @@ impl ConfigAcs {
         let pairs = self.0.iter().zip(&kept.0).filter(|(asked, kept)| asked != kept);
         pairs.map(|(asked, _)| asked.at).collect()
     }
+}
+
+/// The boot parameter that stops bridges from sending peer traffic up, of those that the machine's kernel knows:
+/// `pci=config_acs=` where it can be trusted with several functions (from 6.15 on), else `pci=disable_acs_redir=` (from 4.19 on),
+/// which clears the same bits and leaves the others. `None` for a kernel that has neither, and without bridges.
+pub fn without_redirect(machine: &Machine, bridges: &[Address]) -> Option<String> {
+    if bridges.is_empty() {
+        return None;
+    }
+    let has = |version| machine.kernel().is_none_or(|kernel| kernel.version >= version);
+    if has(Version(6, 15)) {
+        return Some(ConfigAcs::without_redirect(machine, bridges).parameter());
+    }
+    let list: Vec<String> = bridges.iter().map(Address::to_string).collect();
+    let known = has(Version(4, 19)) || machine.kernel().is_some_and(|kernel| kernel.backports);
+    known.then(|| format!("pci=disable_acs_redir={}", list.join(";")))
 }
 
 impl fmt::Display for ConfigAcs {
@@ -211,8 +227,12 @@ mod tests {
     }
 
     fn machine(acs: Acs, capable: Option<AcsBits>) -> Machine {
-        let host =
-            HostBridge { name: "h".into(), certain: true, numa_node: None, root_device: None };
+        let host = HostBridge {
+            name: "h".into(),
+            shown: crate::Shown::Bridges,
+            numa_node: None,
+            root_device: None,
+        };
         let mut port = Function::new(at("00:01.0"), Kind::RootPort, Below::Host(0));
         (port.acs, port.acs_capable, port.iommu_group) = (acs, capable, Some(0));
         let mut device = Function::new(at("01:00.0"), Kind::Endpoint, Below::Port(at("00:01.0")));

@@ -115,8 +115,12 @@ mod tests {
         }
 
         fn groups(self) -> Result<String, Address> {
-            let host =
-                HostBridge { name: "h".into(), certain: true, numa_node: None, root_device: None };
+            let host = HostBridge {
+                name: "h".into(),
+                shown: crate::Shown::Bridges,
+                numa_node: None,
+                root_device: None,
+            };
             let machine = Machine::new(None, vec![host], self.0).unwrap();
             let words = |group: Vec<Address>| {
                 let all: Vec<String> =

@@ -1,6 +1,6 @@
 //! NVIDIA's words for how near two functions are (`nvidia-smi topo -m`, NCCL's path types).
 
-use crate::machine::{Function, Machine};
+use crate::machine::{Function, Machine, Shown};
 use crate::{Address, Kind};
 use std::fmt;
 
@@ -70,12 +70,24 @@ fn crosses_switch(machine: &Machine, function: &Function, bridge: Address) -> bo
 
 fn above_the_roots(machine: &Machine, a: &Function, b: &Function) -> &'static [Label] {
     let hosts = (machine.host_of(a), machine.host_of(b));
-    let certain = |host: Option<usize>| host.is_some_and(|host| machine.hosts()[host].certain);
+    let nodes = (machine.numa_node_of(a), machine.numa_node_of(b));
+    let certain = |host: Option<usize>| {
+        host.is_some_and(|host| machine.hosts()[host].shown == Shown::Bridges)
+    };
+    if !machine.shows_bridges_above(a) || !machine.shows_bridges_above(b) {
+        let bus = |function: &Function| (function.address.domain, function.address.bus);
+        return match nodes {
+            _ if bus(a) == bus(b) => &[Label::Pix, Label::Phb],
+            (Some(a), Some(b)) if a != b => &[Label::Sys],
+            (Some(_), Some(_)) => &[Label::Pix, Label::Pxb, Label::Phb, Label::Node],
+            _ => &[Label::Pix, Label::Pxb, Label::Phb, Label::Node, Label::Sys],
+        };
+    }
     if hosts.0 == hosts.1 && certain(hosts.0) {
         return &[Label::Phb];
     }
     let apart = certain(hosts.0) && certain(hosts.1) && hosts.0 != hosts.1;
-    match (machine.numa_node_of(a), machine.numa_node_of(b)) {
+    match nodes {
         (Some(a), Some(b)) if a != b => &[Label::Sys],
         (Some(_), Some(_)) if apart => &[Label::Node],
         (Some(_), Some(_)) => &[Label::Phb, Label::Node],
@@ -90,21 +102,23 @@ mod tests {
     use crate::{Below, HostBridge};
 
     /// Two sockets: on node 0 the bridges `a` and `b`, on node 1 `c`, on no known node `d`, and `?` for a processor whose
-    /// bridges are not shown. Below `a` a switch with a nested one.
+    /// bridges are not shown; `!` and `!!` are buses above which nothing is shown. Below `a` a switch with a nested one.
     fn machine() -> Machine {
         use Kind::*;
-        let host = |name: &str, numa_node, certain| HostBridge {
+        let host = |name: &str, numa_node, shown| HostBridge {
             name: name.into(),
-            certain,
+            shown,
             numa_node,
             root_device: None,
         };
         let hosts = vec![
-            host("a", Some(0), true),
-            host("b", Some(0), true),
-            host("c", Some(1), true),
-            host("d", None, true),
-            host("?", Some(0), false),
+            host("a", Some(0), Shown::Bridges),
+            host("b", Some(0), Shown::Bridges),
+            host("c", Some(1), Shown::Bridges),
+            host("d", None, Shown::Bridges),
+            host("?", Some(0), Shown::Switches),
+            host("!", Some(0), Shown::Nothing),
+            host("!!", None, Shown::Nothing),
         ];
         let port = |at: &str| Below::Port(at.parse().unwrap());
         let functions = [
@@ -127,6 +141,9 @@ mod tests {
             ("c0:00.0", Endpoint, Below::Host(3)),
             ("e0:00.0", Endpoint, Below::Host(4)),
             ("e1:00.0", Endpoint, Below::Host(4)),
+            ("f0:00.0", Endpoint, Below::Host(5)),
+            ("f0:00.1", Endpoint, Below::Host(5)),
+            ("f1:00.0", Endpoint, Below::Host(6)),
         ];
         let functions = functions
             .map(|(at, kind, below)| Function::new(at.parse().unwrap(), kind, below))
@@ -152,6 +169,10 @@ mod tests {
             ("e0:00.0", "03:00.0", &[Label::Phb, Label::Node]),
             ("e0:00.0", "80:00.0", &[Label::Sys]),
             ("e0:00.0", "c0:00.0", &[Label::Phb, Label::Node, Label::Sys]),
+            ("f0:00.0", "f0:00.1", &[Label::Pix, Label::Phb]),
+            ("f0:00.0", "03:00.0", &[Label::Pix, Label::Pxb, Label::Phb, Label::Node]),
+            ("f0:00.0", "80:00.0", &[Label::Sys]),
+            ("f0:00.0", "f1:00.0", &[Label::Pix, Label::Pxb, Label::Phb, Label::Node, Label::Sys]),
         ] {
             let of = |at: &str| machine.function(at.parse().unwrap()).unwrap();
             assert_eq!(labels(&machine, of(a), of(b)), expected, "{a} {b}");

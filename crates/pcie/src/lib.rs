@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod beside;
 mod config_acs;
 mod isolation;
+mod kernel;
 mod label;
 mod link;
 mod machine;
@@ -20,11 +22,15 @@ mod share;
 mod verdict;
 
 pub use address::{Address, BadAddress};
-pub use config_acs::{AcsSetting, BadConfigAcs, CannotConfigure, ConfigAcs};
+pub use beside::{GpuLink, GpuLinkEnd, GpuLinkKind, Sockets};
+pub use config_acs::{AcsSetting, BadConfigAcs, CannotConfigure, ConfigAcs, without_redirect};
 pub use isolation::iommu_groups;
+pub use kernel::{Kernel, NEWEST_READ, Version};
 pub use label::{Label, labels};
 pub use link::{Link, LinkId, NoSuchLink};
-pub use machine::{Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, TreeError};
+pub use machine::{
+    Acs, AcsBits, Below, Cpu, Function, HostBridge, Kind, Machine, Role, Shown, TreeError,
+};
 pub use pace::{owed, owes_more};
 pub use platform::{Platform, PlatformError};
 pub use published::{PublishedRoute, RouteTable, published};

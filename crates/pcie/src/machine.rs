@@ -1,6 +1,6 @@
 //! The tree: host bridges, ports and functions.
 
-use crate::{Address, Link, LinkId};
+use crate::{Address, GpuLink, Kernel, Link, LinkId, Sockets};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -64,6 +64,14 @@ pub enum Role {
     DataDirect,
     /// A GPU or other accelerator with memory of its own.
     Gpu,
+    /// An NVMe drive.
+    Nvme,
+    /// A programmable accelerator: what it is depends on what is loaded.
+    Fpga,
+    /// A switch of NVLink, which is a PCIe endpoint without memory for others.
+    NvSwitch,
+    /// A function by which a card or machine is managed.
+    Management,
 }
 
 /// What a function hangs below.
@@ -75,14 +83,24 @@ pub enum Below {
     Port(Address),
 }
 
+/// How much a source shows above functions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Shown {
+    /// Nothing (nvidia-smi, lspci without its bridges): functions here may share a bridge, or be below different processors.
+    Nothing,
+    /// Every switch, and the processor at most (NCCL): what hangs here may be below several host bridges.
+    Switches,
+    /// The host bridge and every bridge below it.
+    Bridges,
+}
+
 /// A host bridge and its root bus.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostBridge {
     /// Name, unique in the machine.
     pub name: String,
-    /// Whether it is one host bridge for certain. Some files show no more than the processor (NCCL's): what hangs below one of
-    /// those may be below several bridges.
-    pub certain: bool,
+    /// How much the source shows of what is between it and the functions below.
+    pub shown: Shown,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
     /// Vendor and device id of the first device on the root bus, if known: what P2PDMA's list is about
@@ -135,9 +153,15 @@ pub struct Function {
     pub iommu_group: Option<u32>,
     /// Driver bound to it.
     pub driver: Option<String>,
+    /// The number by which its vendor's tools know a GPU.
+    pub index: Option<u32>,
     /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices. On a software platform the
     /// host's network interfaces that an HCA has for itself.
     pub interfaces: Vec<String>,
+    /// What the source calls it, where it gives no id.
+    pub product: Option<String>,
+    /// The physical function of which it is a virtual one, if that is on the machine.
+    pub virtual_of: Option<Address>,
     /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
     pub vuid: Option<String>,
     /// `HCA_CAP.data_direct` of an HCA: whether it may use a Data Direct function.
@@ -170,7 +194,10 @@ impl Function {
             numa_node: None,
             iommu_group: None,
             driver: None,
+            index: None,
             interfaces: Vec::new(),
+            product: None,
+            virtual_of: None,
             vuid: None,
             data_direct: None,
             ports: 1,
@@ -214,10 +241,13 @@ pub enum TreeError {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
     cpu: Option<Cpu>,
+    kernel: Option<Kernel>,
     hosts: Vec<HostBridge>,
     functions: BTreeMap<Address, Function>,
     /// Of hops inside processors, where somebody knows.
     rates: BTreeMap<LinkId, u64>,
+    sockets: Sockets,
+    gpu_links: Vec<GpuLink>,
 }
 
 impl Machine {
@@ -252,12 +282,51 @@ impl Machine {
                 return Err(TreeError::NoHost(at.address, host));
             }
         }
-        Ok(Machine { cpu, hosts, functions: by_address, rates: BTreeMap::new() })
+        Ok(Machine {
+            cpu,
+            kernel: None,
+            hosts,
+            functions: by_address,
+            rates: BTreeMap::new(),
+            sockets: Sockets::default(),
+            gpu_links: Vec::new(),
+        })
     }
 
     /// The processor, if known.
     pub fn cpu(&self) -> Option<&Cpu> {
         self.cpu.as_ref()
+    }
+
+    /// The kernel that runs on it, if known: which rules it has, and what it can be told at boot. Without one the newest rules count.
+    pub fn kernel(&self) -> Option<&Kernel> {
+        self.kernel.as_ref()
+    }
+
+    /// Says what kernel runs on it.
+    pub fn set_kernel(&mut self, kernel: Option<Kernel>) {
+        self.kernel = kernel;
+    }
+
+    /// Its sockets, as far as they are known.
+    pub fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    /// Says what is known of its sockets.
+    pub fn set_sockets(&mut self, sockets: Sockets) {
+        self.sockets = sockets;
+    }
+
+    /// Links of GPUs beside PCIe, as far as they are known.
+    pub fn gpu_links(&self) -> &[GpuLink] {
+        &self.gpu_links
+    }
+
+    /// Says what links GPUs have beside PCIe; those of functions that are not here are left out.
+    pub fn set_gpu_links(&mut self, links: Vec<GpuLink>) {
+        let links = links.into_iter().filter(|link| self.functions.contains_key(&link.from));
+        self.gpu_links = links.collect();
     }
 
     /// The host bridges; indices of [`Below::Host`] and [`crate::LinkId::RootComplex`] count here.
@@ -315,6 +384,11 @@ impl Machine {
         self.upwards(function)
             .find_map(|f| f.numa_node)
             .or_else(|| self.hosts[self.host_of(function)?].numa_node)
+    }
+
+    /// Whether every bridge above a function is known.
+    pub fn shows_bridges_above(&self, function: &Function) -> bool {
+        self.host_of(function).is_some_and(|host| self.hosts[host].shown > Shown::Nothing)
     }
 
     /// Index of the host bridge above a function.

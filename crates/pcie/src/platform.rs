@@ -257,7 +257,7 @@ impl File {
                 .extend(host.bytes_per_second.map(|rate| (LinkId::RootComplex(hosts.len()), rate)));
             hosts.push(HostBridge {
                 name: host.name,
-                certain: true,
+                shown: crate::Shown::Bridges,
                 numa_node: host.numa_node,
                 root_device,
             });

@@ -317,7 +317,7 @@ pub struct Way {
     /// The hops from client to provider: over the host bridge where the verdict sends them there, else by the nearest common bridge,
     /// also where there is no verdict for it.
     pub links: Vec<LinkId>,
-    /// Rate of the narrowest hop in bytes per second, if any is known.
+    /// Rate of the narrowest hop in bytes per second, if any is known and none is hidden.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -325,7 +325,9 @@ pub struct Way {
 pub fn way(machine: &Machine, provider: &Function, client: &Function) -> Way {
     let verdict = verdict(machine, provider, client);
     let (links, _) = peer_links(machine, client, provider, &verdict);
-    let bytes_per_second = narrowest(machine, &links);
+    // a bridge that is not shown may be narrower
+    let shown = [provider, client].iter().all(|function| machine.shows_bridges_above(function));
+    let bytes_per_second = narrowest(machine, &links).filter(|_| shown);
     Way { verdict, links, bytes_per_second }
 }
 

@@ -68,8 +68,12 @@ mod tests {
             let rate = Link::Rate { bytes_per_second: gigabytes * 1_000_000_000 };
             Function { link: Some(rate), ..Function::new(address, Kind::RootPort, Below::Host(0)) }
         };
-        let host =
-            HostBridge { name: "host".into(), certain: true, numa_node: None, root_device: None };
+        let host = HostBridge {
+            name: "host".into(),
+            shown: crate::Shown::Bridges,
+            numa_node: None,
+            root_device: None,
+        };
         Machine::new(None, vec![host], vec![port(1, 10), port(2, 4), port(3, 6)]).unwrap()
     }
 

@@ -1,10 +1,12 @@
 //! Linux's P2PDMA decision: may `client` reach the memory of `provider`, and how.
 //!
+//! The kernel's release bounds the answer: its list of host bridges grew. Without a release the newest list counts.
+//!
 //! Source of every rule: `drivers/pci/p2pdma.c` (`calc_map_type_and_dist`, `pci_bridge_has_acs_redir`,
 //! `cpu_supports_p2pdma`, `host_bridge_whitelist`) and the map types of `include/linux/pci-p2pdma.h`.
 
-use crate::Address;
 use crate::machine::{Acs, AcsBits, Cpu, Function, Machine};
+use crate::{Address, NEWEST_READ, Version};
 use std::fmt;
 
 /// How peer memory is mapped (`enum pci_p2pdma_map_type`), with the kernel's numbers.
@@ -57,42 +59,70 @@ pub(crate) const REDIRECT: AcsBits = AcsBits::RR.union(AcsBits::CR).union(AcsBit
 
 const ANY: u32 = u32::MAX;
 
-/// Host bridges that route between their ports (`pci_p2pdma_whitelist`): vendor, device of the first device of the root bus,
-/// and whether only within one host bridge.
-const LISTED: &[(u16, u32, bool)] = &[
+/// A host bridge that routes between its ports (`pci_p2pdma_whitelist`).
+struct Listed {
+    vendor: u16,
+    /// Of the first device of the root bus, or [`ANY`].
+    device: u32,
+    /// Only within one host bridge.
+    same_bridge: bool,
+    /// In this version's list for certain, and in none before the second.
+    since: (Version, Version),
+}
+
+const fn listed(vendor: u16, device: u32, since: (Version, Version)) -> Listed {
+    Listed { vendor, device, same_bridge: false, since }
+}
+
+const fn within_one(device: u32) -> Listed {
+    Listed { vendor: 0x8086, device, same_bridge: true, since: V5_4 }
+}
+
+/// The list's first form, and "Whitelist some Intel host bridges".
+const V5_4: (Version, Version) = (Version(5, 4), Version(5, 4));
+/// "Update device table with 3rd gen Xeon platform information".
+const V5_18: (Version, Version) = (Version(5, 18), Version(5, 18));
+/// "Add Google SoCs to the P2P DMA host bridge list".
+const V7_1: (Version, Version) = (Version(7, 1), Version(7, 1));
+/// In the newest source read and not in 6.12's.
+const LATELY: (Version, Version) = (NEWEST_READ, Version(6, 13));
+/// AMD's processors by family: "Allow P2PDMA on AMD Zen and newer CPUs".
+const ZEN: (Version, Version) = (Version(5, 9), Version(5, 9));
+
+const LISTED: &[Listed] = &[
     // Xeon E5, Core i7
-    (0x8086, 0x3c00, true),
-    (0x8086, 0x3c01, true),
+    within_one(0x3c00),
+    within_one(0x3c01),
     // Xeon E7 v3, E5 v3
-    (0x8086, 0x2f00, true),
-    (0x8086, 0x2f01, true),
+    within_one(0x2f00),
+    within_one(0x2f01),
     // Skylake-E
-    (0x8086, 0x2030, false),
-    (0x8086, 0x2031, false),
-    (0x8086, 0x2032, false),
-    (0x8086, 0x2033, false),
-    (0x8086, 0x2020, false),
+    listed(0x8086, 0x2030, V5_4),
+    listed(0x8086, 0x2031, V5_4),
+    listed(0x8086, 0x2032, V5_4),
+    listed(0x8086, 0x2033, V5_4),
+    listed(0x8086, 0x2020, V5_4),
     // Ice Lake and later
-    (0x8086, 0x09a2, false),
+    listed(0x8086, 0x09a2, V5_18),
     // DSA and IAX of Sapphire Rapids, DSA of Granite Rapids-D, DSA and IAA of Diamond Rapids
-    (0x8086, 0x0b25, false),
-    (0x8086, 0x0cfe, false),
-    (0x8086, 0x11fb, false),
-    (0x8086, 0x1212, false),
-    (0x8086, 0x1216, false),
+    listed(0x8086, 0x0b25, LATELY),
+    listed(0x8086, 0x0cfe, LATELY),
+    listed(0x8086, 0x11fb, LATELY),
+    listed(0x8086, 0x1212, LATELY),
+    listed(0x8086, 0x1216, LATELY),
     // QAT 4xxx, 401xx, 402xx, 420xx, 6xxx
-    (0x8086, 0x4940, false),
-    (0x8086, 0x4942, false),
-    (0x8086, 0x4944, false),
-    (0x8086, 0x4946, false),
-    (0x8086, 0x4948, false),
+    listed(0x8086, 0x4940, LATELY),
+    listed(0x8086, 0x4942, LATELY),
+    listed(0x8086, 0x4944, LATELY),
+    listed(0x8086, 0x4946, LATELY),
+    listed(0x8086, 0x4948, LATELY),
     // Google
-    (0x1ae0, ANY, false),
+    listed(0x1ae0, ANY, V7_1),
     // NVIDIA
-    (0x10de, 0x2f95, false),
-    (0x10de, 0x2f96, false),
-    (0x10de, 0x2f97, false),
-    (0x10de, 0x2f98, false),
+    listed(0x10de, 0x2f95, LATELY),
+    listed(0x10de, 0x2f96, LATELY),
+    listed(0x10de, 0x2f97, LATELY),
+    listed(0x10de, 0x2f98, LATELY),
 ];
 
 /// The verdict for `client`, which issues the DMA, and `provider`, whose memory it touches.
@@ -106,6 +136,13 @@ pub fn verdict(machine: &Machine, provider: &Function, client: &Function) -> Ver
     let Some((i, j)) = meeting else {
         let distance = (up_a.len() + up_b.len()) as u32;
         let found = Found { distance, ..Found::default() };
+        for function in [provider, client] {
+            if !machine.shows_bridges_above(function) {
+                let reason =
+                    format!("the bridges above {} are not in the source", function.address);
+                return found.verdict(MapType::Unknown, reason);
+            }
+        }
         return found.through_host_bridge(machine, provider, client);
     };
     let mut found =
@@ -153,8 +190,12 @@ impl Found {
             Allowed::Yes => self.verdict(MapType::ThruHostBridge, String::new()),
             Allowed::Unknown(why) => self.verdict(MapType::Unknown, why),
             Allowed::No(why) => {
+                let old = machine.kernel().is_some_and(|kernel| {
+                    kernel.has(Version(4, 19), Version(4, 19)) == Some(false)
+                });
                 let remedy = match self.redirects.as_slice() {
                     [] => "the functions must share a switch, or the processor must be on the kernel's list".into(),
+                    _ if old => "a kernel from 4.19 on can be told to switch ACS redirect off".into(),
                     redirects => {
                         let list: Vec<String> = redirects.iter().map(Address::to_string).collect();
                         format!("ACS redirect can be switched off: pci=disable_acs_redir={}", list.join(";"))
@@ -172,11 +213,29 @@ enum Allowed {
     Unknown(String),
 }
 
+/// Whether a machine's kernel has a rule.
+fn has(machine: &Machine, (since, not_before): (Version, Version)) -> Option<bool> {
+    machine.kernel().map_or(Some(true), |kernel| kernel.has(since, not_before))
+}
+
+fn kernel_name(machine: &Machine) -> String {
+    machine.kernel().map_or("the kernel".into(), |kernel| format!("kernel {}", kernel.release))
+}
+
 fn host_bridge_allows(machine: &Machine, provider: &Function, client: &Function) -> Allowed {
     match machine.cpu() {
         // any Zen or newer (cpu_supports_p2pdma)
         Some(Cpu { vendor, family }) if vendor == "AuthenticAMD" && *family >= 0x17 => {
-            return Allowed::Yes;
+            match has(machine, ZEN) {
+                Some(true) => return Allowed::Yes,
+                Some(false) => {}
+                None => {
+                    return Allowed::Unknown(format!(
+                        "whether {} takes every Zen processor is not known",
+                        kernel_name(machine)
+                    ));
+                }
+            }
         }
         Some(_) => {}
         None => return Allowed::Unknown("the processor is not known".into()),
@@ -193,20 +252,38 @@ fn host_bridge_allows(machine: &Machine, provider: &Function, client: &Function)
                 host.name
             ));
         };
-        let entry =
-            LISTED.iter().find(|e| e.0 == vendor && (e.1 == ANY || e.1 == u32::from(device)));
-        match entry {
-            None => {
-                return Allowed::No(format!(
-                    "host bridge {} ({vendor:04x}:{device:04x}) is not on the kernel's list of those that route between ports",
-                    host.name
+        let bridge = format!("host bridge {} ({vendor:04x}:{device:04x})", host.name);
+        let entry = LISTED
+            .iter()
+            .find(|e| e.vendor == vendor && (e.device == ANY || e.device == u32::from(device)));
+        match entry.map(|entry| (entry, has(machine, entry.since))) {
+            None if machine.kernel().is_some_and(|kernel| kernel.version > NEWEST_READ) => {
+                return Allowed::Unknown(format!(
+                    "{bridge} was not on the list of {NEWEST_READ}; that of {} is not known",
+                    kernel_name(machine)
                 ));
             }
-            Some((_, _, true)) if !same => {
+            None => {
                 return Allowed::No(format!(
-                    "host bridge {} ({vendor:04x}:{device:04x}) routes only within itself",
-                    host.name
+                    "{bridge} is not on the kernel's list of those that route between ports"
                 ));
+            }
+            Some((entry, Some(false))) => {
+                return Allowed::No(format!(
+                    "{bridge} is on the kernel's list of those that route between ports from {} on, not in {}",
+                    entry.since.0,
+                    kernel_name(machine)
+                ));
+            }
+            Some((entry, None)) => {
+                return Allowed::Unknown(format!(
+                    "{bridge} is on the kernel's list of those that route between ports in {}; whether in {} is not known",
+                    entry.since.0,
+                    kernel_name(machine)
+                ));
+            }
+            Some((entry, _)) if entry.same_bridge && !same => {
+                return Allowed::No(format!("{bridge} routes only within itself"));
             }
             Some(_) => {}
         }

@@ -1,7 +1,7 @@
 //! One case for each rule of `drivers/pci/p2pdma.c` and for the facts the rules read.
 
 use super::*;
-use crate::{Below, HostBridge, Kind};
+use crate::{Below, HostBridge, Kernel, Kind};
 use Acs::{Absent, Enabled, Unknown};
 
 const INTEL: (u16, u16) = (0x8086, 0x09a2);
@@ -20,6 +20,7 @@ struct Board {
     cpu: Option<Cpu>,
     hosts: [Option<(u16, u16)>; 2],
     acs: Vec<(&'static str, Acs)>,
+    kernel: Option<&'static str>,
 }
 
 impl Board {
@@ -28,6 +29,7 @@ impl Board {
             cpu: Some(Cpu { vendor: "GenuineIntel".into(), family: 6 }),
             hosts: [Some(INTEL), Some(INTEL)],
             acs: Vec::new(),
+            kernel: None,
         }
     }
     fn cpu(vendor: &str, family: u32) -> Board {
@@ -35,6 +37,7 @@ impl Board {
             cpu: Some(Cpu { vendor: vendor.into(), family }),
             hosts: [Some((0x1022, 1)); 2],
             acs: Vec::new(),
+            kernel: None,
         }
     }
     fn hosts(a: (u16, u16), b: (u16, u16)) -> Board {
@@ -43,6 +46,9 @@ impl Board {
     fn acs(mut self, at: &'static str, acs: Acs) -> Board {
         self.acs.push((at, acs));
         self
+    }
+    fn kernel(self, release: &'static str) -> Board {
+        Board { kernel: Some(release), ..self }
     }
     fn verdict(&self, provider: &str, client: &str) -> Verdict {
         use Kind::*;
@@ -63,12 +69,13 @@ impl Board {
         ];
         let functions = all.map(|(at, kind, below)| function(at, kind, below, acs(at))).to_vec();
         let hosts = [0, 1].map(|i| HostBridge {
-            certain: true,
+            shown: crate::Shown::Bridges,
             name: format!("h{i}"),
             numa_node: None,
             root_device: self.hosts[i],
         });
-        let machine = Machine::new(self.cpu.clone(), hosts.to_vec(), functions).unwrap();
+        let mut machine = Machine::new(self.cpu.clone(), hosts.to_vec(), functions).unwrap();
+        machine.set_kernel(self.kernel.and_then(Kernel::new));
         let get = |at| machine.function(address(at)).unwrap();
         verdict(&machine, get(provider), get(client))
     }
@@ -150,15 +157,65 @@ fn zen_and_newer_always_route() {
 #[test]
 fn listed_host_bridges() {
     // pci_p2pdma_whitelist; REQ_SAME_HOST_BRIDGE on the first four
-    for &(vendor, device, same_only) in LISTED {
+    for &Listed { vendor, device, same_bridge: same_only, .. } in LISTED {
         let id = (vendor, if device == ANY { 0x4242 } else { device as u16 });
         let b = Board::hosts(id, id);
         assert_eq!(b.verdict("04:00.0", "06:00.0").map_type, ThruHostBridge, "{id:x?} within one");
         let across = if same_only { NotSupported } else { ThruHostBridge };
         assert_eq!(b.verdict("04:00.0", "81:00.0").map_type, across, "{id:x?} across two");
     }
-    let same_only: Vec<u32> = LISTED.iter().filter(|e| e.2).map(|e| e.1).collect();
+    let same_only: Vec<u32> = LISTED.iter().filter(|e| e.same_bridge).map(|e| e.device).collect();
     assert_eq!(same_only, [0x3c00, 0x3c01, 0x2f00, 0x2f01]);
+}
+
+#[test]
+fn the_list_is_the_running_kernels() {
+    use MapType::Unknown as Open;
+    let intel = |device| Board::hosts((0x8086, device), (0x8086, device));
+    let google = || Board::hosts((0x1ae0, 1), (0x1ae0, 1));
+    let nvidia = || Board::hosts((0x10de, 0x2f95), (0x10de, 0x2f95));
+    for (board, expected) in [
+        (intel(0x09a2).kernel("5.17.0"), NotSupported),
+        (intel(0x09a2).kernel("5.18.0"), ThruHostBridge),
+        (intel(0x09a2).kernel("5.14.0-427.el9.x86_64"), Open),
+        (intel(0x2030).kernel("5.3.1"), NotSupported),
+        (intel(0x2030).kernel("5.4.1"), ThruHostBridge),
+        (intel(0x0b25).kernel("6.12.1"), NotSupported),
+        (intel(0x0b25).kernel("6.18.1"), Open),
+        (intel(0x0b25).kernel("7.3.0"), ThruHostBridge),
+        (google().kernel("7.0.4"), NotSupported),
+        (google().kernel("7.1.0"), ThruHostBridge),
+        (nvidia().kernel("6.12.0"), NotSupported),
+        (intel(0x1234).kernel("7.3.0"), NotSupported),
+        (intel(0x1234).kernel("7.9.0"), Open),
+        (Board::cpu("AuthenticAMD", 0x19).kernel("5.8.0"), NotSupported),
+        (Board::cpu("AuthenticAMD", 0x19).kernel("5.9.0"), ThruHostBridge),
+    ] {
+        let verdict = board.verdict("04:00.0", "81:00.0");
+        assert_eq!(verdict.map_type, expected, "{:?}: {}", board.kernel, verdict.reason);
+    }
+}
+
+#[test]
+fn the_remedy_is_one_that_the_kernel_knows() {
+    let bridges = [address("03:00.0"), address("03:01.0")];
+    let remedy = |release| {
+        let mut machine = Machine::new(None, Vec::new(), Vec::new()).unwrap();
+        machine.set_kernel(Kernel::new(release));
+        crate::without_redirect(&machine, &bridges)
+    };
+    assert_eq!(remedy("4.18.0"), None);
+    let old = "pci=disable_acs_redir=0000:03:00.0;0000:03:01.0";
+    for release in ["4.18.0-553.el8.x86_64", "4.19.0", "5.15.0", "6.8.0", "6.11.0", "6.14.9"] {
+        assert_eq!(remedy(release).as_deref(), Some(old), "{release}");
+    }
+    let new = "pci=config_acs=x0x00xx@0000:03:00.0;x0x00xx@0000:03:01.0";
+    for release in ["6.15.0", "7.3.1", "unknown"] {
+        assert_eq!(remedy(release).as_deref(), Some(new), "{release}");
+    }
+    let redirected = Board::hosts((0x8086, 0x1234), INTEL).acs("03:00.0", Enabled(AcsBits::RR));
+    let reason = redirected.kernel("4.18.0").verdict("04:00.0", "05:00.0").reason;
+    assert!(reason.contains("from 4.19 on"), "{reason}");
 }
 
 #[test]
@@ -187,7 +244,9 @@ fn what_was_not_read_is_unknown_and_not_off() {
     assert_eq!(v.map_type, MapType::Unknown);
     // neither matters where the path turns round below
     assert_eq!(
-        Board { cpu: None, hosts: [None; 2], acs: vec![] }.verdict("04:00.0", "05:00.0").map_type,
+        Board { cpu: None, hosts: [None; 2], ..Board::new() }
+            .verdict("04:00.0", "05:00.0")
+            .map_type,
         BusAddr
     );
 }

@@ -1,8 +1,8 @@
 //! From devices with their sysfs paths to a machine: the tree is in the paths.
 
 use crate::config::Config;
-use crate::{Error, kinds, roles};
-use pcie::{Acs, Address, Below, Cpu, Function, HostBridge, Kind, Link, Machine};
+use crate::{Error, bounds, kinds, roles};
+use pcie::{Acs, Address, Below, Cpu, Function, HostBridge, Kind, Link, Machine, Shown};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// One device as sysfs shows it.
@@ -21,7 +21,10 @@ pub(crate) struct Device {
     pub link: Option<Link>,
     pub best_link: Option<Link>,
     pub largest_bar_bytes: Option<u64>,
+    /// Of a GPU, where its driver says it.
+    pub memory_bytes: Option<u64>,
     pub vuid: Option<String>,
+    pub virtual_of: Option<Address>,
 }
 
 /// Where a path puts a device: its host bridge, the bridge above it, its address.
@@ -65,7 +68,7 @@ pub(crate) fn assemble(
         let host = *by_name.entry(place.host).or_insert_with(|| {
             hosts.push(HostBridge {
                 name: place.host.to_owned(),
-                certain: true,
+                shown: Shown::Bridges,
                 numa_node: None,
                 root_device: None,
             });
@@ -89,7 +92,7 @@ pub(crate) fn assemble(
         host.root_device = root_device(&roots);
     }
     roles::assign(&mut functions);
-    Machine::new(cpu, hosts, functions).map_err(|error| Error::Tree(what, error))
+    bounds::machine(what, cpu, hosts, functions)
 }
 
 /// Captures leave devices out; the bridges above those that are there stand in their paths.
@@ -134,7 +137,9 @@ fn function(device: &Device, address: Address, below: Below, nodes: Option<u32>)
         driver: device.driver.clone(),
         interfaces: device.interfaces.clone(),
         bar_bytes: device.largest_bar_bytes,
+        memory_bytes: device.memory_bytes,
         vuid: device.vuid.clone(),
+        virtual_of: device.virtual_of,
         ..Function::new(address, config.kind().unwrap_or(inferred), below)
     }
 }

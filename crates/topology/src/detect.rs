@@ -1,10 +1,11 @@
 //! What a file is, by its content.
 
 use crate::archive::{Archive, is_archive};
+use crate::bounds::{self, LONGEST_SOURCE, LONGEST_TEXT, clean};
 use crate::source::{Folder, Tree};
 use crate::take::take;
-use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs};
-use pcie::{Machine, Platform, ReadyMade};
+use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs, xml};
+use pcie::{Machine, Platform, ReadyMade, Shown};
 use std::fmt;
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use std::path::Path;
 pub enum Format {
     /// `/sys`, of this machine or a captured one.
     Sysfs,
-    /// `lspci -vvv`.
+    /// `lspci`, best `-D -nn -vvv`.
     Lspci,
     /// `lspci -tv`.
     LspciTree,
@@ -33,7 +34,7 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Format::Sysfs => "sysfs",
-            Format::Lspci => "lspci -vvv",
+            Format::Lspci => "lspci",
             Format::LspciTree => "lspci -tv",
             Format::Nccl => "NCCL topology XML",
             Format::Hwloc => "hwloc XML",
@@ -63,16 +64,24 @@ pub struct Capture {
 /// A file that cannot be read, an archive that is broken.
 pub fn tree(path: &Path) -> Result<Option<Box<dyn Tree>>, Error> {
     if path.is_dir() {
-        return Ok(Some(Box::new(Folder::new(path))));
+        return Ok(Some(Box::new(folder(path)?)));
     }
     if ReadyMade::called(path).is_some() {
         return Ok(None);
     }
-    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
+    let bytes = bounds::read_file(path, LONGEST_SOURCE)?;
     if !is_archive(&bytes) {
         return Ok(None);
     }
     Ok(Some(Box::new(Archive::parse(&bytes)?)))
+}
+
+/// A folder that looks like `/`.
+fn folder(path: &Path) -> Result<Folder, Error> {
+    if !path.join("sys").is_dir() {
+        return Err(Error::NoSys(path.to_owned()));
+    }
+    Ok(Folder::new(path))
 }
 
 /// This machine.
@@ -94,6 +103,15 @@ pub fn take_file(path: &Path, out: impl std::io::Write) -> Result<(), Error> {
     take(&*tree, out).map_err(Error::Write)
 }
 
+/// The dump of rdma-core's `rdma_topo` of a folder or archive (see [`crate::dump`]).
+///
+/// # Errors
+/// A source that is neither, or cannot be read.
+pub fn dump_file(path: &Path) -> Result<String, Error> {
+    let tree = tree(path)?.ok_or_else(|| Error::NoTree(path.to_owned()))?;
+    Ok(rdma_topo::dump(&*tree))
+}
+
 /// Reads a folder or file of any format.
 ///
 /// # Errors
@@ -103,9 +121,9 @@ pub fn read(path: &Path) -> Result<Capture, Error> {
         return parse(ready.text.as_bytes(), ready.name);
     }
     if path.is_dir() {
-        return of_tree(&Folder::new(path));
+        return of_tree(&folder(path)?);
     }
-    let bytes = std::fs::read(path).map_err(|error| Error::Read(path.to_owned(), error))?;
+    let bytes = bounds::read_file(path, LONGEST_SOURCE)?;
     parse(&bytes, &path.display().to_string())
 }
 
@@ -117,17 +135,29 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
     if is_archive(bytes) {
         return of_tree(&Archive::parse(bytes)?);
     }
+    if bytes.len() > LONGEST_TEXT {
+        return Err(Error::TooLong(name.to_owned(), LONGEST_TEXT as u64));
+    }
     let text = String::from_utf8_lossy(bytes);
     let plain = |format, machine| Capture { machine, format, name: None, notes: Vec::new() };
     match text.trim_start_matches('\u{feff}').trim_start().chars().next() {
-        Some('<') => xml(&text, name),
+        Some('<') => of_xml(&text, name),
         // a TOML file may begin with a bracket too
         Some('[') if serde_json::from_str::<Vec<serde::de::IgnoredAny>>(&text).is_ok() => {
             Ok(plain(Format::RdmaTopo, rdma_topo::read(&text)?))
         }
         Some('{') => Err(Error::malformed("rdma_topo dump", "a list of devices is expected")),
-        _ if lspci_tree::is_tree(&text) => Ok(plain(Format::LspciTree, lspci_tree::read(&text)?)),
-        _ if lspci::is_listing(&text) => Ok(plain(Format::Lspci, lspci::read(&text)?)),
+        _ if lspci_tree::is_tree(&text) => {
+            let (machine, notes) = lspci_tree::read(&text)?;
+            Ok(Capture { notes, ..plain(Format::LspciTree, machine) })
+        }
+        _ if lspci::is_listing(&text) => {
+            let machine = lspci::read(&text)?;
+            let hidden = machine.hosts().iter().any(|host| host.shown == Shown::Nothing);
+            let note = "not every bridge and its buses are listed, so who shares a switch is not known: `sudo lspci -D -nn -vvv` lists them";
+            let notes = if hidden { vec![note.to_owned()] } else { Vec::new() };
+            Ok(Capture { notes, ..plain(Format::Lspci, machine) })
+        }
         _ if is_platform(&text) => {
             Ok(plain(Format::Platform, Platform::from_toml(&text)?.machine().clone()))
         }
@@ -135,11 +165,8 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
     }
 }
 
-fn xml(text: &str, name: &str) -> Result<Capture, Error> {
-    // hwloc's files name a DTD; entities are not resolved
-    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
-    let document = roxmltree::Document::parse_with_options(text, options)
-        .map_err(|error| Error::malformed("XML", error))?;
+fn of_xml(text: &str, name: &str) -> Result<Capture, Error> {
+    let document = xml::parse(text)?;
     let root = document.root_element();
     match root.tag_name().name() {
         "system" => {
@@ -157,10 +184,38 @@ fn xml(text: &str, name: &str) -> Result<Capture, Error> {
         }
         "topology" => {
             let hwloc::Hwloc { machine, name, notes } = hwloc::read(root)?;
+            let name = name.as_deref().and_then(title);
             Ok(Capture { machine, format: Format::Hwloc, name, notes })
         }
         other => Err(Error::UnknownFormat(format!("{name}: XML with a root element <{other}>"))),
     }
+}
+
+/// A product's name as firmware has it, unless its maker never filled it in.
+fn title(name: &str) -> Option<String> {
+    const PLACEHOLDERS: [&str; 16] = [
+        "to be filled by o.e.m.",
+        "to be filled by oem",
+        "system product name",
+        "system manufacturer",
+        "default string",
+        "not specified",
+        "not applicable",
+        "not available",
+        "unspecified",
+        "undefined",
+        "unknown",
+        "none",
+        "null",
+        "n/a",
+        "o.e.m.",
+        "oem",
+    ];
+    let name = clean(name);
+    let name = name.trim();
+    let says_something = name.chars().any(|c| c.is_alphanumeric() && !matches!(c, '0' | 'x' | 'X'));
+    let placeholder = PLACEHOLDERS.contains(&name.to_lowercase().as_str());
+    (says_something && !placeholder).then(|| name.to_owned())
 }
 
 fn is_platform(text: &str) -> bool {
@@ -173,7 +228,7 @@ fn is_platform(text: &str) -> bool {
 /// # Errors
 /// [`Error::Tree`] if the devices form no tree.
 pub fn of_tree(tree: &dyn Tree) -> Result<Capture, Error> {
-    let name = tree.line("/sys/class/dmi/id/product_name").filter(|name| !name.is_empty());
+    let name = tree.line("/sys/class/dmi/id/product_name").as_deref().and_then(title);
     Ok(Capture { machine: sysfs::read(tree)?, format: Format::Sysfs, name, notes: Vec::new() })
 }
 
@@ -195,6 +250,17 @@ mod tests {
             let error = parse(bytes, "x").unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn placeholders_are_no_titles() {
+        for name in
+            ["To Be Filled By O.E.M.", "System Product Name", " Default string ", "0000", "xx", ""]
+        {
+            assert_eq!(title(name), None, "{name}");
+        }
+        assert_eq!(title("PowerEdge XE9680").as_deref(), Some("PowerEdge XE9680"));
+        assert_eq!(title("a\u{1b}[2J").as_deref(), Some("a[2J"));
     }
 
     #[test]

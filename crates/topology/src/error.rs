@@ -8,11 +8,20 @@ pub enum Error {
     /// The file cannot be opened or read.
     #[error("cannot read {path}: {error}", path = .0.display(), error = .1)]
     Read(PathBuf, std::io::Error),
+    /// A FIFO, a device, a socket: reading may wait for ever or never end.
+    #[error("{path}: neither a regular file nor a folder", path = .0.display())]
+    NotRegular(PathBuf),
+    /// Longer than any description of a machine.
+    #[error("{0}: longer than {mib} MiB, which no description of a machine is", mib = .1 >> 20)]
+    TooLong(String, u64),
+    /// A folder that shows no machine.
+    #[error("{path}: there is no /sys in it", path = .0.display())]
+    NoSys(PathBuf),
     /// A capture cannot be written.
     #[error("cannot write the capture: {0}")]
     Write(std::io::Error),
     /// A capture can only be made of a file tree.
-    #[error("{path}: a capture is made of a folder or archive with /sys in it", path = .0.display())]
+    #[error("{path}: only a folder or archive with /sys in it shows enough for this", path = .0.display())]
     NoTree(PathBuf),
     /// It is none of the formats.
     #[error(

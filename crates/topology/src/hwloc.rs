@@ -4,9 +4,13 @@
 //! rate only. The kind of a bridge follows from its place.
 
 use crate::distinct::Distinct;
-use crate::{Error, kinds, roles};
-use pcie::{Address, Below, Cpu, Function, HostBridge, Kind, Link, Machine};
+use crate::{Error, bounds, kinds, roles};
+use pcie::{
+    Address, Below, Cpu, Function, GpuLink, GpuLinkEnd, GpuLinkKind, HostBridge, Kernel, Kind,
+    Link, Machine, Shown, Sockets,
+};
 use roxmltree::Node;
+use std::collections::HashMap;
 
 const WHAT: &str = "hwloc XML";
 
@@ -36,7 +40,11 @@ pub(crate) fn read(topology: Node<'_, '_>) -> Result<Hwloc, Error> {
     let cpu = cpu.and_then(|(vendor, family)| {
         Some(Cpu { vendor: vendor.to_owned(), family: family.parse().ok()? })
     });
-    let machine = Machine::new(cpu, hosts, functions).map_err(|error| Error::Tree(WHAT, error))?;
+    let by_id = operating_devices(topology);
+    let mut machine = bounds::machine(WHAT, cpu, hosts, functions)?;
+    machine.set_kernel(info(topology, "OSRelease").and_then(Kernel::new));
+    machine.set_sockets(sockets(topology));
+    machine.set_gpu_links(gpu_links(topology, &by_id));
     let name = info(topology, "DMIProductName").or_else(|| info(topology, "HostName"));
     Ok(Hwloc { machine, name: name.map(str::to_owned), notes: distinct.notes })
 }
@@ -54,6 +62,91 @@ fn nodes(topology: Node<'_, '_>) -> Vec<u32> {
         .filter(|node| !node.attribute("subtype").is_some_and(|of| of.contains("GPU")))
         .filter_map(|node| node.attribute("os_index")?.parse().ok())
         .collect()
+}
+
+/// Devices of the operating system by hwloc's number, with the PCI function that they are of.
+fn operating_devices(topology: Node<'_, '_>) -> HashMap<u64, Address> {
+    let devices = topology.descendants().filter(|node| node.attribute("type") == Some("OSDev"));
+    let entry = |device: Node<'_, '_>| {
+        let number = device.attribute("gp_index")?.parse().ok()?;
+        let function = device.ancestors().find(|node| node.attribute("type") == Some("PCIDev"))?;
+        Some((number, function.attribute("pci_busid")?.parse().ok()?))
+    };
+    devices.filter_map(entry).collect()
+}
+
+/// A matrix of a file: what its rows are, and its values row by row.
+fn matrices<'a>(topology: Node<'a, 'a>, name: &str) -> Vec<(Vec<String>, Vec<u64>)> {
+    let of = |node: &Node<'_, '_>| {
+        matches!(node.tag_name().name(), "distances2" | "distances2hetero")
+            && node.attribute("name") == Some(name)
+    };
+    let words = |node: Node<'_, '_>, tag: &str| -> Vec<String> {
+        let texts = node
+            .children()
+            .filter(|child| child.has_tag_name(tag))
+            .filter_map(|child| child.text());
+        texts.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    };
+    let matrix = |node: Node<'_, '_>| {
+        let values = words(node, "u64values")
+            .iter()
+            .map(|word| word.parse().ok())
+            .collect::<Option<Vec<u64>>>();
+        let rows = words(node, "indexes");
+        let values = values.filter(|values| rows.len().checked_pow(2) == Some(values.len()))?;
+        Some((rows, values))
+    };
+    topology.children().filter(of).filter_map(matrix).collect()
+}
+
+/// Bandwidths between GPUs, in MB/s.
+fn gpu_links(topology: Node<'_, '_>, by_id: &HashMap<u64, Address>) -> Vec<GpuLink> {
+    let mut links = Vec::new();
+    for (name, kind) in
+        [("NVLinkBandwidth", GpuLinkKind::NvLink), ("XGMIBandwidth", GpuLinkKind::Xgmi)]
+    {
+        for (rows, values) in matrices(topology, name) {
+            let end = |row: &String| match row.split_once(':') {
+                Some(("OSDev", number)) => {
+                    by_id.get(&number.parse().ok()?).map(|at| GpuLinkEnd::Gpu(*at))
+                }
+                Some(("Package", _)) => Some(GpuLinkEnd::Processor),
+                Some(_) => Some(GpuLinkEnd::Switch),
+                None => by_id.get(&row.parse().ok()?).map(|at| GpuLinkEnd::Gpu(*at)),
+            };
+            for (from, row) in rows.iter().enumerate() {
+                let Some(GpuLinkEnd::Gpu(at)) = end(row) else { continue };
+                for (to, other) in rows.iter().enumerate().filter(|(to, _)| *to != from) {
+                    let (rate, to) = (values[from * rows.len() + to], end(other));
+                    let Some(to) = to.filter(|to| rate > 0 && *to != GpuLinkEnd::Gpu(at)) else {
+                        continue;
+                    };
+                    let bytes_per_second = rate.checked_mul(1_000_000);
+                    links.push(GpuLink { kind, from: at, to, count: None, bytes_per_second });
+                }
+            }
+        }
+    }
+    links
+}
+
+/// Which node is in which package, and firmware's distances.
+fn sockets(topology: Node<'_, '_>) -> Sockets {
+    let mut sockets = Sockets::default();
+    let number = |node: Node<'_, '_>| node.attribute("os_index")?.parse::<u32>().ok();
+    for node in topology.descendants().filter(|node| node.attribute("type") == Some("NUMANode")) {
+        let package = node.ancestors().find(|above| above.attribute("type") == Some("Package"));
+        sockets.of_node.extend(number(node).zip(package.and_then(number)));
+    }
+    for (rows, values) in matrices(topology, "NUMALatency") {
+        let node = |row: usize| rows[row].parse::<u32>().ok();
+        for (at, value) in values.iter().enumerate() {
+            let pair = node(at / rows.len()).zip(node(at % rows.len()));
+            sockets.distances.extend(pair.zip(u32::try_from(*value).ok()));
+        }
+    }
+    sockets
 }
 
 /// Where an object lies.
@@ -77,7 +170,9 @@ impl Reader {
         for object in parent.children().filter(|node| node.has_tag_name("object")) {
             match object.attribute("type") {
                 Some("Bridge") if object.attribute("pci_busid").is_none() => {
-                    let host = self.host(object.attribute("bridge_pci"), place.nodes);
+                    let buses = object.attribute("bridge_pci");
+                    let shown = if buses.is_some() { Shown::Bridges } else { Shown::Switches };
+                    let host = self.host(buses, shown, place.nodes);
                     let place = Place { below: Some(Below::Host(host)), ..place };
                     self.objects(object, place)?;
                 }
@@ -105,7 +200,7 @@ impl Reader {
         self.nodes.iter().copied().filter(holds).collect()
     }
 
-    fn host(&mut self, buses: Option<&str>, nodes: &[u32]) -> usize {
+    fn host(&mut self, buses: Option<&str>, shown: Shown, nodes: &[u32]) -> usize {
         // 0000:[2b-3b]
         let first = buses.and_then(|text| {
             let (domain, buses) = text.split_once(":[")?;
@@ -116,7 +211,7 @@ impl Reader {
             _ => None,
         };
         self.hosts.push(HostBridge {
-            certain: first.is_some(),
+            shown,
             name: first.unwrap_or_else(|| "unknown host bridge".into()),
             numa_node,
             root_device: None,
@@ -134,22 +229,31 @@ impl Reader {
         let bridge = object.attribute("type") == Some("Bridge");
         let below = match place.below {
             Some(below) => below,
-            // the host bridge was left out of the file
-            None => Below::Host(self.host(None, place.nodes)),
+            // bridges were left out of the file
+            None => Below::Host(self.host(None, Shown::Nothing, place.nodes)),
         };
         let (class, id) = object.attribute("pci_type").map_or((None, None), class_and_id);
         let rate = object.attribute("pci_link_speed").and_then(|rate| rate.parse::<f64>().ok());
         let rate = rate.filter(|&rate| rate > 0.0 && rate < 1e6);
         let systems = object.children().filter(|child| child.attribute("type") == Some("OSDev"));
+        let names: Vec<String> =
+            systems.filter_map(|os| os.attribute("name").map(str::to_owned)).collect();
         self.functions.push(Function {
             class,
             id,
             link: rate.map(|rate| Link::Rate { bytes_per_second: (rate * 1e9) as u64 }),
-            interfaces: systems.filter_map(|os| os.attribute("name").map(str::to_owned)).collect(),
+            index: names.iter().find_map(|name| index(name)),
+            interfaces: names,
             ..Function::new(address, if bridge { Kind::Bridge } else { Kind::Endpoint }, below)
         });
         self.objects(object, Place { below: Some(Below::Port(address)), ..place })
     }
+}
+
+/// The number in a name that a vendor's library gave: `nvml3`, `rsmi3`.
+fn index(name: &str) -> Option<u32> {
+    let libraries = ["nvml", "rsmi"];
+    libraries.iter().find_map(|library| name.strip_prefix(library)?.parse().ok())
 }
 
 /// `0604 [8086:2030] [8086:0000] 04 00`: class, id, subsystem, revision, programming interface.

@@ -1,18 +1,19 @@
 //! The text of `lspci -vvv`, better with `-nn` and `-D`, best as root (pciutils' `ls-*.c`).
 //!
 //! The tree follows from the bridges' bus numbers. Without root lspci prints `<access denied>` where capabilities would stand, and what
-//! stands there is unknown.
+//! stands there is unknown. A bus to which no listed bridge leads is a root bus only if something says so: plain `lspci` has no bus
+//! numbers, and `-s` and `-d` leave bridges out.
 
 use crate::sysfs::parse_link;
-use crate::{Error, kinds, roles};
-use pcie::{Acs, AcsBits, Address, Below, Function, HostBridge, Kind, Link, Machine};
-use std::collections::BTreeMap;
+use crate::{Error, bounds, kinds, lspci_mm, products, roles};
+use pcie::{Acs, AcsBits, Address, Below, Function, HostBridge, Kind, Link, Machine, Shown};
+use std::collections::{BTreeMap, BTreeSet};
 
 const WHAT: &str = "lspci -vvv";
 
 /// Whether a text has a line that begins like a device of lspci.
 pub(crate) fn is_listing(text: &str) -> bool {
-    text.lines().any(|line| head(line).is_some())
+    lspci_mm::usual(text).is_some() || text.lines().any(|line| head(line).is_some())
 }
 
 /// The address and the rest of a device's first line.
@@ -25,10 +26,15 @@ fn head(line: &str) -> Option<(Address, &str)> {
 
 /// Reads a machine. The processor is not in it.
 pub(crate) fn read(text: &str) -> Result<Machine, Error> {
+    let usual = lspci_mm::usual(text);
+    let text = usual.as_deref().unwrap_or(text);
     let mut devices: Vec<Device> = Vec::new();
     for line in text.lines() {
         match head(line) {
-            Some((address, rest)) => devices.push(Device::new(address, rest)),
+            Some((address, rest)) => {
+                bounds::few_enough(WHAT, devices.len())?;
+                devices.push(Device::new(address, rest));
+            }
             None => {
                 if let Some(device) = devices.last_mut() {
                     device.line(line.trim());
@@ -45,8 +51,9 @@ struct Device {
     /// Secondary and subordinate bus of a bridge.
     buses: Option<(u8, u8)>,
     denied: bool,
-    express: bool,
     capabilities: bool,
+    /// Whether it says that it is on a root bus.
+    on_root_bus: bool,
 }
 
 impl Device {
@@ -54,14 +61,17 @@ impl Device {
         let below = Below::Host(0);
         let mut function = Function::new(address, Kind::Endpoint, below);
         function.class = class(rest);
-        function.id = last_bracket(rest).and_then(|text| {
-            let (vendor, device) = text.split_once(':')?;
-            Some((u16::from_str_radix(vendor, 16).ok()?, u16::from_str_radix(device, 16).ok()?))
-        });
-        if function.class == Some(0x060400) {
+        let product = product(rest);
+        function.id = id(rest).or_else(|| products::id_of(product?));
+        function.product = product.map(str::to_owned);
+        if function.class.is_some_and(|class| class >> 8 == 0x0604) {
             function.kind = Kind::Bridge;
         }
-        Device { function, buses: None, denied: false, express: false, capabilities: false }
+        let host_bridge = function.class.is_some_and(|class| class >> 8 == 0x0600);
+        let root_port = product.is_some_and(|name| name.contains("Root Port"));
+        // a bus below a bridge has a higher number than the bridge's own
+        let on_root_bus = host_bridge || root_port || address.bus == 0;
+        Device { function, buses: None, denied: false, capabilities: false, on_root_bus }
     }
 
     fn line(&mut self, line: &str) {
@@ -71,7 +81,7 @@ impl Device {
             self.capabilities = true;
             self.denied |= rest.contains("<access denied>");
             if let Some(kind) = rest.split_once("Express ").map(|(_, text)| text) {
-                self.express = true;
+                self.on_root_bus |= kind.contains("Root Port") || kind.contains("Root Complex");
                 function.kind = match () {
                     () if kind.contains("Root Port") => Kind::RootPort,
                     () if kind.contains("Upstream Port") => Kind::SwitchUpstream,
@@ -129,6 +139,16 @@ fn machine(mut devices: Vec<Device>) -> Result<Machine, Error> {
                 .then_some(((address.domain, secondary), address))
         })
         .collect();
+    let mut roots: BTreeSet<(u32, u8)> = BTreeSet::new();
+    // with its host bridges and every bridge's buses a listing has all of a machine
+    let is_bridge = |device: &&Device| device.function.kind != Kind::Endpoint;
+    let whole = devices.iter().filter(is_bridge).all(|bridge| bridge.buses.is_some())
+        && devices
+            .iter()
+            .any(|device| device.function.class.is_some_and(|class| class >> 8 == 0x0600));
+    for device in devices.iter().filter(|device| whole || device.on_root_bus) {
+        roots.insert((device.function.address.domain, device.function.address.bus));
+    }
     let mut hosts: Vec<HostBridge> = Vec::new();
     let mut guess = Vec::new();
     for device in &mut devices {
@@ -136,10 +156,16 @@ fn machine(mut devices: Vec<Device>) -> Result<Machine, Error> {
         let Address { domain, bus, .. } = device.function.address;
         device.function.below = match bridges.get(&(domain, bus)) {
             Some(&bridge) => Below::Port(bridge),
-            None => Below::Host(host(&mut hosts, format!("pci{domain:04x}:{bus:02x}"))),
+            None if roots.contains(&(domain, bus)) => {
+                Below::Host(host(&mut hosts, format!("pci{domain:04x}:{bus:02x}"), Shown::Bridges))
+            }
+            None => {
+                Below::Host(host(&mut hosts, format!("bus {domain:04x}:{bus:02x}"), Shown::Nothing))
+            }
         };
         let told = device.capabilities && !device.denied;
-        if device.function.kind == Kind::Bridge && !told {
+        let hidden = matches!(device.function.below, Below::Host(host) if hosts[host].shown == Shown::Nothing);
+        if device.function.kind == Kind::Bridge && !told && !hidden {
             guess.push(device.function.address);
         }
     }
@@ -149,6 +175,9 @@ fn machine(mut devices: Vec<Device>) -> Result<Machine, Error> {
     for (index, host) in hosts.iter_mut().enumerate() {
         let mut roots = functions.iter().filter(|f| f.below == Below::Host(index));
         host.numa_node = roots.clone().find_map(|f| f.numa_node);
+        if host.shown == Shown::Nothing {
+            continue;
+        }
         let first = roots.clone().min_by_key(|f| f.address);
         host.root_device = match first {
             Some(f) if f.kind == Kind::RootPort => f.id,
@@ -156,14 +185,14 @@ fn machine(mut devices: Vec<Device>) -> Result<Machine, Error> {
             _ => roots.next().and_then(|f| f.id).map(|_| HostBridge::NO_DEVICE),
         };
     }
-    Machine::new(None, hosts, functions).map_err(|error| Error::Tree(WHAT, error))
+    bounds::machine(WHAT, None, hosts, functions)
 }
 
-fn host(hosts: &mut Vec<HostBridge>, name: String) -> usize {
+fn host(hosts: &mut Vec<HostBridge>, name: String, shown: Shown) -> usize {
     if let Some(index) = hosts.iter().position(|host| host.name == name) {
         return index;
     }
-    hosts.push(HostBridge { name, certain: true, numa_node: None, root_device: None });
+    hosts.push(HostBridge { name, shown, numa_node: None, root_device: None });
     hosts.len() - 1
 }
 
@@ -179,21 +208,27 @@ fn class(rest: &str) -> Option<u32> {
     {
         return Some(code << 8);
     }
-    let known = [
-        ("PCI bridge", 0x060400),
-        ("Host bridge", 0x060000),
-        ("3D controller", 0x030200),
-        ("VGA compatible controller", 0x030000),
-        ("Display controller", 0x038000),
-        ("Processing accelerators", 0x120000),
-        ("Infiniband controller", 0x020700),
-        ("InfiniBand controller", 0x020700),
-        ("Ethernet controller", 0x020000),
-        ("Network controller", 0x028000),
-        ("Non-Volatile memory controller", 0x010802),
-        ("DMA controller", 0x080100),
-    ];
-    known.iter().find(|(known, _)| *known == name).map(|&(_, class)| class)
+    products::class_of(name)
+}
+
+/// Vendor and device id: `[8086:2030]`, or with `-n` in place of the names.
+fn id(rest: &str) -> Option<(u16, u16)> {
+    let text = last_bracket(rest).filter(|text| text.contains(':')).or_else(|| product(rest))?;
+    let (vendor, device) = text.split_once(':')?;
+    let hex = |text: &str| (text.len() == 4).then(|| u16::from_str_radix(text, 16).ok()).flatten();
+    Some((hex(vendor)?, hex(device)?))
+}
+
+/// What stands for vendor and device, without ids, revision and programming interface.
+fn product(rest: &str) -> Option<&str> {
+    let (_, mut text) = rest.split_once(": ")?;
+    for end in [" (rev ", " (prog-if "] {
+        text = text.split(end).next().unwrap_or(text);
+    }
+    if let Some(id) = last_bracket(text).filter(|id| id.contains(':')) {
+        text = text.split(&format!("[{id}]")).next().unwrap_or(text);
+    }
+    Some(text.trim()).filter(|text| !text.is_empty())
 }
 
 /// What stands in the last square brackets that hold hexadecimal digits and colons.
@@ -293,6 +328,73 @@ mod tests {
         assert_eq!(machine.hosts()[0].root_device, Some((0x8086, 0x2030)));
     }
 
+    /// Two GPUs and an adapter below two nested switches, and a GPU elsewhere, as plain `lspci` lists them.
+    const PLAIN: &str = "\
+00:00.0 Host bridge: Intel Corporation Sky Lake-E DMI3 Registers (rev 04)
+17:00.0 PCI bridge: Intel Corporation Sky Lake-E PCI Express Root Port A (rev 04)
+18:00.0 PCI bridge: Broadcom / LSI PEX880xx PCIe Gen 4 Switch (rev b0)
+19:08.0 PCI bridge: Broadcom / LSI PEX880xx PCIe Gen 4 Switch (rev b0)
+19:0c.0 PCI bridge: Broadcom / LSI PEX880xx PCIe Gen 4 Switch (rev b0)
+1a:00.0 VGA compatible controller: NVIDIA Corporation GP102 [TITAN X] (rev a1)
+1b:00.0 3D controller: NVIDIA Corporation GV100GL [Tesla V100 SXM2 32GB] (rev a1)
+1c:00.0 InfiniBand controller: Mellanox Technologies MT28908 Family [ConnectX-6]
+1c:00.1 InfiniBand controller: Mellanox Technologies MT28908 Family [ConnectX-6]
+";
+
+    #[test]
+    fn without_bus_numbers_nobody_is_known_to_be_far() {
+        use pcie::{Label, MapType, labels, way};
+        for text in [PLAIN.to_owned(), ROOT.replace("17:00.0", "17:00.0 nothing\n#")] {
+            let machine = read(&text).unwrap();
+            let of = |role| machine.functions().filter(move |f| f.role == role);
+            for gpu in of(Role::Gpu) {
+                for nic in of(Role::Hca) {
+                    let labels = labels(&machine, gpu, nic);
+                    assert!(
+                        labels.contains(&Label::Pix) && labels.contains(&Label::Sys),
+                        "{labels:?}"
+                    );
+                    let way = way(&machine, gpu, nic);
+                    assert_eq!(
+                        (way.verdict.map_type, way.bytes_per_second),
+                        (MapType::Unknown, None)
+                    );
+                    assert!(way.verdict.reason.contains("not in the source"));
+                }
+            }
+        }
+        let machine = read(PLAIN).unwrap();
+        let roles: Vec<Role> =
+            machine.functions().map(|f| f.role).filter(|r| *r != Role::Other).collect();
+        assert_eq!(roles, [Role::Gpu, Role::Gpu, Role::Hca, Role::Hca]);
+        let of = |at: &str| machine.function(at.parse().unwrap()).unwrap();
+        assert_eq!(labels(&machine, of("1c:00.0"), of("1c:00.1")), [Label::Pix, Label::Phb]);
+        assert_eq!(of("18:00.0").kind, Kind::Bridge, "a bridge of a kind that nobody told");
+        assert_eq!(machine.hosts()[1].name, "pci0000:17");
+    }
+
+    #[test]
+    fn ids_and_classes_in_every_form() {
+        let forms = [
+            "18:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)",
+            "18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)",
+            "18:00.0 0302: 10de:2330 (rev a1)",
+            "18:00.0 \"3D controller\" \"NVIDIA Corporation\" \"GH100 [H100 SXM5 80GB]\" -ra1 \"\" \"\"",
+            "18:00.0 \"0302\" \"10de\" \"2330\" -ra1 \"10de\" \"1212\"",
+            "Slot:\t18:00.0\nClass:\t3D controller\nVendor:\tNVIDIA Corporation\nDevice:\tGH100 [H100 SXM5 80GB]\n",
+        ];
+        for form in forms {
+            assert!(is_listing(form), "{form}");
+            let machine = read(form).unwrap();
+            let gpu = machine.functions().next().unwrap();
+            assert_eq!(
+                (gpu.role, gpu.id, gpu.class),
+                (Role::Gpu, Some((0x10de, 0x2330)), Some(0x030200)),
+                "{form}"
+            );
+        }
+    }
+
     #[test]
     fn what_was_denied_is_unknown() {
         let text = "\
@@ -306,6 +408,9 @@ mod tests {
         let of = |at: &str| machine.function(at.parse().unwrap()).unwrap();
         assert_eq!((of("00:01.0").kind, of("00:01.0").acs), (Kind::RootPort, Acs::Unknown));
         assert_eq!((of("01:00.0").role, of("01:00.0").ats), (Role::Hca, None));
-        assert_eq!(of("01:00.0").id, None);
+        assert_eq!(
+            of("01:00.0").id,
+            products::id_of("Mellanox Technologies MT28908 Family [ConnectX-6]")
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The tree of `lspci -tv`: who hangs below whom, and names.
 //!
-//! A name is all that tells what a device is, so roles are guessed from it and everything else is unknown.
+//! A name is all that tells what a device is, so roles follow from it and everything else is unknown; `lspci -t` has not even names.
 
-use crate::{Error, kinds};
-use pcie::{Address, Below, Function, HostBridge, Kind, Machine, Role};
+use crate::{Error, bounds, kinds, products, roles};
+use pcie::{Address, Below, Function, HostBridge, Kind, Machine, Shown};
 
 const WHAT: &str = "lspci -tv";
 
@@ -24,7 +24,7 @@ struct Bus {
 }
 
 /// Reads a machine.
-pub(crate) fn read(text: &str) -> Result<Machine, Error> {
+pub(crate) fn read(text: &str) -> Result<(Machine, Vec<String>), Error> {
     let mut hosts = Vec::new();
     let mut functions: Vec<Function> = Vec::new();
     let mut guess = Vec::new();
@@ -33,6 +33,7 @@ pub(crate) fn read(text: &str) -> Result<Machine, Error> {
         let bad = |reason: &str| Error::malformed(WHAT, format!("line {}: {reason}", index + 1));
         // the first device on a bus stands on the bus's own line
         open.retain(|bus| bus.column != usize::MAX);
+        bounds::few_enough(WHAT, functions.len().max(hosts.len()))?;
         let mut at = 0;
         while let Some(item) = next_item(line, at) {
             match item {
@@ -41,7 +42,7 @@ pub(crate) fn read(text: &str) -> Result<Machine, Error> {
                         let name = format!("pci{domain:04x}:{first:02x}");
                         hosts.push(HostBridge {
                             name,
-                            certain: true,
+                            shown: Shown::Bridges,
                             numa_node: None,
                             root_device: None,
                         });
@@ -75,7 +76,9 @@ pub(crate) fn read(text: &str) -> Result<Machine, Error> {
                     let mut found = Function::new(address, Kind::Endpoint, bus.below);
                     let name = line[next..].trim();
                     if !name.starts_with('-') {
-                        found.role = role(name);
+                        let (name, id) = described(name);
+                        found.id = id.or_else(|| products::id_of(name));
+                        found.product = Some(name.to_owned()).filter(|name| !name.is_empty());
                         functions.push(found);
                         break;
                     }
@@ -86,7 +89,22 @@ pub(crate) fn read(text: &str) -> Result<Machine, Error> {
         }
     }
     kinds::infer(&mut functions, &guess);
-    Machine::new(None, hosts, functions).map_err(|error| Error::Tree(WHAT, error))
+    roles::assign(&mut functions);
+    let nameless = functions.iter().all(|f| f.product.is_none() && f.id.is_none());
+    let note = "the tree has no names, so what its devices are is not known: lspci -tvnn has them";
+    let notes = if nameless { vec![note.to_owned()] } else { Vec::new() };
+    Ok((bounds::machine(WHAT, None, hosts, functions)?, notes))
+}
+
+/// A name without the ids that `-nn` puts behind it, and the ids.
+fn described(text: &str) -> (&str, Option<(u16, u16)>) {
+    let ids = || {
+        let (name, ids) = text.strip_suffix(']')?.rsplit_once('[')?;
+        let (vendor, device) = ids.split_once(':')?;
+        let hex = |number: &str| u16::from_str_radix(number, 16).ok();
+        Some((name.trim(), (hex(vendor)?, hex(device)?)))
+    };
+    ids().map_or((text, None), |(name, id)| (name, Some(id)))
 }
 
 enum Item {
@@ -121,33 +139,10 @@ fn next_item(line: &str, from: usize) -> Option<Item> {
     })
 }
 
-/// What a name says a device is.
-fn role(name: &str) -> Role {
-    let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
-    if has(&["Data Direct"]) {
-        Role::DataDirect
-    } else if has(&[
-        "ConnectX",
-        "BlueField",
-        "Elastic Fabric Adapter",
-        "InfiniBand",
-        "Infiniband",
-        "Omni-Path",
-    ]) {
-        Role::Hca
-    } else if has(&["NVIDIA"]) && !has(&["Audio", "NVSwitch", "USB"])
-        || has(&["Instinct", "Gaudi", "Data Center GPU"])
-    {
-        Role::Gpu
-    } else {
-        Role::Other
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pcie::{Label, labels};
+    use pcie::{Label, Role, labels};
 
     const TREE: &str = r"-+-[0000:80]-+-00.0  Intel Corporation Sky Lake-E DMI3 Registers
  |           \-02.0-[81-82]--+-00.0  Mellanox Technologies MT28908 Family [ConnectX-6]
@@ -162,7 +157,8 @@ mod tests {
 
     #[test]
     fn columns_make_the_tree() {
-        let machine = read(TREE).unwrap();
+        let (machine, notes) = read(TREE).unwrap();
+        assert!(notes.is_empty());
         let of = |at: &str| machine.function(at.parse().unwrap()).unwrap();
         let paths = [
             ("81:00.1", "80:02.0"),
@@ -183,17 +179,37 @@ mod tests {
     }
 
     #[test]
+    fn names_tell_who_is_what_and_their_absence_is_noted() {
+        let (machine, notes) = read(
+            "-[0000:00]-+-00.0  Intel Corporation Device 09a2 [8086:09a2]\n           \
+             +-01.0-[01]----00.0  Advanced Micro Devices, Inc. [AMD/ATI] Arcturus GL-XL [Instinct MI100] [1002:738c]\n           \
+             +-02.0-[02]----00.0  NVIDIA Corporation GH100 [H100 NVSwitch]\n           \
+             \\-03.0-[03]--+-00.0  AMD Pensando Systems DSC Ethernet Controller\n                        \
+             \\-00.1  AMD Pensando Systems DSC Management Controller\n",
+        )
+        .unwrap();
+        let role = |at: &str| machine.function(at.parse().unwrap()).unwrap().role;
+        assert_eq!((role("01:00.0"), role("02:00.0")), (Role::Gpu, Role::NvSwitch));
+        assert_eq!((role("03:00.0"), role("03:00.1")), (Role::Hca, Role::Management));
+        assert!(notes.is_empty());
+        let (machine, notes) =
+            read("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n").unwrap();
+        assert_eq!((machine.functions().count(), notes.len()), (3, 1));
+    }
+
+    #[test]
     fn one_root_bus_and_broken_trees() {
         assert!(is_tree("-[0000:00]-+-00.0  x") && is_tree(TREE));
         assert!(!is_tree("00:00.0 Host bridge"));
         assert_eq!(
             read("-[0000:00]-+-00.0  Host\n           \\-01.0  Card\n")
                 .unwrap()
+                .0
                 .functions()
                 .count(),
             2
         );
-        assert_eq!(read("-[0000:00]-\n").unwrap().functions().count(), 0);
+        assert_eq!(read("-[0000:00]-\n").unwrap().0.functions().count(), 0);
         assert!(read("  00.0  x\n").unwrap_err().to_string().contains("line 1"));
     }
 }

@@ -5,8 +5,11 @@
 
 use crate::distinct::Distinct;
 use crate::sysfs::parse_link;
-use crate::{Error, roles};
-use pcie::{Address, Below, Cpu, Function, HostBridge, Kind, Machine, Role};
+use crate::{Error, bounds, roles};
+use pcie::{
+    Address, Below, Cpu, Function, GpuLink, GpuLinkEnd, GpuLinkKind, HostBridge, Kind, Machine,
+    Role, Shown,
+};
 use roxmltree::Node;
 
 const WHAT: &str = "NCCL topology XML";
@@ -22,13 +25,13 @@ pub(crate) fn read(system: Node<'_, '_>) -> Result<(Machine, Vec<String>), Error
         let index = hosts.len();
         hosts.push(HostBridge {
             name: format!("processor {}", socket.attribute("numaid").unwrap_or("?")),
-            certain: false,
+            shown: Shown::Switches,
             numa_node,
             root_device: None,
         });
         found.devices(socket, Below::Host(index))?;
     }
-    let Found { mut functions, distinct } = found;
+    let Found { mut functions, distinct, links, direct } = found;
     let given: Vec<Role> = functions.iter().map(|f: &Function| f.role).collect();
     roles::assign(&mut functions);
     for (function, role) in functions.iter_mut().zip(given) {
@@ -36,14 +39,23 @@ pub(crate) fn read(system: Node<'_, '_>) -> Result<(Machine, Vec<String>), Error
             function.role = role;
         }
     }
-    let machine = Machine::new(cpu, hosts, functions).map_err(|error| Error::Tree(WHAT, error))?;
-    Ok((machine, distinct.notes))
+    let mut machine = bounds::machine(WHAT, cpu, hosts, functions)?;
+    machine.set_gpu_links(links);
+    let mut notes = distinct.notes;
+    let (able, all) = (direct.iter().filter(|able| **able).count(), direct.len());
+    if all > 0 {
+        notes.push(format!("NCCL found GPUDirect RDMA at {able} of {all} network devices"));
+    }
+    Ok((machine, notes))
 }
 
 #[derive(Default)]
 struct Found {
     functions: Vec<Function>,
     distinct: Distinct,
+    links: Vec<GpuLink>,
+    /// Of each network device whether NCCL found it able of GPUDirect RDMA.
+    direct: Vec<bool>,
 }
 
 impl Found {
@@ -56,10 +68,38 @@ impl Found {
             })?;
             let address = self.distinct.take(address);
             self.functions.push(function(node, address, below));
+            self.links.extend(links(node, address));
+            let nets = node.descendants().filter(|net| net.has_tag_name("net"));
+            let nets =
+                nets.filter(|net| net.ancestors().find(|n| n.has_tag_name("pci")) == Some(node));
+            self.direct.extend(nets.filter_map(|net| Some(net.attribute("gdr")? == "1")));
             self.devices(node, Below::Port(address))?;
         }
         Ok(())
     }
+}
+
+/// A GPU's links beside PCIe.
+fn links(node: Node<'_, '_>, from: Address) -> Vec<GpuLink> {
+    let gpus = node.children().filter(|child| child.has_tag_name("gpu"));
+    let link = |link: Node<'_, '_>| {
+        let kind = match link.tag_name().name() {
+            "nvlink" => GpuLinkKind::NvLink,
+            "xgmi" => GpuLinkKind::Xgmi,
+            "c2c" => GpuLinkKind::C2c,
+            _ => return None,
+        };
+        let class = hex(link, "tclass").map(|class| class >> 8);
+        let to = match (kind, class) {
+            (GpuLinkKind::C2c, _) => GpuLinkEnd::Processor,
+            // a bridge of another kind than PCI's is a switch of NVLink, POWER's processors show as host bridge or PCI bridge
+            (_, Some(0x0680)) => GpuLinkEnd::Switch,
+            (_, Some(0x0600 | 0x0604)) => GpuLinkEnd::Processor,
+            _ => GpuLinkEnd::Gpu(link.attribute("target")?.parse().ok()?),
+        };
+        Some(GpuLink { kind, from, to, count: number(link, "count"), bytes_per_second: None })
+    };
+    gpus.flat_map(|gpu| gpu.children()).filter_map(link).collect()
 }
 
 fn function(node: Node<'_, '_>, address: Address, below: Below) -> Function {
@@ -81,6 +121,7 @@ fn function(node: Node<'_, '_>, address: Address, below: Below) -> Function {
             () if child("nic").is_some() => Role::Hca,
             () => Role::Other,
         },
+        index: child("gpu").and_then(|gpu| number(gpu, "dev")),
         link: link.and_then(|(speed, width)| parse_link(speed, width)),
         interfaces: nets.map(str::to_owned).collect(),
         ..Function::new(address, if switch { Kind::SwitchUpstream } else { Kind::Endpoint }, below)
@@ -150,6 +191,33 @@ mod tests {
         assert_eq!(of("03:00.0", "07:00.0"), [Label::Pxb]);
         assert_eq!(of("03:00.0", "21:00.0"), [Label::Phb, Label::Node]);
         assert_eq!(of("03:00.0", "81:00.0"), [Label::Sys]);
+    }
+
+    #[test]
+    fn links_beside_pcie_and_what_nccl_found() {
+        let text = r#"<system version="1"><cpu numaid="0" arch="x86_64">
+          <pci busid="0000:01:00.0" class="0x030200"><gpu dev="1" gdr="1">
+            <nvlink target="0000:09:00.0" count="5" tclass="0x068000"/><nvlink target="0000:02:00.0" count="2" tclass="0x030200"/>
+            <c2c bw="450" count="10"/></gpu></pci>
+          <pci busid="0000:02:00.0" class="0x030200"><gpu dev="0"/></pci>
+          <pci busid="0000:03:00.0" class="0x020700"><nic><net name="mlx5_0" gdr="1"/><net name="mlx5_1" gdr="0"/></nic></pci>
+          </cpu></system>"#;
+        let document = roxmltree::Document::parse(text).unwrap();
+        let (machine, notes) = read(document.root_element()).unwrap();
+        let ends: Vec<_> =
+            machine.gpu_links().iter().map(|link| (link.kind, link.to, link.count)).collect();
+        let other = GpuLinkEnd::Gpu("02:00.0".parse().unwrap());
+        assert_eq!(
+            ends,
+            [
+                (GpuLinkKind::NvLink, GpuLinkEnd::Switch, Some(5)),
+                (GpuLinkKind::NvLink, other, Some(2)),
+                (GpuLinkKind::C2c, GpuLinkEnd::Processor, Some(10)),
+            ]
+        );
+        assert_eq!(notes, ["NCCL found GPUDirect RDMA at 1 of 2 network devices"]);
+        let index = |at: &str| machine.function(at.parse().unwrap()).unwrap().index;
+        assert_eq!((index("01:00.0"), index("02:00.0")), (Some(1), Some(0)));
     }
 
     #[test]

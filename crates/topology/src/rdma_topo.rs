@@ -1,10 +1,10 @@
 //! The dump of rdma-core's `rdma_topo dump`: a JSON list of devices with their sysfs path and, compressed with zlib and in
 //! base64, their configuration space and Vital Product Data.
 
-use crate::Error;
 use crate::assemble::{Device, assemble};
 use crate::config::vpd;
 use crate::source::Tree;
+use crate::{Error, bounds};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use pcie::Machine;
@@ -14,8 +14,9 @@ use std::io::{Read, Write};
 
 const WHAT: &str = "rdma_topo dump";
 
-/// Longest space or product data after decompression.
-const LONGEST: u64 = 1 << 16;
+/// Longest space after decompression, and longest product data.
+const LONGEST_SPACE: u64 = 4096;
+const LONGEST_PRODUCT_DATA: u64 = 1 << 15;
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
@@ -34,21 +35,24 @@ struct Entry {
 pub(crate) fn read(text: &str) -> Result<Machine, Error> {
     let entries: Vec<Entry> =
         serde_json::from_str(text).map_err(|error| Error::malformed(WHAT, error))?;
+    bounds::few_enough(WHAT, entries.len())?;
     let devices = entries.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
     assemble(WHAT, None, None, &devices)
 }
 
 fn device(entry: Entry) -> Result<Device, Error> {
-    let config = unpack(&entry.config).ok_or_else(|| {
+    let config = unpack(&entry.config, LONGEST_SPACE).ok_or_else(|| {
         Error::malformed(WHAT, format!("{}: config is not zlib in base64", entry.realpath))
     })?;
     let subsystems = entry.subsystems.unwrap_or_default();
     let names = |class: &str| subsystems.get(class).cloned().unwrap_or_default();
     let drm = names("drm").into_iter().filter(|name| name.starts_with("card"));
+    let data = entry.vpd.as_deref().and_then(|text| unpack(text, LONGEST_PRODUCT_DATA));
+    let vuid = data.and_then(|bytes| vpd(&bytes, b"VU"));
     Ok(Device {
         path: entry.realpath,
         config,
-        vuid: entry.vpd.as_deref().and_then(unpack).and_then(|bytes| vpd(&bytes, b"VU")),
+        vuid,
         numa_node: entry.numa_node.and_then(|node| node.try_into().ok()),
         iommu_group: entry.iommu_group,
         interfaces: [names("infiniband"), names("net"), drm.collect(), names("nvme")].concat(),
@@ -86,10 +90,10 @@ pub fn dump(tree: &dyn Tree) -> String {
     serde_json::to_string_pretty(&entries).unwrap_or_default()
 }
 
-fn unpack(text: &str) -> Option<Vec<u8>> {
+fn unpack(text: &str, longest: u64) -> Option<Vec<u8>> {
     let packed = STANDARD.decode(text.trim()).ok()?;
     let mut bytes = Vec::new();
-    flate2::read::ZlibDecoder::new(&packed[..]).take(LONGEST).read_to_end(&mut bytes).ok()?;
+    flate2::read::ZlibDecoder::new(&packed[..]).take(longest).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -1,7 +1,7 @@
 //! `nvidia-smi -q -x`: the GPUs of a machine, as their driver reports them. What they hang below is not in it.
 
-use crate::{Error, roles};
-use pcie::{Address, Below, Function, HostBridge, Kind, Link, Machine, Role};
+use crate::{Error, bounds, roles};
+use pcie::{Address, Below, Function, HostBridge, Kind, Link, Machine, Role, Shown};
 use roxmltree::Node;
 
 const WHAT: &str = "nvidia-smi XML";
@@ -10,7 +10,7 @@ const WHAT: &str = "nvidia-smi XML";
 pub(crate) fn read(log: Node<'_, '_>) -> Result<Machine, Error> {
     let host = HostBridge {
         name: "unknown host bridge".into(),
-        certain: false,
+        shown: Shown::Nothing,
         numa_node: None,
         root_device: None,
     };
@@ -25,7 +25,7 @@ pub(crate) fn read(log: Node<'_, '_>) -> Result<Machine, Error> {
     for function in &mut functions {
         function.role = Role::Gpu;
     }
-    Machine::new(None, vec![host], functions).map_err(|error| Error::Tree(WHAT, error))
+    bounds::machine(WHAT, None, vec![host], functions)
 }
 
 fn function(gpu: Node<'_, '_>, address: Address) -> Function {
@@ -63,7 +63,7 @@ fn function(gpu: Node<'_, '_>, address: Address) -> Function {
         best_link: link("max"),
         memory_bytes: bytes(value(gpu, &["fb_memory_usage", "total"])),
         bar_bytes: bytes(value(gpu, &["bar1_memory_usage", "total"])),
-        interfaces: value(gpu, &["product_name"]).map(str::to_owned).into_iter().collect(),
+        product: value(gpu, &["product_name"]).map(str::to_owned),
         driver: Some("nvidia".into()),
         ..Function::new(address, Kind::Endpoint, Below::Host(0))
     }

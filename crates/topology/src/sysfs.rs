@@ -2,17 +2,27 @@
 
 use crate::assemble::{Device, assemble};
 use crate::source::Tree;
-use crate::{Error, config};
-use pcie::{Cpu, Link, Machine};
+use crate::{Error, bounds, config};
+use pcie::{Cpu, Kernel, Link, Machine, Sockets};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// Reads a machine.
 pub(crate) fn read(tree: &dyn Tree) -> Result<Machine, Error> {
     let nodes = Nodes::read(tree);
-    let devices: Vec<Device> =
-        tree.list(DEVICES).iter().map(|name| device(tree, name, &nodes)).collect();
-    assemble("sysfs", cpu(tree), nodes.count(), &devices)
+    let names = tree.list(DEVICES);
+    bounds::few_enough("sysfs", names.len())?;
+    let devices: Vec<Device> = names.iter().map(|name| device(tree, name, &nodes)).collect();
+    let mut machine = assemble("sysfs", cpu(tree), nodes.count(), &devices)?;
+    machine.set_sockets(nodes.sockets(tree));
+    machine.set_kernel(release(tree).as_deref().and_then(Kernel::new));
+    Ok(machine)
+}
+
+/// `uname -r` of the tree's machine.
+pub fn release(tree: &dyn Tree) -> Option<String> {
+    let version = || Some(tree.line("/proc/version")?.split_whitespace().nth(2)?.to_owned());
+    tree.line("/proc/sys/kernel/osrelease").or_else(version)
 }
 
 fn device(tree: &dyn Tree, name: &str, nodes: &Nodes) -> Device {
@@ -27,7 +37,7 @@ fn device(tree: &dyn Tree, name: &str, nodes: &Nodes) -> Device {
         parse_link(&line(&format!("{which}_link_speed"))?, &line(&format!("{which}_link_width"))?)
     };
     Device {
-        config: tree.read(&format!("{path}/config")).unwrap_or_default(),
+        config: tree.start(&format!("{path}/config"), 4096).unwrap_or_default(),
         id: id("vendor").zip(id("device")),
         class: hex("class"),
         numa_node: line("numa_node")
@@ -39,9 +49,11 @@ fn device(tree: &dyn Tree, name: &str, nodes: &Nodes) -> Device {
         link: link("current"),
         best_link: link("max"),
         largest_bar_bytes: tree
-            .read(&format!("{path}/resource"))
+            .start(&format!("{path}/resource"), 4096)
             .and_then(|text| largest_bar(&String::from_utf8_lossy(&text))),
-        vuid: tree.read(&format!("{path}/vpd")).and_then(|vpd| config::vpd(&vpd, b"VU")),
+        memory_bytes: line("mem_info_vram_total").and_then(|bytes| bytes.parse().ok()),
+        vuid: tree.start(&format!("{path}/vpd"), 1 << 15).and_then(|vpd| config::vpd(&vpd, b"VU")),
+        virtual_of: tree.link_name(&format!("{path}/physfn")).and_then(|at| at.parse().ok()),
         path,
     }
 }
@@ -103,6 +115,27 @@ impl Nodes {
         let with_processors =
             self.maps.iter().filter(|(_, map)| map.iter().any(|&word| word != 0)).count();
         self.known.then(|| u32::try_from(with_processors).ok())?
+    }
+
+    /// Which node is in which socket, by its first processor, and firmware's distances.
+    fn sockets(&self, tree: &dyn Tree) -> Sockets {
+        let mut sockets = Sockets::default();
+        let mut numbers: Vec<u32> = self.maps.iter().map(|(node, _)| *node).collect();
+        numbers.sort_unstable();
+        for (node, map) in &self.maps {
+            let word = map.iter().position(|&word| word != 0);
+            let processor = word.map(|at| at as u32 * 32 + map[at].trailing_zeros());
+            let package = processor.and_then(|number| {
+                let folder = format!("/sys/devices/system/cpu/cpu{number}/topology");
+                tree.line(&format!("{folder}/physical_package_id"))?.parse().ok()
+            });
+            sockets.of_node.extend(package.map(|package| (*node, package)));
+            let distances = tree.line(&format!("/sys/devices/system/node/node{node}/distance"));
+            let distances = distances.unwrap_or_default();
+            let distances = distances.split_whitespace().map_while(|word| word.parse().ok());
+            sockets.distances.extend(numbers.iter().map(|to| (*node, *to)).zip(distances));
+        }
+        sockets
     }
 
     /// The one node that has all processors of a map.
@@ -184,6 +217,12 @@ mod tests {
         }
         fn real(&self, path: &str) -> String {
             self.link(path).unwrap_or_else(|| path.to_owned())
+        }
+        fn start(&self, path: &str, most: usize) -> Option<Vec<u8>> {
+            self.read(path).map(|bytes| bytes.into_iter().take(most).collect())
+        }
+        fn has_folder(&self, path: &str) -> bool {
+            !self.list(path).is_empty()
         }
     }
 

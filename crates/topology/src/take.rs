@@ -1,6 +1,7 @@
 //! Taking a machine home: the part of `/sys` and `/proc` that readers look at, in one compressed archive.
 
 use crate::source::Tree;
+use crate::sysfs::release;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
@@ -15,6 +16,7 @@ const ATTRIBUTES: &[&str] = &[
     "local_cpus",
     "max_link_speed",
     "max_link_width",
+    "mem_info_vram_total",
     "modalias",
     "numa_node",
     "resource",
@@ -29,14 +31,26 @@ const RDMA_ATTRIBUTES: &[&str] = &["board_id", "fw_ver", "hca_type", "node_guid"
 
 /// Files of the machine that verdicts rest on.
 const FILES: &[&str] = &[
+    "/peerdma/probes",
     "/proc/cmdline",
     "/proc/cpuinfo",
     "/proc/driver/nvidia/version",
     "/proc/modules",
-    "/proc/config.gz",
+    "/proc/self/limits",
+    "/proc/sys/kernel/osrelease",
     "/proc/version",
     "/sys/class/dmi/id/product_name",
     "/sys/class/dmi/id/sys_vendor",
+    "/sys/module/nvidia_peermem/version",
+];
+
+/// Where distributions keep rdma-core's libmlx5.
+pub const LIBMLX5: [&str; 5] = [
+    "/usr/lib/x86_64-linux-gnu/libmlx5.so.1",
+    "/usr/lib/aarch64-linux-gnu/libmlx5.so.1",
+    "/usr/lib64/libmlx5.so.1",
+    "/usr/lib/libmlx5.so.1",
+    "/lib64/libmlx5.so.1",
 ];
 
 /// Writes a `tar.gz` of what [`crate::read`] and the doctor look at. Names of hosts and users are not in it; serial numbers of devices
@@ -45,20 +59,49 @@ const FILES: &[&str] = &[
 /// # Errors
 /// Those of `out`.
 pub fn take(tree: &dyn Tree, out: impl Write) -> io::Result<()> {
+    take_with(tree, &[], out)
+}
+
+/// The same, with files that are not in the tree: path and content.
+///
+/// # Errors
+/// Those of `out`.
+pub fn take_with(tree: &dyn Tree, more: &[(&str, &[u8])], out: impl Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::default()));
-    for path in FILES {
+    for (path, content) in more {
+        append(&mut archive, path, content)?;
+    }
+    for path in FILES.iter().filter(|path| more.iter().all(|(other, _)| other != *path)) {
         file(&mut archive, tree, path)?;
     }
-    for config in tree.list("/boot").iter().filter(|name| name.starts_with("config-")) {
-        file(&mut archive, tree, &format!("/boot/{config}"))?;
+    let config = release(tree).map(|release| format!("/boot/config-{release}"));
+    match config.filter(|path| tree.start(path, 1).is_some()) {
+        Some(config) => file(&mut archive, tree, &config)?,
+        None => file(&mut archive, tree, "/proc/config.gz")?,
+    }
+    if let Some(path) = LIBMLX5.iter().find(|path| tree.start(path, 1).is_some()) {
+        let library = tree.read(path).unwrap_or_default();
+        append(&mut archive, path, &symbol_versions(&library))?;
+    }
+    if let Some(status) = tree.start("/proc/self/status", 16 << 10) {
+        append(&mut archive, "/proc/self/status", &capabilities(&status))?;
+    }
+    if tree.has_folder("/sys/kernel/mm/memory_peers") {
+        folder(&mut archive, "/sys/kernel/mm/memory_peers")?;
     }
     for node in tree.list("/sys/devices/system/node") {
         file(&mut archive, tree, &format!("/sys/devices/system/node/{node}/cpumap"))?;
+        file(&mut archive, tree, &format!("/sys/devices/system/node/{node}/distance"))?;
+    }
+    for processor in tree.list("/sys/devices/system/cpu") {
+        let at = format!("/sys/devices/system/cpu/{processor}/topology/physical_package_id");
+        file(&mut archive, tree, &at)?;
     }
     for group in tree.list("/sys/kernel/iommu_groups") {
         file(&mut archive, tree, &format!("/sys/kernel/iommu_groups/{group}/type"))?;
     }
     for client in tree.list("/sys/kernel/mm/memory_peers") {
+        folder(&mut archive, &format!("/sys/kernel/mm/memory_peers/{client}"))?;
         file(&mut archive, tree, &format!("/sys/kernel/mm/memory_peers/{client}/version"))?;
     }
     for name in tree.list("/sys/bus/pci/devices") {
@@ -74,13 +117,13 @@ fn device(archive: &mut tar::Builder<impl Write>, tree: &dyn Tree, name: &str) -
     for attribute in ATTRIBUTES {
         file(archive, tree, &format!("{real}/{attribute}"))?;
     }
-    for target in ["driver", "iommu_group"] {
+    for target in ["driver", "iommu_group", "physfn"] {
         let path = format!("{real}/{target}");
         if let Some(to) = tree.link(&path) {
             link(archive, &path, &to)?;
         }
     }
-    for class in ["infiniband", "net", "drm", "nvme", "p2pmem"] {
+    for class in ["infiniband", "net", "drm", "nvme", "mem", "p2pmem"] {
         for interface in tree.list(&format!("{real}/{class}")) {
             let at = format!("{real}/{class}/{interface}");
             if class == "infiniband" {
@@ -93,6 +136,32 @@ fn device(archive: &mut tar::Builder<impl Write>, tree: &dyn Tree, name: &str) -
         }
     }
     Ok(())
+}
+
+/// Of a library the names of its symbols' versions, which is all that is asked of it.
+fn symbol_versions(library: &[u8]) -> Vec<u8> {
+    let strings = library.split(|byte| *byte == 0).filter(|string| string.starts_with(b"MLX5_1."));
+    let mut kept: Vec<&[u8]> = strings.filter(|string| string.len() < 16).collect();
+    kept.sort_unstable();
+    kept.dedup();
+    // longer than what is looked for at its end
+    let mut bytes = kept.join(&0);
+    bytes.extend([0; 16]);
+    bytes
+}
+
+/// Of the process that captures its capabilities alone.
+fn capabilities(status: &[u8]) -> Vec<u8> {
+    let lines = status.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| line.starts_with(b"CapEff:")).flatten().copied().collect()
+}
+
+fn folder(archive: &mut tar::Builder<impl Write>, path: &str) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(0o755);
+    archive.append_data(&mut header, path.trim_start_matches('/'), io::empty())
 }
 
 fn file(archive: &mut tar::Builder<impl Write>, tree: &dyn Tree, path: &str) -> io::Result<()> {

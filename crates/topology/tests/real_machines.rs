@@ -1,13 +1,14 @@
-//! Captures of real machines that lie beside the project, not in it. Without them this says so and passes.
+//! Captures of real machines that lie beside the project, not in it. Without them its tests are skipped.
 
 use pcie::{Label, Machine, labels};
 use std::path::{Path, PathBuf};
+use test_support::note_skip;
 use topology::{Capture, accelerators, adapters, read};
 
 fn folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies");
     if !folder.is_dir() {
-        println!("skipped: {} is not there", folder.display());
+        note_skip(&format!("{} is not there", folder.display()));
         return None;
     }
     Some(folder)

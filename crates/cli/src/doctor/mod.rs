@@ -27,8 +27,7 @@ pub fn doctor(arguments: &Doctor) -> Done {
         None => (Facts::default(), topology::read(root).map_err(failed)?),
     };
     if arguments.from.is_none() {
-        facts.probes = probe::devices(arguments.probe);
-        facts.software_hca = arguments.probe.then(probe::software_hca);
+        ask_devices(&mut facts, arguments.probe);
     }
     let findings = examine(&facts, &capture.machine);
     let status = status(&capture.machine, &findings);
@@ -42,6 +41,13 @@ pub fn doctor(arguments: &Doctor) -> Done {
     }
     conclusion(&capture.machine, status);
     Ok(status)
+}
+
+/// Lets this host's devices say what no file tells; with `transfer`, by registering memory and moving bytes.
+pub fn ask_devices(facts: &mut Facts, transfer: bool) {
+    facts.probes = probe::devices(transfer);
+    facts.kernel_watches = Some(mm::can_watch().map_err(|error| error.to_string()));
+    facts.software_hca = transfer.then(probe::software_hca);
 }
 
 /// The ways that carry data over hardware; ATS speeds one up, the software HCA needs none.
@@ -80,6 +86,9 @@ fn heading(capture: &Capture, facts: &Facts) {
     text.push(format!("read from {}", capture.format));
     let name = capture.name.as_deref().unwrap_or("Host");
     outln(format_args!("{}  {}", Paint::Bold.over(name), Paint::Dim.over(text.join(", "))));
+    for note in &capture.notes {
+        outln(format_args!("{} {note}", Paint::Warning.over("note:")));
+    }
     outln(format_args!(""));
 }
 
@@ -122,9 +131,9 @@ fn reason(finding: &Finding) -> Option<(&str, State, &str)> {
 
 fn who(machine: &Machine, group: &[&Finding]) -> String {
     let name = |address: Address| {
-        machine.function(address).map_or_else(String::new, |f| {
-            names::own(f).map_or_else(|| f.address.to_string(), str::to_owned)
-        })
+        machine
+            .function(address)
+            .map_or_else(String::new, |f| names::own(f).unwrap_or_else(|| f.address.to_string()))
     };
     let pairs: Vec<String> = group
         .iter()

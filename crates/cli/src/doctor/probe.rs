@@ -1,39 +1,81 @@
 //! Asks the devices of this host what no file tells: whether a driver registers dma-bufs, and, on request, whether memory can be
 //! registered and bytes moved.
 //!
-//! The question about dma-bufs registers nothing: its descriptor is none. A transfer goes from a device to itself.
+//! The question about dma-bufs registers nothing: its descriptor is none. A transfer goes from a device to itself. On request every GPU
+//! whose driver exports dma-bufs gives a small buffer, which is registered with each device and given back.
 
 use ::doctor::Probe;
+use gpu::Provider;
+use gpu::providers::Kind;
+use pcie::Address;
 use peerdma::{Access, Context, HostBuffer, Library, Pd, Qp};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Bytes that a device writes to itself.
 const LOOPBACK_BYTES: usize = 64 << 10;
+/// Bytes of a GPU's buffer that is registered: a page of the largest kind that GPUs have.
+const BUFFER_BYTES: u64 = 2 << 20;
 /// How long that may take. It takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks every device that this host's libibverbs shows; with `transfer`, also to move bytes.
+/// A GPU's buffer as a dma-buf, or why there is none.
+struct Exported {
+    gpu: Address,
+    buffer: Result<OwnedFd, String>,
+}
+
+/// Asks every device that this host's libibverbs shows; with `transfer`, also to register memory and to move bytes.
 pub fn devices(transfer: bool) -> Vec<Probe> {
     // Without the library or a device there is nobody to ask: then files must do.
     let Ok(library) = Library::system() else { return Vec::new() };
     let devices = library.devices().unwrap_or_default();
-    devices.into_iter().map(|device| ask(&library, device.name, transfer)).collect()
+    let exported = if transfer && !devices.is_empty() { exported() } else { Vec::new() };
+    devices.into_iter().map(|device| ask(&library, device.name, transfer, &exported)).collect()
 }
 
-fn ask(library: &Library, device: String, transfer: bool) -> Probe {
+/// A buffer of every GPU that a driver here exports memory of.
+fn exported() -> Vec<Exported> {
+    let providers = [Kind::Drm, Kind::Cuda].into_iter().flat_map(Kind::open).flatten();
+    providers
+        .filter_map(|provider| {
+            let export = |provider: &dyn Provider| provider.alloc(BUFFER_BYTES)?.export();
+            let buffer = export(&*provider).map_err(|error| error.to_string());
+            Some(Exported { gpu: provider.address()?, buffer })
+        })
+        .collect()
+}
+
+fn ask(library: &Library, device: String, transfer: bool, exported: &[Exported]) -> Probe {
     let opened = library.open(Some(&device)).and_then(|context| Ok((context.alloc_pd()?, context)));
     match opened {
         Ok((pd, context)) => Probe {
             device,
+            unopened: None,
             registers_dmabuf: dmabuf(&pd),
+            data_direct: context
+                .data_direct_path()
+                .ok()
+                .map(|path| path.map(|path| path.display().to_string())),
             loopback: transfer.then(|| loopback(&context, &pd).map_err(|error| error.to_string())),
+            buffers: exported.iter().map(|exported| register(&pd, exported)).collect(),
         },
-        Err(error) => {
-            let loopback = transfer.then(|| Err(error.to_string()));
-            Probe { device, registers_dmabuf: None, loopback }
-        }
+        Err(error) => Probe { device, unopened: Some(error.to_string()), ..Probe::default() },
     }
+}
+
+/// Registers a GPU's buffer, and gives it back.
+fn register(pd: &Pd, exported: &Exported) -> (Address, Result<u64, String>) {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let result = match &exported.buffer {
+        Ok(buffer) => pd
+            .reg_dmabuf(buffer.as_fd(), 0, BUFFER_BYTES, 0, access)
+            .map(|_registered| BUFFER_BYTES)
+            .map_err(|error| error.to_string()),
+        Err(why) => Err(why.clone()),
+    };
+    (exported.gpu, result)
 }
 
 fn dmabuf(pd: &Pd) -> Option<(bool, String)> {

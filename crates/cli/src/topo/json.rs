@@ -1,7 +1,7 @@
 //! The machine as JSON. What is unknown is `null`.
 
 use super::{Pair, all_pairs, names, nearest};
-use pcie::{Acs, AcsBits, Below, Function, Link, LinkId, Machine};
+use pcie::{Acs, AcsBits, Below, Function, GpuLink, GpuLinkEnd, Link, LinkId, Machine, Shown};
 use serde_json::{Value, json};
 use topology::Capture;
 
@@ -26,16 +26,36 @@ pub fn value(capture: &Capture, chosen: &[Pair<'_>]) -> Value {
         "cpu": machine.cpu().map(|cpu| json!({ "vendor": cpu.vendor, "family": cpu.family })),
         "host_bridges": machine.hosts().iter().map(|host| json!({
             "name": host.name,
-            "certain": host.certain,
+            "certain": host.shown == Shown::Bridges,
             "numa_node": host.numa_node,
             "root_device": host.root_device.map(id),
         })).collect::<Vec<_>>(),
         "functions": machine.functions().map(|f| function(machine, f)).collect::<Vec<_>>(),
         "pairs": pairs.iter().zip(shares).map(|(p, share)| pair(machine, p, share)).collect::<Vec<_>>(),
-        "nearest": nearest(machine).iter().map(|pair| json!({
-            "gpu": pair.gpu.address.to_string(),
-            "nic": pair.nic.address.to_string(),
+        "nearest": nearest(machine).iter().map(|nearest| json!({
+            "gpu": nearest.pair.gpu.address.to_string(),
+            "nic": nearest.pair.nic.address.to_string(),
+            "equals": nearest.equals.iter().map(|nic| nic.address.to_string()).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
+        "gpu_links": machine.gpu_links().iter().map(gpu_link).collect::<Vec<_>>(),
+        "sockets": machine.sockets().of_node.iter().map(|(node, socket)| json!({
+            "numa_node": node,
+            "socket": socket,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn gpu_link(link: &GpuLink) -> Value {
+    json!({
+        "kind": link.kind.to_string(),
+        "from": link.from.to_string(),
+        "to": match link.to {
+            GpuLinkEnd::Gpu(at) => at.to_string(),
+            GpuLinkEnd::Switch => "switch".into(),
+            GpuLinkEnd::Processor => "processor".into(),
+        },
+        "count": link.count,
+        "bytes_per_second": link.bytes_per_second,
     })
 }
 
@@ -83,6 +103,7 @@ fn function(machine: &Machine, function: &Function) -> Value {
         "acs_capable": function.acs_capable.map(names_of),
         "ats": function.ats,
         "vuid": function.vuid,
+        "virtual_of": function.virtual_of.map(|at| at.to_string()),
         "memory_bytes": function.memory_bytes,
         "bar_bytes": function.bar_bytes,
     })
@@ -106,7 +127,8 @@ fn pair(machine: &Machine, pair: &Pair<'_>, share: Option<u64>) -> Value {
         "distance": verdict.distance,
         "reason": (!verdict.reason.is_empty()).then_some(&verdict.reason),
         "acs_redirects_at": addresses(&verdict.redirects),
-        "config_acs": pair.remedy(machine).map(|acs| acs.to_string()),
+        "config_acs": pair.config_acs(machine).map(|acs| acs.to_string()),
+        "boot_parameter": pair.remedy(machine),
         "acs_unread_at": addresses(&verdict.unread),
         "path": pair.way.links.iter().map(hop).collect::<Vec<_>>(),
         "bytes_per_second": pair.way.bytes_per_second,

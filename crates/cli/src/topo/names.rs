@@ -7,35 +7,44 @@ use pcie::{Function, Role};
 pub fn role(function: &Function) -> &'static str {
     match (function.role, function.class.map(|class| class >> 8)) {
         (Role::Gpu, _) => "GPU",
+        (Role::Hca, _) if function.virtual_of.is_some() => "virtual NIC",
         (Role::Hca, _) => "NIC",
         (Role::DataDirect, _) => "Data Direct",
-        (Role::Other, Some(0x0108)) => "NVMe",
+        (Role::Nvme, _) => "NVMe",
+        (Role::Fpga, _) => "FPGA",
+        (Role::NvSwitch, _) => "NVSwitch",
+        (Role::Management, _) => "management",
         (Role::Other, Some(0x0604)) => "bridge",
         (Role::Other, _) => "device",
     }
 }
 
-/// The name by which programs know it: of the platform, else the most telling of those that drivers gave it.
-pub fn own(function: &Function) -> Option<&str> {
+/// The name by which its operator knows it: of the platform, a GPU by its number, else the most telling of those that drivers gave it.
+pub fn own(function: &Function) -> Option<String> {
     if !function.name.is_empty() {
-        return Some(&function.name);
+        return Some(function.name.clone());
     }
-    let telling = |name: &&String| {
-        let rdma = ["mlx", "bnxt_re", "irdma", "rdmap", "efa", "hfi1_"];
-        let gpu = ["cuda", "rsmi", "nvml", "ve"];
-        match function.role {
-            Role::Hca => rdma.iter().any(|start| name.starts_with(start)),
-            Role::Gpu => gpu.iter().any(|start| name.starts_with(start)),
-            _ => false,
-        }
-    };
+    if let (Role::Gpu, Some(index)) = (function.role, function.index) {
+        return Some(format!("GPU{index}"));
+    }
     let names = &function.interfaces;
-    names.iter().find(telling).or_else(|| names.first()).map(String::as_str)
+    let rdma =
+        || names.iter().find(|name| function.role == Role::Hca && topology::is_rdma_name(name));
+    rdma().or(names.first()).cloned()
+}
+
+/// Role and name in one: `NIC mlx5_0`, `GPU gpu0`, and for what its name tells `GPU0`.
+pub fn titled(function: &Function) -> String {
+    match (role(function), own(function)) {
+        (role, Some(own)) if own.starts_with(role) => own,
+        (role, Some(own)) => format!("{role} {own}"),
+        (role, None) => role.to_owned(),
+    }
 }
 
 /// Vendor and product, by the list of PCI ids.
 pub fn product(function: &Function) -> Option<String> {
-    let (vendor, device) = function.id?;
+    let Some((vendor, device)) = function.id else { return function.product.clone() };
     let known = pci_ids::Device::from_vid_pid(vendor, device);
     let maker = pci_ids::Vendor::from_id(vendor).map(|vendor| short(vendor.name()));
     match (maker, known) {

@@ -1,11 +1,16 @@
 //! The machine in words.
 
+use super::fold::{self, Column};
 use super::view::{Node, What, nodes};
-use super::{Pair, all_pairs, names, nearest};
+use super::{Nearest, Pair, all_pairs, links, names, nearest};
 use crate::style::{self, Paint, outln};
 use pcie::{Address, Function, Link, LinkId, Machine, MapType};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use topology::Capture;
+
+/// Columns of a table where no terminal says how many it has.
+const WIDE: usize = 120;
 
 /// The tree, the matrix, and the best adapter of each GPU.
 pub fn machine(capture: &Capture, all: bool) {
@@ -45,10 +50,14 @@ fn heading(capture: &Capture) {
 fn tree(capture: &Capture, host: &Node<'_>) {
     let What::Host(index) = host.what else { return };
     let bridge = &capture.machine.hosts()[index];
-    let node = match bridge.numa_node {
-        Some(node) => format!("NUMA node {node}"),
-        None => "NUMA node unknown".into(),
-    };
+    let sockets = capture.machine.sockets();
+    let several = sockets.of_node.values().collect::<BTreeSet<_>>().len() > 1;
+    let node =
+        match (bridge.numa_node, bridge.numa_node.and_then(|node| sockets.of_node.get(&node))) {
+            (Some(node), Some(socket)) if several => format!("NUMA node {node}, socket {socket}"),
+            (Some(node), _) => format!("NUMA node {node}"),
+            (None, _) => "NUMA node unknown".into(),
+        };
     outln(format_args!(""));
     outln(format_args!("{}  {}", Paint::Bold.over(&bridge.name), Paint::Dim.over(node)));
     branches(capture, &host.children, "");
@@ -83,12 +92,26 @@ fn line(capture: &Capture, node: &Node<'_>) -> String {
             text + &format!("{} {}", function.address, describe(function, "switch"))
         }
         What::Device(function) => {
-            let role = Paint::Good.over(names::role(function));
-            let own = names::own(function).map(|name| format!(" {name}")).unwrap_or_default();
+            let virtuals = virtual_functions(&capture.machine, function);
+            let role = names::role(function);
+            let title = match names::own(function) {
+                Some(own) if own.starts_with(role) => Paint::Good.over(own),
+                Some(own) => format!("{} {own}", Paint::Good.over(role)),
+                None => Paint::Good.over(role),
+            };
             let product = describe(function, "");
             let gap = if product.is_empty() { "" } else { " " };
-            text + &format!("{} {role}{own}{gap}{product}", function.address)
+            text + &format!("{} {title}{gap}{product}{virtuals}", function.address)
         }
+    }
+}
+
+/// How many virtual functions an adapter has.
+fn virtual_functions(machine: &Machine, function: &Function) -> String {
+    match machine.functions().filter(|f| f.virtual_of == Some(function.address)).count() {
+        0 => String::new(),
+        1 => Paint::Dim.over(", 1 virtual function"),
+        many => Paint::Dim.over(format_args!(", {many} virtual functions")),
     }
 }
 
@@ -107,31 +130,77 @@ fn matrix(capture: &Capture) {
     if pairs.is_empty() {
         return;
     }
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut heading = vec!["GPU".to_owned(), String::new()];
-    let mut second = vec![String::new(), String::new()];
-    for nic in topology::adapters(&capture.machine) {
-        heading.push(names::own(nic).map_or_else(|| nic.address.to_string(), str::to_owned));
-        second.push(names::own(nic).map_or_else(String::new, |_| nic.address.to_string()));
-    }
-    rows.push(heading);
-    if second.iter().any(|cell| !cell.is_empty()) {
-        rows.push(second);
-    }
-    let headings = rows.len();
-    for pair in &pairs {
-        let address = pair.gpu.address.to_string();
-        if rows.len() == headings || rows.last().is_some_and(|row| row[0] != address) {
-            let name = names::own(pair.gpu).unwrap_or_default().to_owned();
-            rows.push(vec![address, name]);
+    let columns = fold::columns(&capture.machine, &pairs);
+    let gpus = topology::accelerators(&capture.machine);
+    let heads: Vec<[String; 2]> = columns.iter().map(head).collect();
+    let cells: Vec<Vec<String>> = columns
+        .iter()
+        .map(|column| column.labels.iter().map(|labels| super::labels(labels)).collect())
+        .collect();
+    for range in ranges(&heads, &cells, &gpus) {
+        let mut first = vec!["GPU".to_owned(), String::new()];
+        let mut second = vec![String::new(), String::new()];
+        for [name, below] in &heads[range.clone()] {
+            first.push(name.clone());
+            second.push(below.clone());
         }
-        if let Some(row) = rows.last_mut() {
-            row.push(pair.label());
+        let mut rows = vec![first];
+        if second.iter().any(|cell| !cell.is_empty()) {
+            rows.push(second);
         }
+        let headings = rows.len();
+        for (index, gpu) in gpus.iter().enumerate() {
+            let mut row = gpu_cells(gpu);
+            row.extend(cells[range.clone()].iter().map(|column| column[index].clone()));
+            rows.push(row);
+        }
+        outln(format_args!(""));
+        style::show(style::table(&rows, &[]), headings);
     }
-    outln(format_args!(""));
-    style::show(style::table(&rows, &[]), headings);
     legend(&pairs);
+    for line in links::lines(&capture.machine) {
+        outln(format_args!("{line}"));
+    }
+}
+
+fn gpu_cells(gpu: &Function) -> Vec<String> {
+    vec![gpu.address.to_string(), names::own(gpu).unwrap_or_default()]
+}
+
+/// The two lines above a column: a name and its address, or several names and how many they are.
+fn head(column: &Column<'_>) -> [String; 2] {
+    match column.adapters.as_slice() {
+        [only] => match names::own(only) {
+            Some(name) => [name, only.address.to_string()],
+            None => [only.address.to_string(), String::new()],
+        },
+        several => [fold::functions(several), format!("{} alike", several.len())],
+    }
+}
+
+/// Columns that fit beside each other, table by table.
+fn ranges(heads: &[[String; 2]], cells: &[Vec<String>], gpus: &[&Function]) -> Vec<Range<usize>> {
+    let length = |text: &String| text.chars().count();
+    let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0) + 2;
+    let names: usize =
+        (0..2).map(|cell| widest(&mut gpus.iter().map(|gpu| length(&gpu_cells(gpu)[cell])))).sum();
+    let room = style::width().unwrap_or(WIDE);
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let mut used = 0;
+    for (index, head) in heads.iter().enumerate() {
+        let own = widest(&mut head.iter().chain(&cells[index]).map(length));
+        match ranges.last_mut() {
+            Some(range) if names + used + own <= room + 2 => {
+                range.end = index + 1;
+                used += own;
+            }
+            _ => {
+                ranges.push(index..index + 1);
+                used = own;
+            }
+        }
+    }
+    ranges
 }
 
 /// Explains the labels that occur.
@@ -155,17 +224,20 @@ fn legend(pairs: &[Pair<'_>]) {
 }
 
 fn best(capture: &Capture) {
-    let pairs = nearest(&capture.machine);
-    if pairs.is_empty() {
+    let found = nearest(&capture.machine);
+    if found.is_empty() {
         return;
     }
     let mut rows = vec![
         ["GPU", "NEAREST NIC", "LABEL", "P2PDMA", "NARROWEST LINK"].map(str::to_owned).to_vec(),
     ];
-    for pair in &pairs {
+    for Nearest { pair, equals } in &found {
         rows.push(vec![
             names::label(pair.gpu),
-            names::label(pair.nic),
+            match equals.as_slice() {
+                [_] => names::label(pair.nic),
+                several => fold::functions(several),
+            },
             pair.label(),
             pair.way.verdict.map_type.to_string(),
             pair.way.bytes_per_second.map_or_else(|| "unknown".into(), rate),
@@ -173,13 +245,13 @@ fn best(capture: &Capture) {
     }
     outln(format_args!(""));
     style::show(style::table(&rows, &[]), 1);
-    reasons(&pairs);
+    reasons(found.iter().map(|nearest| &nearest.pair));
 }
 
 /// Each reason once, with how many pairs have it.
-fn reasons(pairs: &[Pair<'_>]) {
+fn reasons<'a>(pairs: impl Iterator<Item = &'a Pair<'a>> + Clone) {
     let unread: BTreeSet<Address> =
-        pairs.iter().flat_map(|pair| pair.way.verdict.unread.iter().copied()).collect();
+        pairs.clone().flat_map(|pair| pair.way.verdict.unread.iter().copied()).collect();
     if !unread.is_empty() {
         outln(format_args!(
             "{} the ACS bits of {} functions on these paths are not known (on the machine itself, root can read them)",
@@ -228,8 +300,8 @@ pub fn pairs(capture: &Capture, pairs: &[Pair<'_>]) {
         if !verdict.reason.is_empty() {
             fact("because", verdict.reason.clone());
         }
-        if let Some(acs) = pair.remedy(machine) {
-            fact("shorter", format!("boot with {}", acs.parameter()));
+        if let Some(parameter) = pair.remedy(machine) {
+            fact("shorter", format!("boot with {parameter}"));
         }
         if let (Some(gpu), Some(nic)) = (pair.gpu.iommu_group, pair.nic.iommu_group) {
             let both = || format!("both in group {gpu}");

@@ -12,6 +12,8 @@ pub struct Node<'a> {
     /// The port above, where it is a function of its own.
     pub port: Option<&'a Function>,
     pub children: Vec<Node<'a>>,
+    /// Devices that it stands for besides its own.
+    pub equals: Vec<&'a Function>,
 }
 
 /// What a node stands for.
@@ -45,8 +47,7 @@ impl Node<'_> {
 
 /// Whether a device is drawn unless everything is.
 fn interesting(function: &Function) -> bool {
-    let storage = function.class.is_some_and(|class| class >> 8 == 0x0108);
-    function.role != Role::Other || storage
+    !matches!(function.role, Role::Other | Role::Management) && function.virtual_of.is_none()
 }
 
 /// The host bridges with what hangs below them; `all` keeps every device.
@@ -65,7 +66,13 @@ pub fn nodes(machine: &Machine, all: bool) -> Vec<Node<'_>> {
         let children: Vec<Node<'_>> =
             functions.into_iter().flat_map(|function| builder.nodes(function, None)).collect();
         if !children.is_empty() {
-            hosts.push(Node { what: What::Host(host), hop: None, port: None, children });
+            hosts.push(Node {
+                what: What::Host(host),
+                hop: None,
+                port: None,
+                children,
+                equals: Vec::new(),
+            });
         }
     }
     hosts.sort_by_key(|node| match node.what {
@@ -98,11 +105,23 @@ impl<'a> Builder<'a> {
             if children.is_empty() && !self.all {
                 return Vec::new();
             }
-            return vec![Node { what: What::Switch(function), hop, port, children }];
+            return vec![Node {
+                what: What::Switch(function),
+                hop,
+                port,
+                children,
+                equals: Vec::new(),
+            }];
         }
         if !self.all && !interesting(function) {
             return Vec::new();
         }
-        vec![Node { what: What::Device(function), hop, port, children: Vec::new() }]
+        vec![Node {
+            what: What::Device(function),
+            hop,
+            port,
+            children: Vec::new(),
+            equals: Vec::new(),
+        }]
     }
 }

@@ -1,0 +1,105 @@
+//! ATS: the adapter translates addresses itself and goes the short way with the result.
+
+use super::Pair;
+use crate::acs::{Translated, translated};
+use crate::conditions::{not_told, rdma_device};
+use crate::{Condition, State};
+use pcie::{Acs, AcsBits, Function, Kind};
+
+impl Pair<'_> {
+    pub(super) fn ats(&self) -> Vec<Condition> {
+        vec![
+            rdma_device(self.facts, self.nic),
+            not_told(self.facts, "the kernel was not told to leave ATS off", &["pci=noats"]),
+            not_told(
+                self.facts,
+                "the kernel was not told to leave the IOMMU off",
+                &[
+                    "iommu=off",
+                    "intel_iommu=off",
+                    "amd_iommu=off",
+                    "iommu=pt",
+                    "iommu.passthrough=1",
+                ],
+            ),
+            self.ats_on(),
+            self.translating(),
+            self.ats_table(),
+        ]
+    }
+
+    fn ats_on(&self) -> Condition {
+        let (state, said) = match self.nic.ats {
+            Some(true) => (State::Holds, "enabled"),
+            Some(false) => (State::Fails, "off or absent"),
+            None => (State::Unknown, "not read (needs root)"),
+        };
+        Condition::new(
+            "Address Translation Services are on in the adapter",
+            state,
+            format!("{}: ATS {said}", self.nic.address),
+            "enable the IOMMU, and ATS in the adapter's firmware",
+        )
+    }
+
+    fn translating(&self) -> Condition {
+        let what = "an IOMMU translates for the adapter";
+        let kind =
+            self.nic.iommu_group.and_then(|group| Some((group, self.facts.iommu_type(group)?)));
+        match kind {
+            Some((group, kind)) => Condition::new(
+                what,
+                if kind == "identity" { State::Fails } else { State::Holds },
+                format!("/sys/kernel/iommu_groups/{group}/type: {kind}"),
+                "without translation there is nothing to cache: ATS is not needed",
+            ),
+            None => Condition::new(
+                what,
+                State::Unknown,
+                "the adapter's IOMMU group or its type could not be read",
+                "run the doctor as root on the host",
+            ),
+        }
+    }
+
+    fn ats_table(&self) -> Condition {
+        let what = "ACS of the switch between suits translated requests with relaxed ordering";
+        let ports: Vec<&Function> = [self.gpu, self.nic]
+            .iter()
+            .filter_map(|function| {
+                self.machine.upwards(function).skip(1).find(|f| f.kind == Kind::SwitchDownstream)
+            })
+            .collect();
+        let mut bits = AcsBits::empty();
+        for port in &ports {
+            match port.acs {
+                Acs::Enabled(set) => bits |= set,
+                Acs::Absent => {}
+                Acs::Unknown => {
+                    return Condition::new(
+                        what,
+                        State::Unknown,
+                        format!("{}: ACS not read", port.address),
+                        "run the doctor as root on the host",
+                    );
+                }
+            }
+        }
+        let names: Vec<&str> = bits.iter_names().map(|(name, _)| name).collect();
+        let evidence = match (ports.as_slice(), names.as_slice()) {
+            ([], _) => "no switch between".to_owned(),
+            (_, []) => "no bit is set".to_owned(),
+            (_, names) => format!("set: {}", names.join(" ")),
+        };
+        let state = match translated(bits, true, true) {
+            Translated::Works => State::Holds,
+            Translated::Slow | Translated::Fails => State::Fails,
+        };
+        Condition::new(
+            what,
+            state,
+            evidence,
+            "set DT beside RR and CR, or none of the three, on the switch's ports",
+        )
+    }
+}

@@ -1,0 +1,103 @@
+//! dma-buf: `ibv_reg_dmabuf_mr`, of a buffer that stays and of one that may move.
+
+use super::Pair;
+use crate::conditions::{configured, core_registers, has, imports, rdma_device, reaches, release};
+use crate::exporter::{self, Maker};
+use crate::importer::{self, Mode};
+use crate::{Condition, State, Version};
+
+impl Pair<'_> {
+    pub(super) fn pinned(&self) -> Vec<Condition> {
+        let mut conditions = core_registers(self.facts, self.nic);
+        conditions.extend([
+            rdma_device(self.facts, self.nic),
+            imports(self.facts, self.nic),
+            exporter::exports_pinned(self.facts, self.gpu),
+        ]);
+        conditions.extend(self.peer_memory());
+        self.proven(conditions)
+    }
+
+    pub(super) fn dynamic(&self) -> Vec<Condition> {
+        let mut conditions = core_registers(self.facts, self.nic);
+        conditions.extend([
+            rdma_device(self.facts, self.nic),
+            self.imports_dynamic(),
+            configured(self.facts, "INFINIBAND_ON_DEMAND_PAGING"),
+            exporter::moves(self.facts, self.gpu),
+        ]);
+        // from 7.1 on there is no such setting
+        if has(self.facts, Version(7, 1), Version(7, 1)) != State::Holds {
+            conditions.push(configured(self.facts, "DMABUF_MOVE_NOTIFY"));
+        }
+        conditions.push(self.fault_is_served());
+        conditions.extend(self.peer_memory());
+        conditions
+    }
+
+    /// What lets an exporter answer with device memory instead of the host's.
+    fn peer_memory(&self) -> Vec<Condition> {
+        let mut conditions = Vec::new();
+        // NVIDIA's driver judges for itself
+        if exporter::maker(self.gpu) != Maker::Nvidia {
+            conditions.push(configured(self.facts, "PCI_P2PDMA"));
+        }
+        conditions.push(exporter::shown_by_bar(self.gpu));
+        conditions.push(reaches(self.machine, self.gpu, self.nic));
+        conditions
+    }
+
+    /// What a buffer that was registered proves is not in doubt; one that was not is the answer.
+    fn proven(&self, mut conditions: Vec<Condition>) -> Vec<Condition> {
+        let what = "a buffer of this GPU was registered with this adapter";
+        match self.facts.registered(self.gpu, self.nic) {
+            None => {}
+            Some(Ok(bytes)) => {
+                for condition in conditions.iter_mut().filter(|c| c.state == State::Unknown) {
+                    condition.state = State::Holds;
+                    condition.remedy.clear();
+                }
+                let evidence = format!("`ibv_reg_dmabuf_mr` took {bytes} bytes");
+                conditions.push(Condition::new(what, State::Holds, evidence, ""));
+            }
+            Some(Err(why)) => {
+                let remedy =
+                    "the conditions above that do not hold, or are not known, are where to look";
+                conditions.push(Condition::new(what, State::Fails, why.clone(), remedy));
+            }
+        }
+        conditions
+    }
+
+    /// Before 7.2 the driver made the queue of faults only for a process with an on-demand region.
+    fn fault_is_served(&self) -> Condition {
+        let state = match has(self.facts, Version(7, 2), Version(5, 12)) {
+            State::Fails => State::Unknown,
+            state => state,
+        };
+        Condition::new(
+            "a fault after a move is served (kernel 7.2)",
+            state,
+            release(self.facts),
+            "register one on-demand region in the process first (IBV_ACCESS_ON_DEMAND), or use 7.2 or later",
+        )
+    }
+
+    fn imports_dynamic(&self) -> Condition {
+        let what = "the adapter's driver lets a registered buffer move (mlx5 does)";
+        match importer::of(self.nic) {
+            Some(driver) if driver.mode == Mode::Dynamic => {
+                Condition::new(what, State::Holds, format!("driver {}", driver.driver), "")
+            }
+            Some(driver) => Condition::new(
+                what,
+                State::Fails,
+                format!("driver {} pins or takes none", driver.driver),
+                "use the pinned way, or a ConnectX",
+            ),
+            None => {
+                Condition::new(what, State::Unknown, "driver unknown", "run the doctor on the host")
+            }
+        }
+    }
+}
