@@ -102,6 +102,10 @@ impl<T> Set<T> {
         Some(value)
     }
 
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+        self.nodes.get(id as usize)?.value.as_ref()
+    }
+
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.nodes.get_mut(id as usize)?.value.as_mut()
     }

@@ -16,13 +16,13 @@ mod uffd;
 pub use guard::{AtomicOp, Fault};
 pub use map::{Mapping, populate};
 pub use mirror::{
-    Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach, TranslationCache,
+    Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach, TranslationCache, Turn,
 };
 pub use private::{
     AllHome, DeviceMemory, DevicePage, MigrateError, MigrationCounts, PrivateMemory, RangeFault,
 };
 pub use resident::{Pages, ProcessPages};
 pub use space::{
-    AddressSpace, Change, Invalidate, PinError, Pinned, Registration, begin, end, invalidate,
-    page_size,
+    AddressSpace, Change, Invalidate, PinError, Pinned, Registration, begin, can_watch, end, gone,
+    invalidate, mark, page_size,
 };

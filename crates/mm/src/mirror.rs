@@ -8,7 +8,12 @@
 //! A device touches memory only while [`Mirror::enter`] has let it in, which is so only if all pages of the access are mapped. An
 //! invalidation first unmaps them and then waits for those inside, so that nobody touches the range when it returns. A fault
 //! brings pages in without any lock and maps them only if no invalidation of the same addresses began meanwhile
-//! (`mmu_interval_read_begin`, `mmu_interval_read_retry`); while one is in progress, it waits for its end.
+//! (`mmu_interval_read_begin`, `mmu_interval_read_retry`); while one is in progress, it waits a moment for its end.
+//!
+//! # Turns
+//! A program that changes its mappings without pause would win every time. So an access that has lost insists ([`Turn`]): changes
+//! of its addresses that begin then wait for it, for two milliseconds at most, so that nobody can wait for ever for a thread that
+//! waits for him.
 //!
 //! # Locking
 //! `state` guards the decision to map. Under it nothing allocates, touches program memory, or waits for those inside.
@@ -23,11 +28,16 @@ use crate::sparse::Sparse;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Bytes after a fault that are brought in with it, if the same operation will touch them.
 const AHEAD: u64 = 256 << 10;
-/// Times that a fault may lose to invalidations of its addresses before it is given up.
-const TRIES: u32 = 10_000;
+/// Times that a fault may lose to invalidations of its addresses before it is given up for now.
+const TRIES: u32 = 8;
+/// How long a fault waits for invalidations in progress.
+const PATIENCE: Duration = Duration::from_micros(500);
+/// How long an invalidation waits for an access that insists: longer than that waits, brings its pages in and copies.
+const COURTESY: Duration = Duration::from_millis(2);
 /// Invalidations that are told apart by their range: in progress, and recent ones.
 const RANGES: usize = 16;
 /// Bytes of a snapshot that are mapped at a time.
@@ -145,6 +155,8 @@ struct State {
     /// Those in progress, and how many more there are that found no place.
     active: Ranges,
     unplaced: u32,
+    /// Accesses that insist.
+    turns: Ranges,
 }
 
 impl State {
@@ -175,11 +187,65 @@ pub struct Mirror {
     peers: Sparse,
     reach: Reach,
     inside: Grace,
+    /// [`State::sequence`] when [`Mirror::is_ready`] last said no; 0 = it said yes.
+    refused: AtomicU64,
     state: Mutex<State>,
     ended: Condvar,
     counts: [AtomicU64; 7],
     watcher: OnceLock<Arc<dyn PagingWatcher>>,
     cache: OnceLock<Arc<dyn TranslationCache>>,
+}
+
+/// An access to a range: its faults, and once it insists a moment without invalidations of the range.
+pub struct Turn<'a> {
+    mirror: &'a Mirror,
+    range: Range<u64>,
+    /// It stands among [`State::turns`].
+    placed: bool,
+}
+
+impl Turn<'_> {
+    /// From now on until this is dropped changes of the range wait for a moment before they begin.
+    pub fn insist(&mut self) {
+        let mut state = self.mirror.lock();
+        self.place(&mut state);
+    }
+
+    fn place(&mut self, state: &mut State) {
+        if !self.placed {
+            self.placed = state.turns.add(&self.range);
+        }
+    }
+
+    /// Brings in all of the range, and if it can up to `ahead` bytes after it. `false`: changes of it go on; the access is to come
+    /// again.
+    ///
+    /// # Errors
+    /// Part of the range is outside, not mapped, or not for this access.
+    pub fn fault(&mut self, ahead: u64) -> Result<bool, Fault> {
+        let mirror = self.mirror;
+        let need = mirror.align(&self.range).ok_or(Fault)?;
+        let upto = self.range.end.saturating_add(ahead.min(AHEAD)).min(mirror.range.end);
+        let more = mirror.align(&(need.start..upto)).filter(|more| *more != need);
+        let whole = more.and_then(|more| mirror.bring_at_once(&more));
+        let brought = match whole {
+            Some(pages) => Some(pages),
+            None => mirror.bring(&need, mirror.writable, self, Some(PATIENCE))?,
+        };
+        if let Some(pages) = brought {
+            mirror.tell(Paging::Faulted(pages));
+        }
+        Ok(brought.is_some())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.placed {
+            self.mirror.lock().turns.remove(&self.range);
+            self.mirror.ended.notify_all();
+        }
+    }
 }
 
 /// A device inside; the pages it asked for stay until this is dropped. Meanwhile the thread must not allocate, free or wait.
@@ -249,11 +315,13 @@ impl Mirror {
             peers: Sparse::new(),
             reach,
             inside: Grace::new(),
+            refused: AtomicU64::new(0),
             state: Mutex::new(State {
                 sequence: 0,
                 recent: [(0, 0); RANGES],
                 active: Ranges::new(),
                 unplaced: 0,
+                turns: Ranges::new(),
             }),
             ended: Condvar::new(),
             counts: Default::default(),
@@ -273,27 +341,28 @@ impl Mirror {
         Inside { mirror: self, phase: self.inside.enter() }
     }
 
-    /// Whether the pages of `range` are mapped, or a fault could bring them in at once: no change of their addresses is in
-    /// progress, which it would wait for.
+    /// Whether the pages of `range` are mapped, or a fault could soon bring them in: no change of their addresses is in progress
+    /// that was when this was last asked in vain. Of many short ones each is waited for.
     pub fn is_ready(&self, range: &Range<u64>, write: bool) -> bool {
-        self.enter().covers(range, write) || !self.lock().busy(range)
+        self.enter().covers(range, write) || {
+            let state = self.lock();
+            let refused = if state.busy(range) { state.sequence } else { 0 };
+            let before = self.refused.swap(refused, Relaxed);
+            refused == 0 || before != 0 && before != refused
+        }
     }
 
-    /// Brings in all of `range`, and if it can up to `ahead` bytes after it.
+    /// Begins an access to `range`.
+    pub fn turn(&self, range: &Range<u64>) -> Turn<'_> {
+        Turn { mirror: self, range: range.clone(), placed: false }
+    }
+
+    /// [`Turn::fault`] of an access that never insists.
     ///
     /// # Errors
-    /// Part of `range` is outside, not mapped, or not for this access.
-    pub fn fault(&self, range: &Range<u64>, ahead: u64) -> Result<(), Fault> {
-        let need = self.align(range).ok_or(Fault)?;
-        let upto = range.end.saturating_add(ahead.min(AHEAD)).min(self.range.end);
-        let more = self.align(&(need.start..upto)).unwrap_or(need.clone());
-        let whole = if more == need { None } else { self.bring(&more, self.writable).ok() };
-        let pages = match whole {
-            Some(pages) => pages,
-            None => self.bring(&need, self.writable)?,
-        };
-        self.tell(Paging::Faulted(pages));
-        Ok(())
+    /// As there.
+    pub fn fault(&self, range: &Range<u64>, ahead: u64) -> Result<bool, Fault> {
+        self.turn(range).fault(ahead)
     }
 
     /// Brings `range` in ahead of its use.
@@ -303,9 +372,11 @@ impl Mirror {
     pub fn prefetch(&self, range: &Range<u64>, how: Prefetch) -> Result<(), Fault> {
         let need = self.align(range).ok_or(Fault)?;
         let pages = match how {
-            Prefetch::Read => self.bring(&need, false)?,
-            Prefetch::Write => self.bring(&need, true)?,
             Prefetch::NoFault => self.take_resident(&need),
+            Prefetch::Read | Prefetch::Write => {
+                let (mut turn, write) = (self.turn(&need), how == Prefetch::Write);
+                self.bring(&need, write, &mut turn, None)?.ok_or(Fault)?
+            }
         };
         self.tell(Paging::Prefetched(pages));
         Ok(())
@@ -321,7 +392,7 @@ impl Mirror {
     /// unmapped past the interposed calls.
     pub fn found_gone(&self, range: &Range<u64>) {
         if let Some(range) = self.align(range) {
-            Invalidate::invalidate(self, range.clone());
+            self.take_away(&range, false);
             self.invalidated(range);
         }
     }
@@ -398,11 +469,42 @@ impl Mirror {
         Some((range.start - first) >> shift..(range.end - first) >> shift)
     }
 
-    /// Faults `range` in and maps it. Gives the number of pages that could not be reached so before.
-    fn bring(&self, range: &Range<u64>, write: bool) -> Result<u64, Fault> {
+    /// Faults `range` in and maps it, unless changes of it are in progress for `patience`. Gives the number of pages that could not
+    /// be reached so before.
+    fn bring(
+        &self,
+        range: &Range<u64>,
+        write: bool,
+        turn: &mut Turn<'_>,
+        patience: Option<Duration>,
+    ) -> Result<Option<u64>, Fault> {
         let pages = self.pages(range).filter(|pages| self.table.make_room(pages)).ok_or(Fault)?;
         for _ in 0..TRIES {
-            let since = self.begin(range);
+            let Some(since) = self.begin(range, Some(turn), patience) else { return Ok(None) };
+            if let Some(new) = self.bring_once(range, &pages, write, since)? {
+                return Ok(Some(new));
+            }
+            turn.insist();
+        }
+        Ok(None)
+    }
+
+    /// Brings `range` in if no change of it is in progress or comes in between.
+    fn bring_at_once(&self, range: &Range<u64>) -> Option<u64> {
+        let pages = self.pages(range).filter(|pages| self.table.make_room(pages))?;
+        let since = self.begin(range, None, Some(Duration::ZERO))?;
+        self.bring_once(range, &pages, self.writable, since).ok()?
+    }
+
+    /// Faults `range` in and maps it, unless it has changed since; a page that is out of reach is brought home first.
+    fn bring_once(
+        &self,
+        range: &Range<u64>,
+        pages: &Range<u64>,
+        write: bool,
+        mut since: u64,
+    ) -> Result<Option<u64>, Fault> {
+        for _ in 0..TRIES {
             let (mut peers, mut strangers) = (Vec::new(), Vec::new());
             let came = self.source.fault(range, write, &mut |found| match self.place(found) {
                 Ok(peer) => peers.push(peer),
@@ -413,16 +515,18 @@ impl Mirror {
             let fallback = came + strangers.len() as u64;
             if fallback > 0 {
                 self.tell(Paging::PeerFallback(fallback));
+                // coming home was a change
+                let Some(now) = self.begin(range, None, Some(PATIENCE)) else { return Ok(None) };
+                since = now;
                 continue;
             }
-            if let Some(new) = self.map_unless_changed(range, &pages, write, since, &peers) {
-                if !peers.is_empty() {
-                    self.tell(Paging::PeerMapped(peers.len() as u64));
-                }
-                return Ok(new);
+            let new = self.map_unless_changed(range, pages, write, since, &peers);
+            if new.is_some() && !peers.is_empty() {
+                self.tell(Paging::PeerMapped(peers.len() as u64));
             }
+            return Ok(new);
         }
-        Err(Fault)
+        Ok(None)
     }
 
     /// What to map for a page in a device's memory: granule and word; or its address, if it is out of reach.
@@ -452,7 +556,7 @@ impl Mirror {
         while at < range.end {
             let part = at..range.end.min(at.saturating_add(SNAPSHOT.max(self.granule)));
             at = part.end;
-            let since = self.begin(&part);
+            let Some(since) = self.begin(&part, Some(&mut self.turn(&part)), None) else { break };
             let mut found: Vec<Range<u64>> = Vec::new();
             self.source.resident(&part, &mut |here| match found.last_mut() {
                 Some(last) if last.end == here.start => last.end = here.end,
@@ -473,13 +577,36 @@ impl Mirror {
         new
     }
 
-    /// Waits until no invalidation of `range` is in progress. Gives what [`State::changed`] compares with.
-    fn begin(&self, range: &Range<u64>) -> u64 {
+    /// Waits until no invalidation of `range` is in progress, for `patience` at most, and insists if one follows the other. Gives
+    /// what [`State::changed`] compares with.
+    fn begin(
+        &self,
+        range: &Range<u64>,
+        mut turn: Option<&mut Turn<'_>>,
+        patience: Option<Duration>,
+    ) -> Option<u64> {
         let mut state = self.lock();
-        while state.busy(range) {
-            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if !state.busy(range) {
+            return Some(state.sequence);
         }
-        state.sequence
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            state = match left {
+                Some(Duration::ZERO) => return None,
+                Some(left) => {
+                    let waited = self.ended.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            if !state.busy(range) {
+                return Some(state.sequence);
+            }
+            if let Some(turn) = &mut turn {
+                turn.place(&mut state);
+            }
+        }
     }
 
     fn map_unless_changed(
@@ -520,28 +647,38 @@ impl Mirror {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Invalidate for Mirror {
-    fn invalidate(&self, range: Range<u64>) {
+    /// Begins an invalidation; a courteous one waits for who insists first.
+    fn take_away(&self, range: &Range<u64>, courteous: bool) {
         let zapped = {
             let mut state = self.lock();
+            if courteous && state.turns.overlaps(range) {
+                let insists = |state: &mut State| state.turns.overlaps(range);
+                let waited = self.ended.wait_timeout_while(state, COURTESY, insists);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
             let place = state.sequence as usize % RANGES;
             state.recent[place] = (range.start, range.end);
             state.sequence += 1;
-            if !state.active.add(&range) {
+            if !state.active.add(range) {
                 state.unplaced += 1;
             }
-            self.inner(&range).map_or(0, |pages| self.zap(&pages))
+            self.inner(range).map_or(0, |pages| self.zap(&pages))
         };
         self.inside.wait();
-        if let Some(pages) = self.inner(&range) {
+        if let Some(pages) = self.inner(range) {
             // not before nobody can be about to look; no page is mapped here until the end of the change
             self.peers.each(&pages, |_, word| word.store(0, SeqCst));
         }
         if zapped > 0 {
             self.tell(Paging::Invalidated(zapped));
         }
+    }
+}
+
+impl Invalidate for Mirror {
+    fn invalidate(&self, range: Range<u64>) {
+        self.take_away(&range, true);
     }
 
     fn invalidated(&self, range: Range<u64>) {
@@ -554,7 +691,8 @@ impl Invalidate for Mirror {
     }
 
     fn moving(&self, range: Range<u64>) {
-        self.invalidate(range);
+        // who insists may be waiting for just this move
+        self.take_away(&range, false);
     }
 
     fn moved(&self, range: Range<u64>) {

@@ -238,14 +238,14 @@ fn a_fault_waits_for_the_end_of_an_invalidation_in_progress() {
     }
     made.unmap(5..6);
     std::thread::scope(|s| {
-        let fault = s.spawn(|| mirror.fault(&bytes(5..6), 0));
+        let fault = s.spawn(|| while mirror.fault(&bytes(5..6), 0) == Ok(false) {});
         assert_eq!(made.asked(), [], "asked while the pages were going");
         made.map(5..6, true, false);
         for range in ranges {
             assert!(!reaches(&mirror, 5..6, false));
             mirror.invalidated(range);
         }
-        fault.join().unwrap().unwrap();
+        fault.join().unwrap();
     });
     assert!(reaches(&mirror, 5..6, true));
 }
@@ -370,4 +370,40 @@ fn nobody_uses_a_page_that_is_gone() {
         }
         done.store(true, Relaxed);
     });
+}
+
+#[test]
+fn who_insists_is_waited_for_but_not_for_ever() {
+    let (made, mirror) = made();
+    let mut turn = mirror.turn(&bytes(3..5));
+    turn.insist();
+    assert_eq!(turn.fault(0), Ok(true));
+    std::thread::scope(|s| {
+        let begun = Instant::now();
+        let elsewhere = s.spawn(|| unmap(&made, &mirror, 8..9));
+        elsewhere.join().unwrap();
+        let here = s.spawn(|| unmap(&made, &mirror, 4..5));
+        here.join().unwrap();
+        assert!(begun.elapsed() >= COURTESY, "it did not wait at all");
+    });
+    assert!(!reaches(&mirror, 4..5, false), "the one that insists must not hold it up for ever");
+    // What it finds gone itself, it does not wait for.
+    turn.mirror.found_gone(&bytes(3..4));
+    drop(turn);
+    assert_eq!(mirror.lock().turns.used, 0);
+}
+
+#[test]
+fn a_long_change_is_not_waited_for_and_short_ones_are() {
+    let (_made, mirror) = made();
+    let range = bytes(3..4);
+    assert!(mirror.is_ready(&range, true));
+    Invalidate::invalidate(&*mirror, range.clone());
+    assert!(!mirror.is_ready(&range, true) && !mirror.is_ready(&range, true));
+    assert_eq!(mirror.fault(&range, 0), Ok(false), "it gives up for now");
+    mirror.invalidated(range.clone());
+    Invalidate::invalidate(&*mirror, range.clone());
+    assert!(mirror.is_ready(&range, true), "another one: they are short");
+    mirror.invalidated(range.clone());
+    assert!(mirror.is_ready(&range, true));
 }

@@ -15,9 +15,12 @@
 //!   child is not told about its parent's registrations. The guarded copies still protect both.
 
 mod moves;
+mod watch;
 
 use crate::grace::{Grace, Phase};
 use crate::interval::{Id, Set};
+pub use watch::can_watch;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,6 +40,13 @@ pub trait Invalidate: Send + Sync {
 
     /// The end of what [`Invalidate::moving`] told of.
     fn moved(&self, _range: Range<u64>) {}
+
+    /// Whether the range is still what was registered is in doubt: lets nobody use it until [`Invalidate::settle`], and returns
+    /// when nobody does. The rules of [`Invalidate::invalidate`] hold.
+    fn doubt(&self) {}
+
+    /// The end of what [`Invalidate::doubt`] began.
+    fn settle(&self) {}
 
     /// Whether the pages are held where they are, as pinned ones.
     fn holds(&self) -> bool {
@@ -72,6 +82,10 @@ struct Entry {
     number: u64,
     /// Call-backs in progress.
     busy: u32,
+    /// The range, if the end of its mapping ends the registration ([`AddressSpace::register_pinned`]).
+    pinned: Option<Range<u64>>,
+    /// What of it the kernel watches.
+    watched: Option<Range<u64>>,
 }
 
 /// The notifiers and the pinned-page account of one process.
@@ -87,6 +101,7 @@ pub struct AddressSpace {
     made: AtomicU64,
     /// Changes in progress.
     changes: Grace,
+    kernel: watch::Kernel,
     /// The thread that moves pages, 0 if none.
     moving: AtomicI32,
     mover: moves::Mover,
@@ -130,6 +145,21 @@ pub fn invalidate(range: Range<u64>) {
     }
 }
 
+/// What is registered so far, for [`gone`].
+pub fn mark() -> u64 {
+    current().map_or(0, |space| space.made.load(SeqCst))
+}
+
+/// Tells the registrations made before `mark` that hold their pages as pinned that `range` went meanwhile. Never allocates.
+pub fn gone(range: Range<u64>, mark: u64) {
+    if let Some(space) = current().filter(|space| space.pid.load(Relaxed) == pid())
+        && space.in_hull(&range)
+    {
+        let meant = |entry: &Entry| entry.pinned.is_some() && entry.number <= mark;
+        space.tell_those(&range, meant, |target| target.invalidate(range.clone()));
+    }
+}
+
 fn current() -> Option<&'static AddressSpace> {
     // SAFETY: `CURRENT` is null or holds a pointer that was leaked by `process`.
     unsafe { CURRENT.load(Acquire).as_ref() }
@@ -152,6 +182,7 @@ impl AddressSpace {
             table: Mutex::new(Set::new()),
             made: AtomicU64::new(0),
             changes: Grace::new(),
+            kernel: watch::Kernel::new(),
             moving: AtomicI32::new(0),
             mover: moves::Mover::new(),
             owner: AtomicI32::new(0),
@@ -192,6 +223,7 @@ impl AddressSpace {
             space.pid.store(pid(), Relaxed);
             // the threads that were inside at the fork are not here
             space.changes.forget();
+            AddressSpace::process().watch_anew();
         }
     }
 
@@ -201,6 +233,15 @@ impl AddressSpace {
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
     ) -> Registration {
+        self.enter_table(range, target, false)
+    }
+
+    fn enter_table(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        target: Arc<dyn Invalidate>,
+        pinned: bool,
+    ) -> Registration {
         let mut spare: Set<Entry> = Set::new();
         let id = loop {
             let mut table = self.lock();
@@ -209,7 +250,9 @@ impl AddressSpace {
             }
             if table.has_room() {
                 let number = self.made.fetch_add(1, Relaxed) + 1;
-                let id = table.insert(range.start, range.end, Entry { target, number, busy: 0 });
+                let pinned = pinned.then(|| range.clone());
+                let entry = Entry { target, number, busy: 0, pinned, watched: None };
+                let id = table.insert(range.start, range.end, entry);
                 self.publish_hull(&table);
                 break id;
             }
@@ -247,6 +290,7 @@ impl AddressSpace {
         moves::opened();
         let stamp = self.made.load(Relaxed);
         self.tell(&range, stamp, |target| target.invalidate(range.clone()));
+        self.unwatch(&range, stamp, false);
         Some(Change { stamp, phase })
     }
 
@@ -276,12 +320,22 @@ impl AddressSpace {
 
     /// Calls `call` for the registrations up to number `stamp` that overlap `range`, without the lock.
     fn tell(&self, range: &Range<u64>, stamp: u64, call: impl Fn(&dyn Invalidate)) {
+        self.tell_those(range, |entry| entry.number <= stamp, call);
+    }
+
+    /// Calls `call` for those of the registrations that overlap `range` that `chosen` says, without the lock.
+    fn tell_those(
+        &self,
+        range: &Range<u64>,
+        chosen: impl Fn(&Entry) -> bool,
+        call: impl Fn(&dyn Invalidate),
+    ) {
         let mut after = None;
         let mut table = self.lock();
         while let Some((start, id)) = table.next_overlap(range.start, range.end, after) {
             after = Some((start, id));
             let Some(entry) = table.get_mut(id) else { break };
-            if entry.number > stamp {
+            if !chosen(entry) {
                 continue;
             }
             entry.busy += 1;
@@ -378,6 +432,13 @@ pub struct Registration {
     id: Id,
 }
 
+impl Registration {
+    /// Whether the kernel tells of unmappings that no interposed call sees.
+    pub fn is_watched(&self) -> bool {
+        self.space.lock().get_mut(self.id).is_some_and(|entry| entry.watched.is_some())
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let entry = {
@@ -389,7 +450,11 @@ impl Drop for Registration {
                     Some(self.space.idle.wait(guard).unwrap_or_else(PoisonError::into_inner));
                 self.space.owner.store(tid(), Relaxed);
             }
-            let entry = table.remove(self.id);
+            let mut entry = table.remove(self.id);
+            let kernel = &self.space.kernel;
+            if let Some(range) = entry.as_mut().and_then(|entry| kernel.take(entry)) {
+                kernel.leave(&table, &range);
+            }
             self.space.publish_hull(&table);
             entry
         };

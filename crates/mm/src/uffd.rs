@@ -9,14 +9,22 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const UFFDIO_WAKE: libc::c_ulong = 0x8010_aa02;
 const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
 const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
+const UFFD_USER_MODE_ONLY: i32 = 1;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+/// Linux 5.19: also shared memory and huge pages.
+const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+/// Linux 6.7: the kernel lifts protections itself, and so takes mappings of any file.
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const EVENTS: u64 =
+    FEATURE_PAGEFAULT_FLAG_WP | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
@@ -68,9 +76,9 @@ impl Message {
 /// The descriptor.
 pub(crate) struct Uffd(Kept);
 
-/// One `userfaultfd` for faults of all kinds: those that system calls take on the program's behalf too.
-fn open() -> io::Result<OwnedFd> {
-    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+/// A `userfaultfd`, of the device where the system call is refused.
+fn open(flags: i32) -> io::Result<OwnedFd> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: no pointers are passed; the descriptor is fresh, and owned at once.
     let called = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     if called >= 0 {
@@ -81,13 +89,13 @@ fn open() -> io::Result<OwnedFd> {
     let path = c"/dev/userfaultfd";
     // SAFETY: the path is terminated; no pointers are passed to the request.
     let made = unsafe {
-        let flags = libc::O_RDWR | libc::O_CLOEXEC;
-        let device = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
+        let flags_of_device = libc::O_RDWR | libc::O_CLOEXEC;
+        let device =
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags_of_device);
         if device < 0 {
             return Err(refused);
         }
         let device = OwnedFd::from_raw_fd(device as i32);
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), USERFAULTFD_IOC_NEW, flags)
     };
     if made < 0 {
@@ -98,14 +106,31 @@ fn open() -> io::Result<OwnedFd> {
 }
 
 impl Uffd {
-    /// A new one, ready for [`Uffd::register`]. The error is userfaultfd(2)'s: EPERM without the right to it.
+    /// A new one for faults of all kinds, those that system calls take on the program's behalf too, ready for
+    /// [`Uffd::register`]. The error is userfaultfd(2)'s: EPERM without the right to it.
     pub(crate) fn new() -> io::Result<Uffd> {
-        let uffd = Uffd(Kept::new(open()?));
-        let features = FEATURE_PAGEFAULT_FLAG_WP
-            | FEATURE_EVENT_REMAP
-            | FEATURE_EVENT_REMOVE
-            | FEATURE_EVENT_UNMAP;
-        uffd.request(UFFDIO_API, &mut [UFFD_API, features, 0])?;
+        let uffd = Uffd(Kept::alone(open(0)?));
+        uffd.request(UFFDIO_API, &mut [UFFD_API, EVENTS, 0])?;
+        Ok(uffd)
+    }
+
+    /// A new one that takes no faults and tells what becomes of mappings, for [`Uffd::watch`]. From Linux 5.11 on no right is
+    /// needed for it. The error is userfaultfd(2)'s.
+    pub(crate) fn for_events() -> io::Result<Uffd> {
+        let opened = match open(UFFD_USER_MODE_ONLY) {
+            // a kernel that does not know the flag
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+            other => other,
+        };
+        let uffd = Uffd(Kept::alone(opened?));
+        let shared = EVENTS | FEATURE_WP_HUGETLBFS_SHMEM;
+        let offers = [shared | FEATURE_WP_ASYNC, shared, EVENTS];
+        let agree = |features| uffd.request(UFFDIO_API, &mut [UFFD_API, features, 0]);
+        offers
+            .into_iter()
+            .map(agree)
+            .find(Result::is_ok)
+            .unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)))?;
         Ok(uffd)
     }
 
@@ -121,6 +146,24 @@ impl Uffd {
     pub(crate) fn register(&self, range: &Range<u64>) -> io::Result<()> {
         let mode = REGISTER_MODE_MISSING | REGISTER_MODE_WP;
         self.request(UFFDIO_REGISTER, &mut [range.start, range.end - range.start, mode, 0])
+    }
+
+    /// Asks to be told what becomes of the mappings of a range, whose faults stay the kernel's: nothing in it is protected.
+    pub(crate) fn watch(&self, range: &Range<u64>) -> io::Result<()> {
+        let words = &mut [range.start, range.end - range.start, REGISTER_MODE_WP, 0];
+        self.request(UFFDIO_REGISTER, words)
+    }
+
+    /// Leaves a range to the kernel again. Mappings that are gone were left with their end.
+    pub(crate) fn unregister(&self, range: &Range<u64>) {
+        let _ = self.request(UFFDIO_UNREGISTER, &mut [range.start, range.end - range.start]);
+    }
+
+    /// Whether a registered mapping has begun to change and the kernel has not told all of it yet.
+    pub(crate) fn is_changing(&self) -> bool {
+        // refused for that before its (empty) range is looked at
+        let asked = self.request(UFFDIO_WRITEPROTECT, &mut [0, 0, 0]);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
     /// Lets stores to the pages of a range that are there fault from now on, or no more; the latter wakes who waits.
@@ -141,12 +184,25 @@ impl Uffd {
         self.request(UFFDIO_COPY, &mut [to, from, len, mode, 0])
     }
 
-    /// Waits until there is something to read; `false` when nothing will be any more.
+    /// Waits until there is something to read; `false` when the descriptor was taken from us.
     pub(crate) fn wait(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live structure.
-        unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, 0usize, 0usize, 0usize) };
-        poll.revents & (libc::POLLERR | libc::POLLNVAL) == 0
+        loop {
+            let fd = self.0.as_raw_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one live structure.
+            unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, 0usize, 0usize, 0usize) };
+            if poll.revents & libc::POLLNVAL != 0 {
+                return false;
+            }
+            if poll.revents & libc::POLLERR == 0 {
+                return true;
+            }
+            // somebody has made the descriptor a blocking one, which the kernel does not let poll
+            // SAFETY: changes a flag of our descriptor.
+            if unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+                return false;
+            }
+        }
     }
 
     /// Reads what is there. Whoever caused it goes on then, but for a page fault.

@@ -47,7 +47,22 @@ static START_FUNCTION: extern "C" fn() = start;
 /// Begins to watch memory.
 #[unsafe(no_mangle)]
 extern "C" fn peerdma_test_watch() {
-    shim::set_invalidate(shim::Invalidate { begin: on_begin, end: on_end, protect: |_, _| () });
+    shim::set_invalidate(shim::Invalidate {
+        begin: on_begin,
+        end: on_end,
+        protect: |_, _| (),
+        mark: || 7,
+        gone: |start, len, mark| {
+            assert_eq!(mark, 7);
+            on_end(start, len, on_begin(start, len));
+        },
+    });
+}
+
+/// Has what the C library gives back looked for.
+#[unsafe(no_mangle)]
+extern "C" fn peerdma_test_watch_heap() {
+    shim::watch_heap();
 }
 
 /// How often memory was invalidated since the last call, and the last range.

@@ -39,6 +39,19 @@ pub struct MapCall {
     pub offset: off_t,
 }
 
+/// The arguments of `mremap(2)`, as far as mappings of buffers ask.
+#[derive(Clone, Copy, Debug)]
+pub struct RemapCall {
+    /// Where it is.
+    pub old: *mut c_void,
+    /// Its length in bytes.
+    pub old_len: usize,
+    /// The length it is to have.
+    pub new_len: usize,
+    /// Whether the old place stays mapped (`MREMAP_DONTUNMAP`).
+    pub keeps_old: bool,
+}
+
 /// Who answers for the GPUs' nodes. Errors are errno values.
 pub struct Drm {
     /// Opens the node of a minor number with the flags of `open(2)`: a descriptor that was marked.
@@ -53,6 +66,13 @@ pub struct Drm {
     /// # Safety
     /// As for `mmap(2)`.
     pub map: unsafe fn(Mapped, &MapCall) -> Option<Result<*mut c_void, c_int>>,
+    /// Makes a call of `mremap(2)`, and answers what it did.
+    pub remap: fn(&RemapCall, &dyn Fn() -> *mut c_void) -> *mut c_void,
+    /// `DMA_BUF_IOCTL_SYNC` with this argument on a buffer's descriptor.
+    ///
+    /// # Safety
+    /// The argument need not point to memory.
+    pub sync: unsafe fn(c_int, *mut c_void) -> Result<c_int, c_int>,
     /// Permission bits that mark a buffer's memory file.
     pub buffer_mode: mode_t,
     /// A descriptor of the node of this inode number was closed, or perhaps of any.
@@ -143,23 +163,51 @@ pub(crate) fn disguise(stat: &mut libc::stat) {
     }
 }
 
+/// `DMA_BUF_IOCTL_SYNC` (`include/uapi/linux/dma-buf.h`): `_IOW('b', 0, struct dma_buf_sync)`.
+const DMA_BUF_IOCTL_SYNC: c_ulong = 1 << 30 | 8 << 16 | (b'b' as c_ulong) << 8;
+
+/// The answer to a request that is not the system's.
+#[inline]
+fn answered(fd: c_int, request: c_ulong, argument: *mut c_void) -> Option<c_int> {
+    let inode = node(fd);
+    if inode.is_none() && request != DMA_BUF_IOCTL_SYNC {
+        return None;
+    }
+    let drm = drm()?;
+    let before = errno();
+    let answer = match inode {
+        // SAFETY: it checks the argument.
+        Some(inode) => unsafe { (drm.ioctl)(inode, request, argument) },
+        // SAFETY: as above.
+        None if is_buffer(&stat(fd)?, drm) => unsafe { (drm.sync)(fd, argument) },
+        None => return None,
+    };
+    Some(answer.map_or_else(fail, |code| {
+        set_errno(before);
+        code
+    }))
+}
+
+fn is_buffer(stat: &libc::stat, drm: &Drm) -> bool {
+    stat.st_mode == libc::S_IFREG | drm.buffer_mode
+}
+
 /// Variadic in C. Its third argument is passed in the same register as a named one on the architectures supported.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if let Some(inode) = node(fd)
-        && let Some(drm) = drm()
-    {
-        let before = errno();
-        // SAFETY: it checks the argument.
-        return match unsafe { (drm.ioctl)(inode, request, argument) } {
-            Ok(code) => {
-                set_errno(before);
-                code
-            }
-            Err(errno) => fail(errno),
-        };
+    if let Some(answer) = answered(fd, request, argument) {
+        return answer;
     }
     pass!(IOCTL(fd, request, argument), SYS_ioctl, fd, request, argument)
+}
+
+/// Makes a call of `mremap(2)`, with whoever answers for the buffer that may be mapped there.
+#[inline]
+pub(crate) fn remap(call: &RemapCall, system: &dyn Fn() -> *mut c_void) -> *mut c_void {
+    match drm() {
+        Some(drm) => (drm.remap)(call, system),
+        None => system(),
+    }
 }
 
 /// Maps what is a node's or a buffer's; `None` leaves the call to the system.
@@ -177,7 +225,7 @@ pub(crate) fn map(call: &MapCall) -> Option<*mut c_void> {
     let stat = stat(call.fd)?;
     let what = if is_node(&stat) {
         Mapped::Node(stat.st_ino)
-    } else if shared && stat.st_mode == libc::S_IFREG | drm.buffer_mode {
+    } else if shared && is_buffer(&stat, drm) {
         Mapped::Buffer
     } else {
         return None;

@@ -2,18 +2,20 @@
 //!
 //! The functions defined here under the C library's own names end up exported from the preloaded library, so that
 //! a program's calls reach them first. Each keeps the exact semantics of the original, and for everything that is
-//! not ours it costs one comparison and one indirect call. Six matters:
+//! not ours it costs one comparison and one indirect call. Seven matters:
 //!
 //! - **Files** (`redirect`, `open`, `stat`): `/sys/class/infiniband*`, our PCI functions below `/sys/devices` and
 //!   `/dev/infiniband` are looked up in the tree that the environment variable [`sysfs::ROOT_VARIABLE`] names.
 //!   Attributes that change are asked from a callback ([`set_provider`]). Without the variable paths stay
 //!   untouched, except that an announced uverbs node ([`announce_uverbs`]) exists.
 //! - **Memory** (`memory`): what the program unmaps, moves, replaces or discards is told to a callback first
-//!   ([`set_invalidate`]).
+//!   ([`set_invalidate`]); so what the C library's `free` and `realloc` unmap inside themselves (`heap`).
 //! - **Signals** (`signals`): once `mm::guard` handles SIGSEGV and SIGBUS, the program's own actions are kept
 //!   behind it.
 //! - **The connection manager** (`rdma_cm`): what librdmacm writes to `/dev/infiniband/rdma_cm` is answered by a
 //!   callback ([`set_rdma_cm`]).
+//! - **Netlink** (`netlink`): what programs ask the kernel's RDMA devices for on NETLINK_RDMA sockets is answered by a
+//!   callback ([`set_rdma_netlink`]).
 //! - **GPUs** (`drm`): requests to and mappings of the nodes below `/dev/dri` that the tree has are answered by
 //!   callbacks ([`set_drm`]), mappings of their buffers' descriptors too; nodes of the machine's own stay what they are.
 //! - **Descriptors and processes** (`close`, `process`): a program that closes every descriptor does not
@@ -31,7 +33,9 @@
 mod next;
 mod close;
 mod drm;
+mod heap;
 mod memory;
+mod netlink;
 mod open;
 mod process;
 mod rdma_cm;
@@ -39,8 +43,10 @@ mod redirect;
 mod signals;
 mod stat;
 
-pub use drm::{Drm, MapCall, Mapped, count_nodes, mark_node, set_drm};
+pub use drm::{Drm, MapCall, Mapped, RemapCall, count_nodes, mark_node, set_drm};
+pub use heap::watch_heap;
 pub use memory::{Invalidate, set_invalidate};
+pub use netlink::{RdmaNetlink, set_rdma_netlink};
 pub use open::{Provider, set_provider};
 pub use process::{Daemon, in_daemon, set_daemon};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
@@ -49,6 +55,7 @@ pub use redirect::{announce_uverbs, sysfs_root};
 /// Runs before the program: finds the next definitions, so that no later call has to.
 extern "C" fn initialise() {
     next::resolve_all();
+    heap::initialise();
     process::watch_forks();
     redirect::look_around();
 }

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{MAP_FAILED, off_t, size_t};
 
-use crate::drm::{self, MapCall};
+use crate::drm::{self, MapCall, RemapCall};
 
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -21,11 +21,15 @@ const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
 static BEGIN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static END: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static MARK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static GONE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static PROTECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 type Begin = fn(usize, usize) -> u64;
 type End = fn(usize, usize, u64);
 type Protect = fn(usize, usize);
+type Mark = fn() -> u64;
+type Gone = fn(usize, usize, u64);
 
 std::thread_local! {
     /// Whether this thread is inside the callback.
@@ -46,11 +50,17 @@ pub struct Invalidate {
     /// Before the rights to memory change, which keeps its content: pages in a device's memory come home, where they have
     /// rights.
     pub protect: fn(usize, usize),
+    /// What was registered so far, for `gone`.
+    pub mark: fn() -> u64,
+    /// After memory went in a call that is not over yet. What was registered after the mark is another's.
+    pub gone: fn(usize, usize, u64),
 }
 
 /// Sets what to call around calls that take memory away.
 pub fn set_invalidate(callbacks: Invalidate) {
-    let Invalidate { begin, end, protect } = callbacks;
+    let Invalidate { begin, end, protect, mark, gone } = callbacks;
+    MARK.store(mark as *mut c_void, Ordering::Release);
+    GONE.store(gone as *mut c_void, Ordering::Release);
     PROTECT.store(protect as *mut c_void, Ordering::Release);
     END.store(end as *mut c_void, Ordering::Release);
     BEGIN.store(begin as *mut c_void, Ordering::Release);
@@ -62,13 +72,13 @@ pub(crate) fn forget_invalidate() {
 }
 
 #[inline]
-fn watched() -> bool {
+pub(crate) fn watched() -> bool {
     !BEGIN.load(Ordering::Relaxed).is_null()
 }
 
 /// A range that goes: told before, and told again when this is dropped after the system call.
 #[must_use = "the end is told when this is dropped"]
-struct Going {
+pub(crate) struct Going {
     start: usize,
     len: usize,
     change: u64,
@@ -84,7 +94,7 @@ impl Drop for Going {
 }
 
 impl Going {
-    const NOTHING: Going = Going { start: 0, len: 0, change: 0 };
+    pub(crate) const NOTHING: Going = Going { start: 0, len: 0, change: 0 };
 
     #[cold]
     fn tell_end(&self) {
@@ -97,7 +107,7 @@ impl Going {
 
 /// Tells the callback, with the range widened to pages. A range the kernel would refuse is left to the kernel.
 #[inline]
-fn invalidate(start: usize, len: usize) -> Going {
+pub(crate) fn invalidate(start: usize, len: usize) -> Going {
     if watched() { invalidate_watched(start, len) } else { Going::NOTHING }
 }
 
@@ -122,6 +132,30 @@ fn invalidate_watched(start: usize, len: usize) -> Going {
     Going { start, len, change }
 }
 
+/// What was registered so far, for [`gone`]. Something is watched.
+pub(crate) fn mark() -> u64 {
+    let mark = MARK.load(Ordering::Acquire);
+    if mark.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so stored by `set_invalidate` from this type.
+    let mark = unsafe { core::mem::transmute::<*mut c_void, Mark>(mark) };
+    mark()
+}
+
+/// Tells that memory went since the mark.
+pub(crate) fn gone(start: usize, len: usize, mark: u64) {
+    let gone = GONE.load(Ordering::Acquire);
+    if len == 0 || gone.is_null() || INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false)
+    {
+        return;
+    }
+    // SAFETY: not null, so stored by `set_invalidate` from this type.
+    let gone = unsafe { core::mem::transmute::<*mut c_void, Gone>(gone) };
+    keeping_errno(|| gone(start, len, mark));
+    let _ = INSIDE.try_with(|inside| inside.set(false));
+}
+
 /// Runs a callback between the program and its errno.
 fn keeping_errno(callback: impl FnOnce()) {
     // SAFETY: errno is this thread's own.
@@ -131,6 +165,11 @@ fn keeping_errno(callback: impl FnOnce()) {
     callback();
     // SAFETY: as above.
     unsafe { *errno = before };
+}
+
+/// `len` widened to whole pages.
+pub(crate) fn pages(len: usize) -> usize {
+    len.checked_next_multiple_of(page_size()).unwrap_or(usize::MAX)
 }
 
 fn page_size() -> usize {
@@ -186,6 +225,18 @@ mmap_functions!(mmap mmap64);
 /// Variadic in C: the new address counts with MREMAP_FIXED or MREMAP_DONTUNMAP only.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let keeps_old = flags & libc::MREMAP_DONTUNMAP != 0;
+    let call = RemapCall { old, old_len, new_len, keeps_old };
+    drm::remap(&call, &|| remap(old, old_len, new_len, flags, new))
+}
+
+fn remap(
     old: *mut c_void,
     old_len: size_t,
     new_len: size_t,

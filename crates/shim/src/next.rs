@@ -4,7 +4,8 @@ use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use libc::{DIR, FILE, dirent, glob_t, mode_t, off_t, pid_t, sighandler_t, size_t, ssize_t};
+use libc::{DIR, FILE, dirent, glob_t, mode_t, msghdr, off_t, pid_t, sighandler_t};
+use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
 /// A function behind ours, of type `F`.
 pub(crate) struct Next<F> {
@@ -110,6 +111,9 @@ table! {
     SHMDT c"shmdt": fn(*const c_void) -> c_int;
     BRK c"brk": fn(*mut c_void) -> c_int;
     SBRK c"sbrk": fn(isize) -> *mut c_void;
+    FREE c"free": fn(*mut c_void) -> ();
+    REALLOC c"realloc": fn(*mut c_void, size_t) -> *mut c_void;
+    MALLOC_TRIM c"malloc_trim": fn(size_t) -> c_int;
     SIGACTION c"sigaction": fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     SIGNAL c"signal": fn(c_int, sighandler_t) -> sighandler_t;
     SYSV_SIGNAL c"__sysv_signal": fn(c_int, sighandler_t) -> sighandler_t;
@@ -118,6 +122,10 @@ table! {
     PTHREAD_SIGMASK c"pthread_sigmask": fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
     FSTAT c"fstat": fn(c_int, *mut libc::stat) -> c_int;
     FXSTAT c"__fxstat": fn(c_int, c_int, *mut libc::stat) -> c_int;
+    SOCKET c"socket": fn(c_int, c_int, c_int) -> c_int;
+    SEND c"send": fn(c_int, *const c_void, size_t, c_int) -> ssize_t;
+    SENDTO c"sendto": fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+    SENDMSG c"sendmsg": fn(c_int, *const msghdr, c_int) -> ssize_t;
     WRITE c"write": fn(c_int, *const c_void, size_t) -> ssize_t;
     IOCTL c"ioctl": fn(c_int, c_ulong; ...) -> c_int;
     CLOSE c"close": fn(c_int) -> c_int;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{dev_t, mode_t, size_t, ssize_t};
 
-use crate::{drm, fail};
+use crate::{drm, fail, netlink};
 
 /// Who answers for the connection manager's device.
 pub struct RdmaCm {
@@ -137,6 +137,10 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: size_t)
     {
         // SAFETY: it checks the buffer.
         return unsafe { (rdma_cm.write)(fd, inode, buffer, len) };
+    }
+    // SAFETY: it checks the buffer.
+    if let Some(sent) = unsafe { netlink::written(fd, buffer, len) } {
+        return sent;
     }
     pass!(WRITE(fd, buffer, len), SYS_write, fd, buffer, len)
 }

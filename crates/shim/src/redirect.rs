@@ -6,10 +6,13 @@
 //! own are seen too: the listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
 //! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients. Reading a path is lexical; symbolic links inside the
 //! tree are followed by the kernel.
+//!
+//! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe in signal handlers.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::ffi::{CString, OsStr};
+use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -202,16 +205,100 @@ unsafe fn begins(path: *const c_char, prefix: &[u8]) -> bool {
     !path.is_null() && (0..prefix.len()).all(|i| unsafe { *path.add(i) as u8 } == prefix[i])
 }
 
+/// The parts of a path, without `.` and empty ones.
+struct Components<'a> {
+    parts: [&'a [u8]; Components::MOST],
+    len: usize,
+}
+
+impl<'a> Components<'a> {
+    /// Deeper than anything in the tree.
+    const MOST: usize = 64;
+
+    /// `None` for more parts than a path of ours has.
+    fn of(parts: impl Iterator<Item = &'a [u8]>) -> Option<Components<'a>> {
+        let mut components = Components { parts: [b""; Components::MOST], len: 0 };
+        for part in parts.filter(|part| !part.is_empty() && *part != b".") {
+            *components.parts.get_mut(components.len)? = part;
+            components.len += 1;
+        }
+        Some(components)
+    }
+
+    fn as_slice(&self) -> &[&'a [u8]] {
+        &self.parts[..self.len]
+    }
+}
+
+/// A path for C, in a place of its own.
+struct PathBuffer {
+    bytes: [u8; libc::PATH_MAX as usize],
+    len: usize,
+}
+
+impl PathBuffer {
+    const fn new() -> PathBuffer {
+        PathBuffer { bytes: [0; libc::PATH_MAX as usize], len: 0 }
+    }
+
+    /// Appends; `None` if the path would be too long for the kernel.
+    fn push(&mut self, part: &[u8]) -> Option<()> {
+        let end = self.len.checked_add(part.len()).filter(|end| *end < self.bytes.len())?;
+        self.bytes[self.len..end].copy_from_slice(part);
+        self.len = end;
+        Some(())
+    }
+
+    /// NUL-terminated, as the last byte is never used.
+    fn as_ptr(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
+
+    /// Where a directory is that the program has open, or is in.
+    fn of_directory(&mut self, directory: c_int) -> Option<&[u8]> {
+        let mut link = Link { bytes: [0; 32], len: 0 };
+        match directory {
+            libc::AT_FDCWD => link.write_str("/proc/self/cwd").ok()?,
+            directory => write!(link, "/proc/self/fd/{directory}").ok()?,
+        }
+        let (at, room) = (self.bytes.as_mut_ptr(), self.bytes.len());
+        let len = system!(SYS_readlinkat, libc::AT_FDCWD, link.bytes.as_ptr(), at, room);
+        self.bytes.get(..usize::try_from(len).ok()?)
+    }
+
+    fn exists(&self) -> bool {
+        system!(SYS_faccessat, libc::AT_FDCWD, self.as_ptr(), libc::F_OK) == 0
+    }
+}
+
+/// The name of a descriptor, for C.
+struct Link {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Write for Link {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.len + text.len();
+        if end >= self.bytes.len() {
+            return Err(std::fmt::Error);
+        }
+        self.bytes[self.len..end].copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
 #[cold]
 fn find_absolute(path: &[u8]) -> Option<Target> {
-    let components: Vec<&[u8]> =
-        path.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let components = Components::of(path.split(|&b| b == b'/'))?;
+    let components = components.as_slice();
     let root = root();
-    match components.as_slice() {
+    match components {
         [b"dev", b"infiniband", rest @ ..] => {
             let node = Node::of(rest);
             match root {
-                Some(root) => Some(target(root, &components, node)),
+                Some(root) => Some(target(root, components, node)),
                 None if node?.is_announced() => {
                     Some(Target { path: c"/dev/null".into(), key: None, node })
                 }
@@ -220,9 +307,9 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
         }
         [b"dev", b"dri", rest @ ..] => {
             let root = root?;
-            let ours = in_tree(root, &components) && (rest.is_empty() || !exists(&[path]));
+            let ours = in_tree(root, components) && (rest.is_empty() || !exists(&[path]));
             let node = rest.first().and_then(|name| Node::of_dri(name));
-            ours.then(|| target(root, &components, node))
+            ours.then(|| target(root, components, node))
         }
         [b"sys", rest @ ..] => {
             let root = root?;
@@ -253,18 +340,13 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
 #[cold]
 fn find_relative(directory: c_int, path: &[u8]) -> Option<Target> {
     let root = root()?;
-    let link = match directory {
-        libc::AT_FDCWD => c"/proc/self/cwd".to_owned(),
-        directory => CString::new(format!("/proc/self/fd/{directory}")).ok()?,
-    };
-    let mut buffer = [0u8; libc::PATH_MAX as usize];
-    let len =
-        system!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), buffer.as_mut_ptr(), buffer.len());
-    let base = buffer.get(..usize::try_from(len).ok()?)?.strip_prefix(root)?;
+    let mut base = PathBuffer::new();
+    let base = base.of_directory(directory)?.strip_prefix(root)?;
     let parts = base.split(|&b| b == b'/').chain(path.split(|&b| b == b'/'));
-    let components: Vec<&[u8]> = parts.filter(|part| !part.is_empty() && *part != b".").collect();
+    let components = Components::of(parts)?;
+    let components = components.as_slice();
     matches!(components.first(), Some(&b"class" | &b"devices" | &b"kernel"))
-        .then(|| target(root, &components, None))
+        .then(|| target(root, components, None))
 }
 
 fn target(root: &[u8], components: &[&[u8]], node: Option<Node>) -> Target {
@@ -285,12 +367,14 @@ fn has_function(root: &[u8], part: &[u8]) -> bool {
 }
 
 fn in_tree(root: &[u8], components: &[&[u8]]) -> bool {
-    exists(&[root, b"/", &components.join(&b'/')])
+    let mut path = PathBuffer::new();
+    let parts = components.iter().flat_map(|part| [&b"/"[..], part]);
+    std::iter::once(root).chain(parts).all(|part| path.push(part).is_some()) && path.exists()
 }
 
 fn exists(parts: &[&[u8]]) -> bool {
-    let path = CString::new(parts.concat()).unwrap_or_default();
-    system!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0
+    let mut path = PathBuffer::new();
+    parts.iter().all(|part| path.push(part).is_some()) && path.exists()
 }
 
 /// Turns a path below the root back into the one the program knows, in place. Others are left alone.

@@ -290,3 +290,8 @@ fn every_signal_function_in_c() {
 fn every_descriptor_function_in_c() {
     c_program("descriptors", &[]);
 }
+
+#[test]
+fn paths_of_others_are_opened_without_allocating() {
+    c_program("handlers", &[]);
+}

@@ -40,7 +40,7 @@ fn on_demand(
         let pinned = Umem::from_user(space, addr, len, AccessFlags::LOCAL_WRITE, hca, platform)
             .expect("mapped memory");
         let cached = register();
-        cached.translate_by(&umem::TranslationCache::new(Box::new(Ignored)));
+        cached.translate_by(&umem::TranslationCache::new(Box::new(Ignored)).expect("memory"));
         let time = |umem: &Umem| {
             let mut at = 0;
             ns(1_000_000, || {

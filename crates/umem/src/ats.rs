@@ -9,6 +9,7 @@
 
 use crate::sabotage;
 use crate::slot::{Key, Missed, Slot};
+use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,9 +52,15 @@ impl std::fmt::Debug for TranslationCache {
 
 impl TranslationCache {
     /// An empty cache.
-    pub fn new(watcher: Box<dyn LookupWatcher>) -> Arc<TranslationCache> {
-        let slots = (0..ENTRIES).map(|_| Slot::new()).collect();
-        Arc::new(TranslationCache { slots, watcher, regions: AtomicU64::new(0) })
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    pub fn new(watcher: Box<dyn LookupWatcher>) -> Result<Arc<TranslationCache>, TryReserveError> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(ENTRIES)?;
+        slots.resize_with(ENTRIES, Slot::new);
+        let slots = slots.into();
+        Ok(Arc::new(TranslationCache { slots, watcher, regions: AtomicU64::new(0) }))
     }
 
     #[inline]

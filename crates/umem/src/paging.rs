@@ -10,8 +10,8 @@ use mm::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Times that an access may find its pages taken away again before it is given up.
-const TRIES: u32 = 10_000;
+/// Times that an access may find its pages taken away again before it comes again later.
+const TRIES: u32 = 8;
 /// Bytes of a huge page (HPAGE_SHIFT on x86-64, and on aarch64 with 4 KiB pages).
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -57,7 +57,7 @@ impl Umem {
         }
         let segment = Segment { space: process_space(), addr, len, route };
         let keep = Keep {
-            _registration: Some(registration),
+            registration: Some(registration),
             mirror: Some(mirror),
             peers,
             ..Keep::default()
@@ -191,21 +191,30 @@ impl Umem {
         if reach.write && !self.writable {
             return outcome;
         }
-        for _ in 0..TRIES {
-            let gone = match outcome {
-                Err(AccessError::Unmapped) => false,
-                Err(AccessError::Fault) => true,
+        if !matches!(outcome, Err(AccessError::Unmapped | AccessError::Fault)) {
+            return outcome;
+        }
+        let range = self.mapped(reach.offset, reach.len as u64);
+        let range = range.ok_or(AccessError::OutOfRange)?;
+        let mut turn = mirror.turn(&range);
+        for tried in 0..TRIES {
+            match outcome {
+                Err(AccessError::Unmapped) => {}
+                Err(AccessError::Fault) => mirror.found_gone(&range),
                 done => return done,
-            };
-            let range = self.mapped(reach.offset, reach.len as u64);
-            let range = range.ok_or(AccessError::OutOfRange)?;
-            if gone {
-                mirror.found_gone(&range);
             }
-            mirror.fault(&range, reach.ahead).map_err(|_| AccessError::Unmapped)?;
+            if tried > 0 {
+                turn.insist();
+            }
+            if !turn.fault(reach.ahead).map_err(|_| AccessError::Unmapped)? {
+                return Err(AccessError::Moving);
+            }
             outcome = go(&self.enter()?);
         }
-        outcome
+        match outcome {
+            Err(AccessError::Unmapped) => Err(AccessError::Moving),
+            outcome => outcome,
+        }
     }
 }
 

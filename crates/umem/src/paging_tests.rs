@@ -167,3 +167,35 @@ fn bad_registrations_have_the_kernels_errno() {
     assert_eq!(refused((4097, 0, 4097), RW), None, "one page, of which no byte is registered");
     assert_eq!(refused((4096, 1 << 60, 4096), RW), None, "nothing is looked at yet");
 }
+
+/// A program that discards the pages of an operation again and again, in several threads, without a pause.
+#[test]
+fn pages_discarded_without_pause_hold_no_operation_up() {
+    const BYTES: usize = 8 << 12;
+    let (_file, map) = memory();
+    let (space, umem) = register(&map, RW);
+    let done = AtomicBool::new(false);
+    let begun = std::time::Instant::now();
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let range = map.addr()..map.addr() + BYTES as u64;
+                while !done.load(Relaxed) {
+                    space.invalidate(range.clone());
+                }
+            });
+        }
+        let mut back = vec![0; BYTES];
+        for round in 0..50 {
+            let bytes = vec![round; BYTES];
+            while umem.write(0, &bytes, 0) == Err(AccessError::Moving) {}
+            while umem.read(0, &mut back, 0) == Err(AccessError::Moving) {}
+            if back != bytes {
+                break;
+            }
+        }
+        done.store(true, Relaxed);
+        assert!(back == [49; BYTES]);
+    });
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
+}

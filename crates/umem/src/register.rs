@@ -48,7 +48,8 @@ impl Umem {
         let shared = Shared::new();
         // watched before the pages are looked at: an unmap in between is not missed
         let start = addr & !(page_size() - 1);
-        let registration = space.register(start..start + pages * page_size(), shared.clone());
+        let range = start..start + pages * page_size();
+        let registration = space.register_pinned(range, shared.clone());
         let writable = access.wants_write();
         mm::populate(addr, len.max(1), writable).map_err(|_| RegError::Fault)?;
         if len == 0 {
@@ -58,7 +59,7 @@ impl Umem {
         let route = platform.route(function, pcie::Target::HOST)?;
         let segment = Segment { space: dma, addr, len, route };
         let keep =
-            Keep { _registration: Some(registration), _pinned: Some(pinned), ..Keep::default() };
+            Keep { registration: Some(registration), _pinned: Some(pinned), ..Keep::default() };
         let translation = Translation::new(vec![segment]);
         Ok(Arc::new(Umem::assemble(shared, vec![Some(translation)], writable, keep)))
     }

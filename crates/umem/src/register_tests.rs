@@ -315,7 +315,11 @@ fn a_move_waits_for_the_access_and_the_access_for_the_move() {
         }
         let reads = s.spawn(|| {
             let mut byte = [0];
-            umem.enter().unwrap().read(0, &mut byte).unwrap();
+            while umem.enter().map(|access| access.read(0, &mut byte).unwrap())
+                == Err(AccessError::Moving)
+            {
+                std::thread::yield_now();
+            }
             byte
         });
         access.write(0, &[2]).unwrap();
@@ -323,6 +327,31 @@ fn a_move_waits_for_the_access_and_the_access_for_the_move() {
         assert_eq!(moves.join().unwrap(), Ok(true));
         assert_eq!(reads.join().unwrap(), [2]);
     });
+}
+
+#[test]
+fn an_access_does_not_wait_for_a_move() {
+    let bench = Bench::new();
+    let (fd, exporter) = bench.export(14, 1);
+    let umem = bench.dmabuf(fd.as_raw_fd(), 0, page_size()).unwrap();
+    let inside = bench.dmabuf(fd.as_raw_fd(), 0, page_size()).unwrap();
+    let access = inside.enter().unwrap();
+    std::thread::scope(|s| {
+        // It lasts for as long as somebody is inside.
+        let moves = s.spawn(|| exporter.move_to(Placement::Host, None, Duration::from_secs(60)));
+        while !exporter.control().state().is_closed() {
+            std::thread::yield_now();
+        }
+        let begun = std::time::Instant::now();
+        for _ in 0..100 {
+            assert_eq!(umem.read(0, &mut [0], 0), Err(AccessError::Moving));
+            assert_eq!(umem.write(0, &[0], 0), Err(AccessError::Moving));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        drop(access);
+        assert_eq!(moves.join().unwrap(), Ok(true));
+    });
+    assert_eq!(umem.read(0, &mut [0], 0), Ok(()));
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub enum AccessError {
         /// The access came to the key by a list in another one, which may change.
         below: bool,
     },
+    /// The buffer is being moved, or the program changes its mappings there just now. No byte of the access, or only some of them, were moved; it is to be done again a little later,
+    /// and nobody tells when.
+    #[error("the memory is being moved")]
+    Moving,
     /// The platform offers no path from the function to the memory.
     #[error("no path to the memory")]
     Unreachable,

@@ -57,6 +57,14 @@ impl mm::Invalidate for Shared {
         self.revoke();
     }
 
+    fn doubt(&self) {
+        self.gate.doubt();
+    }
+
+    fn settle(&self) {
+        self.gate.settle();
+    }
+
     fn holds(&self) -> bool {
         !self.gate.is_shut()
     }
@@ -65,7 +73,7 @@ impl mm::Invalidate for Shared {
 /// What keeps the memory of a registration, settled in this order when it goes.
 #[derive(Default)]
 pub(crate) struct Keep {
-    pub(crate) _registration: Option<mm::Registration>,
+    pub(crate) registration: Option<mm::Registration>,
     pub(crate) _pinned: Option<mm::Pinned>,
     pub(crate) attachment: Option<Arc<Attachment>>,
     /// Only of registrations whose pages are brought in on demand.
@@ -152,6 +160,13 @@ impl Umem {
         self.keep.peer.is_some()
     }
 
+    /// Whether the end of its mapping is noticed however the program ends it: the kernel tells, or there is no mapping of the
+    /// program's. Otherwise only interposed calls tell.
+    pub fn is_watched(&self) -> bool {
+        let pages_follow = self.keep.mirror.is_some();
+        pages_follow || self.keep.registration.as_ref().is_none_or(mm::Registration::is_watched)
+    }
+
     /// Whether accesses are refused for good: by [`Umem::revoke`], or because pages were unmapped.
     pub fn is_revoked(&self) -> bool {
         self.shared.gate.is_shut()
@@ -197,14 +212,14 @@ impl Umem {
         self.ats.get().map(|translations| &**translations)
     }
 
-    /// Begins an access; the mapping stays as it is until the guard is dropped. Where a dma-buf moves, waits for that first
-    /// and maps it anew.
+    /// Begins an access; the mapping stays as it is until the guard is dropped. A dma-buf that has moved is mapped anew; one that
+    /// moves at this moment is not waited for.
     ///
     /// Between here and the drop the thread must not allocate, free or wait: an interposed `munmap`, which `malloc` may
     /// have called, waits for those inside.
     ///
     /// # Errors
-    /// [`AccessError::Revoked`]; for a dma-buf also [`AccessError::Fault`] if its exporter refuses CPU access or a move takes too
+    /// [`AccessError::Revoked`]; for a dma-buf also [`AccessError::Moving`], [`AccessError::Fault`] if its exporter refuses CPU access or a move takes too
     /// long, [`AccessError::Unreachable`] if it moved where the HCA does not reach it.
     #[inline]
     pub fn enter(&self) -> Result<Access<'_>, AccessError> {
@@ -253,11 +268,7 @@ impl Umem {
                 ats.invalidate_all(self.len);
             }
         };
-        let place = attachment.fault(forget).map_err(refused)?;
-        if let Some(Some(translation)) = self.translations.get(place) {
-            populate(&translation.segments);
-        }
-        Ok(())
+        attachment.fault(forget).map_err(refused)?.map(drop).ok_or(AccessError::Moving)
     }
 
     #[inline]

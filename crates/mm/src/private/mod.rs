@@ -230,6 +230,11 @@ impl PrivateMemory {
         PROCESS.get().copied().filter(|private| private.pid == std::process::id())
     }
 
+    /// That of a space, if any of its pages ever migrated.
+    pub(crate) fn of(space: &Arc<AddressSpace>) -> Option<&'static PrivateMemory> {
+        PrivateMemory::running().filter(|private| Arc::ptr_eq(&private.space, space))
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> MigrationCounts {
         MigrationCounts {
@@ -258,7 +263,8 @@ impl PrivateMemory {
         let mut moved = 0;
         let mut end = if parts.is_empty() { Err(MigrateError::NotMovable) } else { Ok(()) };
         for part in parts {
-            if let Err(error) = self.uffd.register(&part) {
+            let claim = |piece: &Range<u64>| self.uffd.register(piece);
+            if let Err(error) = self.space.each_unpinned(&part, claim) {
                 end = Err(error.into());
                 continue;
             }
@@ -289,6 +295,18 @@ impl PrivateMemory {
             from = chunk.end;
         }
         came
+    }
+
+    /// Brings the pages of `range` home for good: their faults are the kernel's again, until they are migrated anew.
+    pub(crate) fn release(&self, range: &Range<u64>) {
+        let turn = lock(&self.turn);
+        let mut from = range.start / page_size();
+        let end = range.end.div_ceil(page_size());
+        while let Some(first) = self.next_away(from..end) {
+            from = end.min(first + CHUNK);
+            self.home_chunk(&turn, &(first..from));
+        }
+        self.uffd.unregister(range);
     }
 
     /// Brings everything home and lets nothing leave while the answer lives: for a fork, whose child has the memory of the

@@ -49,12 +49,19 @@ impl DeviceMemory for Made {
     }
 }
 
-/// One for all tests of this program: a range has one server.
-fn private() -> &'static PrivateMemory {
-    guard::install();
-    PrivateMemory::process().unwrap_or_else(|error| {
-        panic!("{error}: these tests need the right to userfaultfd(2), as root has it")
-    })
+/// One for all tests of this program: a range has one server. A user without the right to userfaultfd(2) for faults of system
+/// calls has none, and the test is skipped.
+macro_rules! private {
+    () => {{
+        guard::install();
+        match PrivateMemory::process() {
+            Ok(private) => private,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                test_support::skip!("userfaultfd(2): {error}")
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }};
 }
 
 fn memory(pages: u64) -> Mapping {
@@ -75,7 +82,10 @@ fn away(map: &Mapping) -> u64 {
     let page = page_size();
     let numbers = map.addr() / page..(map.addr() + map.len()) / page;
     let mut away = 0;
-    private().entries.each(&numbers, |_, word| away += u64::from(word.load(SeqCst) & DEAD == 0));
+    PrivateMemory::process()
+        .unwrap()
+        .entries
+        .each(&numbers, |_, word| away += u64::from(word.load(SeqCst) & DEAD == 0));
     away
 }
 
@@ -89,7 +99,7 @@ fn wait_until(what: impl Fn() -> bool) {
 
 #[test]
 fn a_touch_brings_one_page_home() {
-    let (private, device, map) = (private(), Made::new(1, 16, false), memory(4));
+    let (private, device, map) = (private!(), Made::new(1, 16, false), memory(4));
     let page = page_size();
     (0..3).for_each(|n| write(map.addr() + n * page + 7, n as u8 + 1));
     assert_eq!(
@@ -112,7 +122,7 @@ fn a_touch_brings_one_page_home() {
 
 #[test]
 fn system_calls_find_their_pages() {
-    let (private, device, map) = (private(), Made::new(1, 4, false), memory(2));
+    let (private, device, map) = (private!(), Made::new(1, 4, false), memory(2));
     write(map.addr(), 5);
     private.migrate(&map.range(), &device.as_device()).unwrap();
     let mut pipe = [0; 2];
@@ -129,7 +139,7 @@ fn system_calls_find_their_pages() {
 
 #[test]
 fn what_cannot_move_is_said() {
-    let (private, device, map) = (private(), Made::new(1, 2, false), memory(4));
+    let (private, device, map) = (private!(), Made::new(1, 2, false), memory(4));
     let page = page_size();
     let device = &device.as_device();
     let range = |from, to| map.addr() + from..map.addr() + to;
@@ -158,7 +168,7 @@ impl Invalidate for Pin {
 
 #[test]
 fn pinned_pages_stay() {
-    let (private, device, map) = (private(), Made::new(1, 8, false), memory(4));
+    let (private, device, map) = (private!(), Made::new(1, 8, false), memory(4));
     let page = page_size();
     let pin = Arc::new(Pin(AtomicBool::new(false)));
     let pinned = map.addr() + page..map.addr() + 2 * page;
@@ -171,7 +181,7 @@ fn pinned_pages_stay() {
 
 #[test]
 fn discarded_and_unmapped_pages_give_their_places_back() {
-    let (private, device, map) = (private(), Made::new(1, 8, false), memory(4));
+    let (private, device, map) = (private!(), Made::new(1, 8, false), memory(4));
     let (page, device_memory) = (page_size(), device.as_device());
     (0..4).for_each(|n| write(map.addr() + n * page, 8));
     private.migrate(&map.range(), &device_memory).unwrap();
@@ -196,7 +206,7 @@ fn discarded_and_unmapped_pages_give_their_places_back() {
 
 #[test]
 fn moved_mappings_keep_their_pages() {
-    let (private, device, map) = (private(), Made::new(1, 8, false), memory(4));
+    let (private, device, map) = (private!(), Made::new(1, 8, false), memory(4));
     let (page, there) = (page_size(), memory(4));
     (0..4).for_each(|n| write(map.addr() + n * page, n as u8 + 1));
     private.migrate(&map.range(), &device.as_device()).unwrap();
@@ -217,7 +227,7 @@ fn moved_mappings_keep_their_pages() {
 #[test]
 fn no_store_is_lost() {
     const PAGES: u64 = 8;
-    let (private, device, map) = (private(), Made::new(1, PAGES, false), memory(PAGES));
+    let (private, device, map) = (private!(), Made::new(1, PAGES, false), memory(PAGES));
     let page = page_size();
     let (moved, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let stored: Vec<u64> = std::thread::scope(|s| {
@@ -258,7 +268,7 @@ fn no_store_is_lost() {
 /// What [`PrivateMemory::range_fault`] does with a page, by who asks and who has it.
 #[test]
 fn owners_peers_and_others() {
-    let private = private();
+    let private = private!();
     let page = page_size();
     let how = RangeFault { write: true, allow_p2p: false, owner: None };
     for (shown, allow_p2p, own, kept) in [
@@ -295,7 +305,7 @@ fn owners_peers_and_others() {
 /// A mirror reaches one device and not another: page by page.
 #[test]
 fn a_mirror_falls_back_page_by_page() {
-    let private = private();
+    let private = private!();
     let page = page_size();
     let (near, far, map) = (Made::new(3, 4, true), Made::new(4, 4, true), memory(4));
     let (reached, near_device) = (near.owner(), near.as_device());
@@ -333,7 +343,7 @@ fn a_mirror_falls_back_page_by_page() {
 #[test]
 fn devices_go_on_while_pages_move() {
     const PAGES: u64 = 4;
-    let (private, page) = (private(), page_size());
+    let (private, page) = (private!(), page_size());
     let (device, map) = (Made::new(3, PAGES, true), memory(PAGES));
     let (reached, done) = (device.owner(), AtomicBool::new(false));
     let reach: Reach = Box::new(move |device| (device == reached).then_some(0));

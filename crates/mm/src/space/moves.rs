@@ -79,6 +79,28 @@ impl AddressSpace {
         }
     }
 
+    /// Calls `claim` for the parts of `range` that no pinned registration has, until it fails. Nobody registers meanwhile; `claim`
+    /// neither allocates nor waits.
+    pub(crate) fn each_unpinned<E>(
+        &self,
+        range: &Range<u64>,
+        claim: impl Fn(&Range<u64>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let table = self.lock();
+        let (mut from, mut after) = (range.start, None);
+        while let Some((start, id)) = table.next_overlap(from, range.end, after) {
+            after = Some((start, id));
+            let Some(pinned) = table.get(id).and_then(|entry| entry.pinned.clone()) else {
+                continue;
+            };
+            if from < pinned.start {
+                claim(&(from..pinned.start))?;
+            }
+            from = from.max(pinned.end);
+        }
+        if from < range.end { claim(&(from..range.end)) } else { Ok(()) }
+    }
+
     /// Whether anyone holds a page of `range` in place.
     pub(crate) fn is_held(&self, range: Range<u64>) -> bool {
         let held = Cell::new(false);

@@ -1,5 +1,6 @@
 /* Which ranges the callback hears of, and that the calls themselves do what they always do. */
 #include "check.h"
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
@@ -125,6 +126,69 @@ static void shrinking_heap(void)
     CHECK(invalidated(&at, &length) == 1 && length == 4 * page);
 }
 
+/* A block of this size is a mapping of its own, with two words in front. */
+enum { LARGE = 1 << 20 };
+
+static void freeing(void)
+{
+    char *a = malloc(LARGE), *front = a - 16;
+    CHECK(a && (size_t)front % page == 0);
+    TOLD_NOTHING();
+    errno = 77;
+    free(a);
+    CHECK(errno == 77);
+    TOLD(front, LARGE / page + 1);
+    free(NULL);
+    free(malloc(100));
+    TOLD_NOTHING();
+    /* What lies in front of an aligned one goes with it. */
+    a = aligned_alloc(16 * page, LARGE);
+    CHECK(a);
+    free(a);
+    size_t at, length;
+    CHECK(invalidated(&at, &length) == 1 && at < (size_t)a && at + length >= (size_t)a + LARGE);
+}
+
+static void resizing(void)
+{
+    char *a = malloc(LARGE), *front = a - 16;
+    char *b = realloc(a, 2 * LARGE);
+    CHECK(b);
+    TOLD_NOTHING(); /* the kernel tells of it, as far as anybody said */
+    void (*watch_heap)(void) = find("peerdma_test_watch_heap");
+    watch_heap();
+    front = b - 16;
+    a = realloc(b, LARGE);
+    CHECK(a == b);
+    TOLD(front + LARGE + page, LARGE / page);
+    b = realloc(a, 64 * LARGE);
+    CHECK(b);
+    if (b != a)
+        TOLD(front, LARGE / page + 1);
+    else
+        TOLD_NOTHING();
+    front = b - 16;
+    CHECK(realloc(b, (size_t)-1 / 4) == NULL);
+    TOLD_NOTHING(); /* it is still there */
+    free(realloc(b, 64 * LARGE));
+    TOLD(front, 64 * LARGE / page + 1);
+}
+
+static void trimming(void)
+{
+    char *blocks[16];
+    for (int i = 0; i < 16; i++)
+        blocks[i] = malloc(64 << 10);
+    char *end = sbrk(0);
+    CHECK(blocks[15] > blocks[0] && blocks[15] < end);
+    for (int i = 15; i >= 0; i--)
+        free(blocks[i]);
+    char *now = sbrk(0);
+    CHECK(now < end);
+    size_t at, length;
+    CHECK(invalidated(&at, &length) >= 1 && at >= (size_t)now && at + length <= (size_t)end);
+}
+
 static void forking(void)
 {
     char *a = map(1);
@@ -144,6 +208,9 @@ static void forking(void)
 int main(void)
 {
     page = sysconf(_SC_PAGESIZE);
+    /* As they are at first; the C library would raise them. */
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 128 << 10);
     invalidated = find("peerdma_test_invalidated");
     CHECK(munmap(map(1), page) == 0);
     TOLD_NOTHING(); /* nobody watches yet */
@@ -155,6 +222,9 @@ int main(void)
     advising();
     detaching();
     shrinking_heap();
+    freeing();
+    resizing();
+    trimming();
     forking();
     puts("done");
     return 0;
