@@ -347,6 +347,11 @@ impl Cm {
             return self.remove(id);
         }
         if conn.retries_left > 0 {
+            if conn.state == State::RepSent
+                && let Err(later) = self.pace.take(now)
+            {
+                return self.set_deadline(id, Some(later));
+            }
             conn.retries_left -= 1;
             let again = now + conn.granted.unwrap_or(conn.patience);
             self.repeat(id);

@@ -10,6 +10,7 @@ mod conn;
 mod event;
 mod incoming;
 mod machine;
+mod pace;
 mod params;
 
 pub use event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};

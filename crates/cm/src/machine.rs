@@ -2,6 +2,7 @@
 
 use crate::conn::{Conn, RESPONSE_TIMEOUT, RETRIES, State, duration, sidr};
 use crate::event::Event;
+use crate::pace::Pace;
 use crate::params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -29,6 +30,8 @@ pub struct Cm {
     /// another connection has forgotten this one.
     pub(crate) queue_pairs: HashMap<(u32, u64, IpAddr), u32>,
     pub(crate) deadlines: BTreeSet<(Instant, u32)>,
+    /// Of repeated REPs.
+    pub(crate) pace: Pace,
     pub(crate) out: VecDeque<(Path, Mad)>,
     pub(crate) events: VecDeque<Event>,
     next_id: u32,
@@ -50,6 +53,7 @@ impl Cm {
             begun: HashMap::new(),
             queue_pairs: HashMap::new(),
             deadlines: BTreeSet::new(),
+            pace: Pace::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             next_id: config.seed as u32,

@@ -7,7 +7,7 @@ use crate::id::{ChannelId, Id, Key, Local, Path, QpType, State};
 use crate::ports::Sharing;
 use crate::resolve::Search;
 use cm::{Cm, ConnId};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 /// Handles go up to what librdmacm's tables hold (`IDX_MAX_INDEX`).
@@ -41,6 +41,8 @@ pub struct Described {
 pub struct Cma {
     pub(crate) cm: Cm,
     pub(crate) ids: HashMap<Key, Id>,
+    /// Ids that listen, by their ports: whoever asks for one must not make us look through all.
+    pub(crate) listening: BTreeSet<(u16, Key)>,
     handles: BTreeMap<u32, Key>,
     channels: HashMap<ChannelId, VecDeque<Event>>,
     pub(crate) conns: HashMap<ConnId, Key>,
@@ -58,6 +60,7 @@ impl Cma {
         Cma {
             cm,
             ids: HashMap::new(),
+            listening: BTreeSet::new(),
             handles: BTreeMap::new(),
             channels: HashMap::new(),
             conns: HashMap::new(),
@@ -189,6 +192,7 @@ impl Cma {
     /// Ends an id and whatever of it has not been delivered.
     pub(crate) fn end(&mut self, key: Key, now: Instant) {
         let Some(id) = self.ids.remove(&key) else { return };
+        self.listening.remove(&(id.src.port(), key));
         if let Some(handle) = id.handle {
             self.handles.remove(&handle);
         }
@@ -269,6 +273,8 @@ impl Cma {
         }
         id.backlog = if (1..MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
         id.state = State::Listening;
+        let port = id.src.port();
+        self.listening.insert((port, key));
         Ok(())
     }
 
@@ -282,6 +288,8 @@ impl Cma {
             return Err(Error::INVAL);
         }
         id.state = State::Bound;
+        let port = id.src.port();
+        self.listening.remove(&(port, key));
         Ok(())
     }
 

@@ -94,7 +94,6 @@ impl Cma {
 
     /// The id that listens for a service at an address, and whether requests to it bear addresses.
     fn listener(&self, service_id: u64, to: &Header, path: &cm::Path) -> Option<Key> {
-        let listens = |id: &Id| id.state == State::Listening && id.src.port() == service_id as u16;
         let of_space = |id: &Id| {
             let space = id.space.for_binding(&id.src);
             space.is_some_and(|space| space.service_id(id.src.port()) == service_id)
@@ -109,9 +108,12 @@ impl Cma {
             }
             Addr::None => false,
         };
-        let found = self.ids.iter().filter(|(_, id)| listens(id) && of_space(id) && fits(id));
+        let port = service_id as u16;
+        let listening = self.listening.range((port, Key(0))..=(port, Key(u64::MAX)));
+        let ids = listening.filter_map(|(_, key)| Some((*key, self.ids.get(key)?)));
+        let found = ids.filter(|(_, id)| of_space(id) && fits(id));
         // One that listens at the address goes before one that listens everywhere.
-        found.min_by_key(|(key, id)| (id.src.is_any(), **key)).map(|(key, _)| *key)
+        found.min_by_key(|(key, id)| (id.src.is_any(), *key)).map(|(key, _)| key)
     }
 
     /// Makes the id of a request and answers it with the listener; `None` where nobody listens or there is no room.

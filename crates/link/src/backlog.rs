@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a full receiver is waited for.
-pub const WATCHDOG: Duration = Duration::from_millis(50);
+/// How long a full receiver is waited for: longer than a busy machine keeps a program that wants to run from running, as what is
+/// sent past a watchdog is lost. Switches wait 0.2 to 5 seconds.
+pub const WATCHDOG: Duration = Duration::from_secs(1);
 
 /// Bytes that a service that repairs losses takes at a time, if there is room: two trains, as they are sent, or a share of a large
 /// buffer.

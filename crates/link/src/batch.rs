@@ -16,6 +16,7 @@
 //! its train.
 
 use crate::Endpoint;
+use crate::buffer;
 use crate::cmsg::Control;
 use crate::crc;
 use crate::flow::{Flow, FlowState};
@@ -77,21 +78,18 @@ impl Train {
 /// Writes a packet's payload into place, and folds it on the way where it can.
 pub type Fill<'a, E> = dyn FnMut(&mut [u8], &mut Fold) -> Result<(), E> + 'a;
 
-impl Default for Batch {
-    fn default() -> Batch {
-        Batch::new()
-    }
-}
-
 impl Batch {
-    /// An empty buffer.
-    pub fn new() -> Batch {
-        Batch {
-            bytes: vec![0; CAPACITY].into(),
+    /// An empty buffer. It asks for no more memory afterwards.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> io::Result<Batch> {
+        Ok(Batch {
+            bytes: buffer::zeroed(CAPACITY)?,
             used: 0,
-            trains: Vec::with_capacity(udp::MAX_SEND),
-            controls: vec![Control::new(); udp::MAX_SEND].into(),
-        }
+            trains: buffer::empty(udp::MAX_SEND)?,
+            controls: buffer::filled(Control::new(), udp::MAX_SEND)?,
+        })
     }
 
     /// Appends a packet: `headers`, `payload_len` bytes that `fill` writes (and folds into
@@ -319,7 +317,7 @@ mod tests {
             ack_req: false,
             psn: Psn::new(0),
         });
-        let mut batch = Batch::new();
+        let mut batch = Batch::new().unwrap();
         for refusals_and_trains in [(1, 5), (1, 10)] {
             for fill in 0..5u8 {
                 let mut write = |out: &mut [u8], _: &mut Fold| {

@@ -62,26 +62,34 @@ impl Endpoint {
             }
         }
         let granted = if granted == usize::MAX { 0 } else { granted };
-        Ok(Endpoint::over(v4, v6, None, port, granted))
+        let ports = Ports::with_home(v4.as_ref().map(AsFd::as_fd), v6.as_ref().map(AsFd::as_fd))?;
+        Ok(Endpoint::over(v4, v6, None, (port, ports), granted))
     }
 
-    /// An endpoint on an Ethernet, with `bytes` of receive buffer per socket.
+    /// An endpoint on an Ethernet, with `bytes` of receive buffer per socket. What it sends to the host itself by IPv6 leaves
+    /// from `v6`, a socket on the port.
     ///
     /// # Errors
     /// As [`Endpoint::new`].
-    pub fn on_lan(lan: Lan, port: u16, bytes: usize) -> io::Result<Endpoint> {
+    pub fn on_lan(
+        lan: Lan,
+        v6: Option<BorrowedFd<'_>>,
+        port: u16,
+        bytes: usize,
+    ) -> io::Result<Endpoint> {
         let mut granted = usize::MAX;
         for fd in lan.receive_fds() {
             granted = granted.min(set_up(fd, false, bytes)?);
         }
-        Ok(Endpoint::over(None, None, Some(lan), port, granted))
+        let ports = Ports::with_home(Some(lan.fd()), v6)?;
+        Ok(Endpoint::over(None, None, Some(lan), (port, ports), granted))
     }
 
     fn over(
         v4: Option<Kept>,
         v6: Option<Kept>,
         lan: Option<Lan>,
-        port: u16,
+        (port, ports): (u16, Ports),
         receive_buffer_bytes: usize,
     ) -> Endpoint {
         Endpoint {
@@ -91,7 +99,7 @@ impl Endpoint {
             lan,
             own: RwLock::default(),
             port,
-            ports: Ports::default(),
+            ports,
             stats: Stats::default(),
             tracing: AtomicBool::new(false),
             trace: Mutex::new(None),
@@ -211,7 +219,7 @@ impl Endpoint {
         self.receive_buffer_bytes
     }
 
-    /// Datagrams or trains that the kernel dropped for want of receive buffer, since the sockets were
+    /// Datagrams or trains that the kernel dropped for want of receive buffer, or as a stranger's, since the sockets were
     /// made. Zero where the kernel does not tell (before 4.12).
     pub fn receive_overflows(&self) -> u64 {
         self.receive_fds().map(udp::receive_drops).sum()
@@ -281,6 +289,6 @@ mod tests {
         let mut waiting: Vec<_> =
             ep.receive_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll(&mut waiting, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
-        assert_eq!(Receiver::new().receive(&ep, 1, &mut |_| panic!("accepted")), 1);
+        assert_eq!(Receiver::new().unwrap().receive(&ep, 1, &mut |_| panic!("accepted")), 1);
     }
 }

@@ -5,6 +5,7 @@ use crate::cmsg::Control;
 use crate::framing::{Ethernet, Head};
 use crate::lan::Lan;
 use crate::name::Name;
+use crate::neighbour::is_here;
 use crate::ports::{Destination, Lane, Ports};
 use std::io;
 use std::net::IpAddr;
@@ -78,7 +79,10 @@ impl Flow {
         let destination = Destination { ip: outer.dst, scope_id: outer.scope_id, slot };
         let label = outer.flow_label & 0xf_ffff;
         let preferred = (label != 0).then(|| source_port(label));
-        let lane = ports.get(destination, preferred)?;
+        let stays = path.ethernet.is_some()
+            || is_here(outer.dst, outer.src, outer.scope_id).unwrap_or(false);
+        let home = stays.then(|| ports.home(outer.dst.is_ipv6())).flatten();
+        let lane = home.map_or_else(|| ports.get(destination, preferred), Ok)?;
         let wanted = path.ethernet.map_or(0, |ethernet| ethernet.udp_src);
         let source_port = if wanted == 0 { lane.port() } else { wanted };
         let crc = FlowCrc::new(addresses, source_port);

@@ -6,12 +6,13 @@
 //! done for it: local traffic may show unfinished checksums and frames longer than the MTU.
 
 use crate::Fill;
+use crate::buffer;
 use crate::cmsg::Control;
 use crate::name::Name;
 use crate::packet::{self, Bound};
 use crate::ports::set_buffer;
 use crate::stats::{Stats, add};
-use crate::udp::{self, MAX_RECEIVE, MAX_SEND, Outgoing, Slots};
+use crate::udp::{self, MAX_RECEIVE, MAX_SEND, Outgoing, SLOT_BYTES, Slots};
 use descriptors::Kept;
 use mm::guard::fold::Fold;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
@@ -81,6 +82,14 @@ pub struct FrameBatch {
 }
 
 impl FrameBatch {
+    /// An empty one with room for all that it stages.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> io::Result<FrameBatch> {
+        Ok(FrameBatch { bytes: buffer::empty(STAGE_BYTES)?, ends: buffer::empty(MAX_SEND)? })
+    }
+
     /// Appends a frame of `len` bytes that `fill` writes, sending those before it where there is no room.
     ///
     /// # Errors
@@ -199,16 +208,13 @@ pub struct FrameReceiver {
     tagged: Vec<u8>,
 }
 
-impl Default for FrameReceiver {
-    fn default() -> FrameReceiver {
-        FrameReceiver::new()
-    }
-}
-
 impl FrameReceiver {
     /// Buffers for a megabyte of frames, of which only as much is touched as arrives at once.
-    pub fn new() -> FrameReceiver {
-        FrameReceiver { slots: Slots::new(), tagged: Vec::new() }
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> io::Result<FrameReceiver> {
+        Ok(FrameReceiver { slots: Slots::new()?, tagged: buffer::empty(SLOT_BYTES)? })
     }
 
     /// Hands up to `max` waiting frames to `f` in order. Frames too long for any receive request are dropped. Never waits.
@@ -328,7 +334,7 @@ mod tests {
         }
         batch.flush(&port, &stats);
         assert_eq!(stats.tx_frames.load(Relaxed), 40);
-        let mut receiver = FrameReceiver::new();
+        let mut receiver = FrameReceiver::new().unwrap();
         let mut seen = Vec::new();
         // Loopback delivers in another CPU's time at worst.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -7,6 +7,7 @@
 //! ([`crate::Receiver`]) and gives all else to its [`FrameSink`]. Nothing is configured, and no privilege is needed.
 
 use crate::gids::ip_of_gid;
+use crate::udp;
 use descriptors::Kept;
 use rustix::net::{self, AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -14,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use wire::frame::{Mac, is_multicast};
+use wire::guard::Groups;
 
 /// First bytes of the hardware addresses that carry a slot: locally administered.
 const PREFIX: [u8; 4] = [0x02, 0x50, 0x44, 0x4d];
@@ -92,6 +94,7 @@ impl Lan {
             let flags = SocketFlags::CLOEXEC;
             let fd = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
             sockopt::set_socket_reuseport(&fd, true)?;
+            udp::keep_strangers_out(fd.as_fd(), port, Groups::Closed)?;
             net::bind(&fd, &SocketAddrV4::new(address, port))?;
             Ok::<_, io::Error>(Kept::new(fd))
         };
@@ -199,5 +202,56 @@ impl Lan {
 
     pub(crate) fn receive_fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.own.as_fd(), self.flood.as_fd()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoint, Receiver};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::net::UdpSocket;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<u8>>);
+
+    impl FrameSink for Heard {
+        fn frame(&self, frame: &[u8]) {
+            self.0.lock().unwrap().extend(frame.last());
+        }
+    }
+
+    fn frame(to: Mac, mark: u8) -> Vec<u8> {
+        [&to[..], &[mark; 60]].concat()
+    }
+
+    #[test]
+    fn only_ports_of_the_ethernet_send_frames() {
+        let port = UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let (near, far) = (Lan::open(78, port).unwrap(), Lan::open(79, port).unwrap());
+        let endpoint = Endpoint::on_lan(far, None, port, 1 << 16).unwrap();
+        let heard = Arc::new(Heard::default());
+        endpoint.lan().unwrap().set_sink(heard.clone());
+
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let any = Ipv4Addr::UNSPECIFIED;
+        sockopt::set_ip_multicast_if_with_ifindex(&stranger, &any, &any, LOOPBACK).unwrap();
+        for to in [address_of_slot(79), FLOOD] {
+            stranger.send_to(&frame(mac_of_slot(79), 1), (to, port)).unwrap();
+        }
+        near.send(&frame(mac_of_slot(79), 2)).unwrap();
+        near.send(&frame([0xff; 6], 3)).unwrap();
+
+        let mut receiver = Receiver::new().unwrap();
+        while heard.0.lock().unwrap().len() < 2 {
+            let fds = endpoint.receive_fds();
+            let mut fds: Vec<_> =
+                fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            assert!(poll(&mut fds, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap() > 0);
+            receiver.receive(&endpoint, 8, &mut |_| panic!("no packet of ours"));
+        }
+        assert_eq!(receiver.receive(&endpoint, 8, &mut |_| ()), 0);
+        assert_eq!(*heard.0.lock().unwrap(), [2, 3]);
     }
 }

@@ -7,6 +7,7 @@
 
 mod backlog;
 mod batch;
+mod buffer;
 mod cmsg;
 mod crc;
 mod endpoint;
@@ -40,6 +41,7 @@ pub use own::{Own, OwnAddresses};
 pub use receiver::{Datagram, Receiver};
 pub use stats::Stats;
 pub use trace::Trace;
+pub use udp::keep_strangers_out;
 pub use watch::Watch;
 
 /// Endpoints and flows are shared between threads; buffers move from one to another.

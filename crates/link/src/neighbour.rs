@@ -39,6 +39,22 @@ pub enum Knowledge {
     Nothing,
 }
 
+/// Whether packets from `src` to `dst`, by the interface `ifindex` unless that is 0, stay on this host.
+///
+/// # Errors
+/// When the kernel has no route, or does not say.
+pub(crate) fn is_here(dst: IpAddr, src: IpAddr, ifindex: u32) -> io::Result<bool> {
+    if dst.is_multicast() {
+        return Ok(false);
+    }
+    if dst.is_loopback() || dst == src {
+        return Ok(true);
+    }
+    ask(libc::RTM_GETROUTE, &route_request(dst, src, ifindex), |kind, body| {
+        if kind == libc::RTM_NEWROUTE { Some(*body.get(7)? == libc::RTN_LOCAL) } else { None }
+    })
+}
+
 impl Neighbour {
     /// The next hop of packets from `src` to `dst`, by the interface `ifindex` unless that is 0. `None` where no
     /// hardware address is needed: on this host, to groups, on links without such addresses.

@@ -1,6 +1,7 @@
 //! Interfaces and addresses of this network namespace, as rtnetlink(7) lists them. The kernel's
 //! answers are read as bytes with every length checked.
 
+use crate::buffer;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
@@ -187,10 +188,10 @@ fn listing<T>(
     read: &impl Fn(u16, &[u8]) -> Option<T>,
     single: bool,
 ) -> io::Result<bool> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut buffer = buffer::zeroed(BUFFER_BYTES)?;
     let mut steady = true;
     loop {
-        let (len, _) = match recv(socket, &mut buffer, RecvFlags::empty()) {
+        let (len, _) = match recv(socket, &mut buffer[..], RecvFlags::empty()) {
             Err(rustix::io::Errno::INTR) => continue,
             result => result?,
         };

@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use wire::ICRC_LEN;
+use wire::guard::Groups;
 use wire::icrc::{Addresses, FlowCrc};
 
 /// Groups of the host that one endpoint is in at most: a socket each, and who drives the port asks for them.
@@ -64,6 +65,8 @@ impl Own {
         let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_reuseport(&fd, true)?;
+        let groups = if v6 { Groups::OpenV6 } else { Groups::OpenV4 };
+        udp::keep_strangers_out(fd.as_fd(), port, groups)?;
         net::bind(&fd, &end(ip, ifindex, port))?;
         set_up(fd.as_fd(), v6, bytes)?;
         let any = Ipv4Addr::UNSPECIFIED;
@@ -171,7 +174,7 @@ mod tests {
     fn groups_of_the_host_are_few() {
         let port = free_port();
         let lan = Lan::open(77, port).unwrap();
-        let endpoint = Endpoint::on_lan(lan, port, 1 << 16).unwrap();
+        let endpoint = Endpoint::on_lan(lan, None, port, 1 << 16).unwrap();
         let group = |last: usize| IpAddr::from(Ipv4Addr::new(239, 77, 8, last as u8));
         for last in 0..MAX_GROUPS {
             endpoint.receive_at(group(last), LOOPBACK).unwrap();

@@ -7,6 +7,9 @@
 //! that a thousand queue pairs are not a thousand descriptors; past a second, harder limit the rule
 //! gives way, and such a train costs the other process a retry.
 //!
+//! What stays on this host, where nothing is spread or joined, leaves from the socket that receives instead: by its port a
+//! receiver knows the sender as of the same user ([`wire::guard`]).
+//!
 //! Sharing does not touch the ICRC: from an unconnected socket that never fragments, the kernel
 //! numbers each train's datagrams from 0, wherever they go.
 
@@ -32,6 +35,9 @@ const MOST: u64 = 256;
 /// Bytes that may wait in a socket's send queue: several trains.
 const SEND_BUFFER_BYTES: i32 = 4 << 20;
 
+/// Slot of the queue pairs 0 and 1.
+const MANAGEMENT: u32 = 0;
+
 /// Where a flow's packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
@@ -47,17 +53,28 @@ impl Destination {
     }
 }
 
-/// A socket bound to a source port of its own and to no address.
+/// A socket that packets leave from.
 struct PortSocket {
     fd: Kept,
     port: u16,
     gso: bool,
-    open: Arc<AtomicUsize>,
+    /// Counts the sockets of a family with source ports of their own, if this is one.
+    open: Option<Arc<AtomicUsize>>,
+}
+
+impl PortSocket {
+    fn new(fd: Kept, port: u16, open: Option<Arc<AtomicUsize>>) -> PortSocket {
+        // A kernel without the option would ignore the control message and send one long datagram.
+        let gso = udp::option::<1>(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        PortSocket { fd, port, gso, open }
+    }
 }
 
 impl Drop for PortSocket {
     fn drop(&mut self) {
-        self.open.fetch_sub(1, Relaxed);
+        if let Some(open) = &self.open {
+            open.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -94,9 +111,27 @@ pub(crate) struct Ports {
     lanes: Mutex<HashMap<Destination, Vec<Weak<Lane>>>>,
     open_v4: Arc<AtomicUsize>,
     open_v6: Arc<AtomicUsize>,
+    /// To this host, by IPv4 and by IPv6.
+    home: [Option<Arc<Lane>>; 2],
+    /// To the management interfaces of other hosts, likewise.
+    management: [Mutex<Weak<Lane>>; 2],
 }
 
 impl Ports {
+    /// With the sockets that packets to this host leave from.
+    pub(crate) fn with_home(
+        v4: Option<BorrowedFd<'_>>,
+        v6: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Ports> {
+        let home = |fd: Option<BorrowedFd<'_>>| fd.map(home_lane).transpose();
+        Ok(Ports { home: [home(v4)?, home(v6)?], ..Ports::default() })
+    }
+
+    /// The lane of packets to this host, unless the endpoint only sends.
+    pub(crate) fn home(&self, v6: bool) -> Option<Arc<Lane>> {
+        self.home[usize::from(v6)].clone()
+    }
+
     /// A lane to `destination`: over a fresh socket while there are few, then the least used one of the same
     /// destination, then one over a socket of others. `preferred` chooses the port of a fresh socket where it is free.
     pub(crate) fn get(
@@ -105,6 +140,9 @@ impl Ports {
         preferred: Option<u16>,
     ) -> io::Result<Arc<Lane>> {
         let open = if destination.ip.is_ipv4() { &self.open_v4 } else { &self.open_v6 };
+        if destination.slot == MANAGEMENT {
+            return self.management(destination.ip, open);
+        }
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|_, list| {
             list.retain(|lane| lane.strong_count() > 0);
@@ -128,6 +166,21 @@ impl Ports {
         let lane = Lane::new(socket);
         lanes.entry(destination).or_default().push(Arc::downgrade(&lane));
         Ok(lane)
+    }
+}
+
+impl Ports {
+    /// One for all: whoever asks something of a management interface makes it answer, and that must cost no socket each.
+    fn management(&self, ip: IpAddr, open: &Arc<AtomicUsize>) -> io::Result<Arc<Lane>> {
+        let mut lane = self.management[usize::from(ip.is_ipv6())]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lane.upgrade() {
+            return Ok(lane);
+        }
+        let opened = Lane::new(Arc::new(open_socket(ip, None, open)?));
+        *lane = Arc::downgrade(&opened);
+        Ok(opened)
     }
 }
 
@@ -170,28 +223,34 @@ fn open_socket(
     };
     let fd = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(ipproto::UDP))?;
     let fd = Kept::new(fd);
-    match destination {
-        IpAddr::V4(_) => udp::set_option(
-            fd.as_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        )?,
-        IpAddr::V6(_) => {
-            let level = libc::IPPROTO_IPV6;
-            udp::set_option(fd.as_fd(), level, libc::IPV6_V6ONLY, 1)?;
-            udp::set_option(fd.as_fd(), level, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
-        }
+    if destination.is_ipv6() {
+        udp::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
     }
+    set_up_sending(fd.as_fd(), destination.is_ipv6())?;
     // Best effort: nobody should send here, and then little of it would be kept.
     let _ = udp::drop_arrivals(fd.as_fd());
     let _ = udp::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
-    set_buffer(fd.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
     let port = bind_port(&fd, any, preferred)?;
-    // A kernel without the option would ignore the control message and send one long datagram.
-    let gso = udp::option::<1>(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
     open.fetch_add(1, Relaxed);
-    Ok(PortSocket { fd, port, gso, open: open.clone() })
+    Ok(PortSocket::new(fd, port, Some(open.clone())))
+}
+
+/// A lane from a socket that receives.
+fn home_lane(fd: BorrowedFd<'_>) -> io::Result<Arc<Lane>> {
+    let own = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
+    set_up_sending(fd, own.is_ipv6())?;
+    let fd = Kept::new(fd.try_clone_to_owned()?);
+    Ok(Lane::new(Arc::new(PortSocket::new(fd, own.port(), None))))
+}
+
+/// What is sent is never fragmented, and some of it may wait.
+fn set_up_sending(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+    let (level, option, value) = match v6 {
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    };
+    udp::set_option(fd, level, option, value)?;
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
 }
 
 /// Binds to the preferred port or, failing that, to the first free one from a random start.
@@ -278,6 +337,21 @@ mod tests {
         assert!(ports.open_v4.load(Relaxed) <= limit(MOST, 4), "until there are too many");
         drop((hosts, slots, more));
         assert_eq!(ports.open_v4.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn who_asks_a_management_interface_costs_no_socket() {
+        let ports = Ports::default();
+        let lanes: Vec<_> = (0..500u32)
+            .map(|host| {
+                let ip = Ipv4Addr::from(0x7f01_0000 + host).into();
+                ports.get(Destination { ip, ..destination(MANAGEMENT) }, None).unwrap()
+            })
+            .collect();
+        assert_eq!(ports_of(&lanes).len(), 1);
+        assert!(ports.lanes.lock().unwrap().is_empty(), "nothing to look through");
+        drop(lanes);
+        assert_eq!(ports.open_v4.load(Relaxed), 0, "closed with the last flow");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::lan::Lan;
 use crate::stats::{Stats, add};
 use crate::trace::{Trace, Traced};
 use crate::udp::{Incoming, MAX_RECEIVE, Slots};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use wire::frame::is_multicast;
@@ -54,16 +55,14 @@ pub struct Receiver {
     skipped: u32,
 }
 
-impl Default for Receiver {
-    fn default() -> Receiver {
-        Receiver::new()
-    }
-}
-
 impl Receiver {
     /// Buffers for a megabyte of messages, of which only as much is touched as arrives at once.
-    pub fn new() -> Receiver {
-        Receiver { slots: Slots::new(), checker: Checker::new(), v6_first: false, skipped: 0 }
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> io::Result<Receiver> {
+        let slots = Slots::new()?;
+        Ok(Receiver { slots, checker: Checker::new(), v6_first: false, skipped: 0 })
     }
 
     /// Hands every packet of up to `max_trains` waiting messages to `f`, in order of arrival per

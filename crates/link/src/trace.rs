@@ -106,7 +106,10 @@ impl Trace {
         if state.failed.is_some() {
             return;
         }
-        state.waiting.reserve(BUFFER_BYTES);
+        if state.waiting.try_reserve(BUFFER_BYTES).is_err() {
+            state.failed = Some(io::Error::from_raw_os_error(libc::ENOMEM));
+            return;
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         emit(&mut state.waiting, packet, since.as_secs() as u32, since.subsec_nanos());
         if state.waiting.len() > BUFFER_BYTES - usize::from(u16::MAX) {

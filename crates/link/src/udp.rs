@@ -1,19 +1,21 @@
 //! The system calls of the UDP path that rustix does not offer: `sendmmsg`, `recvmmsg` and the UDP
 //! socket options. Unsafe code is here and in `packet`, a CRC kernel apart; the rest hands in and gets slices.
 
+use crate::buffer;
 use crate::cmsg::Control;
 use crate::name::Name;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use wire::guard;
 
 /// Most messages of one [`send`].
 pub(crate) const MAX_SEND: usize = 16;
 /// Most messages of one [`Slots::receive`].
 pub(crate) const MAX_RECEIVE: usize = 16;
 /// Room for one received message: the longest UDP datagram or GRO train fits.
-const SLOT_BYTES: usize = 65536;
+pub(crate) const SLOT_BYTES: usize = 65536;
 
 /// A message on its way out.
 pub(crate) struct Outgoing<'a> {
@@ -83,12 +85,12 @@ pub(crate) struct Incoming<'a> {
 }
 
 impl Slots {
-    pub(crate) fn new() -> Slots {
+    pub(crate) fn new() -> io::Result<Slots> {
         let info = Info { from: Name::EMPTY, control: Control::new(), len: 0, cut: false };
-        Slots {
-            bytes: vec![0; MAX_RECEIVE * SLOT_BYTES].into(),
-            infos: vec![info; MAX_RECEIVE].into(),
-        }
+        Ok(Slots {
+            bytes: buffer::zeroed(MAX_RECEIVE * SLOT_BYTES)?,
+            infos: buffer::filled(info, MAX_RECEIVE)?,
+        })
     }
 
     /// Takes up to `limit` waiting messages without waiting for any, and answers how many.
@@ -214,7 +216,20 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
 /// Makes the socket drop whatever arrives.
 pub(crate) fn drop_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
     // BPF_RET | BPF_K with 0: keep no byte of the packet.
-    let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+    filter(fd, &[guard::Instruction { code: 0x06, jt: 0, jf: 0, k: 0 }])
+}
+
+/// Makes a socket that is to be bound to UDP `port` drop what strangers on this host send ([`wire::guard`]).
+///
+/// # Errors
+/// Those of `SO_ATTACH_FILTER`.
+pub fn keep_strangers_out(fd: BorrowedFd<'_>, port: u16, groups: guard::Groups) -> io::Result<()> {
+    filter(fd, &guard::program(port, groups))
+}
+
+fn filter(fd: BorrowedFd<'_>, program: &[guard::Instruction]) -> io::Result<()> {
+    let insn = |&guard::Instruction { code, jt, jf, k }: &_| libc::sock_filter { code, jt, jf, k };
+    let mut program: Vec<_> = program.iter().map(insn).collect();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the kernel copies the program, which lives through the call with the length given.
     let rc = unsafe {

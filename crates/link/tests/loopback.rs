@@ -17,7 +17,7 @@ fn packets_arrive_whole_with_what_their_headers_said() {
     for (src, dst) in PATHS {
         let path = path(src, dst);
         let flow = ep.flow(path, 3 << 14).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new().unwrap();
         stage(&mut batch, &ep, &flow, Only, 5, 13);
         batch.flush(&ep);
         let seen = collect(&ep, 1)[0];
@@ -35,7 +35,7 @@ fn equal_packets_travel_as_trains_and_others_alone() {
     for (src, dst) in PATHS {
         let ep = mirror();
         let flow = ep.flow(path(src, dst), 3 << 14).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new().unwrap();
         // FIRST alone, 9 MIDDLE and the shorter LAST as a train, then ONLY packets in pairs.
         stage(&mut batch, &ep, &flow, First, 0, 1024);
         for psn in 1..10 {
@@ -62,7 +62,7 @@ fn equal_packets_travel_as_trains_and_others_alone() {
 fn trains_end_at_the_segment_and_byte_limits() {
     let ep = mirror();
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     for psn in 0..130 {
         stage(&mut batch, &ep, &flow, Middle, psn, 256);
     }
@@ -84,7 +84,7 @@ fn flows_are_not_mixed_in_a_train() {
     let ep = mirror();
     let one = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
     let two = ep.flow(path("127.0.0.1", "127.0.0.3"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     for psn in 0..40 {
         stage(&mut batch, &ep, if psn % 2 == 0 { &one } else { &two }, Middle, psn, 512);
     }
@@ -101,7 +101,7 @@ fn flows_are_not_mixed_in_a_train() {
 fn a_full_buffer_is_sent_without_being_asked() {
     let ep = mirror();
     let flow = ep.flow(path("::1", "::1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     for psn in 0..200 {
         stage(&mut batch, &ep, &flow, Middle, psn, 4096);
     }
@@ -116,7 +116,7 @@ fn a_full_buffer_is_sent_without_being_asked() {
 fn a_failed_fill_sends_nothing() {
     let ep = mirror();
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     stage(&mut batch, &ep, &flow, Middle, 0, 64);
     let failed = batch.packet(&ep, &flow, &write(Middle, 1, 64), 64, &mut |_, _| Err("unmapped"));
     assert_eq!(failed, Err("unmapped"));
@@ -130,7 +130,7 @@ fn a_failed_fill_sends_nothing() {
 fn packets_longer_than_a_datagram_are_counted_as_lost() {
     let ep = mirror();
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     let mut fill = |_: &mut [u8], _: &mut Fold| -> Result<(), ()> { panic!("not to be filled") };
     for len in [65507, usize::MAX] {
         batch.packet(&ep, &flow, &write(Middle, 1, 0), len, &mut fill).unwrap();
@@ -147,7 +147,7 @@ fn sources_that_are_not_ours_are_counted_as_lost() {
     for (src, dst) in [("192.0.2.77", "127.0.0.1"), ("2001:db8::77", "::1")] {
         let before = counter(&ep, "send_unreachable");
         let flow = ep.flow(path(src, dst), 3 << 14).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new().unwrap();
         for psn in 0..3 {
             stage(&mut batch, &ep, &flow, Middle, psn, 64);
         }
@@ -163,8 +163,8 @@ fn both_families_are_served_while_one_is_busy() {
     let ep = mirror();
     let v4 = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
     let v6 = ep.flow(path("::1", "::1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
-    let mut receiver = Receiver::new();
+    let mut batch = Batch::new().unwrap();
+    let mut receiver = Receiver::new().unwrap();
     stage(&mut batch, &ep, &v6, Only, 1000, 8);
     let mut rounds = 0;
     let mut found = false;
@@ -183,7 +183,7 @@ fn captured(position: wire::Position, psn: u32, len: usize) -> (Vec<u8>, SocketA
     let (socket, port) = receive_socket(Ipv4Addr::LOCALHOST.into(), 0);
     let ep = Endpoint::new(None, None, port).unwrap();
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     stage(&mut batch, &ep, &flow, position, psn, len);
     batch.flush(&ep);
     let mut bytes = [0; 2048];
@@ -219,7 +219,7 @@ fn damaged_packets_are_counted_and_not_handed_out() {
     for packet in &damaged {
         inject(port, from, &[packet]);
         wait(&ep);
-        Receiver::new().receive(&ep, 1, &mut |_| panic!("accepted"));
+        Receiver::new().unwrap().receive(&ep, 1, &mut |_| panic!("accepted"));
     }
     assert_eq!(counter(&ep, "rx_icrc_errors"), damaged.len() as u64);
     inject(port, from, &[&good]);
@@ -230,7 +230,7 @@ fn damaged_packets_are_counted_and_not_handed_out() {
     let other = SocketAddr::new(from.ip(), 0);
     inject(port, other, &[&good]);
     wait(&ep);
-    Receiver::new().receive(&ep, 1, &mut |_| panic!("accepted"));
+    Receiver::new().unwrap().receive(&ep, 1, &mut |_| panic!("accepted"));
     assert_eq!(counter(&ep, "rx_icrc_errors"), damaged.len() as u64 + 1);
 }
 
@@ -242,7 +242,7 @@ fn strange_datagrams_are_counted_and_not_handed_out() {
     let long = vec![0xff; 65507];
     let strange: [&[u8]; 7] = [&[], &[1], &[0; 3], &[0; 4], &[0; 15], &[0xff; 16], &long];
     inject(port, from, &strange);
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new().unwrap();
     let mut trains = 0;
     while trains < strange.len() {
         wait(&ep);
@@ -276,7 +276,7 @@ fn a_full_receive_buffer_is_told() {
     let ep = Endpoint::with_receive_buffer(Some(socket), None, port, 4096).unwrap();
     assert!((4096..=16384).contains(&ep.receive_buffer_bytes()));
     let flow = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     for psn in 0..100 {
         stage(&mut batch, &ep, &flow, Only, psn, 1024);
         batch.flush(&ep);
@@ -284,6 +284,6 @@ fn a_full_receive_buffer_is_told() {
     assert_eq!(counter(&ep, "tx_datagrams"), 100);
     assert!(ep.receive_overflows() > 50);
     let mut received = 0;
-    Receiver::new().receive(&ep, 100, &mut |_| received += 1);
+    Receiver::new().unwrap().receive(&ep, 100, &mut |_| received += 1);
     assert_eq!(received + ep.receive_overflows(), 100);
 }

@@ -9,6 +9,7 @@ use link::{Batch, Endpoint, GidTable, Path, Trace};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::Arc;
+use test_support::{note_skip, skip};
 use wire::Position::{First, Last, Middle};
 use wire::ROCE_PORT;
 
@@ -29,7 +30,7 @@ const MESSAGE: usize = 42;
 
 fn send_message(ep: &Endpoint, path: Path, len: usize) {
     let flow = ep.flow(path, 3 << 14).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     for psn in 0..MESSAGE as u32 {
         let (position, len) = match psn {
             0 => (First, len),
@@ -47,7 +48,7 @@ fn check_icrcs(file: &std::path::Path, packets: usize) {
     let tool = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/tools/icrc_check.py");
     let min = packets.to_string();
     let output = Command::new("python3").arg(tool).args(["--min", &min]).arg(file).output();
-    let Ok(output) = output else { return eprintln!("skipped: ICRC check needs python3") };
+    let Ok(output) = output else { return note_skip("ICRC check needs python3") };
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains(&format!("{packets} good, 0 bad")), "{said}");
@@ -60,7 +61,7 @@ fn dissect(file: &std::path::Path, packets: usize) {
         .args(["-e", "_ws.malformed", "-e", "_ws.expert.severity", "-r"])
         .arg(file)
         .output();
-    let Ok(output) = output else { return eprintln!("skipped: dissection needs tshark") };
+    let Ok(output) = output else { return note_skip("dissection needs tshark") };
     let said = String::from_utf8_lossy(&output.stdout);
     let psns = said.lines().map(|line| line.trim_end().parse::<u32>());
     assert_eq!(psns.clone().count(), packets);
@@ -141,6 +142,9 @@ fn trains_cross_a_veth_pair_whole() {
 
 #[test]
 fn trains_that_gro_puts_together_are_accepted() {
+    if !test_support::has("ethtool") {
+        skip!("ethtool is not installed");
+    }
     in_lab(|lab| {
         lab.a.enter();
         ip("link set va gso_max_segs 1");

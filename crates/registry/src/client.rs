@@ -278,10 +278,19 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         apply: impl FnOnce(&mut Kept, Reply, Vec<OwnedFd>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.call_by(Instant::now() + LIMIT, request, fds, apply)
+    }
+
+    fn call_by<T>(
+        &self,
+        deadline: Instant,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        apply: impl FnOnce(&mut Kept, Reply, Vec<OwnedFd>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if self.is_abandoned() {
             return Err(Error::Abandoned);
         }
-        let deadline = Instant::now() + LIMIT;
         loop {
             let link = self.shared.take(deadline)?;
             let within = deadline.min(Instant::now() + ANSWER_WITHIN);
@@ -434,11 +443,16 @@ impl Client {
 
     /// Gives an own claim back.
     pub fn release(&self, kind: u32, key: u64) {
+        self.release_by(Instant::now() + LIMIT, kind, key);
+    }
+
+    /// The same, until `deadline` at most: for a process that ends, whose claims the registry takes back in any case.
+    pub fn release_by(&self, deadline: Instant, kind: u32, key: u64) {
         if self.is_abandoned() {
             return;
         }
         if self.shared.lock().kept.claims.remove(&(kind, key)).is_some() {
-            let _ = self.call(&Request::Release { kind, key }, &[], |_, _, _| Ok(()));
+            let _ = self.call_by(deadline, &Request::Release { kind, key }, &[], |_, _, _| Ok(()));
         }
     }
 

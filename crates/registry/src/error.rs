@@ -23,15 +23,6 @@ pub enum Error {
         /// What `/proc/net/udp` tells about the holder.
         holder: String,
     },
-    /// The registry's name is held by a process of another user.
-    #[error(
-        "the registry's socket name is held by a process of uid {uid}, not ours; \
-         end that process or use another network namespace"
-    )]
-    ForeignUser {
-        /// User id of the process at the other end.
-        uid: u32,
-    },
     /// The other end speaks another version of the protocol.
     #[error("the registry speaks protocol version {theirs}, this process {ours}")]
     Version {

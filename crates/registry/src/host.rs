@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time; more are closed at once.
 const MAX_CONNS: usize = 2048;
-/// Requests of one connection in a turn.
+/// Requests of one connection in a turn, and connections taken.
 const BATCH: usize = 16;
+/// Connections of strangers that are closed in a turn.
+const STRANGERS: usize = 128;
 /// How long the members of a host that ended have to come back before the steering changes without them.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// How often those that are awaited are looked at.
@@ -53,6 +55,11 @@ struct Return {
     review_at: Instant,
 }
 
+/// How often a host sees whether it has been deposed: only one that gave no answer for longer is.
+const POSITION: Duration = Duration::from_millis(100);
+/// First and longest pause after a turn in which only strangers connected.
+const ALOOF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
 /// What a poll found ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ready {
@@ -63,7 +70,7 @@ pub(crate) enum Ready {
 /// A registry hosted by this process.
 pub(crate) struct Host {
     listener: Fd,
-    generation: u32,
+    generation: u64,
     names: Names,
     table: Arc<Table>,
     server: Server<Real>,
@@ -78,19 +85,25 @@ pub(crate) struct Host {
     awaits: Option<Return>,
     /// Until when requests may be held.
     early_until: Instant,
+    /// When it was last seen that no higher generation exists.
+    reviewed_at: Instant,
+    /// While only strangers connect: until when nobody is let in, and for how long after that.
+    strangers: Option<(Instant, Duration)>,
 }
 
 impl Host {
+    /// `ended` tells that no host before stands still.
     pub(crate) fn new(
         listener: Fd,
-        generation: u32,
+        generation: u64,
+        ended: bool,
         names: Names,
         table: Arc<Table>,
         port: u16,
     ) -> Self {
         let mut server = Server::new(Real::new(names.clone(), table.clone(), port));
         // The processes of a stopped host see no end of their connection; they are called here.
-        server.follow(generation == 0);
+        server.follow(ended);
         let now = Instant::now();
         let awaits = server
             .is_awaiting()
@@ -109,6 +122,8 @@ impl Host {
             missing: None,
             awaits,
             early_until: now + EARLY,
+            reviewed_at: now,
+            strangers: None,
         }
     }
 
@@ -122,7 +137,9 @@ impl Host {
             };
             (Ready::Conn(*id), conn.fd.as_fd(), flags)
         });
-        std::iter::once((Ready::Listener, self.listener.as_fd(), PollFlags::IN)).chain(conns)
+        let open = self.strangers.is_none_or(|(until, _)| Instant::now() >= until);
+        let listener = (Ready::Listener, self.listener.as_fd(), PollFlags::IN);
+        open.then_some(listener).into_iter().chain(conns)
     }
 
     /// When to call [`Host::serve`] although nothing is ready.
@@ -130,15 +147,20 @@ impl Host {
         let review = self.awaits.as_ref().map(|awaits| awaits.review_at);
         let settle = review.or(self.unsettled_since).or(self.retry_at);
         let held = self.conns.values().any(|conn| conn.held.is_some()).then_some(self.early_until);
-        settle.into_iter().chain(held).chain(self.missing.map(|(at, _)| at)).min()
+        let strangers = self.strangers.map(|(until, _)| until).filter(|at| *at > Instant::now());
+        let missing = self.missing.map(|(at, _)| at);
+        settle.into_iter().chain(held).chain(missing).chain(strangers).min()
     }
 
     /// Serves what is ready. False when this registry has been deposed and is to be dropped.
     pub(crate) fn serve(&mut self, ready: &[Ready]) -> bool {
-        if self.names.is_deposed(self.generation) {
-            return false;
-        }
         let now = Instant::now();
+        if now >= self.reviewed_at + POSITION {
+            self.reviewed_at = now;
+            if self.names.is_deposed(self.generation) {
+                return false;
+            }
+        }
         for item in ready {
             match item {
                 Ready::Listener => self.accept(),
@@ -222,15 +244,16 @@ impl Host {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        for _ in 0..BATCH {
-            let Ok(fd) = rustix::net::accept_with(&self.listener, flags) else { return };
+        let (mut own, mut strangers) = (0, 0);
+        while own < BATCH && strangers < STRANGERS {
+            let Ok(fd) = rustix::net::accept_with(&self.listener, flags) else { break };
             let fd = self.table.keep(fd);
-            let Ok((pid, uid)) = sys::peer(&fd) else { continue };
-            if uid != self.names.uid() {
-                let refusal = Reply::Failed(Error::ForeignUser { uid: self.names.uid() });
-                let _ = record::send(&fd, &refusal.encode(0), &[]);
+            let peer = sys::peer(&fd).ok().filter(|(_, uid)| *uid == self.names.uid());
+            let Some((pid, uid)) = peer else {
+                strangers += 1;
                 continue;
-            }
+            };
+            own += 1;
             if self.conns.len() >= MAX_CONNS {
                 continue;
             }
@@ -239,6 +262,10 @@ impl Host {
             self.server.connected(id, pid, uid);
             self.conns.insert(id, Conn { fd, pending: None, held: None });
         }
+        self.strangers = (strangers > 0 && own == 0).then(|| {
+            let pause = self.strangers.map_or(ALOOF.0, |(_, pause)| (pause * 2).min(ALOOF.1));
+            (Instant::now() + pause, pause)
+        });
     }
 
     fn turn(&mut self, id: ConnId) {

@@ -25,8 +25,9 @@
 //!
 //! How it is built: `server` holds the rules without I/O and `group` the order of the sockets, over the
 //! `kernel` trait that `real` implements; `steer` writes BPF; `proto` and `record` are the messages; `names`
-//! the abstract names; `host` and `worker` the one thread; `link` and `client` the calls.
+//! the abstract names, and `census` whose they are; `host` and `worker` the one thread; `link` and `client` the calls.
 
+mod census;
 mod client;
 mod error;
 mod fds;

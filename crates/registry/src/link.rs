@@ -5,7 +5,6 @@ use crate::host::{Host, Ready};
 use crate::names::{Hosting, Names};
 use crate::proto::{Reply, Request, VERSION};
 use crate::record::{self, Record};
-use crate::steer::SLOTS;
 use crate::{Error, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -34,7 +33,7 @@ pub(crate) enum Failure {
 /// A connection that was welcomed.
 pub(crate) struct Link {
     pub fd: Fd,
-    pub generation: u32,
+    pub generation: u64,
     seq: AtomicU32,
 }
 
@@ -145,10 +144,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Tells all members to look for their registry; their slots.
-    fn summon(&self) -> Result<Vec<u16>, Error> {
-        let all = self.names.summon(1..SLOTS);
-        all.map_err(|e| Error::system("calling the registry's members", e))
+    /// Tells all members to look for their registry; their slots. Where the kernel lists no names, nobody is found.
+    fn summon(&self) -> Vec<u16> {
+        self.names.summon(|_| true).unwrap_or_default()
     }
 
     /// Connects to the registry that counts; a member hosts one, in `host`, where there is none or where
@@ -158,7 +156,6 @@ impl Place {
         deadline: Instant,
         host: &mut Option<Host>,
     ) -> Result<Link, Error> {
-        let mut last = Error::Timeout;
         // For an observer: the generation whose host does not answer.
         let mut deaf = None;
         let deaf_until = Instant::now() + ANSWER_WITHIN;
@@ -166,18 +163,19 @@ impl Place {
         let orphaned_until = deaf_until;
         while Instant::now() < deadline {
             let found = self.names.find().map_err(|e| Error::system("finding the registry", e))?;
-            let next = match found {
-                Ok(found) if found.deaf && Instant::now() < deaf_until => {
+            // The generation whose host stands still, if there is one.
+            let stopped = match found {
+                Some(found) if found.deaf && Instant::now() < deaf_until => {
                     wait(&[], None, Some(Instant::now() + STARTING));
                     continue;
                 }
-                Ok(found) if deaf == Some(found.generation) => {
+                Some(found) if deaf == Some(found.generation) => {
                     wait(&[], None, Some(Instant::now() + FOLLOWING));
                     continue;
                 }
-                Ok(found) if found.deaf => found.generation + 1,
-                Ok(found) => {
-                    let next = found.generation + 1;
+                Some(found) if found.deaf => Some(found.generation),
+                Some(found) => {
+                    let stopped = found.generation;
                     let link =
                         Link { fd: found.fd, generation: found.generation, seq: AtomicU32::new(1) };
                     let within = deadline.min(Instant::now() + ANSWER_WITHIN);
@@ -186,44 +184,41 @@ impl Place {
                         Ok(_) => return Ok(link),
                         Err(Failure::Refused(error)) => return Err(error),
                         Err(Failure::Gone) if Instant::now() < within => continue,
-                        Err(Failure::Gone) => next,
+                        Err(Failure::Gone) => Some(stopped),
                     }
                 }
-                Err(Some(uid)) => {
-                    last = Error::ForeignUser { uid };
-                    0
-                }
-                Err(None) => 0,
+                None => None,
             };
             if self.role == Role::Observer {
-                match last {
-                    Error::Timeout if next == 0 => {
-                        if Instant::now() >= orphaned_until || self.summon()?.is_empty() {
+                match stopped {
+                    None => {
+                        if Instant::now() >= orphaned_until || self.summon().is_empty() {
                             return Err(Error::NoRegistry);
                         }
                         wait(&[], None, Some(Instant::now() + FOLLOWING));
                     }
                     // The members find out that the host is stopped, and one of them follows on it.
-                    Error::Timeout if deaf.replace(next - 1) != Some(next - 1) => {
-                        self.summon()?;
+                    Some(_) if deaf != stopped => {
+                        deaf = stopped;
+                        self.summon();
                     }
-                    Error::Timeout => {}
-                    other => return Err(other),
+                    Some(_) => {}
                 }
                 continue;
             }
+            let next = stopped.map_or(0, |stopped| stopped.saturating_add(1));
             match self.names.host(next).map_err(|e| Error::system("hosting the registry", e))? {
-                Hosting::Ours(fd) => {
+                Hosting::Ours { fd, generation } => {
                     let (names, table) = (self.names.clone(), self.table.clone());
-                    *host = Some(Host::new(fd, next, names, table, self.port));
+                    let new = Host::new(fd, generation, stopped.is_none(), names, table, self.port);
+                    *host = Some(new);
                 }
-                Hosting::Lost if matches!(last, Error::ForeignUser { .. }) => return Err(last),
                 Hosting::Lost => {
                     // Its holder is between bind and listen, which has no event to wait for.
                     wait(&[], None, Some(Instant::now() + STARTING));
                 }
             }
         }
-        Err(last)
+        Err(Error::Timeout)
     }
 }

@@ -1,10 +1,10 @@
 //! Finds out which socket is at which index of a reuseport group, without its owner's help.
 //!
 //! The kernel tells nobody the order of a group, and a stopped process cannot say what arrived at its
-//! socket. But the host of the registry holds duplicates of all sockets. It puts a filter on them that
-//! drops probes with its token, sends a probe for index *i* (the steering program delivers a probe to the
-//! index it names), and looks whose count of dropped datagrams grew. So probes never reach anybody's
-//! engine, nobody needs to be awake, and ordinary traffic goes on under the program that is attached.
+//! socket. But the host of the registry holds duplicates of all sockets, and each drops what comes from a port of this
+//! host other than its own (`wire::guard`). So the host sends a probe for index *i* from an ordinary port (the steering
+//! program delivers a probe to the index it names), and looks whose count of dropped datagrams grew. Probes never reach
+//! anybody's engine, nobody needs to be awake, and ordinary traffic goes on under the program that is attached.
 //!
 //! A count may also grow because a receive buffer is full. So it is read around a control without a probe
 //! first; sockets that drop by themselves are judged by bursts against as long a control, and each finding
@@ -115,7 +115,7 @@ impl Prober {
         };
         for _ in 0..times {
             match probe {
-                Some(index) => send(&steer::probe(index, self.token), &self.to)?,
+                Some(index) => send(&steer::probe(index), &self.to)?,
                 None => send(&[0; steer::PROBE_BYTES], own)?,
             }
         }
@@ -246,18 +246,6 @@ impl Prober {
     }
 }
 
-fn trapped<F: AsFd, T>(sockets: &[F], token: u32, f: impl FnOnce() -> T) -> T {
-    let trap = steer::probe_trap(token);
-    for socket in sockets {
-        let _ = sys::attach_filter(socket, &trap);
-    }
-    let result = f();
-    for socket in sockets {
-        let _ = sys::detach_filter(socket);
-    }
-    result
-}
-
 /// The order of a family's group on a port; see [`crate::kernel::Kernel::locate`].
 pub(crate) fn locate<F: AsFd>(
     family: Family,
@@ -266,7 +254,7 @@ pub(crate) fn locate<F: AsFd>(
     sockets: &[F],
 ) -> Option<Vec<Option<usize>>> {
     let prober = Prober::new(family, port, token)?;
-    trapped(sockets, token, || prober.order(sockets).ok())
+    prober.order(sockets).ok()
 }
 
 /// Whether sockets are at their indices; see [`crate::kernel::Kernel::are_at`].
@@ -282,14 +270,12 @@ pub(crate) fn are_at<F: AsFd>(
         prober.at(index, std::slice::from_ref(socket)).map(|found| found.is_some())
     };
     let indices = expected.iter().map(|(_, index)| *index);
-    trapped(&sockets, token, || {
-        let mut found = sockets.iter().zip(indices).map(is_at);
-        // The first that is elsewhere, or the first failure, decides.
-        match found.find(|is_at| !matches!(is_at, Ok(true))) {
-            None => Some(true),
-            Some(is_at) => is_at.ok(),
-        }
-    })
+    let mut found = sockets.iter().zip(indices).map(is_at);
+    // The first that is elsewhere, or the first failure, decides.
+    match found.find(|is_at| !matches!(is_at, Ok(true))) {
+        None => Some(true),
+        Some(is_at) => is_at.ok(),
+    }
 }
 
 #[cfg(test)]

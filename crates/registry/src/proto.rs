@@ -8,7 +8,7 @@
 use crate::Error;
 
 /// Version of this protocol; part of the registry's name, so that versions never meet.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Largest record in bytes.
 pub(crate) const MAX_RECORD: usize = 32 * 1024;
 /// Most descriptors in one record: v4, v6, deed and vault of a join; directory, v4, v6 and vault of a rejoin.
@@ -364,8 +364,7 @@ fn encode_error(w: &mut Writer, error: &Error) {
         Error::PortTaken { port, holder } => (3, u32::from(*port), holder.as_str()),
         Error::System { what, errno } => (4, *errno as u32, what.as_str()),
         Error::Version { ours, .. } => (5, u32::from(*ours), ""),
-        Error::ForeignUser { uid } => (6, *uid, ""),
-        Error::Protocol(what) => (7, 0, what.as_str()),
+        Error::Protocol(what) => (6, 0, what.as_str()),
         other => return encode_error(w, &Error::Protocol(other.to_string())),
     };
     w.u8(code);
@@ -382,8 +381,7 @@ fn decode_error(r: &mut Reader<'_>) -> Decoded<Error> {
         3 => Error::PortTaken { port: number as u16, holder: text },
         4 => Error::System { what: text, errno: number as i32 },
         5 => Error::Version { ours: VERSION, theirs: number as u16 },
-        6 => Error::ForeignUser { uid: number },
-        7 => Error::Protocol(text),
+        6 => Error::Protocol(text),
         _ => return Err(malformed("error")),
     })
 }

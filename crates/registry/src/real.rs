@@ -5,17 +5,19 @@ use crate::fds::Fd;
 use crate::kernel::{Family, Held, Kernel};
 use crate::names::Names;
 use crate::probe;
-use crate::steer::{Insn, SLOTS};
+use crate::steer::Insn;
 use crate::sys;
 use crate::vault::{self, Vault};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{SocketFlags, SocketType};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use wire::guard::Groups;
 
 /// The running system.
 pub(crate) struct Real {
@@ -23,13 +25,18 @@ pub(crate) struct Real {
     table: Arc<crate::fds::Table>,
     port: u16,
     vault: Option<Vault>,
+    /// The slots whose deeds somebody holds, when that was seen last, as far as it is known.
+    held: RefCell<Option<(Instant, Option<BTreeSet<u16>>)>>,
 }
+
+/// How long that is good: all slots are asked about at once.
+const LISTED_FOR: Duration = Duration::from_millis(5);
 
 impl Real {
     pub(crate) fn new(names: Names, table: Arc<crate::fds::Table>, port: u16) -> Self {
         // Without a vault all works, but less smoothly when this host ends.
         let vault = Vault::new(&table).ok();
-        Real { names, table, port, vault }
+        Real { names, table, port, vault, held: RefCell::default() }
     }
 }
 
@@ -41,14 +48,15 @@ pub(crate) fn socket(family: Family, port: u16) -> rustix::io::Result<Option<Own
         Err(Errno::AFNOSUPPORT) => return Ok(None),
         Err(e) => return Err(e),
     };
-    let address: SocketAddr = match family {
-        Family::V4 => (Ipv4Addr::UNSPECIFIED, port).into(),
+    let (address, groups): (SocketAddr, _) = match family {
+        Family::V4 => ((Ipv4Addr::UNSPECIFIED, port).into(), Groups::OpenV4),
         Family::V6 => {
             sockopt::set_ipv6_v6only(&fd, true)?;
-            (Ipv6Addr::UNSPECIFIED, port).into()
+            ((Ipv6Addr::UNSPECIFIED, port).into(), Groups::OpenV6)
         }
     };
     sockopt::set_socket_reuseport(&fd, true)?;
+    sys::keep_strangers_out(&fd, port, groups)?;
     match rustix::net::bind(&fd, &address) {
         Ok(()) => Ok(Some(fd)),
         Err(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => Ok(None),
@@ -162,17 +170,23 @@ impl Kernel for Real {
     }
 
     fn deed(&mut self, slot: u16) -> Result<Option<Arc<Fd>>, Error> {
+        self.held.take();
         let deed = self.names.deed(slot).map_err(|e| Error::system("binding a slot's name", e))?;
         Ok(deed.map(Arc::new))
     }
 
     fn is_held(&self, slot: u16) -> bool {
+        let mut listed = self.held.borrow_mut();
+        let fresh = |(at, _): &(Instant, _)| at.elapsed() < LISTED_FOR;
+        if !listed.as_ref().is_some_and(fresh) {
+            *listed = Some((Instant::now(), self.names.held().ok()));
+        }
         // Not known means that it may be.
-        self.names.is_held(slot).unwrap_or(true)
+        listed.as_ref().and_then(|(_, held)| held.as_ref()).is_none_or(|held| held.contains(&slot))
     }
 
     fn absentees(&mut self, present: &BTreeSet<u16>) -> Vec<u16> {
-        self.names.summon((1..SLOTS).filter(|s| !present.contains(s))).unwrap_or_default()
+        self.names.summon(|slot| !present.contains(&slot)).unwrap_or_default()
     }
 
     fn now(&mut self) -> u64 {

@@ -23,8 +23,8 @@ pub const SLOTS: u16 = 1024;
 
 /// Marks a probe: payload bytes 12 to 15, behind a BTH for QP 0.
 pub(crate) const PROBE_MAGIC: u32 = 0x7044_4d41;
-/// Bytes of a probe: BTH, magic, index, token.
-pub(crate) const PROBE_BYTES: usize = 24;
+/// Bytes of a probe: BTH, magic, index.
+pub(crate) const PROBE_BYTES: usize = 20;
 
 /// One instruction (`struct sock_filter`).
 pub(crate) type Insn = libc::sock_filter;
@@ -249,30 +249,13 @@ pub(crate) fn program(plan: Plan<'_>) -> Vec<Insn> {
     code
 }
 
-/// A socket filter that drops the probes with this token and nothing else. Its offset 0 is the UDP
-/// header.
-pub(crate) fn probe_trap(token: u32) -> [Insn; 9] {
-    [
-        op(LD_ABS, 8 + 4),
-        op(AND, 0x00ff_ffff),
-        jump(JEQ, 0, 0, 5),
-        op(LD_ABS, 8 + 12),
-        jump(JEQ, PROBE_MAGIC, 0, 3),
-        op(LD_ABS, 8 + 20),
-        jump(JEQ, token, 0, 1),
-        op(RET_K, 0),
-        op(RET_K, u32::MAX),
-    ]
-}
-
 /// A probe for one index of a group.
-pub(crate) fn probe(index: u32, token: u32) -> [u8; PROBE_BYTES] {
+pub(crate) fn probe(index: u32) -> [u8; PROBE_BYTES] {
     let mut bytes = [0; PROBE_BYTES];
     // An opcode that no transport service uses (IBA 9.2.1: manufacturer-specific).
     bytes[0] = 0xe0;
     bytes[12..16].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
     bytes[16..20].copy_from_slice(&index.to_be_bytes());
-    bytes[20..24].copy_from_slice(&token.to_be_bytes());
     bytes
 }
 
@@ -335,8 +318,8 @@ mod tests {
             }
         }
         assert_eq!(execute(&code, &bth(0)), 0, "too short to be a probe");
-        assert_eq!(execute(&code, &probe(77, 1)), 77);
-        let mut not_probe = probe(77, 1);
+        assert_eq!(execute(&code, &probe(77)), 77);
+        let mut not_probe = probe(77);
         not_probe[13] ^= 1;
         assert_eq!(execute(&code, &not_probe), leader);
         assert_eq!(execute(&code, &mad(0x99, [0; 3], None)), leader);
@@ -433,16 +416,5 @@ mod tests {
         }
         let alternating = (0..512).map(|i| (2 * i as u16 + 1, i)).collect();
         assert!(check(&alternating, 5) <= MAX_INSNS);
-    }
-
-    #[test]
-    fn the_trap_drops_its_own_probes_only() {
-        let trap = probe_trap(5);
-        let udp = |payload: &[u8]| [&[0_u8; 8], payload].concat();
-        assert_eq!(execute(&trap, &udp(&probe(1, 5))), 0);
-        assert_eq!(execute(&trap, &udp(&probe(1, 6))), u32::MAX);
-        let mut packet = [0_u8; 64];
-        packet[..12].copy_from_slice(&bth(0x12_3456));
-        assert_eq!(execute(&trap, &udp(&packet)), u32::MAX);
     }
 }

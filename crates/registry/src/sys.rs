@@ -5,6 +5,7 @@ use crate::steer::Insn;
 use rustix::io::{Errno, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use wire::guard::{self, Groups, Instruction};
 
 fn check(rc: libc::c_int) -> Result<()> {
     if rc == 0 {
@@ -37,24 +38,11 @@ pub(crate) fn steer_group(fd: impl AsFd, code: &[Insn]) -> Result<()> {
     set_program(fd.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, code)
 }
 
-/// Filters what this socket receives (`SO_ATTACH_FILTER`).
-pub(crate) fn attach_filter(fd: impl AsFd, code: &[Insn]) -> Result<()> {
-    set_program(fd.as_fd(), libc::SO_ATTACH_FILTER, code)
-}
-
-/// Removes the socket filter.
-pub(crate) fn detach_filter(fd: impl AsFd) -> Result<()> {
-    let zero: libc::c_int = 0;
-    // SAFETY: the kernel reads one int, which outlives the call.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_DETACH_FILTER,
-            (&raw const zero).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    })
+/// Makes a socket that is to be bound to `port` drop what strangers on this host send (`SO_ATTACH_FILTER`).
+pub(crate) fn keep_strangers_out(fd: impl AsFd, port: u16, groups: Groups) -> Result<()> {
+    let insn = |Instruction { code, jt, jf, k }| Insn { code, jt, jf, k };
+    let code: Vec<Insn> = guard::program(port, groups).into_iter().map(insn).collect();
+    set_program(fd.as_fd(), libc::SO_ATTACH_FILTER, &code)
 }
 
 fn get<T: Copy>(fd: BorrowedFd<'_>, option: libc::c_int) -> Result<T> {

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const STACK: usize = 256 * 1024;
 /// How long the host may take to answer a member that was called because it does not answer somebody else.
 const STILL_THERE_WITHIN: Duration = Duration::from_millis(250);
+/// First and longest pause after a call at a deed. Anybody may call, and to answer costs more than to call.
+const CALLED: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// Pause after a failed attempt to reconnect.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -31,8 +33,30 @@ pub(crate) fn spawn(
     crate::sys::with_signals_blocked(|| builder.spawn(move || run(&shared, host)))
 }
 
+/// How long calls are left waiting: twice as long each time the next one came at once.
+#[derive(Default)]
+struct Calls(Option<(Instant, Duration)>);
+
+impl Calls {
+    /// Until when nobody listens for calls.
+    fn deaf_until(&self) -> Option<Instant> {
+        self.0.map(|(until, _)| until).filter(|until| *until > Instant::now())
+    }
+
+    /// A call was heeded.
+    fn came(&mut self) {
+        let now = Instant::now();
+        let pause = match self.0 {
+            Some((until, pause)) if now < until + pause => (pause * 2).min(CALLED.1),
+            _ => CALLED.0,
+        };
+        self.0 = Some((now + pause, pause));
+    }
+}
+
 fn run(shared: &Shared, mut host: Option<Host>) {
     let mut retry_at: Option<Instant> = None;
+    let mut calls = Calls::default();
     loop {
         shared.rest.stand_if_asked(&mut host);
         if shared.stop.load(Ordering::Acquire) {
@@ -48,8 +72,12 @@ fn run(shared: &Shared, mut host: Option<Host>) {
         if let Some(link) = &link {
             watched.push((link.fd.as_fd(), PollFlags::RDHUP));
         }
-        watched.extend(deeds.iter().map(|deed| (deed.as_fd(), PollFlags::IN)));
-        let until = if link.is_none() { retry_at } else { None };
+        let deaf_until = calls.deaf_until();
+        if deaf_until.is_none() {
+            watched.extend(deeds.iter().map(|deed| (deed.as_fd(), PollFlags::IN)));
+        }
+        let retry = if link.is_none() { retry_at } else { None };
+        let until = retry.into_iter().chain(deaf_until).min();
         let (fired, ready) = wait(&watched, host.as_ref(), until);
 
         if fired[0] {
@@ -61,6 +89,9 @@ fn run(shared: &Shared, mut host: Option<Host>) {
         for (deed, _) in deeds.iter().zip(&fired[1 + has_link..]).filter(|(_, fired)| **fired) {
             while rustix::net::recv(deed, &mut [0_u8; 16][..], RecvFlags::DONTWAIT).is_ok() {}
             called = true;
+        }
+        if called {
+            calls.came();
         }
         if called && let Some(link) = &link {
             lost |= shared.place.names.is_deposed(link.generation)

@@ -4,8 +4,10 @@ mod common;
 
 use common::{Place, content, identity, memfd};
 use registry::{Client, Error, Role};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
+use test_support::{is_root, skip};
 
 const SOON: Duration = Duration::from_secs(2);
 const NOW: Duration = Duration::from_millis(0);
@@ -180,9 +182,8 @@ fn one_process_can_hold_several_slots() {
 
 #[test]
 fn another_user_has_a_registry_of_its_own_but_not_the_port() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root to become another user");
-        return;
+    if !is_root() {
+        skip!("needs root to become another user");
     }
     let place = Place::new();
     let (_ours, _) = place.member();
@@ -197,21 +198,34 @@ fn another_user_has_a_registry_of_its_own_but_not_the_port() {
 }
 
 #[test]
-fn a_squatter_of_another_user_is_named() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root to become another user");
-        return;
+fn a_squatter_of_another_user_denies_nothing() {
+    if !is_root() {
+        skip!("needs root to become another user");
     }
     let place = Place::new();
     let mut squatter = place.child();
     assert_eq!(squatter.ask("setuid 65534"), "ok");
     assert_eq!(squatter.ask("squat 0"), "ok");
-    for role in [Role::Member, Role::Observer] {
-        let refused = Client::connect_at(role, &place.options()).err();
-        assert_eq!(refused, Some(Error::ForeignUser { uid: 65534 }));
+    let none = Client::connect_at(Role::Observer, &place.options()).err();
+    assert_eq!(none, Some(Error::NoRegistry));
+    // The first hosts under a name that nobody could foresee, and the others find it there.
+    let (mut first, slot) = place.member();
+    let (mut second, other) = place.member();
+    assert_ne!(slot, other);
+    let listed = place.connect().members().unwrap();
+    assert_eq!(listed.iter().map(|m| m.slot).collect::<BTreeSet<_>>(), [slot, other].into());
+    for (child, slot, tag) in [(&mut first, slot, 1), (&mut second, other, 2)] {
+        place.send(slot, tag);
+        assert_eq!(child.receive(SOON), Some((slot, tag)));
     }
+    // Whoever follows on it has another one, and the squatter's end changes nothing.
+    first.kill();
+    let listed = second.ask("members");
+    assert!(listed.starts_with(&format!("{other}:")), "{listed}");
     squatter.kill();
-    place.connect();
+    let (_third, third) = place.member();
+    assert_ne!(third, other);
+    assert_eq!(place.connect().members().unwrap().len(), 2);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use common::{Child, Place, until_received};
 use registry::{Client, Role};
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(2);
@@ -397,4 +398,25 @@ fn a_hundred_members_come_and_go() {
     }
     let all: BTreeSet<u16> = processes.iter().flat_map(|(_, slots)| slots.clone()).collect();
     assert_eq!(all.len(), processes.iter().map(|(_, slots)| slots.len()).sum::<usize>());
+}
+
+#[test]
+fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let client = place.connect();
+    let directory = common::memfd("directory");
+    let slot = client.join(&common::identity("one"), directory.as_fd()).unwrap().slot;
+    let keys = 1..=8;
+    keys.clone().for_each(|key| client.claim(slot, 1, key).unwrap());
+    // Nobody hosts the registry, and nobody takes it over.
+    client.pause();
+    host.signal(libc::SIGSTOP);
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_millis(250);
+    keys.for_each(|key| client.release_by(deadline, 1, key));
+    // Two seconds for each would be sixteen.
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    host.signal(libc::SIGCONT);
+    client.resume();
 }

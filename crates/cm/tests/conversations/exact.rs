@@ -526,3 +526,32 @@ fn a_datagram_service_that_ends_says_so() {
     );
     net.nothing_is_left();
 }
+
+/// Whoever forges the source of requests makes us send no faster for it; nobody's answer is left out.
+#[test]
+fn answers_to_many_are_repeated_at_a_limited_rate() {
+    const ASKED: u32 = 300;
+    let mut net = pair();
+    net.lose.insert(REQ, 1);
+    net.connect(0, 1, 1, &[]);
+    net.collect();
+    let mut mad = net.last(REQ).mad;
+    // Local response timeout 2^18 = 1024 ms, once repeated.
+    mad[24 + 47] = 18 << 3 | mad[24 + 47] & 7;
+    mad[24 + 51] = 1 << 4 | mad[24 + 51] & 15;
+    net.lose.insert(REP, u32::MAX);
+    let begin = net.now;
+    for number in 0..ASKED {
+        mad[24..28].copy_from_slice(&(0x1000 + number).to_be_bytes());
+        mad[24 + 32..24 + 35].copy_from_slice(&(0x10 + number).to_be_bytes()[1..]);
+        net.forge(0, 1, &mad);
+        let passive = net.request(1);
+        net.reply(1, passive, 0x10 + number).unwrap();
+    }
+    net.run(Duration::from_secs(2));
+    assert_eq!(net.count(REP), ASKED as usize + 256);
+    net.run(Duration::from_secs(2));
+    assert_eq!(net.count(REP), 2 * ASKED as usize);
+    let last = *net.times(REP, begin).last().unwrap();
+    assert_eq!(last, Duration::from_millis(1024 + 1000));
+}

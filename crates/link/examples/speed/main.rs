@@ -260,7 +260,7 @@ fn link_pair(
     send: Box<dyn FnMut() -> io::Result<u64> + Send>,
 ) -> io::Result<Pair> {
     let readable = ep.receive_fds().next().ok_or(io::ErrorKind::NotFound)?.try_clone_to_owned()?;
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new().unwrap();
     let mut memory = vec![0; MEMORY_BYTES];
     let receiving = ep.clone();
     let receive = move || {
@@ -305,7 +305,7 @@ fn link(case: Case) -> io::Result<Figures> {
     };
     let flow = ep.flow(path, 2)?;
     let memory = source();
-    let mut batch = Batch::new();
+    let mut batch = Batch::new().unwrap();
     let mut psn = 0;
     let sending = ep.clone();
     let send = move || {

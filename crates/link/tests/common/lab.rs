@@ -1,66 +1,29 @@
-//! Two network namespaces joined by a veth pair. They live in two child processes that end with their
-//! standard input, so nothing is left behind however a test ends.
+//! Two network namespaces joined by a veth pair.
 
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
-
-/// A network namespace.
-pub struct Namespace {
-    holder: Child,
-    file: File,
-}
-
-impl Namespace {
-    fn new() -> Namespace {
-        // Addresses that are made here only, and usable at once.
-        let script = "cd /proc/sys/net/ipv6/conf; echo 1 > default/addr_gen_mode; echo; exec cat";
-        let mut holder = Command::new("unshare")
-            .args(["-n", "sh", "-c", script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "\n", "unshare -n failed");
-        let file = File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
-        Namespace { holder, file }
-    }
-
-    /// Moves the calling thread in.
-    pub fn enter(&self) {
-        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
-    }
-}
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use test_support::{Network, is_root, note_skip};
 
 /// The two namespaces: `a` has `va` with 10.77.0.1, fd77::1 and fe80::1, `b` has `vb` with 10.77.0.2,
 /// fd77::2 and fe80::2.
 pub struct Lab {
-    pub a: Namespace,
-    pub b: Namespace,
+    pub a: Network,
+    pub b: Network,
 }
 
 /// Runs `test` in a thread of its own, which may change namespaces. Skips, and says so, without root.
 pub fn in_lab(test: impl FnOnce(&Lab) + Send + 'static) {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: network namespaces need root");
-        return;
+    if !is_root() {
+        return note_skip("network namespaces need root");
     }
     let run = move || {
-        let lab = Lab { a: Namespace::new(), b: Namespace::new() };
+        // Addresses that are made here only, and usable at once.
+        let network =
+            || Network::new("echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode").unwrap();
+        let lab = Lab { a: network(), b: network() };
         lab.a.enter();
-        let there = lab.b.holder.id().to_string();
+        let there = lab.b.pid();
         ip(&format!("link add va type veth peer name vb netns {there}"));
         for (namespace, device, number) in [(&lab.a, "va", 1), (&lab.b, "vb", 2)] {
             namespace.enter();
@@ -79,7 +42,10 @@ pub fn in_lab(test: impl FnOnce(&Lab) + Send + 'static) {
         }
         test(&lab);
     };
-    if let Err(panic) = std::thread::spawn(run).join() {
+    // Of the same name, under which a skip is noted.
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let thread = std::thread::Builder::new().name(name).spawn(run).unwrap();
+    if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }

@@ -140,7 +140,7 @@ pub fn wait(ep: &Endpoint) {
 
 /// Receives until `count` packets came.
 pub fn collect(ep: &Endpoint, count: usize) -> Vec<Seen> {
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new().unwrap();
     let mut seen = Vec::new();
     while seen.len() < count {
         if receiver.receive(ep, 4, &mut |datagram| seen.push(Seen::of(datagram))) == 0 {

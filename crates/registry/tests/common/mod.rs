@@ -4,10 +4,11 @@
 
 use registry::{Client, Error, Grant, Identity, Options, QPN_INDEX_BITS, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -67,8 +68,20 @@ impl Place {
     }
 
     pub fn send_to(&self, ip: &str, slot: u16, tag: u32) {
-        let from = UdpSocket::bind((ip, 0)).unwrap();
-        from.send_to(&packet(slot, tag), (ip, self.port)).unwrap();
+        // From the port, since sockets drop what others on this host send, but beside the group that is steered; IPv6 has one
+        // loopback address only, so there a socket is the group's last for this moment.
+        let (family, from) = match ip {
+            "127.0.0.1" => (AddressFamily::INET, "127.0.0.99"),
+            _ => (AddressFamily::INET6, "::"),
+        };
+        let socket = rustix::net::socket(family, SocketType::DGRAM, None).unwrap();
+        if family == AddressFamily::INET6 {
+            rustix::net::sockopt::set_ipv6_v6only(&socket, true).unwrap();
+        }
+        rustix::net::sockopt::set_socket_reuseport(&socket, true).unwrap();
+        let from = SocketAddr::new(from.parse().unwrap(), self.port);
+        rustix::net::bind(&socket, &from).unwrap();
+        UdpSocket::from(socket).send_to(&packet(slot, tag), (ip, self.port)).unwrap();
     }
 }
 
@@ -264,14 +277,32 @@ impl State {
             }
             ["squat", uid] => {
                 use rustix::net::{
-                    AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket,
+                    AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket,
                 };
+                // Every name that can be foreseen: listeners whose backlog is full, and deeds.
                 let name =
-                    format!("peerdma/1/{uid}/{}", self.options.name_suffix.as_ref().unwrap());
-                let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-                bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-                listen(&fd, 5).unwrap();
-                self.kept.push(fd);
+                    format!("peerdma/2/{uid}/{}", self.options.name_suffix.as_ref().unwrap());
+                let unix = |kind| socket(AddressFamily::UNIX, kind, None).unwrap();
+                let address = |tail: String| {
+                    SocketAddrUnix::new_abstract_name(format!("{name}{tail}").as_bytes()).unwrap()
+                };
+                for generation in 0..16 {
+                    let fd = unix(SocketType::SEQPACKET);
+                    let at = address(match generation {
+                        0 => String::new(),
+                        generation => format!("/g{generation}"),
+                    });
+                    bind(&fd, &at).unwrap();
+                    listen(&fd, 0).unwrap();
+                    let caller = unix(SocketType::SEQPACKET);
+                    connect(&caller, &at).unwrap();
+                    self.kept.extend([fd, caller]);
+                }
+                for slot in 1..1024 {
+                    let fd = unix(SocketType::DGRAM);
+                    bind(&fd, &address(format!("/slot/{slot}"))).unwrap();
+                    self.kept.push(fd);
+                }
                 ok()
             }
             ["crowd", count] => {
@@ -358,7 +389,7 @@ impl State {
 fn silent(options: &Options) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
     let uid = rustix::process::geteuid().as_raw();
-    let name = format!("peerdma/1/{uid}/{}", options.name_suffix.as_deref().unwrap());
+    let name = format!("peerdma/2/{uid}/{}", options.name_suffix.as_deref().unwrap());
     let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     fd
