@@ -2,14 +2,15 @@
 
 use crate::control::ControlBlocks;
 use crate::exporter::{AttachRequest, Direction, Exporter, Mapped, Place};
-use crate::gpu_memory::{self, GpuMemory};
+use crate::gpu_memory::{self, GpuMemory, MOVE_LIMIT};
 use crate::kernel::KernelBuffer;
 use crate::sabotage::{self, Sabotage};
 use crate::{Error, Storage, fd};
 use descriptors::Kept;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 /// A buffer; keeps its own reference, so the program may close its descriptor.
 pub struct DmaBuf {
@@ -88,6 +89,7 @@ impl DmaBuf {
             dmabuf: self.clone(),
             mapped: [const { None }; Place::COUNT],
             generation: Arc::default(),
+            awaited_since: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             pinned: None,
             detached: AtomicBool::new(false),
@@ -147,6 +149,8 @@ pub struct Attachment {
     mapped: [Option<Result<Mapped, Error>>; Place::COUNT],
     /// Move after which the mapping in use was made.
     generation: Arc<AtomicU64>,
+    /// When accesses first found the buffer in the move that still goes on, as [`now_ms`] tells; 0 = none did.
+    awaited_since: AtomicU64,
     faults: AtomicU64,
     pinned: Option<bool>,
     detached: AtomicBool,
@@ -154,6 +158,12 @@ pub struct Attachment {
 
 /// No generation: nothing is mapped.
 const ZAPPED: u64 = u64::MAX;
+
+/// Milliseconds of this process's life, from 1.
+fn now_ms() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+}
 
 impl Attachment {
     /// The bytes and the route to them, at the place of an index.
@@ -188,6 +198,9 @@ impl Attachment {
     pub fn enter(&self) -> Result<usize, Error> {
         let place = self.dmabuf.exporter.begin_cpu_access(Direction::Bidirectional)?;
         let known = self.generation.load(Relaxed);
+        if self.awaited_since.load(Relaxed) != 0 {
+            self.awaited_since.store(0, Relaxed);
+        }
         if place.generation == known {
             return Ok(place.index);
         }
@@ -205,14 +218,18 @@ impl Attachment {
         self.dmabuf.exporter.end_cpu_access(Direction::Bidirectional);
     }
 
-    /// Maps the buffer again after a move, for which it waits. Answers the index of its place. `invalidate` is called before the
-    /// new mapping is used by anyone, while the old one is not any more (`struct dma_buf_attach_ops`).
+    /// Maps the buffer again after a move. Answers the index of its place; `None` while the move goes on, for which nobody waits
+    /// here: the access comes again. `invalidate` is called before the new mapping is used by anyone, while the old one is not
+    /// any more (`struct dma_buf_attach_ops`).
     ///
     /// # Errors
     /// [`Error::Revoked`]; [`Error::Moving`] when the move takes too long; [`Error::Unreachable`] if the function does not reach
     /// the new place.
-    pub fn fault(&self, invalidate: impl FnOnce()) -> Result<usize, Error> {
-        self.dmabuf.exporter.wait_for_move()?;
+    pub fn fault(&self, invalidate: impl FnOnce()) -> Result<Option<usize>, Error> {
+        match self.dmabuf.exporter.settle_move() {
+            Err(Error::Moving(_)) if self.is_patient() => return Ok(None),
+            settled => settled?,
+        }
         let place = self.dmabuf.exporter.place();
         self.mapped_at(place.index)?;
         if self.generation.load(Relaxed) != place.generation {
@@ -221,7 +238,15 @@ impl Attachment {
         if self.generation.swap(place.generation, Relaxed) != place.generation {
             self.faults.fetch_add(1, Relaxed);
         }
-        Ok(place.index)
+        Ok(Some(place.index))
+    }
+
+    /// Whether a move that goes on may take a little longer still.
+    fn is_patient(&self) -> bool {
+        let now = now_ms();
+        let first = self.awaited_since.compare_exchange(0, now, Relaxed, Relaxed);
+        let since = first.err().unwrap_or(now);
+        u128::from(now.saturating_sub(since)) < MOVE_LIMIT.as_millis()
     }
 }
 

@@ -185,7 +185,7 @@ fn static_importers_pin_and_dynamic_ones_are_told() {
     moving.leave();
     dmabuf.invalidate_mappings();
     assert_eq!(moving.enter(), Err(Error::NotMapped));
-    assert_eq!((moving.fault(|| ()), moving.faults()), (Ok(0), 1));
+    assert_eq!((moving.fault(|| ()), moving.faults()), (Ok(Some(0)), 1));
     moving.enter().unwrap();
     moving.leave();
     drop(moving);

@@ -100,8 +100,8 @@ pub trait Exporter: Send + Sync {
         Ok(Place::default())
     }
 
-    /// Waits for a move to end, for a bounded time.
-    fn wait_for_move(&self) -> Result<(), Error> {
+    /// Ends a move whose mover is gone. Never waits: [`Error::Moving`] while a move goes on.
+    fn settle_move(&self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -17,8 +17,8 @@ pub const MEMFD_PREFIX: &str = "peerdma-vram:";
 /// Permission bits of software GPUs' memfds, which nobody else gives a file: by them a mapping of one is told quickly.
 pub const MEMFD_MODE: u32 = 0o1753;
 
-/// How long an access waits for a move to end. Copying takes a second for some gigabytes.
-const MOVE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a pin waits for a move to end, and accesses are told to come again. Copying takes a second for some gigabytes.
+pub(crate) const MOVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The buffers that this process has imported: importers of one share its slot among the users.
 static IMPORTED: Mutex<Option<HashMap<u64, Weak<Storage>>>> = Mutex::new(None);
@@ -182,7 +182,7 @@ impl Exporter for GpuMemory {
         self.storage.leave(Use::Access);
     }
 
-    fn wait_for_move(&self) -> Result<(), Error> {
-        self.storage.wait(MOVE_LIMIT)
+    fn settle_move(&self) -> Result<(), Error> {
+        self.storage.settle()
     }
 }

@@ -70,7 +70,7 @@ impl Storage {
     fn new(data: OwnedFd, size: u64, control: Control) -> Result<Storage, Error> {
         mm::guard::install();
         let data = Kept::new(data);
-        let locks = Kept::new(fd::reopen(control.as_fd()).map_err(Error::Control)?);
+        let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(Error::Control)?);
         let free = |slot: &usize| fd::try_lock(&locks, slot_byte(*slot));
         let slot = (0..SLOTS).find(free).ok_or(Error::TooManyUsers(SLOTS))?;
         let pid = std::process::id();
@@ -97,7 +97,7 @@ impl Storage {
     }
 
     /// Whether this process made it; a forked child's copy is its parent's.
-    pub(crate) fn is_own(&self) -> bool {
+    pub fn is_own(&self) -> bool {
         self.pid == std::process::id()
     }
 
@@ -172,8 +172,23 @@ impl Storage {
         }
     }
 
-    /// Returns once the buffer is not moving. Where who moved it has been killed, the buffer is let go of: its bytes are at
-    /// the old place, whole, until the moment that all of them are at the new one.
+    /// Whether the buffer is not moving. Where who moved it has been killed, the buffer is let go of: its bytes are at the old
+    /// place, whole, until the moment that all of them are at the new one. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`]; [`Error::Moving`].
+    pub fn settle(&self) -> Result<(), Error> {
+        let closed = || self.control.state().is_closed();
+        if closed() {
+            self.recover();
+        }
+        if self.control.state().is_revoked() {
+            return Err(Error::Revoked);
+        }
+        if closed() { Err(Error::Moving(self.control.mover())) } else { Ok(()) }
+    }
+
+    /// Returns once the buffer is not moving; see [`Storage::settle`].
     ///
     /// # Errors
     /// [`Error::Revoked`]; [`Error::Moving`] when `limit` is over.
@@ -181,18 +196,14 @@ impl Storage {
         let deadline = Instant::now() + limit;
         loop {
             let state = self.control.state();
-            if state.is_revoked() {
-                return Err(Error::Revoked);
-            }
-            if !state.is_closed() {
-                return Ok(());
-            }
-            self.recover();
+            let settled = self.settle();
             let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                return Err(Error::Moving(self.control.mover()));
+            match settled {
+                Err(Error::Moving(_)) if !rest.is_zero() => {
+                    self.control.wait_state(state, rest.min(LOOK_AGAIN));
+                }
+                other => return other,
             }
-            self.control.wait_state(state, rest.min(LOOK_AGAIN));
         }
     }
 

@@ -106,6 +106,9 @@ counters! {
     PageFaultEvents = "page_fault_events",
     /// Those of them that it answered, or that nobody waits for any more.
     PageFaultEventsEnded = "page_fault_events_ended",
+    /// Microseconds that the longest turn of progress so far worked, by its thread's CPU clock, a tenth of a millisecond
+    /// too many at most: how long a packet may have waited for others' while they had a CPU.
+    LongestTurn = "longest_turn_us",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

@@ -64,8 +64,8 @@ impl Cq {
         cqe: u32,
         notify: Option<Arc<dyn CqNotify>>,
         memory: Option<QueueMemory>,
-    ) -> Arc<Cq> {
-        Cq::with(device, notify, None, Fifo::of_cq(cqe, memory), cqe)
+    ) -> Result<Arc<Cq>> {
+        Ok(Cq::with(device, notify, None, Fifo::of_cq(cqe, memory)?, cqe))
     }
 
     /// A queue that keeps nothing: `sink` takes each completion.
@@ -151,8 +151,8 @@ impl Cq {
     /// Changes the capacity, and moves to `memory` where the front end provides it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when more completions wait than would fit, or out of the device's limits; [`Error::Lost`]
-    /// when the old or the new memory is not there.
+    /// [`Error::Invalid`] when more completions wait than would fit, or out of the device's limits; [`Error::NoMemory`]
+    /// without memory for the new size; [`Error::Lost`] when the old or the new memory is not there.
     pub fn resize(&self, cqe: u32, memory: Option<QueueMemory>) -> Result<()> {
         let max = self.device.upgrade().map_or(u32::MAX, |d| d.attr().max_cqe);
         let mut ring = self.ring();
@@ -162,7 +162,7 @@ impl Cq {
         if ring.completions.len() > cqe as usize {
             return Err(Error::Invalid("more completions wait than the new size holds"));
         }
-        if ring.completions.move_to(Fifo::of_cq(cqe, memory)).is_err() {
+        if ring.completions.move_to(Fifo::of_cq(cqe, memory)?).is_err() {
             self.fail(ring, LOST);
             return Err(Error::Lost(LOST));
         }

@@ -1,5 +1,6 @@
 //! The device: tables of objects, the link to the wire and the shared directory; where every object is made.
 
+use crate::batches::Batches;
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
 use crate::data_direct::{DataDirect, control_id};
@@ -18,6 +19,7 @@ use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
 use crate::raw::Raw;
+use crate::shelf::list_of;
 use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::subnet;
@@ -58,7 +60,10 @@ pub enum Network {
     /// An InfiniBand subnet on the loopback interface: see [`crate::subnet`].
     Subnet,
     /// An Ethernet on the loopback interface: see [`link::Lan`]. The front end sets the GIDs, and carries other frames.
-    Ethernet,
+    Ethernet {
+        /// The addresses of the host that the port has as well once they are GIDs of its; no other one, and none of loopback.
+        host_addresses: Vec<IpAddr>,
+    },
 }
 
 /// What a device is opened from.
@@ -106,8 +111,8 @@ pub enum OpenError {
     /// The registry gave no slot; its words say why and what helps.
     #[error(transparent)]
     Registry(#[from] registry::Error),
-    /// No memory for the shared directory, or a limit on files (`ulimit -f`) below its size.
-    #[error("the shared directory cannot be made: {0}{why}", why = file_limit(.0))]
+    /// No memory for the tables or the shared directory, or a limit on files (`ulimit -f`) below its size.
+    #[error("the tables of the device cannot be made: {0}{why}", why = file_limit(.0))]
     Directory(rustix::io::Errno),
     /// The UDP link cannot be set up.
     #[error("the UDP link cannot be set up: {0}")]
@@ -154,11 +159,13 @@ pub struct Device {
     pub(crate) port: Port,
     pub(crate) groups: Groups,
     events: OnceLock<Arc<dyn EventSink>>,
-    batches: Mutex<Vec<Batch>>,
+    batches: Batches,
     /// Receive sockets on this host that unreliable senders watch, by slot and address family.
     backlogs: Mutex<HashMap<(u16, bool), Weak<Backlog>>>,
     epoch: Instant,
     lost: AtomicBool,
+    /// A bug of ours was met: nothing works any more.
+    failed: AtomicBool,
     pub(crate) receiving: Mutex<Receiving>,
     pub(crate) timers: Timers,
     pub(crate) gsi: Gsi,
@@ -197,17 +204,20 @@ impl Device {
         let steered = match config.network {
             Network::Host(_) => Vec::new(),
             Network::Subnet => enter_subnet(&mut grant).map_err(OpenError::Link)?,
-            Network::Ethernet => [grant.v4.take(), grant.v6.take()].into_iter().flatten().collect(),
+            Network::Ethernet { .. } => {
+                [grant.v4.take(), grant.v6.take()].into_iter().flatten().collect()
+            }
         };
         let port = match steered.first() {
             Some(fd) => port_of(fd).map_err(|e| OpenError::Link(e.into()))?,
             None => bound_port(&grant).map_err(OpenError::Link)?,
         };
         let endpoint = match config.network {
-            Network::Ethernet => {
+            Network::Ethernet { .. } => {
                 let lan = Lan::open(slot, port).map_err(OpenError::Link)?;
                 let _ = config.registry.publish(&socket_id(slot, false), lan.fd());
-                Endpoint::on_lan(lan, port, bytes)
+                let v6 = steered.iter().find(|fd| is_ipv6(fd));
+                Endpoint::on_lan(lan, v6.map(AsFd::as_fd), port, bytes)
             }
             _ => {
                 publish_sockets(&config.registry, &grant);
@@ -224,15 +234,27 @@ impl Device {
             directory.show_subnet();
             on_subnet = Some(Subnet::default());
         }
+        let mut gateway = Gateway::default();
         let port = match config.network {
             Network::Host(interfaces) => Port::open(interfaces).map_err(OpenError::Interfaces)?,
             Network::Subnet => Port::of_subnet(subnet::address_of_lid(slot).into()),
-            Network::Ethernet => Port::of_ethernet(),
+            Network::Ethernet { host_addresses } => {
+                gateway = Gateway::sharing(host_addresses);
+                Port::of_ethernet()
+            }
         };
         let epoch = Instant::now();
         let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let directory = Arc::new(directory);
-        let ats = attr.ats.then(|| mr::translation_cache(directory.clone()));
+        let (batches, receiving) = (Batches::new(), Receiving::new());
+        let (batches, receiving) =
+            batches.and_then(|batches| Ok((batches, receiving?))).map_err(OpenError::Link)?;
+        let no_memory = |_| OpenError::Directory(rustix::io::Errno::NOMEM);
+        let timers = Timers::new(epoch).map_err(no_memory)?;
+        let mut places = list_of(MAX_QPS).map_err(no_memory)?;
+        places.resize_with(MAX_QPS, || None);
+        let ats = attr.ats.then(|| mr::translation_cache(directory.clone())).transpose();
+        let ats = ats.map_err(|_| OpenError::Directory(rustix::io::Errno::NOMEM))?;
         let device = Arc::new_cyclic(|this| Device {
             attr,
             mtu_bytes: config.mtu_bytes,
@@ -245,25 +267,21 @@ impl Device {
             data_direct: DataDirect::default(),
             ats,
             xrc: Xrc::new(),
-            qps: RwLock::new(QpTable {
-                places: vec![None; MAX_QPS],
-                set_aside: HashSet::new(),
-                next: start,
-                used: 0,
-            }),
+            qps: RwLock::new(QpTable { places, set_aside: HashSet::new(), next: start, used: 0 }),
             port,
             groups: Groups::default(),
             events: OnceLock::new(),
-            batches: Mutex::default(),
+            batches,
             backlogs: Mutex::default(),
             epoch,
             lost: AtomicBool::new(false),
-            receiving: Mutex::new(Receiving::new()),
-            timers: Timers::new(epoch),
+            failed: AtomicBool::new(false),
+            receiving: Mutex::new(receiving),
+            timers,
             gsi: Gsi::default(),
             subnet: on_subnet,
             raw: Raw::default(),
-            gateway: Gateway::default(),
+            gateway,
             thread,
             this: this.clone(),
         });
@@ -275,7 +293,8 @@ impl Device {
 
     fn start_thread(&self) -> std::io::Result<()> {
         let device = self.this.clone();
-        guest_thread::spawn("peerdma", PROGRESS_STACK_BYTES, move || progress::run(device))?;
+        self.thread.begins();
+        guest_thread::spawn("peerdma", PROGRESS_STACK_BYTES, move || progress::run(&device))?;
         Ok(())
     }
 
@@ -298,9 +317,10 @@ impl Device {
         self.lost.store(true, SeqCst);
     }
 
-    /// Before a fork whose child shall keep the device (`daemon(3)`): the progress thread stands still.
-    pub fn pause(&self) {
-        self.thread.pause();
+    /// Before a fork: the progress thread stands still, so that it holds no lock in the child. It is waited for until `deadline`;
+    /// a child can do without it unless it keeps the device ([`Device::adopt`]).
+    pub fn pause(&self, deadline: Instant) {
+        self.thread.pause(deadline);
     }
 
     /// In the parent after [`Device::pause`].
@@ -308,11 +328,14 @@ impl Device {
         self.thread.resume();
     }
 
-    /// In a child that keeps the device: starts a progress thread there.
+    /// In a child that keeps the device (`daemon(3)`): starts a progress thread there.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread can be had; when the parent's did not stand at the fork, since it may have held any lock.
     pub fn adopt(&self) -> std::io::Result<()> {
+        if !self.thread.stood() {
+            return Err(std::io::Error::other("it was busy at the fork"));
+        }
         self.directory.own();
         self.thread.resume();
         self.start_thread()
@@ -321,12 +344,25 @@ impl Device {
     /// Whether calls still reach the device.
     ///
     /// # Errors
-    /// [`Error::Lost`] after [`Device::close`] or [`Device::lose`].
+    /// [`Error::Lost`] after [`Device::close`], [`Device::lose`] or [`EventType::DeviceFatal`](crate::EventType::DeviceFatal).
     pub fn alive(&self) -> Result<()> {
         if self.lost.load(Relaxed) {
             return Err(Error::Lost("the device was closed or belongs to the parent process"));
         }
+        if self.has_failed() {
+            return Err(Error::Lost("the device failed by a bug of peerdma's"));
+        }
         Ok(())
+    }
+
+    /// Whether a bug of ours has ended it; [`Device::close`] still works.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// Notes that it has. `false`: that was known.
+    pub(crate) fn mark_failed(&self) -> bool {
+        !self.failed.swap(true, SeqCst)
     }
 
     /// Limits and identity.
@@ -411,6 +447,12 @@ impl Device {
         Ok(entry.map(|entry| gid_entry((index as usize, entry))))
     }
 
+    /// Whether what is sent to an address of the host's is for this device: where it is on some of the interfaces only, that
+    /// is not so for the addresses of the others.
+    pub fn takes(&self, destination: IpAddr) -> bool {
+        self.port.takes(destination)
+    }
+
     /// The port as the interfaces are now; its events are raised where it changed.
     pub(crate) fn port_now(&self) -> MutexGuard<'_, Known> {
         self.port.now(|event| {
@@ -447,7 +489,7 @@ impl Device {
         }
         let link_local = matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let scoped = link_local || dst.is_multicast();
-        let ethernet = self.ethernet(attr)?;
+        let ethernet = self.ethernet(attr, source.ip)?;
         Ok(Path {
             src: source.ip,
             dst,
@@ -460,16 +502,18 @@ impl Device {
     }
 
     /// What frames to an address vector carry. `None` where there is no Ethernet, and to the host, which is no port of it: it is
-    /// reached as any peer of a host is.
-    fn ethernet(&self, attr: &AhAttr) -> Result<Option<Ethernet>> {
+    /// reached as any peer of a host is, from an address `src` that both have. From any other one nothing reaches it.
+    fn ethernet(&self, attr: &AhAttr, src: IpAddr) -> Result<Option<Ethernet>> {
         let Some(lan) = self.endpoint.lan() else { return Ok(None) };
         let station = lan.station(u32::from(attr.sgid_index));
         let vlan = station.and_then(|station| station.vlan);
         if slot_of_mac(attr.dmac) == Some(link::HOST) {
-            return match vlan {
-                Some(_) => Err(Error::Unreachable("the host is in no VLAN")),
-                None => Ok(None),
-            };
+            match vlan {
+                Some(_) => return Err(Error::Unreachable("the host is in no VLAN")),
+                None if self.gateway.shares(src) => return Ok(None),
+                // A frame to a port that there is not.
+                None => {}
+            }
         }
         Ok(Some(Ethernet {
             dst: attr.dmac,
@@ -550,11 +594,11 @@ impl Device {
     }
 
     pub(crate) fn take_batch(&self) -> Batch {
-        lock(&self.batches).pop().unwrap_or_default()
+        self.batches.take()
     }
 
     pub(crate) fn return_batch(&self, batch: Batch) {
-        lock(&self.batches).push(batch);
+        self.batches.give_back(batch);
     }
 
     pub(crate) fn set_timer(&self, at: Instant, qpn: u32) {
@@ -590,6 +634,10 @@ impl Device {
             return None;
         }
         self.qp_table().places.get(number as usize % MAX_QPS)?.clone()
+    }
+
+    pub(crate) fn all_qps(&self) -> Vec<Arc<Qp>> {
+        self.qp_table().places.iter().flatten().cloned().collect()
     }
 
     /// Gives every queue pair that completes at `cq` a turn soon.
@@ -646,7 +694,7 @@ impl Device {
     /// A completion queue of at least `cqe` entries.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when `cqe` is 0 or above the limit.
+    /// [`Error::Invalid`] when `cqe` is 0 or above the limit, [`Error::NoMemory`] when the system has none for it.
     pub fn create_cq(&self, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Result<Arc<Cq>> {
         self.create_cq_in(cqe, notify, None)
     }
@@ -663,7 +711,7 @@ impl Device {
     ) -> Result<Arc<Cq>> {
         self.alive()?;
         self.check_cq(cqe)?;
-        Ok(Cq::new(&self.arc()?, cqe, notify, memory))
+        Cq::new(&self.arc()?, cqe, notify, memory)
     }
 
     /// A completion queue that keeps nothing: each completion goes to `sink` at once. [`Cq::poll`] finds none there.
@@ -678,7 +726,7 @@ impl Device {
     /// A shared receive queue, in `memory` of [`QueueMemory::bytes_of_srq`] if the front end provides it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when a size is out of the device's limits.
+    /// [`Error::Invalid`] when a size is out of the device's limits, [`Error::NoMemory`] when the system has none for it.
     pub fn create_srq(
         &self,
         pd: &Arc<Pd>,
@@ -693,7 +741,7 @@ impl Device {
         }
         self.check_tags(&kind)?;
         let attr = SrqAttr { limit: 0, max_sge: attr.max_sge.max(1), ..attr };
-        Ok(Srq::new(&self.arc()?, pd, attr, kind, memory, None))
+        Srq::new(&self.arc()?, pd, attr, kind, memory, None)
     }
 
     /// A shared receive queue whose requests the front end keeps: `source` hands them out. Its limit is the front end's too.
@@ -708,7 +756,7 @@ impl Device {
     ) -> Result<Arc<Srq>> {
         self.alive()?;
         self.check_tags(&kind)?;
-        Ok(Srq::new(&self.arc()?, pd, SrqAttr::default(), kind, None, Some(source)))
+        Srq::new(&self.arc()?, pd, SrqAttr::default(), kind, None, Some(source))
     }
 
     fn check_tags(&self, kind: &SrqKind) -> Result<()> {
@@ -738,7 +786,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Invalid`] when a size is out of limits or an object belongs to another domain,
-    /// [`Error::NoMemory`] when no number is free, [`Error::System`] when an interface for raw packets is not to be had.
+    /// [`Error::NoMemory`] when no number is free or the system has no memory for the queues, [`Error::System`] when an interface for raw packets is not to be had.
     pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>> {
         self.alive()?;
         self.check_qp(&init)?;
@@ -751,7 +799,9 @@ impl Device {
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
         let number = u32::from(self.slot) << 14 | index as u32;
-        let qp = Qp::new(&device, number, pd, init, frame_port);
+        // The management queue pair has its appointments beside them.
+        self.timers.set_aside(table.used as usize + 2)?;
+        let qp = Qp::new(&device, number, pd, init, frame_port)?;
         table.places[index] = Some(qp.clone());
         table.used += 1;
         drop(table);
@@ -898,6 +948,11 @@ fn bound_port(grant: &registry::Grant) -> std::io::Result<u16> {
 fn port_of(socket: &OwnedFd) -> rustix::io::Result<u16> {
     let address = std::net::SocketAddr::try_from(rustix::net::getsockname(socket)?);
     Ok(address.map_or(wire::ROCE_PORT, |address| address.port()))
+}
+
+fn is_ipv6(socket: &OwnedFd) -> bool {
+    let domain = rustix::net::sockopt::socket_domain(socket);
+    domain.is_ok_and(|domain| domain == rustix::net::AddressFamily::INET6)
 }
 
 /// Lets senders on this host see how full our sockets are. Without it they keep to a pace.

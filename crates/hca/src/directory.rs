@@ -226,6 +226,11 @@ impl Directory {
         Ok(RouteTable::new(Shm::open(fd)?, ROUTES_AT))
     }
 
+    /// Shows what is no count but a state.
+    pub(crate) fn show(&self, what: Counter, value: u64) {
+        self.shm.word(COUNTERS_AT + what as usize * 8).store(value, Relaxed);
+    }
+
     /// A reader over the same memory.
     pub fn reader(&self) -> Result<Reader> {
         Reader::open(self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?)

@@ -142,7 +142,7 @@ impl Gsi {
 
     /// The timer of QP 1 came due.
     pub(crate) fn timer(&self, now: Instant) {
-        self.appointment.lock().unwrap_or_else(PoisonError::into_inner).came(now);
+        self.appointment.lock().unwrap_or_else(PoisonError::into_inner).came();
         if let Some(sink) = self.sink.get() {
             sink.timer(now);
         }

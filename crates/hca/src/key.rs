@@ -166,12 +166,17 @@ impl MemRef {
 
     /// The same, which rings `alarm` when the signature of a block fails its check.
     pub(crate) fn watched(mut self, alarm: Option<&Alarm>) -> MemRef {
+        self.watch(alarm);
+        self
+    }
+
+    /// From now on `alarm` rings.
+    pub(crate) fn watch(&mut self, alarm: Option<&Alarm>) {
         if let (Memory::Signed(signed, _), Some(alarm)) = (&mut self.memory, alarm)
             && let Some(signed) = Arc::get_mut(signed)
         {
             signed.watch(alarm);
         }
-        self
     }
 
     /// Several ranges, one after the other.
@@ -363,6 +368,10 @@ impl KeyTable {
         let index = if table.slots.len() < MAX_KEYS {
             let index = table.slots.len() as u32;
             let tag = self.random.hash_one(index) as u8;
+            // A key that goes finds its place among the free ones as well.
+            let gone = table.slots.len() + 1 - table.free.len();
+            let room = table.slots.try_reserve(1).and_then(|()| table.free.try_reserve(gone));
+            room.map_err(|_| Error::NoMemory("the system has no memory for the key"))?;
             table.slots.push(Slot { tag, entry: None });
             index
         } else {

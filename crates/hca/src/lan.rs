@@ -3,13 +3,14 @@
 //!
 //! The host's own addresses are on this Ethernet too: who asks for one (ARP, RFC 826; neighbour discovery, RFC 4861) is told a
 //! hardware address that stands for the host, unless a port has it as a GID. Packets of queue pairs to it leave through the
-//! host's network, from the GID's address; so they go nowhere unless that is an address of the host, which then also takes what
-//! comes back. Other frames to it go nowhere.
+//! host's network, from the GID's address, if that is one of those that the port shares with the host; what the host gets there
+//! the port then receives. Which these are the operator says, not who drives the port: with any other GID it is on the Ethernet,
+//! and neither sends to the host nor receives what is sent to it. Other frames to the host go nowhere.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::port::Port;
-use link::{FrameSink, GidEntry, HOST, Interfaces, Station, ip_of_gid, mac_of_slot};
+use link::{FrameSink, GidEntry, HOST, Interfaces, Lan, Station, ip_of_gid, mac_of_slot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
@@ -33,17 +34,31 @@ const TARGET_ADDRESS: u8 = 2;
 
 /// The host as the Ethernet knows it.
 #[derive(Default)]
-pub(crate) struct Gateway(OnceLock<Option<Port>>);
+pub(crate) struct Gateway {
+    host: OnceLock<Option<Port>>,
+    /// Addresses of the host that the port may have as well.
+    shared: Vec<IpAddr>,
+}
 
 impl Gateway {
+    /// The port may have these addresses of the host's.
+    pub(crate) fn sharing(addresses: Vec<IpAddr>) -> Gateway {
+        Gateway { host: OnceLock::new(), shared: addresses }
+    }
+
+    /// Whether the port may have an address that is the host's. What is sent to loopback addresses is of the host's own programs.
+    pub(crate) fn shares(&self, ip: IpAddr) -> bool {
+        !ip.is_loopback() && self.shared.contains(&ip)
+    }
+
     /// Readable when the host's interfaces changed; `None` before somebody asked for an address of the host's.
     pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.get()?.as_ref()?.watch_fd()
+        self.host.get()?.as_ref()?.watch_fd()
     }
 
     /// Index of the interface that has an address, if the host has it now.
     fn interface_of(&self, ip: IpAddr) -> Option<u32> {
-        let port = self.0.get_or_init(|| Port::open(Interfaces::default()).ok());
+        let port = self.host.get_or_init(|| Port::open(Interfaces::default()).ok());
         port.as_ref()?.now(|_| ()).gids.find(ip).map(|(_, entry)| entry.ifindex)
     }
 }
@@ -80,20 +95,23 @@ impl Device {
         }
         // In a VLAN it is another network's.
         if let Some(station) = station.filter(|station| station.vlan.is_none()) {
-            let ip = ip_of_gid(station.gid);
-            // Others ask for it only to leave it to us.
-            let _ = self.registry.publish(&address_id(ip), lan.fd());
-            self.take_address(ip);
+            self.take_address(lan, ip_of_gid(station.gid));
         }
         self.thread.kick();
         Ok(())
     }
 
-    /// Receives what the host gets at an address of ours, where it is the host's as well.
-    fn take_address(&self, ip: IpAddr) {
-        let Some(ifindex) = self.gateway.interface_of(ip) else {
+    /// Tells the other ports that an address is ours, and receives what the host gets there, where it is the host's as well. One of
+    /// the host's that the port does not share stays the host's alone.
+    fn take_address(&self, lan: &Lan, ip: IpAddr) {
+        let interface = self.gateway.interface_of(ip);
+        if ip.is_loopback() || interface.is_some() && !self.gateway.shares(ip) {
+            self.registry.withdraw(&address_id(ip));
             return self.endpoint().leave_address(ip);
-        };
+        }
+        // Others ask for it only to leave it to us.
+        let _ = self.registry.publish(&address_id(ip), lan.fd());
+        let Some(ifindex) = interface else { return self.endpoint().leave_address(ip) };
         // Another user's program may have it; peers on the host then do not reach us there.
         let _ = self.endpoint().receive_at(ip, ifindex);
         self.groups.each(|group| self.take_group(group));
@@ -104,7 +122,7 @@ impl Device {
         let Some(lan) = self.endpoint().lan() else { return };
         // For any address, so that the notice is read.
         let _ = self.gateway.interface_of(Ipv4Addr::LOCALHOST.into());
-        lan.addresses().into_iter().for_each(|ip| self.take_address(ip));
+        lan.addresses().into_iter().for_each(|ip| self.take_address(lan, ip));
     }
 
     /// Receives what is sent to a group where the host has an address of ours.
@@ -219,6 +237,17 @@ fn advertisement(asker: Mac, packet: &[u8]) -> Option<(IpAddr, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_shares_the_addresses_that_are_named_and_never_loopback() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(!Gateway::default().shares(ip("198.18.7.1")));
+        let gateway = Gateway::sharing(["198.18.7.1", "127.0.0.1", "::1"].map(ip).to_vec());
+        assert!(gateway.shares(ip("198.18.7.1")));
+        for other in ["198.18.7.2", "127.0.0.1", "::1", "0.0.0.0"] {
+            assert!(!gateway.shares(ip(other)), "{other}");
+        }
+    }
 
     #[test]
     fn who_asks_for_an_ipv4_address_is_told_the_host() {

@@ -7,6 +7,7 @@
 
 mod advice;
 mod ah;
+mod batches;
 mod caps;
 mod counters;
 mod cq;
@@ -15,6 +16,7 @@ pub mod device;
 pub mod directory;
 mod error;
 mod event;
+mod failure;
 mod flow_counters;
 mod gsi;
 pub mod identity;
@@ -35,6 +37,7 @@ mod qp;
 mod raw;
 mod rss;
 pub mod sabotage;
+mod shelf;
 mod signature;
 mod slots;
 mod srq;
@@ -43,6 +46,7 @@ pub mod subnet;
 mod timers;
 pub mod tm;
 pub mod transport;
+mod turn;
 mod types;
 mod wq;
 mod xrc;
@@ -72,6 +76,7 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use raw::Flow;
 pub use rss::{HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash};
+pub use shelf::{Lent, Shelf};
 pub use signature::{
     BadSignature, BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError,
     SignatureFault, SignatureSink, Signed, T10Dif, guard,

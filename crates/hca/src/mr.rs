@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::key::Mkey;
 use crate::pd::Pd;
 use crate::types::Access;
+use std::collections::TryReserveError;
 use std::sync::{Arc, Mutex, PoisonError};
 use umem::{Lookup, LookupWatcher, Paging, PagingWatcher, TranslationCache, Umem};
 
@@ -49,7 +50,9 @@ impl LookupWatcher for CountLookups {
 }
 
 /// An empty cache that counts in `directory`.
-pub(crate) fn translation_cache(directory: Arc<Directory>) -> Arc<TranslationCache> {
+pub(crate) fn translation_cache(
+    directory: Arc<Directory>,
+) -> std::result::Result<Arc<TranslationCache>, TryReserveError> {
     TranslationCache::new(Box::new(CountLookups(directory)))
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Port {
     watch: Option<Watch>,
     /// Nothing of the host's changes it.
     fixed: bool,
+    /// It is on some of the host's interfaces only.
+    limited: bool,
     known: Mutex<Known>,
     /// Of what is known, for whoever asks with each packet.
     active_mtu: AtomicU32,
@@ -79,11 +81,12 @@ impl Port {
     pub(crate) fn open(interfaces: Interfaces) -> io::Result<Port> {
         // Listening comes first: nothing happens unheard between the two.
         let watch = Watch::open().ok();
+        let limited = interfaces != Interfaces::default();
         let mut known = Known { gids: GidTable::on(interfaces), ..Known::default() };
         let changes = known.gids.refresh()?;
         let _ = known.follow(&changes);
         let active_mtu = AtomicU32::new(known.gids.active_mtu());
-        Ok(Port { watch, fixed: false, known: Mutex::new(known), active_mtu })
+        Ok(Port { watch, fixed: false, limited, known: Mutex::new(known), active_mtu })
     }
 
     /// A port of an InfiniBand subnet that is always up, with one address.
@@ -92,14 +95,15 @@ impl Port {
         let active_mtu = AtomicU32::new(gids.active_mtu());
         let state = State { active: true, wired: false };
         let known = Mutex::new(Known { gids, state, stale: false });
-        Port { watch: None, fixed: true, known, active_mtu }
+        Port { watch: None, fixed: true, limited: false, known, active_mtu }
     }
 
     /// A port of an Ethernet that is always up; who makes it fills its GIDs in.
     pub(crate) fn of_ethernet() -> Port {
         let state = State { active: true, wired: false };
         let known = Mutex::new(Known { gids: GidTable::default(), state, stale: false });
-        Port { watch: None, fixed: true, known, active_mtu: AtomicU32::new(MAX_MTU) }
+        let active_mtu = AtomicU32::new(MAX_MTU);
+        Port { watch: None, fixed: true, limited: false, known, active_mtu }
     }
 
     /// Readable when the interfaces changed; `None` where the system does not tell.
@@ -110,6 +114,11 @@ impl Port {
     /// Bytes of the path MTU that all interfaces carried when somebody looked last, 256 to 4096.
     pub(crate) fn active_mtu(&self) -> u32 {
         self.active_mtu.load(Relaxed)
+    }
+
+    /// Whether the port takes what is sent to an address of the host's, or to a group.
+    pub(crate) fn takes(&self, destination: IpAddr) -> bool {
+        !self.limited || destination.is_multicast() || self.known().gids.find(destination).is_some()
     }
 
     /// What was known when somebody looked last.

@@ -1,6 +1,8 @@
 //! Who moves packets when: the program's own threads while they poll, one sleeping thread otherwise (D1).
 //!
-//! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire what is due. The
+//! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire what is due. A turn ends
+//! after less than a millisecond whatever peers ask: each visit to a QP does a part of its work at most ([`QUANTUM`]), the rest
+//! comes due behind all others, and once the turn's time is over what is left waits for the next. The
 //! progress thread sleeps in `poll(2)` on the link's sockets and on the news of the host's interfaces. When it wakes and the program polls at this very moment, it
 //! leaves the sockets to the program for a while ([`Relief`]), the longer the more often it finds that; so a polling
 //! program is not disturbed by a second thread, and one-sided traffic to a program that does not poll is served at once.
@@ -11,13 +13,15 @@ use crate::gsi::{self, ManagementInterface};
 use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::subnet::{lid_of_address, lid_of_group};
-use crate::transport::{Routing, Rx};
+use crate::transport::{Budget, Routing, Rx, Share};
+use crate::turn::Turn;
 use descriptors::Kept;
 use link::{Batch, Datagram, FrameReceiver, Receiver, ip_of_gid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use smallvec::SmallVec;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
@@ -26,6 +30,10 @@ use std::time::{Duration, Instant};
 const POLLS_NOW_NS: u64 = 3_000;
 /// Trains taken from the sockets in one turn, so that a poll returns soon.
 const TRAINS_A_TURN: usize = 4;
+/// What one visit to a queue pair sends: some tenths of a millisecond.
+pub(crate) const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
+/// Most datagrams of a train (UDP_MAX_SEGMENTS).
+const PACKETS_A_TRAIN: usize = 128;
 /// Payload after which acknowledges go out within a turn: a sender with a small window waits for them.
 const BYTES_AN_ANSWER: usize = 64 << 10;
 
@@ -38,6 +46,8 @@ pub(crate) struct Receiving {
     /// QPs that packets of this turn touched.
     touched: Vec<Arc<Qp>>,
     seen: LinkCounts,
+    /// The longest turn so far, as the directory shows it.
+    longest: Duration,
 }
 
 /// Counts of the link that the directory already has.
@@ -49,14 +59,20 @@ struct LinkCounts {
 }
 
 impl Receiving {
-    pub(crate) fn new() -> Receiving {
-        Receiving {
-            receiver: Receiver::new(),
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) fn new() -> std::io::Result<Receiving> {
+        let no_memory = |_| rustix::io::Errno::NOMEM;
+        let mut touched = Vec::new();
+        touched.try_reserve_exact(TRAINS_A_TURN * PACKETS_A_TRAIN).map_err(no_memory)?;
+        Ok(Receiving {
+            receiver: Receiver::new()?,
             frames: None,
-            batch: Batch::new(),
-            touched: Vec::new(),
+            batch: Batch::new()?,
+            touched,
             seen: LinkCounts::default(),
-        }
+            longest: Duration::ZERO,
+        })
     }
 }
 
@@ -83,44 +99,69 @@ impl Device {
         self.turn(&mut receiving)
     }
 
-    /// One turn; answers with the bytes of payload it took.
+    /// One turn, in whichever thread; answers with the bytes of payload it took.
     fn turn(&self, receiving: &mut Receiving) -> usize {
-        let Receiving { receiver, frames, batch, touched, seen } = receiving;
-        // One reading of the clock serves the turn, taken only once something happened.
-        let mut now = None;
+        catch_unwind(AssertUnwindSafe(|| self.take_turn(receiving))).unwrap_or_else(|panic| {
+            self.fail(&*panic);
+            0
+        })
+    }
+
+    fn take_turn(&self, receiving: &mut Receiving) -> usize {
+        let Receiving { receiver, frames, batch, touched, seen, longest } = receiving;
+        let turn = Turn::begin();
         let (mut bytes, mut unanswered) = (0, 0);
         receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
-            let now = *now.get_or_insert_with(Instant::now);
-            self.dispatch(&datagram, now, batch, touched);
+            self.dispatch(&datagram, turn.now, batch, touched);
             bytes += datagram.payload.len();
             unanswered += datagram.payload.len();
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
-                self.answer(touched, now, batch);
-                batch.flush(self.endpoint());
+                self.answer(touched, turn, batch);
             }
         });
         bytes += self.receive_frames(frames, batch, touched);
-        let now = now.unwrap_or_else(Instant::now);
-        self.answer(touched, now, batch);
-        if self.timers.due(now) {
-            while let Some(qpn) = self.timers.pop_due(now) {
-                if let Some(qp) = self.qp(qpn) {
-                    qp.timer(self, now, batch);
-                } else if qpn == gsi::QPN {
-                    self.gsi.timer(now);
-                }
-            }
+        self.answer(touched, turn, batch);
+        let fired = self.timers.due(turn.now);
+        if fired {
+            self.fire(turn, batch);
         }
-        batch.flush(self.endpoint());
         self.take_over_link_counts(seen);
+        if bytes > 0 || fired {
+            self.note_length(turn, longest);
+        }
         bytes
     }
 
-    /// Lets every QP that packets touched acknowledge them and go on.
-    fn answer(&self, touched: &mut Vec<Arc<Qp>>, now: Instant, batch: &mut Batch) {
+    /// Visits who is due, one at least in each turn.
+    fn fire(&self, turn: Turn, batch: &mut Batch) {
+        while let Some(qpn) = self.timers.pop_due(turn.now) {
+            if let Some(qp) = self.qp(qpn) {
+                qp.timer(self, turn.now, batch);
+            } else if qpn == gsi::QPN {
+                self.gsi.timer(turn.now);
+            }
+            if turn.is_over() {
+                return;
+            }
+        }
+    }
+
+    fn note_length(&self, turn: Turn, longest: &mut Duration) {
+        if let Some(worked) = turn.worked_longer(*longest) {
+            *longest = worked;
+            self.directory().show(Counter::LongestTurn, worked.as_micros() as u64);
+        }
+    }
+
+    /// Lets every QP that packets touched acknowledge them and go on, in a later turn if this one's time is over.
+    fn answer(&self, touched: &mut Vec<Arc<Qp>>, turn: Turn, batch: &mut Batch) {
         for qp in touched.drain(..) {
-            qp.end_of_batch(self, now, batch);
+            if turn.is_over() {
+                qp.put_off(self, turn.now);
+            } else {
+                qp.end_of_batch(self, turn.now, batch);
+            }
         }
     }
 
@@ -171,6 +212,9 @@ impl Device {
         let management = interface.and_then(|interface| self.gsi.qp(interface));
         if qpn == gsi::QPN && management.is_none() {
             return self.gsi.receive(self, datagram, now);
+        }
+        if !self.takes(datagram.dst) {
+            return counters.count(Counter::RxDropped, 1);
         }
         if qpn == MULTICAST_QPN {
             return self.dispatch_multicast(datagram, now, batch, touched);
@@ -261,6 +305,10 @@ pub(crate) struct Thread {
     /// When the program last made progress, nanoseconds after the device's epoch; in the future while it is at it.
     polled_ns: AtomicU64,
     stop: AtomicBool,
+    /// There is no thread any more.
+    ended: AtomicBool,
+    /// The thread stood when the latest pause was over.
+    stood: AtomicBool,
     /// Whether the thread shall stand still (around a fork), and whether it does.
     pause: Mutex<Pause>,
     changed: Condvar,
@@ -281,6 +329,8 @@ impl Thread {
             kick: Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             polled_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            stood: AtomicBool::new(false),
             pause: Mutex::default(),
             changed: Condvar::new(),
             wakes_at_ns: AtomicU64::new(0),
@@ -315,14 +365,39 @@ impl Thread {
         }
     }
 
-    /// Stops the thread at a point where it holds no lock; returns when it stands.
-    pub(crate) fn pause(&self) {
+    /// Stops the thread at a point where it holds no lock. Answers whether it stands, which it may not before `deadline`: it is
+    /// in a long turn, or waits for a lock that the caller's thread has.
+    pub(crate) fn pause(&self, deadline: Instant) -> bool {
         let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
         pause.wanted = true;
         self.kick();
-        while !pause.standing && !self.stop.load(SeqCst) {
-            pause = self.changed.wait(pause).unwrap_or_else(PoisonError::into_inner);
+        while !pause.standing && !self.ended.load(SeqCst) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(pause, left);
+            pause = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.stood.store(pause.standing, SeqCst);
+        pause.standing
+    }
+
+    /// Whether it stood when the latest pause was over. Takes no lock.
+    pub(crate) fn stood(&self) -> bool {
+        self.stood.load(SeqCst)
+    }
+
+    /// A thread is about to begin.
+    pub(crate) fn begins(&self) {
+        self.ended.store(false, SeqCst);
+    }
+
+    /// The thread has ended: nobody waits for it to stand.
+    pub(crate) fn ends(&self) {
+        let _pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ended.store(true, SeqCst);
+        self.changed.notify_all();
     }
 
     pub(crate) fn resume(&self) {
@@ -383,8 +458,17 @@ impl Stream {
     }
 }
 
-/// Body of the progress thread; ends with the device.
-pub(crate) fn run(device: Weak<Device>) {
+/// Body of the progress thread; ends with the device. A panic, which is a bug of ours, ends the device.
+pub(crate) fn run(device: &Weak<Device>) {
+    let ended = catch_unwind(AssertUnwindSafe(|| go_on(device)));
+    let Some(device) = device.upgrade() else { return };
+    if let Err(panic) = ended {
+        device.fail(&*panic);
+    }
+    device.thread.ends();
+}
+
+fn go_on(device: &Weak<Device>) {
     let mut growing = Relief(Relief::FIRST);
     let mut relief = None;
     let mut stream = Stream::default();
@@ -392,7 +476,7 @@ pub(crate) fn run(device: Weak<Device>) {
     while let Some(device) = device.upgrade() {
         let thread = &device.thread;
         thread.stand_if_asked();
-        if thread.stop.load(SeqCst) {
+        if thread.stop.load(SeqCst) || device.has_failed() {
             return;
         }
         if !awake {

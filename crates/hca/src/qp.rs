@@ -7,14 +7,16 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::gsi::ManagementInterface;
 use crate::pd::Pd;
+use crate::progress::QUANTUM;
 use crate::rss::Rss;
+use crate::shelf::Shelf;
 use crate::signature::SignatureSink;
 use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
 use crate::transport::{
-    CustomWork, Cx, Fill, Init, PageFault, Rx, SharedQueue, SharedReceive, Sink, To, Transport, Tx,
-    Verdict,
+    Budget, CustomWork, Cx, Fill, Init, PageFault, Rx, Share, SharedQueue, SharedReceive, Sink, To,
+    Transport, Tx, Verdict,
 };
 use crate::types::*;
 use crate::xrc::{Xrcd, XrcdId};
@@ -56,6 +58,9 @@ pub struct QpInit {
     pub sq_sig_all: bool,
     /// Where its queues live, of [`QueueMemory::bytes_of_qp`]; `None` = in the engine's own memory.
     pub memory: Option<QueueMemory>,
+    /// Memory for all that `cap` allows is set aside at once, so that posting and sending ask for none. Otherwise it grows
+    /// with the requests: for a front end that keeps its programs' requests itself.
+    pub set_aside: bool,
     /// Frames are spread over work queues instead; only of raw packets, without other queues.
     pub rss: Option<Rss>,
 }
@@ -77,12 +82,40 @@ impl QpInit {
             cap: QpCap::default(),
             sq_sig_all: false,
             memory: None,
+            set_aside: true,
             rss: None,
         }
     }
 
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         self.send_cq.iter().chain(&self.recv_cq)
+    }
+}
+
+/// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a turn may wait for that.
+const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
+/// Stores of the lists and bytes that requests bring along.
+struct Shelves {
+    gathers: Arc<Shelf<[Sge; 2]>>,
+    inline: Arc<Shelf<[u8; 32]>>,
+    scatters: Arc<Shelf<[Sge; 2]>>,
+}
+
+impl Shelves {
+    fn new(init: &QpInit) -> Result<Shelves> {
+        let cap = &init.cap;
+        // What lies in the program's memory needs a store only until it is there.
+        let waiting = |requests: u32| match init.memory {
+            Some(_) => 2,
+            None if init.set_aside => requests as usize + 2,
+            None => 0,
+        };
+        let (sends, receives) = (waiting(cap.max_send_wr), waiting(cap.max_recv_wr));
+        Ok(Shelves {
+            gathers: Shelf::new(sends, cap.max_send_sge as usize)?,
+            inline: Shelf::new(sends, cap.max_inline_data as usize)?,
+            scatters: Shelf::new(receives, cap.max_recv_sge as usize)?,
+        })
     }
 }
 
@@ -96,7 +129,8 @@ struct Core {
     transport: Transport,
     /// Towards the connected peer; set with the address vector.
     way: Option<Way>,
-    peer: Option<IpAddr>,
+    /// The peer's address and our own, as packets have them; set with the address vector.
+    ends: Option<(IpAddr, IpAddr)>,
     appointment: Appointment,
     /// Where PCIe links are paced: they are busy with what the QP moved, and it holds back until then.
     busy_until: Option<Instant>,
@@ -122,6 +156,7 @@ pub struct Qp {
     pd: Arc<Pd>,
     /// What carries its frames, if it is of raw packets.
     frame_port: Option<Arc<FramePort>>,
+    shelves: Shelves,
     core: Mutex<Core>,
     /// The program's handles: it may open the receiving half of XRC more than once.
     handles: AtomicU32,
@@ -141,7 +176,12 @@ impl Qp {
         pd: &Arc<Pd>,
         init: QpInit,
         frame_port: Option<Arc<FramePort>>,
-    ) -> Arc<Qp> {
+    ) -> Result<Arc<Qp>> {
+        let shelves = Shelves::new(&init)?;
+        let frames = match frame_port {
+            Some(_) => FrameBatch::new().map_err(|_| Error::NoMemory("no memory for frames"))?,
+            None => FrameBatch::default(),
+        };
         let kept = init.receives.clone().map(SharedQueue::Kept);
         let srq = init.srq.as_ref().map(Srq::shared).or(kept);
         let transport = Transport::new(Init {
@@ -158,7 +198,8 @@ impl Qp {
             window_bytes: device.window_bytes(None),
             max_rd_atomic: device.attr().max_qp_rd_atom as u8,
             memory: init.memory.clone(),
-        });
+            set_aside: init.set_aside,
+        })?;
         pd.add_user();
         init.cqs().for_each(|cq| cq.add_user());
         if let Some(srq) = &init.srq {
@@ -175,14 +216,15 @@ impl Qp {
             number,
             pd: pd.clone(),
             frame_port,
+            shelves,
             core: Mutex::new(Core {
                 transport,
                 way: None,
-                peer: None,
+                ends: None,
                 appointment: Appointment::default(),
                 busy_until: None,
                 destroyed: false,
-                frames: FrameBatch::default(),
+                frames,
                 counters: None,
             }),
             init,
@@ -190,7 +232,7 @@ impl Qp {
             this: this.clone(),
         });
         device.directory().publish_qp(number, qp.init.qp_type, QpState::Reset, pd.id().0, 0);
-        qp
+        Ok(qp)
     }
 
     /// Whether completions of its requests go to `cq`.
@@ -216,6 +258,31 @@ impl Qp {
     /// QP number, 24 bits.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// An empty list for `len` entries of a send request; its store is the queue's, while no more requests are under way than
+    /// the queue takes.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are more, and the system has no memory.
+    pub fn gather_list(&self, len: usize) -> Result<SgList> {
+        self.shelves.gathers.lend(len)
+    }
+
+    /// The same for `len` bytes that a send request brings along.
+    ///
+    /// # Errors
+    /// As [`Qp::gather_list`].
+    pub fn inline_data(&self, len: usize) -> Result<InlineData> {
+        self.shelves.inline.lend(len)
+    }
+
+    /// The same for the entries of a receive request.
+    ///
+    /// # Errors
+    /// As [`Qp::gather_list`].
+    pub fn scatter_list(&self, len: usize) -> Result<SgList> {
+        self.shelves.scatters.lend(len)
     }
 
     /// What it was created from.
@@ -271,22 +338,23 @@ impl Qp {
             } else {
                 self.query().dest_qp_num
             };
-            Some((device.way(path, dest, self.losses())?, ip_of_gid(attr.ah.dgid)))
+            let ends = (ip_of_gid(attr.ah.dgid), path.src.to_canonical());
+            Some((device.way(path, dest, self.losses())?, ends))
         } else {
             None
         };
         let mut core = self.core();
         let before = core.transport.state();
         self.with_cx(&device, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
-        if let Some((way, peer)) = route {
+        if let Some((way, ends)) = route {
             core.transport.set_window(device.window_bytes(Some(&way)));
             core.way = Some(way);
-            core.peer = Some(peer);
+            core.ends = Some(ends);
         }
         let after = core.transport.state();
         if after == QpState::Reset {
             core.way = None;
-            core.peer = None;
+            core.ends = None;
             if before != QpState::Reset {
                 self.init.cqs().for_each(|cq| cq.forget(self.number));
             }
@@ -387,11 +455,11 @@ impl Qp {
         }
     }
 
-    /// Posts all of `batch` in order and emits as [`Qp::post_send`] does, or refuses it as a whole.
+    /// Posts all of `batch` in order, which is empty then, and emits as [`Qp::post_send`] does, or refuses it as a whole.
     ///
     /// # Errors
     /// Why the first wrong request is wrong, or that there is no room for all.
-    pub fn post_sends(&self, batch: Vec<SendWr>) -> Result<()> {
+    pub fn post_sends(&self, batch: &mut Vec<SendWr>) -> Result<()> {
         let device = self.device()?;
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&device, r));
         let mut core = self.core();
@@ -485,16 +553,31 @@ impl Qp {
         }
     }
 
-    /// One packet from the wire. `batch` collects what it makes the QP send.
+    /// The device has failed: whoever waits for an answer is told, and all requests are flushed.
+    pub(crate) fn end_with_device(&self, device: &Device) {
+        let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
+        self.with_cx(device, &mut core, |transport, cx| transport.end_with_device(cx));
+        let now = core.transport.query();
+        let (state, dest) = (now.qp_state, now.dest_qp_num);
+        device.directory().publish_qp(self.number, self.init.qp_type, state, self.pd.id().0, dest);
+    }
+
+    /// One packet from the wire. `batch` is room for what it makes the QP send.
     pub(crate) fn receive(&self, device: &Device, rx: &Rx<'_>, now: Instant, batch: &mut Batch) {
         let mut core = self.core();
-        let foreign = self.init.qp_type.is_connected() && core.peer != Some(rx.src);
+        // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
+        let foreign = self.init.qp_type.is_connected() && core.ends != Some((rx.src, rx.dst));
         if core.destroyed || foreign {
             device.directory().count(Counter::RxDropped, 1);
             return;
         }
         device.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
-        self.run(device, &mut core, now, batch, |transport, cx| transport.receive(rx, cx));
+        self.run(device, &mut core, (now, QUANTUM), batch, |transport, cx| {
+            transport.receive(rx, cx)
+        });
     }
 
     /// One Ethernet frame that steering chose the QP for; `parsed` is what it saw of it.
@@ -514,7 +597,9 @@ impl Qp {
         if let Some(queue) = self.init.rss.as_ref().and_then(|rss| rss.queue(parsed)) {
             return queue.receive_frame(device, bytes);
         }
-        self.run(device, &mut core, now, batch, |transport, cx| transport.receive_frame(bytes, cx));
+        self.run(device, &mut core, (now, QUANTUM), batch, |transport, cx| {
+            transport.receive_frame(bytes, cx)
+        });
     }
 
     /// The end of a burst of packets: acknowledges go out, and what the window now allows.
@@ -524,12 +609,21 @@ impl Qp {
             return;
         }
         if !core.holds_back(now) {
-            self.run(device, &mut core, now, batch, |transport, cx| {
+            self.run(device, &mut core, (now, QUANTUM), batch, |transport, cx| {
                 transport.end_of_batch(cx);
                 transport.transmit(cx);
             });
         }
         self.arm(device, &mut core);
+    }
+
+    /// The end of a burst for which this turn has no time any more.
+    pub(crate) fn put_off(&self, device: &Device, now: Instant) {
+        let mut core = self.core();
+        if !core.destroyed {
+            core.transport.put_off(now);
+            self.arm(device, &mut core);
+        }
     }
 
     /// A timer set for this QP came due.
@@ -538,14 +632,14 @@ impl Qp {
         if core.destroyed {
             return;
         }
-        core.appointment.came(now);
+        core.appointment.came();
         if core.holds_back(now) {
             return self.arm(device, &mut core);
         }
         let held_back = core.busy_until.take().is_some();
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
         if due || held_back || self.cqs().any(|cq| cq.failed()) {
-            self.run(device, &mut core, now, batch, |transport, cx| {
+            self.run(device, &mut core, (now, QUANTUM), batch, |transport, cx| {
                 if held_back {
                     transport.end_of_batch(cx);
                 }
@@ -579,18 +673,18 @@ impl Qp {
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
         let mut batch = device.take_batch();
-        let result = self.run(device, core, Instant::now(), &mut batch, call);
-        batch.flush(device.endpoint());
+        let result = self.run(device, core, (Instant::now(), CALL), &mut batch, call);
         device.return_batch(batch);
         self.arm(device, core);
         result
     }
 
+    /// Runs `call` on the transport. What it emits leaves before the lock does, or another thread's packets would overtake it.
     fn run<R>(
         &self,
         device: &Device,
         core: &mut Core,
-        now: Instant,
+        (now, budget): (Instant, Budget),
         batch: &mut Batch,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
@@ -615,6 +709,7 @@ impl Qp {
             xrc: device.xrc(),
             sink: &mut sink,
             counters,
+            budget,
         };
         let result = call(&mut core.transport, &mut cx);
         if let Some(until) = pcie::owed() {
@@ -623,6 +718,7 @@ impl Qp {
         if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }
+        batch.flush(device.endpoint());
         if let Some(port) = self.frame_port() {
             core.frames.flush(port, device.endpoint().stats());
         }
@@ -826,11 +922,39 @@ mod tests {
         qp.destroy();
         // Another thread may have received a packet for the QP just before.
         let later = Instant::now() + std::time::Duration::from_secs(10);
-        qp.end_of_batch(&device, later, &mut Batch::new());
+        qp.end_of_batch(&device, later, &mut Batch::new().unwrap());
         let mut polled = 0;
         qp.init.send_cq.as_ref().unwrap().poll(1, &mut |_| polled += 1).unwrap();
         assert_eq!(polled, 0);
     }
+
+    #[test]
+    fn what_a_timer_emits_leaves_before_other_threads_emit_more() {
+        let device = device("order");
+        let qp = connected(&device, QpType::Uc, 5);
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            payload: Payload::Inline(vec![0; 1024].into()),
+            flags: SendFlags::empty(),
+            datagram: None,
+            xrc_srqn: 0,
+        };
+        qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+        let left = || {
+            let stats = device.endpoint().stats().iter();
+            let sums = stats.filter(|(name, _)| *name == "tx_datagrams");
+            sums.map(|(_, count)| count).sum::<u64>()
+        };
+        let before = left();
+        let mut batch = Batch::new().unwrap();
+        qp.timer(&device, Instant::now() + std::time::Duration::from_secs(10), &mut batch);
+        let after = left();
+        assert!(after > before, "its pace let it emit");
+        batch.flush(device.endpoint());
+        assert_eq!(left(), after, "something waited in the batch, with the lock free");
+    }
+
     #[test]
     fn destruction_waits_for_the_turn_that_owes_an_acknowledge() {
         let device = device("turn");

@@ -6,8 +6,11 @@
 //! and a slot that does not make sense is [`SlotLost`]. Integers are in the order of the host; the form of a slot is ours
 //! and promised to nobody.
 
+use crate::error::Result as HcaResult;
+use crate::shelf::{Shelf, list_of, queue_of};
 use crate::tm::TmInfo;
 use crate::types::{Completion, QpCap, RecvWr, SendWr, SgList, Sge, WcFlags, WcOpcode, WcStatus};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,6 +22,10 @@ pub const SLOT_ALIGN: u64 = 64;
 const SGE_BYTES: usize = 16;
 /// Bytes before a receive request's list: identifier and number of entries.
 const RECV_HEAD_BYTES: usize = 16;
+/// Lists of requests that were taken from a queue and are not done: a message that fills one, and what follows it.
+const LISTS_OUT: usize = 4;
+/// Entries of the longest gather list that is read without asking for memory: what a device allows.
+const LONGEST_LIST: usize = 32;
 /// Bytes of a completion in a slot.
 const COMPLETION_BYTES: usize = 8 + 8 + 4 + 8 + 7 * 4;
 
@@ -103,9 +110,12 @@ fn send_queue_bytes(cap: &QpCap) -> u64 {
 /// What can wait in a slot.
 pub(crate) trait Entry: Sized {
     fn encode(&self, slot: &mut Vec<u8>);
-    /// `None` where the bytes make no sense.
-    fn decode(slot: &[u8]) -> Option<Self>;
+    /// `None` where the bytes make no sense. A long list's store comes from `lists`.
+    fn decode(slot: &[u8], lists: &Lists) -> Option<Self>;
 }
+
+/// Where lists of receive requests have their stores.
+type Lists = Arc<Shelf<[Sge; 2]>>;
 
 /// A queue of values: in the engine's own memory, or in slots.
 pub(crate) enum Fifo<T> {
@@ -121,6 +131,7 @@ pub(crate) struct Slots<T> {
     head: usize,
     len: usize,
     scratch: Vec<u8>,
+    lists: Lists,
     holds: PhantomData<T>,
 }
 
@@ -131,18 +142,28 @@ impl<T> Default for Fifo<T> {
 }
 
 impl<T: Entry> Fifo<T> {
-    /// A queue of `places` in `memory`, which is large enough for slots of `slot_bytes`.
-    fn in_memory(memory: QueueMemory, slot_bytes: u64, places: usize) -> Fifo<T> {
-        let scratch = Vec::with_capacity(slot_bytes as usize);
-        Fifo::Slots(Slots {
+    /// A queue of `places` in `memory`, which is large enough for slots of `slot_bytes`; its entries have lists of `max_sge`.
+    fn in_memory(
+        memory: QueueMemory,
+        slot_bytes: u64,
+        places: usize,
+        max_sge: u32,
+    ) -> HcaResult<Fifo<T>> {
+        Ok(Fifo::Slots(Slots {
             memory,
             slot_bytes,
             places,
             head: 0,
             len: 0,
-            scratch,
+            scratch: list_of(slot_bytes as usize)?,
+            lists: Shelf::new(LISTS_OUT, max_sge as usize)?,
             holds: PhantomData,
-        })
+        }))
+    }
+
+    /// A queue of `places` in the engine's own memory.
+    pub(crate) fn own(places: usize) -> HcaResult<Fifo<T>> {
+        Ok(Fifo::Own(queue_of(places)?))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -169,7 +190,14 @@ impl<T: Entry> Fifo<T> {
     /// Takes the oldest entry; a lost one is taken as well.
     pub(crate) fn pop_front(&mut self) -> Option<Result<T, SlotLost>> {
         match self {
-            Fifo::Own(own) => own.pop_front().map(Ok),
+            Fifo::Own(own) => {
+                let entry = own.pop_front();
+                if own.is_empty() {
+                    // It begins anew at its first place, so that a queue that is never full touches little memory.
+                    own.clear();
+                }
+                entry.map(Ok)
+            }
             Fifo::Slots(slots) => slots.pop_front(),
         }
     }
@@ -213,26 +241,31 @@ impl<T: Entry> Fifo<T> {
 
 impl Fifo<Completion> {
     /// The ring of a completion queue of `cqe` entries.
-    pub(crate) fn of_cq(cqe: u32, memory: Option<QueueMemory>) -> Fifo<Completion> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub(crate) fn of_cq(cqe: u32, memory: Option<QueueMemory>) -> HcaResult<Fifo<Completion>> {
+        let places = crate::cq::places(cqe);
         match memory {
-            Some(memory) => {
-                Fifo::in_memory(memory, whole_slot(COMPLETION_BYTES), crate::cq::places(cqe))
-            }
-            None => Fifo::Own(VecDeque::with_capacity((cqe as usize).min(4096))),
+            Some(memory) => Fifo::in_memory(memory, whole_slot(COMPLETION_BYTES), places, 0),
+            None => Fifo::own(places),
         }
     }
 }
 
 impl Fifo<RecvWr> {
     /// The requests of a receive queue.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
     pub(crate) fn of_receives(
         max_wr: u32,
         max_sge: u32,
         memory: Option<QueueMemory>,
-    ) -> Fifo<RecvWr> {
+    ) -> HcaResult<Fifo<RecvWr>> {
         match memory {
-            Some(memory) => Fifo::in_memory(memory, recv_slot(max_sge), max_wr as usize),
-            None => Fifo::default(),
+            Some(memory) => Fifo::in_memory(memory, recv_slot(max_sge), max_wr as usize, max_sge),
+            None => Fifo::own(max_wr as usize),
         }
     }
 }
@@ -261,7 +294,7 @@ impl<T: Entry> Slots<T> {
         let read = self.memory.read(self.at(0), &mut self.scratch);
         self.head = (self.head + 1) % self.places;
         self.len -= 1;
-        Some(read.ok().and_then(|()| T::decode(&self.scratch)).ok_or(SlotLost))
+        Some(read.ok().and_then(|()| T::decode(&self.scratch, &self.lists)).ok_or(SlotLost))
     }
 }
 
@@ -280,17 +313,18 @@ impl Reader<'_> {
     fn u64(&mut self) -> Option<u64> {
         self.bytes().map(u64::from_ne_bytes)
     }
-    fn list(&mut self, entries: usize) -> Option<SgList> {
+    fn list(&mut self, entries: usize, list: &mut impl Extend<Sge>) -> Option<()> {
         if entries.checked_mul(SGE_BYTES)? > self.0.len() {
             return None;
         }
-        (0..entries)
-            .map(|_| Some(Sge { addr: self.u64()?, length: self.u32()?, lkey: self.u32()? }))
-            .collect()
+        for _ in 0..entries {
+            list.extend([Sge { addr: self.u64()?, length: self.u32()?, lkey: self.u32()? }]);
+        }
+        Some(())
     }
 }
 
-fn put_list(list: &SgList, slot: &mut Vec<u8>) {
+fn put_list(list: &[Sge], slot: &mut Vec<u8>) {
     for sge in list {
         slot.extend(sge.addr.to_ne_bytes());
         slot.extend(sge.length.to_ne_bytes());
@@ -305,10 +339,12 @@ impl Entry for RecvWr {
         put_list(&self.scatter, slot);
     }
 
-    fn decode(slot: &[u8]) -> Option<RecvWr> {
+    fn decode(slot: &[u8], lists: &Lists) -> Option<RecvWr> {
         let mut reader = Reader(slot);
         let (wr_id, entries) = (reader.u64()?, reader.u64()?);
-        let scatter = reader.list(usize::try_from(entries).ok()?)?;
+        let entries = usize::try_from(entries).ok().filter(|&entries| entries <= slot.len())?;
+        let mut scatter = lists.lend(entries).ok()?;
+        reader.list(entries, &mut scatter)?;
         Some(RecvWr { wr_id, scatter })
     }
 }
@@ -332,7 +368,7 @@ impl Entry for Completion {
         }
     }
 
-    fn decode(slot: &[u8]) -> Option<Completion> {
+    fn decode(slot: &[u8], _: &Lists) -> Option<Completion> {
         let mut reader = Reader(slot);
         let (wr_id, timestamp_ns) = (reader.u64()?, reader.u64()?);
         let [status, opcode, sl, solicited] = reader.bytes()?;
@@ -363,25 +399,28 @@ pub(crate) struct SendSlots {
     places: u64,
     /// Requests stored so far. They leave in order, and no more than `places` are in the queue.
     stored: u64,
+    scratch: Vec<u8>,
 }
 
 impl SendSlots {
-    pub(crate) fn new(memory: QueueMemory, cap: &QpCap) -> SendSlots {
-        let places = u64::from(cap.max_send_wr);
-        SendSlots { memory, slot_bytes: send_slot(cap), places, stored: 0 }
+    fn new(memory: QueueMemory, cap: &QpCap) -> HcaResult<SendSlots> {
+        let (places, slot_bytes) = (u64::from(cap.max_send_wr), send_slot(cap));
+        let scratch = list_of(slot_bytes as usize)?;
+        Ok(SendSlots { memory, slot_bytes, places, stored: 0, scratch })
     }
 
     /// Moves a request's payload into the next slot.
     pub(crate) fn store(&mut self, wr: &mut SendWr) -> Result<SendSlot, SlotLost> {
         use crate::types::Payload;
-        let mut bytes = Vec::new();
+        let bytes = &mut self.scratch;
+        bytes.clear();
         let kind = match &wr.payload {
             Payload::Inline(data) => {
                 bytes.extend_from_slice(data);
                 SlotKind::Inline
             }
             Payload::Gather(list) => {
-                put_list(list, &mut bytes);
+                put_list(list, bytes);
                 SlotKind::Gather(list.len())
             }
         };
@@ -389,7 +428,7 @@ impl SendSlots {
             return Err(SlotLost);
         }
         let at = self.stored % self.places.max(1) * self.slot_bytes;
-        self.memory.write(at, &bytes).map_err(|_| SlotLost)?;
+        self.memory.write(at, bytes).map_err(|_| SlotLost)?;
         self.stored += 1;
         wr.payload = Payload::Gather(SgList::new());
         Ok(SendSlot { memory: self.memory.clone(), at, len: bytes.len(), kind })
@@ -411,11 +450,14 @@ pub(crate) struct SendSlot {
 
 impl SendSlot {
     /// The gather list; `None` where the data is inline.
-    pub(crate) fn gather(&self) -> Option<Result<SgList, SlotLost>> {
+    pub(crate) fn gather(&self) -> Option<Result<SmallVec<[Sge; LONGEST_LIST]>, SlotLost>> {
         let SlotKind::Gather(entries) = self.kind else { return None };
-        let mut bytes = vec![0; self.len];
+        let mut bytes: SmallVec<[u8; LONGEST_LIST * SGE_BYTES]> = SmallVec::new();
+        bytes.resize(self.len, 0);
+        let mut list = SmallVec::new();
         let read = self.memory.read(self.at, &mut bytes).ok();
-        Some(read.and_then(|()| Reader(&bytes).list(entries)).ok_or(SlotLost))
+        let read = read.and_then(|()| Reader(&bytes).list(entries, &mut list));
+        Some(read.map(|()| list).ok_or(SlotLost))
     }
 
     /// Copies inline data out, from `at` on.
@@ -432,12 +474,12 @@ impl SendSlot {
 }
 
 /// Both queues of a QP in one piece of memory.
-pub(crate) fn split(memory: QueueMemory, cap: &QpCap) -> (SendSlots, Fifo<RecvWr>) {
+pub(crate) fn split(memory: QueueMemory, cap: &QpCap) -> HcaResult<(SendSlots, Fifo<RecvWr>)> {
     let receives = memory.after(send_queue_bytes(cap));
-    (
-        SendSlots::new(memory, cap),
-        Fifo::of_receives(cap.max_recv_wr, cap.max_recv_sge, Some(receives)),
-    )
+    Ok((
+        SendSlots::new(memory, cap)?,
+        Fifo::of_receives(cap.max_recv_wr, cap.max_recv_sge, Some(receives))?,
+    ))
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
+use crate::shelf::Shelf;
 use crate::slots::{Fifo, QueueMemory, SlotLost};
 use crate::tm::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
 use crate::transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
-use crate::types::{Completion, EventType, RecvWr};
+use crate::types::{Completion, EventType, RecvWr, SgList, Sge};
 use crate::xrc::{Xrcd, XrcdId};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,6 +32,8 @@ struct Queue {
     tags: Option<TagList>,
     /// The memory that the program gave it is gone or was overwritten.
     lost: bool,
+    /// Stores of the requests' lists.
+    lists: Arc<Shelf<[Sge; 2]>>,
 }
 
 impl Queue {
@@ -54,6 +57,12 @@ impl Queue {
 const LOST: Error = Error::Lost(
     "the memory that the program gave the shared receive queue is gone or was overwritten",
 );
+
+/// Requests of a queue of `max_wr` whose lists need a store: those that wait, unless in `memory` of the program's, and two on
+/// their way in and out.
+pub(crate) fn lists_of(max_wr: u32, memory: &Option<QueueMemory>) -> usize {
+    if memory.is_some() { 2 } else { max_wr as usize + 2 }
+}
 
 /// What an XRC queue has besides.
 #[derive(Clone, Debug)]
@@ -122,7 +131,9 @@ impl Srq {
         kind: SrqKind,
         memory: Option<QueueMemory>,
         source: Option<Arc<dyn SharedReceive>>,
-    ) -> Arc<Srq> {
+    ) -> Result<Arc<Srq>> {
+        let lists = Shelf::new(lists_of(attr.max_wr, &memory), attr.max_sge as usize)?;
+        let requests = Fifo::of_receives(attr.max_wr, attr.max_sge, memory)?;
         if let Some(cq) = kind.cq() {
             cq.add_user();
         }
@@ -133,7 +144,7 @@ impl Srq {
             SrqKind::TagMatching(_, cap) => Some(TagList::new(*cap)),
             _ => None,
         };
-        Arc::new_cyclic(|this| Srq {
+        Ok(Arc::new_cyclic(|this| Srq {
             number: matches!(kind, SrqKind::Xrc(_)).then(|| device.xrc().add_queue(this)),
             kind,
             source,
@@ -141,15 +152,10 @@ impl Srq {
             failed: AtomicBool::new(false),
             device: Arc::downgrade(device),
             pd: Belonging::new(pd),
-            queue: Mutex::new(Queue {
-                requests: Fifo::of_receives(attr.max_wr, attr.max_sge, memory),
-                attr,
-                tags,
-                lost: false,
-            }),
+            queue: Mutex::new(Queue { requests, attr, tags, lost: false, lists }),
             users: AtomicU32::new(0),
             this: this.clone(),
-        })
+        }))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -218,6 +224,15 @@ impl Srq {
         self.queue().tags.as_ref().map(TagList::counts)
     }
 
+    /// An empty list for the `len` entries of a request.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when more requests are under way than the queue has room for, and the system has no memory.
+    pub fn scatter_list(&self, len: usize) -> Result<SgList> {
+        let lists = self.queue().lists.clone();
+        lists.lend(len)
+    }
+
     /// Appends a receive request.
     ///
     /// # Errors
@@ -246,7 +261,7 @@ impl Srq {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the size is 0, beyond the device's limit or below what waits, or the limit above the size;
-    /// [`Error::Lost`] when the old or the new memory is not there.
+    /// [`Error::NoMemory`] without memory for the new size; [`Error::Lost`] when the old or the new memory is not there.
     pub fn modify(
         &self,
         max_wr: Option<u32>,
@@ -264,7 +279,9 @@ impl Srq {
             return Err(Error::Invalid("limit above the size of the shared receive queue"));
         }
         if max_wr.is_some() {
-            let moved = Fifo::of_receives(size, queue.attr.max_sge, memory);
+            let lists = Shelf::new(lists_of(size, &memory), queue.attr.max_sge as usize)?;
+            let moved = Fifo::of_receives(size, queue.attr.max_sge, memory)?;
+            queue.lists = lists;
             if queue.requests.move_to(moved).is_err() {
                 self.fail(queue);
                 return Err(LOST);

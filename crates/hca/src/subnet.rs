@@ -9,10 +9,11 @@
 //! loopback interface; see [`crate::membership`].
 
 use crate::types::Gid;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{self, AddressFamily, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use wire::guard::Groups;
 
 /// Prefix of the subnet (IBA 4.1.1).
 pub const PREFIX: u64 = 0xfe80_0000_0000_0000;
@@ -82,6 +83,7 @@ pub(crate) fn bind(lid: u16, port: u16) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_reuseport(&socket, true)?;
+    link::keep_strangers_out(socket.as_fd(), port, Groups::OpenV4)?;
     net::bind(&socket, &SocketAddrV4::new(address_of_lid(lid), port))?;
     Ok(socket)
 }

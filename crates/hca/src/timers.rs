@@ -1,10 +1,12 @@
-//! When which QP wants to be looked at: a heap of appointments, and the earliest as one atomic word.
+//! When which QP wants to be looked at: a heap with one appointment each, and the earliest as one atomic word.
 //!
-//! A QP notes its earliest appointment only ([`Appointment`]); it may find on arrival that its deadline moved later, and
-//! then makes a new one. So a stream of acknowledges costs no heap operation each.
+//! A QP notes its appointment ([`Appointment`]); it may find on arrival that its deadline moved later, and then makes a new
+//! one. So a stream of acknowledges costs no heap operation each, and the heap is never larger than the number of QPs.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use crate::directory::MAX_QPS as NUMBERS;
+use crate::error::{Error, Result};
+use crate::gsi;
+use crate::shelf::list_of;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,22 +16,116 @@ const NEVER: u64 = u64::MAX;
 /// Appointments of one device. The heap's lock is innermost.
 pub(crate) struct Timers {
     epoch: Instant,
-    heap: Mutex<BinaryHeap<Reverse<(Instant, u32)>>>,
+    heap: Mutex<Heap>,
     /// Earliest appointment, nanoseconds after `epoch`.
     next_ns: AtomicU64,
 }
 
-impl Timers {
-    pub(crate) fn new(epoch: Instant) -> Timers {
-        Timers { epoch, heap: Mutex::default(), next_ns: AtomicU64::new(NEVER) }
+/// A binary heap whose entries are found by their number.
+struct Heap {
+    /// Instant, place in the order of making, queue pair.
+    entries: Vec<(Instant, u64, u32)>,
+    /// Appointments made so far: those for one instant come due in the order of making, so that who does a part of its work and
+    /// asks for the rest goes behind all others.
+    made: u64,
+    /// By number, that of the management queue pair last: 1 + index of its entry, 0 without one.
+    places: Box<[u16]>,
+}
+
+impl Heap {
+    fn place(&mut self, qpn: u32) -> &mut u16 {
+        let number = if qpn == gsi::QPN { NUMBERS } else { qpn as usize % NUMBERS };
+        &mut self.places[number]
     }
 
-    fn heap(&self) -> MutexGuard<'_, BinaryHeap<Reverse<(Instant, u32)>>> {
+    fn first(&self) -> Option<Instant> {
+        self.entries.first().map(|(at, _, _)| *at)
+    }
+
+    /// Enters an appointment, or moves the number's own to an earlier time.
+    fn set(&mut self, at: Instant, qpn: u32) {
+        self.made += 1;
+        let entry = (at, self.made, qpn);
+        match usize::from(*self.place(qpn)) {
+            0 => {
+                self.entries.push(entry);
+                self.rise(self.entries.len() - 1);
+            }
+            place if at < self.entries[place - 1].0 => {
+                self.entries[place - 1] = entry;
+                self.rise(place - 1);
+            }
+            _ => {}
+        }
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        let (_, _, qpn) = *self.entries.first()?;
+        *self.place(qpn) = 0;
+        let last = self.entries.pop()?;
+        if let Some(first) = self.entries.first_mut() {
+            *first = last;
+            self.sink(0);
+        }
+        Some(qpn)
+    }
+
+    fn rise(&mut self, mut index: usize) {
+        while index > 0 && self.entries[index] < self.entries[(index - 1) / 2] {
+            self.entries.swap(index, (index - 1) / 2);
+            self.note(index);
+            index = (index - 1) / 2;
+        }
+        self.note(index);
+    }
+
+    fn sink(&mut self, mut index: usize) {
+        loop {
+            let below = (2 * index + 1..2 * index + 3).filter(|&child| child < self.entries.len());
+            let Some(child) = below.min_by_key(|&child| self.entries[child]) else { break };
+            if self.entries[index] <= self.entries[child] {
+                break;
+            }
+            self.entries.swap(index, child);
+            self.note(index);
+            index = child;
+        }
+        self.note(index);
+    }
+
+    fn note(&mut self, index: usize) {
+        let qpn = self.entries[index].2;
+        *self.place(qpn) = index as u16 + 1;
+    }
+}
+
+impl Timers {
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn new(epoch: Instant) -> Result<Timers> {
+        let mut places = list_of(NUMBERS + 1)?;
+        places.resize(NUMBERS + 1, 0);
+        let heap = Heap { entries: Vec::new(), made: 0, places: places.into() };
+        Ok(Timers { epoch, heap: Mutex::new(heap), next_ns: AtomicU64::new(NEVER) })
+    }
+
+    /// Sets memory aside for the appointments of `numbers` QPs.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(crate) fn set_aside(&self, numbers: usize) -> Result<()> {
+        let mut heap = self.heap();
+        let more = numbers.saturating_sub(heap.entries.len());
+        let reserved = heap.entries.try_reserve(more);
+        reserved.map_err(|_| Error::NoMemory("the system has no memory for a timer"))
+    }
+
+    fn heap(&self) -> MutexGuard<'_, Heap> {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, heap: &BinaryHeap<Reverse<(Instant, u32)>>) {
-        let next = heap.peek().map_or(NEVER, |Reverse((at, _))| self.since_epoch_ns(*at));
+    fn publish(&self, heap: &Heap) {
+        let next = heap.first().map_or(NEVER, |at| self.since_epoch_ns(at));
         self.next_ns.store(next, Relaxed);
     }
 
@@ -37,11 +133,11 @@ impl Timers {
         at.saturating_duration_since(self.epoch).as_nanos().min(u128::from(NEVER - 1)) as u64
     }
 
-    /// Makes an appointment; true when it is now the earliest.
+    /// Makes an appointment, unless there is an earlier one of the QP; true when it is now the earliest of all.
     pub(crate) fn set(&self, at: Instant, qpn: u32) -> bool {
         let mut heap = self.heap();
-        let earliest = heap.peek().is_none_or(|Reverse((first, _))| at < *first);
-        heap.push(Reverse((at, qpn)));
+        let earliest = heap.first().is_none_or(|first| at < first);
+        heap.set(at, qpn);
         self.publish(&heap);
         earliest
     }
@@ -54,10 +150,10 @@ impl Timers {
     /// Takes one due appointment.
     pub(crate) fn pop_due(&self, now: Instant) -> Option<u32> {
         let mut heap = self.heap();
-        if heap.peek().is_none_or(|Reverse((at, _))| *at > now) {
+        if heap.first().is_none_or(|at| at > now) {
             return None;
         }
-        let qpn = heap.pop().map(|Reverse((_, qpn))| qpn);
+        let qpn = heap.pop();
         self.publish(&heap);
         qpn
     }
@@ -69,7 +165,7 @@ impl Timers {
     }
 }
 
-/// What one QP knows of its appointments: the earliest that it still waits for. Later ones may stand in the heap.
+/// What one QP knows of its appointment.
 #[derive(Default)]
 pub(crate) struct Appointment(Option<Instant>);
 
@@ -83,10 +179,9 @@ impl Appointment {
         needed
     }
 
-    /// One came due. What is noted and lies later is still in the heap; were it forgotten, it would be made again and
-    /// again, and none of them would ever go.
-    pub(crate) fn came(&mut self, now: Instant) {
-        self.0 = self.0.filter(|&earliest| earliest > now);
+    /// It came due: there is none now.
+    pub(crate) fn came(&mut self) {
+        self.0 = None;
     }
 }
 
@@ -97,7 +192,7 @@ mod tests {
     #[test]
     fn appointments_of_a_busy_queue_pair_do_not_pile_up() {
         let start = Instant::now();
-        let timers = Timers::new(start);
+        let timers = Timers::new(start).unwrap();
         let mut appointment = Appointment::default();
         for turn in 0..100 {
             let now = start + Duration::from_millis(turn);
@@ -107,20 +202,35 @@ mod tests {
                     timers.set(deadline, 1);
                 }
                 while timers.pop_due(now).is_some() {
-                    appointment.came(now);
+                    appointment.came();
                     if appointment.make(now + Duration::from_millis(3)) {
                         timers.set(now + Duration::from_millis(3), 1);
                     }
                 }
             }
         }
-        assert!(timers.heap().len() <= 4, "{}", timers.heap().len());
+        assert!(timers.heap().entries.len() <= 1);
+    }
+
+    #[test]
+    fn who_asks_again_for_the_same_instant_goes_behind_the_others() {
+        let now = Instant::now();
+        let timers = Timers::new(now).unwrap();
+        for qpn in [5, 9, 1] {
+            timers.set(now, qpn);
+        }
+        let served = (0..7).map(|_| {
+            let qpn = timers.pop_due(now).unwrap();
+            timers.set(now, qpn);
+            qpn
+        });
+        assert_eq!(served.collect::<Vec<_>>(), [5, 9, 1, 5, 9, 1, 5]);
     }
 
     #[test]
     fn appointments_come_due_in_order() {
         let start = Instant::now();
-        let timers = Timers::new(start);
+        let timers = Timers::new(start).unwrap();
         let ms = |n| start + Duration::from_millis(n);
         assert!(timers.set(ms(20), 2));
         assert!(timers.set(ms(10), 1));
@@ -132,5 +242,35 @@ mod tests {
         assert_eq!(timers.pop_due(ms(25)), None);
         assert_eq!(timers.pop_due(ms(30)), Some(3));
         assert_eq!(timers.until_next(ms(30)), None);
+    }
+
+    #[test]
+    fn a_queue_pair_has_one_appointment_and_the_earliest_of_all_comes_first() {
+        let start = Instant::now();
+        let timers = Timers::new(start).unwrap();
+        let ms = |n| start + Duration::from_millis(n);
+        // Far deadlines among near ones, as of a connection that waits 4 s for an acknowledge and answers at once.
+        let mut random = 1u64;
+        let mut wanted = std::collections::BTreeMap::new();
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (qpn, at) = ((random >> 33) as u32 % 50, ms((random >> 40) % 4000));
+            timers.set(at, qpn);
+            let noted = wanted.entry(qpn).or_insert(at);
+            *noted = at.min(*noted);
+            if random >> 60 == 0 {
+                let qpn = timers.pop_due(ms(4000)).unwrap();
+                let at = wanted.remove(&qpn).unwrap();
+                assert!(wanted.values().all(|other| *other >= at));
+            }
+            assert_eq!(timers.heap().entries.len(), wanted.len());
+        }
+        let mut last = start;
+        while let Some(qpn) = timers.pop_due(ms(4000)) {
+            let at = wanted.remove(&qpn).unwrap();
+            assert!(at >= last);
+            last = at;
+        }
+        assert!(wanted.is_empty());
     }
 }

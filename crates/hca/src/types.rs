@@ -4,8 +4,8 @@
 
 use crate::device::AddressHandle;
 use crate::indirect::KeyConfig;
+use crate::shelf::Lent;
 use crate::tm::TmInfo;
-use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::frame::Mac;
@@ -175,7 +175,10 @@ pub struct Sge {
 }
 
 /// Scatter/gather list; the usual few entries live in place.
-pub type SgList = SmallVec<[Sge; 2]>;
+pub type SgList = Lent<[Sge; 2]>;
+
+/// Bytes that a send request brings along; the usual few live in place.
+pub type InlineData = Lent<[u8; 32]>;
 
 /// Where a one-sided operation goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -277,7 +280,7 @@ pub enum Payload {
     /// In registered memory.
     Gather(SgList),
     /// Copied at posting time.
-    Inline(Box<[u8]>),
+    Inline(InlineData),
 }
 
 /// Destination of a datagram.

@@ -6,10 +6,14 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::{Belonging, Pd};
+use crate::shelf::Shelf;
+use crate::slots::Fifo;
+use crate::srq::lists_of;
 use crate::transport::executor::{Inbox, Landed, Landing};
-use crate::types::{Completion, EventType, RecvWr, WcOpcode, WcStatus};
+use crate::types::{Completion, EventType, RecvWr, SgList, Sge, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use umem::AccessError;
 
 /// Work queues of a device that it announces.
 pub const MAX_WQS: u32 = 1 << 14;
@@ -51,6 +55,7 @@ pub struct Wq {
     init: WqInit,
     pd: Belonging,
     core: Mutex<Core>,
+    lists: Arc<Shelf<[Sge; 2]>>,
     users: AtomicU32,
     ended: AtomicBool,
     this: Weak<Wq>,
@@ -63,22 +68,38 @@ impl std::fmt::Debug for Wq {
 }
 
 impl Wq {
-    pub(crate) fn new(device: &Arc<Device>, number: u32, pd: &Arc<Pd>, init: WqInit) -> Arc<Wq> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        number: u32,
+        pd: &Arc<Pd>,
+        init: WqInit,
+    ) -> Result<Arc<Wq>> {
+        let lists = Shelf::new(lists_of(init.max_wr, &None), init.max_sge as usize)?;
+        let own = Fifo::own(init.max_wr as usize)?;
         init.cq.add_user();
-        Arc::new_cyclic(|this| Wq {
+        Ok(Arc::new_cyclic(|this| Wq {
             device: Arc::downgrade(device),
             number,
             init,
             pd: Belonging::new(pd),
-            core: Mutex::new(Core { state: WqState::Reset, inbox: Inbox::default() }),
+            core: Mutex::new(Core { state: WqState::Reset, inbox: Inbox::new(own, None) }),
+            lists,
             users: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             this: this.clone(),
-        })
+        }))
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An empty list for the `len` entries of a request.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when more requests are under way than the queue takes, and the system has no memory.
+    pub fn scatter_list(&self, len: usize) -> Result<SgList> {
+        self.lists.lend(len)
     }
 
     /// Its number.
@@ -183,7 +204,12 @@ impl Wq {
             Landed::NotReady => device.directory().count(Counter::OutOfBuffer, 1),
             Landed::QueueLost => self.fail(device, &mut core),
             Landed::TooLong => device.directory().count(Counter::RespLocalLengthError, 1),
-            // Its memory is the program's own, of which no page is ever awaited.
+            // It moves: the frame is lost, and the next one may find it there.
+            Landed::PageFault(AccessError::Moving, landing) => {
+                core.inbox.put_back(landing);
+                device.directory().count(Counter::RxDropped, 1);
+            }
+            // Otherwise its memory is the program's own, of which no page is ever awaited.
             Landed::Failed(landing) | Landed::PageFault(_, landing) => {
                 device.directory().count(Counter::RespCqeError, 1);
                 self.complete(&landing, WcStatus::LocProtErr);

@@ -1,177 +1,14 @@
 //! Two devices of one process, joined by real UDP sockets: objects, progress and the link together.
 
-use hca::{
-    Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
-    QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    SrqAttr, SrqKind, WcOpcode, WcStatus,
-};
-use registry::{Client, Options, Role};
-use std::sync::Arc;
+mod ends;
+
+use ends::{End, options};
+use hca::*;
+use registry::{Client, Role};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use umem::Umem;
-
-/// A device with one of everything and a buffer of its own.
-struct End {
-    device: Arc<Device>,
-    pd: Arc<Pd>,
-    cq: Arc<Cq>,
-    qp: Arc<Qp>,
-    mr: Arc<hca::Mr>,
-    buffer: Vec<u8>,
-}
-
-fn options() -> Options {
-    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
-    Options { port, name_suffix: Some(format!("engine-{port}")) }
-}
-
-impl End {
-    fn new(name: &str, options: &Options, qp_type: QpType) -> End {
-        End::with(DeviceAttr::new(name, 1), options, qp_type)
-    }
-
-    fn with(attr: DeviceAttr, options: &Options, qp_type: QpType) -> End {
-        mm::guard::install();
-        let registry = Client::connect_at(Role::Member, options).unwrap();
-        let config = DeviceConfig {
-            attr,
-            comm: "test".into(),
-            registry,
-            mtu_bytes: Some(4096),
-            network: hca::Network::Host(link::Interfaces::default()),
-            trace: None,
-            receive_buffer_bytes: None,
-        };
-        let device = Device::open(config).unwrap();
-        let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(256, None).unwrap();
-        let cap = QpCap {
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 2,
-            max_recv_sge: 2,
-            max_inline_data: 64,
-        };
-        let init = QpInit {
-            send_cq: Some(cq.clone()),
-            recv_cq: Some(cq.clone()),
-            cap,
-            sq_sig_all: true,
-            ..QpInit::new(qp_type)
-        };
-        let qp = device.create_qp(&pd, init).unwrap();
-        let buffer = vec![0; 4 << 20];
-        let space = mm::AddressSpace::process();
-        let platform = pcie::Platform::default();
-        let access = umem::AccessFlags::LOCAL_WRITE;
-        let umem = Umem::from_user(
-            &space,
-            buffer.as_ptr() as u64,
-            buffer.len() as u64,
-            access,
-            platform.with_role(pcie::Role::Hca).next().unwrap(),
-            &platform,
-        )
-        .unwrap();
-        let rights = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
-        let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
-        End { device, pd, cq, qp, mr, buffer }
-    }
-
-    /// GID index of 127.0.0.1.
-    fn loopback(&self) -> (u8, [u8; 16]) {
-        let gids = self.device.gids(1).unwrap();
-        let entry = gids.iter().find(|entry| entry.ip.to_string() == "127.0.0.1").unwrap();
-        (entry.index as u8, entry.gid)
-    }
-
-    fn connect(&self, other: &End) {
-        let (sgid_index, dgid) = self.loopback();
-        let ah = AhAttr {
-            is_global: true,
-            dgid,
-            sgid_index,
-            hop_limit: 64,
-            port_num: 1,
-            ..AhAttr::default()
-        };
-        let mut attr = QpAttr {
-            qp_state: QpState::Init,
-            port_num: 1,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
-            ..self.qp.query()
-        };
-        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        self.qp.modify(&attr, init).unwrap();
-        attr = QpAttr {
-            qp_state: QpState::Rtr,
-            ah,
-            path_mtu: 5,
-            dest_qp_num: other.qp.number(),
-            rq_psn: 77,
-            max_dest_rd_atomic: 4,
-            min_rnr_timer: 1,
-            ..attr
-        };
-        let rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        self.qp.modify(&attr, rtr).unwrap();
-        attr = QpAttr {
-            qp_state: QpState::Rts,
-            sq_psn: 77,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 4,
-            ..attr
-        };
-        let rts = AttrMask::STATE
-            | AttrMask::SQ_PSN
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&attr, rts).unwrap();
-    }
-
-    fn sge(&self, at: usize, length: u32) -> Sge {
-        Sge { addr: self.buffer.as_ptr() as u64 + at as u64, length, lkey: self.mr.key() }
-    }
-
-    fn post(&self, op: SendOp, at: usize, length: u32) {
-        let wr = SendWr {
-            wr_id: 5,
-            op,
-            payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
-            flags: SendFlags::SIGNALED,
-            datagram: None,
-            xrc_srqn: 0,
-        };
-        self.qp.post_send(&mut [Ok(wr)].into_iter()).unwrap();
-    }
-
-    fn completion(&self) -> Completion {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let mut found = None;
-        while found.is_none() {
-            assert!(Instant::now() < deadline, "no completion");
-            self.cq.poll(1, &mut |completion| found = Some(completion)).unwrap();
-        }
-        found.unwrap()
-    }
-
-    fn remote(&self, at: u64) -> Remote {
-        Remote { addr: self.buffer.as_ptr() as u64 + at, rkey: self.mr.key() }
-    }
-}
 
 fn pair() -> (End, End) {
     let options = options();
@@ -355,4 +192,125 @@ fn a_closed_device_leaves_nothing_published() {
     assert!(observer.lookup(&id).is_ok());
     end.device.close();
     assert!(matches!(observer.lookup(&id), Err(registry::Error::Unknown)));
+}
+
+/// A front end with a bug: it panics at a completion, within the engine's turn.
+struct Bug;
+
+impl CompletionSink for Bug {
+    fn completed(&self, completion: Completion) -> bool {
+        panic!("no place for {}", completion.wr_id)
+    }
+}
+
+struct Events(Mutex<Sender<EventType>>);
+
+impl EventSink for Events {
+    fn event(&self, event: AsyncEvent) {
+        let _ = self.0.lock().unwrap().send(event.event);
+    }
+}
+
+#[test]
+fn a_panic_in_the_engine_ends_the_device_and_hangs_nobody() {
+    // A backtrace may take longer than the peer's patience.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    let options = options();
+    let a = End::new("one", &options, QpType::Rc);
+    let mut b = End::new("two", &options, QpType::Rc);
+    let recv = |wr_id, end: &End| {
+        let scatter = [end.sge(0, 64)].into_iter().collect();
+        [Ok(RecvWr { wr_id, scatter })].into_iter()
+    };
+    let init = QpInit {
+        send_cq: Some(b.cq.clone()),
+        recv_cq: Some(b.device.create_cq_to(Arc::new(Bug)).unwrap()),
+        cap: QpCap {
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            max_send_wr: 1,
+            max_send_sge: 1,
+            max_inline_data: 0,
+        },
+        ..QpInit::new(QpType::Rc)
+    };
+    let doomed = b.device.create_qp(&b.pd, init).unwrap();
+    let bystander = std::mem::replace(&mut b.qp, doomed);
+    let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..bystander.query() };
+    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    bystander.modify(&attr, mask).unwrap();
+    bystander.post_recv(&mut recv(9, &b)).unwrap();
+    a.connect(&b);
+    b.connect(&a);
+    let (told, events) = channel();
+    b.device.set_event_sink(Arc::new(Events(Mutex::new(told))));
+    b.qp.post_recv(&mut recv(1, &b)).unwrap();
+
+    // Nobody polls at the target: its own thread takes the message, and panics.
+    a.post(SendOp::Send, 0, 5);
+    assert_eq!(a.completion().status, WcStatus::RemOpErr, "the peer is told");
+    let within = Duration::from_secs(10);
+    assert_eq!(events.recv_timeout(within), Ok(EventType::DeviceFatal));
+    let lost = |result: hca::Result<()>| assert!(matches!(result, Err(hca::Error::Lost(_))));
+    lost(b.device.alive());
+    lost(b.device.create_cq(1, None).map(drop));
+    lost(b.qp.post_send(&mut std::iter::empty()).map_err(|(_, error)| error));
+    let flushed = b.completion();
+    assert_eq!((flushed.wr_id, flushed.status), (9, WcStatus::WrFlushErr));
+    lost(b.cq.poll(1, &mut |_| panic!("another completion")).map(drop));
+    // As a fork does: there is no thread to wait for.
+    let begun = Instant::now();
+    b.device.pause(begun + Duration::from_secs(60));
+    assert!(begun.elapsed() < within);
+    b.device.resume();
+    b.device.close();
+}
+
+#[test]
+fn a_fork_waits_for_a_busy_engine_for_a_limited_time() {
+    /// A turn that does not end before it is let go.
+    struct Stuck(Mutex<std::sync::mpsc::Receiver<()>>);
+    impl CompletionSink for Stuck {
+        fn completed(&self, _: Completion) -> bool {
+            let _ = self.0.lock().unwrap().recv();
+            true
+        }
+    }
+    let options = options();
+    let a = End::new("one", &options, QpType::Rc);
+    let mut b = End::new("two", &options, QpType::Rc);
+    let (let_go, stuck) = channel();
+    let init = QpInit {
+        send_cq: Some(b.cq.clone()),
+        recv_cq: Some(b.device.create_cq_to(Arc::new(Stuck(Mutex::new(stuck)))).unwrap()),
+        cap: QpCap {
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            max_send_wr: 1,
+            max_send_sge: 1,
+            max_inline_data: 0,
+        },
+        ..QpInit::new(QpType::Rc)
+    };
+    b.qp = b.device.create_qp(&b.pd, init).unwrap();
+    a.connect(&b);
+    b.connect(&a);
+    let scatter = [b.sge(0, 64)].into_iter().collect();
+    b.qp.post_recv(&mut [Ok(RecvWr { wr_id: 1, scatter })].into_iter()).unwrap();
+    a.post(SendOp::Send, 0, 5);
+    // The message is there once its bytes are; its completion follows in the same turn.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let received = || b.device.directory().reader().unwrap().counter(hca::Counter::RcvdPackets) > 0;
+    while !received() {
+        assert!(Instant::now() < deadline, "nothing arrives");
+        std::thread::yield_now();
+    }
+    let begun = Instant::now();
+    b.device.pause(begun + Duration::from_millis(100));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(b.device.adopt().is_err(), "a child must not carry on what may be locked for ever");
+    let_go.send(()).unwrap();
+    b.device.resume();
+    assert_eq!(a.completion().status, WcStatus::Success);
+    drop(let_go);
 }

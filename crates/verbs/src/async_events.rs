@@ -11,7 +11,7 @@ use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::wq::Wq;
 use hca::{AsyncEvent, EventSink, EventSource, EventType};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,12 +38,13 @@ struct Route {
 pub struct Sink {
     /// By the address of the HCA's object, which stays the same while the object lives. A shared queue pair has one for
     /// each of its C objects.
-    routes: Mutex<HashMap<usize, Vec<Route>>>,
+    /// A tree, whose nodes are small: one large piece of memory could be refused.
+    routes: Mutex<BTreeMap<usize, Vec<Route>>>,
     contexts: Mutex<Vec<Arc<Events>>>,
 }
 
 impl Sink {
-    fn routes(&self) -> MutexGuard<'_, HashMap<usize, Vec<Route>>> {
+    fn routes(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Route>>> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

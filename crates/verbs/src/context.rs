@@ -12,7 +12,7 @@ use crate::{
 };
 use descriptors::Kept;
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -47,7 +47,8 @@ pub struct Ucontext {
     /// A unique inode, by which an import finds us.
     cmd_fd: Kept,
     next_handle: AtomicU32,
-    objects: PerLife<Mutex<HashMap<u32, Owned>>>,
+    /// A tree, whose nodes are small: one large piece of memory could be refused.
+    objects: PerLife<Mutex<BTreeMap<u32, Owned>>>,
 }
 
 impl Ucontext {
@@ -64,7 +65,7 @@ impl Ucontext {
     }
 
     /// The objects of this process by handle.
-    pub fn objects(&self) -> MutexGuard<'_, HashMap<u32, Owned>> {
+    pub fn objects(&self) -> MutexGuard<'_, BTreeMap<u32, Owned>> {
         let Ok(objects) = self.objects.get(|_| Ok::<_, Infallible>(Mutex::default()));
         objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -310,7 +311,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         let whole = unsafe { Context::whole(context) };
         // SAFETY: as above.
         let used_here = unsafe { &*whole }.life.present();
-        if used_here.is_ok_and(|life| life.engine.device.alive().is_ok()) {
+        let ends_here = |device: &hca::Device| device.alive().is_ok() || device.has_failed();
+        if used_here.is_ok_and(|life| ends_here(&life.engine.device)) {
             // SAFETY: it came from `Box::into_raw` in `Context::open`, and the program does not use it any more.
             drop(unsafe { Box::from_raw(whole) });
         }

@@ -72,6 +72,11 @@ pub fn number_named(name: &str) -> Option<usize> {
     listed().iter().position(|listed| listed.name == name)
 }
 
+/// The name of the device of a number.
+pub fn name(number: usize) -> Option<&'static str> {
+    listed().get(number).map(|listed| listed.name.as_str())
+}
+
 /// The GUID of the device of a number.
 pub fn guid(number: usize) -> u64 {
     listed().get(number).map_or(0, Listed::guid)

@@ -14,33 +14,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use umem::{AccessError, AtomicOp, DeviceMemory, DmaSpace, Segment, Umem};
 
-/// All device memory of one process's HCA, as much as a ConnectX shows.
+/// All device memory of one HCA, as much as a ConnectX shows.
 pub const MAX_BYTES: u64 = 256 << 10;
 /// What offsets and lengths of copies are multiples of.
 const GRANULE: u64 = 4;
 /// Largest alignment that may be asked for, as a power of two: a page, which every allocation has.
 const MAX_LOG_ALIGN: u32 = 12;
 
-/// Bytes given out.
-static USED: AtomicU64 = AtomicU64::new(0);
+/// Bytes that an HCA has given out.
+#[derive(Default)]
+pub struct Given(AtomicU64);
 
 /// One allocation.
 pub struct Memory {
     bytes: DeviceMemory,
     len: u64,
+    given: Arc<Given>,
     regions: AtomicUsize,
 }
 
 impl Memory {
-    fn new(len: u64) -> Res<Memory> {
-        let charged = USED.fetch_update(SeqCst, SeqCst, |used| {
+    fn new(given: &Arc<Given>, len: u64) -> Res<Memory> {
+        let charged = given.0.fetch_update(SeqCst, SeqCst, |used| {
             used.checked_add(len).filter(|&total| total <= MAX_BYTES)
         });
         charged.map_err(|_| Errno(libc::ENOMEM))?;
         match DeviceMemory::new(len) {
-            Ok(bytes) => Ok(Memory { bytes, len, regions: AtomicUsize::new(0) }),
+            Ok(bytes) => {
+                Ok(Memory { bytes, len, given: given.clone(), regions: AtomicUsize::new(0) })
+            }
             Err(error) => {
-                USED.fetch_sub(len, SeqCst);
+                given.0.fetch_sub(len, SeqCst);
                 Err(Errno(error.raw_os_error().unwrap_or(libc::ENOMEM)))
             }
         }
@@ -49,7 +53,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        USED.fetch_sub(self.len, SeqCst);
+        self.given.0.fetch_sub(self.len, SeqCst);
     }
 }
 
@@ -114,7 +118,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         if attr.length == 0 || attr.log_align_req > MAX_LOG_ALIGN {
             return Err(INVALID);
         }
-        let memory = Arc::new(Memory::new(attr.length as u64)?);
+        let memory = Arc::new(Memory::new(&context.engine().device_memory, attr.length as u64)?);
         let handle = context.ucontext().own(Owned::Dm(memory.clone()));
         Ok(give(Dm::new(context, memory, handle, false)))
     })
@@ -238,17 +242,19 @@ mod tests {
 
     #[test]
     fn device_memory_is_bounded_and_comes_back() {
-        let first = Memory::new(MAX_BYTES / 2).unwrap();
-        let second = Memory::new(MAX_BYTES / 2).unwrap();
-        assert!(Memory::new(4).is_err());
+        let given = Arc::default();
+        let first = Memory::new(&given, MAX_BYTES / 2).unwrap();
+        let second = Memory::new(&given, MAX_BYTES / 2).unwrap();
+        assert!(Memory::new(&given, 4).is_err());
+        assert!(Memory::new(&Arc::default(), MAX_BYTES).is_ok(), "another HCA has its own");
         drop(first);
-        assert!(Memory::new(4).is_ok());
+        assert!(Memory::new(&given, 4).is_ok());
         drop(second);
     }
 
     #[test]
     fn a_region_counts_as_long_as_it_lives() {
-        let memory = Arc::new(Memory::new(64).unwrap());
+        let memory = Arc::new(Memory::new(&Arc::default(), 64).unwrap());
         memory.regions.fetch_add(1, SeqCst);
         let region = Region(memory.clone());
         assert_eq!(region.write(60, &[0; 4]), Ok(()));

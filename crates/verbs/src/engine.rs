@@ -4,7 +4,8 @@
 use crate::async_events::Sink;
 use crate::env::Model;
 use crate::ffi::{Errno, Res};
-use crate::{device, env, fork, memory, sysfs_face, ucma};
+use crate::fork_lock::{ForkLock, Held, Turn};
+use crate::{device, dm, env, fork, memory, sysfs_face, ucma};
 use link::Trace;
 use pcie::Function;
 use registry::{Client, Role};
@@ -12,7 +13,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The vendor id of devices without a vendor, as Linux's rxe uses it: 0 is not valid, and one that programs know would make
 /// them look for its provider library.
@@ -23,6 +24,9 @@ const CONNECTX_8: (u32, u32) = (0x02c9, 0x1023);
 
 /// How long a program's end waits for a turn of progress, which takes microseconds unless the machine is busy.
 const LAST_TURN: Duration = Duration::from_millis(50);
+
+/// How long it waits for the registry in all, however much it has to give back.
+const LAST_CALLS: Duration = Duration::from_millis(250);
 
 /// A running HCA and what it raises.
 pub struct Engine {
@@ -36,6 +40,8 @@ pub struct Engine {
     pub registry: Arc<Client>,
     /// The connection manager.
     pub cm: Arc<ucma::Service>,
+    /// Its device memory that programs have.
+    pub device_memory: Arc<dm::Given>,
     trace: Option<Arc<Trace>>,
 }
 
@@ -76,8 +82,9 @@ impl Drop for Engine {
 
 /// A program may end without closing its devices.
 extern "C" fn at_exit() {
+    let deadline = Instant::now() + LAST_CALLS;
     for engine in now(|running| Some(running.engines())).unwrap_or_default() {
-        engine.cm.end();
+        engine.cm.end(deadline);
         engine.device.settle(LAST_TURN);
         engine.report();
         // Whoever holds the device still may end it after us; the report must not come twice.
@@ -119,33 +126,39 @@ impl Running {
     fn engine(&self, number: usize) -> Option<Arc<Engine>> {
         self.engines.get(number)?.upgrade()
     }
-
-    fn connected(&mut self) -> Res<Arc<Client>> {
-        if let Some(registry) = self.registry() {
-            return Ok(registry);
-        }
-        let registry = connect()?;
-        self.registry = Arc::downgrade(&registry);
-        Ok(registry)
-    }
 }
 
 static RUNNING: Mutex<Running> = Mutex::new(Running::NOTHING);
 
-/// While the guard lives nobody starts an engine or connects to the registry.
+static FIRST: Turn = Turn::new();
+/// Held by who starts an engine or connects to the registry, which may wait for other processes. Before `RUNNING`.
+static MAKING: ForkLock = ForkLock::new(&FIRST);
+
+/// While the guard lives nobody starts an engine or connects to the registry; `None` where somebody is at it until `deadline`.
+pub fn nobody_makes(deadline: Instant) -> Option<Held> {
+    MAKING.take_before(deadline)
+}
+
+/// In a forked child, before any other thread: nobody is making anything.
+pub fn free() {
+    MAKING.renew();
+}
+
+/// What runs. Nobody waits for anything while the guard lives.
 pub fn place() -> MutexGuard<'static, Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The running engine of the device of a number, or a new one. ENODEV where there is no such device.
 pub fn get(number: usize) -> Res<Arc<Engine>> {
-    let mut running = place();
-    if let Some(engine) = running.engine(number) {
+    let _alone = MAKING.take();
+    if let Some(engine) = place().engine(number) {
         return Ok(engine);
     }
     let function = memory::hcas()?.get(number).ok_or(Errno(libc::ENODEV))?;
-    let registry = running.connected()?;
+    let registry = connected()?;
     let engine = Arc::new(start(number, function, registry)?);
+    let mut running = place();
     if running.engines.len() <= number {
         running.engines.resize_with(number + 1, Weak::new);
     }
@@ -155,7 +168,18 @@ pub fn get(number: usize) -> Res<Arc<Engine>> {
 
 /// The registry's client of this process; it is connected if it was not.
 pub fn registry() -> Res<Arc<Client>> {
-    place().connected()
+    let _alone = MAKING.take();
+    connected()
+}
+
+/// Under `MAKING`.
+fn connected() -> Res<Arc<Client>> {
+    if let Some(registry) = place().registry() {
+        return Ok(registry);
+    }
+    let registry = connect()?;
+    place().registry = Arc::downgrade(&registry);
+    Ok(registry)
 }
 
 /// The running engine of a device, unless one is just being made or ended: for calls that may come from inside of either.
@@ -191,6 +215,8 @@ pub fn set_callbacks() {
         protect: |addr, len| {
             mm::PrivateMemory::running().map(|private| private.home(&range(addr, len)));
         },
+        mark: mm::mark,
+        gone: |addr, len, mark| mm::gone(range(addr, len), mark),
     });
 }
 
@@ -251,13 +277,13 @@ fn start(number: usize, function: &'static Function, registry: Arc<Client>) -> R
     let sink = Arc::new(Sink::default());
     device.set_event_sink(sink.clone());
     let cm = ucma::Service::start(&device, &registry);
-    Ok(Engine { function, device, sink, registry, cm, trace })
+    let device_memory = Arc::default();
+    Ok(Engine { function, device, sink, registry, cm, device_memory, trace })
 }
 
 fn registry_errno(error: &registry::Error) -> Errno {
     Errno(match error {
         registry::Error::System { errno, .. } => *errno,
-        registry::Error::ForeignUser { .. } => libc::EACCES,
         registry::Error::Timeout => libc::ETIMEDOUT,
         registry::Error::PortTaken { .. } => libc::EADDRINUSE,
         registry::Error::Full(_) => libc::ENOSPC,

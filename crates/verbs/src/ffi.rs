@@ -5,6 +5,7 @@
 //! into C, nothing aborts the host program. Inside, a thread is not cancelled (pthread_cancel(3)): that would unwind it with
 //! our locks held, through frames that must not be unwound. Verbs that wait for events wait outside.
 
+use crate::spare;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -103,9 +104,9 @@ pub fn count(body: impl FnOnce() -> Res<c_int>) -> c_int {
     }
 }
 
-/// For verbs that return a pointer, or NULL with errno set.
+/// For verbs that return a pointer, or NULL with errno set. They make something, which needs memory.
 pub fn pointer<T>(body: impl FnOnce() -> Res<*mut T>) -> *mut T {
-    match contained(body) {
+    match contained(|| spare::check().and_then(|()| body())) {
         Ok(pointer) => pointer,
         Err(errno) => {
             set_errno(errno);

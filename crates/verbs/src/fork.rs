@@ -1,19 +1,31 @@
 //! Forks: the engine stays the parent's. A child that uses a context of its parent, or opens the device afresh, gets an
 //! engine of its own ([`crate::lives`]). The exception is `daemon(3)`, where the parent ends and the child carries the
 //! engine on.
+//!
+//! A fork asks the engine's threads to stand still and nobody to make anything, and waits for that for [`PATIENCE`] at most.
+//! Whatever was locked then stays locked in the child, as what the program's other threads had locked does in any case; so the
+//! child takes no lock of its parent's engine, and finds the process's own locks free. Only a daemon needs an engine that stood
+//! still: where it did not, its calls answer EIO there.
 
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine, Running};
-use crate::{drm, lives, ucma};
+use crate::{drm, fork_lock, lives, ucma};
 use registry::Client;
 use shim::Daemon;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::sync::{Arc, MutexGuard, Once};
+use std::time::{Duration, Instant};
+
+/// How long a fork waits for the engine, whatever happens.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a fork holds from before it until after it, on both sides.
 struct Held {
-    _lives: MutexGuard<'static, ()>,
+    lives: Option<fork_lock::Held>,
+    making: Option<fork_lock::Held>,
     place: MutexGuard<'static, Running>,
     registry: Option<Arc<Client>>,
     engines: Vec<Arc<Engine>>,
@@ -21,15 +33,14 @@ struct Held {
     _home: Option<mm::AllHome<'static>>,
 }
 
-struct InFork(Option<Held>);
+thread_local! {
+    /// Of the thread that forks, which is the only one of the child. Never dropped, so that it is there until a thread's very end.
+    static IN_FORK: ManuallyDrop<RefCell<Option<Held>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
+}
 
-// SAFETY: only the forking thread (on either side) takes out what it put in; the guard never moves to another thread.
-unsafe impl Send for InFork {}
-
-static IN_FORK: Mutex<InFork> = Mutex::new(InFork(None));
-
-fn in_fork() -> MutexGuard<'static, InFork> {
-    IN_FORK.lock().unwrap_or_else(PoisonError::into_inner)
+fn take_held() -> Option<Held> {
+    IN_FORK.with(|in_fork| in_fork.take())
 }
 
 /// Registers the handlers, once.
@@ -43,20 +54,22 @@ pub fn watch() {
 }
 
 extern "C" fn before() {
-    let lives = lives::hold();
+    let deadline = Instant::now() + PATIENCE;
+    let lives = lives::hold(deadline);
+    let making = engine::nobody_makes(deadline);
     let place = engine::place();
     let home = mm::PrivateMemory::running().map(mm::PrivateMemory::all_home);
     let (registry, engines) = (place.registry(), place.engines());
-    engines.iter().for_each(|engine| engine.device.pause());
+    engines.iter().for_each(|engine| engine.device.pause(deadline));
     if let Some(registry) = registry.as_ref().filter(|_| shim::in_daemon()) {
         registry.pause();
     }
-    // A second fork waits in `place` above until this one is over, so nothing is overwritten here.
-    in_fork().0 = Some(Held { _lives: lives, place, registry, engines, _home: home });
+    let held = Held { lives, making, place, registry, engines, _home: home };
+    IN_FORK.with(|in_fork| in_fork.replace(Some(held)));
 }
 
 extern "C" fn in_parent() {
-    let held = in_fork().0.take();
+    let held = take_held();
     // After `daemon`'s fork the parent only ends, and the child has the engine; if it failed, `after_daemon` hears of it.
     if !shim::in_daemon() {
         held.iter().flat_map(|held| &held.engines).for_each(|engine| engine.device.resume());
@@ -64,7 +77,11 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let Some(mut held) = in_fork().0.take() else { return };
+    let Some(mut held) = take_held() else { return };
+    // Who held them, or waited for them, is in the parent.
+    std::mem::forget((held.lives.take(), held.making.take()));
+    lives::free();
+    engine::free();
     if shim::in_daemon() {
         return;
     }
@@ -75,27 +92,30 @@ extern "C" fn in_child() {
     for engine in &held.engines {
         engine.device.lose();
     }
-    if let Some(engine) = held.engines.first() {
-        let_go(engine);
-    }
+    let_go();
     // What their end would do (threads to wait for, descriptors to close) is the parent's to do.
     std::mem::forget(std::mem::take(&mut *held.place));
     std::mem::forget((held.registry.take(), std::mem::take(&mut held.engines)));
 }
 
-/// Gives up the child's copies of UDP sockets: the parent's, and those of its peers that it watches. By them others see who
-/// lives. Takes no lock and allocates nothing.
-fn let_go(engine: &Engine) {
-    let nothing = engine.device.directory().as_fd().as_raw_fd();
-    let mut next = descriptors::next_inherited(0);
-    while let Some(number) = next {
-        if is_udp(number as i32) {
-            // The number stays taken, so that its owner may close it.
-            // SAFETY: both descriptors are open; the one replaced is used by nobody, since the devices are lost.
-            unsafe { libc::syscall(libc::SYS_dup3, nothing, number, libc::O_CLOEXEC) };
-        }
-        next = descriptors::next_inherited(number + 1);
+/// Gives up the child's copies of what others see by who lives: UDP sockets, the parent's and those of its peers that it
+/// watches, and locks on GPU buffers. Takes no lock and allocates nothing.
+fn let_go() {
+    let shows_life = |fd: RawFd| descriptors::is_alone(fd) || is_udp(fd);
+    let Some(other) = inherited().find(|fd| !shows_life(*fd)) else { return };
+    for fd in inherited().filter(|fd| shows_life(*fd)) {
+        // The number stays taken, so that its owner may close it.
+        // SAFETY: both descriptors are open; the one replaced is used by nobody, since the devices are lost and buffers are the
+        // parent's.
+        unsafe { libc::syscall(libc::SYS_dup3, other, fd, libc::O_CLOEXEC) };
     }
+}
+
+/// The child's copies of its parent's descriptors.
+fn inherited() -> impl Iterator<Item = RawFd> {
+    let first = descriptors::next_inherited(0);
+    let next = |fd: &u32| descriptors::next_inherited(fd + 1);
+    std::iter::successors(first, next).map(|fd| fd as RawFd)
 }
 
 fn is_udp(fd: RawFd) -> bool {

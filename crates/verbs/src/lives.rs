@@ -6,20 +6,27 @@
 //! locks inside them may be held for ever by threads that exist only there.
 
 use crate::ffi::{Errno, Res};
+use crate::fork_lock::{ForkLock, Held, Turn};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Forks between the first process and this one.
 static LIFE: AtomicU32 = AtomicU32::new(0);
 
-static RENEWING: Mutex<()> = Mutex::new(());
+static FIRST: Turn = Turn::new();
+static RENEWING: ForkLock = ForkLock::new(&FIRST);
 
-/// While the guard lives nothing is made anew: a fork holds it from before until after.
-pub fn hold() -> MutexGuard<'static, ()> {
-    RENEWING.lock().unwrap_or_else(PoisonError::into_inner)
+/// While the guard lives nothing is made anew: a fork holds it from before until after, if it is to be had before `deadline`.
+pub fn hold(deadline: Instant) -> Option<Held> {
+    RENEWING.take_before(deadline)
 }
 
-/// In a forked child, before any other thread.
+/// In a forked child, before any other thread: nobody makes anything anew.
+pub fn free() {
+    RENEWING.renew();
+}
+
+/// Likewise, unless the child carries its parent's life on.
 pub fn begin() {
     LIFE.fetch_add(1, Relaxed);
 }
@@ -84,7 +91,7 @@ impl<T> PerLife<T> {
     /// The value of this life; where there is none yet, `renew` makes it from the last one. It must not renew another.
     pub fn get<E>(&self, renew: impl FnOnce(&T) -> Result<T, E>) -> Result<&T, E> {
         if self.entry().made.check().is_err() {
-            let _held = hold();
+            let _held = RENEWING.take();
             let last = self.entry();
             if last.made.check().is_err() {
                 let entry = Entry { made: Made::now(), value: renew(&last.value)? };

@@ -183,7 +183,26 @@ fn host(
     if drm::is_device_memory(addr, len) {
         return Err(RegError::Fault);
     }
-    Umem::from_user(&space(), addr, len, access, hca, platform)
+    let umem = Umem::from_user(&space(), addr, len, access, hca, platform)?;
+    if !umem.is_watched() {
+        say_unwatched(addr, len);
+    }
+    Ok(umem)
+}
+
+/// The kernel does not tell when this memory goes: what the C library gives back by itself must be looked for.
+#[cold]
+fn say_unwatched(addr: u64, len: u64) {
+    shim::watch_heap();
+    let why = match mm::can_watch() {
+        Ok(()) => {
+            "of a kind that it does not watch, of another userfaultfd, or too many".to_owned()
+        }
+        Err(error) => format!("userfaultfd: {error}"),
+    };
+    crate::log!(
+        "the kernel does not watch {len} bytes at {addr:#x} ({why}): interposed calls alone tell their end"
+    );
 }
 
 fn space() -> Arc<mm::AddressSpace> {

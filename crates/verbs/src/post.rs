@@ -8,17 +8,23 @@ use crate::mw;
 use crate::object::object;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use hca::{Datagram, Error, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, SgList, Sge};
+use hca::{
+    Datagram, Error, InlineData, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, SgList, Sge,
+};
 use std::ffi::c_int;
 
 /// Entries that any queue of this device may have; a longer list is wrong before it is read.
 const MAX_SGE: usize = 32;
 
-/// A scatter/gather list as a value.
+/// A scatter/gather list as a value, in what `lend` gives for that many entries.
 ///
 /// # Safety
 /// `list` is null or points to `count` entries.
-pub unsafe fn sg_list(list: *const ibv_sge, count: usize) -> hca::Result<SgList> {
+pub unsafe fn sg_list(
+    list: *const ibv_sge,
+    count: usize,
+    lend: impl FnOnce(usize) -> hca::Result<SgList>,
+) -> hca::Result<SgList> {
     if count > MAX_SGE {
         return Err(Error::Invalid("more scatter/gather entries than the device has"));
     }
@@ -30,25 +36,30 @@ pub unsafe fn sg_list(list: *const ibv_sge, count: usize) -> hca::Result<SgList>
     }
     // SAFETY: the caller's promise.
     let entries = unsafe { std::slice::from_raw_parts(list, count) };
-    Ok(entries
-        .iter()
-        .map(|entry| Sge { addr: entry.addr, length: entry.length, lkey: entry.lkey })
-        .collect())
+    let mut list = lend(count)?;
+    list.extend(entries.iter().map(|entry| Sge {
+        addr: entry.addr,
+        length: entry.length,
+        lkey: entry.lkey,
+    }));
+    Ok(list)
 }
 
-/// Copies the bytes that `parts` name out of the program's memory, as inline data.
+/// Copies the bytes that `parts` name out of the program's memory, as inline data, into what `lend` gives for so many bytes.
 ///
 /// Guarded, so that a wrong address is EFAULT and not the program's end.
 pub fn gather_inline(
     parts: impl Iterator<Item = (u64, usize)> + Clone,
     max: u32,
+    lend: impl FnOnce(usize) -> hca::Result<InlineData>,
 ) -> hca::Result<Payload> {
     let total = parts
         .clone()
         .try_fold(0usize, |total, (_, len)| total.checked_add(len))
         .filter(|&total| total <= max as usize)
         .ok_or(Error::Invalid("more inline data than the queue pair has room for"))?;
-    let mut bytes = vec![0; total].into_boxed_slice();
+    let mut bytes = lend(total)?;
+    bytes.extend(std::iter::repeat_n(0, total));
     let mut at = 0;
     for (addr, len) in parts {
         mm::guard::copy_from(addr, &mut bytes[at..at + len])
@@ -93,12 +104,14 @@ unsafe fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> hca::Result<SendWr> {
     let gather = match op {
         // It moves no data, and what the list says does not count.
         SendOp::BindMw(_) => SgList::new(),
-        // SAFETY: the caller's promise.
-        _ => unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?) }?,
+        _ => {
+            // SAFETY: the caller's promise.
+            unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?, |len| qp.hca().gather_list(len)) }?
+        }
     };
     let payload = if flags.contains(SendFlags::INLINE) {
         let parts = gather.iter().map(|entry| (entry.addr, entry.length as usize));
-        gather_inline(parts, qp.max_inline())?
+        gather_inline(parts, qp.max_inline(), |len| qp.hca().inline_data(len))?
     } else {
         Payload::Gather(gather)
     };
@@ -225,9 +238,12 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// `wr` and what it points to are live.
-unsafe fn recv_wr(wr: &ibv_recv_wr) -> hca::Result<RecvWr> {
+unsafe fn recv_wr(
+    wr: &ibv_recv_wr,
+    lend: impl FnOnce(usize) -> hca::Result<SgList>,
+) -> hca::Result<RecvWr> {
     // SAFETY: the caller's promise.
-    let scatter = unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?) }?;
+    let scatter = unsafe { sg_list(wr.sg_list, count_of(wr.num_sge)?, lend) }?;
     Ok(RecvWr { wr_id: wr.wr_id, scatter })
 }
 
@@ -241,26 +257,28 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
         let post = |requests: &mut Requests<'_>| qp.hca().post_recv(requests).map_err(|(_, e)| e);
+        let lend = |len| qp.hca().scatter_list(len);
         // SAFETY: the program passes a list of live requests, and null or a place to fill.
-        unsafe { recv_list(wr, bad, post) }
+        unsafe { recv_list(wr, bad, lend, post) }
     })
 }
 
 /// Receive requests, read as they are taken.
 pub type Requests<'a> = dyn Iterator<Item = hca::Result<RecvWr>> + 'a;
 
-/// Posts a list by `post`, which takes what it asks for and stops at the first mistake.
+/// Posts a list by `post`, which takes what it asks for and stops at the first mistake; `lend` gives the entries a place.
 ///
 /// # Safety
 /// Every element is live; `bad` is null or a place to fill.
 pub unsafe fn recv_list(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
+    lend: impl Fn(usize) -> hca::Result<SgList>,
     post: impl FnOnce(&mut Requests<'_>) -> hca::Result<()>,
 ) -> Res<()> {
     let mut list = List::new(wr);
     // SAFETY: the caller's promise.
-    let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| recv_wr(wr)) });
+    let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| recv_wr(wr, &lend)) });
     match post(&mut requests) {
         Ok(()) => Ok(()),
         Err(error) => stopped(bad, list.last, error),
@@ -283,7 +301,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the program passes a list of live requests.
         while let Some(wr) = unsafe { list.step() } {
             // SAFETY: as above.
-            let posted = unsafe { recv_wr(wr) }.and_then(|request| srq.hca().post(request));
+            let request = unsafe { recv_wr(wr, |len| srq.hca().scatter_list(len)) };
+            let posted = request.and_then(|request| srq.hca().post(request));
             if let Err(error) = posted {
                 return stopped(bad, list.last, error);
             }
@@ -301,11 +320,12 @@ mod tests {
         let entries = [ibv_sge { addr: 1, length: 2, lkey: 3 }];
         // SAFETY: one entry is live; the other calls are refused before reading.
         unsafe {
-            let list = sg_list(entries.as_ptr(), 1).unwrap();
+            let lend = |_| Ok(SgList::new());
+            let list = sg_list(entries.as_ptr(), 1, lend).unwrap();
             assert_eq!(list[0], Sge { addr: 1, length: 2, lkey: 3 });
-            assert!(sg_list(entries.as_ptr(), MAX_SGE + 1).is_err());
-            assert!(sg_list(std::ptr::null(), 1).is_err());
-            assert!(sg_list(std::ptr::null(), 0).unwrap().is_empty());
+            assert!(sg_list(entries.as_ptr(), MAX_SGE + 1, lend).is_err());
+            assert!(sg_list(std::ptr::null(), 1, lend).is_err());
+            assert!(sg_list(std::ptr::null(), 0, lend).unwrap().is_empty());
         }
         assert!(count_of(-1).is_err());
     }
@@ -316,15 +336,16 @@ mod tests {
         let bytes = *b"abcdef";
         let at = bytes.as_ptr() as u64;
         let parts = [(at + 3, 3), (at, 2)];
-        let Ok(Payload::Inline(copied)) = gather_inline(parts.into_iter(), 5) else {
+        let lend = |_| Ok(InlineData::new());
+        let Ok(Payload::Inline(copied)) = gather_inline(parts.into_iter(), 5, lend) else {
             panic!("refused")
         };
         assert_eq!(&*copied, b"defab");
-        assert!(matches!(gather_inline(parts.into_iter(), 4), Err(Error::Invalid(_))));
+        assert!(matches!(gather_inline(parts.into_iter(), 4, lend), Err(Error::Invalid(_))));
         let huge = [(at, usize::MAX), (at, 2)];
-        assert!(matches!(gather_inline(huge.into_iter(), 100), Err(Error::Invalid(_))));
+        assert!(matches!(gather_inline(huge.into_iter(), 100, lend), Err(Error::Invalid(_))));
         let wild = [(8, 4)];
-        let refused = gather_inline(wild.into_iter(), 100);
+        let refused = gather_inline(wild.into_iter(), 100, lend);
         assert!(matches!(refused, Err(Error::System(libc::EFAULT, _))));
     }
 

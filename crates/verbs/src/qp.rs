@@ -231,6 +231,7 @@ unsafe fn create(
     // SAFETY: the caller's promise.
     let memory = unsafe { allocate(context, pd, &parts) }?;
     parts.memory = memory.as_ref().map(Allocation::memory);
+    let builder = send_ops.map(|_| Builder::new(parts.cap.max_send_wr)).transpose()?;
     let hca = context.device().create_qp(&domain, parts)?;
     init.cap = cap_to_c(&hca.query().cap);
     // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer, an `Option` of a function or a
@@ -251,7 +252,7 @@ unsafe fn create(
             },
         );
     }
-    Ok(install(context, hca, c, send_ops.is_some(), memory))
+    Ok(install(context, hca, c, builder, memory))
 }
 
 /// Memory for the queues, if the domain has an allocator.
@@ -283,7 +284,7 @@ fn install(
     context: &Context,
     hca: Arc<hca::Qp>,
     mut c: ibv_qp_ex,
-    builds: bool,
+    builder: Option<Builder>,
     memory: Option<Allocation>,
 ) -> *mut ibv_qp {
     c.qp_base.context = context.as_c();
@@ -296,7 +297,7 @@ fn install(
         made: Made::now(),
         c: UnsafeCell::new(c),
         acks: acks.clone(),
-        builder: builds.then(Builder::default),
+        builder,
         extension: OnceLock::new(),
         sq_sig_all: hca.init().sq_sig_all.into(),
         max_inline: hca.query().cap.max_inline_data,
@@ -313,7 +314,7 @@ pub fn opened(context: &Context, hca: Arc<hca::Qp>, qp_context: *mut c_void) -> 
     // SAFETY: all-zero is a valid value, as above.
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
     c.qp_base.qp_context = qp_context;
-    install(context, hca, c, false, None)
+    install(context, hca, c, None, None)
 }
 
 /// `ibv_create_qp(3)`.
@@ -375,7 +376,7 @@ unsafe fn create_rss(context: &Context, init: &ibv_qp_init_attr_ex) -> Res<*mut 
     let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
     c.qp_base.qp_context = init.qp_context;
     c.qp_base.pd = init.pd;
-    Ok(install(context, hca, c, false, None))
+    Ok(install(context, hca, c, None, None))
 }
 
 /// `ibv_create_qp_ex(3)`. Beyond a PD or an XRC domain, `send_ops_flags`, empty `create_flags` and what RSS needs are known
@@ -455,7 +456,8 @@ fn state(value: c_uint) -> Res<QpState> {
 fn attr_from_c(attr: &ibv_qp_attr, mask: AttrMask) -> Res<hca::QpAttr> {
     let masked = |bit, value| if mask.contains(bit) { state(value) } else { Ok(QpState::Reset) };
     let access = if mask.contains(AttrMask::ACCESS_FLAGS) {
-        hca::Access::from_bits(attr.qp_access_flags).ok_or(INVALID)?
+        // As in Linux any bit is taken: the right of a region decides as well, and no region has one that is not offered.
+        hca::Access::from_bits_retain(attr.qp_access_flags)
     } else {
         hca::Access::empty()
     };
@@ -643,6 +645,6 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
 }
 
 /// Posts requests that the `ibv_wr_*` functions collected: all or none.
-pub fn post_built(qp: &Qp, requests: Vec<hca::SendWr>) -> Res<()> {
+pub fn post_built(qp: &Qp, requests: &mut Vec<hca::SendWr>) -> Res<()> {
     Ok(qp.hca.post_sends(requests)?)
 }

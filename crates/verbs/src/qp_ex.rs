@@ -9,7 +9,7 @@ use crate::mw;
 use crate::object::object;
 use crate::post;
 use crate::qp::{Qp, post_built};
-use hca::{Error, Flush, Payload, QpType, Remote, SendFlags, SendOp, SendWr, SgList};
+use hca::{Error, Flush, InlineData, Payload, QpType, Remote, SendFlags, SendOp, SendWr, SgList};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 
@@ -44,6 +44,7 @@ pub fn operations(qp_type: QpType) -> u64 {
 /// What was collected so far.
 #[derive(Default)]
 struct Collected {
+    /// At most as many as the queue takes, for which there is memory.
     requests: Vec<SendWr>,
     mistake: Option<Errno>,
     /// Calls that the request last begun still needs.
@@ -51,12 +52,23 @@ struct Collected {
 }
 
 /// State of one QP's `ibv_wr_*` functions.
-#[derive(Default)]
 pub struct Builder {
     /// Held from `wr_start` to `wr_complete` or `wr_abort`.
     baton: Baton,
     /// Used by the holder of the baton only.
     collected: RefCell<Collected>,
+    max_send_wr: usize,
+}
+
+impl Builder {
+    /// For a send queue of `max_send_wr` requests; ENOMEM without memory to collect them.
+    pub fn new(max_send_wr: u32) -> Res<Builder> {
+        let mut collected = Collected::default();
+        let max_send_wr = max_send_wr as usize;
+        let reserved = collected.requests.try_reserve_exact(max_send_wr);
+        reserved.map_err(|_| Errno(libc::ENOMEM))?;
+        Ok(Builder { baton: Baton::default(), collected: RefCell::new(collected), max_send_wr })
+    }
 }
 
 /// Sets the functions for `ops`, and those always there.
@@ -86,6 +98,12 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
 }
 
 impl Collected {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.mistake = None;
+        self.setters = 0;
+    }
+
     /// The first mistake is the one that `wr_complete` reports.
     fn note(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
@@ -124,6 +142,9 @@ fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     collect(qp, |qp, requests| {
         // SAFETY: the C struct is live; the program wrote these members in this thread.
         let (wr_id, flags) = unsafe { ((*qp.as_c_ex()).wr_id, (*qp.as_c_ex()).wr_flags) };
+        if qp.builder().is_none_or(|builder| requests.len() >= builder.max_send_wr) {
+            return Err(Error::NoMemory("the send queue does not take so many"));
+        }
         requests.push(SendWr {
             wr_id,
             op,
@@ -185,7 +206,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp.cast()) }?;
         qp.builder().ok_or(INVALID)?.baton.take();
-        *collected(qp)?.try_borrow_mut().map_err(|_| INVALID)? = Collected::default();
+        collected(qp)?.try_borrow_mut().map_err(|_| INVALID)?.clear();
         Ok(())
     });
 }
@@ -194,12 +215,14 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp.cast()) }?;
-        let collected = collected(qp)?.take();
+        let mut collected = collected(qp)?.try_borrow_mut().map_err(|_| INVALID)?;
         let posted = match collected.mistake {
             Some(mistake) => Err(mistake),
             None if collected.setters > 0 => Err(INVALID),
-            None => post_built(qp, collected.requests),
+            None => post_built(qp, &mut collected.requests),
         };
+        collected.clear();
+        drop(collected);
         qp.builder().ok_or(INVALID)?.baton.give_back();
         posted
     })
@@ -209,7 +232,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     quiet((), || {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp.cast()) }?;
-        collected(qp)?.take();
+        collected(qp)?.try_borrow_mut().map_err(|_| INVALID)?.clear();
         qp.builder().ok_or(INVALID)?.baton.give_back();
         Ok(())
     });
@@ -261,7 +284,8 @@ unsafe extern "C" fn wr_atomic_write(
 ) {
     begin(qp, SendOp::AtomicWrite(Remote { addr, rkey }));
     amend(qp, |_, request| {
-        request.payload = post::gather_inline(std::iter::once((value as u64, 8)), 8)?;
+        let value = std::iter::once((value as u64, 8));
+        request.payload = post::gather_inline(value, 8, |_| Ok(InlineData::new()))?;
         Ok(())
     });
 }
@@ -334,9 +358,10 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    amend(qp, |_, request| {
+    amend(qp, |qp, request| {
         // SAFETY: the program passes `count` entries.
-        request.payload = Payload::Gather(unsafe { post::sg_list(list, count) }?);
+        let list = unsafe { post::sg_list(list, count, |len| qp.hca().gather_list(len)) }?;
+        request.payload = Payload::Gather(list);
         Ok(())
     });
 }
@@ -362,7 +387,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
             _ => unsafe { std::slice::from_raw_parts(list, count) },
         };
         let parts = parts.iter().map(|part| (part.addr as u64, part.length));
-        request.payload = post::gather_inline(parts, qp.max_inline())?;
+        request.payload =
+            post::gather_inline(parts, qp.max_inline(), |len| qp.hca().inline_data(len))?;
         request.flags |= SendFlags::INLINE;
         Ok(())
     });

@@ -69,7 +69,9 @@ unsafe fn create(
     // SAFETY: the caller's promise.
     let domain = unsafe { object::<Pd>(pd) }?;
     let context = domain.context()?;
-    let wanted = hca::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+    // Who asks for none gets one, as of libmlx5.
+    let max_wr = attr.max_wr.max(1);
+    let wanted = hca::SrqAttr { max_wr, max_sge: attr.max_sge, limit: 0 };
     let memory = allocate(context, domain, wanted)?;
     let place = memory.as_ref().map(Allocation::memory);
     let hca = context.device().create_srq(domain.hca()?, wanted, kind, place)?;

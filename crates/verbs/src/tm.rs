@@ -11,7 +11,7 @@ use std::ffi::c_int;
 
 /// # Safety
 /// The scatter list of an addition is live.
-unsafe fn tag_wr(wr: &ibv_ops_wr) -> hca::Result<TagWr> {
+unsafe fn tag_wr(srq: &Srq, wr: &ibv_ops_wr) -> hca::Result<TagWr> {
     if wr.flags & !(OPS_SIGNALED | OPS_TM_SYNC) != 0 {
         return Err(Error::Invalid("unknown flag of a list operation"));
     }
@@ -19,7 +19,9 @@ unsafe fn tag_wr(wr: &ibv_ops_wr) -> hca::Result<TagWr> {
     let op = match wr.opcode {
         WR_TAG_ADD => {
             // SAFETY: the caller's promise.
-            let scatter = unsafe { sg_list(tm.sg_list, count_of(tm.num_sge)?) }?;
+            let scatter = unsafe {
+                sg_list(tm.sg_list, count_of(tm.num_sge)?, |len| srq.hca().scatter_list(len))
+            }?;
             let request = RecvWr { wr_id: tm.recv_wr_id, scatter };
             TagOp::Add { request, tag: tm.tag, mask: tm.mask }
         }
@@ -47,7 +49,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
         // SAFETY: the program passes a list of live operations, which nobody else uses meanwhile.
         while let Some(wr) = unsafe { list.step_mut() } {
             // SAFETY: as above.
-            match unsafe { tag_wr(wr) }.and_then(|op| srq.hca().post_op(op)) {
+            match unsafe { tag_wr(srq, wr) }.and_then(|op| srq.hca().post_op(op)) {
                 Ok(handle) => wr.tm.handle = handle.unwrap_or(wr.tm.handle),
                 Err(error) => return stopped(bad, list.last(), error),
             }

@@ -134,8 +134,9 @@ unsafe extern "C" fn post_wq_recv(
         // SAFETY: the program passes a live queue.
         let wq = unsafe { object::<Wq>(c) }?;
         wq.context()?;
+        let lend = |len| wq.hca.scatter_list(len);
         // SAFETY: the program passes a list of live requests, and null or a place to fill.
-        unsafe { post::recv_list(wr, bad, |requests| wq.hca.post(requests)) }
+        unsafe { post::recv_list(wr, bad, lend, |requests| wq.hca.post(requests)) }
     })
 }
 

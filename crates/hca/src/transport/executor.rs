@@ -9,7 +9,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::signature::memory::Alarm;
 use crate::slots::{Fifo, SlotLost};
 use crate::tm::{Fetch, Label};
-use crate::types::{Access, Completion, Flush, RecvWr, Remote, SgList, Sge};
+use crate::types::{Access, Completion, Flush, RecvWr, Remote, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use umem::Fold;
@@ -52,7 +52,7 @@ fn memory(error: AccessError) -> Refusal {
         AccessError::Revoked => Refusal::RemoteAccess(KeyError::Unknown),
         AccessError::OutOfRange => Refusal::RemoteAccess(KeyError::Range),
         AccessError::Unmapped => Refusal::RemoteAccess(KeyError::Unmapped),
-        AccessError::NotPresent { .. } => Refusal::PageFault(error),
+        AccessError::NotPresent { .. } | AccessError::Moving => Refusal::PageFault(error),
         AccessError::Fault | AccessError::Unreachable => Refusal::RemoteOperational(error),
     }
 }
@@ -559,12 +559,12 @@ impl Landing {
 /// Why a receive request's memory cannot be written.
 fn into_receive(error: AccessError) -> Refusal {
     match error {
-        AccessError::NotPresent { .. } => Refusal::PageFault(error),
+        AccessError::NotPresent { .. } | AccessError::Moving => Refusal::PageFault(error),
         _ => Refusal::ReceiveProtection,
     }
 }
 
 /// Sum of the lengths of a list, in bytes.
-pub(super) fn total_length(list: &SgList) -> u64 {
+pub(super) fn total_length(list: &[Sge]) -> u64 {
     list.iter().map(|sge| u64::from(sge.length)).sum()
 }

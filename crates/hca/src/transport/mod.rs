@@ -7,6 +7,7 @@
 //! and `send`, the responder side in `responder`, `response`, `uc` and `ud`; [`executor`] holds the checks and effects of
 //! incoming operations and knows no packets (D3).
 
+mod budget;
 mod completer;
 pub mod executor;
 mod paging;
@@ -23,6 +24,7 @@ mod uc;
 mod ud;
 mod window;
 
+pub use budget::{Budget, Share};
 pub use executor::SharedQueue;
 pub use paging::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 pub use qp::{Init, Transport};
@@ -200,4 +202,6 @@ pub struct Cx<'a> {
     pub sink: &'a mut dyn Sink,
     /// Counters.
     pub counters: &'a dyn Count,
+    /// What the call may still send.
+    pub budget: Budget,
 }

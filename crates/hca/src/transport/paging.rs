@@ -6,6 +6,9 @@
 //! access, and whatever was begun is begun again, so a packet may be placed twice but nothing takes effect twice.
 //! [`Transport::resume`] goes on, or fails what waited.
 //!
+//! A buffer that is being moved ([`AccessError::Moving`]) is such memory too, but nobody says when it is there again: the access
+//! looks again by itself.
+//!
 //! A list of keys may change while an access is on its way through it: whoever keeps the memory has given up a key below, and has
 //! not listed another in its place yet. What he refuses then ([`Verdict::RefusedBelow`]) is looked up again from the key that the
 //! request names, a little later each time, before it fails.
@@ -27,6 +30,8 @@ use wire::{NakCode, Operation, Psn, Syndrome};
 const REFUSALS: u32 = 11;
 /// How long the first refusal is waited after; the next ones twice as long each, two seconds in all.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// How long a move is waited for at a time. Who may move a buffer for how long its exporter knows, and fails accesses then.
+const NEXT_LOOK: Duration = Duration::from_millis(1);
 
 /// Which part of a queue pair waits. At most one fault is open for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,7 +148,7 @@ impl Met {
 /// A fault that nobody has served yet.
 struct Open {
     id: u64,
-    /// It was refused, and is over then.
+    /// It was refused, or waits for a move, and is over then.
     until: Option<Instant>,
     error: AccessError,
     work: FaultedWork,
@@ -225,7 +230,13 @@ impl Transport {
         met: Met,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let AccessError::NotPresent { key, len, addr, below } = error else { return false };
+        let (missing, until) = match error {
+            AccessError::NotPresent { key, len, addr, below } => {
+                (Some(Missing { key, addr, len, below }), None)
+            }
+            AccessError::Moving => (None, Some(cx.now + NEXT_LOOK)),
+            _ => return false,
+        };
         if self.faults.is_open(side) {
             return true;
         }
@@ -233,12 +244,12 @@ impl Transport {
         let id = self.faults.ids;
         let Met { work, write, done, packet, ahead, first, repeated } = met;
         // Before anybody is told: the answer may come at once.
-        self.faults.open[side as usize] =
-            Some(Open { id, until: None, error, work, first, repeated });
+        self.faults.open[side as usize] = Some(Open { id, until, error, work, first, repeated });
+        let Some(missing) = missing else { return true };
         let taken = cx.sink.page_fault(PageFault {
             id,
             side,
-            missing: Missing { key, addr, len, below },
+            missing,
             write,
             work,
             done,

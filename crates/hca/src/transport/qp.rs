@@ -5,13 +5,15 @@ use super::paging::Faults;
 use super::raw::{MAX_FRAME, check_frame};
 use super::requester::{PAUSE, PKEY, Requester, service};
 use super::responder::{Responder, abandon};
-use super::send::{Wqe, vendor};
+use super::response::Answer;
+use super::send::{RangeShelf, Wqe, vendor};
 use super::state::reset_attr;
 use super::timing::ack_wait;
 use super::{Counter, CustomWork, Cx, Rx, To};
 use crate::error::{Error, Result};
 use crate::key::PdId;
 use crate::sabotage::{self, Sabotage};
+use crate::shelf::{Shelf, queue_of};
 use crate::signature::SignatureSink;
 use crate::signature::memory::{Alarm, Watcher};
 use crate::slots::{self, Fifo, QueueMemory, SendSlots};
@@ -20,7 +22,7 @@ use crate::xrc::XrcdId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::Psn;
+use wire::{NakCode, Psn, Syndrome};
 
 /// Bytes that a reliable service asks a port to take at a time: about what leaves as one train.
 const TRAIN_BYTES: u64 = 64 << 10;
@@ -53,6 +55,8 @@ pub struct Init {
     pub max_rd_atomic: u8,
     /// Where its queues live; `None` = in the engine's own memory.
     pub memory: Option<QueueMemory>,
+    /// Memory for as many requests as `cap` allows is set aside now; otherwise it grows with them.
+    pub set_aside: bool,
 }
 
 /// Everything of one QP that its lock guards.
@@ -77,6 +81,8 @@ pub struct Transport {
     pub(super) resp: Responder,
     pub(super) inbox: Inbox,
     pub(super) faults: Faults,
+    /// Stores for the resolved lists of send requests.
+    pub(super) ranges: Arc<RangeShelf>,
     /// Where payloads of send requests are described, if not in the requests.
     send_slots: Option<SendSlots>,
     pub(super) xrcd: Option<XrcdId>,
@@ -100,18 +106,25 @@ pub struct Transport {
 
 impl Transport {
     /// A QP in RESET.
-    pub fn new(init: Init) -> Transport {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there is none for its queues.
+    pub fn new(init: Init) -> Result<Transport> {
         let attr = reset_attr(init.cap);
         let signatures = init.signatures;
         let mtu = mtu(init.qp_type, &attr);
         let (send_slots, receives) = match init.memory {
             Some(memory) => {
-                let (sends, receives) = slots::split(memory, &init.cap);
+                let (sends, receives) = slots::split(memory, &init.cap)?;
                 (Some(sends), receives)
+            }
+            None if init.set_aside && init.srq.is_none() => {
+                (None, Fifo::own(init.cap.max_recv_wr as usize)?)
             }
             None => (None, Fifo::default()),
         };
-        Transport {
+        let sends = if init.set_aside { init.cap.max_send_wr as usize } else { 0 };
+        Ok(Transport {
             kind: init.qp_type,
             qpn: init.qpn,
             name: init.name,
@@ -124,10 +137,11 @@ impl Transport {
             state: QpState::Reset,
             attr,
             mtu,
-            req: Requester::new(Psn::default(), init.window_bytes, mtu),
+            req: Requester::new(queue_of(sends)?, Psn::default(), init.window_bytes, mtu),
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
             faults: Faults::default(),
+            ranges: Shelf::new(sends, init.cap.max_send_sge as usize)?,
             send_slots,
             xrcd: init.xrcd,
             alarm: signatures.clone().map(|sink| Watcher::telling(sink, false)),
@@ -139,7 +153,7 @@ impl Transport {
             allowance: 0,
             sent_packets: 0,
             sent_bytes: 0,
-        }
+        })
     }
 
     /// Present state.
@@ -212,14 +226,14 @@ impl Transport {
         self.append(wr)
     }
 
-    /// Appends all of `batch` or nothing.
+    /// Appends all of `batch`, which is empty then, or nothing.
     ///
     /// # Errors
     /// As [`Transport::post_send`].
-    pub fn post_sends(&mut self, batch: Vec<SendWr>) -> Result<()> {
+    pub fn post_sends(&mut self, batch: &mut Vec<SendWr>) -> Result<()> {
         self.check_room(batch.len())?;
         batch.iter().try_for_each(|wr| self.check_send(wr))?;
-        batch.into_iter().try_for_each(|wr| self.append(wr))
+        batch.drain(..).try_for_each(|wr| self.append(wr))
     }
 
     fn append(&mut self, wr: SendWr) -> Result<()> {
@@ -400,6 +414,13 @@ impl Transport {
         self.tally(cx);
     }
 
+    /// Ends a burst of received packets for now: what [`Transport::end_of_batch`] and [`Transport::transmit`] would do waits for
+    /// [`Transport::timer`], which is due at once.
+    pub fn put_off(&mut self, now: Instant) {
+        self.now = Some(now);
+        self.more = true;
+    }
+
     /// Whether [`Transport::end_of_batch`] has something to emit.
     pub fn has_ack_pending(&self) -> bool {
         !self.resp.responses.is_empty()
@@ -473,10 +494,26 @@ impl Transport {
         }
     }
 
+    /// The device can do nothing more: a peer whose request comes next, or is under way, is told so, and all requests are flushed.
+    /// Another event than the device's own is not raised.
+    pub fn end_with_device(&mut self, cx: &mut Cx<'_>) {
+        if matches!(self.state, QpState::Reset | QpState::Err) {
+            return;
+        }
+        self.now = Some(cx.now);
+        self.resp.responses.clear();
+        if matches!(self.kind, QpType::Rc | QpType::XrcRecv) && self.state != QpState::Init {
+            let nak = Syndrome::Nak(NakCode::RemoteOperational);
+            self.owe(self.resp.expected, Answer::Nak(nak), false);
+        }
+        self.enter_error_answering(cx);
+        self.respond(cx);
+    }
+
     /// Forgets all requests and the memory they are in, before whoever provided it takes it back.
     pub(crate) fn leave_memory(&mut self) {
         self.send_slots = None;
-        self.req.queue.clear();
+        self.req.queue = VecDeque::new();
         self.inbox.leave_memory();
     }
 

@@ -51,7 +51,7 @@ impl Transport {
 
     /// Tells the sender that its buffer is its own again.
     fn finish(&mut self, fin: [u8; 16]) {
-        let fin = request(0, SendOp::Send, Payload::Inline(Box::new(fin)));
+        let fin = request(0, SendOp::Send, Payload::Inline(fin.into()));
         self.req.offload(Wqe::offloaded(fin, Offload::Fin));
     }
 
@@ -84,13 +84,11 @@ fn request(wr_id: u64, op: SendOp, payload: Payload) -> SendWr {
 }
 
 /// The first `len` bytes of a list.
-fn front(list: SgList, len: u32) -> SgList {
+fn front(mut list: SgList, len: u32) -> SgList {
     let mut left = len;
-    list.into_iter()
-        .map(|sge| {
-            let length = sge.length.min(left);
-            left -= length;
-            Sge { length, ..sge }
-        })
-        .collect()
+    for sge in list.iter_mut() {
+        sge.length = sge.length.min(left);
+        left -= sge.length;
+    }
+    list
 }

@@ -23,8 +23,6 @@ use wire::{AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, Position, Psn
 pub(super) const PKEY: u16 = 0xffff;
 /// PSNs that may be unanswered (IBA 9.7.2): half the circle.
 const MAX_OUTSTANDING: u32 = 1 << 23;
-/// Packets that one call emits before others get their turn.
-const PACKETS_A_CALL: u32 = 512;
 /// How long is waited before a full receiver is asked again.
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
 /// READ requests that share the window.
@@ -76,9 +74,10 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(first: Psn, window_bytes: u64, mtu: u32) -> Requester {
+    /// One whose requests go to `queue`, which is empty.
+    pub(super) fn new(queue: VecDeque<Wqe>, first: Psn, window_bytes: u64, mtu: u32) -> Requester {
         Requester {
-            queue: VecDeque::new(),
+            queue,
             offloaded: 0,
             cursor: Cursor::default(),
             next_psn: first,
@@ -99,6 +98,13 @@ impl Requester {
             probe_end: None,
             sample: None,
         }
+    }
+
+    /// Forgets everything but the memory of its queue.
+    pub(super) fn restart(&mut self, first: Psn, window_bytes: u64, mtu: u32) {
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.clear();
+        *self = Requester::new(queue, first, window_bytes, mtu);
     }
 
     /// Requests of the program that are not complete.
@@ -152,6 +158,10 @@ impl Requester {
     /// Takes the oldest request out; the cursor stays on its packet.
     pub(super) fn pop(&mut self) -> Option<Wqe> {
         let wqe = self.queue.pop_front()?;
+        if self.queue.is_empty() {
+            // It begins anew at its first place, so that a queue that is never full touches little memory.
+            self.queue.clear();
+        }
         self.offloaded -= usize::from(wqe.offload.is_some());
         match self.cursor.wqe {
             0 => self.cursor.packet = 0,
@@ -166,9 +176,7 @@ impl Requester {
 
 /// What one step of emission came to.
 enum Step {
-    /// A packet went out.
-    Sent,
-    /// Something changed; look again.
+    /// A packet went out, or something changed; look again.
     Moved,
     /// Nothing more can be done now.
     Wait,
@@ -181,12 +189,9 @@ impl Transport {
         if self.req.rnr_until.is_some() || waits(FaultSide::Requests) || waits(FaultSide::Landing) {
             return;
         }
-        let mut budget = PACKETS_A_CALL;
-        while budget > 0 && !cx.tx.is_busy(cx.now) {
-            match self.request_step(cx) {
-                Step::Sent => budget -= 1,
-                Step::Moved => {}
-                Step::Wait => return,
+        while !cx.budget.requests.is_spent() && !cx.tx.is_busy(cx.now) {
+            if let Step::Wait = self.request_step(cx) {
+                return;
             }
         }
         self.more = true;
@@ -250,7 +255,8 @@ impl Transport {
         req.reads += u32::from(answered);
         req.cursor.packet += steps;
         req.timers.ensure(cx.now, &req.rtt);
-        Step::Sent
+        cx.budget.requests.spend(if is_read { 0 } else { cost });
+        Step::Moved
     }
 
     /// Begins the request at the cursor: order, local checks, PSNs.
@@ -276,7 +282,7 @@ impl Transport {
         let outcome = if wqe.is_answered() && max_rd_atomic == 0 {
             Err((WcStatus::LocQpOpErr, vendor::NO_READ_RESOURCES))
         } else {
-            wqe.resolve(cx.keys, pd)
+            wqe.resolve(cx.keys, pd, &self.ranges)
         };
         if let Err((status, vendor_err)) = outcome {
             wqe.phase = Phase::Failed(status, vendor_err);
@@ -305,6 +311,7 @@ impl Transport {
         if index != 0 {
             return Step::Wait;
         }
+        cx.budget.requests.spend(0);
         match self.req.queue[0].change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref()) {
             Ok(()) => {
                 self.complete_oldest(cx);
@@ -434,11 +441,14 @@ impl Transport {
 
     /// Emits requests of an unreliable service: each is complete once its last packet is out.
     pub(super) fn send_unacknowledged(&mut self, cx: &mut Cx<'_>) {
-        let mut budget = PACKETS_A_CALL;
         if self.faults.is_open(FaultSide::Requests) {
             return;
         }
         while let Some(wqe) = self.req.queue.front_mut() {
+            if cx.budget.requests.is_spent() || cx.tx.is_busy(cx.now) {
+                self.more = true;
+                return;
+            }
             if wqe.phase == Phase::Posted {
                 if self.state != QpState::Rts {
                     return;
@@ -446,7 +456,7 @@ impl Transport {
                 let outcome = if wqe.is_local() {
                     wqe.change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref())
                 } else {
-                    wqe.resolve(cx.keys, self.pd)
+                    wqe.resolve(cx.keys, self.pd, &self.ranges)
                 };
                 if let Err((status, vendor_err)) = outcome {
                     wqe.phase = Phase::Failed(status, vendor_err);
@@ -465,6 +475,7 @@ impl Transport {
                     cx.counters.count(Counter::TxRefused, 1);
                 }
                 if too_long || wqe.is_local() {
+                    cx.budget.requests.spend(0);
                     self.complete_oldest(cx);
                     continue;
                 }
@@ -473,11 +484,6 @@ impl Transport {
                 self.req.cursor = Cursor::default();
             }
             let (packet, packets) = (self.req.cursor.packet, wqe.packets);
-            if budget == 0 || cx.tx.is_busy(cx.now) {
-                self.more = true;
-                return;
-            }
-            budget -= 1;
             let cost = wqe.position(packet + 1, self.mtu) - wqe.position(packet, self.mtu);
             let (to, dest_qpn) = match &wqe.wr.datagram {
                 Some(datagram) => (To::Ah(&datagram.ah), datagram.remote_qpn),
@@ -500,6 +506,7 @@ impl Transport {
                     Phase::Failed(WcStatus::LocProtErr, vendor::memory(error));
                 return self.fail_if_oldest(cx);
             }
+            cx.budget.requests.spend(cost);
             self.req.cursor.packet += 1;
             if packet + 1 == packets {
                 self.complete_oldest(cx);

@@ -5,8 +5,10 @@ use super::paging::FaultSide;
 use super::qp::Transport;
 use super::response::{Answer, ReadAnswer, Response};
 use super::{Counter, Cx, Rx, XrcReceive};
+use crate::error::Result as HcaResult;
 use crate::key::{KeyError, KeyTable};
 use crate::sabotage::{self, Sabotage};
+use crate::shelf::queue_of;
 use crate::tm::{Fetch, Label};
 use crate::types::*;
 use std::collections::VecDeque;
@@ -20,8 +22,11 @@ pub(super) enum Incoming {
     Write(Write),
 }
 
-/// A SEND that begins: its receive request, the bytes in front that do not go there, and what to fetch instead.
-type Begun = (Landing, usize, Option<Fetch>);
+/// A SEND that begins: its receive request, and what the tag list said of it.
+type Begun = (Landing, Matched);
+
+/// What a tag list says of a message: the bytes in front that do not go to the receive request, and what to fetch instead.
+type Matched = (usize, Option<Fetch>);
 
 /// An RDMA WRITE in progress.
 pub(super) struct Write {
@@ -49,14 +54,40 @@ pub(super) struct Responder {
     last_answered: Option<Psn>,
     /// The XRC queue that the packet at hand names: its domain is also that of the memory keys.
     queue: Option<Arc<dyn XrcReceive>>,
+    /// Of the receive request that the inbox holds, if it was matched: its message comes again.
+    matched: Option<Matched>,
     /// The communication-established event was raised.
     pub(super) established: bool,
 }
 
 impl Responder {
-    pub(super) fn new(expected: Psn) -> Responder {
-        Responder { expected, ..Responder::default() }
+    /// Begins anew, in the same memory.
+    pub(super) fn restart(&mut self, expected: Psn) {
+        let mut responses = std::mem::take(&mut self.responses);
+        let mut saved = std::mem::take(&mut self.saved);
+        responses.clear();
+        saved.clear();
+        *self = Responder { expected, responses, saved, ..Responder::default() };
     }
+
+    /// Sets memory aside for all that it can owe to a peer that may have `resources` READs and atomics under way.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory); nothing has changed then.
+    pub(super) fn set_aside(&mut self, resources: usize) -> HcaResult<()> {
+        // A request of each resource, and the NAK that ends the connection, come on top of what is bounded.
+        let mut responses = queue_of(most_owed(resources) + resources + 1)?;
+        let mut saved = queue_of(resources)?;
+        responses.append(&mut self.responses);
+        saved.append(&mut self.saved);
+        (self.responses, self.saved) = (responses, saved);
+        Ok(())
+    }
+}
+
+/// What may wait to be said to a peer that repeats itself faster than the answers leave; it comes again for the rest.
+pub(super) fn most_owed(resources: usize) -> usize {
+    2 * resources + 16
 }
 
 /// Checks what each position of a message allows (IBA 9.7.4.1.2, 9.7.4.1.3).
@@ -242,53 +273,47 @@ impl Transport {
 
     /// Where a SEND that begins with this packet goes, how much of the packet does not go there, and what to fetch instead.
     fn begin_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<Option<Begun>, Refusal> {
+        if let Some(matched) = self.resp.matched.take()
+            && let Some(landing) = self.inbox.take_held()
+        {
+            return Ok(Some((landing, matched)));
+        }
         let Some(tags) = self.inbox.tags() else {
-            return Ok(self.take_receive(cx)?.map(|landing| (landing, 0, None)));
+            return Ok(self.take_receive(cx)?.map(|landing| (landing, (0, None))));
         };
         let whole = rx.headers.bth.opcode.position.ends();
         let begun = Landing::of_tags(tags, self.pd, (rx.payload, whole, self.can_fetch()));
-        begun.map(Some).inspect_err(|_| cx.counters.count(Counter::OutOfBuffer, 1))
+        let begun = begun.map(|(landing, skip, fetch)| Some((landing, (skip, fetch))));
+        begun.inspect_err(|_| cx.counters.count(Counter::OutOfBuffer, 1))
     }
 
     fn serve_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let bth = &rx.headers.bth;
-        let (mut landing, skip, fetch) = match self.resp.message.take() {
-            Some(Incoming::Send(landing)) => (landing, 0, None),
+        let (mut landing, (skip, fetch)) = match self.resp.message.take() {
+            Some(Incoming::Send(landing)) => (landing, (0, None)),
             _ => match self.begin_send(rx, cx)? {
                 Some(begun) => begun,
                 None => return Ok(()),
             },
         };
-        // a receive that was matched, or is of an XRC queue, cannot be put back: then it is waited for here
         let starts = bth.opcode.position.starts();
-        let returns = self.inbox.tags().is_none() && self.resp.queue.is_none();
-        if (returns || !starts)
-            && let Err(refusal) = landing.ready(cx.keys, rx.payload.len())
-        {
-            // nothing of this packet has taken effect
+        let mut outcome = match &fetch {
+            Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
+            _ => {
+                let bytes = rx.payload.get(skip..).unwrap_or_default();
+                let ready = landing.ready(cx.keys, bytes.len());
+                ready.and_then(|()| landing.append(cx.keys, bytes))
+            }
+        };
+        if let Err(refusal @ (Refusal::PageFault(_) | Refusal::NotReady)) = outcome {
+            // Nothing of this packet has taken effect, and it comes again.
             if starts {
+                self.resp.matched = self.inbox.tags().map(|_| (skip, fetch));
                 self.inbox.put_back(landing);
             } else {
                 self.resp.message = Some(Incoming::Send(landing));
             }
             return Err(refusal);
-        }
-        let mut outcome = match &fetch {
-            Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
-            _ => landing.append(cx.keys, rx.payload.get(skip..).unwrap_or_default()),
-        };
-        if let Err(Refusal::PageFault(error)) = outcome {
-            // A receive that was matched cannot be put back.
-            if starts && self.inbox.tags().is_some() {
-                self.resp.message = Some(Incoming::Send(landing));
-                return Err(Refusal::ReceiveProtection);
-            }
-            if starts {
-                self.inbox.put_back(landing);
-            } else {
-                self.resp.message = Some(Incoming::Send(landing));
-            }
-            return Err(Refusal::PageFault(error));
         }
         let ends = bth.opcode.position.ends();
         if let (Ok(()), true, Some(key)) = (outcome, ends, rx.headers.invalidate) {

@@ -7,6 +7,7 @@
 use super::executor::{Refusal, Target, fetch_failed};
 use super::qp::Transport;
 use super::requester::{PKEY, service};
+use super::responder::most_owed;
 use super::window::FURTHER_COST;
 use super::{Cx, To};
 use crate::types::Remote;
@@ -15,8 +16,6 @@ use wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Position, Psn, Syndro
 
 /// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by RNR NAK.
 const NO_CREDITS: u8 = 31;
-/// Packets that one call emits before others get their turn.
-const PACKETS_A_CALL: u32 = 256;
 
 /// READ responses in progress.
 pub(super) struct ReadAnswer {
@@ -37,6 +36,17 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// Whether a peer that does not get it asks again.
+    fn comes_again(&self) -> bool {
+        let again =
+            |syndrome| matches!(syndrome, Syndrome::RnrNak(_) | Syndrome::Nak(NakCode::Sequence));
+        match self {
+            Answer::Ack => true,
+            Answer::Nak(syndrome) => again(*syndrome),
+            Answer::Atomic(_) | Answer::Read(_) => false,
+        }
+    }
+
     /// A READ response without data: what ATOMIC WRITE and FLUSH are answered with.
     pub(super) fn done(psn: Psn) -> Answer {
         let (remote, target) = (Remote::default(), Target::none());
@@ -97,15 +107,18 @@ impl Transport {
     }
 
     pub(super) fn owe(&mut self, psn: Psn, answer: Answer, fresh: bool) {
+        let limit = most_owed(self.attr.max_dest_rd_atomic.into());
+        if answer.comes_again() && self.resp.responses.len() >= limit {
+            return;
+        }
         let msn = self.resp.msn;
         self.resp.responses.push_back(Response { psn, msn, answer, fresh });
     }
 
     /// Emits what is owed.
     pub(super) fn respond(&mut self, cx: &mut Cx<'_>) {
-        let mut budget = PACKETS_A_CALL;
         while !self.resp.responses.is_empty() {
-            if budget == 0 || cx.tx.is_busy(cx.now) {
+            if cx.budget.responses.is_spent() || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
             }
@@ -113,7 +126,7 @@ impl Transport {
             if due > 0 && !self.port_takes(due as u64 + FURTHER_COST, cx) {
                 return;
             }
-            budget -= 1;
+            cx.budget.responses.spend(due as u64);
             self.respond_step(cx);
         }
     }

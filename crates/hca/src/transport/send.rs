@@ -5,11 +5,11 @@ use super::executor::{MAX_MESSAGE, total_length};
 use super::rendezvous::Offload;
 use super::window::request_cost;
 use crate::key::{KeyError, KeyTable, MemRef, PdId};
+use crate::shelf::{Lent, Shelf};
 use crate::signature::memory::Alarm;
 use crate::slots::{SendSlot, SlotLost};
 use crate::types::*;
-use smallvec::SmallVec;
-use std::borrow::Cow;
+use std::sync::Arc;
 use umem::AccessError;
 use umem::Fold;
 use wire::Psn;
@@ -28,6 +28,7 @@ pub(super) mod vendor {
     pub(in super::super) const FOREIGN_AH: u32 = 0x23;
     pub(in super::super) const SLOT_LOST: u32 = 0x24;
     pub(in super::super) const SIGNED: u32 = 0x25;
+    pub(in super::super) const NO_MEMORY: u32 = 0x26;
 
     pub(in super::super) fn key(error: KeyError) -> u32 {
         match error {
@@ -68,14 +69,18 @@ pub(super) mod vendor {
             AccessError::Unreachable => 0x14,
             AccessError::Unmapped => 0x15,
             AccessError::NotPresent { .. } => 0x16,
+            AccessError::Moving => 0x17,
         }
     }
 }
 
+/// Stores of resolved lists.
+pub(super) type RangeShelf = Shelf<[MemRef; 2]>;
+
 /// A resolved scatter/gather list, read or written mostly in order.
 #[derive(Default)]
 pub(super) struct SgMemory {
-    entries: SmallVec<[MemRef; 2]>,
+    entries: Lent<[MemRef; 2]>,
     /// Entry of the last access and the offset at which it begins.
     entry: usize,
     begin: u64,
@@ -89,18 +94,18 @@ impl SgMemory {
 
     /// Has `alarm` set when the signature of a block fails its check.
     pub(super) fn watch(&mut self, alarm: &Alarm) {
-        let entries = std::mem::take(&mut self.entries);
-        self.entries = entries.into_iter().map(|memory| memory.watched(Some(alarm))).collect();
+        self.entries.iter_mut().for_each(|memory| memory.watch(Some(alarm)));
     }
 
     /// Checks every entry once; entries of length 0 name no memory.
     pub(super) fn resolve(
         keys: &KeyTable,
         pd: PdId,
-        list: &SgList,
+        list: &[Sge],
         access: Access,
+        entries: Lent<[MemRef; 2]>,
     ) -> Result<SgMemory, KeyError> {
-        let mut memory = SgMemory::default();
+        let mut memory = SgMemory { entries, ..SgMemory::default() };
         for sge in list.iter().filter(|sge| sge.length > 0) {
             memory.entries.push(keys.resolve(pd, sge.lkey, sge.addr, sge.length.into(), access)?);
         }
@@ -362,7 +367,12 @@ impl Wqe {
     }
 
     /// Resolves what it reads or writes here. `Err` is the status it fails with.
-    pub(super) fn resolve(&mut self, keys: &KeyTable, pd: PdId) -> Result<(), (WcStatus, u32)> {
+    pub(super) fn resolve(
+        &mut self,
+        keys: &KeyTable,
+        pd: PdId,
+        ranges: &Arc<RangeShelf>,
+    ) -> Result<(), (WcStatus, u32)> {
         // IBA 10.2.2.2: an address handle serves the queue pairs of its own domain.
         if let Some(to) = &self.wr.datagram
             && to.ah.pd_id().is_some_and(|of| of != pd)
@@ -370,19 +380,25 @@ impl Wqe {
             return Err((WcStatus::LocQpOpErr, vendor::FOREIGN_AH));
         }
         let access = if self.is_fetch() { Access::LOCAL_WRITE } else { Access::empty() };
-        let list = match (&self.slot, &self.wr.payload) {
+        let stored;
+        let list: &[Sge] = match (&self.slot, &self.wr.payload) {
             (Some(slot), _) => match slot.gather() {
                 None => return Ok(()),
-                Some(Ok(list)) => Cow::Owned(list),
+                Some(Ok(list)) => {
+                    stored = list;
+                    &stored
+                }
                 Some(Err(SlotLost)) => return Err((WcStatus::LocQpOpErr, vendor::SLOT_LOST)),
             },
             (None, Payload::Inline(_)) => return Ok(()),
-            (None, Payload::Gather(list)) => Cow::Borrowed(list),
+            (None, Payload::Gather(list)) => list,
         };
-        if self.is_atomic() && total_length(&list) < 8 {
+        if self.is_atomic() && total_length(list) < 8 {
             return Err((WcStatus::LocLenErr, vendor::TOO_SHORT));
         }
-        self.memory = SgMemory::resolve(keys, pd, &list, access)
+        let entries =
+            ranges.lend(list.len()).map_err(|_| (WcStatus::LocQpOpErr, vendor::NO_MEMORY))?;
+        self.memory = SgMemory::resolve(keys, pd, list, access, entries)
             .map_err(|error| (WcStatus::LocProtErr, vendor::key(error)))?;
         self.measure()
     }

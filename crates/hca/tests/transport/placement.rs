@@ -272,8 +272,9 @@ fn what_cannot_be_right_is_refused_at_once() {
 /// A WRITE, a FLUSH of it and an ATOMIC WRITE that says so: whoever sees the word sees the data, whatever the network does.
 #[test]
 fn data_then_flush_then_word_over_a_bad_network() {
-    for seed in 0..6 {
-        let faults = Faults { loss: 15, duplicate: 15, reorder: 0, ..Faults::NONE };
+    for seed in 0..12 {
+        let faults = Faults::sweep(seed);
+        println!("seed {seed}, {faults:?}");
         let setup = Setup { access: ALL, timeout: 8, ..Setup::new(QpType::Rc) };
         let mut pair = Pair::new(&setup, 64 << 10, seed, faults);
         let source = pair.nodes[0].register(1 << 16);

@@ -1,4 +1,4 @@
-//! Every operation of a reliable connection, both ways at once, over networks that lose up to 30 % of packets.
+//! Operations of a reliable connection, both ways at once, over networks that lose up to 30 % of packets.
 //! Memory is compared byte for byte; completions come exactly once, in posting order.
 
 use crate::support::{Faults, Pair, Region, Rng, Setup, send_wr};
@@ -250,6 +250,14 @@ fn duplicating_network() {
 }
 
 #[test]
+fn corrupting_network() {
+    for seed in seeds() {
+        let faults = Faults { corrupt: [1, 5, 15, 30][(seed % 4) as usize], ..Faults::NONE };
+        run(seed, faults, 1 + (seed % 5) as u32, 128 << 10, 40, 12_000);
+    }
+}
+
+#[test]
 fn reordering_network() {
     for seed in seeds() {
         let faults = Faults { reorder: 10, ..Faults::NONE };
@@ -260,10 +268,7 @@ fn reordering_network() {
 #[test]
 fn network_with_every_fault() {
     for seed in seeds() {
-        let delay = Duration::from_micros(1 + seed % 12 * 50);
-        let faults =
-            Faults { loss: 3 + seed % 12, duplicate: 10, reorder: 5, delay, ..Faults::NONE };
-        run(seed, faults, 1 + (seed % 5) as u32, 8 << 10, 40, 12_000);
+        run(seed, Faults::sweep(seed), 1 + (seed % 5) as u32, 8 << 10, 40, 12_000);
     }
 }
 

@@ -55,6 +55,21 @@ fn assert_no_access(node: &Node, out: &[Packet], psn: u32) {
     assert_fatal(node, out, psn, NakCode::RemoteAccess, Some(EventType::QpAccessErr));
 }
 
+/// A program that sees its last message come, and ends the connection in the same turn.
+#[test]
+fn what_the_program_knows_of_is_acknowledged_before_it_ends_the_connection() {
+    for end in [QpState::Err, QpState::Reset] {
+        let mut node = responder();
+        let _region = receives(&mut node, 2);
+        node.receive(&send(Only, FIRST_PSN, 100));
+        assert_eq!(node.told.received.len(), 1, "the program knows");
+        let attr = QpAttr { qp_state: end, ..node.qp.query() };
+        node.modify(&attr, AttrMask::STATE).unwrap();
+        let out = node.emitted();
+        assert!(out.len() == 1 && out[0].is_ack() && out[0].psn() == FIRST_PSN, "{end:?}: {out:?}");
+    }
+}
+
 #[test]
 fn send_consumes_a_receive_and_is_acknowledged() {
     let mut node = responder();

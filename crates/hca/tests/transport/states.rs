@@ -276,8 +276,7 @@ fn a_wrong_current_state_is_refused() {
 fn values_are_checked() {
     let fine = |state| attr(state, Reset);
     type Change = fn(&mut QpAttr);
-    let init: [Change; 3] =
-        [|a| a.port_num = 0, |a| a.pkey_index = 1, |a| a.access = Access::ZERO_BASED];
+    let init: [Change; 2] = [|a| a.port_num = 0, |a| a.pkey_index = 1];
     let rtr: [Change; 9] = [
         |a| a.path_mtu = 0,
         |a| a.path_mtu = 6,
@@ -309,6 +308,16 @@ fn values_are_checked() {
             node.modify(&fine(to), AttrMask::STATE | required).unwrap();
         }
     }
+}
+
+/// As in Linux: a region's rights decide as well.
+#[test]
+fn a_queue_pair_may_permit_anything() {
+    let mut node = in_state(QpType::Rc, Reset).unwrap();
+    let (required, _) = expected(QpType::Rc, Reset, Init).unwrap();
+    let any = QpAttr { access: Access::from_bits_retain(!0), ..attr(Init, Reset) };
+    node.modify(&any, AttrMask::STATE | required).unwrap();
+    assert_eq!(node.qp.query().access, any.access);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::support::{Faults, Node, PD, Packet, Pair, QUEUE_PD, Region, Setup, Ta
 use hca::transport::SharedQueue;
 use hca::*;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::Position::{First, Last, Only};
 use wire::{NakCode, Operation, Syndrome};
@@ -343,4 +344,32 @@ fn every_rendezvous_ends_once_over_a_bad_network() {
         assert_eq!(received.iter().filter(|c| c.byte_len == 16).count(), all - ROUNDS as usize);
         assert!(pair.nodes.iter().all(|node| node.told.events.is_empty()));
     }
+}
+
+#[test]
+fn a_matched_message_waits_for_a_buffer_that_moves() {
+    let Receiver { mut node, queue, region } = receiver(|_| ());
+    queue.add(5, 0xaa, &[region.sge(0, 600)]);
+    queue.add(6, 0xaa, &[region.sge(1000, 600)]);
+    let first = |psn| {
+        let mut packet = send(First, psn, 256);
+        packet.payload[..16].copy_from_slice(&header(EAGER, 0xaa));
+        packet
+    };
+    for (wr_id, psn) in [(5, FIRST_PSN), (6, FIRST_PSN + 2)] {
+        region.ram.moving.store(true, Relaxed);
+        for _ in 0..3 {
+            let out = node.feed(&first(psn));
+            assert!(matches!(out[0].headers.aeth.unwrap().syndrome, Syndrome::RnrNak(_)));
+            node.now = node.qp.deadline().unwrap();
+            node.timer();
+        }
+        region.ram.moving.store(false, Relaxed);
+        node.feed(&first(psn));
+        assert!(node.feed(&send(Last, psn + 1, 4))[0].is_ack());
+        let done = *queue.told().last().unwrap();
+        assert_eq!((done.wr_id, done.byte_len, done.status), (wr_id, 244, WcStatus::Success));
+        assert_eq!(done.tm, TmInfo { tag: 0xaa, app_ctx: 0xb1 });
+    }
+    assert_eq!(queue.told().len(), 2, "each was matched once");
 }

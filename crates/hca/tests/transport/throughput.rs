@@ -2,7 +2,7 @@
 //! `cargo test --release -p hca --test transport -- --ignored --nocapture throughput`
 
 use crate::support::{Node, Setup, send_wr};
-use hca::transport::{Cx, Fill, Routing, Rx, To, Tx};
+use hca::transport::{Budget, Cx, Fill, Routing, Rx, Share, To, Tx};
 use hca::*;
 use std::result::Result;
 use std::time::Instant;
@@ -42,7 +42,9 @@ fn call(
 ) {
     let Node { qp, keys, queues, told, counts, .. } = node;
     let now = Instant::now();
-    f(qp, &mut Cx { now, tx: train, keys, xrc: queues, sink: told, counters: counts });
+    let budget = Budget::of(Share::new(512, u64::MAX));
+    let xrc = queues;
+    f(qp, &mut Cx { now, tx: train, keys, xrc, sink: told, counters: counts, budget });
 }
 
 fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use umem::Ticket;
 
 /// How long a new mapping waits for a buffer to come to it, and to stop moving.
-const LIMIT: Duration = Duration::from_secs(2);
+pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// A mapping of the program's.
 pub struct CpuMap {
@@ -178,6 +178,34 @@ fn watch(storage: Arc<Storage>, addr: u64, len: u64, offset: u64) {
     ANY.store(true, Release);
     drop(maps);
     drop(gone);
+}
+
+/// What a mapping shows, and a pin that outlasts it: from before `mremap(2)` to after it.
+pub struct Moving {
+    storage: Arc<Storage>,
+    /// Of its first byte in the buffer.
+    offset: u64,
+}
+
+/// Keeps the buffer of a mapping in place while that moves. `None` for other memory, and for a buffer that was revoked.
+pub fn hold(addr: u64, len: u64) -> Option<Moving> {
+    let map = around(addr, len.max(1))?;
+    if !map.storage.is_own() || map.storage.enter_within(Use::RevocablePin, LIMIT).is_err() {
+        return None;
+    }
+    Some(Moving { storage: map.storage.clone(), offset: map.offset_of(addr) })
+}
+
+impl Moving {
+    /// The mapping is at `addr` now, and keeps the pin.
+    pub fn settle(self, addr: u64, len: u64) {
+        watch(self.storage, addr, len, self.offset);
+    }
+
+    /// The mapping is as it was.
+    pub fn end(self) {
+        self.storage.leave(Use::RevocablePin);
+    }
 }
 
 fn maps() -> MutexGuard<'static, Vec<(Registration, Arc<CpuMap>)>> {

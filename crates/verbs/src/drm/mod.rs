@@ -9,6 +9,7 @@ mod cpu_map;
 mod pages;
 mod peer;
 mod request;
+mod sync;
 
 pub use cpu_map::is_device_memory;
 pub use pages::HostPages;
@@ -28,7 +29,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-static DRM: shim::Drm = shim::Drm { open, ioctl, map, buffer_mode: dmabuf::MEMFD_MODE, closed };
+static DRM: shim::Drm =
+    shim::Drm { open, ioctl, map, remap, sync, buffer_mode: dmabuf::MEMFD_MODE, closed };
 
 /// One open node.
 struct Node {
@@ -185,6 +187,34 @@ unsafe fn map(what: shim::Mapped, call: &shim::MapCall) -> Option<Result<*mut c_
         Ok(None) => None,
         Err(errno) => Some(Err(errno.0)),
     }
+}
+
+/// Around an `mremap(2)` of a buffer's mapping, which goes at the old place and is watched at the new one.
+fn remap(call: &shim::RemapCall, system: &dyn Fn() -> *mut c_void) -> *mut c_void {
+    let (old, old_len) = (call.old as u64, call.old_len as u64);
+    let Some(moving) = cpu_map::hold(old, old_len) else { return system() };
+    let stays = if call.keeps_old { cpu_map::hold(old, old_len) } else { None };
+    let mapped = system();
+    let (now, len) = match mapped {
+        // refused, though it has been told of as gone
+        libc::MAP_FAILED => (old, old_len),
+        mapped => (mapped as u64, call.new_len as u64),
+    };
+    if now == old && len <= old_len && cpu_map::around(now, len.max(1)).is_some() {
+        moving.end();
+    } else {
+        moving.settle(now, len);
+    }
+    match stays {
+        Some(stays) if mapped != libc::MAP_FAILED => stays.settle(old, old_len),
+        Some(stays) => stays.end(),
+        None => {}
+    }
+    mapped
+}
+
+unsafe fn sync(fd: c_int, argument: *mut c_void) -> Result<c_int, c_int> {
+    contained(|| sync::sync(fd, argument)).map(|()| 0).map_err(|errno| errno.0)
 }
 
 impl Node {

@@ -237,7 +237,7 @@ fn check(config: &KeyConfig) -> hca::Result<()> {
 /// `sges` has `count` entries.
 unsafe fn list(count: u16, sges: *const ibv_sge) -> hca::Result<KeyLayout> {
     // SAFETY: the caller's promise.
-    let list = unsafe { post::sg_list(sges, count.into()) }?;
+    let list = unsafe { post::sg_list(sges, count.into(), |_| Ok(hca::SgList::new())) }?;
     Ok(KeyLayout::List(list.to_vec()))
 }
 

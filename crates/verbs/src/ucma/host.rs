@@ -9,6 +9,7 @@ use link::{GidTable, Knowledge};
 use registry::{CLAIM_PORT, CLAIM_SERVICE, Client};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 /// Any port: nothing is sent there.
 const DISCARD: u16 = 9;
@@ -136,6 +137,8 @@ pub fn may_bind(port: u16) -> bool {
 pub struct Registry<'a> {
     pub client: &'a Client,
     pub slot: u16,
+    /// When to give up giving back, for a program that ends; otherwise the client's own limit holds for each claim.
+    pub deadline: Option<Instant>,
 }
 
 impl Registry<'_> {
@@ -164,6 +167,9 @@ impl Claims for Registry<'_> {
 
     fn release(&self, claim: Claim) {
         let (kind, key) = Registry::name(claim);
-        self.client.release(kind, key);
+        match self.deadline {
+            None => self.client.release(kind, key),
+            Some(deadline) => self.client.release_by(deadline, kind, key),
+        }
     }
 }

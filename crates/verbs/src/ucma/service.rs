@@ -31,6 +31,8 @@ pub struct Service {
     device: Weak<Device>,
     registry: Arc<Client>,
     slot: u16,
+    /// There is no other device, whose messages would come here too.
+    alone: bool,
     state: Mutex<State>,
     ports: Mutex<Ports>,
 }
@@ -53,6 +55,7 @@ impl Service {
             device: Arc::downgrade(device),
             registry: registry.clone(),
             slot,
+            alone: crate::device::count() == 1,
             state: Mutex::new(State { cma: Cma::new(cm, random()), tokens: HashMap::new() }),
             ports: Mutex::default(),
         });
@@ -69,27 +72,32 @@ impl Service {
 
     /// A channel was closed, and its ids with it.
     pub fn close(&self, channel: ChannelId) {
-        let keys = {
-            let mut state = lock(&self.state);
-            let keys = state.cma.close(channel, Instant::now());
-            state.tokens.remove(&channel);
-            self.settle(&mut state);
-            keys
-        };
+        let keys = self.forget(&mut lock(&self.state), channel);
         for key in keys {
             self.free_ports(key);
         }
     }
 
-    /// The program ends: its peers are told.
-    pub fn end(&self) {
-        // Not if it ends amid a turn of its own, in a signal handler.
-        let Ok(state) = self.state.try_lock() else { return };
+    /// Ends the ids of a channel; gives those that may have ports.
+    fn forget(&self, state: &mut State, channel: ChannelId) -> Vec<Key> {
+        let keys = state.cma.close(channel, Instant::now());
+        state.tokens.remove(&channel);
+        self.settle(state);
+        keys
+    }
+
+    /// The program ends: its peers are told, and its ports are given back. What the registry has not taken back before
+    /// `deadline` it takes when it finds the connection ended.
+    pub fn end(&self, deadline: Instant) {
+        // Not if it ends amid a call of its own, in a signal handler.
+        let Ok(mut state) = self.state.try_lock() else { return };
         let channels: Vec<ChannelId> = state.tokens.keys().copied().collect();
+        let ended = channels.into_iter().map(|channel| self.forget(&mut state, channel));
+        let keys: Vec<Key> = ended.flatten().collect();
         drop(state);
-        for channel in channels {
-            self.close(channel);
-        }
+        let Ok(mut ports) = self.ports.try_lock() else { return };
+        let claims = Registry { client: &self.registry, slot: self.slot, deadline: Some(deadline) };
+        keys.into_iter().for_each(|key| ports.unbind(key, &claims));
     }
 
     /// An id's ports are free for others.
@@ -99,7 +107,7 @@ impl Service {
 
     /// Runs `call` on the ports and the registry.
     pub fn with_ports<R>(&self, call: impl FnOnce(&mut Ports, &Registry<'_>) -> R) -> R {
-        let claims = Registry { client: &self.registry, slot: self.slot };
+        let claims = Registry { client: &self.registry, slot: self.slot, deadline: None };
         call(&mut lock(&self.ports), &claims)
     }
 
@@ -170,6 +178,10 @@ impl Service {
 
 impl GsiSink for Service {
     fn mad(&self, from: MadPath, mad: &[u8; MAD_LEN], now: Instant) {
+        let takes = |device: Arc<Device>| device.takes(from.local);
+        if self.alone && !self.device.upgrade().is_some_and(takes) {
+            return;
+        }
         let from = cm::Path {
             local: from.local,
             remote: from.remote,

@@ -1,28 +1,10 @@
-//! Where the built library is, and how a program is run on it.
+//! How a program is run on the built library.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-
-/// The library of the profile that this test was built with. For tests cargo does not build a library that they cannot
-/// link to, so it is built here: an old one would be tested otherwise.
-pub fn path() -> PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let exe = std::env::current_exe().unwrap();
-        let profile = exe.parent().and_then(Path::parent).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]);
-        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the library does not build");
-        profile.join("libibverbs.so")
-    })
-    .clone()
-}
+pub use test_support::library::path;
 
 /// A folder with the library under the names that the loader looks for.
 fn folder() -> PathBuf {
@@ -46,8 +28,9 @@ fn folder() -> PathBuf {
         .clone()
 }
 
-/// `program`, to be run on the library within 60 seconds.
+/// `program`, to be run on the library within 60 seconds, in the test program's own network: the calling thread moves there.
 pub fn command(program: &str) -> Command {
+    test_support::network::enter();
     let mut command = Command::new("timeout");
     command
         .args(["-k", "2", "60", program])

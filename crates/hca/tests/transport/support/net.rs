@@ -1,12 +1,14 @@
-//! Two nodes and a network that loses, repeats, reorders and delays, by a seed and in virtual time.
+//! Two nodes and a network that loses, corrupts, repeats, reorders and delays, by a seed and in virtual time.
 
 use super::Rng;
 use super::node::{Node, PAGE, Setup};
 use hca::QpType;
 use hca::transport::{PageFault, SharedQueue};
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
-use wire::{Headers, MAX_HEADERS_LEN};
+use wire::icrc::{Addresses, compute};
+use wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
 
 /// A packet on its way.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,10 +17,12 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
-/// What the network does to packets, in percent and time. A corrupted packet fails its ICRC: that is a loss.
+/// What the network does to packets, in percent and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     pub loss: u64,
+    /// How often bits flip on the way, anywhere in the packet.
+    pub corrupt: u64,
     pub duplicate: u64,
     pub reorder: u64,
     /// How often a page of registered memory goes, to come back when it is missed.
@@ -27,8 +31,24 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Faults =
-        Faults { loss: 0, duplicate: 0, reorder: 0, vanish: 0, delay: Duration::from_micros(5) };
+    pub const NONE: Faults = Faults {
+        loss: 0,
+        corrupt: 0,
+        duplicate: 0,
+        reorder: 0,
+        vanish: 0,
+        delay: Duration::from_micros(5),
+    };
+
+    /// All faults at once, the mixture by a seed: up to 30 % of packets are lost or corrupted.
+    pub fn sweep(seed: u64) -> Faults {
+        let (loss, corrupt) =
+            [(0, 5), (5, 10), (15, 0), (30, 0), (15, 15), (2, 28)][(seed % 6) as usize];
+        let mut rng = Rng(seed ^ 0x5eeb);
+        let delay = Duration::from_micros(rng.range(1, 500));
+        let (duplicate, reorder) = (rng.range(0, 20), rng.range(0, 20));
+        Faults { loss, corrupt, duplicate, reorder, delay, ..Faults::NONE }
+    }
 }
 
 /// Two connected nodes.
@@ -44,6 +64,8 @@ pub struct Pair {
     paging: BTreeMap<(Instant, u64), (usize, PageFault)>,
     /// Page faults that there were.
     pub faulted: u64,
+    /// Corrupted packets that failed their check, and those that passed it: it leaves a few bits out.
+    pub corrupted: [u64; 2],
 }
 
 impl Pair {
@@ -97,6 +119,7 @@ impl Pair {
             sent: 0,
             paging: BTreeMap::new(),
             faulted: 0,
+            corrupted: [0; 2],
         }
     }
 
@@ -119,8 +142,21 @@ impl Pair {
                     if self.rng.chance(self.faults.reorder) {
                         at += Duration::from_nanos(self.rng.range(1, 200_000));
                     }
+                    let mut packet = packet.clone();
+                    if self.rng.chance(self.faults.corrupt) {
+                        match corrupted(&packet, &mut self.rng) {
+                            Some(passed) => {
+                                self.corrupted[1] += 1;
+                                packet = passed;
+                            }
+                            None => {
+                                self.corrupted[0] += 1;
+                                continue;
+                            }
+                        }
+                    }
                     self.sent += 1;
-                    self.wire.insert((at, self.sent), (1 - me, packet.clone()));
+                    self.wire.insert((at, self.sent), (1 - me, packet));
                 }
             }
         }
@@ -221,13 +257,40 @@ impl Pair {
     }
 }
 
-/// What the transport emits must be a packet of the specification and survive the wire.
-fn check_wire_format(packet: &Packet) {
+/// The bytes of a packet from its BTH to its padding.
+fn transport_bytes(packet: &Packet) -> Vec<u8> {
     let mut bytes = vec![0; MAX_HEADERS_LEN];
     let len = packet.headers.emit(&mut bytes);
     bytes.truncate(len);
     bytes.extend_from_slice(&packet.payload);
     bytes.resize(bytes.len() + usize::from(packet.headers.bth.pad), 0);
+    bytes
+}
+
+/// What a receiver makes of a packet of which some bits, its ICRC's too, flipped on the way: mostly nothing.
+fn corrupted(packet: &Packet, rng: &mut Rng) -> Option<Packet> {
+    let between = Addresses::V6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+    let icrc = |transport: &[u8]| compute(between, UDP_SOURCE, 0, transport).to_le_bytes();
+    let mut bytes = transport_bytes(packet);
+    bytes.extend(icrc(&bytes));
+    for _ in 0..rng.range(1, 4) {
+        let bit = rng.range(0, bytes.len() as u64 * 8 - 1) as usize;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    let (transport, found) = bytes.split_last_chunk::<ICRC_LEN>()?;
+    if *found != icrc(transport) {
+        return None;
+    }
+    let (headers, payload) = Headers::parse(transport).ok()?;
+    Some(Packet { headers, payload: payload.to_vec() })
+}
+
+/// The port that packets leave from.
+const UDP_SOURCE: u16 = 0xc123;
+
+/// What the transport emits must be a packet of the specification and survive the wire.
+fn check_wire_format(packet: &Packet) {
+    let bytes = transport_bytes(packet);
     assert!(bytes.len().is_multiple_of(4));
     let (headers, payload) = Headers::parse(&bytes).expect("a packet of the specification");
     assert_eq!((headers, payload), (packet.headers, &packet.payload[..]));

@@ -4,8 +4,9 @@ use super::Packet;
 use hca::key::{KeyTable, PdId};
 use hca::tm::{Accepted, TagList};
 use hca::transport::{
-    Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Routing, Rx, SharedQueue,
-    SharedReceive, Sink, TagReceive, To, Transport, Tx, Verdict, XrcQueues, XrcReceive,
+    Budget, Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Routing, Rx, Share,
+    SharedQueue, SharedReceive, Sink, TagReceive, To, Transport, Tx, Verdict, XrcQueues,
+    XrcReceive,
 };
 use hca::*;
 use std::collections::{HashMap, HashSet};
@@ -32,6 +33,8 @@ pub struct Ram {
     /// Such faults are met by a list in another key.
     pub below: AtomicBool,
     pub broken: AtomicBool,
+    /// All of it is being moved.
+    pub moving: AtomicBool,
     pub atomics: AtomicU64,
 }
 
@@ -48,6 +51,9 @@ impl Ram {
     ) -> Result<R, AccessError> {
         if self.broken.load(Relaxed) {
             return Err(AccessError::Fault);
+        }
+        if self.moving.load(Relaxed) {
+            return Err(AccessError::Moving);
         }
         let absent = self.absent.lock().unwrap();
         let pages = addr / PAGE..(addr + len as u64).div_ceil(PAGE);
@@ -314,6 +320,8 @@ pub struct Node {
     pub counts: Counts,
     pub out: Outbox,
     pub now: Instant,
+    /// Of each call.
+    pub budget: Budget,
     pub ip: IpAddr,
     /// All registered memory, by what faults on it are told to be of.
     pub rams: Vec<Arc<Ram>>,
@@ -351,23 +359,27 @@ impl Node {
             window_bytes,
             max_rd_atomic: 16,
             memory: None,
+            set_aside: true,
         };
         Node {
-            qp: Transport::new(init),
+            qp: Transport::new(init).unwrap(),
             keys: KeyTable::new(),
             queues: Queues::default(),
             told: Told::default(),
             counts: Counts::default(),
             out: Outbox::default(),
             now: Instant::now(),
+            budget: Budget::of(Share::new(512, u64::MAX)),
             ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, qpn as u8)),
             rams: Vec::new(),
         }
     }
 
     pub fn with<R>(&mut self, f: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R) -> R {
-        let Node { qp, keys, queues, told, counts, out, now, .. } = self;
-        f(qp, &mut Cx { now: *now, tx: out, keys, xrc: queues, sink: told, counters: counts })
+        let Node { qp, keys, queues, told, counts, out, now, budget, .. } = self;
+        let (now, budget) = (*now, *budget);
+        let xrc = queues;
+        f(qp, &mut Cx { now, tx: out, keys, xrc, sink: told, counters: counts, budget })
     }
 
     pub fn counted(&self, what: Counter) -> u64 {

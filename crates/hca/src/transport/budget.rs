@@ -1,0 +1,44 @@
+//! How much one call may send before others get their turn.
+//!
+//! The transport reads no clock, so whoever calls it says in packets and bytes what it may do. What is left over then is
+//! noted ([`Transport::deadline`](super::Transport::deadline) is past), and waits for the next call.
+
+/// What may be sent for one purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    packets: u32,
+    bytes: u64,
+}
+
+impl Share {
+    /// So many packets, until they carry so many bytes of payload.
+    pub const fn new(packets: u32, bytes: u64) -> Share {
+        Share { packets, bytes }
+    }
+
+    /// Nothing more goes in this call.
+    pub fn is_spent(&self) -> bool {
+        self.packets == 0 || self.bytes == 0
+    }
+
+    /// One packet with so many bytes of payload went, or what costs as much as one was done.
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// What one call may do. Answers and requests have shares of their own: a peer's long READ must not keep the queue pair's own
+/// requests from leaving, nor the other way round.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    pub(super) responses: Share,
+    pub(super) requests: Share,
+}
+
+impl Budget {
+    /// The same share for answers and for requests.
+    pub const fn of(share: Share) -> Budget {
+        Budget { responses: share, requests: share }
+    }
+}

@@ -1,0 +1,182 @@
+//! Two devices of one process, joined by real UDP sockets.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use hca::{
+    Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
+    QpAttr, QpCap, QpInit, QpState, QpType, Remote, SendFlags, SendOp, SendWr, Sge,
+};
+use registry::{Client, Options, Role};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use umem::Umem;
+
+/// The queue key of all.
+pub const QKEY: u32 = 0x1111_1111;
+
+/// A device with one of everything and a buffer of its own.
+pub struct End {
+    pub device: Arc<Device>,
+    pub pd: Arc<Pd>,
+    pub cq: Arc<Cq>,
+    pub qp: Arc<Qp>,
+    pub mr: Arc<hca::Mr>,
+    pub buffer: Vec<u8>,
+}
+
+pub fn options() -> Options {
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    Options { port, name_suffix: Some(format!("engine-{port}")) }
+}
+
+impl End {
+    pub fn new(name: &str, options: &Options, qp_type: QpType) -> End {
+        End::with(DeviceAttr::new(name, 1), options, qp_type)
+    }
+
+    pub fn with(attr: DeviceAttr, options: &Options, qp_type: QpType) -> End {
+        mm::guard::install();
+        let registry = Client::connect_at(Role::Member, options).unwrap();
+        let config = DeviceConfig {
+            attr,
+            comm: "test".into(),
+            registry,
+            mtu_bytes: Some(4096),
+            network: hca::Network::Host(link::Interfaces::default()),
+            trace: None,
+            receive_buffer_bytes: None,
+        };
+        let device = Device::open(config).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(256, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let init = QpInit {
+            send_cq: Some(cq.clone()),
+            recv_cq: Some(cq.clone()),
+            cap,
+            sq_sig_all: true,
+            ..QpInit::new(qp_type)
+        };
+        let qp = device.create_qp(&pd, init).unwrap();
+        let buffer = vec![0; 4 << 20];
+        let space = mm::AddressSpace::process();
+        let platform = pcie::Platform::default();
+        let access = umem::AccessFlags::LOCAL_WRITE;
+        let umem = Umem::from_user(
+            &space,
+            buffer.as_ptr() as u64,
+            buffer.len() as u64,
+            access,
+            platform.with_role(pcie::Role::Hca).next().unwrap(),
+            &platform,
+        )
+        .unwrap();
+        let rights = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
+        End { device, pd, cq, qp, mr, buffer }
+    }
+
+    /// GID index of 127.0.0.1.
+    pub fn loopback(&self) -> (u8, [u8; 16]) {
+        let gids = self.device.gids(1).unwrap();
+        let entry = gids.iter().find(|entry| entry.ip.to_string() == "127.0.0.1").unwrap();
+        (entry.index as u8, entry.gid)
+    }
+
+    /// What reaches 127.0.0.1.
+    pub fn ah(&self) -> AhAttr {
+        let (sgid_index, dgid) = self.loopback();
+        let ah = AhAttr { is_global: true, dgid, sgid_index, ..AhAttr::default() };
+        AhAttr { hop_limit: 64, port_num: 1, ..ah }
+    }
+
+    pub fn connect(&self, other: &End) {
+        type M = AttrMask;
+        let reliable = |mask| if self.qp.init().qp_type == QpType::Rc { mask } else { M::empty() };
+        let mut attr = QpAttr {
+            qp_state: QpState::Init,
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            ..self.qp.query()
+        };
+        if reliable(M::STATE).is_empty() {
+            attr.access = Access::REMOTE_WRITE;
+        }
+        let init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+        self.qp.modify(&attr, init).unwrap();
+        attr = QpAttr {
+            qp_state: QpState::Rtr,
+            ah: self.ah(),
+            path_mtu: 5,
+            dest_qp_num: other.qp.number(),
+            rq_psn: 77,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..attr
+        };
+        let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        self.qp.modify(&attr, rtr | reliable(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)).unwrap();
+        attr = QpAttr {
+            qp_state: QpState::Rts,
+            sq_psn: 77,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            ..attr
+        };
+        let repeats = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, M::STATE | M::SQ_PSN | reliable(repeats)).unwrap();
+    }
+
+    /// Takes a datagram queue pair to RTS.
+    pub fn ready_datagrams(&self) {
+        type M = AttrMask;
+        let attr = QpAttr { port_num: 1, qkey: QKEY, ..self.qp.query() };
+        for (qp_state, mask) in [
+            (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
+            (QpState::Rtr, M::empty()),
+            (QpState::Rts, M::SQ_PSN),
+        ] {
+            self.qp.modify(&QpAttr { qp_state, ..attr }, mask | M::STATE).unwrap();
+        }
+    }
+
+    pub fn sge(&self, at: usize, length: u32) -> Sge {
+        Sge { addr: self.buffer.as_ptr() as u64 + at as u64, length, lkey: self.mr.key() }
+    }
+
+    pub fn post(&self, op: SendOp, at: usize, length: u32) {
+        let wr = SendWr {
+            wr_id: 5,
+            op,
+            payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
+            flags: SendFlags::SIGNALED,
+            datagram: None,
+            xrc_srqn: 0,
+        };
+        self.qp.post_send(&mut [Ok(wr)].into_iter()).unwrap();
+    }
+
+    pub fn completion(&self) -> Completion {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut found = None;
+        while found.is_none() {
+            assert!(Instant::now() < deadline, "no completion");
+            self.cq.poll(1, &mut |completion| found = Some(completion)).unwrap();
+        }
+        found.unwrap()
+    }
+
+    pub fn remote(&self, at: u64) -> Remote {
+        Remote { addr: self.buffer.as_ptr() as u64 + at, rkey: self.mr.key() }
+    }
+}

@@ -1,0 +1,98 @@
+//! What one call does is bounded in packets and in bytes, whatever the peer asks; the rest is due at once, and nothing of it is
+//! lost. Path MTU 256.
+
+use crate::support::craft::*;
+use crate::support::{Node, Packet, Region, Setup, send_wr};
+use hca::transport::{Budget, Share};
+use hca::*;
+use wire::Operation;
+
+const FAR: Remote = Remote { addr: 0x7000, rkey: 0x1234 };
+
+fn node(budget: Share) -> (Node, Region) {
+    let mut node = Node::new(QpType::Rc, 11, None);
+    node.connect(&Setup::new(QpType::Rc));
+    let region = node.register(1 << 20);
+    node.budget = Budget::of(budget);
+    (node, region)
+}
+
+/// Answers for four READs that the peer asks for at once, call by call until none comes.
+fn four_reads(budget: Share) -> Vec<Vec<Packet>> {
+    let (mut node, region) = node(budget);
+    let quarter = region.len / 4;
+    for part in 0..4 {
+        let request = read(
+            1000 + part as u32 * 1024,
+            region.iova + part * quarter,
+            region.key,
+            quarter as u32,
+        );
+        node.receive(&request);
+    }
+    node.end_of_batch();
+    let mut calls = vec![node.emitted()];
+    while node.qp.deadline().is_some_and(|deadline| deadline <= node.now) {
+        calls.push(node.timer());
+    }
+    calls
+}
+
+#[track_caller]
+fn all_in_order(calls: &[Vec<Packet>]) {
+    let psns = calls.iter().flatten().map(Packet::psn);
+    assert!(psns.eq(1000..1000 + 4096), "each answer once, in order");
+}
+
+#[test]
+fn long_reads_leave_so_many_packets_at_a_time() {
+    let calls = four_reads(Share::new(16, u64::MAX));
+    assert!(calls.iter().all(|call| call.len() == 16));
+    all_in_order(&calls);
+}
+
+#[test]
+fn long_reads_leave_so_many_bytes_at_a_time() {
+    let calls = four_reads(Share::new(u32::MAX, 1000));
+    assert!(calls.iter().all(|call| call.len() == 4), "the fourth packet of 256 bytes spends it");
+    all_in_order(&calls);
+}
+
+#[test]
+fn own_requests_leave_so_much_at_a_time() {
+    let (mut node, region) = node(Share::new(8, u64::MAX));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 64 * 256)]));
+    let mut sent = node.emitted();
+    assert_eq!(sent.len(), 8);
+    while node.qp.deadline().is_some_and(|deadline| deadline <= node.now) {
+        let call = node.timer();
+        assert!(call.len() <= 8);
+        sent.extend(call);
+    }
+    assert!(sent.iter().map(Packet::psn).eq(5000..5064));
+}
+
+#[test]
+fn answers_and_requests_do_not_wait_for_each_other() {
+    let (mut node, region) = node(Share::new(8, u64::MAX));
+    node.feed(&read(1000, region.iova, region.key, 1 << 20));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 64 * 256)]));
+    node.emitted();
+    for _ in 0..4 {
+        let call = node.timer();
+        let answers = call.iter().filter(|p| p.operation() == Operation::ReadResponse).count();
+        assert_eq!((answers, call.len() - answers), (8, 8));
+    }
+}
+
+#[test]
+fn what_is_put_off_is_due_at_once() {
+    let (mut node, region) = node(Share::new(64, u64::MAX));
+    node.receive(&read(1000, region.iova, region.key, 4 * 256));
+    let now = node.now;
+    node.qp.put_off(now);
+    assert!(node.emitted().is_empty());
+    assert!(node.qp.deadline().is_some_and(|deadline| deadline <= now));
+    assert_eq!(node.timer().len(), 4);
+    assert!(node.qp.deadline().is_none_or(|deadline| deadline > now));
+}
