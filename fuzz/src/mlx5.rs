@@ -9,19 +9,31 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use umem::{AccessError, AtomicOp, DmaSpace};
 
-const RAM_LEN: usize = 1 << 18;
+const RAM_LEN: usize = 1 << 22;
+/// What the function may remember for its driver.
+const MAX_MEMORY: u64 = 32 << 20;
 /// Where the command queue is, and the mailboxes of a command and of its answer, 1 KiB each.
 const QUEUE: u64 = 0x1000;
-const MAILBOXES: u64 = 0x1_0000;
-const ANSWERS: u64 = 0x1_8000;
+const MAILBOXES: u64 = 0x10_0000;
+const ANSWERS: u64 = 0x20_0000;
 const ENTRY_LEN: usize = 64;
 const BLOCK_LEN: usize = 576;
 const BLOCK_DATA_LEN: usize = 512;
+/// Room for an answer, and least of a command's.
 const BLOCKS: usize = 16;
+/// Bytes of a command are fewer: lists of some thousand pages or keys.
+const LONGEST: u16 = 0x8000;
 /// Registers of the init segment.
 const QUEUE_ADDRESS: u64 = 0x14;
 const DOORBELL: u64 = 0x18;
 const QUERY_ISSI: u16 = 0x10a;
+const INIT_HCA: u16 = 0x102;
+const ENABLE_HCA: u16 = 0x104;
+const ALLOC_UAR: u16 = 0x802;
+/// The first doorbell page, and where commands name it that make event or completion queues, queue pairs and send queues of an
+/// Ethernet.
+const FIRST_UAR: u32 = 16;
+const UAR_PLACES: [usize; 3] = [0x1f, 0x27, 0x5f];
 /// Registers' numbers from the first on are places of the device's memory.
 const LAST_MIB: u64 = 15 << 20;
 const DEVICE_MEMORY: u64 = 31 << 20;
@@ -84,7 +96,7 @@ impl Bus for Machine {
 fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
     static ON_SUBNET: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
     static ON_ETHERNET: OnceLock<(ConnectX, Arc<Ram>)> = OnceLock::new();
-    let on_ethernet = matches!(network, Network::Ethernet);
+    let on_ethernet = matches!(network, Network::Ethernet { .. });
     let function = if on_ethernet { &ON_ETHERNET } else { &ON_SUBNET };
     function.get_or_init(|| {
         let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
@@ -105,7 +117,7 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
         });
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
         let bus = Arc::new(Machine(ram.clone()));
-        (ConnectX::new(device.expect("a device"), bus), ram)
+        (ConnectX::new(device.expect("a device"), bus, MAX_MEMORY), ram)
     })
 }
 
@@ -114,16 +126,24 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
 /// odd the port is on an Ethernet.
 pub fn commands(data: &[u8]) {
     let odd = data.first().is_some_and(|byte| byte % 2 == 1);
-    let (connectx, ram) = function(if odd { Network::Ethernet } else { Network::Subnet });
+    let ethernet = Network::Ethernet { host_addresses: Vec::new() };
+    let (connectx, ram) = function(if odd { ethernet } else { Network::Subnet });
     connectx.reset();
     ram.bytes().fill(0);
     connectx.write(QUEUE_ADDRESS, &(QUEUE as u32).to_be_bytes());
     let honest = [&QUERY_ISSI.to_be_bytes()[..], &[0; 14]].concat();
     let answer = deliver(connectx, ram, &honest, 112);
     assert_eq!((answer[63], answer[32]), (0, 0), "an honest command is carried out");
+    for begin in [ENABLE_HCA, INIT_HCA] {
+        let answer = deliver(connectx, ram, &[&begin.to_be_bytes()[..], &[0; 14]].concat(), 16);
+        assert_eq!((answer[63], answer[32]), (0, 0));
+    }
+    let page = [&ALLOC_UAR.to_be_bytes()[..], &[0; 14]].concat();
+    let answer = deliver(connectx, ram, &page, 16);
+    assert_eq!(answer[40..44], FIRST_UAR.to_be_bytes());
     let mut rest = data;
     while let Some((&[low, high], tail)) = rest.split_first_chunk::<2>() {
-        let len = usize::from(u16::from_le_bytes([low, high]) % 0x1000);
+        let len = usize::from(u16::from_le_bytes([low, high]) % LONGEST);
         rest = match (len, tail.split_first_chunk::<11>()) {
             (0, Some((write, tail))) => {
                 let at = u64::from(u32::from_le_bytes([write[0], write[1], write[2], 0]));
@@ -160,7 +180,7 @@ fn deliver(connectx: &ConnectX, ram: &Ram, command: &[u8], room: usize) -> [u8; 
     entry[61] = !entry.iter().fold(0, |sum, byte| sum ^ byte);
     let rest = command.get(16..).unwrap_or_default();
     for (chain, bytes) in [(MAILBOXES, rest), (ANSWERS, &[])] {
-        for number in 0..BLOCKS {
+        for number in 0..BLOCKS.max(bytes.len().div_ceil(BLOCK_DATA_LEN)) {
             let at = chain + number as u64 * 1024;
             let mut block = [0; BLOCK_LEN];
             let piece = bytes.chunks(BLOCK_DATA_LEN).nth(number).unwrap_or_default();
@@ -211,7 +231,8 @@ fn seed(opcode: u16, len: u16) -> Vec<u8> {
     step.push(0x20);
     step.extend(opcode.to_be_bytes());
     step.resize(step.len() + usize::from(len) - 2, 0);
-    // A small queue in a page of memory, for what makes one.
+    // A small queue in a page of memory, for what makes one, and the page that rings for it.
+    UAR_PLACES.iter().for_each(|at| step[3 + at] = FIRST_UAR as u8);
     step[3 + 0x110..][..8].copy_from_slice(&0x2_0000u64.to_be_bytes());
     step
 }

@@ -67,8 +67,10 @@ pub fn mad_seeds() -> Vec<Vec<u8>> {
         request
     };
     let tables = [0x11, 0x12, 0x14, 0x18, 0x20, 0x35, 0x38];
-    let mut seeds: Vec<Vec<u8>> =
-        tables.iter().flat_map(|table| [0, 0xff].map(|mask| request(0, 0x12, *table, mask))).collect();
+    let mut seeds: Vec<Vec<u8>> = tables
+        .iter()
+        .flat_map(|table| [0, 0xff].map(|mask| request(0, 0x12, *table, mask)))
+        .collect();
     seeds.push([request(0, 2, 0x38, 0xff), request(0, 0x15, 0x38, 0xff)].concat());
     for attribute in [0x10, 0x11, 0x12, 0x14, 0x15, 0x16, 0x19, 0x20] {
         seeds.push(request(0x82, 1, attribute, 0));

@@ -8,6 +8,7 @@ use mlx5::{ConnectX, DataDirect, Slots};
 use pcie::{Function, Platform, Role, Route, Target};
 use registry::{Client, Role as Member};
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use vfio_user::{Host, Neighbours, Server};
@@ -26,11 +27,15 @@ pub struct Place<'a> {
     pub data_direct: Option<&'a Path>,
     /// What its port is on.
     pub port: Port,
+    /// Addresses of this host that a port on an Ethernet may have as well.
+    pub addresses: &'a [IpAddr],
     /// The machine that the functions are in, by name or file: its first HCA, and that one's Data Direct function.
     pub platform: Option<&'a Path>,
     /// Pace the machine's links to this fraction of their rates.
     pub pace: Option<f64>,
     pub trace: Option<&'a Path>,
+    /// MiB that this process may take for what the guest makes it remember.
+    pub max_memory_mib: u32,
     /// Functions that may be in one machine with it.
     pub neighbours: &'a Neighbours,
 }
@@ -38,6 +43,10 @@ pub struct Place<'a> {
 impl Adapter {
     /// Serves a new one.
     pub fn serve(place: &Place<'_>) -> Outcome<Adapter> {
+        if place.port == Port::Ib && !place.addresses.is_empty() {
+            let failure = Failure::new("an InfiniBand port has no IP address");
+            return Err(failure.remedy("use `--port roce` with `--address`"));
+        }
         mm::guard::install();
         let open = |path: &Path| {
             let what = format!("cannot write a trace to {}", path.display());
@@ -54,7 +63,7 @@ impl Adapter {
             mtu_bytes: None,
             network: match place.port {
                 Port::Ib => Network::Subnet,
-                Port::Roce => Network::Ethernet,
+                Port::Roce => Network::Ethernet { host_addresses: place.addresses.to_vec() },
             },
             trace,
             receive_buffer_bytes: None,
@@ -76,7 +85,8 @@ impl Adapter {
             (Some(socket), Some(host)) => Some(serve(socket, host, Arc::new(data_direct))?),
             _ => None,
         };
-        let function = Arc::new(ConnectX::new(device, Arc::new(slots)));
+        let function =
+            Arc::new(ConnectX::new(device, Arc::new(slots), u64::from(place.max_memory_mib) << 20));
         function.tell_of_wrongs(|wrong| style::errln(format_args!("the guest: {wrong}")));
         Ok(Adapter { _function: serve(place.socket, own, function)?, _data_direct })
     }

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// GPUDirect RDMA in user space: a software HCA that speaks RoCEv2 and appears to unmodified programs as libibverbs. It
@@ -351,6 +352,14 @@ pub struct Connectx {
     /// What its port is
     #[arg(long, value_enum, default_value_t)]
     pub port: Port,
+    /// Let the guest have this address of this host too, so that programs here meet it there (may be given several times); without,
+    /// it takes none
+    #[arg(long = "address", value_name = "IP", value_parser = of_host)]
+    pub addresses: Vec<IpAddr>,
+    /// MiB that this process may take for what the guest makes it remember: objects, lists of pages and keys, rules. Beyond, the
+    /// adapter has no resources
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..))]
+    pub max_memory: u32,
     /// Append the packets to a file that Wireshark reads; several programs may share it
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
@@ -370,6 +379,16 @@ fn power_of_two(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(mib) if mib.is_power_of_two() && mib <= 1 << 16 => Ok(mib),
         _ => Err("a power of two from 1 to 65536 is expected".to_owned()),
+    }
+}
+
+/// An address that a guest may share with this host.
+fn of_host(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_loopback() => Err("loopback addresses stay this host's alone".to_owned()),
+        Ok(ip) if ip.is_unspecified() || ip.is_multicast() => Err("it names no host".to_owned()),
+        Ok(ip) => Ok(ip.to_canonical()),
+        Err(_) => Err("an IP address is expected".to_owned()),
     }
 }
 
@@ -417,6 +436,14 @@ pub struct Vm {
     /// What the adapter's port is
     #[arg(long, value_enum, default_value_t)]
     pub port: Port,
+    /// Let the guest have this address of this host too, so that programs here meet it there (may be given several times); without,
+    /// it takes none
+    #[arg(long = "address", value_name = "IP", value_parser = of_host)]
+    pub addresses: Vec<IpAddr>,
+    /// MiB that this process may take for what the guest makes it remember: objects, lists of pages and keys, rules. Beyond, the
+    /// adapter has no resources
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..))]
+    pub max_memory: u32,
     /// Append the adapter's packets to a file that Wireshark reads
     #[arg(long, value_name = "FILE.pcap")]
     pub trace: Option<PathBuf>,
@@ -464,7 +491,7 @@ Examples:
   lspci -Dnnvvv > node17.txt; peerdma topo --from node17.txt
   peerdma topo --json | jq '.pairs[] | select(.label == \"PIX\")'
 
---from reads a folder or tar (.gz, .bz2) with /sys in it, lspci -vvv or -tv, NCCL's topology XML, hwloc's XML, \
+--from reads a folder or tar (.gz, .bz2) with /sys in it, lspci (best -D -nn -vvv), NCCL's topology XML, hwloc's XML, \
 nvidia-smi -q -x, an rdma_topo dump, platform files, and a name of `peerdma platforms`.")]
 pub struct Topo {
     /// Read this file or folder instead of this machine
@@ -525,7 +552,8 @@ Examples:
 Exit status: 0 when every GPU has a way to an adapter, 2 when some GPU has none, 3 when for some GPU it is not known, 4 \
 when there is no GPU or no adapter, 1 when the host cannot be examined.")]
 pub struct Doctor {
-    /// Also register memory with each RDMA device and let it write to itself, and let the software HCA prove itself
+    /// Also register memory with each RDMA device, a buffer of every GPU that exports one too, let the device write to itself, and
+    /// let the software HCA prove itself
     #[arg(long, conflicts_with = "from")]
     pub probe: bool,
     /// Examine this captured machine instead of this host: anything that `peerdma topo --from` reads

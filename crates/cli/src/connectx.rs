@@ -17,9 +17,11 @@ pub fn connectx(arguments: &Connectx) -> Outcome {
         socket: &arguments.socket,
         data_direct: arguments.data_direct_socket.as_deref(),
         port: arguments.port,
+        addresses: &arguments.addresses,
         platform: arguments.platform.as_deref(),
         pace: arguments.pace,
         trace: arguments.trace.as_deref(),
+        max_memory_mib: arguments.max_memory,
         neighbours: &neighbours,
     })?;
     if let Some(socket) = &arguments.data_direct_socket {

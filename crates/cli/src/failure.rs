@@ -43,7 +43,8 @@ impl Failure {
     pub fn report(&self) -> u8 {
         style::errln(format_args!("{} {}", Paint::Error.over("peerdma: error:"), self.what));
         for why in &self.why {
-            let mut lines = why.trim_end().lines();
+            // the reason may quote a stranger's file
+            let mut lines = why.trim_end().lines().map(topology::printable);
             let first = lines.next().unwrap_or_default();
             style::errln(format_args!("  {} {first}", Paint::Dim.over("because:")));
             for line in lines {

@@ -46,9 +46,11 @@ pub fn vm(arguments: &Vm) -> Outcome {
         socket: &sockets.connectx,
         data_direct: Some(&sockets.data_direct),
         port: arguments.port,
+        addresses: &arguments.addresses,
         platform: None,
         pace: None,
         trace: arguments.trace.as_deref(),
+        max_memory_mib: arguments.max_memory,
         neighbours: &neighbours,
     })?;
     let _gpu = match arguments.gpu_memory {

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use test_support::{note_skip, skip};
 
 /// Folders of one test, so that tests see only their own leftovers.
 struct Place {
@@ -22,7 +23,9 @@ impl Place {
         self.root.join("tmp")
     }
 
+    /// In the test program's own network: the calling thread moves there.
     fn peerdma(&self, arguments: &[&str]) -> Command {
+        test_support::network::enter();
         let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
         command.args(arguments).env("TMPDIR", self.tmp());
         command.env("XDG_CACHE_HOME", self.root.join("cache")).stdin(Stdio::null());
@@ -58,16 +61,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Compiles a C program; `None` (with the reason printed) where that kind of compiler is not installed.
+/// Compiles a C program; `None`, noted as a skip, where that kind of compiler is not installed.
 fn compile(place: &Place, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let source = place.file(&format!("{name}.c"), b"int main(void) { return 0; }\n", 0o644);
     let program = place.root.join(name);
-    let output =
-        Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).output().ok()?;
-    if output.status.success() {
-        return Some(program);
-    }
-    println!("SKIPPED {name}: cc {flags:?} is not able to: {}", text(&output.stderr));
+    let output = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).output();
+    let why = match output {
+        Ok(output) if output.status.success() => return Some(program),
+        Ok(output) => text(&output.stderr),
+        Err(error) => error.to_string(),
+    };
+    note_skip(&format!("cc {flags:?} is not able to: {why}"));
     None
 }
 
@@ -201,8 +205,7 @@ fn why_the_device_does_not_open_is_said_once() {
         text(&output.stderr).matches("peerdma: cannot open the device: the packet trace").count()
     };
     if place.run(&["run", "ibv_devinfo"]).status.code() == Some(127) {
-        println!("SKIPPED: ibv_devinfo is not installed (package ibverbs-utils)");
-        return;
+        skip!("ibv_devinfo is not installed (package ibverbs-utils)");
     }
     assert_eq!((run(None), run(Some("0")), run(Some("1"))), (1, 0, 1));
 }
@@ -230,7 +233,8 @@ fn programs_that_preloading_cannot_reach_run_with_a_warning() {
         let output = place.run(&["run", program.to_str().unwrap()]);
         assert!(text(&output.stderr).contains("Go program"), "{}", text(&output.stderr));
     }
-    if let Some(program) = compile(&place, "bits32", &["-m32"]) {
+    // Without the C library, which is seldom installed for it.
+    if let Some(program) = compile(&place, "bits32", &["-m32", "-nostdlib"]) {
         let output = place.run(&["run", program.to_str().unwrap()]);
         assert!(text(&output.stderr).contains("32-bit"), "{}", text(&output.stderr));
     }
@@ -267,8 +271,7 @@ fn a_set_user_id_program_is_warned_about() {
     // SAFETY: no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
     if !root || std::os::unix::fs::chown(&program, Some(1), None).is_err() {
-        println!("SKIPPED: only root can make a program of another user");
-        return;
+        skip!("only root can make a program of another user");
     }
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
     let output = place.run(&["run", program.to_str().unwrap()]);

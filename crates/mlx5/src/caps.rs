@@ -4,6 +4,7 @@
 use crate::bits::Field;
 use crate::counter_set::MAX_SETS;
 use crate::general_object;
+use crate::key_list;
 use crate::memic;
 use crate::memory_copy;
 use crate::nic;
@@ -107,7 +108,7 @@ fn general(attr: &DeviceAttr) -> Vec<(Field, u64)> {
         (Field::new(0x748, 1), 1),               // dma_mmo_qp
         (Field::new(0x463, 5), uctx::LOG_MAX),   // log_max_uctx
         (Field::new(0x46b, 5), user_memory::LOG_MAX), // log_max_umem
-        (Field::new(0x11a, 6), 16),              // log_max_klm_list_size
+        (Field::new(0x11a, 6), key_list::LOG_MAX_ENTRIES), // log_max_klm_list_size
         (Field::new(0x221, 1), 1),               // cq_resize
         (Field::new(0x222, 1), 1),               // cq_moderation
         (Field::new(0x231, 1), 1),               // imaicl: memory windows

@@ -1,8 +1,10 @@
 //! Commands: what each does, by opcode. Those that are not built answer "bad operation", as firmware that does not know them.
 
 use crate::bits::{Field, put};
-use crate::caps::Caps;
-use crate::function::{FIRST_UAR, Shared, UARS};
+use crate::budget::Budget;
+use crate::caps::{Caps, LOG_MAX_PDS, LOG_MAX_XRCDS};
+use crate::function::Shared;
+use crate::ledger::Ledger;
 use crate::objects::Numbers;
 use crate::opcode::{self, Answer, Status};
 use crate::pages::Pages;
@@ -11,7 +13,7 @@ use crate::queue::Command;
 use crate::report::Act;
 use crate::uctx::Users;
 use crate::{
-    counter_set, create, eq, general_object, modify_cq, multicast, page_fault, psv, query,
+    counter_set, create, eq, general_object, modify_cq, multicast, page_fault, psv, query, uar,
     user_memory, work_queue,
 };
 use hca::Device;
@@ -25,21 +27,53 @@ pub(crate) const OBJECT: Field = Field::new(0x48, 24);
 const HEAD_LEN: usize = 8;
 const LEAST_LEN: usize = 16;
 
+/// How far the driver has brought the function up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Stage {
+    Disabled,
+    Enabled,
+    /// There are objects only now.
+    Initialized,
+}
+
+impl Stage {
+    /// From when on a command is executed (PRM "Initialization"): first a driver settles versions, pages and capabilities.
+    fn first_of(opcode: u16) -> Stage {
+        match opcode {
+            opcode::ENABLE_HCA | opcode::QUERY_ISSI | opcode::NOP => Stage::Disabled,
+            opcode::DISABLE_HCA
+            | opcode::INIT_HCA
+            | opcode::SET_ISSI
+            | opcode::QUERY_PAGES
+            | opcode::MANAGE_PAGES
+            | opcode::QUERY_HCA_CAP
+            | opcode::SET_HCA_CAP
+            | opcode::QUERY_ADAPTER
+            | opcode::SET_DRIVER_VERSION
+            | opcode::ACCESS_REG => Stage::Enabled,
+            _ => Stage::Initialized,
+        }
+    }
+}
+
 /// What commands change besides objects of the HCA.
 pub(crate) struct Commands {
+    stage: Stage,
     caps: Caps,
+    ledger: Ledger,
     users: Users,
     pages: Pages,
     issi: u64,
-    uars: Numbers<u32>,
-    transport_domains: Numbers<u32>,
-    pub(crate) pds: Numbers<u32>,
-    pub(crate) xrcds: Numbers<u32>,
-    pub(crate) cqs: Numbers<u32>,
-    pub(crate) pools: Numbers<u32>,
-    pub(crate) counter_sets: Numbers<u32>,
-    pub(crate) psvs: Numbers<u32>,
-    pub(crate) user_memories: Numbers<u32>,
+    pub(crate) uars: Numbers,
+    transport_domains: Numbers,
+    pub(crate) pds: Numbers,
+    pub(crate) xrcds: Numbers,
+    pub(crate) cqs: Numbers,
+    /// Of all kinds.
+    pub(crate) srqs: Numbers,
+    pub(crate) counter_sets: Numbers,
+    pub(crate) psvs: Numbers,
+    pub(crate) user_memories: Numbers,
 }
 
 /// An answer that says nothing but that the command is done.
@@ -55,21 +89,23 @@ pub(crate) fn number(number: u32) -> Answer {
 }
 
 impl Commands {
-    pub(crate) fn new(hca: &Device) -> Commands {
+    pub(crate) fn new(hca: &Device, budget: &Arc<Budget>) -> Commands {
         Commands {
+            stage: Stage::Disabled,
+            ledger: Ledger::new(budget.clone()),
             caps: Caps::new(hca.attr(), hca.mac().is_some()),
             users: Users::default(),
             pages: Pages::default(),
             issi: 0,
-            uars: Numbers::default(),
-            transport_domains: Numbers::default(),
-            pds: Numbers::default(),
-            xrcds: Numbers::default(),
-            cqs: Numbers::default(),
-            pools: Numbers::default(),
-            counter_sets: Numbers::default(),
-            psvs: Numbers::default(),
-            user_memories: Numbers::default(),
+            uars: Numbers::within(uar::PAGES),
+            transport_domains: Numbers::within(1..1 << 16),
+            pds: Numbers::within(1..1 << LOG_MAX_PDS),
+            xrcds: Numbers::within(1..1 << LOG_MAX_XRCDS),
+            cqs: Numbers::within(1..hca.attr().max_cq),
+            srqs: Numbers::within(1..1 << 24),
+            counter_sets: Numbers::within(counter_set::ALL),
+            psvs: Numbers::within(psv::ALL),
+            user_memories: Numbers::within(1..1 << user_memory::LOG_MAX),
         }
     }
 
@@ -93,21 +129,25 @@ impl Commands {
 
     fn execute(&mut self, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let opcode = OPCODE.get(input) as u16;
+        if self.stage < Stage::first_of(opcode) {
+            return Err(Status::BadSystemState);
+        }
         self.users.check(opcode, input)?;
+        let charge = self.ledger.before(opcode, input)?;
         let answer = self.execute_checked(opcode, shared, input)?;
         self.users.note(opcode, input, &answer);
+        self.ledger.after(opcode, input, &answer, charge);
         Ok(answer)
     }
 
     fn execute_checked(&mut self, opcode: u16, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let op_mod = OP_MOD.get(input) as u16;
         match opcode {
-            opcode::ENABLE_HCA
-            | opcode::DISABLE_HCA
-            | opcode::INIT_HCA
-            | opcode::TEARDOWN_HCA
-            | opcode::SET_DRIVER_VERSION
-            | opcode::NOP => done(),
+            opcode::ENABLE_HCA => self.begin_anew(shared, Stage::Enabled),
+            opcode::DISABLE_HCA => self.begin_anew(shared, Stage::Disabled),
+            opcode::INIT_HCA => self.init(),
+            opcode::TEARDOWN_HCA => self.tear_down(shared, input),
+            opcode::SET_DRIVER_VERSION | opcode::NOP => done(),
             opcode::QUERY_ISSI => query::issi(self.issi),
             opcode::SET_ISSI => self.set_issi(input),
             // No page is wanted.
@@ -127,15 +167,18 @@ impl Commands {
             opcode::QUERY_ADAPTER => query::adapter(),
             opcode::QUERY_SPECIAL_CONTEXTS => query::special_contexts(),
             opcode::ACCESS_REG => port::access_register(shared, op_mod == 0, input),
-            opcode::ALLOC_UAR => number(self.uars.take(FIRST_UAR..UARS)?),
-            opcode::DEALLOC_UAR => self.uars.give_back(OBJECT.get32(input)).and_then(|()| done()),
-            opcode::ALLOC_TRANSPORT_DOMAIN => number(self.transport_domains.take(1..1 << 16)?),
+            opcode::ALLOC_UAR => uar::alloc(self, shared),
+            opcode::DEALLOC_UAR => uar::dealloc(self, shared, OBJECT.get32(input)),
+            opcode::ALLOC_TRANSPORT_DOMAIN => number(self.transport_domains.take()?),
             opcode::DEALLOC_TRANSPORT_DOMAIN => {
                 self.transport_domains.give_back(OBJECT.get32(input)).and_then(|()| done())
             }
             opcode::CREATE_UCTX => self.users.create(input),
             opcode::DESTROY_UCTX => self.users.destroy(input),
-            opcode::CREATE_EQ => number(shared.eqs.create(input)?.into()),
+            opcode::CREATE_EQ => {
+                let uar = uar::named(shared, input, eq::CONTEXT)?;
+                number(shared.eqs.create(uar, input)?.into())
+            }
             opcode::DESTROY_EQ => {
                 shared.eqs.destroy(eq::NUMBER.get(input) as u8)?;
                 done()
@@ -179,13 +222,11 @@ impl Commands {
             opcode::QUERY_Q_COUNTER => counter_set::query(shared, input),
             opcode::ATTACH_TO_MCG => multicast::attach(shared, input),
             opcode::DETACH_FROM_MCG => multicast::detach(shared, input),
-            opcode::CREATE_XRC_SRQ => create::xrc_srq(shared, input),
+            opcode::CREATE_XRC_SRQ => create::xrc_srq(self, shared, input),
             opcode::CREATE_RMP => create::pool(self, shared, input),
-            opcode::DESTROY_XRC_SRQ => create::destroy_srq(shared, object),
             opcode::CREATE_XRQ => create::tags(self, shared, input),
-            opcode::DESTROY_RMP | opcode::DESTROY_XRQ => {
-                create::destroy_srq(shared, object)?;
-                self.pools.give_back(object).and_then(|()| done())
+            opcode::DESTROY_XRC_SRQ | opcode::DESTROY_RMP | opcode::DESTROY_XRQ => {
+                create::destroy_srq(self, shared, object)
             }
             opcode::ARM_XRC_SRQ => work_queue::arm_xrc_srq(shared, object, input),
             opcode::ARM_RQ => work_queue::arm_tags(shared, OP_MOD.get(input), object, input),
@@ -209,6 +250,38 @@ impl Commands {
             }
             _ => Err(Status::BadOperation),
         }
+    }
+
+    /// As after a reset, but for the command queue. A driver that takes over from one that left nothing in order begins so.
+    fn begin_anew(&mut self, shared: &Shared, stage: Stage) -> Answer {
+        shared.end_all();
+        *self = Commands { stage, ..Commands::new(&shared.hca, &shared.budget) };
+        done()
+    }
+
+    fn init(&mut self) -> Answer {
+        if self.stage != Stage::Enabled {
+            return Err(Status::BadSystemState);
+        }
+        self.stage = Stage::Initialized;
+        done()
+    }
+
+    /// `TEARDOWN_HCA`: all objects end; what was settled before them stays.
+    fn tear_down(&mut self, shared: &Shared, input: &[u8]) -> Answer {
+        const PROFILE: Field = Field::new(0x50, 16);
+        const GRACEFUL: u64 = 0;
+        if PROFILE.get(input) != GRACEFUL {
+            return Err(Status::BadParameter);
+        }
+        let pages = std::mem::take(&mut self.pages);
+        let anew = Commands::new(&shared.hca, &shared.budget);
+        let caps = std::mem::replace(&mut self.caps, anew.caps);
+        let issi = self.issi;
+        self.begin_anew(shared, Stage::Enabled)?;
+        (self.caps, self.pages, self.issi) = (caps, pages, issi);
+        shared.faults.set_by_memory(self.caps.faults_by_memory());
+        done()
     }
 
     fn set_issi(&mut self, input: &[u8]) -> Answer {

@@ -6,10 +6,13 @@ use crate::command::{Commands, done};
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
 use hca::{Counter, CounterSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most sets; a queue pair names its own in 8 bits, and 0 is none.
 pub(crate) const MAX_SETS: u32 = 255;
+/// Their numbers.
+pub(crate) const ALL: Range<u32> = 1..MAX_SETS + 1;
 
 /// In `dealloc_q_counter_in`, and in the answer that makes one.
 pub(crate) const NUMBER: Field = Field::new(0x58, 8);
@@ -43,7 +46,7 @@ const ANSWER_LEN: usize = 0x100;
 
 /// `ALLOC_Q_COUNTER`.
 pub(crate) fn alloc(commands: &mut Commands, shared: &Shared) -> Answer {
-    let number = commands.counter_sets.take(1..=MAX_SETS)?;
+    let number = commands.counter_sets.take()?;
     shared.objects.counter_sets.insert(number, Arc::new(CounterSet::default()));
     let mut answer = vec![0; 8];
     NUMBER.before_head().set(&mut answer, number.into());

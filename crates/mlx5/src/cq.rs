@@ -11,8 +11,11 @@ use crate::names::Names;
 use crate::opcode::Status;
 use crate::report::Act;
 use crate::request::RequestId;
+use crate::uar::Uar;
 use crate::user_memory::{Place, Places};
 use hca::{BadSignature, Completion, CompletionSink, SignatureSink, WcStatus};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use umem::AccessError;
@@ -136,19 +139,47 @@ pub(crate) struct Cq {
     number: u32,
     eqs: Arc<Eqs>,
     names: Arc<Names>,
+    uar: Arc<Uar>,
     eq: u8,
     record: DoorbellRecord,
     overrun_ignored: bool,
+    /// Work queues of the Ethernet that complete to it; the HCA counts its own.
+    users: AtomicU32,
     ring: Mutex<Ring>,
 }
 
+/// One work queue's use of a completion queue, which is not destroyed meanwhile.
+pub(crate) struct InUse(Arc<Cq>);
+
+impl InUse {
+    pub(crate) fn of(queue: Arc<Cq>) -> InUse {
+        queue.users.fetch_add(1, Relaxed);
+        InUse(queue)
+    }
+}
+
+impl Deref for InUse {
+    type Target = Cq;
+
+    fn deref(&self) -> &Cq {
+        &self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Cq {
-    /// As `create_cq_in` describes it.
+    /// As `create_cq_in` describes it; `uar` is the page that it names.
     pub(crate) fn new(
         number: u32,
         places: &Places<'_>,
         eqs: &Arc<Eqs>,
         names: &Arc<Names>,
+        uar: Arc<Uar>,
         input: &[u8],
     ) -> Result<Arc<Cq>, Status> {
         let entries = Entries::new(places, input)?;
@@ -177,9 +208,11 @@ impl Cq {
             number,
             eqs: eqs.clone(),
             names: names.clone(),
+            uar,
             eq: eq as u8,
             record,
             overrun_ignored: OVERRUN_IGNORE.is_set(input),
+            users: AtomicU32::new(0),
             ring: Mutex::new(ring),
         }))
     }
@@ -304,6 +337,21 @@ impl Cq {
             self.eqs.post(event::CQ_ERROR, 0, &data);
         }
         false
+    }
+
+    /// Whether a work queue of the Ethernet completes to it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.users.load(Relaxed) > 0
+    }
+
+    /// No entry comes any more, whoever still has the queue.
+    pub(crate) fn end(&self) {
+        self.ring().failed = Some(ACCESS);
+    }
+
+    /// Whether its context names this page.
+    pub(crate) fn is_rung_by(&self, uar: &Arc<Uar>) -> bool {
+        Arc::ptr_eq(&self.uar, uar)
     }
 
     /// The arming doorbell: consumer counter in the low 24 bits of its first word.

@@ -1,8 +1,7 @@
 //! Commands that make and end objects of the HCA.
 
-use crate::caps::{LOG_MAX_PDS, LOG_MAX_XRCDS};
 use crate::command::{Commands, done, number};
-use crate::cq::{Cq, Findings};
+use crate::cq::{self, Cq, Findings};
 use crate::function::Shared;
 use crate::mkey::KeyObject;
 use crate::objects::{CqPair, QpPair, SrqPair};
@@ -10,14 +9,15 @@ use crate::opcode::{Answer, Status};
 use crate::page_fault;
 use crate::qp::{self, Purpose, Queues, Receives};
 use crate::srq::{self, Srq};
-use crate::umr::Waiting;
+use crate::uar;
+use crate::umr::{Changer, OwnWork};
 use crate::user_memory::Places;
 use hca::{QpCap, QpInit, QpType, SrqKind, TmCap, XrcSrq, XrcdInit};
 use std::sync::Arc;
 
 pub(crate) fn pd(commands: &mut Commands, shared: &Shared) -> Answer {
     let pd = shared.hca.alloc_pd()?;
-    let pdn = commands.pds.take(1..1 << LOG_MAX_PDS)?;
+    let pdn = commands.pds.take()?;
     shared.objects.pds.insert(pdn, pd);
     number(pdn)
 }
@@ -31,7 +31,7 @@ pub(crate) fn dealloc_pd(commands: &mut Commands, shared: &Shared, pdn: u32) -> 
 
 pub(crate) fn xrcd(commands: &mut Commands, shared: &Shared) -> Answer {
     let xrcd = shared.hca.open_xrcd(XrcdInit { inode: None, create: true, exclusive: false })?;
-    let xrcdn = commands.xrcds.take(1..1 << LOG_MAX_XRCDS)?;
+    let xrcdn = commands.xrcds.take()?;
     shared.objects.xrcds.insert(xrcdn, xrcd);
     number(xrcdn)
 }
@@ -56,10 +56,11 @@ pub(crate) fn destroy_mkey(shared: &Shared, index: u32) -> Answer {
 }
 
 pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
-    let cqn = commands.cqs.take(1..shared.hca.attr().max_cq)?;
+    let uar = uar::named(shared, input, cq::CONTEXT_BIT)?;
+    let cqn = commands.cqs.take()?;
     let names = &shared.objects.names;
     let places = Places::new(shared);
-    let made = Cq::new(cqn, &places, &shared.eqs, names, input).and_then(|front| {
+    let made = Cq::new(cqn, &places, &shared.eqs, names, uar, input).and_then(|front| {
         let back = shared.hca.create_cq_to(front.clone())?;
         Ok(CqPair { front, back })
     });
@@ -76,13 +77,22 @@ pub(crate) fn cq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answ
 }
 
 pub(crate) fn destroy_cq(commands: &mut Commands, shared: &Shared, cqn: u32) -> Answer {
-    shared.objects.cqs.get(cqn)?.back.destroy()?;
+    let CqPair { front, back } = shared.objects.cqs.get(cqn)?;
+    // The status that the manual gives for work queues which still complete to it.
+    if front.is_in_use() {
+        return Err(Status::BadResourceState);
+    }
+    back.destroy().map_err(|error| match error {
+        hca::Error::Busy(_) => Status::BadResourceState,
+        other => other.into(),
+    })?;
+    front.end();
     shared.objects.cqs.remove(cqn)?;
     commands.cqs.give_back(cqn)?;
     done()
 }
 
-pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
+pub(crate) fn xrc_srq(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
     let pd = shared.objects.pds.get(srq::XRC_PD.get32(input))?;
     let xrcd = shared.objects.xrcds.get(srq::XRC_DOMAIN.get32(input))?;
     let cq = shared.objects.cqs.get(srq::XRC_CQ.get32(input))?.back;
@@ -90,10 +100,10 @@ pub(crate) fn xrc_srq(shared: &Shared, input: &[u8]) -> Answer {
     let kind = SrqKind::Xrc(XrcSrq { xrcd, cq });
     let back = shared.hca.create_srq_over(&pd, kind, front.clone())?;
     let srqn = back.number().ok_or(Status::Internal)?;
-    if shared.objects.srqs.contains(srqn) {
+    if let Err(status) = commands.srqs.claim(srqn) {
         // A pool has the number; the HCA never gives it to another queue at once.
         back.destroy()?;
-        return Err(Status::NoResources);
+        return Err(status);
     }
     front.set_number(srqn);
     shared.objects.names.name_srq(srqn, srq::XRC_NAME.get32(input));
@@ -123,23 +133,25 @@ pub(crate) fn tags(commands: &mut Commands, shared: &Shared, input: &[u8]) -> An
 
 /// Gives a queue a number that no other has.
 fn numbered(commands: &mut Commands, shared: &Shared, pair: SrqPair) -> Answer {
-    let free = (1..0xff_ffff).filter(|&n| !shared.objects.srqs.contains(n));
-    let given = commands.pools.take(free)?;
+    let given = commands.srqs.take()?;
     pair.front.set_number(given);
     shared.objects.srqs.insert(given, pair);
     number(given)
 }
 
-pub(crate) fn destroy_srq(shared: &Shared, srqn: u32) -> Answer {
+pub(crate) fn destroy_srq(commands: &mut Commands, shared: &Shared, srqn: u32) -> Answer {
     shared.objects.srqs.get(srqn)?.back.destroy()?;
     shared.objects.srqs.remove(srqn)?;
     shared.objects.names.forget_srq(srqn);
+    commands.srqs.give_back(srqn)?;
     done()
 }
 
 pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let objects = &shared.objects;
-    let queues = Arc::new(Queues::new(&Places::new(shared), input)?);
+    let uar =
+        if qp::sends(input) { Some(uar::named(shared, input, qp::CONTEXT_BIT)?) } else { None };
+    let queues = Arc::new(Queues::new(&Places::new(shared), uar, input)?);
     let pd = match queues.purpose {
         // It belongs to no domain: the keys that it changes name theirs.
         Purpose::MemoryKeys => shared.hca.alloc_pd()?,
@@ -171,7 +183,9 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         max_inline_data: limits.max_inline_data,
     };
     let own = queues.receives == Receives::Own && !xrc;
-    let waiting = Arc::new(Waiting::new(shared, pd.id()));
+    let pd_of_keys = (queues.purpose != Purpose::MemoryKeys).then(|| pd.id());
+    let changer = Changer { pd: pd_of_keys, fast_registers: queues.fast_registers };
+    let work = Arc::new(OwnWork::new(shared, queues.clone(), changer));
     let findings = Findings {
         sends: send_cq.as_ref().map(|cq| cq.front.clone()),
         receives: recv_cq.as_ref().map(|cq| cq.front.clone()),
@@ -182,17 +196,19 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         xrcd,
         srq,
         receives: own.then(|| queues.clone() as _),
-        custom: Some(waiting.clone()),
+        custom: Some(work.clone()),
         signatures: Some(Arc::new(findings)),
         management: queues.purpose.management(),
         blocks_own_multicast: qp::BLOCKS_OWN_MULTICAST.is_set(input),
         cap,
+        // What waits is in the guest's memory.
+        set_aside: false,
         ..QpInit::new(service)
     };
     let back = shared.hca.create_qp(&pd, init)?;
     let qpn = back.number();
     objects.names.name_qp(qpn, qp::NAME.get32(input));
-    let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), waiting);
+    let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), work);
     objects.qps.insert(qpn, Arc::new(pair));
     number(qpn)
 }

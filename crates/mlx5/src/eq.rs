@@ -7,7 +7,8 @@ use crate::buffer::Buffer;
 use crate::bus::Bus;
 use crate::caps::{LOG_MAX_EQ_SIZE, MAX_EQS};
 use crate::opcode::Status;
-use crate::report::Reports;
+use crate::report::{Act, Reports};
+use crate::uar::Uar;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -19,7 +20,7 @@ const OWNER: usize = 0x3f;
 
 /// Bytes of `create_eq_in` before the pages.
 const CREATE_LEN: usize = 0x110;
-const CONTEXT: usize = 0x80;
+pub(crate) const CONTEXT: usize = 0x80;
 const LOG_SIZE: Field = Field::new(0x63, 5).at(CONTEXT);
 const INTERRUPT: Field = Field::new(0xb4, 12).at(CONTEXT);
 const LOG_PAGE_SIZE: Field = Field::new(0xc3, 5).at(CONTEXT);
@@ -44,6 +45,9 @@ pub(crate) mod event {
     pub(crate) const SRQ_LIMIT: u8 = 0x14;
 }
 
+/// Most events that wait for room. A driver that serves its faults has no more open; beyond, they are refused.
+const MAX_LATE: usize = 1 << 15;
+
 struct Ring {
     produced: u32,
     consumed: u32,
@@ -54,6 +58,8 @@ struct Ring {
 
 /// One event queue.
 struct Eq {
+    number: u8,
+    uar: Arc<Uar>,
     buffer: Buffer,
     log_size: u32,
     vector: u16,
@@ -70,23 +76,28 @@ impl Eq {
         ring.produced.wrapping_sub(ring.consumed) >= 1 << self.log_size
     }
 
-    fn post(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) {
+    /// False if the event is lost: the driver stopped reading, and nothing can tell it so.
+    fn post(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) -> bool {
         let mut ring = lock(&self.ring);
-        if self.is_full(&ring) {
-            // The driver stopped reading; nothing can tell it so.
-            return;
-        }
-        self.place(&mut ring, bus, kind, sub_kind, data);
-    }
-
-    /// As `post`, of an event that must not be lost: it waits for room.
-    fn post_late(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8; DATA_LEN]) {
-        let mut ring = lock(&self.ring);
-        if self.is_full(&ring) {
-            ring.late.push_back((kind, sub_kind, *data));
-        } else {
+        let fits = !self.is_full(&ring);
+        if fits {
             self.place(&mut ring, bus, kind, sub_kind, data);
         }
+        fits
+    }
+
+    /// As `post`, of an event that waits for room. False if too many do.
+    fn post_late(&self, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8; DATA_LEN]) -> bool {
+        let mut ring = lock(&self.ring);
+        if !self.is_full(&ring) {
+            self.place(&mut ring, bus, kind, sub_kind, data);
+            return true;
+        }
+        let fits = ring.late.len() < MAX_LATE;
+        if fits {
+            ring.late.push_back((kind, sub_kind, *data));
+        }
+        fits
     }
 
     fn place(&self, ring: &mut Ring, bus: &dyn Bus, kind: u8, sub_kind: u8, data: &[u8]) {
@@ -151,7 +162,8 @@ impl Eqs {
         &self.alarms
     }
 
-    pub(crate) fn create(&self, input: &[u8]) -> Result<u8, Status> {
+    /// As `create_eq_in` describes it; `uar` is the page that it names.
+    pub(crate) fn create(&self, uar: Arc<Uar>, input: &[u8]) -> Result<u8, Status> {
         let log_size = LOG_SIZE.get32(input);
         if u64::from(log_size) > LOG_MAX_EQ_SIZE {
             return Err(Status::Limits);
@@ -167,6 +179,8 @@ impl Eqs {
         let number = (0..MAX_EQS).find(|number| !queues.contains_key(number));
         let number = number.ok_or(Status::NoResources)?;
         let queue = Eq {
+            number,
+            uar,
             buffer,
             log_size,
             vector: INTERRUPT.get(input) as u16,
@@ -212,9 +226,15 @@ impl Eqs {
 
     /// Tells of an event to the queue that was made for its type.
     pub(crate) fn post(&self, kind: u8, sub_kind: u8, data: &[u8]) {
-        if let Some(queue) = self.wanting(kind) {
-            queue.post(&*self.bus, kind, sub_kind, data);
+        if let Some(queue) = self.wanting(kind)
+            && !queue.post(&*self.bus, kind, sub_kind, data)
+        {
+            self.lost(&queue, kind);
         }
+    }
+
+    fn lost(&self, queue: &Eq, kind: u8) {
+        self.reports.tell(Act::Event(kind), format_args!("event queue {}", queue.number));
     }
 
     /// Tells queue `number` that completion queue `cqn` has a completion.
@@ -222,7 +242,9 @@ impl Eqs {
         if let Some(queue) = self.get(number) {
             let mut data = [0; DATA_LEN];
             put(&mut data, 24, &cqn.to_be_bytes());
-            queue.post(&*self.bus, event::COMPLETION, 0, &data);
+            if !queue.post(&*self.bus, event::COMPLETION, 0, &data) {
+                self.lost(&queue, event::COMPLETION);
+            }
         }
     }
 
@@ -234,12 +256,14 @@ impl Eqs {
         self.post(kind, 0, &data);
     }
 
-    /// Tells of a page fault, once there is room: somebody waits until it is served. There are never more of them than queue
-    /// pairs have sides to wait with.
-    pub(crate) fn post_page_fault(&self, sub_kind: u8, data: &[u8; DATA_LEN]) {
-        if let Some(queue) = self.wanting(event::PAGE_FAULT) {
-            queue.post_late(&*self.bus, event::PAGE_FAULT, sub_kind, data);
+    /// Tells of a page fault, once there is room: somebody waits until it is served. False if the driver will not hear of it.
+    pub(crate) fn post_page_fault(&self, sub_kind: u8, data: &[u8; DATA_LEN]) -> bool {
+        let Some(queue) = self.wanting(event::PAGE_FAULT) else { return false };
+        let told = queue.post_late(&*self.bus, event::PAGE_FAULT, sub_kind, data);
+        if !told {
+            self.lost(&queue, event::PAGE_FAULT);
         }
+        told
     }
 
     /// Tells that commands are complete, a bit each.
@@ -247,10 +271,10 @@ impl Eqs {
         self.post(event::COMMAND, 0, &done.to_be_bytes());
     }
 
-    /// A write to an event queue's doorbell: number in the high 8 bits, consumer counter in the low 24.
-    pub(crate) fn doorbell(&self, word: u32, arm: bool) {
-        if let Some(queue) = self.get((word >> 24) as u8) {
-            queue.update(&*self.bus, word & 0xff_ffff, arm);
-        }
+    /// A write to an event queue's doorbell in the page `uar`: number in the high 8 bits, consumer counter in the low 24. False
+    /// if it is no queue of that page.
+    pub(crate) fn doorbell(&self, uar: &Arc<Uar>, word: u32, arm: bool) -> bool {
+        let queue = self.get((word >> 24) as u8).filter(|queue| Arc::ptr_eq(&queue.uar, uar));
+        queue.inspect(|queue| queue.update(&*self.bus, word & 0xff_ffff, arm)).is_some()
     }
 }

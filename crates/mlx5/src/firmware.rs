@@ -71,7 +71,7 @@ mod tests {
         let mut data = vec![0; 24];
         INFO_TYPE.set(&mut data, INFO_VERSION);
         read(MCQI, &mut data).unwrap();
-        assert_eq!(data[28..32], [28, 44, 0, 1]);
+        assert_eq!(data[28..32], [40, 46, 3, 238]);
         COMPONENT.set(&mut data, 1);
         assert_eq!(read(MCQI, &mut data), Err(Status::BadIndex));
     }

@@ -1,10 +1,9 @@
 //! The PCI function: BAR 0 with the initialization segment, the interrupt table's place and the UARs, and what writes to them
 //! set off.
 
-use crate::bits::be32;
+use crate::budget::Budget;
 use crate::bus::Bus;
 use crate::command::Commands;
-use crate::cq::Cq;
 use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
 use crate::memic::{self, Memic};
@@ -12,10 +11,9 @@ use crate::nic::Nic;
 use crate::objects::Objects;
 use crate::page_fault::{self, Faults};
 use crate::port::Port;
-use crate::qp;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::report::{Act, Reports, WatchedBus};
-use crate::send;
+use crate::uar;
 use hca::key::PdId;
 use hca::transport::{Count, PageFault};
 use hca::{AsyncEvent, Counter, Device, EventSink, EventSource, EventType};
@@ -34,30 +32,11 @@ pub const VENDOR: u16 = 0x15b3;
 /// PCI device: ConnectX-8.
 pub const DEVICE: u16 = 0x1023;
 
-/// Bytes of a UAR.
-const UAR_LEN: u64 = 4096;
-/// UARs begin behind the registers.
-pub(crate) const FIRST_UAR: u32 = 16;
-/// They end where the device's memory is.
-pub(crate) const UARS: u32 = (memic::WINDOWS.start / UAR_LEN) as u32;
-
-/// Places in a UAR (PRM "UAR Page Format").
-mod uar {
-    pub(super) const CQ_ARM: u64 = 0x20;
-    pub(super) const EQ_ARM: u64 = 0x40;
-    pub(super) const EQ_UPDATE: u64 = 0x48;
-    /// From here on send doorbells, one every 256 bytes, with room for a whole request behind each.
-    pub(super) const SENDS: u64 = 0x800;
-    pub(super) const SEND_LEN: u64 = 0x100;
-}
-
 /// A software ConnectX.
 pub struct ConnectX {
     pub(crate) shared: Arc<Shared>,
     segment: Mutex<InitSegment>,
     commands: Mutex<Commands>,
-    /// First words of doorbells that came in two writes, which a machine of 32 bits makes.
-    half: Mutex<u32>,
 }
 
 /// What commands and doorbells work on.
@@ -74,6 +53,22 @@ pub(crate) struct Shared {
     pub(crate) nic: Arc<Nic>,
     /// A domain that no object is in.
     pub(crate) no_pd: PdId,
+    /// What the guest may make us remember.
+    pub(crate) budget: Arc<Budget>,
+}
+
+impl Shared {
+    /// Ends everything that commands made. When it returns nothing of that reaches the machine's memory any more.
+    pub(crate) fn end_all(&self) {
+        self.port.reset();
+        self.eqs.clear();
+        self.nic.reset(&self.hca);
+        self.objects.clear(&self.hca);
+        self.memic.reset();
+        // Only a port of a subnet has any.
+        let _ = self.hca.leave_groups();
+        page_fault::ended(self, self.faults.clear());
+    }
 }
 
 /// Tells the driver of the HCA's events.
@@ -114,8 +109,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ConnectX {
     /// A function over `hca`, a device of an InfiniBand subnet ([`hca::Network::Subnet`]) or an Ethernet
-    /// ([`hca::Network::Ethernet`]) that nobody else uses.
-    pub fn new(hca: Arc<Device>, bus: Arc<dyn Bus>) -> ConnectX {
+    /// ([`hca::Network::Ethernet`]) that nobody else uses. What the guest makes this process remember takes at most
+    /// `max_memory_bytes`; a command that asks for more is refused.
+    pub fn new(hca: Arc<Device>, bus: Arc<dyn Bus>, max_memory_bytes: u64) -> ConnectX {
         let reports = Arc::new(Reports::default());
         let bus: Arc<dyn Bus> = Arc::new(WatchedBus { bus, reports: reports.clone() });
         let eqs = Arc::new(Eqs::new(bus.clone(), reports.clone()));
@@ -123,20 +119,31 @@ impl ConnectX {
         let events = Events { hca: Arc::downgrade(&hca), eqs: eqs.clone(), faults: faults.clone() };
         hca.set_event_sink(Arc::new(events));
         let port = Port::new(hca.attr().node_guid, hca.slot());
-        let commands = Commands::new(&hca);
+        let budget = Budget::new(max_memory_bytes);
+        let commands = Commands::new(&hca, &budget);
         let nic = Arc::<Nic>::default();
         nic.attach(&hca);
         // Keys that are not in use are in it; a device that is lost has none in use.
         let no_pd = hca.alloc_pd().map_or(PdId(0), |pd| pd.id());
         let objects = Objects::default();
         let memic = Memic::default();
-        let shared =
-            Arc::new(Shared { hca, bus, eqs, objects, memic, faults, port, nic, reports, no_pd });
+        let shared = Arc::new(Shared {
+            hca,
+            bus,
+            eqs,
+            objects,
+            memic,
+            faults,
+            port,
+            nic,
+            reports,
+            no_pd,
+            budget,
+        });
         ConnectX {
             shared,
             segment: Mutex::new(InitSegment::default()),
             commands: Mutex::new(commands),
-            half: Mutex::new(0),
         }
     }
 
@@ -168,30 +175,23 @@ impl ConnectX {
             }
         } else if memic::WINDOWS.contains(&offset) {
             self.shared.memic.write(offset, data);
-        } else if offset >= u64::from(FIRST_UAR) * UAR_LEN {
-            self.uar(offset % UAR_LEN, data);
+        } else if uar::is_at(offset) {
+            uar::write(&self.shared, offset, data);
         }
     }
 
     /// Whether a write there rings for queues: what lies in them is read then, in memory, and carried out.
     pub(crate) fn is_doorbell(offset: u64) -> bool {
-        offset == init_segment::DOORBELL || offset >= u64::from(FIRST_UAR) * UAR_LEN
+        offset == init_segment::DOORBELL || uar::is_at(offset)
     }
 
     /// As after power-on. When it returns nothing reaches the machine's memory any more.
     pub fn reset(&self) {
         *lock(&self.segment) = InitSegment::default();
         let mut commands = lock(&self.commands);
-        self.shared.port.reset();
-        self.shared.eqs.clear();
-        self.shared.nic.reset(&self.shared.hca);
-        self.shared.objects.clear(&self.shared.hca);
-        self.shared.memic.reset();
-        // Only a port of a subnet has any.
-        let _ = self.shared.hca.leave_groups();
+        self.shared.end_all();
         self.shared.reports.clear();
-        page_fault::ended(&self.shared, self.shared.faults.clear());
-        *commands = Commands::new(&self.shared.hca);
+        *commands = Commands::new(&self.shared.hca, &self.shared.budget);
     }
 
     fn run_commands(&self, entries: u32) {
@@ -215,33 +215,6 @@ impl ConnectX {
         }
         if done != 0 {
             self.shared.eqs.post_commands(done);
-        }
-    }
-
-    fn uar(&self, at: u64, data: &[u8]) {
-        match (at, data.len()) {
-            (uar::CQ_ARM, 8) => self.arm_cq(data),
-            (uar::CQ_ARM, 4) => *lock(&self.half) = be32(data, 0),
-            (at, 4) if at == uar::CQ_ARM + 4 => {
-                let first = lock(&self.half).to_be_bytes();
-                self.arm_cq(&[&first, data].concat());
-            }
-            (uar::EQ_ARM, 4) => self.shared.eqs.doorbell(be32(data, 0), true),
-            (uar::EQ_UPDATE, 4) => self.shared.eqs.doorbell(be32(data, 0), false),
-            (at, len) if at >= uar::SENDS => match (at % uar::SEND_LEN, len) {
-                (0, 8..) => send::doorbell(&self.shared, qp::doorbell(data)),
-                (4, 4) => send::doorbell(&self.shared, be32(data, 0) >> 8),
-                // The request itself follows, which is in memory too.
-                _ => {}
-            },
-            _ => {}
-        }
-    }
-
-    fn arm_cq(&self, data: &[u8]) {
-        let (number, word) = Cq::doorbell(data);
-        if let Ok(pair) = self.shared.objects.cqs.get(number) {
-            pair.front.arm(word);
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::queue::{LOG_ENTRIES, LOG_STRIDE};
 
 /// Bytes of it.
 pub(crate) const LEN: u64 = 0x4000;
-/// Version of the firmware that we are: 28.44.x is of the time of ConnectX-7 and 8.
-pub(crate) const FIRMWARE: (u16, u16, u16) = (28, 44, 1);
+/// Version of the firmware that we are, one that NVIDIA published for the ConnectX-8.
+pub(crate) const FIRMWARE: (u16, u16, u16) = (40, 46, 1006);
 const COMMAND_INTERFACE_REVISION: u16 = 5;
 
 const QUEUE_ADDRESS_HIGH: u64 = 0x10;

@@ -1,20 +1,29 @@
 //! The list of a key over parts of other keys, as the driver lays it out: parts of their own lengths (KLM), parts of one length
-//! (KSM), or all of one other key (CROSSING); or repeated blocks in the place of parts of their own lengths. What an access to a part means the HCA knows ([`hca::KeySpace`]).
+//! (KSM), or all of one other key (CROSSING); or repeated blocks in the place of parts of their own lengths. What an access to a
+//! part means the HCA knows ([`hca::KeySpace`]).
+//!
+//! A guest lays a list out and a peer names bytes of it, so finding a byte costs much the same wherever it is and whatever else is
+//! listed: a list of parts of their own lengths has [`LOG_MAX_ENTRIES`] at most and keeps sums over groups of them.
 //!
 //! Source: PRM "KLM and KSM"; `struct mlx5_klm`, `struct mlx5_ksm`.
 
 use crate::bits::{be32, be64};
+use crate::budget::{Budget, Charge};
+use crate::opcode::Status;
 use crate::sparse::Sparse;
 use crate::stride::Pattern;
-use crate::translation::Beyond;
 use hca::{KeyPart, KeyParts};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use umem::AccessError;
 
 /// The key without memory: an access to a part of it is a page fault of the key above (`null_mkey`).
 pub(crate) const NULL_KEY: u32 = 0xff00_0000;
 /// Bytes of an entry.
 pub(crate) const ENTRY_LEN: u64 = 16;
+/// Most parts of their own lengths, as a logarithm (`log_max_klm_list_size`).
+pub(crate) const LOG_MAX_ENTRIES: u64 = 16;
+/// Entries of which one sum is kept.
+const GROUP: u64 = 16;
 
 /// An entry: its length counts only where each part has its own.
 type Entry = KeyPart;
@@ -35,8 +44,14 @@ enum Geometry {
 struct State {
     geometry: Geometry,
     entries: Sparse<Entry>,
+    /// Of entries of their own lengths: bytes of each group,
+    sums: Vec<u64>,
+    /// and where it ends.
+    ends: Vec<u64>,
+    /// What the sums take.
+    sums_charge: Charge,
     /// What is in the place of the entries.
-    pattern: Option<Pattern>,
+    pattern: Option<(Pattern, Charge)>,
     /// Behind the last entry that was written.
     end: u64,
 }
@@ -44,29 +59,37 @@ struct State {
 /// A key's list.
 pub(crate) struct KeyList {
     capacity: u64,
+    budget: Arc<Budget>,
     state: RwLock<State>,
 }
 
 impl KeyList {
-    fn new(capacity: u64, geometry: Geometry) -> KeyList {
-        let entries = Sparse::new(ABSENT);
-        let state = State { geometry, entries, pattern: None, end: 0 };
-        KeyList { capacity, state: RwLock::new(state) }
+    fn new(capacity: u64, geometry: Geometry, budget: &Arc<Budget>) -> Result<KeyList, Status> {
+        let state = State {
+            geometry,
+            entries: Sparse::new(ABSENT, budget)?,
+            sums: Vec::new(),
+            ends: Vec::new(),
+            sums_charge: budget.charge(0)?,
+            pattern: None,
+            end: 0,
+        };
+        Ok(KeyList { capacity, budget: budget.clone(), state: RwLock::new(state) })
     }
 
     /// Parts of their own lengths, `capacity` at most.
-    pub(crate) fn own_lengths(capacity: u64) -> KeyList {
-        KeyList::new(capacity, Geometry::Own)
+    pub(crate) fn own_lengths(capacity: u64, budget: &Arc<Budget>) -> Result<KeyList, Status> {
+        KeyList::new(capacity, Geometry::Own, budget)
     }
 
     /// Parts of one length, `capacity` at most.
-    pub(crate) fn even(capacity: u64) -> KeyList {
-        KeyList::new(capacity, Geometry::Even { shift: 12, first: 0 })
+    pub(crate) fn even(capacity: u64, budget: &Arc<Budget>) -> Result<KeyList, Status> {
+        KeyList::new(capacity, Geometry::Even { shift: 12, first: 0 }, budget)
     }
 
     /// All of the key `target`, whose addresses are the key's own.
-    pub(crate) fn crossing(target: u32) -> KeyList {
-        KeyList::new(0, Geometry::Whole { target, first: 0 })
+    pub(crate) fn crossing(target: u32, budget: &Arc<Budget>) -> Result<KeyList, Status> {
+        KeyList::new(0, Geometry::Whole { target, first: 0 }, budget)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -108,46 +131,90 @@ impl KeyList {
     }
 
     /// Stores entries as commands and requests list them, from `first` on.
-    pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> Result<(), Beyond> {
+    ///
+    /// # Errors
+    /// [`Status::BadParameter`] beyond its end or for repeated blocks that contradict themselves, [`Status::NoResources`].
+    pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> Result<(), Status> {
         let mut state = self.write();
         if first == 0 && !bytes.is_empty() && state.geometry == Geometry::Own {
-            state.pattern = Pattern::parse(bytes, self.capacity).map_err(|_| Beyond)?;
-            if state.pattern.is_some() {
+            state.pattern = None;
+            let pattern = Pattern::parse(bytes, self.capacity).map_err(|_| Status::BadParameter)?;
+            if let Some(pattern) = pattern {
+                let charge = self.budget.charge(pattern.size())?;
+                state.pattern = Some((pattern, charge));
                 return Ok(());
             }
         }
-        for (index, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
-            let part =
-                KeyPart { len: be32(entry, 0).into(), lkey: be32(entry, 4), addr: be64(entry, 8) };
-            // Lists are padded to whole units, of which only zeros may stick out.
-            if index < self.capacity {
-                state.entries.set(index, part);
-                state.end = state.end.max(index + 1);
-            } else if part != ABSENT {
-                return Err(Beyond);
-            }
-        }
-        Ok(())
+        let stored = state.store(self.capacity, first, bytes);
+        state.sum_up(first);
+        stored
     }
 }
 
 impl State {
+    fn store(&mut self, capacity: u64, first: u64, bytes: &[u8]) -> Result<(), Status> {
+        for (index, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
+            let part =
+                KeyPart { len: be32(entry, 0).into(), lkey: be32(entry, 4), addr: be64(entry, 8) };
+            // Lists are padded to whole units, of which only zeros may stick out.
+            if index < capacity {
+                self.set(index, part)?;
+            } else if part != ABSENT {
+                return Err(Status::BadParameter);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, index: u64, part: Entry) -> Result<(), Status> {
+        let before = self.entries.get(index).len;
+        if self.geometry == Geometry::Own {
+            let group = (index / GROUP) as usize;
+            let more = (group + 1).saturating_sub(self.sums.len());
+            self.sums_charge.grow((2 * more * size_of::<u64>()) as u64)?;
+            self.sums.resize(self.sums.len() + more, 0);
+            self.entries.set(index, part)?;
+            self.sums[group] = self.sums[group] + part.len - before;
+        } else {
+            self.entries.set(index, part)?;
+        }
+        self.end = self.end.max(index + 1);
+        Ok(())
+    }
+
+    /// Entries from `first` on have changed.
+    fn sum_up(&mut self, first: u64) {
+        let from = ((first / GROUP) as usize).min(self.ends.len());
+        self.ends.truncate(from);
+        let mut end = self.ends.last().copied().unwrap_or(0);
+        for sum in self.sums.get(from..).unwrap_or_default() {
+            end += sum;
+            self.ends.push(end);
+        }
+    }
+
+    /// The entry of its own length that `offset` falls into, and how far into it.
+    fn find_own(&self, offset: u64) -> Option<(Entry, u64)> {
+        let group = self.ends.partition_point(|end| *end <= offset);
+        let mut left = offset - (self.ends.get(group)? - self.sums[group]);
+        let first = group as u64 * GROUP;
+        for index in first..first + GROUP {
+            let part = self.entries.get(index);
+            if left < part.len {
+                return Some((part, left));
+            }
+            left -= part.len;
+        }
+        None
+    }
+
     /// The entry that `offset` falls into, and how far into it.
     fn find(&self, offset: u64) -> Option<(Entry, u64)> {
         match self.geometry {
-            Geometry::Own if let Some(pattern) = &self.pattern => Some((pattern.part(offset)?, 0)),
-            Geometry::Own => {
-                let mut begin = 0u64;
-                for index in 0..self.end {
-                    let part = self.entries.get(index);
-                    let end = begin.checked_add(part.len)?;
-                    if offset < end {
-                        return Some((part, offset - begin));
-                    }
-                    begin = end;
-                }
-                None
+            Geometry::Own if let Some((pattern, _)) = &self.pattern => {
+                Some((pattern.part(offset)?, 0))
             }
+            Geometry::Own => self.find_own(offset),
             Geometry::Even { shift, first } => {
                 let at = offset.checked_add(first)?;
                 let part = KeyPart { len: 1 << shift, ..self.entries.get(at >> shift) };
@@ -177,13 +244,17 @@ impl KeyParts for KeyList {
 mod tests {
     use super::*;
 
+    fn budget() -> Arc<Budget> {
+        Budget::new(16 << 20)
+    }
+
     fn entry(len: u32, key: u32, addr: u64) -> Vec<u8> {
         [&len.to_be_bytes()[..], &key.to_be_bytes(), &addr.to_be_bytes()].concat()
     }
 
     #[test]
     fn parts_of_their_own_lengths_follow_each_other() {
-        let list = KeyList::own_lengths(3);
+        let list = KeyList::own_lengths(3, &budget()).unwrap();
         let bytes = [entry(10, 1, 0x1000), entry(0, 2, 0), entry(20, 3, 0x2000)].concat();
         list.store(0, &bytes).unwrap();
         list.place(0x5000, 12);
@@ -193,9 +264,46 @@ mod tests {
         assert_eq!(list.part(u64::MAX), Err(AccessError::OutOfRange));
     }
 
+    /// Each byte is found where a walk from the first entry on finds it, after any order of changes.
+    #[test]
+    fn parts_are_found_where_they_lie_after_changes() {
+        let list = KeyList::own_lengths(100, &budget()).unwrap();
+        let mut lens = [0u32; 100];
+        let mut random = 0x9e37_79b9u32;
+        for _ in 0..200 {
+            random = random.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+            let (index, len) = ((random >> 8) as usize % 100, random >> 24 & 7);
+            lens[index] = len;
+            list.store(index as u64, &entry(len, index as u32, 0)).unwrap();
+            let bytes =
+                (0..100u32).flat_map(|key| (0..lens[key as usize]).map(move |at| (key, at)));
+            let mut end = 0;
+            for (offset, (key, at)) in (0..).zip(bytes) {
+                let len = u64::from(lens[key as usize] - at);
+                let expected = KeyPart { lkey: key, addr: at.into(), len };
+                assert_eq!(list.part(offset), Ok(expected));
+                end = offset + 1;
+            }
+            assert_eq!(list.part(end), Err(AccessError::OutOfRange));
+        }
+    }
+
+    /// A million accesses to the last byte of the longest list, which one walk each would take minutes for.
+    #[test]
+    fn a_far_entry_costs_no_more_than_a_near_one() {
+        let list = KeyList::own_lengths(1 << LOG_MAX_ENTRIES, &budget()).unwrap();
+        let last = (1 << LOG_MAX_ENTRIES) - 1;
+        list.store(last, &entry(1, 7, 0x1000)).unwrap();
+        let begun = std::time::Instant::now();
+        for _ in 0..1_000_000 {
+            assert_eq!(list.part(0), Ok(KeyPart { lkey: 7, addr: 0x1000, len: 1 }));
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+    }
+
     #[test]
     fn even_parts_are_found_by_their_number() {
-        let list = KeyList::even(4);
+        let list = KeyList::even(4, &budget()).unwrap();
         // What stands in the place of the length does not count.
         list.store(1, &entry(7, 5, 0x10_0000)).unwrap();
         list.place(0x7_0800, 12);
@@ -210,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_crossing_key_has_the_addresses_of_its_target() {
-        let list = KeyList::crossing(0x123);
+        let list = KeyList::crossing(0x123, &budget()).unwrap();
         list.place(0, 12);
         let part = list.part(0x7000_0000).unwrap();
         assert_eq!((part.lkey, part.addr), (0x123, 0x7000_0000));
@@ -219,7 +327,7 @@ mod tests {
 
     #[test]
     fn only_zeros_may_stick_out() {
-        let list = KeyList::even(1);
+        let list = KeyList::even(1, &budget()).unwrap();
         assert!(list.store(0, &[entry(0, 1, 0), entry(0, 0, 0)].concat()).is_ok());
         assert!(list.store(1, &entry(0, 1, 0)).is_err());
     }

@@ -12,7 +12,8 @@ use crate::mkc;
 use crate::opcode::Status;
 use crate::psv;
 use crate::stride;
-use crate::translation::{self, Beyond, Translation};
+use crate::translation::{self, Translation};
+use crate::umr::Changer;
 use hca::key::{Mkey, PdId};
 use hca::{Access, Below, KeySpace, Signed};
 use pcie::Route;
@@ -120,6 +121,7 @@ enum Behind {
 impl Behind {
     /// As a command says that has `context`; keys below it are in domain `pd`.
     fn new(shared: &Shared, input: &[u8], context: &[u8], pd: PdId) -> Result<Behind, Status> {
+        let budget = &shared.budget;
         let room = CAPACITY.get(context).max(OCTOWORDS.get(input)) * 16;
         let entries = |len| {
             let entries = room / len;
@@ -130,16 +132,22 @@ impl Behind {
         };
         let Dma { memory, route } = requester(shared, input)?;
         Ok(match ACCESS_MODE_HIGH.get(context) << 2 | ACCESS_MODE_LOW.get(context) {
-            mode::PHYSICAL => Behind::Memory(Arc::new(Translation::physical(memory)), route),
+            mode::PHYSICAL => {
+                Behind::Memory(Arc::new(Translation::physical(memory, budget)?), route)
+            }
             mode::PAGES => {
                 let capacity = entries(translation::ENTRY_LEN)?;
-                Behind::Memory(Arc::new(Translation::pages(memory, capacity)), route)
+                Behind::Memory(Arc::new(Translation::pages(memory, capacity, budget)?), route)
             }
             mode::KEYS => {
-                keys(KeyList::own_lengths(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
+                let capacity = entries(key_list::ENTRY_LEN)?;
+                if capacity > 1 << key_list::LOG_MAX_ENTRIES {
+                    return Err(Status::Limits);
+                }
+                keys(KeyList::own_lengths(capacity, budget)?, Below::Domain(pd))
             }
             mode::EVEN_KEYS => {
-                keys(KeyList::even(entries(key_list::ENTRY_LEN)?), Below::Domain(pd))
+                keys(KeyList::even(entries(key_list::ENTRY_LEN)?, budget)?, Below::Domain(pd))
             }
             // Its length is checked here, so that no request may change it.
             mode::DEVICE_MEMORY if !UMR_ENABLED.is_set(context) && !LENGTH_64.is_set(context) => {
@@ -147,10 +155,15 @@ impl Behind {
                 Behind::Own(region, at)
             }
             mode::CROSSING if TARGET_DEVICE.get(context) == OWN_DEVICE && !is_empty(context) => {
-                keys(KeyList::crossing(CAPACITY.get32(context)), Below::Any)
+                keys(KeyList::crossing(CAPACITY.get32(context), budget)?, Below::Any)
             }
             _ => return Err(Status::BadParameter),
         })
+    }
+
+    /// Whether its list names parts of other keys, which are looked up in its own domain: who writes it reaches no memory beyond.
+    fn is_laid_out_by_programs(&self) -> bool {
+        matches!(self, Behind::Keys(keys) if keys.parts().has_entries())
     }
 
     /// Bytes of an entry of its list; 0 for one without.
@@ -197,12 +210,12 @@ impl Behind {
         }
     }
 
-    fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Beyond> {
+    fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Status> {
         match self {
             Behind::Memory(memory, _) => memory.store(first, bytes, checked),
             Behind::Keys(keys) => keys.parts().store(first, bytes),
             Behind::Own(..) if bytes.is_empty() => Ok(()),
-            Behind::Own(..) => Err(Beyond),
+            Behind::Own(..) => Err(Status::BadParameter),
         }
     }
 
@@ -289,7 +302,7 @@ impl KeyObject {
         let bytes = usize::try_from(octowords * 16).unwrap_or(usize::MAX);
         let list = input.get(LIST..).unwrap_or_default();
         let list = list.get(..bytes).ok_or(Status::BadInputLength)?;
-        behind.store(0, list, PAGING.is_set(input)).map_err(|_| Status::BadParameter)?;
+        behind.store(0, list, PAGING.is_set(input))?;
         let mkey = mkey(&behind, &context, pd, None)?;
         let umem = mkey.umem.clone();
         let key = insert(shared, TAG.get(&context) as u8, mkey)?;
@@ -308,14 +321,18 @@ impl KeyObject {
         self.state().key
     }
 
-    /// Changes the key on behalf of a queue pair in domain `of`, in which the key must be and stay; `None` for one that is in no
-    /// domain. Accesses under what it was have ended when this returns.
+    /// Changes the key on behalf of `changer`, in whose domain the key must be and stay. Accesses under what it was have ended
+    /// when this returns.
     pub(crate) fn change(
         &self,
         shared: &Shared,
-        of: Option<PdId>,
+        changer: Changer,
         change: &Change,
     ) -> Result<(), Status> {
+        let of = changer.pd;
+        if !changer.fast_registers && !self.behind.is_laid_out_by_programs() {
+            return Err(Status::BadResource);
+        }
         let mut state = self.state();
         let stays = |pd| of.is_none_or(|of| of == pd);
         if of.is_some() && !pd_of(shared, &state.context).is_ok_and(stays) {
@@ -330,7 +347,7 @@ impl KeyObject {
             if !at.is_multiple_of(len) {
                 return Err(Status::BadParameter);
             }
-            self.behind.store(at / len, bytes, true).map_err(|_| Status::BadParameter)?;
+            self.behind.store(at / len, bytes, true)?;
         }
         let signed = self.signatures(shared, of, &state, change)?;
         if change.mask == 0 && change.format.is_none() {

@@ -186,6 +186,9 @@ pub(crate) enum Status {
     /// A parameter is wrong.
     #[error("bad parameter")]
     BadParameter = 0x3,
+    /// Not before the function is initialized, or not twice.
+    #[error("bad system state")]
+    BadSystemState = 0x4,
     /// No such object.
     #[error("bad resource")]
     BadResource = 0x5,

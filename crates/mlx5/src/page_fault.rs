@@ -85,7 +85,7 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the driver of a fault of queue pair `qpn`. `false` when nobody listens for such events.
+    /// Tells the driver of a fault of queue pair `qpn`. `false` when nobody listens for such events, or too many wait to be heard.
     pub(crate) fn tell(&self, eqs: &Eqs, qpn: u32, fault: &PageFault) -> bool {
         if !eqs.wants(event::PAGE_FAULT) {
             return false;
@@ -100,8 +100,11 @@ impl Faults {
             (false, FaultedWork::Remote(..)) => (kind::REMOTE, of_remote(token, fault)),
             (false, _) => (kind::REQUEST, of_request(token, qpn, fault)),
         };
-        eqs.post_page_fault(kind, &data);
-        true
+        let heard = eqs.post_page_fault(kind, &data);
+        if !heard {
+            self.state().open.remove(&token);
+        }
+        heard
     }
 
     /// A token for a fault, of `bits` bits.

@@ -16,8 +16,8 @@ const TAKE: u16 = 2;
 #[derive(Default)]
 pub(crate) struct Pages(Vec<[u8; 8]>);
 
-/// Most pages that we take.
-const MOST: usize = 1 << 20;
+/// Most pages that we take, who ask for none.
+const MOST: usize = 1 << 16;
 
 impl Pages {
     pub(crate) fn manage(&mut self, op_mod: u16, input: &[u8]) -> Answer {

@@ -9,7 +9,8 @@ use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity};
 /// Of the firmware's gateway to its address spaces, of which we have none: control, counter, semaphore, address, data.
 /// Its driver finds that no space is supported, as the control register's status stays 0.
 const GATEWAY_REGISTERS: u8 = 20;
-/// Infiniband controller.
+/// Ethernet controller, and InfiniBand controller.
+const CLASS_ETHERNET: u32 = 0x02_0000;
 const CLASS_INFINIBAND: u32 = 0x02_0700;
 
 /// The function's place in a virtual machine, and that of its Data Direct function.
@@ -47,6 +48,7 @@ fn dma((host, route): &(Host, Arc<Route>)) -> Dma {
 impl Function for ConnectX {
     fn description(&self) -> Description {
         let kind = BarKind::Memory64 { prefetchable: true };
+        let on_ethernet = self.shared.hca.mac().is_some();
         let bar = Bar { size: BAR_LEN, kind, memory: None };
         Description {
             identity: PciIdentity {
@@ -55,7 +57,7 @@ impl Function for ConnectX {
                 subsystem_vendor: VENDOR,
                 subsystem: 0x0001,
                 revision: 0,
-                class: CLASS_INFINIBAND,
+                class: if on_ethernet { CLASS_ETHERNET } else { CLASS_INFINIBAND },
             },
             bars: [Some(bar), None, None, None, None, None],
             msix: Some(Msix { vectors: VECTORS, bar: 0, table: MSIX_TABLE, pending: MSIX_PENDING }),

@@ -180,8 +180,11 @@ pub(crate) fn access_register(shared: &Shared, write: bool, input: &[u8]) -> Ans
         return Ok(answer);
     }
     let fields: &[(Field, u64)] = match number {
-        // No error of the port's is counted, for none can happen; traffic is in the vport's counters.
-        register::HOST_ENDIANNESS | register::PPCNT | register::NODE_DESCRIPTION => &[],
+        register::HOST_ENDIANNESS | register::NODE_DESCRIPTION => &[],
+        register::PPCNT => {
+            nic::counters::infiniband(shared, &mut data);
+            &[]
+        }
         register::PMTU => &[(MAX_MTU, MTU_BYTES), (ADMIN_MTU, MTU_BYTES), (OPER_MTU, MTU_BYTES)],
         register::PTYS => &[
             (IB_WIDTH_CAPABILITY, WIDTH_4X),

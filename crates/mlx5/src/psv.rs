@@ -9,14 +9,15 @@ use crate::command::{Commands, done};
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
 use hca::key::PdId;
+use std::ops::Range;
 
 pub(crate) const COUNT: Field = Field::new(0x40, 4);
 pub(crate) const PD: Field = Field::new(0x48, 24);
 /// In the answer: the first of up to four numbers, one every 32 bits.
 pub(crate) const NUMBER: Field = Field::new(0x88, 24);
 const MOST: u64 = 4;
-/// PSVs that there can be.
-const LIMIT: u32 = 1 << 16;
+/// Numbers of PSVs.
+pub(crate) const ALL: Range<u32> = 1..1 << 16;
 
 /// The opcode of a request that sets one.
 pub(crate) const SET: u8 = 0x20;
@@ -31,7 +32,7 @@ pub(crate) fn create(commands: &mut Commands, shared: &Shared, input: &[u8]) -> 
     let mut answer = vec![0; 0x100 / 8 - 8];
     let mut made = Vec::new();
     for step in 0..count as usize {
-        match commands.psvs.take(1..LIMIT) {
+        match commands.psvs.take() {
             Ok(number) => made.push(number),
             Err(status) => {
                 for number in made {

@@ -8,12 +8,13 @@ use crate::bits::{Field, be32};
 use crate::buffer::{Buffer, DoorbellRecord};
 use crate::opcode::Status;
 use crate::request::RequestId;
+use crate::uar::Uar;
 use crate::user_memory::{Place, Places};
 use crate::wqe::{self, BLOCK, Control};
 use hca::transport::SharedReceive;
 use hca::{ManagementInterface, QpType, RecvWr};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// `qpc` in the commands that carry one.
 pub(crate) const CONTEXT_BIT: usize = 0xc0;
@@ -43,6 +44,8 @@ pub(crate) const RECORD: Place = Place::new(
     Field::new(0x720, 32).at(CONTEXT_BIT),
     Field::new(0x500, 64).at(CONTEXT_BIT),
 );
+/// "Fast registration enable": it may write lists of pages into memory keys.
+pub(crate) const FAST_REGISTERS: Field = Field::new(0x394, 1).at(CONTEXT_BIT);
 const RQ_TYPE: Field = Field::new(0x565, 3).at(CONTEXT_BIT);
 pub(crate) const SRQ: Field = Field::new(0x568, 24).at(CONTEXT_BIT);
 
@@ -57,6 +60,21 @@ const SERVICE_REG_UMR: u64 = 0xc;
 const RQ_OWN: u64 = 0;
 const RQ_SHARED: u64 = 1;
 const RQ_NONE: u64 = 3;
+
+/// Whether it sends datagrams, to peers that each name.
+pub(crate) fn keeps_peers(input: &[u8]) -> bool {
+    Purpose::of(input).is_ok_and(|purpose| purpose.service() == QpType::Ud)
+}
+
+/// Basic blocks of its send queue, as a logarithm.
+pub(crate) fn log_sends(input: &[u8]) -> u32 {
+    if sends(input) { LOG_SQ_SIZE.get32(input) } else { 0 }
+}
+
+/// Whether it has a send queue.
+pub(crate) fn sends(input: &[u8]) -> bool {
+    !NO_SQ.is_set(input)
+}
 
 /// Whether its receives come from a shared queue, which it names then.
 pub(crate) fn receives_are_shared(input: &[u8]) -> bool {
@@ -129,6 +147,9 @@ pub(crate) enum Receives {
 pub(crate) struct Queues {
     pub(crate) purpose: Purpose,
     pub(crate) receives: Receives,
+    pub(crate) fast_registers: bool,
+    /// By which page it is rung for.
+    uar: Option<Arc<Uar>>,
     buffer: Buffer,
     record: DoorbellRecord,
     log_rq_size: u32,
@@ -153,8 +174,12 @@ pub(crate) struct Entry {
 pub(crate) struct BadQueue;
 
 impl Queues {
-    /// As `create_qp_in` describes them.
-    pub(crate) fn new(places: &Places<'_>, input: &[u8]) -> Result<Queues, Status> {
+    /// As `create_qp_in` describes them; `uar` is the page that it names, if there are sends.
+    pub(crate) fn new(
+        places: &Places<'_>,
+        uar: Option<Arc<Uar>>,
+        input: &[u8],
+    ) -> Result<Queues, Status> {
         let purpose = Purpose::of(input)?;
         let receives = match RQ_TYPE.get(input) {
             RQ_OWN if purpose != Purpose::MemoryKeys => Receives::Own,
@@ -169,6 +194,8 @@ impl Queues {
         let queues = Queues {
             purpose,
             receives,
+            fast_registers: FAST_REGISTERS.is_set(input),
+            uar,
             buffer: places.buffer(input, &WORK, (pages, shift, offset))?,
             record: places.record(input, &RECORD)?,
             log_rq_size: LOG_RQ_SIZE.get32(input),
@@ -184,6 +211,11 @@ impl Queues {
         } else {
             Err(Status::BadParameter)
         }
+    }
+
+    /// Whether its context names this page.
+    pub(crate) fn are_rung_by(&self, uar: &Arc<Uar>) -> bool {
+        self.uar.as_ref().is_some_and(|own| Arc::ptr_eq(own, uar))
     }
 
     /// Where the send queue begins: behind the receive queue.
@@ -232,6 +264,11 @@ impl Queues {
             each(entry);
         }
         Ok(())
+    }
+
+    /// The send request at `counter`, if it can be read.
+    pub(crate) fn read(&self, counter: u16) -> Option<Entry> {
+        self.entry(counter, self.log_sq_size?).ok()
     }
 
     /// The entry at `counter`, which may wrap around the end of the queue.

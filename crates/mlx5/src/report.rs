@@ -16,7 +16,7 @@ pub(crate) enum Act {
     Undelivered(Delivery),
     /// A command, by its opcode, that was refused.
     Command(u16, Status),
-    /// A doorbell for no queue.
+    /// A doorbell for no queue, or for one that names another page.
     Doorbell,
     /// More was rung for than the queue holds, or it is not in memory.
     SendQueue,
@@ -28,6 +28,8 @@ pub(crate) enum Act {
     Protection,
     /// A completion queue ran over, or is not in memory.
     CompletionQueue,
+    /// An event, by its type, found no room in its queue.
+    Event(u8),
     /// Memory that is not there was to be read.
     Read,
     /// The same, written.
@@ -42,12 +44,13 @@ impl fmt::Display for Act {
                 Some(name) => write!(f, "the command {name} was refused: {status}"),
                 None => write!(f, "the command {opcode:#x} was refused: {status}"),
             },
-            Act::Doorbell => f.write_str("a doorbell rang for no queue"),
+            Act::Doorbell => f.write_str("a doorbell rang for no queue of its page"),
             Act::SendQueue => f.write_str("a send queue cannot be read"),
             Act::Request(opcode) => write!(f, "a send request of opcode {opcode:#x} is wrong"),
             Act::KeyChange(status) => write!(f, "a memory key cannot be changed so: {status}"),
             Act::Protection => f.write_str("a request names memory that its key does not give"),
             Act::CompletionQueue => f.write_str("a completion queue failed"),
+            Act::Event(kind) => write!(f, "an event of type {kind:#x} is lost: its queue is full"),
             Act::Read => f.write_str("memory that is not there was to be read"),
             Act::Write => f.write_str("memory that is not there was to be written"),
         }
@@ -175,8 +178,8 @@ mod tests {
             *said.lock().unwrap(),
             [
                 "the command CREATE_QP was refused: bad parameter (first)",
-                "a doorbell rang for no queue (first)",
-                "a doorbell rang for no queue (third)",
+                "a doorbell rang for no queue of its page (first)",
+                "a doorbell rang for no queue of its page (third)",
             ]
         );
     }

@@ -5,29 +5,37 @@ use crate::memory_copy;
 use crate::modify::of_request;
 use crate::objects::QpPair;
 use crate::psv;
-use crate::qp::{BadQueue, Entry, Purpose, Receives};
+use crate::qp::{BadQueue, Entry, Purpose};
 use crate::report::Act;
 use crate::request::RequestId;
 use crate::tags;
-use crate::umr::{self, Work};
+use crate::uar::Uar;
+use crate::umr;
 use crate::wqe::{self, Control, Malformed};
 use hca::{
     AttrMask, Completion, CompletionSink, Datagram, Error, Payload, QpAttr, QpState, SendOp,
     SendWr, SgList, WcOpcode, WcStatus,
 };
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
-/// The driver rang for queue pair `number`.
-pub(crate) fn doorbell(shared: &Shared, number: u32) {
-    let Ok(pair) = shared.objects.qps.get(number) else {
-        if !shared.nic.ring(shared, number) {
-            shared.reports.tell(Act::Doorbell, format_args!("queue pair {number:#x}"));
+/// Somebody rang for queue pair or send queue `number` by the page `uar`; false if it is none of that page.
+pub(crate) fn ring(shared: &Shared, uar: &Arc<Uar>, number: u32) -> bool {
+    match shared.objects.qps.get(number) {
+        Ok(pair) if pair.queues.are_rung_by(uar) => {
+            read(shared, &pair);
+            true
         }
-        return;
-    };
+        Ok(_) => false,
+        Err(_) => shared.nic.ring(shared, uar, number),
+    }
+}
+
+/// Posts what the driver wrote into the send queue.
+pub(crate) fn read(shared: &Shared, pair: &QpPair) {
+    let number = pair.back.number();
     if pair.queues.purpose == Purpose::MemoryKeys {
-        return change_keys(shared, &pair);
+        return change_keys(shared, pair);
     }
     let mut entries = Vec::new();
     let drained = pair.queues.drain(|entry| entries.push(entry));
@@ -36,7 +44,7 @@ pub(crate) fn doorbell(shared: &Shared, number: u32) {
         if refused.is_some() {
             return None;
         }
-        match request(shared, &pair, entry) {
+        match request(shared, pair, entry) {
             Ok(request) => Some(Ok(request)),
             Err(error) => {
                 let place = format_args!("queue pair {number:#x}: {error}");
@@ -50,10 +58,10 @@ pub(crate) fn doorbell(shared: &Shared, number: u32) {
     drop(requests);
     if let Err((index, _)) = posted {
         let id = refused.or_else(|| entries.get(index).map(|entry| entry.id));
-        fail(&pair, id.unwrap_or_default());
+        fail(pair, id.unwrap_or_default());
     } else if let Err(BadQueue) = drained {
         shared.reports.tell(Act::SendQueue, format_args!("queue pair {number:#x}"));
-        fail(&pair, RequestId::default());
+        fail(pair, RequestId::default());
     }
 }
 
@@ -66,10 +74,7 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
     for entry in entries {
         let now = *state();
         let done = match now {
-            QpState::Rts if entry.id.opcode == wqe::NOP => Ok(()),
-            QpState::Rts => Work::parse(entry.id.opcode, &entry.bytes)
-                .map_err(|_| WcStatus::LocQpOpErr)
-                .and_then(|work| work.perform(shared, None)),
+            QpState::Rts => pair.work.perform_now(shared, &entry),
             _ => Err(WcStatus::WrFlushErr),
         };
         match done {
@@ -89,9 +94,9 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
 
 fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Error> {
     let control = Control::parse(&entry.bytes);
-    let own = |token| SendWr {
+    let own = || SendWr {
         wr_id: entry.id.wr_id(),
-        op: SendOp::Custom(token),
+        op: SendOp::Custom(entry.id.wr_id()),
         payload: Payload::Gather(SgList::new()),
         flags: control.send_flags(),
         datagram: None,
@@ -101,17 +106,7 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
         memory_copy::OPCODE if !pair.copies.load(Relaxed) => {
             return Err(Error::NotSupported("a queue pair that was not told to copies nothing"));
         }
-        opcode @ (umr::OPCODE | psv::SET | memory_copy::OPCODE) => {
-            let work = Work::parse(opcode, &entry.bytes);
-            let work = work.map_err(|_| Error::Invalid("a change of a key is malformed"))?;
-            return Ok(own(pair.waiting.add(work)));
-        }
-        tags::OPCODE => {
-            let request = tag_request(shared, pair, entry);
-            let request = request.map_err(|_| Error::Invalid("no change of a matching list"))?;
-            return Ok(own(pair.waiting.add(Work::Tags(Box::new(request)))));
-        }
-        wqe::NOP => return Ok(own(umr::NOTHING)),
+        umr::OPCODE | psv::SET | memory_copy::OPCODE | tags::OPCODE | wqe::NOP => return Ok(own()),
         _ => {}
     }
     let kind = pair.queues.purpose.service();
@@ -135,15 +130,6 @@ fn request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<SendWr, Erro
         datagram,
         xrc_srqn: send.xrc_srqn,
     })
-}
-
-/// A change of the list of the queue that the pair's receives are taken from.
-fn tag_request(shared: &Shared, pair: &QpPair, entry: &Entry) -> Result<tags::Request, Malformed> {
-    let Receives::Shared(number) = pair.queues.receives else {
-        return Err(Malformed::Opcode(tags::OPCODE));
-    };
-    let queue = shared.objects.srqs.get(number).map_err(|_| Malformed::Opcode(tags::OPCODE))?;
-    tags::parse(queue, entry.id, &entry.bytes)
 }
 
 /// A request cannot be executed: a local queue pair operation error. What came before it is flushed first, for a driver retires

@@ -11,6 +11,8 @@ pub(crate) const OPERATION: u32 = 0x400;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
+    /// Where it ends in a turn.
+    end: u64,
     /// First byte in the first turn.
     addr: u64,
     lkey: u32,
@@ -48,35 +50,36 @@ impl Pattern {
         if count as u64 > capacity {
             return Err(Contradiction);
         }
+        let mut turn = 0;
         let runs: Vec<Run> = runs
             .chunks_exact(UNIT)
-            .map(|run| Run {
-                addr: be64(run, 8),
-                lkey: be32(run, 4),
-                bytes: be16(run, 2).into(),
-                distance: be16(run, 0).into(),
+            .map(|run| {
+                let bytes = be16(run, 2).into();
+                turn += bytes;
+                let (addr, lkey) = (be64(run, 8), be32(run, 4));
+                Run { end: turn, addr, lkey, bytes, distance: be16(run, 0).into() }
             })
             .collect();
-        let turn = runs.iter().map(|run| run.bytes).sum();
         if turn != u64::from(be32(list, 0)) {
             return Err(Contradiction);
         }
         Ok(Some(Pattern { turns: be32(list, 8).into(), runs, turn }))
     }
 
+    /// Bytes that it takes here.
+    pub(crate) fn size(&self) -> u64 {
+        (self.runs.len() * size_of::<Run>()) as u64
+    }
+
     /// Where the byte at `offset` is, and how many follow there; `None` beyond the last turn.
     pub(crate) fn part(&self, offset: u64) -> Option<KeyPart> {
         let turn = offset.checked_div(self.turn).filter(|turn| *turn < self.turns)?;
-        let mut within = offset % self.turn;
-        for run in &self.runs {
-            if within < run.bytes {
-                let distance = turn.checked_mul(run.distance)?.checked_add(within)?;
-                let addr = run.addr.checked_add(distance)?;
-                return Some(KeyPart { lkey: run.lkey, addr, len: run.bytes - within });
-            }
-            within -= run.bytes;
-        }
-        None
+        let within = offset % self.turn;
+        let run = self.runs.get(self.runs.partition_point(|run| run.end <= within))?;
+        let within = within - (run.end - run.bytes);
+        let distance = turn.checked_mul(run.distance)?.checked_add(within)?;
+        let addr = run.addr.checked_add(distance)?;
+        Some(KeyPart { lkey: run.lkey, addr, len: run.bytes - within })
     }
 }
 

@@ -5,6 +5,8 @@
 //! once an entry was changed nothing reaches the page that it named. A page that a list says is not there, or not for writing,
 //! is a page fault ([`AccessError::NotPresent`]).
 
+use crate::budget::Budget;
+use crate::opcode::Status;
 use crate::sparse::Sparse;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use umem::{AccessError, AtomicOp, DmaSpace, Fold};
@@ -62,25 +64,32 @@ pub(crate) struct Translation {
     layout: RwLock<Layout>,
 }
 
-/// An entry lies beyond the list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("beyond the end of the translation")]
-pub(crate) struct Beyond;
-
 impl Translation {
     /// The addresses of `memory`.
-    pub(crate) fn physical(memory: Arc<dyn DmaSpace>) -> Translation {
-        Translation::new(memory, None)
+    pub(crate) fn physical(
+        memory: Arc<dyn DmaSpace>,
+        budget: &Arc<Budget>,
+    ) -> Result<Translation, Status> {
+        Translation::new(memory, None, budget)
     }
 
     /// Pages of `memory`, `capacity` at most.
-    pub(crate) fn pages(memory: Arc<dyn DmaSpace>, capacity: u64) -> Translation {
-        Translation::new(memory, Some(capacity))
+    pub(crate) fn pages(
+        memory: Arc<dyn DmaSpace>,
+        capacity: u64,
+        budget: &Arc<Budget>,
+    ) -> Result<Translation, Status> {
+        Translation::new(memory, Some(capacity), budget)
     }
 
-    fn new(memory: Arc<dyn DmaSpace>, capacity: Option<u64>) -> Translation {
-        let layout = Layout { start: 0, iova: 0, key: 0, shift: 12, pages: Sparse::new(ABSENT) };
-        Translation { memory, capacity, layout: RwLock::new(layout) }
+    fn new(
+        memory: Arc<dyn DmaSpace>,
+        capacity: Option<u64>,
+        budget: &Arc<Budget>,
+    ) -> Result<Translation, Status> {
+        let pages = Sparse::new(ABSENT, budget)?;
+        let layout = Layout { start: 0, iova: 0, key: 0, shift: 12, pages };
+        Ok(Translation { memory, capacity, layout: RwLock::new(layout) })
     }
 
     fn layout(&self) -> RwLockReadGuard<'_, Layout> {
@@ -118,9 +127,12 @@ impl Translation {
 
     /// Stores entries as commands and requests list them, from `first` on. With `checked` they say in their low bits what the
     /// page is there for. No access to the pages that were listed is in progress when it returns.
-    pub(crate) fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Beyond> {
+    ///
+    /// # Errors
+    /// [`Status::BadParameter`] beyond its end, [`Status::NoResources`].
+    pub(crate) fn store(&self, first: u64, bytes: &[u8], checked: bool) -> Result<(), Status> {
         let Some(capacity) = self.capacity else {
-            return if bytes.is_empty() { Ok(()) } else { Err(Beyond) };
+            return if bytes.is_empty() { Ok(()) } else { Err(Status::BadParameter) };
         };
         let mut layout = self.layout.write().unwrap_or_else(PoisonError::into_inner);
         for (index, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
@@ -129,9 +141,9 @@ impl Translation {
             let entry = if rights == 0 { ABSENT } else { page & !0xfff | rights };
             // Lists are padded to whole units, of which only zeros may stick out.
             if index < capacity {
-                layout.pages.set(index, entry);
+                layout.pages.set(index, entry)?;
             } else if page != 0 {
-                return Err(Beyond);
+                return Err(Status::BadParameter);
             }
         }
         Ok(())

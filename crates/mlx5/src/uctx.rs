@@ -3,14 +3,14 @@
 //! driver, is harmed by. The driver itself is number 0 and may do everything.
 //!
 //! Of the driver's own objects a user may name those that it made for all, and queues and XRC domains: a driver puts its own
-//! in where a queue pair has none.
+//! in where a queue pair has none. It may name the driver's doorbell pages too, of which drivers hand some on.
 
 use crate::bits::Field;
 use crate::command::{OBJECT, done, number};
 use crate::opcode::{self, Answer, Status};
 use crate::qp::{self, Purpose};
 use crate::user_memory::Place;
-use crate::{counter_set, cq, general_object, mkc, nic, psv, srq};
+use crate::{counter_set, cq, eq, general_object, mkc, nic, psv, srq, uar};
 use std::collections::HashMap;
 
 /// Of every command.
@@ -29,6 +29,8 @@ const ENDED: Field = Field::new(0x50, 16);
 pub(crate) enum Kind {
     CounterSet,
     Cq,
+    /// Event queues, which are the driver's.
+    Eq,
     General,
     Key,
     /// Queues and transport interfaces of the Ethernet, and indirection tables.
@@ -47,12 +49,12 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a user may name the driver's own.
     fn is_lent(self) -> bool {
-        matches!(self, Kind::Cq | Kind::Srq | Kind::Xrcd)
+        matches!(self, Kind::Cq | Kind::Srq | Kind::Uar | Kind::Xrcd)
     }
 }
 
 /// What a command does to objects.
-enum Does {
+pub(crate) enum Does {
     /// Makes one, whose number is in this field of the answer.
     Makes(Kind, Field),
     /// Changes, asks about or uses one.
@@ -129,6 +131,15 @@ fn role(code: u16) -> Option<Does> {
     })
 }
 
+/// What any command does to objects that users, or the driver alone, make and end.
+pub(crate) fn effect(code: u16) -> Option<Does> {
+    match code {
+        opcode::CREATE_EQ => Some(Does::Makes(Kind::Eq, MADE)),
+        opcode::DESTROY_EQ => Some(Does::Ends(Kind::Eq, eq::NUMBER)),
+        other => role(other),
+    }
+}
+
 /// Other objects that a command names: their kinds and numbers.
 fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
     let at = |kind, field: Field| (kind, field.get32(input));
@@ -145,6 +156,7 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
         _ => Vec::new(),
     };
     named.extend(match code {
+        opcode::CREATE_CQ => vec![at(Kind::Uar, uar::IN_CONTEXT.at(cq::CONTEXT_BIT))],
         opcode::CREATE_MKEY => vec![at(Kind::Pd, mkc::PD)],
         opcode::CREATE_PSV => vec![at(Kind::Pd, psv::PD)],
         opcode::CREATE_XRC_SRQ => vec![
@@ -161,6 +173,9 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
                 at(Kind::Cq, qp::RECEIVE_CQ),
                 at(Kind::Xrcd, qp::XRC_DOMAIN),
             ];
+            if qp::sends(input) {
+                named.push(at(Kind::Uar, uar::IN_CONTEXT.at(qp::CONTEXT_BIT)));
+            }
             if qp::receives_are_shared(input) {
                 named.push(at(Kind::Srq, qp::SRQ));
             }
@@ -178,7 +193,10 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
 /// Whether what a user wants to make is for users at all.
 fn is_for_users(code: u16, input: &[u8]) -> bool {
     match code {
-        opcode::CREATE_QP => matches!(Purpose::of(input), Ok(Purpose::Transport(_))),
+        opcode::CREATE_QP => {
+            let carries = matches!(Purpose::of(input), Ok(Purpose::Transport(_)));
+            carries && !qp::FAST_REGISTERS.is_set(input)
+        }
         opcode::CREATE_MKEY => mkc::is_for_users(input),
         opcode::CREATE_PSV => psv::COUNT.get(input) == 1,
         _ => true,

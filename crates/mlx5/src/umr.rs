@@ -11,14 +11,15 @@ use crate::memory_copy;
 use crate::mkey::{CONTEXT_LEN, Change};
 use crate::opcode::Status;
 use crate::psv;
+use crate::qp::{Entry, Queues, Receives};
 use crate::report::Act;
+use crate::request::RequestId;
 use crate::tags;
-use crate::wqe::Control;
+use crate::wqe::{self, Control};
 use hca::key::PdId;
 use hca::transport::CustomWork;
 use hca::{Access, WcStatus};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The opcode of such a request.
 pub(crate) const OPCODE: u8 = 0x25;
@@ -36,7 +37,7 @@ const OFFSET: u8 = 1 << 4;
 const OCTOWORD: u64 = 16;
 
 /// A request as it was read.
-pub(crate) struct Request {
+struct Request {
     /// The key that it changes; its index counts.
     mkey: u32,
     change: Change,
@@ -46,7 +47,7 @@ pub(crate) struct Request {
 
 /// Why an entry is no such request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Malformed {
+enum Malformed {
     /// A segment is cut off.
     #[error("the request is too short")]
     Short,
@@ -57,7 +58,7 @@ pub(crate) enum Malformed {
 
 use Malformed::Short;
 
-pub(crate) fn parse(entry: &[u8]) -> Result<Request, Malformed> {
+fn parse(entry: &[u8]) -> Result<Request, Malformed> {
     let control = Control::parse(entry);
     let umr = entry.get(16..16 + CONTROL_LEN).ok_or(Short)?;
     let context = entry.get(16 + CONTROL_LEN..HEAD_LEN).ok_or(Short)?;
@@ -100,34 +101,52 @@ pub(crate) fn parse(entry: &[u8]) -> Result<Request, Malformed> {
 }
 
 impl Request {
-    /// Does it on behalf of a queue pair in domain `pd`; `None` for one that is in no domain.
-    fn perform(mut self, shared: &Shared, pd: Option<PdId>) -> Result<(), Status> {
+    fn perform(mut self, shared: &Shared, changer: Changer) -> Result<(), Status> {
         let object = shared.objects.mkeys.get(self.mkey >> 8)?;
         if let (Some((key, addr, len)), Some((_, bytes))) = (self.list, &mut self.change.list) {
             let mut list = vec![0; len as usize];
             let keys = shared.hca.keys();
-            let pd = pd.or_else(|| keys.get(key).map(|mkey| mkey.pd)).ok_or(Status::BadResource)?;
+            let pd = changer
+                .pd
+                .or_else(|| keys.get(key).map(|mkey| mkey.pd))
+                .ok_or(Status::BadResource)?;
             keys.resolve(pd, key, addr, len.into(), Access::empty())
                 .ok()
                 .and_then(|memory| memory.read(0, &mut list).ok())
                 .ok_or(Status::BadParameter)?;
             *bytes = list;
         }
-        object.change(shared, pd, &self.change)
+        object.change(shared, changer, &self.change)
     }
 
     /// As [`perform`](Request::perform); a refusal is told of.
-    fn try_perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
+    fn try_perform(self, shared: &Shared, changer: Changer) -> Result<(), WcStatus> {
         let mkey = self.mkey;
-        self.perform(shared, pd).map_err(|status| {
+        self.perform(shared, changer).map_err(|status| {
             shared.reports.tell(Act::KeyChange(status), format_args!("key {mkey:#x}"));
             WcStatus::MwBindErr
         })
     }
 }
 
+/// On whose behalf keys are changed.
+///
+/// A queue pair changes keys of its own protection domain, which stay there. With the right to fast-register (`qpc.fre`, which
+/// drivers give their own queue pairs and no program's) it may change any of them, also the addresses of the machine's pages in
+/// a key's list. Without, only keys over parts of other keys: what those then show is looked up in the same domain, so a program
+/// lays out, and binds windows to, what its own context registered and nothing else.
+///
+/// Source: PRM "Queue Pair Context" (`fre`) and "UMR WQE"; Linux's `create_kernel_qp` sets it, `create_user_qp` does not.
+#[derive(Clone, Copy)]
+pub(crate) struct Changer {
+    /// Its domain; `None` for a queue pair that is in no domain.
+    pub(crate) pd: Option<PdId>,
+    pub(crate) fast_registers: bool,
+}
+
 /// What a queue pair does in its turn besides sending.
-pub(crate) enum Work {
+enum Work {
+    Nothing,
     /// Changes a key.
     Key(Box<Request>),
     /// Sets the PSV with this number.
@@ -138,76 +157,59 @@ pub(crate) enum Work {
     Copy(memory_copy::Copy),
 }
 
-impl Work {
-    /// What an entry of such an opcode asks for.
-    pub(crate) fn parse(opcode: u8, entry: &[u8]) -> Result<Work, Malformed> {
-        match opcode {
-            psv::SET => Ok(Work::Psv(psv::named(entry).ok_or(Short)?)),
-            memory_copy::OPCODE => Ok(Work::Copy(memory_copy::parse(entry).ok_or(Short)?)),
-            _ => Ok(Work::Key(Box::new(parse(entry)?))),
-        }
+/// The requests of one queue pair that are no sends. The HCA knows them by what they are called in the queue, and each is read
+/// there when its turn comes, as hardware does: so nothing is kept of those that are flushed, taken back or refused.
+pub(crate) struct OwnWork {
+    shared: Weak<Shared>,
+    queues: Arc<Queues>,
+    changer: Changer,
+}
+
+impl OwnWork {
+    pub(crate) fn new(shared: &Arc<Shared>, queues: Arc<Queues>, changer: Changer) -> OwnWork {
+        OwnWork { shared: Arc::downgrade(shared), queues, changer }
     }
 
-    /// Does it on behalf of a queue pair in domain `pd`; `None` for one that is in no domain. A refusal is told of.
-    pub(crate) fn perform(self, shared: &Shared, pd: Option<PdId>) -> Result<(), WcStatus> {
-        match self {
-            Work::Key(request) => request.try_perform(shared, pd),
-            Work::Copy(copy) => copy.perform(shared, pd.ok_or(WcStatus::LocQpOpErr)?),
-            Work::Psv(number) => psv::check(shared, number, pd).map_err(|status| {
+    /// Does what an entry asks for. A refusal is told of.
+    pub(crate) fn perform_now(&self, shared: &Shared, entry: &Entry) -> Result<(), WcStatus> {
+        match self.parse(shared, entry).map_err(|_| WcStatus::LocQpOpErr)? {
+            Work::Nothing => Ok(()),
+            Work::Key(request) => request.try_perform(shared, self.changer),
+            Work::Copy(copy) => copy.perform(shared, self.changer.pd.ok_or(WcStatus::LocQpOpErr)?),
+            Work::Psv(number) => psv::check(shared, number, self.changer.pd).map_err(|status| {
                 shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
                 WcStatus::MwBindErr
             }),
             Work::Tags(request) => request.perform(),
         }
     }
-}
 
-/// Token of a request that does nothing.
-pub(crate) const NOTHING: u64 = 0;
-
-/// Requests of one queue pair that wait for their turn among its sends.
-pub(crate) struct Waiting {
-    shared: Weak<Shared>,
-    /// By token.
-    requests: Mutex<(u64, HashMap<u64, Work>)>,
-    /// Known once the queue pair is made.
-    pd: PdId,
-}
-
-impl Waiting {
-    pub(crate) fn new(shared: &Arc<Shared>, pd: PdId) -> Waiting {
-        Waiting { shared: Arc::downgrade(shared), requests: Mutex::default(), pd }
-    }
-
-    /// Files a request; gives its token.
-    pub(crate) fn add(&self, request: Work) -> u64 {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.0 += 1;
-        let token = requests.0;
-        requests.1.insert(token, request);
-        token
-    }
-
-    /// Forgets one that was taken back.
-    pub(crate) fn forget(&self, token: u64) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&token);
-    }
-
-    /// Forgets all of them (RESET, or the error state: they are flushed).
-    pub(crate) fn clear(&self) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
-    }
-}
-
-impl CustomWork for Waiting {
-    fn perform(&self, token: u64) -> Result<(), WcStatus> {
-        if token == NOTHING {
-            return Ok(());
+    fn parse(&self, shared: &Shared, entry: &Entry) -> Result<Work, Malformed> {
+        match entry.id.opcode {
+            wqe::NOP => Ok(Work::Nothing),
+            psv::SET => Ok(Work::Psv(psv::named(&entry.bytes).ok_or(Short)?)),
+            memory_copy::OPCODE => Ok(Work::Copy(memory_copy::parse(&entry.bytes).ok_or(Short)?)),
+            tags::OPCODE => {
+                // The list of the queue that the pair's receives are taken from.
+                let Receives::Shared(number) = self.queues.receives else { return Err(Short) };
+                let queue = shared.objects.srqs.get(number).map_err(|_| Short)?;
+                let request = tags::parse(queue, entry.id, &entry.bytes).map_err(|_| Short)?;
+                Ok(Work::Tags(Box::new(request)))
+            }
+            _ => Ok(Work::Key(Box::new(parse(&entry.bytes)?))),
         }
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = requests.1.remove(&token).ok_or(WcStatus::LocQpOpErr)?;
-        drop(requests);
+    }
+}
+
+impl CustomWork for OwnWork {
+    fn perform(&self, token: u64) -> Result<(), WcStatus> {
+        let id = RequestId::from_wr_id(token);
         let shared = self.shared.upgrade().ok_or(WcStatus::LocQpOpErr)?;
-        request.perform(&shared, Some(self.pd))
+        // A driver that overwrites what it posted has posted something else than it rang for.
+        let entry = self.queues.read(id.counter).filter(|entry| entry.id == id);
+        let done = entry.ok_or(WcStatus::LocQpOpErr);
+        done.and_then(|entry| self.perform_now(&shared, &entry)).inspect_err(|_| {
+            shared.reports.tell(Act::Request(id.opcode), format_args!("request {:#x}", id.counter));
+        })
     }
 }

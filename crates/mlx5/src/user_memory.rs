@@ -143,7 +143,7 @@ impl<'a> Places<'a> {
 /// `CREATE_UMEM`.
 pub(crate) fn create(commands: &mut Commands, shared: &Shared, input: &[u8]) -> Answer {
     let memory = Arc::new(UserMemory::new(shared.bus.memory(), input)?);
-    let new = commands.user_memories.take(1..1 << LOG_MAX)?;
+    let new = commands.user_memories.take()?;
     shared.objects.user_memories.insert(new, memory);
     number(new)
 }

@@ -70,11 +70,9 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
             pair.copies.store(false, Relaxed);
             page_fault::ended(shared, shared.faults.forget(qpn));
             pair.queues.reset();
-            pair.waiting.clear();
         }
         QpState::Err => {
             page_fault::ended(shared, shared.faults.forget(qpn));
-            pair.waiting.clear();
         }
         _ => {
             let fields = modify::remembered(opcode, pair.queues.purpose.service(), input);
@@ -82,7 +80,7 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         }
     }
     if opcode == SQD_RTS_QP {
-        send::doorbell(shared, qpn);
+        send::read(shared, &pair);
     }
     done()
 }

@@ -71,10 +71,13 @@ impl Machine {
         self.device(&format!("virtio-net-pci,netdev={name},romfile="));
     }
 
-    /// A root port.
+    /// A root port, as fast as the adapter's own link: of a slower one its kernel would warn.
     pub fn root_port(&mut self, name: &str) {
         self.ports += 1;
-        self.device(&format!("pcie-root-port,id={name},chassis={},slot={0}", self.ports));
+        self.device(&format!(
+            "pcie-root-port,id={name},chassis={},slot={0},x-speed=64,x-width=16",
+            self.ports
+        ));
     }
 
     /// A switch of so many ports below a root port or another switch's port; port `n` is named `{name}{n}`.

@@ -5,6 +5,7 @@
 //! that a command that takes a queue away, which holds them for writing, ends what reaches memory through it.
 
 pub(crate) mod caps;
+pub(crate) mod counters;
 mod criteria;
 mod flow_counter;
 mod frame;
@@ -23,6 +24,7 @@ use crate::command::{OBJECT, done, number};
 use crate::function::Shared;
 use crate::objects::Numbers;
 use crate::opcode::{Answer, Status};
+use crate::uar::Uar;
 use hca::Device;
 use link::FrameSink;
 use receive::Receives;
@@ -43,9 +45,8 @@ const NUMBERS: std::ops::Range<u32> = 1..0x4000;
 const QUERY_HEAD: usize = 0x20 - 8;
 
 /// Objects by number.
-#[derive(Default)]
 struct Tables {
-    numbers: Numbers<u32>,
+    numbers: Numbers,
     receives: HashMap<u32, Receives>,
     sends: HashMap<u32, Arc<Sends>>,
     tirs: HashMap<u32, Tir>,
@@ -53,6 +54,20 @@ struct Tables {
     /// Contexts of transport interface sends.
     tiss: HashMap<u32, Vec<u8>>,
     steering: Steering,
+}
+
+impl Default for Tables {
+    fn default() -> Tables {
+        Tables {
+            numbers: Numbers::within(NUMBERS),
+            receives: HashMap::new(),
+            sends: HashMap::new(),
+            tirs: HashMap::new(),
+            tables: HashMap::new(),
+            tiss: HashMap::new(),
+            steering: Steering::default(),
+        }
+    }
 }
 
 /// All of it.
@@ -87,9 +102,9 @@ impl Nic {
         self.vport.reset(hca);
     }
 
-    /// The driver rang for send queue `number`; false if that is none.
-    pub(crate) fn ring(&self, shared: &Shared, number: u32) -> bool {
-        let queue = self.tables().sends.get(&number).cloned();
+    /// Somebody rang for send queue `number` by the page `uar`; false if it is none of that page.
+    pub(crate) fn ring(&self, shared: &Shared, uar: &Arc<Uar>, number: u32) -> bool {
+        let queue = self.tables().sends.get(&number).filter(|queue| queue.is_rung_by(uar)).cloned();
         queue.inspect(|queue| queue.run(shared, self)).is_some()
     }
 
@@ -113,7 +128,7 @@ impl Nic {
         for (queue, tag) in queues {
             let queue = tables.receives.get(&queue);
             let taken = queue.is_some_and(|queue| queue.take(hca, bytes, tag));
-            self.vport.received(frame, bytes.len(), taken);
+            self.vport.counters.received(bytes, taken);
         }
     }
 
@@ -135,9 +150,11 @@ impl Nic {
             opcode::MODIFY_FLOW_TABLE => self.change().steering.modify_table(input),
             opcode::DESTROY_FLOW_TABLE => self.change().steering.destroy_table(input),
             opcode::SET_FLOW_TABLE_ROOT => self.change().steering.set_root(op_mod, input),
-            opcode::CREATE_FLOW_GROUP => self.change().steering.create_group(input),
+            opcode::CREATE_FLOW_GROUP => self.change().steering.create_group(&shared.budget, input),
             opcode::DESTROY_FLOW_GROUP => self.change().steering.destroy_group(input),
-            opcode::SET_FLOW_TABLE_ENTRY => self.change().steering.set_entry(op_mod, input),
+            opcode::SET_FLOW_TABLE_ENTRY => {
+                self.change().steering.set_entry(&shared.budget, op_mod, input)
+            }
             opcode::ALLOC_FLOW_COUNTER => self.change().steering.counters.alloc(input),
             opcode::DEALLOC_FLOW_COUNTER => self.change().steering.counters.dealloc(input),
             opcode::QUERY_FLOW_COUNTER => self.tables().steering.counters.query(input),
@@ -208,7 +225,7 @@ fn queried(context: &[u8]) -> Answer {
 impl Tables {
     /// Makes an object with a number that none has.
     fn make<T>(&mut self, insert: impl FnOnce(&mut Tables, u32) -> T) -> Answer {
-        let new = self.numbers.take(NUMBERS)?;
+        let new = self.numbers.take()?;
         insert(self, new);
         number(new)
     }

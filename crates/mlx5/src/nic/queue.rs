@@ -3,14 +3,13 @@
 
 use crate::bits::{Field, be32, be64, put};
 use crate::buffer::{Buffer, DoorbellRecord};
-use crate::cq::Cq;
+use crate::cq::InUse;
 use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
 use crate::user_memory::{Place, Places};
 use hca::key::PdId;
 use hca::{Access, Device};
-use std::sync::Arc;
 
 /// `rqc` or `sqc` in the commands that carry one, and bytes of it.
 pub(super) const CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xf8;
@@ -21,7 +20,7 @@ pub(super) const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
 /// Of a send queue: the interface that it sends by (`tis_num_0`), if there is one.
 pub(super) const INTERFACES: Field = Field::new(0x100, 16).at(CONTEXT_BIT);
 pub(super) const INTERFACE: Field = Field::new(0x168, 24).at(CONTEXT_BIT);
-const WQ_BIT: usize = CONTEXT_BIT + 0x180;
+pub(super) const WQ_BIT: usize = CONTEXT_BIT + 0x180;
 const WQ_TYPE: Field = Field::new(0x0, 4).at(WQ_BIT);
 const SIGNED: Field = Field::new(0x4, 1).at(WQ_BIT);
 const PAGE_OFFSET: Field = Field::new(0x2b, 5).at(WQ_BIT);
@@ -113,7 +112,7 @@ pub(super) struct Ring {
     log_size: u32,
     log_stride: u32,
     pd: PdId,
-    cq: Arc<Cq>,
+    cq: InUse,
     user_index: u32,
     pub(super) context: Vec<u8>,
 }
@@ -128,7 +127,7 @@ impl Ring {
         if u64::from(log_size) > LOG_MAX_SIZE {
             return Err(Status::Limits);
         }
-        let cq = shared.objects.cqs.get(CQ.get32(input))?.front;
+        let cq = InUse::of(shared.objects.cqs.get(CQ.get32(input))?.front);
         let pd = match shared.objects.pds.get(PD.get32(input)) {
             Ok(pd) => pd.id(),
             // A queue that nothing is posted to may name none.

@@ -1,5 +1,6 @@
 //! Port registers of an Ethernet (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `paos_reg`, `ppcnt_reg` and their neighbours).
 
+use super::counters;
 use super::vport::MAX_MTU;
 use crate::bits::Field;
 use crate::function::Shared;
@@ -23,9 +24,6 @@ const ADMIN_STATUS: Field = Field::new(0x14, 4);
 const OPER_STATUS: Field = Field::new(0x1c, 4);
 const UP: u64 = 1;
 const DOWN: u64 = 2;
-const GROUP: Field = Field::new(0x1a, 6);
-const IEEE_802_3: u64 = 0;
-const COUNTERS: usize = 8;
 
 /// Reads or writes a register of an Ethernet port in place; false for one that is no such.
 pub(crate) fn register(
@@ -58,13 +56,18 @@ pub(crate) fn register(
             ADMIN_STATUS.set(data, status);
             OPER_STATUS.set(data, status);
         }
-        PPCNT => {
-            if GROUP.get(data) == IEEE_802_3 {
-                vport.count_802_3(data, COUNTERS);
+        PPCNT => counters::ethernet(shared, data),
+        // Nobody pauses, but what a driver settles it finds again.
+        PFCC => {
+            let register = data.first_chunk_mut().ok_or(Status::BadInputLength)?;
+            if write {
+                vport.set_pauses(*register);
+            } else {
+                let port = register[1];
+                *register = vport.pauses();
+                register[1] = port;
             }
         }
-        // Nobody pauses.
-        PFCC => {}
         _ => return Ok(false),
     }
     Ok(true)

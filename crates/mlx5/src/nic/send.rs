@@ -3,15 +3,16 @@
 
 use super::Nic;
 use super::frame::{self, Checksums, LEAST_LEN};
-use super::queue::{Ring, State, Syndrome};
+use super::queue::{self, Ring, State, Syndrome};
 use crate::bits::{Field, be16, put};
 use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
+use crate::uar::{self, Uar};
 use crate::wqe::Control;
 use hca::Device;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const NOP: u8 = 0x00;
 const SEND: u8 = 0x0a;
@@ -48,6 +49,7 @@ const FLUSHES: Field = Field::new(0x3, 1);
 /// A send queue.
 pub(super) struct Sends {
     ring: Ring,
+    uar: Arc<Uar>,
     domain: u32,
     number: AtomicU32,
     turn: Mutex<Turn>,
@@ -63,7 +65,13 @@ impl Sends {
     /// As `create_sq_in` describes it; its frames are of the transport `domain`.
     pub(super) fn new(shared: &Shared, input: &[u8], domain: u32) -> Result<Sends, Status> {
         let turn = Mutex::new(Turn { state: State::Reset, sent: 0 });
-        Ok(Sends { ring: Ring::new(shared, input)?, domain, number: AtomicU32::new(0), turn })
+        let (ring, uar) = (Ring::new(shared, input)?, uar::named(shared, input, queue::WQ_BIT)?);
+        Ok(Sends { ring, uar, domain, number: AtomicU32::new(0), turn })
+    }
+
+    /// Whether its context names this page.
+    pub(super) fn is_rung_by(&self, uar: &Arc<Uar>) -> bool {
+        Arc::ptr_eq(&self.uar, uar)
     }
 
     pub(super) fn set_number(&self, number: u32) {
@@ -195,10 +203,10 @@ impl Sends {
             let mut frame = frame;
             frame.resize(frame.len().max(LEAST_LEN), 0);
             if frame.len() <= MAX_FRAME && shared.hca.send_frame(&frame).is_ok() {
-                nic.vport.sent(&frame);
+                nic.vport.counters.sent(&frame);
                 nic.loop_back(&shared.hca, &frame, self.domain);
             } else {
-                nic.vport.lost();
+                nic.vport.counters.lost.fetch_add(1, Relaxed);
             }
         };
         match control.opcode {

@@ -9,6 +9,7 @@
 use super::criteria::{MATCH_LEN, Match, image, matches};
 use super::flow_counter::{FlowCounters, Traffic};
 use crate::bits::{Field, be32};
+use crate::budget::{Budget, Charge};
 use crate::opcode::{Answer, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ struct Group {
     first: u32,
     last: u32,
     mask: Match,
+    _charge: Charge,
 }
 
 struct Entry {
@@ -93,7 +95,14 @@ struct Entry {
     destinations: Vec<Destination>,
     /// With [`COUNT`].
     counters: Vec<Arc<Traffic>>,
+    _charge: Charge,
 }
+
+/// What a group takes, and an entry with whatever it lists.
+const GROUP_SIZE: u64 = 512;
+const ENTRY_SIZE: u64 = 2048;
+/// Entries that a frame is compared with, whatever tables it is led through.
+const MAX_COMPARED: usize = MAX_ENTRIES;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,7 +206,7 @@ impl Steering {
     }
 
     /// `CREATE_FLOW_GROUP`.
-    pub(super) fn create_group(&mut self, input: &[u8]) -> Answer {
+    pub(super) fn create_group(&mut self, budget: &Arc<Budget>, input: &[u8]) -> Answer {
         let (first, last) = (FIRST_INDEX.get32(input), LAST_INDEX.get32(input));
         if CRITERIA.get(input) & !OUTER_HEADERS != 0 || first > last {
             return Err(Status::BadParameter);
@@ -211,7 +220,8 @@ impl Steering {
         let number = (1..).find(|number| !table.groups.contains_key(number));
         let number = number.filter(|_| table.groups.len() < MAX_GROUPS && apart);
         let number = number.ok_or(Status::NoResources)?;
-        table.groups.insert(number, Group { first, last, mask });
+        let _charge = budget.charge(GROUP_SIZE)?;
+        table.groups.insert(number, Group { first, last, mask, _charge });
         numbered(number)
     }
 
@@ -226,7 +236,7 @@ impl Steering {
     }
 
     /// `SET_FLOW_TABLE_ENTRY`: a new entry, or with `op_mod` 1 other parts of one that is there.
-    pub(super) fn set_entry(&mut self, op_mod: u16, input: &[u8]) -> Answer {
+    pub(super) fn set_entry(&mut self, budget: &Arc<Budget>, op_mod: u16, input: &[u8]) -> Answer {
         let wanted = Entry {
             group: ENTRY_GROUP.get32(input),
             value: criteria(input, VALUE)?,
@@ -234,6 +244,7 @@ impl Steering {
             tag: TAG.get32(input),
             destinations: destinations(input)?,
             counters: self.counters_of(input)?,
+            _charge: budget.charge(ENTRY_SIZE)?,
         };
         if wanted.action & !(ALLOW | DROP | FORWARD | COUNT) != 0 {
             return Err(Status::BadParameter);
@@ -281,19 +292,20 @@ impl Steering {
     /// Calls `each` with every place that a frame of so many `bytes` goes to.
     pub(super) fn steer(&self, frame: &Frame, bytes: usize, each: &mut dyn FnMut(Steered)) {
         if let Some(root) = self.root {
-            let mut way = Way { image: image(frame), bytes, each };
+            let mut way = Way { image: image(frame), bytes, left: MAX_COMPARED, each };
             self.walk(&mut way, root, 0, MAX_DEPTH);
         }
     }
 
     fn walk(&self, way: &mut Way<'_>, table: u32, tag: u32, depth: usize) {
         let Some(table) = self.tables.get(&table).filter(|_| depth > 0) else { return };
-        let found = table.entries.values().find(|entry| {
+        let found = table.entries.values().take(way.left).find(|entry| {
+            way.left -= 1;
             let mask = table.groups.get(&entry.group).map(|group| &group.mask);
             mask.is_some_and(|mask| matches(&way.image, mask, &entry.value))
         });
         let Some(entry) = found else {
-            if let Some(next) = table.miss {
+            if let Some(next) = table.miss.filter(|_| way.left > 0) {
                 self.walk(way, next, tag, depth - 1);
             }
             return;
@@ -323,6 +335,8 @@ impl Steering {
 struct Way<'a> {
     image: Match,
     bytes: usize,
+    /// Entries that it may still be compared with.
+    left: usize,
     each: &'a mut dyn FnMut(Steered),
 }
 
@@ -376,6 +390,10 @@ mod tests {
 
     const BROADCAST: Mac = [0xff; 6];
 
+    fn budget() -> Arc<Budget> {
+        Budget::new(1 << 20)
+    }
+
     fn number(answer: Answer) -> u32 {
         u32::from_be_bytes(*answer.unwrap().first_chunk().unwrap())
     }
@@ -401,7 +419,7 @@ mod tests {
         let table = number(steering.create_table(&input(&[])));
         let mut group = input(&[(TABLE, table.into()), (LAST_INDEX, 7), (CRITERIA, 1)]);
         Field::new(MASK * 8 + 0x40, 48).set(&mut group, u64::MAX);
-        (table, number(steering.create_group(&group)))
+        (table, number(steering.create_group(&budget(), &group)))
     }
 
     fn entry(table: u32, group: u32, index: u64, dst: Mac, to: (u64, u32)) -> Vec<u8> {
@@ -423,7 +441,7 @@ mod tests {
         let (first, group) = by_destination(&mut steering);
         let (second, deeper) = by_destination(&mut steering);
         let to = |steering: &mut Steering, table, group, index, dst, to| {
-            steering.set_entry(NEW, &entry(table, group, index, dst, to)).map(drop)
+            steering.set_entry(&budget(), NEW, &entry(table, group, index, dst, to)).map(drop)
         };
         to(&mut steering, first, group, 0, BROADCAST, (DESTINATION_TABLE, second)).unwrap();
         to(&mut steering, first, group, 1, [2; 6], (DESTINATION_TIR, 7)).unwrap();
@@ -456,8 +474,12 @@ mod tests {
         let mut steering = Steering::default();
         let (table, group) = by_destination(&mut steering);
         let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TIR, 7));
-        assert_eq!(steering.set_entry(CHANGED, &input), Err(Status::BadIndex), "it is not there");
-        steering.set_entry(NEW, &input).unwrap();
+        assert_eq!(
+            steering.set_entry(&budget(), CHANGED, &input),
+            Err(Status::BadIndex),
+            "it is not there"
+        );
+        steering.set_entry(&budget(), NEW, &input).unwrap();
         steering.set_root(0, &input).unwrap();
         let found = |steering: &Steering| {
             let mut found = Vec::new();
@@ -468,17 +490,17 @@ mod tests {
         ACTION.set(&mut input, DROP);
         input[LIST + 3] = 8;
         MODIFIED.set(&mut input, MODIFY_TAG);
-        steering.set_entry(CHANGED, &input).unwrap();
+        steering.set_entry(&budget(), CHANGED, &input).unwrap();
         assert_eq!(found(&steering), [Steered { tir: 7, tag: 0x1234 }]);
         MODIFIED.set(&mut input, MODIFY_DESTINATIONS);
-        steering.set_entry(CHANGED, &input).unwrap();
+        steering.set_entry(&budget(), CHANGED, &input).unwrap();
         assert_eq!(found(&steering), [Steered { tir: 8, tag: 0x1234 }]);
         MODIFIED.set(&mut input, MODIFY_ACTION);
-        steering.set_entry(CHANGED, &input).unwrap();
+        steering.set_entry(&budget(), CHANGED, &input).unwrap();
         assert_eq!(found(&steering), []);
         MODIFIED.set(&mut input, 16);
-        assert_eq!(steering.set_entry(CHANGED, &input), Err(Status::BadParameter));
-        assert_eq!(steering.set_entry(2, &input), Err(Status::BadParameter));
+        assert_eq!(steering.set_entry(&budget(), CHANGED, &input), Err(Status::BadParameter));
+        assert_eq!(steering.set_entry(&budget(), 2, &input), Err(Status::BadParameter));
     }
 
     #[test]
@@ -489,15 +511,19 @@ mod tests {
         COUNTERS.set(&mut input, 1);
         input[LIST + LISTED + 3] = 1;
         ACTION.set(&mut input, FORWARD | COUNT);
-        assert_eq!(steering.set_entry(NEW, &input), Err(Status::BadResource), "no such counter");
+        assert_eq!(
+            steering.set_entry(&budget(), NEW, &input),
+            Err(Status::BadResource),
+            "no such counter"
+        );
         steering.counters.alloc(&[0; 16]).unwrap();
-        steering.set_entry(NEW, &input).unwrap();
+        steering.set_entry(&budget(), NEW, &input).unwrap();
         steering.set_root(0, &input).unwrap();
         assert_eq!(tirs(&steering, BROADCAST), [7]);
         DESTINATIONS.set(&mut input, 0);
         input.copy_within(LIST + LISTED..LIST + 2 * LISTED, LIST);
         ACTION.set(&mut input, DROP | COUNT);
-        steering.set_entry(NEW, &input).unwrap();
+        steering.set_entry(&budget(), NEW, &input).unwrap();
         assert_eq!(tirs(&steering, BROADCAST), [0; 0]);
         assert_eq!(tirs(&steering, [2; 6]), [0; 0], "no entry is for it");
         let mut one = vec![0; 32];
@@ -506,7 +532,7 @@ mod tests {
         counted.extend([2u64, 120].into_iter().flat_map(u64::to_be_bytes));
         assert_eq!(steering.counters.query(&one).unwrap(), counted);
         COUNTERS.set(&mut input, 17);
-        assert_eq!(steering.set_entry(NEW, &input), Err(Status::Limits));
+        assert_eq!(steering.set_entry(&budget(), NEW, &input), Err(Status::Limits));
     }
 
     #[test]
@@ -516,7 +542,7 @@ mod tests {
         let mut input = entry(table, group, 0, BROADCAST, (DESTINATION_TABLE, table));
         DESTINATIONS.set(&mut input, 2);
         input.copy_within(LIST..LIST + 8, LIST + 8);
-        steering.set_entry(NEW, &input).unwrap();
+        steering.set_entry(&budget(), NEW, &input).unwrap();
         steering.set_root(0, &input).unwrap();
         assert_eq!(tirs(&steering, BROADCAST), [0; 0]);
     }

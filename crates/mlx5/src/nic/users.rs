@@ -1,8 +1,9 @@
 //! What commands about objects of the Ethernet do to them, for the rule on whose they are (`crate::uctx`).
 
-use super::queue::{CQ, ENTRIES, INTERFACE, PD, RECORD};
+use super::queue::{CQ, ENTRIES, INTERFACE, PD, RECORD, WQ_BIT};
 use super::{opcode, tir};
 use crate::bits::Field;
+use crate::uar;
 use crate::uctx::Kind;
 
 /// What such a command does.
@@ -52,9 +53,10 @@ pub(crate) fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
     match code {
         opcode::CREATE_SQ | opcode::CREATE_RQ => {
             let memories = [ENTRIES, RECORD].into_iter().filter_map(|place| place.number(input));
-            let interface = Some(INTERFACE).filter(|_| code == opcode::CREATE_SQ);
-            let interface = interface.and_then(|field| at(Kind::Nic, field));
-            let queue = [at(Kind::Cq, CQ), at(Kind::Pd, PD), interface].into_iter().flatten();
+            let sends = code == opcode::CREATE_SQ;
+            let interface = at(Kind::Nic, INTERFACE).filter(|_| sends);
+            let page = at(Kind::Uar, uar::IN_CONTEXT.at(WQ_BIT)).filter(|_| sends);
+            let queue = [at(Kind::Cq, CQ), at(Kind::Pd, PD), interface, page].into_iter().flatten();
             queue.chain(memories.map(|number| (Kind::UserMemory, number))).collect()
         }
         opcode::CREATE_TIR | opcode::MODIFY_TIR => {

@@ -1,6 +1,7 @@
 //! The port as a network driver sees it: its vport context (PRM `nic_vport_context`), whether it is up, its GIDs (`roce_addr_layout`)
 //! and its counters of frames.
 
+use super::counters::Counters;
 use crate::bits::{Field, put};
 use crate::eq::{DATA_LEN, event};
 use crate::function::Shared;
@@ -9,7 +10,7 @@ use hca::Device;
 use link::Station;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use wire::frame::{Frame, Mac, is_multicast};
+use wire::frame::{Mac, is_multicast};
 
 /// GIDs of the port.
 pub(crate) const GIDS: u64 = 128;
@@ -32,6 +33,8 @@ const ADDRESS: usize = 0x7a0 / 8 + 2;
 const LIST: usize = 0x100;
 /// Entries of a list.
 pub(crate) const LOG_MAX_LIST: u64 = 7;
+/// Bytes of the register of pauses (`pfcc_reg`).
+pub(super) const PAUSES_LEN: usize = 16;
 /// Unicast and multicast addresses, VLANs.
 const LISTS: usize = 3;
 
@@ -58,6 +61,7 @@ struct State {
     no_loops: u64,
     promiscuous: u64,
     lists: [Vec<[u8; 8]>; LISTS],
+    pauses: [u8; PAUSES_LEN],
 }
 
 impl Default for State {
@@ -71,28 +75,13 @@ impl Default for State {
             no_loops: 0,
             promiscuous: 0,
             lists: Default::default(),
+            pauses: [0; PAUSES_LEN],
         }
     }
 }
 
-/// Frames of one kind.
-#[derive(Default)]
-struct Count {
-    frames: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Count {
-    fn add(&self, bytes: usize) {
-        self.frames.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
-
-/// Unicast, multicast, broadcast.
-type Counts = [Count; 3];
-
-fn kind(dst: Mac) -> usize {
+/// Of frames by destination: unicast, multicast, broadcast.
+pub(super) fn kind(dst: Mac) -> usize {
     if dst == [0xff; 6] { 2 } else { usize::from(is_multicast(dst)) }
 }
 
@@ -100,12 +89,7 @@ fn kind(dst: Mac) -> usize {
 #[derive(Default)]
 pub(crate) struct Vport {
     state: Mutex<State>,
-    received: Counts,
-    sent: Counts,
-    /// Frames that no request was there for.
-    unwanted: AtomicU64,
-    /// Frames that could not be sent.
-    lost: AtomicU64,
+    pub(super) counters: Counters,
 }
 
 impl Vport {
@@ -242,63 +226,34 @@ impl Vport {
         self.lock().admin_mtu = mtu.min(MAX_MTU);
     }
 
-    /// A frame came, and found a request or not.
-    pub(super) fn received(&self, frame: &Frame, bytes: usize, taken: bool) {
-        self.received[kind(frame.dst)].add(bytes);
-        if !taken {
-            self.unwanted.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// A frame went.
-    pub(super) fn sent(&self, frame: &[u8]) {
-        let dst = frame.first_chunk().copied().unwrap_or_default();
-        self.sent[kind(dst)].add(frame.len());
-    }
-
-    pub(super) fn lost(&self) {
-        self.lost.fetch_add(1, Relaxed);
-    }
-
     /// Adds what was counted to the answer of `QUERY_VPORT_COUNTER`.
     pub(crate) fn count(&self, answer: &mut [u8]) {
         let mut set = |bit: usize, value: &AtomicU64| {
             Field::new(bit - 0x40, 64).set(answer, value.load(Relaxed));
         };
-        set(0x80, &self.unwanted);
-        set(0x100, &self.lost);
+        let Counters { received, sent, unwanted, lost, .. } = &self.counters;
+        set(0x80, unwanted);
+        set(0x100, lost);
         for (bit, count) in [
-            (0x380, &self.received[2]),
-            (0x400, &self.sent[2]),
-            (0x480, &self.received[0]),
-            (0x500, &self.sent[0]),
-            (0x580, &self.received[1]),
-            (0x600, &self.sent[1]),
+            (0x380, &received.kinds[2]),
+            (0x400, &sent.kinds[2]),
+            (0x480, &received.kinds[0]),
+            (0x500, &sent.kinds[0]),
+            (0x580, &received.kinds[1]),
+            (0x600, &sent.kinds[1]),
         ] {
             set(bit, &count.frames);
             set(bit + 0x40, &count.bytes);
         }
     }
 
-    /// Counters of IEEE 802.3 as the port's register has them (`eth_802_3_cntrs_grp_data_layout`), from `at` on.
-    pub(super) fn count_802_3(&self, data: &mut [u8], at: usize) {
-        let all = |counts: &Counts, what: fn(&Count) -> &AtomicU64| {
-            counts.iter().map(|count| what(count).load(Relaxed)).sum::<u64>()
-        };
-        let frames: fn(&Count) -> &AtomicU64 = |count| &count.frames;
-        let bytes: fn(&Count) -> &AtomicU64 = |count| &count.bytes;
-        for (bit, value) in [
-            (0x0, all(&self.sent, frames)),
-            (0x40, all(&self.received, frames)),
-            (0x100, all(&self.sent, bytes)),
-            (0x140, all(&self.received, bytes)),
-            (0x180, self.sent[1].frames.load(Relaxed)),
-            (0x1c0, self.sent[2].frames.load(Relaxed)),
-            (0x200, self.received[1].frames.load(Relaxed)),
-            (0x240, self.received[2].frames.load(Relaxed)),
-        ] {
-            Field::new(bit, 64).at(at * 8).set(data, value);
-        }
+    /// The register of pauses, as it was written last.
+    pub(super) fn pauses(&self) -> [u8; PAUSES_LEN] {
+        self.lock().pauses
+    }
+
+    pub(super) fn set_pauses(&self, register: [u8; PAUSES_LEN]) {
+        self.lock().pauses = register;
     }
 }
 

@@ -1,7 +1,7 @@
 //! A driver in the order of Linux's, against the function: what each step must find.
 
 use crate::support::verbs::{self, Qp, cq, data, eq, inline, key_over, physical_key, qp, remote};
-use crate::support::{Driver, field, word};
+use crate::support::{Driver, ENABLE_HCA, INIT_HCA, TEARDOWN_HCA, field, word};
 
 const SEND: u8 = 0x0a;
 const SEND_IMM: u8 = 0x0b;
@@ -16,6 +16,8 @@ const RESPONSE_ERROR: u8 = 14;
 const BAD_PARAMETER: u8 = 3;
 const BAD_RESOURCE: u8 = 5;
 const BUSY: u8 = 6;
+const BAD_SYSTEM_STATE: u8 = 4;
+const BAD_RESOURCE_STATE: u8 = 9;
 const BAD_QP_STATE: u8 = 0x10;
 
 fn about(number: u32) -> Vec<u8> {
@@ -33,6 +35,8 @@ fn capability(driver: &mut Driver, op_mod: u16) -> Vec<u8> {
 #[test]
 fn the_probe_of_a_driver_finds_an_infiniband_port() {
     let mut driver = Driver::new("probe");
+    driver.command(0x103, vec![0; 16], 16);
+    driver.command(0x105, vec![0; 16], 16);
     driver.command(0x104, vec![0; 16], 16);
     let issi = driver.command(0x10a, vec![0; 16], 0x70);
     assert_eq!(word(&issi, 0x6c), 3, "interface versions 0 and 1");
@@ -48,7 +52,7 @@ fn the_probe_of_a_driver_finds_an_infiniband_port() {
     let current = capability(&mut driver, 1);
     assert_eq!(current[..0x100], most[..0x100]);
     assert_eq!(current[0x36] & 3, 0, "the port's type is InfiniBand");
-    driver.command(0x102, vec![0; 32], 16);
+    driver.init();
     let (eqn, ring) = eq(&mut driver, 3);
     assert_eq!(driver.peek(ring + 63, 1), [1], "its own creation is no event");
     driver.arm_eq(eqn, 0);
@@ -208,7 +212,7 @@ fn wrong_requests_end_their_queue_pair_alone() {
 #[test]
 fn objects_in_use_stay_and_unknown_ones_are_refused() {
     let Pair { mut driver, cq, pd, one, two, .. } = pair("objects");
-    assert_eq!(driver.status(0x401, about(cq.number)), BUSY);
+    assert_eq!(driver.status(0x401, about(cq.number)), BAD_RESOURCE_STATE);
     assert_eq!(driver.status(0x801, about(pd)), BUSY);
     assert_eq!(driver.status(0x501, about(0xff_fff0)), BAD_RESOURCE);
     assert_eq!(driver.status(0x502, about(one.number)), BAD_QP_STATE, "it is past RESET");
@@ -221,6 +225,39 @@ fn objects_in_use_stay_and_unknown_ones_are_refused() {
         driver.command(0x501, about(qpn), 16);
     }
     driver.command(0x401, about(cq.number), 16);
+}
+
+/// The order in which a driver brings the function up and down, and that nothing is left of what was there before.
+#[test]
+fn the_function_is_enabled_initialized_torn_down_and_disabled() {
+    const DISABLE: u16 = 0x105;
+    const QUERY_CAPS: u16 = 0x100;
+    let Pair { mut driver, key, mut one, .. } = pair("stages");
+    let to = driver.page();
+    assert_eq!(driver.status(INIT_HCA, vec![0; 16]), BAD_SYSTEM_STATE, "twice");
+    let mut forced = vec![0; 16];
+    field(&mut forced, 0x50, 16, 1);
+    assert_eq!(driver.status(TEARDOWN_HCA, forced), BAD_PARAMETER, "it cannot");
+    driver.command(TEARDOWN_HCA, vec![0; 16], 16);
+    // The request stands in memory, and nobody reads it.
+    one.post(&driver, WRITE, 0, &[&remote(to, key), &inline(b"late")]);
+    assert_eq!(driver.peek(to, 4), [0; 4]);
+    assert_eq!(driver.status(verbs::ALLOC_PD, vec![0; 16]), BAD_SYSTEM_STATE);
+    assert_eq!(driver.status(TEARDOWN_HCA, vec![0; 16]), BAD_SYSTEM_STATE);
+    assert_eq!(driver.status(QUERY_CAPS, vec![0; 16]), 0);
+    driver.init();
+    assert_eq!(driver.status(0x50b, about(one.number)), BAD_RESOURCE);
+    assert_eq!(driver.create(verbs::ALLOC_PD, vec![0; 16]), 1, "numbers begin anew");
+    driver.command(DISABLE, vec![0; 16], 16);
+    assert_eq!(driver.status(QUERY_CAPS, vec![0; 16]), BAD_SYSTEM_STATE);
+    assert_eq!(driver.status(INIT_HCA, vec![0; 16]), BAD_SYSTEM_STATE);
+    driver.command(ENABLE_HCA, vec![0; 16], 16);
+    driver.init();
+    // A driver that finds another's leavings begins without them.
+    driver.create(verbs::ALLOC_PD, vec![0; 16]);
+    driver.command(ENABLE_HCA, vec![0; 16], 16);
+    driver.init();
+    assert_eq!(driver.create(verbs::ALLOC_PD, vec![0; 16]), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const BAD_RESOURCE: u8 = 5;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
 fn on_ethernet(name: &str, options: &Options) -> Driver {
-    Driver::on_network(name, options, Network::Ethernet)
+    Driver::on_network(name, options, Network::Ethernet { host_addresses: Vec::new() })
 }
 
 fn mac(driver: &mut Driver) -> [u8; 6] {
@@ -58,6 +58,7 @@ fn queue_with(
     field(&mut input, 0x100 + 0x48, 24, cq.number.into());
     field(&mut input, wq, 4, 1);
     field(&mut input, wq + 0x48, 24, pd.into());
+    field(&mut input, wq + 0x68, 24, driver.uar.into());
     field(&mut input, wq + 0x80, 64, record);
     field(&mut input, wq + 0x10c, 4, 6);
     field(&mut input, wq + 0x11b, 5, LOG_SIZE);
@@ -346,6 +347,50 @@ fn queue_pairs_meet_by_hardware_address_and_gid() {
     let header = right.driver.peek(to + 20, 20);
     assert_eq!(header[12..], [10, 9, 8, 1, 10, 9, 8, 2]);
     assert_eq!(header[8], 9, "its time to live");
+}
+
+/// Nothing is written into a completion queue that a driver took back, and it takes none back that something completes to.
+#[test]
+fn a_completion_queue_stays_while_a_work_queue_is_there() {
+    const DESTROY_CQ: u16 = 0x401;
+    const DESTROY: [u16; 2] = [0x906, 0x90a];
+    const BAD_RESOURCE_STATE: u8 = 9;
+    let End { mut driver, cq, pd, .. } = end("cqinuse", &alone("cqinuse"));
+    let about = |number: u32| {
+        let mut input = vec![0; 16];
+        field(&mut input, 0x48, 24, number.into());
+        input
+    };
+    let sends = queue(&mut driver, 0x904, 0x905, pd, &cq);
+    let receives = queue(&mut driver, 0x908, 0x909, pd, &cq);
+    for (queue, destroy) in [sends, receives].iter().zip(DESTROY) {
+        assert_eq!(driver.status(DESTROY_CQ, about(cq.number)), BAD_RESOURCE_STATE);
+        driver.command(destroy, about(queue.number), 16);
+    }
+    assert_eq!(driver.status(DESTROY_CQ, about(cq.number)), 0);
+}
+
+/// The kernel's list of UDP sockets: who is bound to 127.0.0.1 at `port`.
+fn is_bound_to_loopback(port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    sockets.contains(&format!(": 0100007F:{port:04X}"))
+}
+
+/// A guest says which addresses it has; the host's stay the host's.
+#[test]
+fn a_gid_takes_no_address_of_the_host() {
+    let localhost = "127.0.0.1".parse().unwrap();
+    for host_addresses in [vec![], vec![localhost]] {
+        let options = alone("localhost");
+        let network = Network::Ethernet { host_addresses };
+        let mut driver = Driver::on_network("localhost", &options, network);
+        let port = options.port;
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        let own = mac(&mut driver);
+        set_gid(&mut driver, gid, own);
+        assert!(!is_bound_to_loopback(port));
+    }
 }
 
 #[test]

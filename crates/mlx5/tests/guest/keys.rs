@@ -171,6 +171,24 @@ fn keys_in_a_circle_end_a_request_and_nothing_else() {
     cq.expect(&driver, REQUEST_ERROR);
 }
 
+#[test]
+fn lists_are_no_longer_than_the_device_says() {
+    const LIMITS: u8 = 8;
+    let Pair { mut driver, pd, .. } = pair("length");
+    let mut query = vec![0; 16];
+    field(&mut query, 0x30, 16, 1);
+    let log = driver.command(0x100, query, 16 + 4096)[16 + 0x11a / 8] & 0x3f;
+    let of = |entries: u64| {
+        let mut context = free(context(2, pd, 0, 0, 0));
+        field(&mut context, 0x1a0, 32, entries);
+        create_key(&context, &[])
+    };
+    assert_eq!(log, 16);
+    assert_eq!(driver.status(CREATE_MKEY, of(1 << log)), 0);
+    assert_eq!(driver.status(CREATE_MKEY, of((1 << log) + 1)), LIMITS);
+    assert_eq!(driver.status(CREATE_MKEY, of(u32::MAX.into())), LIMITS);
+}
+
 /// A request's body that repeats runs (distance, bytes, key, address) so often.
 fn repeated(turns: u32, runs: &[(u16, u16, u32, u64)]) -> Vec<u8> {
     let turn = runs.iter().map(|run| u32::from(run.1)).sum::<u32>();

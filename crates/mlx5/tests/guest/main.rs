@@ -2,11 +2,13 @@
 
 mod data_direct;
 mod device_memory;
+mod doorbells;
 mod driver;
 mod dump;
 mod ethernet;
 mod hostile;
 mod keys;
+mod memory;
 mod moderation;
 mod page_faults;
 mod support;

@@ -5,6 +5,7 @@ use crate::support::verbs::{
     Eq, PAGE_FAULT, context, data, eq_for, free, free_key, inline, mask, remote, umr,
 };
 use crate::support::{Driver, field, word};
+use std::sync::{Arc, Mutex};
 
 const UMR: u8 = 0x25;
 const SEND: u8 = 0x0a;
@@ -365,6 +366,40 @@ fn a_full_queue_loses_no_fault() {
     for _ in 0..2 {
         it.pair.cq.expect(&it.pair.driver, REQUEST_ERROR);
     }
+}
+
+/// A driver that answers faults which it never read about lets more of them wait than there is room for. The next one is an error
+/// at once, said once; those before it are told when there is room.
+#[test]
+fn a_fault_that_finds_no_room_ends_its_request() {
+    const WAITING: u64 = 1 << 15;
+    let mut it = paging("overrun", true, 0);
+    let wrongs = Arc::new(Mutex::new(Vec::new()));
+    let sink = wrongs.clone();
+    it.pair
+        .driver
+        .function
+        .tell_of_wrongs(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
+    let one = it.pair.one.number;
+    let token = |given: u64| ((given * 0x9e_3779) & 0xff_ffff) << 24 | u64::from(one);
+    it.pair.one.post(&it.pair.driver, SEND, 0, &[&data(it.key, START, 8)]);
+    let (first, _) = it.fault();
+    assert_eq!(first, token(1), "the driver can foresee what a fault is called");
+    for given in 1..=WAITING {
+        it.resume(token(given), false);
+    }
+    assert!(it.pair.cq.poll(&it.pair.driver).is_none());
+    let lost = "an event of type 0xc is lost: its queue is full";
+    let told = || wrongs.lock().unwrap().iter().filter(|wrong| wrong.starts_with(lost)).count();
+    assert_eq!(told(), 0);
+    it.resume(token(WAITING + 1), false);
+    let status = it.pair.cq.expect(&it.pair.driver, REQUEST_ERROR)[0x37];
+    assert_eq!(status, LOCAL_PROTECTION);
+    it.pair.two.post(&it.pair.driver, SEND, 0, &[&data(it.key, START, 8)]);
+    it.pair.cq.expect(&it.pair.driver, REQUEST_ERROR);
+    assert_eq!(told(), 1, "{:?}", wrongs.lock().unwrap());
+    it.faults.update(&it.pair.driver);
+    assert_eq!(it.fault().0, token(2), "what waited is told");
 }
 
 /// The driver goes while faults are open, and comes back.

@@ -3,12 +3,13 @@
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
     ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, Cq, Qp, context, create_key, data,
-    free, key_over, qp, remote, user_memory, user_qp,
+    free, key_over, mask, qp, remote, umr, user_memory, user_qp,
 };
-use crate::support::{Driver, field};
+use crate::support::{ALLOC_UAR, Driver, field};
 
 const CREATE_UCTX: u16 = 0xa04;
 const DESTROY_UCTX: u16 = 0xa06;
+const DEALLOC_UAR: u16 = 0x803;
 const DESTROY_UMEM: u16 = 0xa0a;
 const DEALLOC_PD: u16 = 0x801;
 const DESTROY_QP: u16 = 0x501;
@@ -24,6 +25,8 @@ const BUSY: u8 = 6;
 
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
+const READ: u8 = 0x10;
+const UMR: u8 = 0x25;
 
 fn user(driver: &mut Driver) -> u16 {
     driver.create(CREATE_UCTX, vec![0; 0x40]) as u16
@@ -114,6 +117,15 @@ fn users_do_what_is_for_users() {
         field(&mut input, 0xc0 + 0x3e8, 24, cq.number.into());
         assert_eq!(driver.status(CREATE_QP, input), BAD_OPERATION, "{service}");
     }
+    // A queue pair that writes the machine's addresses into keys.
+    let uar = driver.create(ALLOC_UAR, about(uid, 0));
+    let mut input = vec![0; 0x110];
+    field(&mut input, 0x10, 16, uid.into());
+    field(&mut input, 0xc0 + 0x28, 24, pd.into());
+    field(&mut input, 0xc0 + 0x68, 24, uar.into());
+    field(&mut input, 0xc0 + 0x3e8, 24, cq.number.into());
+    field(&mut input, 0xc0 + 0x394, 1, 1);
+    assert_eq!(driver.status(CREATE_QP, input), BAD_OPERATION);
     // What a user context may not.
     let mut input = vec![0; 0x40];
     field(&mut input, 0x80, 32, 2);
@@ -151,6 +163,7 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
     let (one, two) = (user(&mut driver), user(&mut driver));
     let page = driver.page();
     let memory = driver.create(CREATE_UMEM, user_memory(one, &[page]));
+    let uars = [one, two].map(|uid| (uid, driver.create(ALLOC_UAR, about(uid, 0))));
     let queue = |uid: u16, memory: u32, offset: u64| {
         let mut input = vec![0; 0x110];
         field(&mut input, 0x10, 16, uid.into());
@@ -158,6 +171,8 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
         field(&mut input, 0x80 + 0x20, 32, memory.into());
         // 32 entries of 64 bytes.
         field(&mut input, 0x80 + 0x63, 5, 5);
+        let own = uars.iter().find(|(user, _)| *user == uid).unwrap().1;
+        field(&mut input, 0x80 + 0x68, 24, own.into());
         field(&mut input, 0x280, 64, offset);
         field(&mut input, 0x2c0, 32, memory.into());
         field(&mut input, 0x2e0, 1, 1);
@@ -176,7 +191,61 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
     let mut short = user_memory(one, &[page]);
     field(&mut short, 0x140, 64, u64::MAX);
     assert_eq!(driver.status(CREATE_UMEM, short), 0x50);
+    assert_eq!(driver.status(DEALLOC_UAR, about(two, uars[0].1)), BAD_RESOURCE);
+    assert_eq!(driver.status(DEALLOC_UAR, about(one, uars[0].1)), OK);
     assert_eq!(end(&mut driver, one), OK);
+}
+
+/// What a program's queue pair makes of keys: its windows and lists, and nothing by the machine's addresses.
+#[test]
+fn a_programs_queue_pair_lays_out_keys_over_keys_of_its_domain_and_no_pages() {
+    const MW_BIND: u8 = 0x06;
+    let changes = mask::LEN | mask::START | mask::FREE;
+    // The driver registered a page for the program to read, and another program's lies elsewhere.
+    let begin = || {
+        let Pair { mut driver, cq, pd, .. } = pair("fre");
+        let (page, secret) = (driver.page(), driver.page());
+        driver.poke(secret, b"secret");
+        let mut registered = context(1, pd, 7, 0x1000, 0x1000);
+        field(&mut registered, 0x12, 3, 0b010);
+        let list = [page.to_be_bytes(), [0; 8]].concat();
+        let registered = driver.create(CREATE_MKEY, create_key(&registered, &list)) << 8 | 7;
+        let one = user_qp(&mut driver, 0, pd, &cq);
+        let lid = driver.lid;
+        one.connect(&mut driver, lid, one.number);
+        (driver, cq, pd, one, registered, page, secret)
+    };
+    // Another page, the right to write, a longer region, no region at all.
+    let mut writable = [0; 64];
+    field(&mut writable, 0x12, 3, 0b111);
+    for (mask, context, list) in [
+        (0, [0; 64], [0x20_0003u64.to_be_bytes(), [0; 8]].concat()),
+        (mask::RIGHTS, writable, Vec::new()),
+        (changes, context(1, 0, 0, 0, 1 << 40), Vec::new()),
+        (mask::FREE, free([0; 64]), Vec::new()),
+    ] {
+        let (driver, mut cq, _, mut one, registered, ..) = begin();
+        one.post(&driver, UMR, registered, &[&umr(0, mask, &context, &list)]);
+        assert_eq!(cq.expect(&driver, 13)[0x37], MW_BIND, "{mask:#x}");
+    }
+    // A list of the program's own shows what the program registered, with that one's rights or fewer.
+    let (mut driver, mut cq, pd, mut one, registered, page, secret) = begin();
+    let other = driver.create(ALLOC_PD, vec![0; 16]);
+    let foreign = key_over(&mut driver, other, 0x1000, 0x1000, &[secret]);
+    let own = driver.create(CREATE_MKEY, create_key(&free(context(2, pd, 0, 0, 0)), &[])) << 8;
+    let shown = context(2, pd, 0, 0, 32);
+    let list = [data(registered, 0x1000, 16), data(foreign, 0x1000, 16), vec![0; 32]].concat();
+    let all = changes | mask::RIGHTS;
+    one.post(&driver, UMR, own, &[&umr(0, all, &shown, &list)]);
+    cq.expect(&driver, 0);
+    driver.poke(page, b"registered");
+    let target = key_over(&mut driver, pd, 0x9000, 0x1000, &[page]);
+    one.post(&driver, READ, 0, &[&remote(0, own), &data(target, 0x9100, 10)]);
+    cq.expect(&driver, 0);
+    assert_eq!(driver.peek(page + 0x100, 10), b"registered");
+    one.post(&driver, READ, 0, &[&remote(16, own), &data(target, 0x9200, 6)]);
+    cq.expect(&driver, 13);
+    assert_eq!(driver.peek(page + 0x200, 6), [0; 6]);
 }
 
 #[test]

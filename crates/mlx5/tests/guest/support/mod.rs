@@ -80,6 +80,11 @@ const COMMANDS: u64 = 0x1000;
 const MAILBOXES: u64 = 0x10_0000;
 const ANSWERS: u64 = 0x18_0000;
 const UAR_LEN: u64 = 4096;
+pub const ALLOC_UAR: u16 = 0x802;
+pub const INIT_HCA: u16 = 0x102;
+pub const TEARDOWN_HCA: u16 = 0x103;
+pub const ENABLE_HCA: u16 = 0x104;
+const MAX_MEMORY: u64 = 1 << 30;
 
 /// Stores `value` in a field of `width` bits, `bit` bits from the start.
 pub fn field(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
@@ -111,6 +116,8 @@ pub struct Driver {
     token: u8,
     /// Next free page of memory for whoever needs some.
     next_page: u64,
+    /// The driver's own doorbell page.
+    pub uar: u32,
 }
 
 impl Driver {
@@ -125,15 +132,26 @@ impl Driver {
 
     pub fn on_network(name: &str, options: &Options, network: Network) -> Driver {
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
-        Driver::with(ram, name, options, network)
+        Driver::with(ram, name, options, (network, MAX_MEMORY))
+    }
+
+    /// Of a function that may remember so many bytes for it.
+    pub fn within(name: &str, max_memory: u64) -> Driver {
+        let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
+        Driver::with(ram, name, &alone(name), (Network::Subnet, max_memory))
     }
 
     /// A driver in a machine with this memory.
     pub fn over(ram: Arc<dyn DmaSpace>, name: &str, options: &Options, network: Network) -> Driver {
-        Driver::with(ram, name, options, network)
+        Driver::with(ram, name, options, (network, MAX_MEMORY))
     }
 
-    fn with(ram: Arc<dyn DmaSpace>, name: &str, options: &Options, network: Network) -> Driver {
+    fn with(
+        ram: Arc<dyn DmaSpace>,
+        name: &str,
+        options: &Options,
+        (network, max_memory): (Network, u64),
+    ) -> Driver {
         let device = Device::open(DeviceConfig {
             attr: DeviceAttr {
                 data_direct: true,
@@ -157,10 +175,27 @@ impl Driver {
             interrupts: Mutex::default(),
         });
         let lid = device.slot();
-        let function = ConnectX::new(device, machine.clone());
+        let function = ConnectX::new(device, machine.clone(), max_memory);
         function.write(0x10, &0u32.to_be_bytes());
         function.write(0x14, &(COMMANDS as u32).to_be_bytes());
-        Driver { machine, function, lid, forgiving: false, token: 1, next_page: 0x20_0000 }
+        let next_page = 0x20_0000;
+        let mut driver =
+            Driver { machine, function, lid, forgiving: false, token: 1, next_page, uar: 0 };
+        driver.command(ENABLE_HCA, vec![0; 16], 16);
+        driver.init();
+        driver
+    }
+
+    /// Brings the function up that is enabled, as far as doorbells.
+    pub fn init(&mut self) {
+        self.command(INIT_HCA, vec![0; 16], 16);
+        self.uar = self.create(ALLOC_UAR, vec![0; 16]);
+    }
+
+    /// Ends all objects and begins again.
+    pub fn restart(&mut self) {
+        self.command(TEARDOWN_HCA, vec![0; 16], 16);
+        self.init();
     }
 
     pub fn peek(&self, addr: u64, len: usize) -> Vec<u8> {
@@ -254,19 +289,33 @@ impl Driver {
         word(&self.command(opcode, input, 16), 8) & 0xff_ffff
     }
 
-    /// Rings a send doorbell.
+    /// Rings a send doorbell in the driver's page.
     pub fn ring(&self, qpn: u32) {
+        self.ring_by(self.uar, qpn);
+    }
+
+    /// The same in another page.
+    pub fn ring_by(&self, uar: u32, qpn: u32) {
         let word = u64::from(qpn << 8 | 1);
-        self.function.write(16 * UAR_LEN + 0x800, &word.to_be_bytes());
+        self.function.write(u64::from(uar) * UAR_LEN + 0x800, &word.to_be_bytes());
     }
 
     pub fn arm_cq(&self, cqn: u32, consumed: u32) {
+        self.arm_cq_by(self.uar, cqn, consumed);
+    }
+
+    pub fn arm_cq_by(&self, uar: u32, cqn: u32, consumed: u32) {
         let doorbell = u64::from(consumed) << 32 | u64::from(cqn);
-        self.function.write(16 * UAR_LEN + 0x20, &doorbell.to_be_bytes());
+        self.function.write(u64::from(uar) * UAR_LEN + 0x20, &doorbell.to_be_bytes());
     }
 
     pub fn arm_eq(&self, eqn: u32, consumed: u32) {
-        self.function.write(16 * UAR_LEN + 0x40, &(eqn << 24 | consumed).to_be_bytes());
+        self.arm_eq_by(self.uar, eqn, consumed);
+    }
+
+    pub fn arm_eq_by(&self, uar: u32, eqn: u32, consumed: u32) {
+        let doorbell = (eqn << 24 | consumed).to_be_bytes();
+        self.function.write(u64::from(uar) * UAR_LEN + 0x40, &doorbell);
     }
 
     /// Waits until `ready` finds something, as a polling driver does.

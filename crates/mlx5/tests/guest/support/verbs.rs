@@ -1,6 +1,6 @@
 //! Objects as a driver makes them.
 
-use super::{Driver, field, word};
+use super::{ALLOC_UAR, Driver, field, word};
 
 pub const CREATE_EQ: u16 = 0x301;
 pub const CREATE_CQ: u16 = 0x400;
@@ -31,6 +31,7 @@ pub fn eq_for(driver: &mut Driver, mask: u64, log_size: u32, vector: u16) -> Eq 
     }
     let mut input = vec![0; 0x110 + 8];
     field(&mut input, 0x80 + 0x63, 5, log_size.into());
+    field(&mut input, 0x80 + 0x68, 24, driver.uar.into());
     field(&mut input, 0x80 + 0xb4, 12, vector.into());
     field(&mut input, 0x2c0, 64, mask);
     field(&mut input, 0x880, 64, page);
@@ -79,6 +80,7 @@ pub fn cq(driver: &mut Driver, eqn: u32) -> Cq {
     }
     let mut input = vec![0; 0x110 + 8];
     field(&mut input, 0x80 + 0x63, 5, LOG_CQ.into());
+    field(&mut input, 0x80 + 0x68, 24, driver.uar.into());
     field(&mut input, 0x80 + 0xa0, 32, eqn.into());
     field(&mut input, 0x80 + 0x1c0, 64, record);
     field(&mut input, 0x880, 64, page);
@@ -151,6 +153,8 @@ pub struct Qp {
     sends: u64,
     sent: u16,
     received: u16,
+    /// By which page it is rung for.
+    pub uar: u32,
 }
 
 /// A program's pages, of 4 KiB.
@@ -171,24 +175,28 @@ pub fn user_qp(driver: &mut Driver, uid: u16, pd: u32, cq: &Cq) -> Qp {
     let memory = driver.create(CREATE_UMEM, user_memory(uid, &[record, page, second]));
     let mut input = vec![0; 0x110];
     field(&mut input, 0x10, 16, uid.into());
-    queues(&mut input, 0, pd, cq);
+    let mut page_of = vec![0; 16];
+    field(&mut page_of, 0x10, 16, uid.into());
+    let uar = driver.create(ALLOC_UAR, page_of);
+    queues(&mut input, 0, pd, cq, uar);
     field(&mut input, 0x800, 64, 0x1000);
     field(&mut input, 0x840, 32, memory.into());
     field(&mut input, 0x860, 1, 1);
     field(&mut input, 0xc0 + 0x683, 1, 1);
     field(&mut input, 0xc0 + 0x720, 32, memory.into());
     let number = driver.create(CREATE_QP, input);
-    Qp { number, page, record, sends: page + 1024, sent: 0, received: 0 }
+    Qp { number, page, record, sends: page + 1024, sent: 0, received: 0, uar }
 }
 
 /// What of a queue pair is not where its queues are.
-fn queues(input: &mut [u8], service: u64, pd: u32, cq: &Cq) {
+fn queues(input: &mut [u8], service: u64, pd: u32, cq: &Cq, uar: u32) {
     let qpc = 0xc0;
     field(input, qpc + 0x8, 8, service);
     field(input, qpc + 0x28, 24, pd.into());
     field(input, qpc + 0x49, 4, LOG_QUEUE.into());
     field(input, qpc + 0x4d, 3, 2);
     field(input, qpc + 0x51, 4, LOG_QUEUE.into());
+    field(input, qpc + 0x68, 24, uar.into());
     field(input, qpc + 0x3e8, 24, cq.number.into());
     field(input, qpc + 0x4e8, 24, cq.number.into());
 }
@@ -207,7 +215,10 @@ fn qp_of(driver: &mut Driver, service: u64, pd: u32, cq: &Cq, shared: Option<u32
     let (page, record) = (driver.page(), driver.page());
     let second = driver.page();
     let mut input = vec![0; 0x110 + 16];
-    queues(&mut input, service, pd, cq);
+    let uar = driver.uar;
+    queues(&mut input, service, pd, cq, uar);
+    // Drivers give it to their own.
+    field(&mut input, 0xc0 + 0x394, 1, 1);
     field(&mut input, 0xc0 + 0x500, 64, record);
     field(&mut input, 0x880, 64, page);
     field(&mut input, 0x8c0, 64, second);
@@ -217,7 +228,7 @@ fn qp_of(driver: &mut Driver, service: u64, pd: u32, cq: &Cq, shared: Option<u32
     }
     let number = driver.create(CREATE_QP, input);
     let sends = if shared.is_some() { page } else { page + 1024 };
-    Qp { number, page, record, sends, sent: 0, received: 0 }
+    Qp { number, page, record, sends, sent: 0, received: 0, uar }
 }
 
 /// What a peer may do.
@@ -311,7 +322,7 @@ impl Qp {
         }
         self.sent = self.sent.wrapping_add(entry.len().div_ceil(64) as u16);
         driver.poke(self.record + 4, &u32::from(self.sent).to_be_bytes());
-        driver.ring(self.number);
+        driver.ring_by(self.uar, self.number);
     }
 
     /// The state that a query gives.
