@@ -101,7 +101,7 @@ static void remote_keys(void)
 	const struct {
 		uint32_t key;
 		const char *name;
-	} keys[] = { { stale, "a stale key" }, { 0, "key 0" }, { stale ^ 0x5000, "a key that never was" },
+	} keys[] = { { stale, "a stale key" }, { 0, "key 0" }, { 0xff, "key 255, by which UCX means none" }, { stale ^ 0x5000, "a key that never was" },
 		     { remote->rkey ^ 1, "a key with another tag" }, { theirs->rkey, "a key of another PD" }, { plain->rkey, "a key without remote access" } };
 	char what[100];
 	for (unsigned o = 0; o < sizeof(operations) / sizeof(*operations); o++) {

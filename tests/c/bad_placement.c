@@ -78,8 +78,8 @@ static void at_once(void)
 	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ex_qp(IBV_QPT_UC, pair.a_cq, WITH_FLUSH)), "FLUSH on UC");
 	row(page, EOPNOTSUPP, POINTER(ibv_destroy_qp, ex_qp(IBV_QPT_UD, pair.a_cq, IBV_QP_EX_WITH_ATOMIC_WRITE)), "ATOMIC WRITE on UD");
 	row("ib_check_mr_access", EOPNOTSUPP, POINTER(ibv_dereg_mr, ibv_reg_mr(pd, memory, SIZE, LOCAL | PERSIST_RIGHT)), "memory that persists");
-	struct ibv_qp_attr attr = { .qp_access_flags = EVERYTHING | PERSIST_RIGHT };
-	row("man ibv_modify_qp", EINVAL, ibv_modify_qp(pair.b, &attr, IBV_QP_ACCESS_FLAGS), "a QP that flushes to persistence");
+	struct ibv_qp_attr attr = { .qp_access_flags = EVERYTHING | FLUSH_RIGHT | PERSIST_RIGHT };
+	row("man ibv_modify_qp", 0, ibv_modify_qp(pair.b, &attr, IBV_QP_ACCESS_FLAGS), "a QP may permit what no memory does");
 	struct ibv_device_attr_ex wide = { 0 };
 	row("man ibv_query_device_ex", 0, ibv_query_device_ex(context, NULL, &wide), "ask for the capabilities");
 	equal("man ibv_query_device_ex", 5, wide.device_cap_flags_ex >> 38 & 7, "flush to global visibility and atomic write, not to persistence");
@@ -108,6 +108,12 @@ static void on_the_way(void)
 		completes("IBA A19.4.1", pair.a_cq, 101, rights[i].flushes, "FLUSH to %s", rights[i].what);
 		end_pair(pair);
 	}
+	struct pair permitting = pair_with(EVERYTHING | FLUSH_RIGHT | PERSIST_RIGHT);
+	flush(permitting, open_mr, 0, 64, GLOBAL, RANGE);
+	completes("IBA A19.4.1", permitting.a_cq, 101, IBV_WC_SUCCESS, "FLUSH to a QP that permits persistence too");
+	flush(permitting, open_mr, 0, 64, PERSISTENT, RANGE);
+	completes("IBA A19.4.1", permitting.a_cq, 101, IBV_WC_REM_ACCESS_ERR, "FLUSH to persistence, which no memory permits");
+	end_pair(permitting);
 	struct {
 		struct ibv_mr *mr;
 		int is_flush, type, level;

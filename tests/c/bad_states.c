@@ -171,7 +171,6 @@ static void values(void)
 	WRONG_VALUE(IBV_QPS_RESET, IBV_QPS_INIT, port_num, 2, "port 2");
 	WRONG_VALUE(IBV_QPS_RESET, IBV_QPS_INIT, pkey_index, 5, "P_Key index 5");
 	WRONG_VALUE(IBV_QPS_RESET, IBV_QPS_INIT, pkey_index, 0xffff, "P_Key index 65535");
-	WRONG_VALUE(IBV_QPS_RESET, IBV_QPS_INIT, qp_access_flags, 1u << 31, "an unknown access right");
 	WRONG_VALUE(IBV_QPS_INIT, IBV_QPS_RTR, path_mtu, 0, "path MTU 0");
 	WRONG_VALUE(IBV_QPS_INIT, IBV_QPS_RTR, path_mtu, 6, "path MTU 6");
 	WRONG_VALUE(IBV_QPS_INIT, IBV_QPS_RTR, path_mtu, 9, "path MTU 9");
@@ -189,6 +188,12 @@ static void values(void)
 	WRONG_VALUE(IBV_QPS_RTR, IBV_QPS_RTS, timeout, 32, "timeout 32");
 	WRONG_VALUE(IBV_QPS_RTR, IBV_QPS_RTS, retry_cnt, 8, "retry_cnt 8");
 	WRONG_VALUE(IBV_QPS_RTR, IBV_QPS_RTS, rnr_retry, 8, "rnr_retry 8");
+	struct ibv_qp *qp = qp_in(IBV_QPT_RC, IBV_QPS_RESET);
+	struct ibv_qp_attr attr;
+	int mask = attributes(IBV_QPT_RC, IBV_QPS_INIT, peer, &attr);
+	attr.qp_access_flags = ~0u;
+	row("Linux core/uverbs_cmd.c", 0, ibv_modify_qp(qp, &attr, mask), "every access right there is, and those there are not");
+	ibv_destroy_qp(qp);
 }
 
 /* Alternate paths (ib_core's _ib_modify_qp refuses them on RoCE), and the state of a QP without one. */

@@ -156,7 +156,7 @@ static int srq_of(unsigned max_wr, unsigned max_sge)
 static void shared_queues(void)
 {
 	const char *page = MAN("ibv_create_srq");
-	row(page, EINVAL, srq_of(0, 1), "SRQ of 0 requests");
+	row("libmlx5", 0, srq_of(0, 1), "SRQ of 0 requests");
 	row(page, EINVAL, srq_of(limits.max_srq_wr + 1, 1), "SRQ of too many requests");
 	row(page, EINVAL, srq_of(8, limits.max_srq_sge + 1), "SRQ of too many entries");
 	struct ibv_srq_init_attr init = { .attr = { 4, 2, 0 } };

@@ -6,15 +6,19 @@
  *   moving_gpu export /dev/dri/renderD128 BYTES NAME  exports, and hands the descriptor out at the abstract socket NAME
  *   moving_gpu import BYTES NAME                      uses what NAME hands out
  *   moving_gpu map /dev/dri/renderD128 BYTES          exports and maps it until SIGUSR1, then only has it
+ *   moving_gpu remap /dev/dri/renderD128 BYTES        the same, with a mapping that moves
+ *   moving_gpu bracket /dev/dri/renderD128 BYTES      exports and keeps a bracket of CPU access open until SIGUSR1
  *
  * Prints `exported`, `ready`, `rounds N` from time to time, and `ends STATUS` with the first completion that is an error.
- * With RELAXED in the environment the region allows relaxed ordering.
+ * With RELAXED in the environment the region allows relaxed ordering; with CHILD it has a child that outlives it for a while.
  * SIGUSR1 asks for the last round and a good end.
  */
 #include "gpu.h"
 
+#include <linux/dma-buf.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -124,11 +128,19 @@ static void use(int fd, size_t length)
 	unsigned char *sent = malloc(length), *back = malloc(length);
 	struct ibv_mr *sent_mr = ibv_reg_mr(pd, sent, length, LOCAL);
 	struct ibv_mr *back_mr = ibv_reg_mr(pd, back, length, LOCAL);
-	ack_timeout = 18; /* a second: a move may take a while */
-	retries = 7;
+	/* as programs have them: a move is waited for as a receiver that is not ready */
+	ack_timeout = 14;
+	retries = rnr_retries = 7;
 	pair = new_pair(IBV_QPT_RC);
 	memset(sent, 0, COUNTER);
 	transfer(IBV_WR_RDMA_WRITE, sent_mr, gpu, 0, COUNTER);
+	if (getenv("CHILD") && fork() == 0) {
+		for (int fd = 0; fd < 3; fd++)
+			close(fd);
+		alarm(60);
+		for (;;)
+			pause();
+	}
 	printf("ready\n");
 	uint64_t round = 0;
 	for (; !asked_to_end; round++) {
@@ -171,6 +183,64 @@ static void map(int fd, size_t length)
 		pause();
 }
 
+/* A mapping that moves shows the buffer at its new place, and keeps it there as it did. */
+static void remap(int fd, size_t length)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+	unsigned char *first = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	unsigned char *there = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	first[length - 1] = 42;
+	if (mremap(first, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there) != there)
+		fail("move it");
+	/* refused, and as it was */
+	if (mremap(there, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there + page) != MAP_FAILED)
+		fail("overlap it");
+	if (mremap(there, length, length - page, 0) != there || mremap(there, length - page, length, 0) != there)
+		fail("shrink it and have it grow");
+	printf("mapped\n");
+	while (!asked_to_end)
+		pause();
+	printf("%s\n", there[length - 1] == 42 ? "seen" : "NOT seen");
+	if (munmap(there, length))
+		fail("unmap it");
+	printf("unmapped\n");
+	for (;;)
+		pause();
+}
+
+static int sync_with(int fd, unsigned long flags)
+{
+	struct dma_buf_sync sync = { flags };
+	return ioctl(fd, DMA_BUF_IOCTL_SYNC, &sync) ? errno : 0;
+}
+
+static void bracket(int fd, size_t length)
+{
+	unsigned char *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int both = DMA_BUF_SYNC_RW, other = memfd_create("other", 0);
+	if (mapped == MAP_FAILED || sync_with(fd, DMA_BUF_SYNC_START | both))
+		fail("open a bracket");
+	mapped[length - 1] = 42;
+	if (mapped[length - 1] != 42 || sync_with(fd, DMA_BUF_SYNC_END | both) || munmap(mapped, length))
+		fail("close a bracket");
+	if (sync_with(fd, DMA_BUF_SYNC_START) != EINVAL || sync_with(fd, 8 | both) != EINVAL)
+		fail("be refused wrong flags");
+	if (ioctl(fd, DMA_BUF_IOCTL_SYNC, 8) != -1 || errno != EFAULT)
+		fail("be refused an address of nothing");
+	if (sync_with(other, both) != ENOTTY || sync_with(fd, DMA_BUF_SYNC_END | both))
+		fail("ask another file, and end what never began");
+	if (sync_with(fd, DMA_BUF_SYNC_START | DMA_BUF_SYNC_READ))
+		fail("open a bracket");
+	printf("mapped\n");
+	while (!asked_to_end)
+		pause();
+	if (sync_with(fd, DMA_BUF_SYNC_END | DMA_BUF_SYNC_READ))
+		fail("close a bracket");
+	printf("unmapped\n");
+	for (;;)
+		pause();
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -181,6 +251,12 @@ int main(int argc, char **argv)
 	} else if (argc == 4 && !strcmp(argv[1], "map")) {
 		size_t length = strtoul(argv[3], NULL, 0);
 		map(export_buffer(argv[2], length), length);
+	} else if (argc == 4 && !strcmp(argv[1], "remap")) {
+		size_t length = strtoul(argv[3], NULL, 0);
+		remap(export_buffer(argv[2], length), length);
+	} else if (argc == 4 && !strcmp(argv[1], "bracket")) {
+		size_t length = strtoul(argv[3], NULL, 0);
+		bracket(export_buffer(argv[2], length), length);
 	} else if (argc == 5 && !strcmp(argv[1], "export")) {
 		hand_out(argv[4], export_buffer(argv[2], strtoul(argv[3], NULL, 0)));
 	} else if (argc == 4 && !strcmp(argv[1], "import")) {

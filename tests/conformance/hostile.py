@@ -87,6 +87,8 @@ def main():
     queue_is_at(queue_at)
     assert command(0x10a) == (0, 0), "an honest command"
     assert command(0x10a, signed=False)[0] == 1, "a wrong signature"
+    assert command(0x800) == (0, 4), "the driver that went disabled the function"
+    assert command(0x104) == (0, 0) and command(0x102) == (0, 0), "enabled, initialized"
     assert command(0xfff) == (0, 2), "no such command"
     assert command(0x500) != (0, 0), "a queue pair of nothing"
     assert command(CREATE_EQ, bytes(600))[0] == 5, "a command that lies nowhere"

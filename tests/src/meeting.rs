@@ -14,29 +14,41 @@ pub fn port() -> u16 {
     base + NEXT.fetch_add(1, Relaxed) % 100
 }
 
-/// Waits until somebody in `namespace` (or here) listens on a TCP port, for at most 20 seconds.
+/// Whether somebody in `namespace` (or in the test program's own) listens on a TCP port.
+pub fn listens(port: u16, namespace: Option<&Namespace>) -> bool {
+    let wanted = format!(":{port:04X}");
+    let tables = match namespace {
+        None => tables_here(),
+        Some(namespace) => namespace.output("cat /proc/net/tcp /proc/net/tcp6"),
+    };
+    tables.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
+    })
+}
+
+/// Waits until somebody in `namespace` (or in the test program's own) listens on a TCP port, for at most 20 seconds.
 ///
 /// # Panics
 /// When nobody does, or `server` ends first.
 pub fn listening(port: u16, namespace: Option<&Namespace>, server: &mut Running) {
-    let wanted = format!(":{port:04X}");
     let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
-        let tables = match namespace {
-            None => read(Path::new("/proc/net/tcp")) + &read(Path::new("/proc/net/tcp6")),
-            Some(namespace) => namespace.output("cat /proc/net/tcp /proc/net/tcp6"),
-        };
-        let listens = tables.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
-        });
-        if listens {
+        if listens(port, namespace) {
             return;
         }
         assert!(server.alive(), "the server ended early: {}\n{}", server.line, server.said());
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("nobody listens on TCP port {port}: {}\n{}", server.line, server.said());
+}
+
+/// TCP's tables of the network that programs run in unless they are given another.
+fn tables_here() -> String {
+    let process =
+        test_support::network::own().map_or("self".to_owned(), |own| own.pid().to_string());
+    let table = |name: &str| read(Path::new(&format!("/proc/{process}/net/{name}")));
+    table("tcp") + &table("tcp6")
 }
 
 /// Whether this is a client of perftest's that was refused its second connection: it may ask before the server's

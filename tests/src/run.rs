@@ -86,7 +86,7 @@ impl Run {
         self
     }
 
-    /// Inside a network namespace.
+    /// Inside this network namespace, and not in the test program's own.
     pub fn within(mut self, namespace: &Namespace) -> Run {
         self.namespace = Some(namespace.name().to_owned());
         self
@@ -111,10 +111,11 @@ impl Run {
     }
 
     fn words(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(namespace) = &self.namespace {
-            words.extend(["ip", "netns", "exec", namespace].map(OsString::from));
-        }
+        let mut words: Vec<OsString> = match (&self.namespace, test_support::network::own()) {
+            (Some(name), _) => ["ip", "netns", "exec", name].map(OsString::from).into(),
+            (None, Some(own)) => own.words().into(),
+            (None, None) => Vec::new(),
+        };
         if let Some(container) = &self.container {
             words.extend(container.enter(self.on_hca.then(peerdma)));
         }

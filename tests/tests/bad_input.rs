@@ -113,6 +113,11 @@ fn atomic_writes_and_flushes_need_their_rights() {
 }
 
 #[test]
+fn nothing_uses_a_domain_once_nccls_network_is_closed() {
+    judged(&Place::here(), &compiled!("nccl_net"), 130);
+}
+
+#[test]
 fn block_signatures_are_made_checked_and_refused() {
     let program = compiled!("bad_signatures");
     let place = Place::here();

@@ -84,6 +84,8 @@ fn an_adapter_is_taken_away_under_traffic_and_comes_back() {
     begin_traffic(&guest);
     guest.output(&format!("echo {FUNCTION} > {DRIVER}/unbind && echo {FUNCTION} > {DRIVER}/bind"));
     works_again(&guest, "unbind and bind");
+    // Of what comes next the driver does warn.
+    guest.assert_drivers_quiet();
 
     begin_traffic(&guest);
     // Behind the driver's back: it finds out by the function's health, and starts it anew.

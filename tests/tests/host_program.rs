@@ -53,6 +53,24 @@ fn blocked_signals_do_not_turn_gone_memory_into_death() {
 }
 
 #[test]
+fn what_no_interposed_call_sees_ends_a_registration_too() {
+    let program = compiled!("unseen_end");
+    let place = Place::new();
+    judged(place.run(&program), 80);
+    judged(place.run(&format!("{program} refused")), 34);
+    if kernel_is_at_least(6, 7) {
+        judged(place.run(&format!("{program} files")), 6);
+    }
+}
+
+/// Whether `uname -r` begins with this version or a later one.
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split(['.', '-']).map(|number| number.trim().parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
+#[test]
 fn the_limit_on_locked_memory_counts_where_it_is_told_to() {
     let program = compiled!("memlock");
     let place = Place::new();

@@ -202,16 +202,43 @@ fn a_pinned_buffer_stays() {
     good_end(importer);
 }
 
-#[test]
-fn a_mapped_buffer_stays_until_the_last_page_is_unmapped() {
-    let host = host!("mapped");
-    let mut program = host.run(&format!("map GPU {BYTES}")).start();
+/// A program keeps a buffer where it is, in one way, until it is asked to end that.
+fn stays_until_it_is_let_go(host: &Host, way: &str) {
+    let mut program = host.run(&format!("{way} GPU {BYTES}")).start();
     until(&mut program, "mapped");
     let refused = host.gpu("move all host");
     assert!(!refused.succeeded() && refused.stderr.contains("pins"), "{refused}");
     program.signal(Signal::USR1);
     until(&mut program, "unmapped");
-    assert!(program.stdout().contains("seen") && !program.stdout().contains("NOT"));
+    assert!(!program.stdout().contains("NOT"), "{way}");
+    host.gpu("move all host").ok();
+}
+
+#[test]
+fn a_mapped_buffer_stays_until_the_last_page_is_unmapped() {
+    stays_until_it_is_let_go(&host!("mapped"), "map");
+}
+
+#[test]
+fn a_buffer_stays_while_its_mapping_moves() {
+    stays_until_it_is_let_go(&host!("remapped"), "remap");
+}
+
+#[test]
+fn a_bracket_of_cpu_access_keeps_a_buffer_in_place() {
+    stays_until_it_is_let_go(&host!("bracket"), "bracket");
+}
+
+#[test]
+fn the_child_of_a_killed_importer_holds_up_nobody() {
+    let host = host!("outlived");
+    let _exporter = host.exporter(BYTES);
+    let run = host.run(&format!("import {BYTES} buffer")).env("PEERDMA_DMABUF", "pinned");
+    let mut importer = run.env("CHILD", "1").start();
+    until(&mut importer, "ready");
+    assert!(!host.gpu("move all host").succeeded(), "it is pinned");
+    importer.signal(Signal::KILL);
+    drop(importer);
     host.gpu("move all host").ok();
 }
 

@@ -1,7 +1,7 @@
 //! perftest, unmodified: every program over every transport it supports, on one address, between namespaces, as a plain
-//! user.
+//! user. What it says it moved, the devices counted.
 
-use system::{Namespace, Run, User, is_root, pair, port, skip, veth_pair};
+use system::{Counters, Namespace, Run, User, is_root, pair, port, skip, veth_pair};
 
 struct Place<'a> {
     server: Option<&'a Namespace>,
@@ -14,10 +14,10 @@ const HERE: Place<'static> =
     Place { server: None, client: None, address: "127.0.0.1", user: User::Same };
 
 fn run(program: &str, switches: &str, place: &Place<'_>) {
-    let port = port();
+    let (port, counters) = (port(), Counters::new());
     let line = format!("{program} -d peerdma0 -x 0 -F -p {port} {switches}");
-    let mut server = Run::hca(&line).user(place.user);
-    let mut client = Run::hca(&line).user(place.user).arg(place.address);
+    let end = || Run::hca(&line).user(place.user).env("PEERDMA_COUNTERS", counters.file());
+    let (mut server, mut client) = (end(), end().arg(place.address));
     if let Some(namespace) = place.server {
         server = server.within(namespace);
     }
@@ -25,7 +25,31 @@ fn run(program: &str, switches: &str, place: &Place<'_>) {
         client = client.within(namespace);
     }
     let (_, client) = pair(server, place.server, client, port);
-    assert!(client.stdout.contains("#bytes"), "{client}");
+    let said = told(&client.stdout);
+    assert_ne!(said, 0, "{client}");
+    // Of an atomic the eight bytes are in its header; what counts is that each was a packet.
+    let counter = if program.starts_with("ib_atomic") { "sent_pkts" } else { "sent_bytes" };
+    let wanted = if program.starts_with("ib_atomic") { said / 8 } else { said };
+    let counted = counters.sum(counter);
+    assert!(counted >= wanted, "{counter} {counted}, not {wanted}: {client}");
+}
+
+/// Bytes that perftest's table says it moved: the first columns of each row are the bytes of a message and their number.
+fn told(table: &str) -> u64 {
+    let rows = table.lines().skip_while(|line| !line.contains("#bytes"));
+    rows.filter_map(|row| {
+        let mut numbers = row.split_whitespace().map(str::parse::<u64>);
+        let (bytes, messages) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        bytes.checked_mul(messages)
+    })
+    .sum()
+}
+
+#[test]
+fn rows_of_a_table_are_added_up() {
+    let table = " Dct key 7\n #bytes     #iterations    BW peak[MB/sec]\n 2          500   1.2  3.4\n 4  500  1 2\n---\n";
+    assert_eq!(told(table), 3000);
+    assert_eq!(told("nothing 5 6\n"), 0);
 }
 
 macro_rules! need_perftest {

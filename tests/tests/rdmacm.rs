@@ -112,6 +112,22 @@ fn a_thousand_connections() {
     assert!(said.contains("disconnect"), "{said}");
 }
 
+/// Messages of the program's own to a group that it joined by address, and from one process to another.
+#[test]
+fn a_group_is_joined_by_address() {
+    need!("mckey");
+    let run = |sends: &str| Run::hca(&format!("mckey {sends} -m 239.7.7.7 -b 127.0.0.1"));
+    let mut hearing = run("").start();
+    // Nobody sees from outside when it has joined.
+    let begun = Instant::now();
+    while hearing.alive() {
+        assert!(begun.elapsed() < Duration::from_secs(40), "it hears nothing: {}", hearing.said());
+        run("-s").finish().ok();
+    }
+    let said = hearing.finish().ok();
+    assert!(said.stdout.contains("receiving data transfers"), "{said}");
+}
+
 #[test]
 fn nobody_listens() {
     need!("rping");

@@ -1,7 +1,7 @@
 //! A machine with two sockets, an HCA and a GPU on each: who is near is found by its topology, the near HCA goes its short way,
 //! and the far one the way that the processor leaves it.
 
-use system::{Counters, Namespace, Run, Running, listening, peerdma, port, skip};
+use system::{Counters, Namespace, Run, Running, listening, note_skip, peerdma, port, skip};
 
 /// Whose processor routes between all its ports, and whose only within a socket.
 const LISTED: &str = "server";
@@ -157,7 +157,7 @@ fn the_demo_takes_the_near_hca_or_falls_back() {
     let private = "--platform old-server --memory device-private";
     match demo(&host, private) {
         // Faults of system calls are not everybody's to serve.
-        Err(said) => eprintln!("skipped device-private pages: {said}"),
+        Err(said) => note_skip(&format!("device-private pages: {said}")),
         Ok(near) => {
             let home = demo(&host, &format!("{private} --hca farthest")).unwrap();
             for number in 0..2 {
@@ -177,8 +177,8 @@ fn topology_tells_who_is_near() {
     let topo = Run::plain(&line).finish().ok();
     let topo: serde_json::Value = serde_json::from_str(&topo.stdout).unwrap();
     let nearest = serde_json::json!([
-        { "gpu": GPU, "nic": NEAR.1 },
-        { "gpu": "0000:9b:00.0", "nic": FAR.1 },
+        { "gpu": GPU, "nic": NEAR.1, "equals": [NEAR.1] },
+        { "gpu": "0000:9b:00.0", "nic": FAR.1, "equals": [FAR.1] },
     ]);
     assert_eq!(topo["nearest"], nearest);
     // A program that reads sysfs chooses for each GPU the device of its NUMA node.

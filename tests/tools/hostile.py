@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Sends hostile RoCEv2 packets to the queue pairs of a running program, from a plain UDP socket, without privilege.
 
+It is a program of the same user, whose packets arrive: it sends from the RoCE port, which only that user may bind. Its socket
+is on an address that nobody else uses, so it takes nothing away. With --other-user it sends from any port, as anybody may.
+
 Targets come from the lines `target NAME TYPE QPN PSN RKEY ADDRESS LENGTH` and `address IP` of a file (the output of
 tests/c/victim.c). Without them only the families run that need none. NAME says what a queue pair is for:
 
@@ -51,14 +54,23 @@ class Target:
 class Wire:
     """A socket, and the ICRC of what leaves it."""
 
-    def __init__(self, source, destination):
+    def __init__(self, source, destination, other_user):
         self.version = ipaddress.ip_address(source).version
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
         if self.version == 4:
             self.socket.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
-        self.socket.bind((source, 0))
+        if other_user:
+            self.socket.bind((source, 0))
+        else:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self.socket.bind(("127.47.91.1" if self.version == 4 else "::1", PORT))
         self.to = (destination, PORT)
+        packed = ipaddress.ip_address(source).packed
+        if self.version == 4:  # IP_PKTINFO, IPV6_PKTINFO: the source address
+            self.control = [(socket.IPPROTO_IP, 8, struct.pack("=I4s4s", 0, packed, bytes(4)))]
+        else:
+            self.control = [(socket.IPPROTO_IPV6, 50, struct.pack("=16sI", packed, 0))]
         self.port = self.socket.getsockname()[1]
         self.addresses = ipaddress.ip_address(source).packed + ipaddress.ip_address(destination).packed
         self.sent = 0
@@ -75,7 +87,7 @@ class Wire:
 
     def raw(self, data):
         try:
-            self.socket.sendto(data, self.to)
+            self.socket.sendmsg([data], self.control, 0, self.to)
             self.sent += 1
         except OSError:
             pass  # Longer than the path, or nobody there: not what is tried here.
@@ -363,6 +375,7 @@ def main():
     parser.add_argument("--stranger", default="127.0.0.2", help="another address of this machine")
     parser.add_argument("--count", type=int, default=20000, help="calls of each family, of one packet or a few")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--other-user", action="store_true", help="send from any port")
     parser.add_argument("--only", action="append", help="run only this family; may be given again")
     arguments = parser.parse_args()
     targets = []
@@ -376,7 +389,7 @@ def main():
         arguments.address = arguments.address or said[0]
     address = arguments.address or "127.0.0.1"
     print("seed %d, %d targets" % (arguments.seed, len(targets)), flush=True)
-    near, far = Wire(address, address), Wire(arguments.stranger, address)
+    near, far = (Wire(source, address, arguments.other_user) for source in (address, arguments.stranger))
     plan = [entry for entry in families(targets) if not arguments.only or entry[0] in arguments.only]
     # In turns, so that every family meets every state of the victim.
     rngs = [random.Random("%d %s" % (arguments.seed, name)) for name, _, _, _ in plan]

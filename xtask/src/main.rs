@@ -1,15 +1,20 @@
 //! Chores of the project: `cargo xtask test` is what the README and CI call.
 #![forbid(unsafe_code)]
 
+mod allowed;
+mod arm;
 mod bench;
 mod packages;
+mod roots;
 mod rules;
 mod soak;
 mod suite;
+mod totals;
 mod watchdog;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use roots::{Release, Task};
 use std::process::ExitCode;
 use system::lab::{Guest, newest_kernel, own_kernel};
 
@@ -33,6 +38,9 @@ enum Chore {
         /// Never install packages; name what is missing and skip what needs it
         #[arg(long)]
         no_install: bool,
+        /// Fail when a test is skipped that tests/allowed-skips.txt does not name, as CI does
+        #[arg(long)]
+        strict: bool,
     },
     /// Measure the speed table of the README, beside bare sockets and UCX over TCP in the same run
     #[command(after_help = "Examples:\n  cargo xtask bench\n  cargo xtask bench --rounds 7 --json")]
@@ -56,8 +64,8 @@ enum Chore {
                             cargo xtask soak --list"
     )]
     Soak {
-        /// How long each runs
-        #[arg(long, default_value_t = 60)]
+        /// How long each runs, in seconds; the suite gives each some 12 to 20
+        #[arg(long, default_value_t = 600)]
         seconds: u64,
         /// Repeat what happened at random in a run that printed this
         #[arg(long)]
@@ -69,13 +77,31 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
-    /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it
-    #[command(after_help = "Example:\n  cargo xtask lab --newest -- ls /dev/dma_heap")]
+    /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it; or run the README's
+    /// commands in a bare root file system
+    #[command(
+        after_help = "Examples:\n  cargo xtask lab --newest -- ls /dev/dma_heap\n  cargo xtask lab --bare-root\n  \
+                            cargo xtask lab --root sid --only rooms\n  \
+                            cargo xtask lab --root trixie -- cargo test --package link"
+    )]
     Lab {
         /// The newest kernel of Debian's backports, not this machine's distribution's
         #[arg(long)]
         newest: bool,
-        /// What to run; without it the guest's devices are shown
+        /// No guest but a root file system of Debian 12 with a C compiler, git and this machine's Rust, and in it the README's
+        /// commands on a clone of the last commit
+        #[arg(long, conflicts_with_all = ["newest", "root"])]
+        bare_root: bool,
+        /// The same of another release of Debian
+        #[arg(long, value_enum, value_name = "RELEASE", conflicts_with = "newest")]
+        root: Option<Release>,
+        /// In the root, run only the suites whose name contains this
+        #[arg(long, conflicts_with = "script")]
+        only: Option<String>,
+        /// Make the root afresh; else the one that was made before is used again, with all that was installed and built in it
+        #[arg(long)]
+        fresh: bool,
+        /// What to run; without it the guest's devices are shown, or both commands of the README run
         #[arg(last = true)]
         script: Vec<String>,
     },
@@ -94,9 +120,12 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<bool> {
     match cli.command {
-        Chore::Test { only, no_install } => {
+        Chore::Test { only, no_install, strict } => {
             packages::ensure(!no_install)?;
-            suite::run_all(only.as_deref())
+            if !no_install {
+                arm::fetch();
+            }
+            suite::run_all(&suite::Wanted { only, strict })
         }
         Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
         Chore::Bench { rounds, only, json, inside: false } => bench::run(rounds, only, json),
@@ -108,9 +137,18 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(true)?;
             soak::run(seconds, seed, only.as_deref())
         }
-        Chore::Lab { newest, script } => {
+        Chore::Lab { newest, bare_root, root, only, fresh, script } => {
             packages::ensure(true)?;
-            lab(newest, &script)
+            let Some(release) = root.or(bare_root.then_some(Release::Bookworm)) else {
+                anyhow::ensure!(only.is_none() && !fresh, "--only and --fresh are for a root");
+                return lab(newest, &script);
+            };
+            let task = match only {
+                Some(only) => Task::Suites(only),
+                None if script.is_empty() => Task::Readme,
+                None => Task::Command(script),
+            };
+            roots::run(release, fresh, &task)
         }
     }
 }

@@ -6,6 +6,9 @@ use std::process::Command;
 /// Package, and what is skipped without it.
 const NEEDED: &[(&str, &str)] = &[
     ("gcc", "the layout check of the C structures"),
+    ("gcc-aarch64-linux-gnu", "everything for 64-bit ARM"),
+    ("libc6-dev-arm64-cross", "everything for 64-bit ARM"),
+    ("qemu-user", "what runs on 64-bit ARM"),
     ("make", "the virtual GPU's driver"),
     ("libc6-dev", "the layout check of the C structures"),
     ("libibverbs-dev", "the layout check of the C structures"),
@@ -25,6 +28,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("libfabric-bin", "libfabric programs"),
     ("debootstrap", "programs of the next Debian release"),
     ("iproute2", "namespaces and the lab"),
+    ("ethtool", "what a network interface is told to join or to cut"),
     ("util-linux", "runs as a plain user"),
     ("procps", "process tests"),
     ("tshark", "captures and their dissection"),

@@ -1,5 +1,7 @@
-//! Rules of the house that a compiler does not check: where unsafe code may live, how long a file may be.
+//! Rules of the house that a compiler does not check: where unsafe code may live, how long a file may be, which tests may be
+//! skipped.
 
+use crate::allowed::{self, Allowed};
 use std::path::{Path, PathBuf};
 
 /// Rooms that must forbid unsafe code altogether.
@@ -15,32 +17,50 @@ const SAFE_ROOMS: &[&str] = &[
     "subnet",
     "vm",
     "vgpu",
+    "test-support",
 ];
 /// Lines of code past which a file surely holds more than one idea.
 const MAX_LINES: usize = 1000;
 
-/// Every violation, in words. Also says how many rules were looked at.
-pub fn check(root: &Path) -> (usize, Vec<String>) {
-    let mut wrong = Vec::new();
-    for room in SAFE_ROOMS {
-        let source = root.join("crates").join(room).join("src");
-        let entry = ["lib.rs", "main.rs"].map(|name| source.join(name));
-        let forbids = entry
-            .iter()
-            .filter_map(|file| std::fs::read_to_string(file).ok())
-            .any(|s| s.contains("#![forbid(unsafe_code)]"));
-        if !forbids {
-            wrong.push(format!("crates/{room} does not forbid unsafe code"));
-        }
-    }
+/// Each rule, and what breaks it.
+pub fn check(root: &Path, allowed: &Allowed) -> [(&'static str, Vec<String>); 3] {
     let files = rust_files(&root.join("crates"));
-    for file in &files {
-        let lines = std::fs::read_to_string(file).unwrap_or_default().lines().count();
-        if lines > MAX_LINES {
-            wrong.push(format!("{} has {lines} lines: give each idea its file", file.display()));
-        }
-    }
-    (SAFE_ROOMS.len() + files.len(), wrong)
+    [
+        ("safe rooms forbid unsafe code", unsafe_rooms(root)),
+        ("a file holds one idea", files.iter().filter_map(|file| too_long(file)).collect()),
+        ("a test that may be skipped exists", unknown_tests(root, allowed)),
+    ]
+}
+
+fn unsafe_rooms(root: &Path) -> Vec<String> {
+    let forbids = |room: &&str| {
+        let source = root.join("crates").join(room).join("src");
+        ["lib.rs", "main.rs"]
+            .iter()
+            .filter_map(|name| std::fs::read_to_string(source.join(name)).ok())
+            .any(|text| text.contains("#![forbid(unsafe_code)]"))
+    };
+    let wrong = SAFE_ROOMS.iter().filter(|room| !forbids(room));
+    wrong.map(|room| format!("crates/{room} does not forbid unsafe code")).collect()
+}
+
+fn too_long(file: &Path) -> Option<String> {
+    let lines = std::fs::read_to_string(file).unwrap_or_default().lines().count();
+    let words = || format!("{} has {lines} lines: give each idea its file", file.display());
+    (lines > MAX_LINES).then(words)
+}
+
+/// Entries of the list that name no function of any source: the test has gone, the entry has not.
+fn unknown_tests(root: &Path, allowed: &Allowed) -> Vec<String> {
+    let folders = ["crates", "tests", "fuzz/tests", "xtask"];
+    let files = folders.iter().flat_map(|folder| rust_files(&root.join(folder)));
+    let text: String = files.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
+    let exists = |test: &str| {
+        let name = test.rsplit("::").next().unwrap_or(test);
+        text.contains(&format!("fn {name}("))
+    };
+    let gone = allowed.tests().filter(|test| !exists(test));
+    gone.map(|test| format!("{} names {test}, which is no test", allowed::FILE)).collect()
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {

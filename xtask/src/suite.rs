@@ -1,9 +1,13 @@
 //! Every suite in order, with one closing line of totals.
 
+use crate::allowed::{self, Allowed};
+use crate::arm;
 use crate::rules;
+use crate::totals::{Harness, Skip, Totals};
 use crate::watchdog::{Next, Watched};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,41 +15,47 @@ use std::time::{Duration, Instant};
 /// Longest silence of a suite; building everything afresh on two cores takes some minutes.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
-#[derive(Clone, Copy, Default)]
-struct Totals {
-    passed: u64,
-    failed: u64,
-    skipped: u64,
-}
-
-impl Totals {
-    fn of(ok: bool) -> Totals {
-        Totals { passed: ok.into(), failed: (!ok).into(), skipped: 0 }
-    }
-
-    fn add(&mut self, other: Totals) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-    }
-}
-
 /// One cargo call.
 struct Suite {
     name: &'static str,
     call: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
+    counts: Counts,
+    /// Why it cannot run here; then it is one skip.
+    lacks: fn() -> Option<String>,
+}
+
+const fn nothing() -> Option<String> {
+    None
+}
+
+/// What the totals count of a suite.
+enum Counts {
+    /// Its tests.
+    Tests,
+    /// Itself, as one check.
+    Check,
+    /// Nothing unless it fails: what others need.
+    Failure,
 }
 
 const fn suite(name: &'static str, call: &'static [&'static str]) -> Suite {
-    Suite { name, call, env: &[] }
+    Suite { name, call, env: &[], counts: Counts::Tests, lacks: nothing }
+}
+
+const fn check(name: &'static str, call: &'static [&'static str]) -> Suite {
+    Suite { counts: Counts::Check, ..suite(name, call) }
 }
 
 const SUITES: &[Suite] = &[
-    suite("format", &["fmt", "--all", "--check"]),
-    suite("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-    suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"]),
+    check("format", &["fmt", "--all", "--check"]),
+    check("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    Suite {
+        counts: Counts::Failure,
+        ..suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"])
+    },
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
+    // Only what the defects are for: the rooms have had the other tests.
     suite(
         "sabotage",
         &[
@@ -57,6 +67,7 @@ const SUITES: &[Suite] = &[
             "--features",
             "hca/sabotage,umem/sabotage",
             "--no-fail-fast",
+            "sabotage",
         ],
     ),
     Suite {
@@ -75,139 +86,201 @@ const SUITES: &[Suite] = &[
         ],
         // Flags of their own would make every other suite build anew.
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+        counts: Counts::Tests,
+        lacks: nothing,
+    },
+    check("fuzz format", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--all", "--check"]),
+    Suite {
+        name: "fuzz clippy",
+        call: &[
+            "clippy",
+            "--manifest-path",
+            "fuzz/Cargo.toml",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        env: &[("CARGO_TARGET_DIR", "fuzz/target")],
+        counts: Counts::Check,
+        lacks: nothing,
     },
     Suite {
         name: "fuzz",
         call: &["test", "--manifest-path", "fuzz/Cargo.toml"],
         env: &[("CARGO_TARGET_DIR", "fuzz/target")],
+        counts: Counts::Tests,
+        lacks: nothing,
+    },
+    // The other processor: everything compiles but the one crate that embeds the linked library, which needs a linker for both
+    // processors; what is in assembly runs in an emulator.
+    Suite {
+        name: "aarch64",
+        call: &[
+            "check",
+            "--target",
+            arm::TARGET,
+            "--workspace",
+            "--exclude",
+            "peerdma-cli",
+            "--quiet",
+        ],
+        env: arm::ENV,
+        counts: Counts::Check,
+        lacks: arm::lacks,
+    },
+    Suite {
+        name: "aarch64 guard",
+        call: &["test", "--target", arm::TARGET, "--package", "mm", "--lib", "guard::"],
+        env: arm::ENV,
+        counts: Counts::Tests,
+        lacks: arm::lacks,
     },
     // The library with the defects that the system's stress must notice.
     Suite {
         name: "defects for the system",
         call: &["build", "--package", "peerdma-verbs", "--features", "sabotage", "--quiet"],
         env: &[("CARGO_TARGET_DIR", "target/sabotage")],
+        counts: Counts::Failure,
+        lacks: nothing,
     },
     suite("system", &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"]),
 ];
 
-/// Runs the suites whose name contains `only`; true when nothing failed.
+/// Suites that are no cargo call.
+const RULES: &str = "rules";
+
+/// What to run, and how strictly.
+#[derive(Default)]
+pub struct Wanted {
+    /// Only suites whose name contains this.
+    pub only: Option<String>,
+    /// A skipped test that `tests/allowed-skips.txt` does not name is a failure.
+    pub strict: bool,
+}
+
+impl Wanted {
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+}
+
+/// Runs the suites that are wanted; true when something passed, nothing failed and nothing was skipped that may not be.
 ///
 /// # Errors
-/// When a suite cannot be run at all.
-pub fn run_all(only: Option<&str>) -> Result<bool> {
+/// When there is no such suite, or one cannot be run at all.
+pub fn run_all(wanted: &Wanted) -> Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
-    let mut totals = Totals::default();
-    if wanted("rules") {
-        totals.add(house_rules(root));
+    let names: Vec<&str> =
+        [RULES].into_iter().chain(SUITES.iter().map(|suite| suite.name)).collect();
+    if let Some(only) =
+        wanted.only.as_deref().filter(|_| !names.iter().any(|name| wanted.wants(name)))
+    {
+        bail!("no suite is called {only}; there are: {}", names.join(", "));
     }
-    for suite in SUITES.iter().filter(|suite| wanted(suite.name)) {
-        totals.add(run(root, suite)?);
+    let allowed = Allowed::read(root)?;
+    let (mut totals, mut skips) = (Totals::default(), Vec::new());
+    if wanted.wants(RULES) {
+        totals.add(house_rules(root, &allowed));
+    }
+    for suite in SUITES.iter().filter(|suite| wanted.wants(suite.name)) {
+        let (counts, skipped) = run(root, suite)?;
+        totals.add(counts);
+        skips.extend(skipped);
     }
     println!();
-    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-    Ok(totals.failed == 0)
-}
-
-fn house_rules(root: &Path) -> Totals {
-    println!("==> rules");
-    let (looked_at, wrong) = rules::check(root);
-    for line in &wrong {
-        println!("  {line}");
+    let not_named = if wanted.strict { allowed.not_named(&skips) } else { Vec::new() };
+    for skip in &not_named {
+        println!("may not be skipped ({}): {}: {}", allowed::FILE, skip.test, skip.reason);
     }
-    let failed = wrong.len() as u64;
-    Totals { passed: looked_at as u64 - failed.min(looked_at as u64), failed, skipped: 0 }
+    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
+    Ok(totals.is_success() && not_named.is_empty())
 }
 
-fn run(root: &Path, suite: &Suite) -> Result<Totals> {
-    let Suite { name, call, env } = suite;
+fn house_rules(root: &Path, allowed: &Allowed) -> Totals {
+    println!("==> {RULES}");
+    let mut totals = Totals::default();
+    for (rule, broken) in rules::check(root, allowed) {
+        println!("  {rule}: {}", if broken.is_empty() { "ok" } else { "broken" });
+        broken.iter().for_each(|line| println!("    {line}"));
+        totals.add(Totals::check(broken.is_empty()));
+    }
+    totals
+}
+
+fn run(root: &Path, suite: &Suite) -> Result<(Totals, Vec<Skip>)> {
+    let Suite { name, call, env, counts, lacks } = suite;
     println!("==> {name}: cargo {}", call.join(" "));
+    if let Some(reason) = lacks() {
+        println!("  skipped: {reason}");
+        let skip = Skip { test: (*name).to_owned(), reason };
+        return Ok((Totals { skipped: 1, ..Totals::default() }, vec![skip]));
+    }
     let started = Instant::now();
-    let skips = SkipList::new(root)?;
+    let notes = Notes::new(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut child = Command::new(cargo)
         .current_dir(root)
         .args(*call)
         .envs(env.iter().copied())
-        .env("PEERDMA_SKIPS", &skips.file)
+        .env(test_support::FILE, &notes.file)
         .env_remove("PEERDMA_BIN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cargo {}", call.join(" ")))?;
-    let mut totals = Totals::default();
-    let mut results = 0;
+    let mut harness = Harness::default();
     let output = child.stdout.take().context("no pipe")?;
     let watched = Watched::new(Pid::from_child(&child), output, SILENCE);
     loop {
         match watched.next() {
             Next::Line(line) => {
                 println!("{line}");
-                if let Some(counts) = test_result(&line) {
-                    totals.add(counts);
-                    results += 1;
-                }
+                harness.line(&line);
             }
             Next::Silent => {
                 println!("==> {name}: ended after {} min of silence", SILENCE.as_secs() / 60);
-                totals.failed += 1;
+                harness.ended_for_silence();
             }
             Next::End => break,
         }
     }
     let ok = child.wait()?.success();
-    if results == 0 {
-        totals = Totals::of(ok);
-    } else if !ok && totals.failed == 0 {
-        // A test program died without its closing line.
-        totals.failed = 1;
-    }
-    let skipped = skips.read();
-    for line in &skipped {
-        println!("  skipped: {line}");
-    }
-    // A test that skips itself counts as passed in its program's own line.
-    let skipped = skipped.len() as u64;
-    totals.passed = totals.passed.saturating_sub(skipped);
-    totals.skipped += skipped;
-    println!("==> {name}: {} s", started.elapsed().as_secs());
-    Ok(totals)
-}
-
-/// Counts of a test program's closing line.
-fn test_result(line: &str) -> Option<Totals> {
-    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
-    let mut totals = Totals::default();
-    for part in counts.split("; ") {
-        let (count, what) = part.split_once(' ')?;
-        let Ok(count) = count.parse::<u64>() else { continue };
-        match what {
-            "passed" => totals.passed = count,
-            "failed" => totals.failed = count,
-            "ignored" => totals.skipped = count,
-            _ => {}
+    let (totals, skips) = match counts {
+        // A test program that is not even there has not passed.
+        Counts::Tests => {
+            let ok = ok && harness.ran();
+            harness.finish(ok, &notes.read())
         }
+        Counts::Check => (Totals::check(ok), Vec::new()),
+        Counts::Failure => (Totals { passed: 0, ..Totals::check(ok) }, Vec::new()),
+    };
+    for skip in &skips {
+        println!("  skipped: {}: {}", skip.test, skip.reason);
     }
-    Some(totals)
+    println!("==> {name}: {} s", started.elapsed().as_secs());
+    Ok((totals, skips))
 }
 
 /// The file in which tests note why they skipped themselves.
-struct SkipList {
+struct Notes {
     file: PathBuf,
 }
 
-impl SkipList {
-    fn new(root: &Path) -> Result<SkipList> {
+impl Notes {
+    fn new(root: &Path) -> Result<Notes> {
         let folder = root.join("target");
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("skipped-tests");
         std::fs::write(&file, "")?;
-        Ok(SkipList { file })
+        // Tests that run as another user note their skips too.
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666))?;
+        Ok(Notes { file })
     }
 
-    fn read(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+    fn read(&self) -> String {
+        std::fs::read_to_string(&self.file).unwrap_or_default()
     }
 }
 
@@ -216,10 +289,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_closing_line() {
-        let line = "test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.01s";
-        let totals = test_result(line).unwrap();
-        assert_eq!((totals.passed, totals.failed, totals.skipped), (12, 1, 2));
-        assert!(test_result("test foo ... ok").is_none());
+    fn a_name_that_no_suite_has_is_refused_with_the_names() {
+        let wanted = Wanted { only: Some("sytem".to_owned()), strict: false };
+        let error = run_all(&wanted).unwrap_err().to_string();
+        assert!(
+            error.contains("sytem") && error.contains("rules") && error.contains("system"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_list_of_allowed_skips_is_well_formed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        Allowed::read(root).unwrap();
     }
 }

@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let slot = (host.clone(), Arc::new(Route::local()));
     let slots = Slots { own: slot.clone(), data_direct: Some(slot) };
     let _side = serve(Path::new(&side), Host::new(), Arc::new(DataDirect::new(vuid)))?;
-    let function = ConnectX::new(device, Arc::new(slots));
+    let function = ConnectX::new(device, Arc::new(slots), 1 << 30);
     let _own = serve(Path::new(&own), host, Arc::new(function))?;
     println!("serving");
     loop {

@@ -172,8 +172,14 @@ impl Lab {
     /// # Panics
     /// When it does not come up.
     pub fn boot(&self, machine: &Machine) -> Booted {
-        let guest = Guest::boot(&self.qemu, machine, BOOT_LIMIT);
-        Booted(guest.unwrap_or_else(|error| panic!("{error}")))
+        for boots_left in (0..super::BOOTS).rev() {
+            match Guest::boot(&self.qemu, machine, BOOT_LIMIT) {
+                Ok(guest) => return Booted(guest),
+                Err(error) if boots_left > 0 && super::died_of_emulation(&error.to_string()) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!("the last boot is answered")
     }
 }
 
@@ -215,6 +221,16 @@ impl Booted {
              until netstat -ltn | grep -q :18515; do usleep 50000; done; \
              {line} localhost && wait $! && cat /tmp/first || {{ cat /tmp/first; exit 1; }}"
         ))
+    }
+
+    /// Fails if the adapter's drivers, or the kernel as a whole, warned of anything.
+    ///
+    /// # Panics
+    /// When they did.
+    pub fn assert_drivers_quiet(&self) {
+        let log = self.output("dmesg -r | grep '^<[0-4]>' | grep -E 'mlx5|ib0|ib_|rdma' || true");
+        assert!(log.is_empty(), "{log}");
+        self.assert_quiet();
     }
 
     /// Fails if the kernel warned of anything.

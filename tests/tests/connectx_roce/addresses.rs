@@ -12,6 +12,8 @@ const HOST_V6: &str = "fd07::9";
 const NEAR_VLAN: &str = "198.18.5.1";
 const FAR_VLAN: &str = "198.18.5.2";
 const GROUP: &str = "239.77.1.2";
+/// Addresses of the host that a guest has as well.
+pub const SHARED: [&str; 3] = [NEAR, FAR, NEAR_V6];
 /// How often who comes before the other is there comes again.
 const TRIES: usize = 50;
 

@@ -1,8 +1,10 @@
-//! The speed tables of the README: the wire ([`wire`]), and registered memory of each kind ([`memory`]).
+//! The speed tables of the README: the wire ([`wire`]), registered memory of each kind ([`memory`]), and how long it takes to look at a
+//! large machine ([`machine`]).
 //!
 //! Everything runs in a network namespace of its own, where only loopback exists and its MTU carries the path MTU of
 //! 4096. Rounds are interleaved and ratios taken within a round, so that a machine whose speed drifts does not decide.
 
+mod machine;
 mod memory;
 mod wire;
 
@@ -23,6 +25,8 @@ pub enum Part {
     Wire,
     /// Registration and use of memory of each kind
     Memory,
+    /// Looking at a large machine
+    Machine,
 }
 
 impl Part {
@@ -30,6 +34,7 @@ impl Part {
         match self {
             Part::Wire => "wire",
             Part::Memory => "memory",
+            Part::Machine => "machine",
         }
     }
 }
@@ -97,6 +102,9 @@ pub fn inside(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
     if wants(Part::Memory) {
         tables.push(memory::measure(rounds)?);
     }
+    if wants(Part::Machine) {
+        tables.push(machine::measure(rounds)?);
+    }
     if json {
         print_json(&tables);
     } else {
@@ -135,7 +143,7 @@ fn print_table(table: &Table) {
             continue;
         };
         let best = match row.unit {
-            "us" => row.figures.iter().copied().fold(f64::INFINITY, f64::min),
+            "us" | "ms" => row.figures.iter().copied().fold(f64::INFINITY, f64::min),
             _ => row.figures.iter().copied().fold(0.0, f64::max),
         };
         let ratio = row.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();

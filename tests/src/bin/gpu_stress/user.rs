@@ -2,15 +2,15 @@
 //!
 //! `open I FILE LEN` → `opened I SENDS ANSWERS REGION`; `join I ANSWERS SENDS REGION` (of the one it writes through, the one
 //! that writes through it, the former) → `joined I`; `begin I` once all have joined; `stop I` → `stopped I ADDS DOUBTFUL-ADDS FROM TO HASH`, where bytes FROM to TO of the
-//! stripe are doubtful and hashed as zeroes; `again I` reads the stripe once more → `same I`; `close I` → `closed I`; `quit`.
+//! stripe are doubtful and hashed as zeroes; `again I` reads the stripe once more → `same I`; `count I` reads the counter → `counted I ADDS`; `close I` → `closed I`; `quit`.
 //! An error of an access is `lost I STATUS`, once a buffer.
 
 use crate::random::Random;
 use crate::{hash, stripe};
 use anyhow::{Context, Result, bail, ensure};
 use peerdma::{
-    Access, Completion, Cq, Dmabuf, HostBuffer, IdleQp, Library, Mr, Op, Pd, Qp, RemoteSlice,
-    SendFlags, Status,
+    Access as Rights, Completion, Cq, Dmabuf, HostBuffer, IdleQp, Library, Mr, Op, Pd, Qp,
+    RemoteSlice, SendFlags, Status,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,21 @@ use std::time::Duration;
 
 /// Local ACK timeout: a second, for a machine that is busy.
 const TIMEOUT: u8 = 18;
-const STAGING: usize = 1 << 20;
+/// Most requests at once.
+const OUTSTANDING: u64 = 8;
+/// Bytes of staging memory of each, more than any stripe has.
+const SLOT: u64 = 256 << 10;
+/// The counter that all users of a buffer add to.
+const COUNTER: Range<u64> = 0..8;
+
+/// What a request does to a part of the user's own stripe, or to the counter.
+enum Access {
+    Write(Range<u64>, Vec<u8>),
+    Read(Range<u64>),
+    /// From this process's region through the other's to the same bytes.
+    Copy(Range<u64>),
+    Add,
+}
 
 enum Link {
     Idle { sends: IdleQp, answers: IdleQp },
@@ -53,7 +67,7 @@ pub fn run(number: usize, seed: u64) -> Result<()> {
     let context = Library::system()?.open(None)?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(64, None)?;
-    let staging = pd.reg(HostBuffer::new(STAGING)?, Access::LOCAL_WRITE)?;
+    let staging = pd.reg(HostBuffer::new((OUTSTANDING * SLOT) as usize)?, Rights::LOCAL_WRITE)?;
     let random = Random::new(seed * 31 + number as u64);
     let mut user = User { number, pd, cq, staging, buffers: BTreeMap::new(), random };
     let lines = lines();
@@ -64,7 +78,7 @@ pub fn run(number: usize, seed: u64) -> Result<()> {
             Some("quit") => break,
             Some(line) => user.command(line).with_context(|| line.to_owned())?,
             None if user.is_idle() => bail!("the owner is gone"),
-            None => user.use_one()?,
+            None => user.use_some()?,
         }
     }
     ensure!(user.buffers.is_empty(), "buffers are left open");
@@ -123,8 +137,12 @@ impl User {
             "stop" => self.stop(index),
             "again" => {
                 let whole = 0..self.buffer(index)?.model.len() as u64;
-                self.read(index, whole)?;
+                self.alone(index, Access::Read(whole))?;
                 println!("same {index}");
+                Ok(())
+            }
+            "count" => {
+                println!("counted {index} {}", self.count(index)?);
                 Ok(())
             }
             "close" => {
@@ -142,12 +160,12 @@ impl User {
 
     fn open(&mut self, index: u64, file: &str, len: u64) -> Result<()> {
         let file = File::options().read(true).write(true).open(file)?;
-        let access = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
-        let mr = self.pd.reg_dmabuf(file.as_fd(), 0, len, 0, access)?;
-        let idle = || self.pd.qp(&self.cq, &self.cq).access(access).timeout(TIMEOUT).build();
+        let rights = Rights::LOCAL_WRITE
+            | Rights::REMOTE_WRITE
+            | Rights::REMOTE_READ
+            | Rights::REMOTE_ATOMIC;
+        let mr = self.pd.reg_dmabuf(file.as_fd(), 0, len, 0, rights)?;
+        let idle = || self.pd.qp(&self.cq, &self.cq).access(rights).timeout(TIMEOUT).build();
         let (sends, answers) = (idle()?, idle()?);
         let region = serde_json::to_string(&mr.remote())?;
         println!("opened {index} {} {} {region}", sends.endpoint(), answers.endpoint());
@@ -177,99 +195,152 @@ impl User {
         Ok(())
     }
 
-    /// One random access to a random buffer.
-    fn use_one(&mut self) -> Result<()> {
+    /// Several random accesses to random buffers at once, from the first to the last completion.
+    fn use_some(&mut self) -> Result<()> {
         let usable: Vec<u64> =
             self.buffers.iter().filter(|(_, buffer)| buffer.is_used).map(|(i, _)| *i).collect();
-        let index = usable[self.random.below(usable.len() as u64) as usize];
-        let len = self.buffer(index)?.model.len() as u64;
-        let part = self.random.part(len);
+        let mut posted: BTreeMap<u64, Vec<(u64, Access)>> = BTreeMap::new();
+        for slot in 0..1 + self.random.below(OUTSTANDING) {
+            let index = usable[self.random.below(usable.len() as u64) as usize];
+            let before = posted.entry(index).or_default();
+            let access = self.choose(index, before.is_empty());
+            self.post(index, slot, &access)?;
+            before.push((slot, access));
+        }
+        let mut ends = self.ends(posted.values().map(Vec::len).sum())?;
+        for (index, accesses) in posted {
+            for (slot, access) in accesses {
+                let end = ends.remove(&slot).context("a request has no completion")?;
+                // What stands behind a request that failed was not begun.
+                if self.buffer(index)?.is_used {
+                    self.judge(index, slot, access, end)?;
+                } else {
+                    ensure!(end == Some(Status::Flushed), "after an error: {end:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A random access to a buffer. Only the `first` may copy: it reads what an access before it may be about to write.
+    fn choose(&mut self, index: u64, first: bool) -> Access {
+        let part = self.random.part(self.buffers[&index].model.len() as u64);
         match self.random.below(8) {
-            0..3 => self.write(index, part),
-            3..6 => self.read(index, part),
-            6 => self.copy_onto_itself(index, part),
-            _ => self.add(index),
+            0..3 => Access::Write(part.clone(), self.bytes(part)),
+            6 if first => Access::Copy(part),
+            7 => Access::Add,
+            _ => Access::Read(part),
         }
     }
 
-    fn write(&mut self, index: u64, part: Range<u64>) -> Result<()> {
-        let mut bytes = vec![self.random.below(256) as u8; (part.end - part.start) as usize];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = byte.wrapping_add((at * 7) as u8);
+    fn bytes(&mut self, part: Range<u64>) -> Vec<u8> {
+        let first = self.random.below(256) as u8;
+        (0..part.end - part.start).map(|at| first.wrapping_add((at * 7) as u8)).collect()
+    }
+
+    /// Posts an access whose bytes are in a slot of the staging memory.
+    fn post(&mut self, index: u64, slot: u64, access: &Access) -> Result<()> {
+        let at = slot * SLOT;
+        if let Access::Write(_, bytes) = access {
+            self.staging.write(at, bytes)?;
         }
-        self.staging.write(0, &bytes)?;
-        let (buffer, len) = (&self.buffers[&index], bytes.len() as u64);
-        let local = [self.staging.slice(..len)?];
-        let op = Op::Write { local: &local, remote: buffer.remote(part.clone())?, imm: None };
-        let failed = self.carry_out(buffer, &op)?;
-        let buffer = self.buffer(index)?;
-        match failed {
-            None => buffer.model[part.start as usize..part.end as usize].copy_from_slice(&bytes),
-            Some(status) => {
-                buffer.doubtful = part;
-                buffer.lose(index, status, false)?;
+        let (staging, buffer) = (&self.staging, &self.buffers[&index]);
+        let Some(Link::Joined { sends, region, .. }) = &buffer.link else { bail!("not joined") };
+        let staged = |part: &Range<u64>| staging.slice(at..at + part.end - part.start);
+        // A READ may be answered late: what comes after it waits, or it would see that.
+        let flags = SendFlags::SIGNALED | SendFlags::FENCE;
+        match access {
+            Access::Write(part, _) => {
+                let (local, remote) = ([staged(part)?], buffer.remote(part.clone())?);
+                sends.post(slot, &Op::Write { local: &local, remote, imm: None }, flags)?;
+            }
+            Access::Read(part) => {
+                let (local, remote) = ([staged(part)?], buffer.remote(part.clone())?);
+                sends.post(slot, &Op::Read { local: &local, remote }, SendFlags::SIGNALED)?;
+            }
+            Access::Copy(part) => {
+                let own = buffer.at.start + part.start..buffer.at.start + part.end;
+                let (local, remote) = ([buffer.mr.slice(own)?], buffer.remote(part.clone())?);
+                sends.post(slot, &Op::Write { local: &local, remote, imm: None }, flags)?;
+            }
+            Access::Add => {
+                let (local, remote) = (staged(&COUNTER)?, region.slice(COUNTER)?);
+                sends.post(slot, &Op::FetchAdd { local, remote, add: 1 }, flags)?;
             }
         }
         Ok(())
     }
 
-    fn read(&mut self, index: u64, part: Range<u64>) -> Result<()> {
-        let buffer = &self.buffers[&index];
-        let local = [self.staging.slice(..part.end - part.start)?];
-        let op = Op::Read { local: &local, remote: buffer.remote(part.clone())? };
-        if let Some(status) = self.carry_out(buffer, &op)? {
-            return self.buffer(index)?.lose(index, status, false);
-        }
-        let mut found = vec![0; (part.end - part.start) as usize];
-        self.staging.read(0, &mut found)?;
-        let model = &buffer.model[part.start as usize..part.end as usize];
-        let wrong = (0..found.len()).find(|&at| found[at] != model[at]);
-        let Some(at) = wrong else { return Ok(()) };
-        bail!(
-            "byte {} of buffer {index} is {} instead of {}",
-            part.start + at as u64,
-            found[at],
-            model[at]
-        )
-    }
-
-    /// From this process's region through the other's to the same bytes.
-    fn copy_onto_itself(&mut self, index: u64, part: Range<u64>) -> Result<()> {
-        let buffer = &self.buffers[&index];
-        let local = [buffer.mr.slice(buffer.at.start + part.start..buffer.at.start + part.end)?];
-        let op = Op::Write { local: &local, remote: buffer.remote(part)?, imm: None };
-        match self.carry_out(buffer, &op)? {
-            None => Ok(()),
-            Some(status) => self.buffer(index)?.lose(index, status, true),
-        }
-    }
-
-    fn add(&mut self, index: u64) -> Result<()> {
-        let buffer = &self.buffers[&index];
-        let Some(Link::Joined { region, .. }) = &buffer.link else { bail!("not joined") };
-        let op =
-            Op::FetchAdd { local: self.staging.slice(..8)?, remote: region.slice(..8)?, add: 1 };
-        let failed = self.carry_out(buffer, &op)?;
-        let buffer = self.buffer(index)?;
-        match failed {
-            None => buffer.adds += 1,
-            Some(status) => {
-                buffer.doubtful_adds += 1;
-                buffer.lose(index, status, false)?;
+    /// How `count` requests ended, by slot: the status of those that failed.
+    fn ends(&self, count: usize) -> Result<BTreeMap<u64, Option<Status>>> {
+        let mut ends = BTreeMap::new();
+        while ends.len() < count {
+            let done: Vec<Completion> = self.cq.wait(Some(Duration::from_secs(30)))?;
+            ensure!(!done.is_empty(), "{} completions instead of {count}", ends.len());
+            for done in done {
+                let status = done.result.err().map(|error| error.status);
+                let again = ends.insert(done.id, status);
+                ensure!(again.is_none(), "two completions of request {}", done.id);
             }
+        }
+        Ok(ends)
+    }
+
+    /// Brings the model to what an access has done, and compares what it read.
+    fn judge(&mut self, index: u64, slot: u64, access: Access, end: Option<Status>) -> Result<()> {
+        let buffer = self.buffers.get_mut(&index).context("no such buffer")?;
+        if let Some(status) = end {
+            let is_copy = matches!(access, Access::Copy(_));
+            match access {
+                Access::Write(part, _) => buffer.doubtful = part,
+                Access::Add => buffer.doubtful_adds += 1,
+                Access::Read(_) | Access::Copy(_) => {}
+            }
+            return buffer.lose(index, status, is_copy);
+        }
+        match access {
+            Access::Write(part, bytes) => {
+                buffer.model[part.start as usize..part.end as usize].copy_from_slice(&bytes);
+            }
+            Access::Read(part) => {
+                let mut found = vec![0; (part.end - part.start) as usize];
+                self.staging.read(slot * SLOT, &mut found)?;
+                let model = &buffer.model[part.start as usize..part.end as usize];
+                let wrong = (0..found.len()).find(|&at| found[at] != model[at]);
+                if let Some(at) = wrong {
+                    let (is, was) = (found[at], model[at]);
+                    bail!(
+                        "byte {} of buffer {index} is {is} instead of {was}",
+                        part.start + at as u64
+                    );
+                }
+            }
+            Access::Copy(_) => {}
+            Access::Add => buffer.adds += 1,
         }
         Ok(())
     }
 
-    /// One request to its end; the status if that is not success.
-    fn carry_out(&self, buffer: &Buffer, op: &Op<'_>) -> Result<Option<Status>> {
-        let Some(Link::Joined { sends, .. }) = &buffer.link else { bail!("not joined") };
-        sends.post(0, op, SendFlags::SIGNALED)?;
-        let done: Vec<Completion> = self.cq.wait(Some(Duration::from_secs(30)))?;
-        let [done] = &done[..] else {
-            bail!("{} completions instead of one: {done:?}", done.len())
+    /// One access by itself, which must succeed.
+    fn alone(&mut self, index: u64, access: Access) -> Result<()> {
+        self.post(index, 0, &access)?;
+        let end = self.ends(1)?.remove(&0).context("no completion")?;
+        ensure!(end.is_none(), "buffer {index}: {end:?}");
+        self.judge(index, 0, access, end)
+    }
+
+    /// The counter as the other's region shows it. It is part of no stripe.
+    fn count(&mut self, index: u64) -> Result<u64> {
+        let Some(Link::Joined { sends, region, .. }) = &self.buffers[&index].link else {
+            bail!("not joined")
         };
-        Ok(done.result.err().map(|error| error.status))
+        let (local, remote) = ([self.staging.slice(COUNTER)?], region.slice(COUNTER)?);
+        sends.post(0, &Op::Read { local: &local, remote }, SendFlags::SIGNALED)?;
+        let end = self.ends(1)?.remove(&0).context("no completion")?;
+        ensure!(end.is_none(), "buffer {index}: {end:?}");
+        let mut word = [0; 8];
+        self.staging.read(0, &mut word)?;
+        Ok(u64::from_le_bytes(word))
     }
 }
 

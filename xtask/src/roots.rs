@@ -1,0 +1,225 @@
+//! Root file systems of Debian releases with nothing but a C compiler, git and this machine's Rust in them, as a new user's machine is:
+//! both commands of the README run there, on a clone of the committed tree.
+//!
+//! A root is made once by debootstrap and kept under `target/roots`, with what runs installed and built in it. It has mounts and
+//! processes of its own, this machine's network, and no systemd.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a new user has installed, with the certificates that rustup came by.
+const PACKAGES: &str = "gcc,libc6-dev,git,ca-certificates";
+/// Where the clone is inside; nothing is beside it.
+const CLONE: &str = "root/peerdma";
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Variables of this machine by which programs reach the network, and by which cargo is made frugal.
+const PASSED: [&str; 6] = [
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "CARGO_BUILD_JOBS",
+    "CARGO_PROFILE_DEV_DEBUG",
+    "CARGO_PROFILE_TEST_DEBUG",
+];
+
+/// A release of Debian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Release {
+    /// 12
+    Bookworm,
+    /// 13
+    Trixie,
+    /// The newest of everything, the C library too
+    Sid,
+}
+
+impl Release {
+    fn name(self) -> &'static str {
+        match self {
+            Release::Bookworm => "bookworm",
+            Release::Trixie => "trixie",
+            Release::Sid => "sid",
+        }
+    }
+}
+
+/// What to do in a root.
+pub enum Task {
+    /// Both commands of the README.
+    Readme,
+    /// The test command, with only the suites whose name contains this.
+    Suites(String),
+    /// A command in the clone.
+    Command(Vec<String>),
+}
+
+impl Task {
+    /// One line for each command, for sh(1).
+    fn lines(&self) -> Vec<String> {
+        match self {
+            Task::Readme => vec!["cargo run --release -- demo".into(), "cargo xtask test".into()],
+            Task::Suites(only) => vec![format!("cargo xtask test --only {}", quoted(only))],
+            Task::Command(words) => {
+                vec![words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")]
+            }
+        }
+    }
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Makes the root of a release where it is missing, or `afresh`, brings its clone to this tree's last commit and does a task in it;
+/// true when each command succeeded.
+///
+/// # Errors
+/// When the root cannot be made or entered.
+pub fn run(release: Release, afresh: bool, task: &Task) -> Result<bool> {
+    ensure!(system::is_root(), "another root file system needs root");
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let folder = tree.join("target/roots");
+    fs::create_dir_all(&folder)?;
+    // One user at a time: two would build in one clone.
+    let lock = File::create(folder.join(format!("{}.lock", release.name())))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let root = folder.join(release.name());
+    make(release, &root, afresh)?;
+    clone(tree, &root.join(CLONE))?;
+    let toolchain = Toolchain::of_this_machine()?;
+    let mut ok = true;
+    for line in task.lines() {
+        eprintln!("==> {}: {line}", release.name());
+        ok &= inside(&root, &toolchain, &line).status()?.success();
+    }
+    Ok(ok)
+}
+
+fn make(release: Release, root: &Path, afresh: bool) -> Result<()> {
+    // Beside the root, not in it: a root that is half made has none.
+    let complete = root.with_extension(format!("has-{PACKAGES}"));
+    if complete.is_file() && !afresh {
+        return Ok(());
+    }
+    let _ = fs::remove_file(&complete);
+    if root.exists() {
+        fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
+    }
+    eprintln!("==> {}: debootstrap, once, for some minutes", release.name());
+    let mut command = Command::new("debootstrap");
+    command.args(["--variant=minbase", &format!("--include={PACKAGES}"), release.name()]);
+    command.arg(root).args(vm::apt::mirror()).stdout(std::process::Stdio::null());
+    if !command.status().context("debootstrap")?.success() {
+        let log = root.join("debootstrap/debootstrap.log");
+        bail!("debootstrap failed; its log is {}", log.display());
+    }
+    File::create(complete)?;
+    Ok(())
+}
+
+/// Brings the clone to the tree's last commit. What was built in it stays.
+fn clone(tree: &Path, clone: &Path) -> Result<()> {
+    let git = |at: &Path, words: &[&str]| -> Result<Vec<u8>> {
+        let output = Command::new("git").arg("-C").arg(at).args(words).output().context("git")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "git {}: {said}", words.join(" "));
+        Ok(output.stdout)
+    };
+    if !git(tree, &["status", "--porcelain"])?.is_empty() {
+        eprintln!("==> what is not committed is not in the clone");
+    }
+    if !clone.join(".git").is_dir() {
+        fs::create_dir_all(clone)?;
+        git(clone, &["init", "--quiet"])?;
+    }
+    let tree = tree.to_str().context("a path in UTF-8")?;
+    git(clone, &["fetch", "--quiet", "--no-tags", tree, "HEAD"])?;
+    git(clone, &["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"])?;
+    Ok(())
+}
+
+/// Where this machine has its Rust, and the registry that cargo keeps.
+struct Toolchain {
+    rustup: PathBuf,
+    cargo: PathBuf,
+}
+
+impl Toolchain {
+    fn of_this_machine() -> Result<Toolchain> {
+        let home = std::env::var_os("HOME").context("no HOME")?;
+        let of = |name: &str, folder: &str| {
+            std::env::var_os(name).map_or(Path::new(&home).join(folder), PathBuf::from)
+        };
+        let found =
+            Toolchain { rustup: of("RUSTUP_HOME", ".rustup"), cargo: of("CARGO_HOME", ".cargo") };
+        for folder in [&found.rustup, &found.cargo.join("bin")] {
+            ensure!(folder.is_dir(), "no {}: Rust by rustup is needed", folder.display());
+        }
+        Ok(found)
+    }
+}
+
+/// Makes `$1` the root of a mount namespace, with Rust where this machine has it, `$RUSTUP_HOME` and `$CARGO_HOME`, and runs the shell line `$2` in
+/// the clone. `/` is a mount point, and nothing of this machine's files is left but what is bound.
+const ENTER: &str = r#"
+set -e
+cd "$1"
+mount --bind . .
+cd "$1"
+mount -t proc proc proc
+for folder in sys dev; do mount --rbind /$folder $folder; done
+mount -t tmpfs -o mode=755 none run
+mkdir -p "$CARGO_HOME/registry"
+for folder in "$RUSTUP_HOME" "$CARGO_HOME/bin" "$CARGO_HOME/registry"; do
+    mkdir -p ".$folder"
+    mount --bind "$folder" ".$folder"
+done
+cp -L /etc/resolv.conf etc/resolv.conf
+pivot_root . mnt
+umount -l /mnt
+cd "$HOME/peerdma"
+exec sh -c "$2"
+"#;
+
+fn inside(root: &Path, toolchain: &Toolchain, line: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
+        .args(["sh", "-c", ENTER, "enter"])
+        .arg(root)
+        .arg(line)
+        .env_clear()
+        .env("HOME", "/root")
+        .env("LANG", "C.UTF-8")
+        .env("RUSTUP_HOME", &toolchain.rustup)
+        .env("CARGO_HOME", &toolchain.cargo)
+        .env("PATH", format!("{}/bin:{PATH}", toolchain.cargo.display()));
+    for name in PASSED {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_shell_whole() {
+        let task = Task::Command(vec!["echo".into(), "it's  one".into(), "$HOME".into()]);
+        let output = Command::new("sh").args(["-c", &task.lines()[0]]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "it's  one $HOME\n");
+    }
+
+    #[test]
+    fn the_readmes_commands_are_what_runs() {
+        let readme = include_str!("../../README.md");
+        for line in Task::Readme.lines() {
+            assert!(readme.contains(&line), "{line}");
+        }
+    }
+}
