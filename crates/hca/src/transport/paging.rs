@@ -429,6 +429,7 @@ impl Transport {
             return false;
         }
         self.resp.responses.clear();
+        self.resp.put_off = Some(psn);
         let later = Syndrome::RnrNak(self.attr.min_rnr_timer);
         self.owe(psn, Answer::Nak(later), false);
         true

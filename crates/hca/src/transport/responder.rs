@@ -48,6 +48,8 @@ pub(super) struct Responder {
     pub(super) nak_sent: bool,
     pub(super) message: Option<Incoming>,
     pub(super) responses: VecDeque<Response>,
+    /// The first packet of a READ that the peer was told to ask for again. Nothing new is served before it does.
+    pub(super) put_off: Option<Psn>,
     /// Results of the latest atomics, for their repetition.
     saved: VecDeque<(Psn, u64)>,
     /// PSN of the latest READ or atomic.
@@ -183,6 +185,9 @@ impl Transport {
             self.resp.expected = psn;
         } else if ahead < 0 {
             return self.repeat(rx, cx);
+        } else if self.resp.put_off.is_some() {
+            // It is sent again after the READ. An error of it now would end the connection with the READ unanswered.
+            return cx.counters.count(Counter::OutOfSequence, 1);
         } else if ahead > 0 {
             cx.counters.count(Counter::OutOfSequence, 1);
             if !self.resp.nak_sent {
@@ -561,12 +566,17 @@ impl Transport {
         if coming {
             return;
         }
+        let put_off = self
+            .resp
+            .put_off
+            .take_if(|first| psn.after(*first) <= 0 && psn.plus(packets).after(*first) > 0);
         let remote = Remote { addr: va, rkey };
         let answer = match self.executor(cx.keys).read(remote, len) {
             Ok(target) => Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target }),
+            Err(refusal) if put_off.is_some() => return self.refuse(refusal, psn, cx),
             Err(refusal) => Answer::refused_repetition(refusal),
         };
-        self.owe(psn, answer, false);
+        self.owe(psn, answer, put_off.is_some());
     }
 
     /// Tells the peer no and draws the consequences (IBA 9.9.3): all but "not ready" end the connection.

@@ -406,6 +406,49 @@ fn the_rest_of_a_read_waits_for_a_move() {
     assert_eq!(out.iter().map(|packet| packet.payload.len()).sum::<usize>(), 600);
 }
 
+/// What was on its way behind a READ that is put off comes again behind it: its error must not take the READ's place.
+#[test]
+fn nothing_overtakes_a_read_that_waits() {
+    let (mut node, region) = node();
+    node.post_recv(1, &[region.sge(0, 512)]);
+    region.set(0, &[7; 600]);
+    let Remote { addr, rkey } = region.remote(0);
+    let first = read(FIRST_PSN, addr, rkey, 600);
+    let behind = [
+        send(Only, FIRST_PSN + 3, 8),
+        fetch_add(FIRST_PSN + 4, addr + 4 * PAGE, rkey),
+        write(Only, FIRST_PSN + 5, 4).reth(addr, !rkey, 4),
+    ];
+    node.receive(&first);
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    for packet in &behind {
+        assert!(node.feed(packet).is_empty(), "{:?} is served", packet.operation());
+    }
+    assert_eq!((node.told.received.len(), region.word(4 * PAGE)), (0, 0));
+    region.ram.moving.store(false, Relaxed);
+    assert_eq!(node.feed(&first).len(), 3, "the whole READ");
+    let out: Vec<Packet> = behind.iter().flat_map(|packet| node.feed(packet)).collect();
+    assert!(out[0].is_ack() && out[1].operation() == Operation::AtomicAcknowledge);
+    assert_eq!((out[2].nak(), out.len()), (Some(NakCode::RemoteAccess), 3));
+}
+
+/// The memory of a READ that was put off is gone when the peer asks again: that ends the connection, as it would have at first.
+#[test]
+fn a_read_that_waited_may_fail() {
+    let (mut node, region) = node();
+    let Remote { addr, rkey } = region.remote(0);
+    let first = read(FIRST_PSN, addr, rkey, 600);
+    node.receive(&first);
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    let out = node.feed(&read(FIRST_PSN, addr, !rkey, 600));
+    assert_eq!((out[0].nak(), out.len()), (Some(NakCode::RemoteAccess), 1));
+    assert_eq!(node.qp.state(), QpState::Err);
+}
+
 #[test]
 fn own_requests_and_what_they_bring_wait_for_a_move() {
     let (mut node, region) = node();

@@ -211,11 +211,13 @@ impl User {
         for (index, accesses) in posted {
             for (slot, access) in accesses {
                 let end = ends.remove(&slot).context("a request has no completion")?;
-                // What stands behind a request that failed was not begun.
-                if self.buffer(index)?.is_used {
+                let buffer = self.buffer(index)?;
+                if buffer.is_used {
                     self.judge(index, slot, access, end)?;
                 } else {
+                    // It may have reached the other end all the same: the one before it may have failed when it was sent again.
                     ensure!(end == Some(Status::Flushed), "after an error: {end:?}");
+                    buffer.doubt(access);
                 }
             }
         }
@@ -291,11 +293,7 @@ impl User {
         let buffer = self.buffers.get_mut(&index).context("no such buffer")?;
         if let Some(status) = end {
             let is_copy = matches!(access, Access::Copy(_));
-            match access {
-                Access::Write(part, _) => buffer.doubtful = part,
-                Access::Add => buffer.doubtful_adds += 1,
-                Access::Read(_) | Access::Copy(_) => {}
-            }
+            buffer.doubt(access);
             return buffer.lose(index, status, is_copy);
         }
         match access {
@@ -349,6 +347,18 @@ impl Buffer {
     fn remote(&self, part: Range<u64>) -> Result<RemoteSlice> {
         let Some(Link::Joined { region, .. }) = &self.link else { bail!("not joined") };
         Ok(region.slice(self.at.start + part.start..self.at.start + part.end)?)
+    }
+
+    /// Whether the access took effect is not known.
+    fn doubt(&mut self, access: Access) {
+        match access {
+            Access::Write(part, _) if self.doubtful.is_empty() => self.doubtful = part,
+            Access::Write(Range { start, end }, _) => {
+                self.doubtful = self.doubtful.start.min(start)..self.doubtful.end.max(end);
+            }
+            Access::Add => self.doubtful_adds += 1,
+            Access::Read(_) | Access::Copy(_) => {}
+        }
     }
 
     fn lose(&mut self, index: u64, status: Status, is_local_too: bool) -> Result<()> {
