@@ -428,10 +428,16 @@ impl Transport {
         if self.state == QpState::Err || !self.waits(FaultSide::Answers, error, met, cx) {
             return false;
         }
-        self.resp.responses.clear();
-        self.resp.put_off = Some(psn);
-        let later = Syndrome::RnrNak(self.attr.min_rnr_timer);
-        self.owe(psn, Answer::Nak(later), false);
+        if repeated {
+            // The peer may have had it long ago, and wait for what stands behind it.
+            self.resp.responses.pop_front();
+        } else {
+            self.resp.responses.clear();
+            self.resp.put_off = Some(psn);
+        }
+        let later = Answer::Nak(Syndrome::RnrNak(self.attr.min_rnr_timer));
+        let msn = self.resp.msn;
+        self.resp.responses.push_front(Response { psn, msn, answer: later, fresh: false });
         true
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Responder {
     pub(super) nak_sent: bool,
     pub(super) message: Option<Incoming>,
     pub(super) responses: VecDeque<Response>,
-    /// The first packet of a READ that the peer was told to ask for again. Nothing new is served before it does.
+    /// The first packet of a new READ that the peer was told to ask for again. Nothing new is served before it does.
     pub(super) put_off: Option<Psn>,
     /// Results of the latest atomics, for their repetition.
     saved: VecDeque<(Psn, u64)>,

@@ -434,6 +434,22 @@ fn nothing_overtakes_a_read_that_waits() {
     assert_eq!((out[2].nak(), out.len()), (Some(NakCode::RemoteAccess), 3));
 }
 
+/// A READ asked for again by mistake meets a move: the peer has had its answer and will not ask for it a third time.
+#[test]
+fn a_repeated_read_that_waits_holds_nothing_up() {
+    let (mut node, region) = node();
+    let Remote { addr, rkey } = region.remote(0);
+    let first = read(FIRST_PSN, addr, rkey, 600);
+    assert_eq!(node.feed(&first).len(), 3);
+    node.receive(&first);
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    region.ram.moving.store(false, Relaxed);
+    let out = node.feed(&write(Only, FIRST_PSN + 3, 4).reth(addr, rkey, 4));
+    assert!(out[0].is_ack() && out.len() == 1);
+}
+
 /// The memory of a READ that was put off is gone when the peer asks again: that ends the connection, as it would have at first.
 #[test]
 fn a_read_that_waited_may_fail() {
