@@ -34,6 +34,8 @@ const TRAINS_A_TURN: usize = 4;
 pub(crate) const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
+/// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands by a packet.
+const ENDINGS_A_TURN: u32 = 1024;
 /// Payload after which acknowledges go out within a turn: a sender with a small window waits for them.
 const BYTES_AN_ANSWER: usize = 64 << 10;
 
@@ -110,9 +112,9 @@ impl Device {
     fn take_turn(&self, receiving: &mut Receiving) -> usize {
         let Receiving { receiver, frames, batch, touched, seen, longest } = receiving;
         let turn = Turn::begin();
-        let (mut bytes, mut unanswered) = (0, 0);
+        let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
         receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
-            self.dispatch(&datagram, turn.now, batch, touched);
+            self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
             bytes += datagram.payload.len();
             unanswered += datagram.payload.len();
             if unanswered >= BYTES_AN_ANSWER {
@@ -200,6 +202,7 @@ impl Device {
         now: Instant,
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
     ) {
         let counters = self.directory();
         counters.count(Counter::RcvdPackets, 1);
@@ -217,7 +220,7 @@ impl Device {
             return counters.count(Counter::RxDropped, 1);
         }
         if qpn == MULTICAST_QPN {
-            return self.dispatch_multicast(datagram, now, batch, touched);
+            return self.dispatch_multicast(datagram, now, batch, touched, endings);
         }
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
@@ -231,7 +234,7 @@ impl Device {
             },
         };
         let routing = if self.subnet.is_some() { Routing::Lid } else { Routing::Ip };
-        touched[index].receive(self, &rx_of(datagram, routing), now, batch);
+        touched[index].receive(self, &rx_of(datagram, routing), now, batch, endings);
     }
 
     /// Each member of the group takes the packet, but for its sender if that one does not want it.
@@ -241,6 +244,7 @@ impl Device {
         now: Instant,
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
     ) {
         let mut taken = false;
         for (group, routing) in self.groups_of(datagram) {
@@ -249,7 +253,7 @@ impl Device {
                 if qp.init().blocks_own_multicast && self.is_sender(&qp, datagram) {
                     continue;
                 }
-                qp.receive(self, &rx_of(datagram, routing), now, batch);
+                qp.receive(self, &rx_of(datagram, routing), now, batch, endings);
                 if touched.iter().all(|known| known.number() != qp.number()) {
                     touched.push(qp);
                 }

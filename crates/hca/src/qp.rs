@@ -565,8 +565,16 @@ impl Qp {
         device.directory().publish_qp(self.number, self.init.qp_type, state, self.pd.id().0, dest);
     }
 
-    /// One packet from the wire. `batch` is room for what it makes the QP send.
-    pub(crate) fn receive(&self, device: &Device, rx: &Rx<'_>, now: Instant, batch: &mut Batch) {
+    /// One packet from the wire. `batch` is room for what it makes the QP send; `endings` is how many requests may end in this
+    /// turn, by whatever packets.
+    pub(crate) fn receive(
+        &self,
+        device: &Device,
+        rx: &Rx<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        endings: &mut u32,
+    ) {
         let mut core = self.core();
         // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
         let foreign = self.init.qp_type.is_connected() && core.ends != Some((rx.src, rx.dst));
@@ -575,8 +583,10 @@ impl Qp {
             return;
         }
         device.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
-        self.run(device, &mut core, (now, QUANTUM), batch, |transport, cx| {
-            transport.receive(rx, cx)
+        let budget = QUANTUM.ending(*endings);
+        *endings = self.run(device, &mut core, (now, budget), batch, |transport, cx| {
+            transport.receive(rx, cx);
+            cx.budget.endings()
         });
     }
 

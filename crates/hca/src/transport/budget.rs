@@ -1,6 +1,6 @@
 //! How much one call may send before others get their turn.
 //!
-//! The transport reads no clock, so whoever calls it says in packets and bytes what it may do. What is left over then is
+//! The transport reads no clock, so whoever calls it says in packets, bytes and requests what it may do. What is left over then is
 //! noted ([`Transport::deadline`](super::Transport::deadline) is past), and waits for the next call.
 
 /// What may be sent for one purpose.
@@ -34,11 +34,27 @@ impl Share {
 pub struct Budget {
     pub(super) responses: Share,
     pub(super) requests: Share,
+    endings: u32,
 }
 
 impl Budget {
-    /// The same share for answers and for requests.
+    /// The same share for answers and for requests; as many requests may end as packets go.
     pub const fn of(share: Share) -> Budget {
-        Budget { responses: share, requests: share }
+        Budget { responses: share, requests: share, endings: share.packets }
+    }
+
+    /// The same, but so many requests may end: be completed by one acknowledge, or flushed.
+    pub const fn ending(self, endings: u32) -> Budget {
+        Budget { endings, ..self }
+    }
+
+    /// How many requests may still end.
+    pub fn endings(&self) -> u32 {
+        self.endings
+    }
+
+    /// One ended.
+    pub(super) fn spend_ending(&mut self) {
+        self.endings = self.endings.saturating_sub(1);
     }
 }

@@ -39,7 +39,22 @@ impl Transport {
         }
     }
 
+    /// An acknowledge that completes more requests than may end now completes as many, and the rest of it waits.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, cx: &mut Cx<'_>) {
+        if let Some(wqe) = self.req.queue.get(cx.budget.endings() as usize)
+            && wqe.phase == Phase::Started
+            && psn.after(wqe.first) >= 0
+        {
+            let first = wqe.first;
+            if !self.advance(first, cx) {
+                return self.implied_nak(cx);
+            }
+            if self.req.rest.is_none_or(|(latest, _)| psn.after(latest) >= 0) {
+                self.req.rest = Some((psn, syndrome));
+            }
+            self.more = true;
+            return;
+        }
         match syndrome {
             Syndrome::Ack(_) => {
                 if !self.advance(psn.plus(1), cx) {
@@ -81,6 +96,15 @@ impl Transport {
                 cx.counters.count(counter, 1);
                 self.fail_oldest(status, vendor::NONE, cx);
             }
+        }
+    }
+
+    /// Goes on with an acknowledge of which a part waited.
+    pub(super) fn acknowledge_rest(&mut self, cx: &mut Cx<'_>) {
+        if let Some((psn, syndrome)) = self.req.rest.take()
+            && psn.after(self.req.una()) >= 0
+        {
+            self.acknowledge(psn, syndrome, cx);
         }
     }
 
@@ -306,6 +330,7 @@ impl Transport {
             let later = self.req.queue[1].wr.wr_id;
             self.req.queue[1].wr.wr_id = std::mem::replace(&mut self.req.queue[0].wr.wr_id, later);
         }
+        cx.budget.spend_ending();
         if let Some(wqe) = self.req.pop()
             && (wqe.signaled || wqe.offload.is_some())
         {
@@ -326,6 +351,7 @@ impl Transport {
     /// Completes the oldest request with an error. A reliable connection enters the error state, the others the send
     /// queue error state (IBA 10.3.1.5, 10.3.1.6); what was posted later is flushed.
     pub(super) fn fail_oldest(&mut self, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
+        cx.budget.spend_ending();
         if let Some(wqe) = self.req.pop() {
             cx.counters.count(Counter::ReqCqeError, 1);
             self.report(&wqe, status, vendor_err, cx);

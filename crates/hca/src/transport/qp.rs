@@ -372,7 +372,13 @@ impl Transport {
         self.paced_until = None;
         self.respond(cx);
         match (self.state, self.kind) {
-            (QpState::Rts | QpState::Sqd, kind) if kind.is_reliable() => self.request(cx),
+            (QpState::Rts | QpState::Sqd, kind) if kind.is_reliable() => {
+                self.acknowledge_rest(cx);
+                // unless the rest was its end
+                if self.state != QpState::Err {
+                    self.request(cx);
+                }
+            }
             (QpState::Rts | QpState::Sqd, _) => self.send_unacknowledged(cx),
             (QpState::Sqe, _) => self.flush_sends(cx),
             (QpState::Err, _) => self.flush(cx),
@@ -501,6 +507,8 @@ impl Transport {
             return;
         }
         self.now = Some(cx.now);
+        // There is no other turn.
+        cx.budget = cx.budget.ending(u32::MAX);
         self.resp.responses.clear();
         if matches!(self.kind, QpType::Rc | QpType::XrcRecv) && self.state != QpState::Init {
             let nak = Syndrome::Nak(NakCode::RemoteOperational);
@@ -519,16 +527,24 @@ impl Transport {
 
     pub(super) fn flush_sends(&mut self, cx: &mut Cx<'_>) {
         self.req.timers.stop();
-        while let Some(wqe) = self.req.pop() {
+        while !self.req.queue.is_empty() {
+            if cx.budget.endings() == 0 {
+                self.more = true;
+                return;
+            }
+            cx.budget.spend_ending();
+            let Some(wqe) = self.req.pop() else { return };
             cx.counters.count(Counter::CqeFlushErr, 1);
             self.report(&wqe, WcStatus::WrFlushErr, vendor::NONE, cx);
         }
     }
 
     fn flush(&mut self, cx: &mut Cx<'_>) {
-        self.flush_sends(cx);
         abandon(&mut self.resp.message, &mut self.inbox);
-        while let Some(drained) = self.inbox.drain(self.pd) {
+        self.flush_sends(cx);
+        while cx.budget.endings() > 0 {
+            let Some(drained) = self.inbox.drain(self.pd) else { return };
+            cx.budget.spend_ending();
             let Ok(landing) = drained else {
                 cx.sink.event(EventType::QpFatal);
                 return self.inbox.clear();
@@ -545,6 +561,7 @@ impl Transport {
             };
             landing.tell(done, cx.sink);
         }
+        self.more = true;
     }
 }
 

@@ -17,7 +17,9 @@ use crate::types::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use umem::AccessError;
-use wire::{AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Service};
+use wire::{
+    AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Service, Syndrome,
+};
 
 /// The only partition of RoCE: default, full membership.
 pub(super) const PKEY: u16 = 0xffff;
@@ -65,6 +67,8 @@ pub(super) struct Requester {
     pub(super) rnr_left: u8,
     /// The peer asked us to wait.
     pub(super) rnr_until: Option<Instant>,
+    /// An acknowledge of which a part waits for another call.
+    pub(super) rest: Option<(Psn, Syndrome)>,
     /// The oldest PSN at the last go-back: one loss is reported by many packets and repaired once.
     pub(super) recovering: Option<Psn>,
     /// The PSN after the last probe.
@@ -94,6 +98,7 @@ impl Requester {
             retry_left: 0,
             rnr_left: 0,
             rnr_until: None,
+            rest: None,
             recovering: None,
             probe_end: None,
             sample: None,

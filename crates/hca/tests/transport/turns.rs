@@ -5,7 +5,8 @@ use crate::support::craft::*;
 use crate::support::{Node, Packet, Region, Setup, send_wr};
 use hca::transport::{Budget, Share};
 use hca::*;
-use wire::Operation;
+use std::time::Duration;
+use wire::{NakCode, Operation};
 
 const FAR: Remote = Remote { addr: 0x7000, rkey: 0x1234 };
 
@@ -95,4 +96,101 @@ fn what_is_put_off_is_due_at_once() {
     assert!(node.qp.deadline().is_some_and(|deadline| deadline <= now));
     assert_eq!(node.timer().len(), 4);
     assert!(node.qp.deadline().is_none_or(|deadline| deadline > now));
+}
+
+/// Requests of a test of how they end.
+const MANY: u64 = 120;
+
+/// A requester with many requests on their way, of which eight may end in a call.
+fn many_sends() -> Node {
+    let (mut node, region) = node(Share::new(512, u64::MAX));
+    for id in 0..MANY {
+        node.post_send(send_wr(id, SendOp::Send, &[region.sge(0, 8)]));
+    }
+    assert_eq!(node.emitted().len() as u64, MANY);
+    node.budget = Budget::of(Share::new(512, u64::MAX)).ending(8);
+    node
+}
+
+/// Calls the timer until nothing is due, eight endings a call; gives what became of each request, in order.
+#[track_caller]
+fn endings(node: &mut Node) -> Vec<(u64, WcStatus)> {
+    let told = |node: &Node| node.told.sent.len() + node.told.received.len();
+    assert_eq!(told(node), 8, "of the first call");
+    while node.qp.deadline().is_some_and(|deadline| deadline <= node.now) {
+        let before = told(node);
+        node.timer();
+        assert!(told(node) - before <= 8);
+    }
+    let all = node.told.sent.iter().chain(&node.told.received);
+    all.map(|done| (done.wr_id, done.status)).collect()
+}
+
+#[test]
+fn one_acknowledge_ends_so_many_requests_at_a_time() {
+    let mut node = many_sends();
+    node.receive(&ack(5000 + MANY as u32 - 1));
+    let all: Vec<_> = (0..MANY).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(endings(&mut node), all);
+    assert_eq!(node.qp.deadline(), None, "nothing is awaited any more");
+}
+
+#[test]
+fn an_older_acknowledge_does_not_replace_the_rest_of_a_later_one() {
+    let mut node = many_sends();
+    node.receive(&ack(5000 + MANY as u32 - 1));
+    node.budget = node.budget.ending(0);
+    node.receive(&ack(5000 + 100));
+    node.budget = node.budget.ending(8);
+    assert_eq!(endings(&mut node).len() as u64, MANY);
+}
+
+#[test]
+fn the_rest_of_an_acknowledge_ends_a_connection_in_order() {
+    let mut node = many_sends();
+    node.receive(&nak(5000 + 99, NakCode::RemoteAccess));
+    let ended = endings(&mut node);
+    let expected = (0..MANY).map(|id| match id {
+        0..99 => (id, WcStatus::Success),
+        99 => (id, WcStatus::RemAccessErr),
+        _ => (id, WcStatus::WrFlushErr),
+    });
+    assert!(ended.into_iter().eq(expected));
+}
+
+#[test]
+fn an_answer_behind_the_rest_of_an_acknowledge_is_taken() {
+    let (mut node, region) = node(Share::new(512, u64::MAX));
+    for id in 0..MANY {
+        node.post_send(send_wr(id, SendOp::Send, &[region.sge(0, 8)]));
+    }
+    node.post_send(send_wr(MANY, SendOp::Read(FAR), &[region.sge(0, 8)]));
+    node.emitted();
+    node.budget = node.budget.ending(8);
+    node.receive(&ack(5000 + MANY as u32 - 1));
+    node.receive(&read_response(wire::Position::Only, 5000 + MANY as u32, vec![7; 8]));
+    assert_eq!(node.told.sent.len() as u64, MANY + 1);
+    node.timer();
+    assert_eq!(node.qp.deadline(), None);
+    assert!(node.emitted().is_empty(), "nothing is asked for again");
+}
+
+#[test]
+fn a_full_queue_is_flushed_so_many_requests_at_a_time() {
+    let mut node = many_sends();
+    for id in 0..MANY {
+        node.post_recv(MANY + id, &[]);
+    }
+    let error = QpAttr { qp_state: QpState::Err, ..node.qp.query() };
+    node.modify(&error, AttrMask::STATE).unwrap();
+    node.now += Duration::from_millis(1);
+    let all: Vec<_> = (0..2 * MANY).map(|id| (id, WcStatus::WrFlushErr)).collect();
+    assert_eq!(endings(&mut node), all);
+}
+
+#[test]
+fn with_the_device_everything_ends_at_once() {
+    let mut node = many_sends();
+    node.with(|qp, cx| qp.end_with_device(cx));
+    assert_eq!(node.told.sent.len() as u64, MANY);
 }
