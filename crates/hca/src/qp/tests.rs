@@ -1,0 +1,153 @@
+use super::*;
+use crate::{DeviceAttr, DeviceConfig};
+use registry::{Client, Options, Role};
+
+fn device(name: &str) -> Arc<Device> {
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let options = Options { port, name_suffix: Some(format!("{name}-{port}")) };
+    Device::open(DeviceConfig {
+        attr: DeviceAttr::new(name, 1),
+        comm: "test".into(),
+        registry: Client::connect_at(Role::Member, &options).unwrap(),
+        mtu_bytes: Some(4096),
+        network: crate::Network::Host(link::Interfaces::default()),
+        trace: None,
+        receive_buffer_bytes: Some(64 << 10),
+    })
+    .unwrap()
+}
+
+/// A QP towards a queue pair at 127.0.0.1.
+fn connected(device: &Arc<Device>, qp_type: QpType, dest_qp_num: u32) -> Arc<Qp> {
+    let max_send_wr = 16384;
+    let cq = device.create_cq(max_send_wr, None).unwrap();
+    let cap = QpCap { max_send_wr, max_inline_data: 1024, ..QpCap::default() };
+    let init = QpInit {
+        send_cq: Some(cq.clone()),
+        recv_cq: Some(cq),
+        cap,
+        sq_sig_all: true,
+        ..QpInit::new(qp_type)
+    };
+    let qp = device.create_qp(&device.alloc_pd().unwrap(), init).unwrap();
+    let gids = device.gids(1).unwrap();
+    let here = gids.iter().find(|entry| entry.ip.is_loopback() && entry.ip.is_ipv4()).unwrap();
+    let ah = AhAttr {
+        is_global: true,
+        dgid: here.gid,
+        sgid_index: here.index as u8,
+        port_num: 1,
+        ..AhAttr::default()
+    };
+    let attr = QpAttr { port_num: 1, path_mtu: 5, dest_qp_num, ah, ..qp.query() };
+    type M = AttrMask;
+    let reliable = |mask| if qp_type == QpType::Rc { mask } else { M::empty() };
+    for (qp_state, mask) in [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            QpState::Rtr,
+            M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | reliable(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+        ),
+        (
+            QpState::Rts,
+            M::SQ_PSN | reliable(M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC),
+        ),
+    ] {
+        qp.modify(&QpAttr { qp_state, ..attr }, mask | M::STATE).unwrap();
+    }
+    qp
+}
+
+#[test]
+fn nothing_completes_after_destruction() {
+    let device = device("destroyed");
+    let qp = connected(&device, QpType::Uc, 5);
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        payload: Payload::Inline(vec![0; 1024].into()),
+        flags: SendFlags::empty(),
+        datagram: None,
+        xrc_srqn: 0,
+    };
+    qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+    assert!(qp.core().transport.deadline().is_some(), "most of it waits for its pace");
+    qp.destroy();
+    // Another thread may have received a packet for the QP just before.
+    let later = Instant::now() + std::time::Duration::from_secs(10);
+    qp.end_of_batch(&device, later, &mut Batch::new().unwrap());
+    let mut polled = 0;
+    qp.init.send_cq.as_ref().unwrap().poll(1, &mut |_| polled += 1).unwrap();
+    assert_eq!(polled, 0);
+}
+
+#[test]
+fn what_a_timer_emits_leaves_before_other_threads_emit_more() {
+    let device = device("order");
+    let qp = connected(&device, QpType::Uc, 5);
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        payload: Payload::Inline(vec![0; 1024].into()),
+        flags: SendFlags::empty(),
+        datagram: None,
+        xrc_srqn: 0,
+    };
+    qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+    let left = || {
+        let stats = device.endpoint().stats().iter();
+        let sums = stats.filter(|(name, _)| *name == "tx_datagrams");
+        sums.map(|(_, count)| count).sum::<u64>()
+    };
+    let before = left();
+    let mut batch = Batch::new().unwrap();
+    qp.timer(&device, Instant::now() + std::time::Duration::from_secs(10), &mut batch);
+    let after = left();
+    assert!(after > before, "its pace let it emit");
+    batch.flush(device.endpoint());
+    assert_eq!(left(), after, "something waited in the batch, with the lock free");
+}
+
+#[test]
+fn destruction_waits_for_the_turn_that_owes_an_acknowledge() {
+    let device = device("turn");
+    let qp = connected(&device, QpType::Rc, 5);
+    let turn = device.between_turns();
+    let (done, destroyed) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            qp.destroy();
+            done.send(()).unwrap();
+        });
+        assert!(destroyed.recv_timeout(std::time::Duration::from_millis(50)).is_err());
+        assert!(!qp.core().destroyed);
+        drop(turn);
+        destroyed.recv().unwrap();
+    });
+}
+
+/// Descriptors of this process for the socket that `device` receives IPv4 on.
+fn copies(device: &Device) -> usize {
+    let socket = device.endpoint().receive_fds().next().unwrap();
+    let name = format!("socket:[{}]", rustix::fs::fstat(socket).unwrap().st_ino);
+    std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .filter(|to| to.as_os_str() == name.as_str())
+        .count()
+}
+
+#[test]
+fn a_peers_socket_is_watched_once() {
+    let device = device("watched");
+    let own = u32::from(device.slot()) << 14;
+    let before = copies(&device);
+    let all = [QpType::Rc, QpType::Uc, QpType::Uc].map(|kind| connected(&device, kind, own));
+    assert_eq!(copies(&device), before + 1);
+    all.iter().for_each(|qp| qp.destroy());
+    assert_eq!(copies(&device), before, "held for nobody");
+}
