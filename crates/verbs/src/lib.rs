@@ -62,6 +62,7 @@ mod srq;
 mod strings;
 mod sysfs_face;
 mod sysfs_files;
+mod thread_end;
 mod tm;
 mod ucma;
 mod unsupported;
