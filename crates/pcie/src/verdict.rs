@@ -78,9 +78,17 @@ const fn within_one(device: u32) -> Listed {
     Listed { vendor: 0x8086, device, same_bridge: true, since: V5_4 }
 }
 
-/// The list's first form, and "Whitelist some Intel host bridges".
+/// Zen's root complex, of the list's first form; seen in 5.4, and in none before 5.2.
+const V5_2: (Version, Version) = (Version(5, 4), Version(5, 2));
+/// "Whitelist some Intel host bridges".
 const V5_4: (Version, Version) = (Version(5, 4), Version(5, 4));
-/// "Update device table with 3rd gen Xeon platform information".
+/// "Add Intel SkyLake-E to the whitelist".
+const V5_6: (Version, Version) = (Version(5, 6), Version(5, 6));
+/// "Add Intel Sky Lake-E Root Ports B, C, D to the whitelist".
+const V5_7: (Version, Version) = (Version(5, 7), Version(5, 7));
+/// "Add AMD Zen Raven and Renoir Root Ports to whitelist".
+const V5_8: (Version, Version) = (Version(5, 8), Version(5, 8));
+/// "Add Intel 3rd Gen Intel Xeon Scalable Processors to whitelist".
 const V5_18: (Version, Version) = (Version(5, 18), Version(5, 18));
 /// "Add Google SoCs to the P2P DMA host bridge list".
 const V7_1: (Version, Version) = (Version(7, 1), Version(7, 1));
@@ -90,6 +98,10 @@ const LATELY: (Version, Version) = (NEWEST_READ, Version(6, 13));
 const ZEN: (Version, Version) = (Version(5, 9), Version(5, 9));
 
 const LISTED: &[Listed] = &[
+    // AMD Zen, Raven and Renoir: off the list since every Zen processor is taken, which says the same
+    listed(0x1022, 0x1450, V5_2),
+    listed(0x1022, 0x15d0, V5_8),
+    listed(0x1022, 0x1630, V5_8),
     // Xeon E5, Core i7
     within_one(0x3c00),
     within_one(0x3c01),
@@ -97,11 +109,11 @@ const LISTED: &[Listed] = &[
     within_one(0x2f00),
     within_one(0x2f01),
     // Skylake-E
-    listed(0x8086, 0x2030, V5_4),
-    listed(0x8086, 0x2031, V5_4),
-    listed(0x8086, 0x2032, V5_4),
-    listed(0x8086, 0x2033, V5_4),
-    listed(0x8086, 0x2020, V5_4),
+    listed(0x8086, 0x2030, V5_6),
+    listed(0x8086, 0x2031, V5_7),
+    listed(0x8086, 0x2032, V5_7),
+    listed(0x8086, 0x2033, V5_7),
+    listed(0x8086, 0x2020, V5_6),
     // Ice Lake and later
     listed(0x8086, 0x09a2, V5_18),
     // DSA and IAX of Sapphire Rapids, DSA of Granite Rapids-D, DSA and IAA of Diamond Rapids

@@ -174,12 +174,16 @@ fn the_list_is_the_running_kernels() {
     let intel = |device| Board::hosts((0x8086, device), (0x8086, device));
     let google = || Board::hosts((0x1ae0, 1), (0x1ae0, 1));
     let nvidia = || Board::hosts((0x10de, 0x2f95), (0x10de, 0x2f95));
+    let zen =
+        |device| Board { hosts: [Some((0x1022, device)); 2], ..Board::cpu("AuthenticAMD", 0x17) };
     for (board, expected) in [
         (intel(0x09a2).kernel("5.17.0"), NotSupported),
         (intel(0x09a2).kernel("5.18.0"), ThruHostBridge),
         (intel(0x09a2).kernel("5.14.0-427.el9.x86_64"), Open),
-        (intel(0x2030).kernel("5.3.1"), NotSupported),
-        (intel(0x2030).kernel("5.4.1"), ThruHostBridge),
+        (intel(0x2030).kernel("5.5.19"), NotSupported),
+        (intel(0x2030).kernel("5.6.1"), ThruHostBridge),
+        (intel(0x2031).kernel("5.6.1"), NotSupported),
+        (intel(0x2033).kernel("5.7.1"), ThruHostBridge),
         (intel(0x0b25).kernel("6.12.1"), NotSupported),
         (intel(0x0b25).kernel("6.18.1"), Open),
         (intel(0x0b25).kernel("7.3.0"), ThruHostBridge),
@@ -190,6 +194,14 @@ fn the_list_is_the_running_kernels() {
         (intel(0x1234).kernel("7.9.0"), Open),
         (Board::cpu("AuthenticAMD", 0x19).kernel("5.8.0"), NotSupported),
         (Board::cpu("AuthenticAMD", 0x19).kernel("5.9.0"), ThruHostBridge),
+        (zen(0x1450).kernel("5.1.0"), NotSupported),
+        (zen(0x1450).kernel("5.3.0"), Open),
+        (zen(0x1450).kernel("5.4.0"), ThruHostBridge),
+        (zen(0x1630).kernel("5.7.0"), NotSupported),
+        (zen(0x1630).kernel("5.8.0"), ThruHostBridge),
+        // Zen 2 was never on the list
+        (zen(0x1480).kernel("5.8.0"), NotSupported),
+        (zen(0x1480).kernel("5.9.0"), ThruHostBridge),
     ] {
         let verdict = board.verdict("04:00.0", "81:00.0");
         assert_eq!(verdict.map_type, expected, "{:?}: {}", board.kernel, verdict.reason);
