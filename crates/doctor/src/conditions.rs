@@ -66,12 +66,10 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
     if let Some((device, why)) =
         facts.probe(nic).and_then(|probe| Some((&probe.device, probe.unopened.as_ref()?)))
     {
-        return Condition::new(
-            format!("{what} that this user may open"),
-            State::Fails,
-            format!("{device}: {why}"),
-            "let the user open /dev/infiniband/uverbs* (a udev rule or group of rdma-core's), in a container pass them in",
-        );
+        return unopened(what, format!("{device}: {why}"));
+    }
+    if let Some((path, why)) = closed_node(facts, nic) {
+        return unopened(what, format!("{path}: {why}"));
     }
     match name {
         Some(name) => {
@@ -93,6 +91,23 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
             "run the doctor on the host",
         ),
     }
+}
+
+fn unopened(what: &str, evidence: String) -> Condition {
+    Condition::new(
+        format!("{what} that this user may open"),
+        State::Fails,
+        evidence,
+        "let the user open /dev/infiniband/uverbs* (a udev rule or group of rdma-core's), in a container pass them in",
+    )
+}
+
+/// The adapter's device file, if this user may not open it.
+fn closed_node<'a>(facts: &'a Facts, nic: &Function) -> Option<(String, &'a str)> {
+    let (_, name) = facts.uverbs.iter().find(|(address, _)| *address == nic.address)?;
+    let path = format!("/dev/infiniband/{name}");
+    let why = facts.opens(&path)?.as_ref().err()?;
+    Some((path, why))
 }
 
 /// A device that is there; where it was asked to write to itself, it must have done so.
@@ -148,11 +163,68 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     Condition::new(what, state, evidence, remedy)
 }
 
+/// The device pages on demand: a buffer that moved is found again by a page fault of RC's operations.
+pub(crate) fn pages_on_demand(facts: &Facts, nic: &Function) -> Condition {
+    const WRITE_AND_READ: u32 = 4 | 8;
+    let what = "the adapter's hardware and firmware page on demand (odp_caps)";
+    let answer = facts.probe(nic).and_then(|probe| probe.on_demand);
+    let (state, evidence) = match answer {
+        Some(odp) => (
+            State::of(Some(odp.supported && odp.rc & WRITE_AND_READ == WRITE_AND_READ)),
+            format!(
+                "`ibv_query_device_ex`: {}, RC {:#x}",
+                if odp.supported { "IBV_ODP_SUPPORT" } else { "no IBV_ODP_SUPPORT" },
+                odp.rc
+            ),
+        ),
+        None => (State::Unknown, "the device was not asked".into()),
+    };
+    let remedy = match state {
+        State::Fails => {
+            "enable on-demand paging in the adapter's firmware, or use an adapter that has it"
+        }
+        _ => "run the doctor on the host, where the adapter answers",
+    };
+    Condition::new(what, state, evidence, remedy)
+}
+
+/// In a guest whose memory is encrypted, DMA bounces, and the kernel registers no plain memory (`ib_umem_get` says EOPNOTSUPP). `plain` is
+/// whether the mechanism takes that way; a dma-buf does not, but its queues lie in plain memory.
+pub(crate) fn unencrypted(facts: &Facts, nic: &Function, plain: bool) -> Condition {
+    const TOLD: Version = Version(7, 3);
+    let what = "the machine is no guest with encrypted memory (SEV, TDX, CCA), or the adapter reaches it nevertheless";
+    let told = has(facts, TOLD, Version(7, 2)) == State::Holds;
+    let answer = facts.probe(nic).and_then(|probe| probe.bounces);
+    let said = |answer: &str| format!("`ibv_query_device_ex`: {answer} CC_DMA_BOUNCE");
+    let (state, evidence) = match (answer, &facts.plain_memory) {
+        (Some(true), _) if plain => (State::Fails, said("has")),
+        (Some(true), _) => (State::Unknown, said("has")),
+        (Some(false), _) if told => (State::Holds, said("no")),
+        (_, Some((State::Holds, sign))) => (State::Holds, sign.clone()),
+        (_, Some((_, sign))) => (State::Unknown, sign.clone()),
+        (_, None) => (State::Unknown, "the source does not tell".into()),
+    };
+    let remedy = match state {
+        State::Fails => {
+            "register dma-bufs: the GPU's, and of /dev/dma_heap/system_cc_shared for host memory"
+        }
+        _ => {
+            "register a buffer and see (`peerdma doctor --probe`); queues need rdma-core 65 and /dev/dma_heap/system_cc_shared where DMA bounces"
+        }
+    };
+    Condition::new(what, state, evidence, remedy)
+}
+
 /// PCIe carries requests from the adapter to the GPU, as the kernel judges it before it maps a dma-buf.
-pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Condition {
+pub(crate) fn reaches(
+    facts: &Facts,
+    machine: &Machine,
+    gpu: &Function,
+    nic: &Function,
+) -> Condition {
     let what = "PCIe carries the adapter's requests to the GPU";
     let verdict = verdict(machine, gpu, nic);
-    let evidence = way(machine, gpu, nic, &verdict);
+    let evidence = format!("{}{}", way(machine, gpu, nic, &verdict), acs_told(facts));
     match (verdict.map_type, pcie::without_redirect(machine, &verdict.redirects)) {
         (MapType::NotSupported, Some(parameter)) => Condition::new(
             what,
@@ -169,7 +241,7 @@ pub(crate) fn reaches(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
         (MapType::Unknown, _) => Condition::new(
             what,
             State::Unknown,
-            format!("{evidence}: {}", verdict.reason),
+            format!("{evidence}: {}{}", verdict.reason, group_hint(gpu, nic)),
             "run the doctor as root on the host",
         ),
         _ => Condition::new(what, State::Holds, evidence, ""),
@@ -193,6 +265,34 @@ pub(crate) fn carries(machine: &Machine, gpu: &Function, nic: &Function) -> Cond
         state,
         evidence,
         "transfer into a GPU's buffer and compare (ib_write_bw --use_cuda): nothing refuses what the root complex may drop",
+    )
+}
+
+/// What the kernel was told of ACS, which a new parameter would replace.
+pub(crate) fn acs_told(facts: &Facts) -> String {
+    let line = facts.command_line.as_deref().unwrap_or_default();
+    let options = line.split_whitespace().filter_map(|word| word.strip_prefix("pci="));
+    let starts = ["config_acs=", "disable_acs_redir="];
+    let told = options.filter(|option| starts.iter().any(|start| option.contains(start)));
+    told.map(|option| format!(", booted with pci={option}")).collect()
+}
+
+/// What IOMMU groups suggest of bits that could not be read: Linux puts functions that may reach each other past the IOMMU together.
+fn group_hint(gpu: &Function, nic: &Function) -> String {
+    match (gpu.iommu_group, nic.iommu_group) {
+        (Some(a), Some(b)) if a == b => {
+            format!("; both in IOMMU group {a}, which suggests no redirect")
+        }
+        (Some(a), Some(b)) => format!("; IOMMU groups {a} and {b}, which suggest redirect"),
+        _ => String::new(),
+    }
+}
+
+/// What a setting means for programs, where it decides nothing here.
+pub(crate) fn setting(facts: &Facts, name: &str) -> Option<String> {
+    let value = facts.config(name)?;
+    Some(
+        value.map_or(format!("CONFIG_{name} is not set"), |value| format!("CONFIG_{name}={value}")),
     )
 }
 

@@ -1,6 +1,7 @@
 //! What a GPU's driver exports (`nv-dmabuf.c`, `amdgpu_dma_buf.c`, `xe_dma_buf.c`, `i915_gem_dmabuf.c`).
 
-use crate::conditions::{has, release};
+use crate::conditions::{configured, has, kernel, release};
+use crate::importer;
 use crate::{Condition, Facts, State, Version};
 use pcie::{Function, Machine};
 
@@ -99,7 +100,7 @@ fn driven_by_other(facts: &Facts, gpu: &Function, what: &str) -> Option<Conditio
             what,
             State::Fails,
             "driver vfio-pci: the GPU is held for a guest, and its exports can only be revoked",
-            "run the doctor in the guest, or bind the GPU to its own driver",
+            "run the doctor in the guest, bind the GPU to its own driver, or use the dynamic way",
         )),
         _ => None,
     }
@@ -176,6 +177,22 @@ pub(crate) fn shown_by_bar(gpu: &Function) -> Condition {
         format!("{}: {evidence}", gpu.address),
         "enable Above 4G Decoding and Resizable BAR in the firmware, large BAR1 in the GPU's",
     )
+}
+
+/// What exports a BAR of a GPU that is held for a guest: its holder, from `/dev/vfio`.
+pub(crate) fn vfio_exports(facts: &Facts, nic: &Function) -> [Condition; 3] {
+    let revoked = ["mlx5_core", "irdma", "ice", "i40e"];
+    let driver = importer::of(nic).map(|importer| importer.driver);
+    [
+        kernel(facts, Version(6, 19), "vfio-pci exports a BAR as a dma-buf to who holds the GPU"),
+        configured(facts, "VFIO_PCI_DMABUF"),
+        Condition::new(
+            "the adapter's driver gives a buffer back when it is revoked",
+            State::of(driver.map(|driver| revoked.contains(&driver))),
+            driver.map_or("driver unknown".into(), |driver| format!("driver {driver}")),
+            "use an adapter of mlx5's or irdma's: others are refused with EOPNOTSUPP",
+        ),
+    ]
 }
 
 /// Whether the exporter may move a buffer that is registered, which needs an adapter that follows.

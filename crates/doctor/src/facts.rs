@@ -1,6 +1,6 @@
 //! What a host says of itself, read once.
 
-use crate::Probe;
+use crate::{Probe, State, confidential};
 use flate2::read::GzDecoder;
 use pcie::{Address, Kernel};
 use std::io::Read;
@@ -39,8 +39,16 @@ pub struct Facts {
     pub(crate) locked_bytes: Option<Option<u64>>,
     /// Functions whose memory is published as p2pmem.
     pub(crate) published: Vec<Address>,
-    /// Firmware of RDMA devices by name.
+    /// Firmware of RDMA devices by name: version, type and board.
     pub(crate) firmware: Vec<(String, String)>,
+    /// The device files of adapters: function, and name below `/dev/infiniband`.
+    pub(crate) uverbs: Vec<(Address, String)>,
+    /// Device files and folders, and whether this user may open them for reading and writing, or why not; empty if nobody tried.
+    pub nodes: Vec<(String, Result<(), String>)>,
+    /// Ways to a GPU's memory (`drm`, `cuda`) that were tried for a buffer to register, and why one gave none.
+    pub unexported: Vec<(String, String)>,
+    /// Whether the machine is no confidential guest, and by what that is known; `None` if nothing was read.
+    pub(crate) plain_memory: Option<(State, String)>,
     /// Whether the kernel tells the software HCA when registered memory goes (userfaultfd), or why not; `None` if it was not
     /// asked.
     pub kernel_watches: Option<Result<(), String>>,
@@ -80,6 +88,10 @@ impl Facts {
             locked_bytes: locked_bytes(tree),
             published: published(tree),
             firmware: firmware(tree),
+            uverbs: uverbs(tree),
+            nodes: Vec::new(),
+            unexported: Vec::new(),
+            plain_memory: Some(confidential::plain(tree)),
             release,
             probes: Vec::new(),
             software_hca: None,
@@ -101,6 +113,11 @@ impl Facts {
         let (_, text) = self.config.as_ref()?;
         let start = format!("CONFIG_{name}=");
         Some(text.lines().find_map(|line| line.strip_prefix(start.as_str())))
+    }
+
+    /// Whether this user may open a device file, or why not; `None` if nobody tried.
+    pub(crate) fn opens(&self, node: &str) -> Option<&Result<(), String>> {
+        self.nodes.iter().find(|(path, _)| path == node).map(|(_, result)| result)
     }
 
     /// The file of the configuration.
@@ -167,9 +184,26 @@ fn firmware(tree: &dyn Tree) -> Vec<(String, String)> {
     for name in tree.list("/sys/bus/pci/devices") {
         let folder = format!("{}/infiniband", tree.real(&format!("/sys/bus/pci/devices/{name}")));
         for device in tree.list(&folder) {
-            let version = tree.line(&format!("{folder}/{device}/fw_ver"));
-            found.extend(version.map(|version| (topology::printable(&device), version)));
+            let words = ["fw_ver", "hca_type", "board_id"];
+            let said = words.map(|word| tree.line(&format!("{folder}/{device}/{word}")));
+            let said: Vec<String> =
+                said.into_iter().flatten().filter(|word| !word.is_empty()).collect();
+            if !said.is_empty() {
+                found.push((topology::printable(&device), said.join(", ")));
+            }
         }
+    }
+    found
+}
+
+/// The device file by which programs reach each adapter.
+fn uverbs(tree: &dyn Tree) -> Vec<(Address, String)> {
+    let mut found = Vec::new();
+    for name in tree.list("/sys/bus/pci/devices") {
+        let real = tree.real(&format!("/sys/bus/pci/devices/{name}"));
+        let Ok(address) = name.parse() else { continue };
+        let nodes = tree.list(&format!("{real}/infiniband_verbs")).into_iter();
+        found.extend(nodes.map(|node| (address, topology::printable(&node))));
     }
     found
 }

@@ -10,6 +10,7 @@
 
 mod acs;
 mod conditions;
+mod confidential;
 mod exporter;
 mod facts;
 mod finding;
@@ -21,4 +22,4 @@ pub use facts::Facts;
 pub use finding::{Condition, Finding, Mechanism, Outcome, State};
 pub use mechanisms::examine;
 pub use pcie::Version;
-pub use probe::{PROBES, Probe};
+pub use probe::{FirmwareCaps, OnDemand, PROBES, Probe};

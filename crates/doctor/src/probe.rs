@@ -8,6 +8,40 @@ use topology::printable;
 /// Where a capture keeps the answers.
 pub const PROBES: &str = "/peerdma/probes";
 
+/// What a device offers of memory whose pages come when they are used (`odp_caps` of `ibv_query_device_ex(3)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OnDemand {
+    /// Whether it has it at all.
+    pub supported: bool,
+    /// What RC may do with it: bits of `enum ibv_odp_transport_cap_bits`.
+    pub rc: u32,
+}
+
+/// What the firmware of a ConnectX offers (`QUERY_HCA_CAP`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FirmwareCaps {
+    /// `HCA_CAP.data_direct`.
+    pub data_direct: bool,
+    /// `HCA_CAP_2.query_vuid`.
+    pub query_vuid: bool,
+    /// `HCA_CAP.crossing_vhca_mkey`.
+    pub crossing_vhca_mkey: bool,
+    /// `HCA_CAP.ats`.
+    pub ats: bool,
+}
+
+impl FirmwareCaps {
+    /// Each with its name.
+    fn named(&mut self) -> [(&'static str, &mut bool); 4] {
+        [
+            ("data_direct", &mut self.data_direct),
+            ("query_vuid", &mut self.query_vuid),
+            ("crossing_vhca_mkey", &mut self.crossing_vhca_mkey),
+            ("ats", &mut self.ats),
+        ]
+    }
+}
+
 /// What an RDMA device answered. What it was not asked is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Probe {
@@ -19,6 +53,12 @@ pub struct Probe {
     pub registers_dmabuf: Option<(bool, String)>,
     /// The folder of its Data Direct function, or `None` within if it has none.
     pub data_direct: Option<Option<String>>,
+    /// Its on-demand paging.
+    pub on_demand: Option<OnDemand>,
+    /// Whether this guest's memory is encrypted and DMA bounces (`IB_UVERBS_DEVICE_CC_DMA_BOUNCE`).
+    pub bounces: Option<bool>,
+    /// What its firmware offers.
+    pub firmware: Option<FirmwareCaps>,
     /// Bytes that it wrote to itself, or why it could not.
     pub loopback: Option<Result<u64, String>>,
     /// For each GPU that exports a dma-buf, the bytes of one that it registered, or why it did not.
@@ -61,12 +101,31 @@ impl Facts {
                 let path = path.as_deref().map_or_else(|| "none".into(), printable);
                 text += &format!("data-direct {path}\n");
             }
+            if let Some(OnDemand { supported, rc }) = probe.on_demand {
+                let answer = if supported { "yes" } else { "no" };
+                text += &format!("on-demand {answer} {rc}\n");
+            }
+            if let Some(bounces) = probe.bounces {
+                text += &format!("bounces {}\n", if bounces { "yes" } else { "no" });
+            }
+            if let Some(mut firmware) = probe.firmware {
+                let has = firmware.named().into_iter().filter(|(_, has)| **has);
+                let names: Vec<&str> = has.map(|(name, _)| name).collect();
+                text += &format!("firmware {}\n", names.join(" "));
+            }
             if let Some(result) = &probe.loopback {
                 text += &format!("loopback {}\n", outcome(result));
             }
             for (gpu, result) in &probe.buffers {
                 text += &format!("buffer {gpu} {}\n", outcome(result));
             }
+        }
+        for (node, result) in &self.nodes {
+            let outcome = outcome(&result.clone().map(|()| 0));
+            text += &format!("node {} {outcome}\n", printable(node));
+        }
+        for (way, why) in &self.unexported {
+            text += &format!("unexported {way} {}\n", printable(why));
         }
         if let Some(result) = &self.software_hca {
             text += &format!("software-hca {}\n", outcome(&result.clone().map(|()| 0)));
@@ -94,6 +153,13 @@ impl Facts {
                 self.software_hca = outcome(rest).map(|result| result.map(|_: u64| ()));
             } else if word == "kernel-watches" {
                 self.kernel_watches = outcome(rest).map(|result| result.map(|_: u64| ()));
+            } else if word == "unexported" {
+                let parts = rest.split_once(' ');
+                self.unexported.extend(parts.map(|(way, why)| (way.to_owned(), why.to_owned())));
+            } else if word == "node" {
+                let parts = rest.split_once(' ');
+                let found = parts.and_then(|(node, rest)| Some((node.to_owned(), outcome(rest)?)));
+                self.nodes.extend(found.map(|(node, result)| (node, result.map(|_| ()))));
             }
             let Some(probe) = self.probes.last_mut() else { continue };
             match word {
@@ -105,6 +171,18 @@ impl Facts {
                 }
                 "data-direct" => {
                     probe.data_direct = Some(Some(rest.to_owned()).filter(|path| path != "none"));
+                }
+                "on-demand" => {
+                    probe.on_demand = rest.split_once(' ').and_then(|(answer, rc)| {
+                        Some(OnDemand { supported: answer == "yes", rc: rc.parse().ok()? })
+                    });
+                }
+                "bounces" => probe.bounces = Some(rest == "yes"),
+                "firmware" => {
+                    let firmware = probe.firmware.insert(FirmwareCaps::default());
+                    for (name, has) in firmware.named() {
+                        *has = rest.split(' ').any(|word| word == name);
+                    }
                 }
                 "loopback" => probe.loopback = outcome(rest),
                 "buffer" => {
@@ -135,22 +213,42 @@ mod tests {
                 loopback: Some(Ok(65536)),
                 buffers: vec![(gpu, Ok(4096)), (gpu, Err("EBUSY, busy".into()))],
                 unopened: None,
+                on_demand: Some(OnDemand { supported: true, rc: 0x3f }),
+                bounces: Some(false),
+                firmware: Some(FirmwareCaps {
+                    data_direct: true,
+                    query_vuid: false,
+                    crossing_vhca_mkey: true,
+                    ats: false,
+                }),
             },
             Probe {
                 device: "mlx5_1".into(),
                 unopened: Some("EACCES".into()),
                 data_direct: Some(None),
                 loopback: Some(Err("no port".into())),
+                on_demand: Some(OnDemand { supported: false, rc: 0 }),
+                bounces: Some(true),
+                firmware: Some(FirmwareCaps::default()),
                 ..Probe::default()
             },
         ];
         facts.software_hca = Some(Err("no".into()));
         facts.kernel_watches = Some(Ok(()));
+        facts.nodes = vec![
+            ("/dev/udmabuf".into(), Ok(())),
+            ("/dev/dma_heap/system".into(), Err("Permission denied (os error 13)".into())),
+        ];
+        facts.unexported = vec![("cuda".into(), "no libcuda.so.1".into())];
         let mut read = Facts::default();
         read.take_answers(&facts.answers());
         assert_eq!(read.probes, facts.probes);
         assert_eq!(read.software_hca, facts.software_hca);
         assert_eq!(read.kernel_watches, facts.kernel_watches);
-        read.take_answers("buffer x ok\nregisters\nnonsense \u{1b}\n\n");
+        assert_eq!(read.nodes, facts.nodes);
+        assert_eq!(read.unexported, facts.unexported);
+        read.take_answers(
+            "buffer x ok\nregisters\nnonsense \u{1b}\non-demand\nnode x\nfirmware\n\n",
+        );
     }
 }

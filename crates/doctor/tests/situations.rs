@@ -39,6 +39,10 @@ impl Tree for Host {
     }
 }
 
+/// What a ConnectX with all that there is answers.
+const ANSWERS: &str =
+    "on-demand yes 63\nbounces no\nfirmware data_direct query_vuid crossing_vhca_mkey ats\n";
+
 const ROOT: &str = "/sys/devices/pci0000:17/0000:17:00.0";
 const UP: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0";
 
@@ -69,6 +73,17 @@ impl Host {
     fn file(mut self, path: &str, content: impl AsRef<[u8]>) -> Host {
         self.files.insert(path.into(), content.as_ref().to_vec());
         self
+    }
+
+    fn release(self, release: &str) -> Host {
+        let config = self.files["/boot/config-6.18.2"].clone();
+        self.file("/proc/version", format!("Linux version {release} (gcc)\n"))
+            .file(&format!("/boot/config-{release}"), config)
+    }
+
+    /// What the adapter answered, and nothing else.
+    fn answers(self, lines: &str) -> Host {
+        self.file("/peerdma/probes", format!("device mlx5_0\n{lines}"))
     }
 
     fn without(mut self, path: &str) -> Host {
@@ -124,7 +139,8 @@ impl Host {
                 "CONFIG_INFINIBAND_ON_DEMAND_PAGING=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\nCONFIG_INFINIBAND_USER_MEM=y\n\
                  CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_PCI_P2PDMA=y\n",
             )
-            .file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n")
+            .file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\nflags : fpu sse2\n")
+            .file("/peerdma/probes", format!("device mlx5_0\n{ANSWERS}"))
     }
 
     /// One line for each mechanism: what comes of it, and why.
@@ -299,7 +315,7 @@ const SIDE: &str = "/sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0/0000:19:02
 /// A ConnectX-8 with its side function below the switch of a Grace machine's GPU.
 fn grace(release: &str) -> Host {
     let port = |acs| space(Some((6, acs)), false);
-    let asked = format!("device mlx5_0\nregisters yes EBADF\ndata-direct {SIDE}\n");
+    let asked = format!("device mlx5_0\nregisters yes EBADF\ndata-direct {SIDE}\n{ANSWERS}");
     Host::good()
         .function(&format!("{UP}/0000:19:02.0"), (0x15b3, 0x1976), 0x060400, port(0x19))
         .function(SIDE, (0x15b3, 0x2100), 0x080100, space(None, true))
@@ -353,6 +369,17 @@ fn data_direct_asks_for_all_that_it_needs() {
         (good().without(&format!("{NIC}/vpd")), "unknown", "run the doctor as root"),
         (good().without("/peerdma"), "unknown", "the driver was not asked"),
         (good().file("/peerdma/probes", "device mlx5_0\ndata-direct none\n"), "does not", "ENODEV"),
+        (
+            good().answers(&format!("data-direct {SIDE}\nfirmware data_direct query_vuid ats\n")),
+            "does not",
+            "crossing_vhca_mkey 0",
+        ),
+        (good().answers(&format!("data-direct {SIDE}\n")), "unknown", "firmware was not asked"),
+        (
+            good().answers("firmware data_direct ats\n"),
+            "does not",
+            "data_direct or query_vuid is 0",
+        ),
         (good().driver(GPU, "nvidia", 9), "does not", "ENOTSUPP"),
         (good().driver(SIDE, "vfio-pci", 7), "does not", "drivers_probe"),
     ] {
@@ -452,12 +479,176 @@ fn a_buffer_that_was_registered_is_the_proof() {
     assert_eq!(host("ok 2097152").says_of("dma-buf-pinned"), "dma-buf-pinned: works\n");
     let failed = host("failed EBUSY").says_of("dma-buf-pinned");
     assert!(failed.starts_with("dma-buf-pinned: does not") && failed.contains("EBUSY"), "{failed}");
+    // no buffer came to be registered: that is told as well, of the way that this GPU's maker has
+    let none = Host::good().answers("unexported cuda it exports none\nunexported drm no node\n");
+    let says = none.says_of("dma-buf-pinned");
+    assert!(
+        says.starts_with("dma-buf-pinned: unknown") && says.contains("cuda: it exports none\n"),
+        "{says}"
+    );
     let closed = Host::good().file("/peerdma/probes", "device mlx5_0\nunopened EACCES\n");
     assert!(
         closed.says_of("dma-buf-pinned").contains("uverbs"),
         "{}",
         closed.says_of("dma-buf-pinned")
     );
+}
+
+#[test]
+fn an_adapter_without_on_demand_paging_lets_nothing_move() {
+    let dynamic = |host: Host| host.says_of("dma-buf-dynamic");
+    assert_eq!(dynamic(amd("7.2.0")), "dma-buf-dynamic: works\n");
+    let none = dynamic(amd("7.2.0").answers("on-demand no 0\n"));
+    assert!(
+        none.starts_with("dma-buf-dynamic: does not") && none.contains("no IBV_ODP_SUPPORT"),
+        "{none}"
+    );
+    // writes but no reads
+    let half = dynamic(amd("7.2.0").answers("on-demand yes 4\n"));
+    assert!(half.starts_with("dma-buf-dynamic: does not") && half.contains("RC 0x4"), "{half}");
+    let unasked = dynamic(amd("7.2.0").without("/peerdma"));
+    assert!(unasked.starts_with("dma-buf-dynamic: unknown"), "{unasked}");
+    assert!(unasked.contains("the device was not asked"), "{unasked}");
+}
+
+#[test]
+fn address_translation_is_the_firmwares_too() {
+    let none = Host::good().answers("firmware data_direct\n").says_of("ats");
+    assert!(none.starts_with("ats: does not") && none.contains("QUERY_HCA_CAP: ats 0"), "{none}");
+    let unasked = Host::good().without("/peerdma").says_of("ats");
+    assert!(unasked.starts_with("ats: unknown"), "{unasked}");
+    let other = Host::good().driver(NIC, "mlx4_core", 8).says_of("ats");
+    assert!(other.contains("this driver has none"), "{other}");
+}
+
+#[test]
+fn a_guest_with_encrypted_memory() {
+    let cpu = |vendor: &str, flags: &str| {
+        let text = format!("vendor_id : {vendor}\ncpu family : 6\nflags : fpu {flags}\n");
+        Host::good().without("/peerdma").file("/proc/cpuinfo", text)
+    };
+    let arm = |host: Host| host.file("/proc/cpuinfo", "CPU implementer : 0x41\n");
+    for (host, outcome, said) in [
+        (cpu("GenuineIntel", "vmx"), "works", ""),
+        (cpu("GenuineIntel", "hypervisor"), "works", ""),
+        (cpu("GenuineIntel", "hypervisor tdx_guest"), "unknown", "Intel TDX"),
+        // a host that could run such guests is none
+        (cpu("AuthenticAMD", "svm sev sev_es sev_snp"), "works", ""),
+        (cpu("AuthenticAMD", "hypervisor sev"), "unknown", "AMD SEV"),
+        (cpu("AuthenticAMD", "hypervisor"), "unknown", "shows no sign"),
+        (
+            cpu("AuthenticAMD", "hypervisor").file("/sys/devices/system/cpu/sev/vmpl", "0\n"),
+            "unknown",
+            "SEV-SNP",
+        ),
+        (
+            cpu("AuthenticAMD", "hypervisor").file("/sys/devices/platform/sev-guest/uevent", ""),
+            "unknown",
+            "sev-guest",
+        ),
+        (arm(Host::good()), "works", ""),
+        (
+            arm(Host::good()).file("/sys/devices/platform/arm-cca-dev/uevent", ""),
+            "unknown",
+            "arm-cca-dev",
+        ),
+        (Host::good().without("/proc/cpuinfo"), "unknown", "/proc/cpuinfo could not be read"),
+        // the adapter's own word, where the kernel knows to say it
+        (cpu("AuthenticAMD", "hypervisor").answers("bounces no\n"), "unknown", "shows no sign"),
+        (cpu("AuthenticAMD", "hypervisor").answers("bounces no\n").release("7.3.0"), "works", ""),
+        (Host::good().answers("bounces yes\n"), "does not", "system_cc_shared"),
+    ] {
+        let says = host.says_of("peer-direct");
+        let right = says.starts_with(&format!("peer-direct: {outcome}\n")) && says.contains(said);
+        assert!(right, "{outcome} {said}: {says}");
+        let pinned = host.says_of("dma-buf-pinned");
+        let expected = if outcome == "works" { "works" } else { "unknown" };
+        assert!(pinned.starts_with(&format!("dma-buf-pinned: {expected}\n")), "{said}: {pinned}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_held_for_a_guest_gives_its_bar() {
+    let host = |release: &str, config: &str| {
+        let held = amd(release).driver(GPU, "vfio-pci", 7);
+        let before = held.files[&format!("/boot/config-{release}")].clone();
+        held.file(&format!("/boot/config-{release}"), [&before, config.as_bytes()].concat())
+    };
+    let dynamic = |host: Host| host.says_of("dma-buf-dynamic");
+    assert_eq!(dynamic(host("7.2.0", "CONFIG_VFIO_PCI_DMABUF=y\n")), "dma-buf-dynamic: works\n");
+    let unset = dynamic(host("7.2.0", ""));
+    assert!(unset.contains("use a kernel built with CONFIG_VFIO_PCI_DMABUF"), "{unset}");
+    let old = dynamic(host("6.18.2", "CONFIG_VFIO_PCI_DMABUF=y\n"));
+    assert!(old.contains("use a kernel of 6.19 or later"), "{old}");
+    let pinned = host("7.2.0", "CONFIG_VFIO_PCI_DMABUF=y\n").says_of("dma-buf-pinned");
+    assert!(pinned.contains("can only be revoked"), "{pinned}");
+}
+
+#[test]
+fn device_files_that_the_user_may_not_open() {
+    let host = |line: &str| {
+        Host::good()
+            .file(&format!("{NIC}/infiniband_verbs/uverbs3/uevent"), "")
+            .file("/peerdma/probes", format!("node {line}\n"))
+    };
+    let closed = host("/dev/infiniband/uverbs3 failed Permission denied (os error 13)");
+    let says = closed.says_of("dma-buf-pinned");
+    assert!(says.contains("/dev/infiniband/uverbs3: Permission denied"), "{says}");
+    assert_eq!(
+        host("/dev/infiniband/uverbs3 ok 0").says_of("dma-buf-pinned"),
+        "dma-buf-pinned: works\n"
+    );
+    let other = host("/dev/infiniband/uverbs1 failed Permission denied (os error 13)");
+    assert_eq!(other.says_of("dma-buf-pinned"), "dma-buf-pinned: works\n");
+}
+
+#[test]
+fn what_decides_nothing_is_told_as_it_is() {
+    let host = Host::good()
+        .file(
+            "/boot/config-6.18.2",
+            "CONFIG_SYNC_FILE=y\n# CONFIG_UDMABUF is not set\nCONFIG_DMABUF_HEAPS=y\n",
+        )
+        .file(
+            "/peerdma/probes",
+            "node /dev/udmabuf failed No such file\nnode /dev/dma_heap/system ok 0\n",
+        );
+    let machine = topology::of_tree(&host).unwrap().machine;
+    let findings = examine(&Facts::read(&host), &machine);
+    let evidence = |mechanism, what: &str| {
+        let finding = findings.iter().find(|finding| finding.mechanism == mechanism).unwrap();
+        let found = finding.conditions.iter().find(|condition| condition.what.contains(what));
+        found.unwrap_or_else(|| panic!("{what}")).evidence.clone()
+    };
+    assert_eq!(evidence(Mechanism::PinnedDmaBuf, "fences"), "CONFIG_SYNC_FILE=y");
+    assert_eq!(
+        evidence(Mechanism::SoftwareHca, "dma-bufs of host memory"),
+        "/dev/udmabuf: No such file, CONFIG_UDMABUF is not set, /dev/dma_heap/system may be opened, CONFIG_DMABUF_HEAPS=y"
+    );
+    assert!(evidence(Mechanism::PinnedDmaBuf, "RDMA device").ends_with("firmware 28.42"));
+    let named = host.file(&format!("{NIC}/infiniband/mlx5_0/board_id"), "MT_0000000838\n");
+    let findings = examine(&Facts::read(&named), &machine);
+    let finding = findings.iter().find(|f| f.mechanism == Mechanism::PinnedDmaBuf).unwrap();
+    assert!(finding.conditions.iter().any(|c| c.evidence.contains("28.42, MT_0000000838")));
+}
+
+#[test]
+fn hints_where_acs_could_not_be_read() {
+    let path = format!("{UP}/0000:19:00.0/config");
+    let short = Host::good().files[&path][..64].to_vec();
+    let apart = Host::good().file(&path, short);
+    let says = apart.says_of("dma-buf-pinned");
+    assert!(says.contains("IOMMU groups 7 and 8, which suggest redirect"), "{says}");
+    let together = apart.driver(NIC, "mlx5_core", 7).says_of("dma-buf-pinned");
+    assert!(together.contains("both in IOMMU group 7, which suggests no redirect"), "{together}");
+    // a parameter that is there already, and did not do
+    let port = |acs| space(Some((6, acs)), false);
+    let told = Host::good()
+        .file(&format!("{UP}/0000:19:00.0/config"), port(0x0c))
+        .file(&format!("{UP}/0000:19:01.0/config"), port(0x0c))
+        .file("/proc/cmdline", "ro pci=disable_acs_redir=0000:01:00.0 quiet\n");
+    let says = told.says_of("dma-buf-pinned");
+    assert!(says.contains("booted with pci=disable_acs_redir=0000:01:00.0"), "{says}");
 }
 
 #[test]
@@ -493,6 +684,25 @@ fn a_capture_gives_the_same_verdict_for_every_condition() {
         Host::good().without("/proc/self").without("/sys/kernel/mm"),
         Host::good().file("/sys/module/nvidia_peermem/version", "580.1\n"),
         release(Host::good()),
+        Host::good()
+            .file(
+                "/proc/cpuinfo",
+                "vendor_id : AuthenticAMD\ncpu family : 25\nflags : hypervisor\n",
+            )
+            .file("/sys/devices/system/cpu/sev/vmpl", "0\n"),
+        Host::good().file("/sys/devices/platform/sev-guest/uevent", ""),
+        Host::good().file("/sys/devices/virtual/misc/tdx_guest/uevent", ""),
+        Host::good().file("/sys/devices/platform/arm-cca-dev/uevent", ""),
+        Host::good().file(&format!("{NIC}/infiniband_verbs/uverbs3/uevent"), "").file(
+            "/peerdma/probes",
+            "node /dev/infiniband/uverbs3 failed EACCES\nnode /dev/udmabuf ok 0\n",
+        ),
+        Host::good().file(
+            "/boot/config-6.18.2",
+            "CONFIG_SYNC_FILE=y\nCONFIG_UDMABUF=m\nCONFIG_DMABUF_HEAPS=y\n",
+        ),
+        amd("7.2.0").driver(GPU, "vfio-pci", 7),
+        Host::good().file("/proc/cmdline", "pci=config_acs=xx1@0000:19:00.0\n"),
         bare_peers(Host::good()),
         virtual_function(grace("6.18.2")),
     ];

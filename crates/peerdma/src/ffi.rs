@@ -229,6 +229,55 @@ pub struct DeviceAttr {
     _pad: [u8; 4],
 }
 
+/// `struct ibv_device_attr_ex` of rdma-core 34 and later; what follows the flags is not named.
+#[repr(C)]
+pub struct DeviceAttrEx {
+    _attr: DeviceAttr,
+    _comp_mask: u32,
+    pub odp_general: u64,
+    pub odp_rc: u32,
+    _odp_others: [u32; 2],
+    _clock: [u64; 2],
+    pub device_cap_flags_ex: u64,
+    _after: [u64; 14],
+}
+
+impl DeviceAttrEx {
+    pub fn zeroed() -> DeviceAttrEx {
+        // SAFETY: every field is an integer or an array of such.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+pub type QueryDeviceEx =
+    unsafe extern "C" fn(*mut Context, *const c_void, *mut DeviceAttrEx, size_t) -> c_int;
+
+/// `ibv_query_device_ex(3)`, which the header reaches through `struct verbs_context`, the struct that a context ends
+/// (`verbs_get_ctx_op`).
+///
+/// # Safety
+/// `context` is one that a libibverbs opened.
+pub unsafe fn query_device_ex(context: *mut Context) -> Option<QueryDeviceEx> {
+    // Behind what [`Context`] names: a mutex and `abi_compat`, which says whether the struct around it is there.
+    const ABI_COMPAT: usize = 320;
+    const EXTENDED: usize = usize::MAX;
+    // Before the context: the struct's size, and twelve places before that the operation.
+    const SIZE: usize = 8;
+    const QUERY: usize = 13 * 8;
+    const CONTEXT: usize = 328;
+    let bytes = context.cast::<u8>();
+    // SAFETY: a context is 328 bytes long in every libibverbs since IBVERBS_1.1.
+    if unsafe { bytes.add(ABI_COMPAT).cast::<usize>().read() } != EXTENDED {
+        return None;
+    }
+    // SAFETY: the context ends a `struct verbs_context`, whose first word before it is its size.
+    if unsafe { bytes.sub(SIZE).cast::<usize>().read() } < CONTEXT + QUERY {
+        return None;
+    }
+    // SAFETY: by its size the struct has this operation, null where the device lacks it.
+    unsafe { bytes.sub(QUERY).cast::<Option<QueryDeviceEx>>().read() }
+}
+
 #[repr(C)]
 #[derive(Default)]
 pub struct PortAttr {
@@ -402,6 +451,11 @@ mod tests {
         assert_eq!(
             (offset_of!(DeviceAttr, max_cqe), offset_of!(DeviceAttr, atomic_cap)),
             (132, 164)
+        );
+        assert_eq!((size_of::<DeviceAttrEx>(), offset_of!(DeviceAttrEx, odp_general)), (400, 240));
+        assert_eq!(
+            (offset_of!(DeviceAttrEx, odp_rc), offset_of!(DeviceAttrEx, device_cap_flags_ex)),
+            (248, 280)
         );
         assert_eq!((size_of::<PortAttr>(), offset_of!(PortAttr, lid)), (52, 34));
         assert_eq!(

@@ -36,6 +36,7 @@
 //! Layouts and numbers are those of `infiniband/verbs.h`; the crate was written against its documented interface and
 //! is checked against it in the tests.
 
+mod capabilities;
 mod completion;
 mod context;
 mod cq;
@@ -48,6 +49,7 @@ mod memory;
 mod qp;
 mod work;
 
+pub use capabilities::{FirmwareCaps, MemoryAttr};
 pub use completion::{Completed, Completion, CompletionError, Operation, Status};
 pub use context::{Context, DeviceAttr, GidEntry, GidType, Mtu, Pd, PortAttr, PortState};
 pub use cq::{CompChannel, Cq};

@@ -325,3 +325,13 @@ fn a_driver_is_asked_whether_it_registers_dma_bufs() {
     let context = device();
     assert!(context.alloc_pd().unwrap().registers_dmabuf().unwrap());
 }
+
+#[test]
+fn a_device_tells_what_its_memory_can() {
+    let memory = device().memory_attr().unwrap();
+    assert!(memory.on_demand && memory.on_demand_rc & 0b1_1111 == 0b1_1111, "{memory:?}");
+    assert!(!memory.bounces);
+    // a command for the firmware of a ConnectX, which this device has not
+    let error = device().firmware_caps().unwrap_err();
+    assert!(error.errno() == Some(95) || error.to_string().contains("libmlx5"), "{error}");
+}

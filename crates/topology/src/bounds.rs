@@ -57,6 +57,10 @@ pub(crate) fn read_start(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 
 /// Text without what terminals and pictures obey: control characters, and those that turn the direction of writing or show nothing.
 pub fn printable(text: &str) -> String {
+    // most text by far
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
     let obeyed = |c: char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -35,4 +35,4 @@ pub use rdma_topo::dump;
 pub use roles::{accelerators, adapters, is_rdma_name};
 pub use source::{Folder, Tree};
 pub use sysfs::release;
-pub use take::{LIBMLX5, take, take_with};
+pub use take::{CONFIDENTIAL, LIBMLX5, take, take_with};

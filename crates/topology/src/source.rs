@@ -41,6 +41,8 @@ pub struct Folder {
     root: PathBuf,
     /// Directories as they were found: most of what is asked for lies in one that was asked for before.
     resolved: RefCell<HashMap<String, Resolved>>,
+    /// Where links lead, which are asked for by many.
+    followed: RefCell<HashMap<String, String>>,
 }
 
 /// A directory.
@@ -62,7 +64,7 @@ impl Folder {
     /// The tree below `root`.
     pub fn new(root: &Path) -> Folder {
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-        Folder { root, resolved: RefCell::default() }
+        Folder { root, resolved: RefCell::default(), followed: RefCell::default() }
     }
 
     /// Where a path of the tree lies in the file system. In a folder, links that leave it are followed within, so the kernel must not
@@ -83,7 +85,7 @@ impl Folder {
     }
 
     fn resolved(&self, folder: &str) -> Resolved {
-        let real = resolve(folder, |path| self.written_link(path));
+        let real = if folder.is_empty() { "/".to_owned() } else { self.real(folder) };
         let at = self.root.join(real.trim_start_matches('/'));
         let links = fs::read_dir(at).ok().and_then(|entries| {
             let entries: Vec<fs::DirEntry> = entries.flatten().take(MOST_NAMES).collect();
@@ -94,6 +96,15 @@ impl Folder {
             (entries.len() < MOST_NAMES).then_some(Rc::new(links))
         });
         Resolved { real, links }
+    }
+
+    fn follow(&self, path: String) -> String {
+        if let Some(known) = self.followed.borrow().get(&path) {
+            return known.clone();
+        }
+        let real = resolve(&path, |path| self.written_link(path));
+        self.followed.borrow_mut().insert(path, real.clone());
+        real
     }
 
     fn written_link(&self, path: &str) -> Option<String> {
@@ -142,7 +153,7 @@ impl Tree for Folder {
         let here = format!("{}/{name}", real.trim_end_matches('/'));
         let is_link = links.is_none_or(|links| links.contains(name));
         if is_link || matches!(name, "" | "." | "..") {
-            return resolve(&here, |path| self.written_link(path));
+            return self.follow(here);
         }
         here
     }

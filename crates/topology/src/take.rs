@@ -39,9 +39,17 @@ const FILES: &[&str] = &[
     "/proc/self/limits",
     "/proc/sys/kernel/osrelease",
     "/proc/version",
+    "/sys/devices/system/cpu/sev/vmpl",
     "/sys/class/dmi/id/product_name",
     "/sys/class/dmi/id/sys_vendor",
     "/sys/module/nvidia_peermem/version",
+];
+
+/// Folders that only guests with encrypted memory have.
+pub const CONFIDENTIAL: [&str; 3] = [
+    "/sys/devices/platform/arm-cca-dev",
+    "/sys/devices/platform/sev-guest",
+    "/sys/devices/virtual/misc/tdx_guest",
 ];
 
 /// Where distributions keep rdma-core's libmlx5.
@@ -89,6 +97,9 @@ pub fn take_with(tree: &dyn Tree, more: &[(&str, &[u8])], out: impl Write) -> io
     if tree.has_folder("/sys/kernel/mm/memory_peers") {
         folder(&mut archive, "/sys/kernel/mm/memory_peers")?;
     }
+    for guest in CONFIDENTIAL.iter().filter(|path| tree.has_folder(path)) {
+        folder(&mut archive, guest)?;
+    }
     for node in tree.list("/sys/devices/system/node") {
         file(&mut archive, tree, &format!("/sys/devices/system/node/{node}/cpumap"))?;
         file(&mut archive, tree, &format!("/sys/devices/system/node/{node}/distance"))?;
@@ -123,7 +134,7 @@ fn device(archive: &mut tar::Builder<impl Write>, tree: &dyn Tree, name: &str) -
             link(archive, &path, &to)?;
         }
     }
-    for class in ["infiniband", "net", "drm", "nvme", "mem", "p2pmem"] {
+    for class in ["infiniband", "infiniband_verbs", "net", "drm", "nvme", "mem", "p2pmem"] {
         for interface in tree.list(&format!("{real}/{class}")) {
             let at = format!("{real}/{class}/{interface}");
             if class == "infiniband" {

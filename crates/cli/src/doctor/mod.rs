@@ -45,7 +45,8 @@ pub fn doctor(arguments: &Doctor) -> Done {
 
 /// Lets this host's devices say what no file tells; with `transfer`, by registering memory and moving bytes.
 pub fn ask_devices(facts: &mut Facts, transfer: bool) {
-    facts.probes = probe::devices(transfer);
+    (facts.probes, facts.unexported) = probe::devices(transfer);
+    facts.nodes = probe::nodes();
     facts.kernel_watches = Some(mm::can_watch().map_err(|error| error.to_string()));
     facts.software_hca = transfer.then(probe::software_hca);
 }

@@ -4,11 +4,12 @@
 //! The question about dma-bufs registers nothing: its descriptor is none. A transfer goes from a device to itself. On request every GPU
 //! whose driver exports dma-bufs gives a small buffer, which is registered with each device and given back.
 
-use ::doctor::Probe;
+use ::doctor::{FirmwareCaps, OnDemand, Probe};
 use gpu::Provider;
 use gpu::providers::Kind;
 use pcie::Address;
 use peerdma::{Access, Context, HostBuffer, Library, Pd, Qp};
+use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -26,25 +27,37 @@ struct Exported {
     buffer: Result<OwnedFd, String>,
 }
 
-/// Asks every device that this host's libibverbs shows; with `transfer`, also to register memory and to move bytes.
-pub fn devices(transfer: bool) -> Vec<Probe> {
+/// Asks every device that this host's libibverbs shows; with `transfer`, also to register memory and to move bytes. Beside the answers, why
+/// ways to GPUs gave no buffer to register.
+pub fn devices(transfer: bool) -> (Vec<Probe>, Vec<(String, String)>) {
     // Without the library or a device there is nobody to ask: then files must do.
-    let Ok(library) = Library::system() else { return Vec::new() };
+    let Ok(library) = Library::system() else { return Default::default() };
     let devices = library.devices().unwrap_or_default();
-    let exported = if transfer && !devices.is_empty() { exported() } else { Vec::new() };
-    devices.into_iter().map(|device| ask(&library, device.name, transfer, &exported)).collect()
+    let (exported, failed) =
+        if transfer && !devices.is_empty() { exported() } else { Default::default() };
+    let answers = devices.into_iter();
+    (answers.map(|device| ask(&library, device.name, transfer, &exported)).collect(), failed)
 }
 
-/// A buffer of every GPU that a driver here exports memory of.
-fn exported() -> Vec<Exported> {
-    let providers = [Kind::Drm, Kind::Cuda].into_iter().flat_map(Kind::open).flatten();
-    providers
-        .filter_map(|provider| {
-            let export = |provider: &dyn Provider| provider.alloc(BUFFER_BYTES)?.export();
-            let buffer = export(&*provider).map_err(|error| error.to_string());
-            Some(Exported { gpu: provider.address()?, buffer })
-        })
-        .collect()
+/// A buffer of every GPU that a driver here exports memory of, and why one does not.
+fn exported() -> (Vec<Exported>, Vec<(String, String)>) {
+    let (mut exported, mut failed) = (Vec::new(), Vec::new());
+    for kind in [Kind::Drm, Kind::Cuda] {
+        for provider in kind.open() {
+            match provider {
+                Ok(provider) => exported.extend(buffer(&*provider)),
+                Err(error) => failed.push((kind.to_string(), error.to_string())),
+            }
+        }
+    }
+    (exported, failed)
+}
+
+/// A buffer of a GPU whose place is known.
+fn buffer(provider: &dyn Provider) -> Option<Exported> {
+    let export = || provider.alloc(BUFFER_BYTES)?.export();
+    let buffer = export().map_err(|error: gpu::Error| error.to_string());
+    Some(Exported { gpu: provider.address()?, buffer })
 }
 
 fn ask(library: &Library, device: String, transfer: bool, exported: &[Exported]) -> Probe {
@@ -52,6 +65,9 @@ fn ask(library: &Library, device: String, transfer: bool, exported: &[Exported])
     match opened {
         Ok((pd, context)) => Probe {
             device,
+            on_demand: memory(&context).map(|(on_demand, _)| on_demand),
+            bounces: memory(&context).map(|(_, bounces)| bounces),
+            firmware: firmware(&context),
             unopened: None,
             registers_dmabuf: dmabuf(&pd),
             data_direct: context
@@ -63,6 +79,45 @@ fn ask(library: &Library, device: String, transfer: bool, exported: &[Exported])
         },
         Err(error) => Probe { device, unopened: Some(error.to_string()), ..Probe::default() },
     }
+}
+
+/// On-demand paging, and whether DMA bounces.
+fn memory(context: &Context) -> Option<(OnDemand, bool)> {
+    let attr = context.memory_attr().ok()?;
+    Some((OnDemand { supported: attr.on_demand, rc: attr.on_demand_rc }, attr.bounces))
+}
+
+/// What a ConnectX's firmware offers; other devices have none to ask.
+fn firmware(context: &Context) -> Option<FirmwareCaps> {
+    let caps = context.firmware_caps().ok()?;
+    Some(FirmwareCaps {
+        data_direct: caps.data_direct,
+        query_vuid: caps.query_vuid,
+        crossing_vhca_mkey: caps.crossing_vhca_mkey,
+        ats: caps.ats,
+    })
+}
+
+/// Whether this user may open the device files by which dma-bufs are made and adapters reached. Opening one does nothing.
+pub fn nodes() -> Vec<(String, Result<(), String>)> {
+    let within = |folder: &str, start: &str| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut paths: Vec<String> = names
+            .filter(|name| name.starts_with(start))
+            .map(|name| format!("{folder}/{name}"))
+            .collect();
+        paths.sort_unstable();
+        paths
+    };
+    let mut paths = vec!["/dev/udmabuf".to_owned()];
+    paths.extend(within("/dev/dma_heap", ""));
+    paths.extend(within("/dev/infiniband", "uverbs"));
+    let open = |path: &String| {
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        opened.map(drop).map_err(|error| error.to_string())
+    };
+    paths.into_iter().map(|path| (path.clone(), open(&path))).collect()
 }
 
 /// Registers a GPU's buffer, and gives it back.

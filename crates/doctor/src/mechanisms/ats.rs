@@ -2,7 +2,7 @@
 
 use super::Pair;
 use crate::acs::{Translated, translated};
-use crate::conditions::{not_told, rdma_device};
+use crate::conditions::{imports, not_told, rdma_device};
 use crate::{Condition, State};
 use pcie::{Acs, AcsBits, Function, Kind};
 
@@ -10,6 +10,8 @@ impl Pair<'_> {
     pub(super) fn ats(&self) -> Vec<Condition> {
         vec![
             rdma_device(self.facts, self.nic),
+            imports(self.facts, self.nic),
+            self.firmware_translates(),
             not_told(self.facts, "the kernel was not told to leave ATS off", &["pci=noats"]),
             not_told(
                 self.facts,
@@ -26,6 +28,19 @@ impl Pair<'_> {
             self.translating(),
             self.ats_table(),
         ]
+    }
+
+    fn firmware_translates(&self) -> Condition {
+        let answer = self.facts.probe(self.nic).and_then(|probe| probe.firmware);
+        Condition::new(
+            "the adapter's firmware gives keys translated addresses (HCA_CAP.ats)",
+            State::of(answer.map(|firmware| firmware.ats)),
+            match answer {
+                Some(firmware) => format!("QUERY_HCA_CAP: ats {}", u8::from(firmware.ats)),
+                None => "the firmware was not asked".into(),
+            },
+            "run the doctor on the host, where libmlx5 asks the firmware; enable ATS in the adapter's configuration (mlxconfig ATS_ENABLED)",
+        )
     }
 
     fn ats_on(&self) -> Condition {

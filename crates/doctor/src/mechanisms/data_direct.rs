@@ -4,7 +4,7 @@
 
 use super::Pair;
 use crate::acs::{data_direct, parameter};
-use crate::conditions::{has, kernel, rdma_device, release};
+use crate::conditions::{acs_told, has, kernel, rdma_device, release, unencrypted};
 use crate::exporter;
 use crate::{Condition, State, Version};
 use pcie::{Acs, AcsSetting, Function, Label, Role};
@@ -33,8 +33,10 @@ impl Pair<'_> {
             kernel(self.facts, Version(6, 12), "mlx5 has Data Direct"),
             self.key_page_size(),
             rdma_device(self.facts, self.nic),
+            unencrypted(self.facts, self.nic, false),
             self.side_bound(side),
             self.bound_to_adapter(side),
+            self.crosses(),
             self.library(),
             exporter::exports_pinned(self.facts, self.gpu),
             exporter::coherent(self.machine, self.gpu),
@@ -104,9 +106,13 @@ impl Pair<'_> {
     /// The driver's own word: its firmware, its identity and the function fit.
     fn bound_to_adapter(&self, side: &Function) -> Condition {
         let what = "firmware offers it, and the driver gave the function to the adapter (HCA_CAP.data_direct, query_vuid)";
+        let firmware = self.facts.probe(self.nic).and_then(|probe| probe.firmware);
         let answer = self.facts.probe(self.nic).and_then(|probe| probe.data_direct.as_ref());
         let at_side = |path: &str| path.ends_with(&format!("/{}", side.address));
         let (state, evidence) = match (answer, self.nic.data_direct) {
+            _ if firmware.is_some_and(|caps| !caps.data_direct || !caps.query_vuid) => {
+                (State::Fails, "QUERY_HCA_CAP: data_direct or query_vuid is 0".into())
+            }
             (Some(Some(path)), _) if at_side(path) => (State::Holds, path.clone()),
             (Some(Some(path)), _) => (State::Fails, format!("it was given {path}")),
             (Some(None), _) => {
@@ -120,6 +126,25 @@ impl Pair<'_> {
             state,
             evidence,
             "run the doctor on the host; update the adapter's firmware and enable Data Direct in it",
+        )
+    }
+
+    /// The key that a program gets crosses to the one that the function uses.
+    fn crosses(&self) -> Condition {
+        let firmware = self.facts.probe(self.nic).and_then(|probe| probe.firmware);
+        Condition::new(
+            "firmware lets a key stand for another one (HCA_CAP.crossing_vhca_mkey)",
+            State::of(firmware.map(|caps| caps.crossing_vhca_mkey)),
+            match firmware {
+                Some(caps) => {
+                    format!(
+                        "QUERY_HCA_CAP: crossing_vhca_mkey {}",
+                        u8::from(caps.crossing_vhca_mkey)
+                    )
+                }
+                None => "the firmware was not asked".into(),
+            },
+            "run the doctor on the host, where libmlx5 asks the firmware; update the adapter's firmware",
         )
     }
 
@@ -238,7 +263,8 @@ impl Pair<'_> {
             }
             _ => self.boot_with(settings),
         };
-        Condition::new(what, state, evidence.join(", "), remedy)
+        let evidence = format!("{}{}", evidence.join(", "), acs_told(self.facts));
+        Condition::new(what, state, evidence, remedy)
     }
 
     /// What sets ACS so, for the kernel at hand.

@@ -1,7 +1,7 @@
 //! Peer-Direct: `ibv_reg_mr` of a GPU's pointer, by a module that knows the GPU.
 
 use super::Pair;
-use crate::conditions::{carries, rdma_device};
+use crate::conditions::{carries, rdma_device, unencrypted};
 use crate::exporter::{self, Maker};
 use crate::{Condition, State};
 
@@ -9,6 +9,7 @@ impl Pair<'_> {
     pub(super) fn peer_direct(&self) -> Vec<Condition> {
         vec![
             rdma_device(self.facts, self.nic),
+            unencrypted(self.facts, self.nic, true),
             self.peer_core(),
             self.peer_client(),
             self.lockable(),

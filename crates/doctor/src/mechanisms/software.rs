@@ -1,6 +1,6 @@
 //! The software HCA, which needs Linux and a free port.
 
-use crate::conditions::release;
+use crate::conditions::{release, setting};
 use crate::{Condition, Facts, State};
 
 pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
@@ -33,6 +33,7 @@ pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
         };
         Condition::new("somebody tells when registered memory goes", State::Holds, evidence, "")
     }));
+    conditions.extend(host_buffers(facts));
     let proof = "two programs exchange GPU memory over it";
     match &facts.software_hca {
         None => {}
@@ -51,4 +52,20 @@ pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
         }
     }
     conditions
+}
+
+/// What makes dma-bufs of host memory, for programs and tests that want real ones where no GPU is.
+fn host_buffers(facts: &Facts) -> Option<Condition> {
+    let makers = [("/dev/udmabuf", "UDMABUF"), ("/dev/dma_heap/", "DMABUF_HEAPS")];
+    let mut told = Vec::new();
+    for (path, config) in makers {
+        let nodes = facts.nodes.iter().filter(|(node, _)| node.starts_with(path));
+        told.extend(nodes.map(|(node, result)| match result {
+            Ok(()) => format!("{node} may be opened"),
+            Err(why) => format!("{node}: {why}"),
+        }));
+        told.extend(setting(facts, config));
+    }
+    let what = "dma-bufs of host memory, for programs that ask for them (udmabuf, dma-heap)";
+    (!told.is_empty()).then(|| Condition::new(what, State::Holds, told.join(", "), ""))
 }
