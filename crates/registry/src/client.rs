@@ -135,6 +135,8 @@ pub(crate) struct Shared {
     pub stop: AtomicBool,
     abandoned: AtomicBool,
     pub rest: Rest,
+    /// The thread stood, and no call was under way, when the latest pause was over.
+    stood: AtomicBool,
 }
 
 impl Shared {
@@ -153,6 +155,20 @@ impl Shared {
         let line = self.lock();
         let deeds = line.kept.members.values().map(|m| Watched(m.clone())).collect();
         (line.link.clone(), deeds)
+    }
+
+    /// Waits until no call is under way. False when one is, at `deadline`.
+    fn is_idle(&self, deadline: Instant) -> bool {
+        let mut line = self.lock();
+        while line.busy {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(line, left);
+            line = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+        true
     }
 
     fn nudge(&self) {
@@ -255,6 +271,7 @@ impl Client {
             stop: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             rest: Rest::default(),
+            stood: AtomicBool::new(true),
         });
         let worker = match role {
             Role::Observer => None,
@@ -465,21 +482,17 @@ impl Client {
     }
 
     /// Before a fork whose child carries this client on ([`Client::adopt`]): lets a call under way end and the thread stand
-    /// still. [`Client::resume`] follows in the parent if it goes on after all. Takes four seconds at most.
-    pub fn pause(&self) {
+    /// still, until `deadline` at most. Answers whether they did; where not, the child cannot carry it on. [`Client::resume`]
+    /// follows in the parent if it goes on after all.
+    pub fn pause(&self, deadline: Instant) -> bool {
         if self.is_abandoned() || self.lock_worker().is_none() {
-            return;
+            return true;
         }
         self.shared.rest.ask();
         self.shared.nudge();
-        if self.shared.rest.wait(LIMIT) {
-            let mut line = self.shared.lock();
-            let deadline = Instant::now() + LIMIT;
-            while line.busy && Instant::now() < deadline {
-                let waited = self.shared.changed.wait_timeout(line, ANSWER_WITHIN);
-                line = waited.unwrap_or_else(|e| e.into_inner()).0;
-            }
-        }
+        let stood = self.shared.rest.wait(deadline) && self.shared.is_idle(deadline);
+        self.shared.stood.store(stood, Ordering::Release);
+        stood
     }
 
     /// In the parent after [`Client::pause`], when there is no child that carries the client on.
@@ -491,8 +504,13 @@ impl Client {
     /// now on, and it hosts the registry if the parent did.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread can be had. [`Error::Timeout`] when the parent's did not stand at the fork: it may have held any lock, so
+    /// the client is abandoned.
     pub fn adopt(&self) -> Result<(), Error> {
+        if !self.shared.stood.load(Ordering::Acquire) {
+            self.abandon();
+            return Err(Error::Timeout);
+        }
         let host = self.shared.rest.inherit();
         let mut line = self.shared.lock();
         // The old connection tells the parent's process id.

@@ -5,7 +5,7 @@
 
 use crate::host::Host;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[derive(Default)]
 struct State {
@@ -31,9 +31,8 @@ impl Rest {
         self.lock().wanted = true;
     }
 
-    /// Waits until the thread stands. False when it does not in time.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+    /// Waits until the thread stands. False when it does not before `deadline`.
+    pub(crate) fn wait(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
         while !state.standing {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -82,11 +81,11 @@ mod tests {
     fn a_thread_stands_while_asked_and_not_otherwise() {
         let rest = Rest::default();
         rest.stand_if_asked(&mut None);
-        assert!(!rest.wait(Duration::ZERO));
+        assert!(!rest.wait(Instant::now()));
         rest.ask();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| rest.stand_if_asked(&mut None));
-            assert!(rest.wait(Duration::from_secs(10)));
+            assert!(rest.wait(Instant::now() + std::time::Duration::from_secs(10)));
             assert!(!thread.is_finished());
             rest.end();
         });

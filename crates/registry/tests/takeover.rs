@@ -410,7 +410,7 @@ fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
     let keys = 1..=8;
     keys.clone().for_each(|key| client.claim(slot, 1, key).unwrap());
     // Nobody hosts the registry, and nobody takes it over.
-    client.pause();
+    assert!(client.pause(Instant::now() + SOON));
     host.signal(libc::SIGSTOP);
     let begin = Instant::now();
     let deadline = begin + Duration::from_millis(250);
@@ -419,4 +419,30 @@ fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     host.signal(libc::SIGCONT);
     client.resume();
+}
+
+#[test]
+fn a_call_that_nobody_answers_holds_a_pause_up_for_a_limited_time() {
+    let place = Place::new();
+    let (host, _) = place.member();
+    let client = place.connect();
+    host.signal(libc::SIGSTOP);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| client.members().map(drop));
+        let limit = Duration::from_millis(100);
+        // until the call is under way
+        let took = loop {
+            let begin = Instant::now();
+            if !client.pause(begin + limit) {
+                break begin.elapsed();
+            }
+            client.resume();
+        };
+        assert!(took >= limit && took < SOON / 2, "{took:?}");
+        assert_eq!(client.adopt(), Err(registry::Error::Timeout));
+        assert_eq!(client.lookup("vram/1").err(), Some(registry::Error::Abandoned));
+        client.resume();
+        host.signal(libc::SIGCONT);
+        let _ = call.join().unwrap();
+    });
 }

@@ -62,7 +62,7 @@ extern "C" fn before() {
     let (registry, engines) = (place.registry(), place.engines());
     engines.iter().for_each(|engine| engine.device.pause(deadline));
     if let Some(registry) = registry.as_ref().filter(|_| shim::in_daemon()) {
-        registry.pause();
+        registry.pause(deadline);
     }
     let held = Held { lives, making, place, registry, engines, _home: home };
     IN_FORK.with(|in_fork| in_fork.replace(Some(held)));

@@ -335,7 +335,7 @@ impl State {
                 }
             }
             ["daemon"] => {
-                self.client().pause();
+                assert!(self.client().pause(Instant::now() + Duration::from_secs(2)));
                 // SAFETY: the child goes on with this thread alone, as after `daemon(3)`; the parent only ends.
                 match unsafe { libc::fork() } {
                     0 => {
@@ -347,7 +347,7 @@ impl State {
                 }
             }
             ["pause"] => {
-                self.client().pause();
+                assert!(self.client().pause(Instant::now() + Duration::from_secs(2)));
                 self.client().resume();
                 ok()
             }
