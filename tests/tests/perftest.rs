@@ -101,6 +101,13 @@ fn both_directions_many_queues_events_inline() {
     run("ib_send_bw", "-r 64 --use-srq -q 4 -n 500", &HERE);
 }
 
+/// An idle fabric loses nothing, and a message of which one packet is late is lost here.
+#[test]
+fn unreliable_messages_of_many_packets_all_arrive() {
+    need_perftest!();
+    run("ib_send_bw", "-c UC -s 8388608 -n 50", &HERE);
+}
+
 #[test]
 fn a_long_run() {
     need_perftest!();
