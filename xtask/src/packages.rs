@@ -23,6 +23,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("python3-pyverbs", "the conformance suite"),
     ("python3-dev", "the conformance suite's dma-buf tests"),
     ("cython3", "the conformance suite's dma-buf tests"),
+    ("fio", "fio's RDMA engine"),
     ("ucx-utils", "UCX programs"),
     ("libucx-dev", "UCX's examples"),
     ("libfabric-bin", "libfabric programs"),

@@ -19,7 +19,8 @@
 //! - **GPUs** (`drm`): requests to and mappings of the nodes below `/dev/dri` that the tree has are answered by
 //!   callbacks ([`set_drm`]), mappings of their buffers' descriptors too; nodes of the machine's own stay what they are.
 //! - **Descriptors and processes** (`close`, `process`): a program that closes every descriptor does not
-//!   close the engine's (`descriptors::Kept`), and a process that became a daemon, or could not, is told ([`set_daemon`]).
+//!   close the engine's (`descriptors::Kept`), and a process that became a daemon, or could not ([`set_daemon`]), or ends without
+//!   atexit(3)'s handlers ([`set_exit`]), is told.
 //!
 //! Calls are passed on to the next definition in the program's lookup order, so that other preloaded libraries,
 //! UCX's memory hooks and cancellation keep working; before this library's constructor ran, and where the C
@@ -48,7 +49,7 @@ pub use heap::watch_heap;
 pub use memory::{Invalidate, set_invalidate};
 pub use netlink::{RdmaNetlink, set_rdma_netlink};
 pub use open::{Provider, set_provider};
-pub use process::{Daemon, in_daemon, set_daemon};
+pub use process::{Daemon, in_daemon, set_daemon, set_exit};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 

@@ -1,13 +1,16 @@
-//! Processes that multiply: forks, and the fork inside `daemon`.
+//! Processes that multiply: forks, and the fork inside `daemon`. Processes that end without atexit(3)'s handlers.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::{errno, memory, open, set_errno};
 
 static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static EXIT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// The process that set `EXIT`.
+static ENDS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
     /// Of the thread, and of its copy in the child: another thread may fork at the same time.
@@ -34,6 +37,12 @@ pub fn set_daemon(callback: fn(Daemon)) {
     DAEMON.store(callback as *mut c_void, Ordering::Release);
 }
 
+/// Sets what to call before this process ends by `_exit(2)`. It may be called in a signal handler.
+pub fn set_exit(callback: fn()) {
+    ENDS.store(process(), Ordering::Relaxed);
+    EXIT.store(callback as *mut c_void, Ordering::Release);
+}
+
 /// Whether the fork going on is `daemon`'s, for fork handlers: the parent is about to end and the child carries on.
 pub fn in_daemon() -> bool {
     IN_DAEMON.get()
@@ -49,6 +58,25 @@ pub(crate) fn watch_forks() {
 extern "C" fn in_child() {
     memory::forget_invalidate();
     open::forget_provider();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    let callback = EXIT.load(Ordering::Acquire);
+    // Not in a forked child; one of vfork(2) has its parent's memory.
+    if !callback.is_null() && ENDS.load(Ordering::Relaxed) == process() {
+        // SAFETY: not null, so stored by `set_exit` from this type.
+        unsafe { core::mem::transmute::<*mut c_void, fn()>(callback)() };
+    }
+    loop {
+        system!(SYS_exit_group, status);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: it asks nothing of its caller.
+    unsafe { _exit(status) }
 }
 
 #[unsafe(no_mangle)]
