@@ -166,11 +166,6 @@ fn ports(machine: &mut Machine, placed: Placed) -> ([&'static str; 2], [&'static
     }
 }
 
-/// Whether the adapter has on-demand paging, without which mlx5_ib registers no dma-buf.
-pub fn takes_dmabufs(guest: &Booted) -> bool {
-    guest.output("ibv_devinfo -v").contains("ODP_SUPPORT")
-}
-
 impl Booted {
     /// Runs a program whose rows are all right.
     ///

@@ -5,7 +5,7 @@
 //! does not for access control's sake, it names the ports in its log, and we the parameter that frees them.
 
 use std::collections::BTreeSet;
-use system::gpu_guest::{GPU_NODE, GpuGuest, Placed, ZEN, takes_dmabufs};
+use system::gpu_guest::{GPU_NODE, GpuGuest, Placed, ZEN};
 use system::lab::Booted;
 use system::skip;
 
@@ -87,9 +87,7 @@ fn linux_reaches_the_gpu_as_we_foretell() {
         let guest = boot(&mut stage, case, "");
         let name = format!("{:?}, {:?}, {}", case.placed, case.iommu, case.processor);
         assert_eq!(stage.verdict(&guest), case.verdict, "{name}");
-        if takes_dmabufs(&guest) {
-            guest.passes(&format!("vram {GPU_NODE} {}", case.found));
-        }
+        guest.passes(&format!("vram {GPU_NODE} {}", case.found));
         guest.assert_quiet();
         drop(guest);
         assert!(stage.serving.alive(), "{name}: {}", stage.serving.said());
@@ -128,16 +126,12 @@ fn our_parameter_frees_the_way_behind_a_switch() {
     assert_eq!(now["p2pdma"], case.verdict);
     let parameter = now["config_acs"].as_str().unwrap_or_else(|| panic!("no remedy in {now}"));
     assert_eq!(stage.way(&guest, &format!("--acs '{parameter}'"))["p2pdma"], "BUS_ADDR");
-    if takes_dmabufs(&guest) {
-        guest.passes(&format!("vram {GPU_NODE} {}", case.found));
-        assert_eq!(ports(parameter), in_the_way(&guest), "{parameter}");
-    }
+    guest.passes(&format!("vram {GPU_NODE} {}", case.found));
+    assert_eq!(ports(parameter), in_the_way(&guest), "{parameter}");
     drop(guest);
     let guest = boot(&mut stage, &case, &format!("pci=config_acs={parameter}"));
     assert_eq!(stage.verdict(&guest), "BUS_ADDR");
-    if takes_dmabufs(&guest) {
-        guest.passes(&format!("vram {GPU_NODE} direct"));
-    }
+    guest.passes(&format!("vram {GPU_NODE} direct"));
     guest.assert_quiet();
     drop(guest);
     assert!(stage.serving.alive(), "{}", stage.serving.said());

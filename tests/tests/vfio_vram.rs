@@ -4,7 +4,7 @@
 //! VFIO wants the GPU in an IOMMU group of its own, so the two functions sit below root ports, on a processor whose host bridges
 //! pass peer traffic on. The adapter's own addresses are not translated.
 
-use system::gpu_guest::{GPU_NODE, GpuGuest, Placed, ZEN, takes_dmabufs};
+use system::gpu_guest::{GPU_NODE, GpuGuest, Placed, ZEN};
 use system::skip;
 
 #[test]
@@ -17,9 +17,6 @@ fn a_window_exported_by_vfio_is_reached_until_it_is_revoked() {
     ZEN.clone_into(&mut stage.machine.processor);
     let guest = stage.lab.boot(&stage.machine);
     assert_eq!(stage.verdict(&guest), "THRU_HOST_BRIDGE");
-    if !takes_dmabufs(&guest) {
-        skip!("the adapter has no on-demand paging");
-    }
     guest.prepare_next_rdma(&["vfio_vram", "data_direct"]);
     // What its own driver exports Data Direct takes.
     guest.passes(&guest.by_next_rdma(&format!("data_direct {GPU_NODE} works")));

@@ -1,7 +1,8 @@
 //! The virtual GPU in a machine with our adapter: its own driver, built for the machine's kernel, exports its memory, and stock
 //! mlx5_ib registers that. Whether the adapter reaches the GPU directly the kernel decides, and we foretell.
 
-use system::gpu_guest::{GPU_MEMORY_MIB, GPU_NODE, GpuGuest, Placed, takes_dmabufs};
+use serde_json::Value;
+use system::gpu_guest::{GPU_MEMORY_MIB, GPU_NODE, GpuGuest, Placed};
 use system::lab::Booted;
 use system::skip;
 
@@ -19,6 +20,30 @@ fn looks_right(guest: &Booted, gpu: &str) {
     }
 }
 
+/// What no file tells the doctor has from the driver and, through libmlx5, from the firmware.
+fn doctor_asks_the_adapter(guest: &Booted) {
+    let (_, said) = guest.script("peerdma doctor --probe --json");
+    let told: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}\n{said}"));
+    let of = |mechanism: &str, what: &str| {
+        let findings = told["findings"].as_array().expect("findings").iter();
+        let mut of = findings.filter(|finding| finding["mechanism"] == mechanism);
+        let conditions = of.next().expect("a pair")["conditions"].as_array().cloned().unwrap();
+        let has = |condition: &&Value| condition["what"].as_str().is_some_and(|w| w.contains(what));
+        let found = conditions.iter().find(has).cloned();
+        found.unwrap_or_else(|| panic!("{mechanism}, {what}: {said}"))
+    };
+    for (mechanism, what, holds, evidence) in [
+        ("dma-buf-dynamic", "page on demand", true, "IBV_ODP_SUPPORT, RC 0x3f"),
+        ("dma-buf-dynamic", "the RDMA core registers dma-bufs", true, "EBADF"),
+        ("dma-buf-pinned", "shows an RDMA device", true, "wrote 65536 bytes to itself"),
+        ("ats", "HCA_CAP.ats", false, "QUERY_HCA_CAP: ats 0"),
+    ] {
+        let condition = of(mechanism, what);
+        assert_eq!(condition["holds"], holds, "{condition}");
+        assert!(condition["evidence"].to_string().contains(evidence), "{condition}");
+    }
+}
+
 #[test]
 fn a_guest_drives_the_gpu_beside_the_adapter() {
     let programs = ["vram", "vram_pages", "bad_memory", "moving_gpu"];
@@ -31,20 +56,18 @@ fn a_guest_drives_the_gpu_beside_the_adapter() {
     looks_right(&guest, stage.gpu);
     guest.passes(&format!("vram {GPU_NODE} alone"));
     assert_eq!(stage.verdict(&guest), "BUS_ADDR");
-    if takes_dmabufs(&guest) {
-        guest.passes(&format!("vram {GPU_NODE} moving"));
-        // The table that the library in a process is judged by.
-        guest.passes(&format!("bad_memory {GPU_NODE} dmabufs"));
-        // Atomics, too, and a program that knows nothing of this driver.
-        let said = guest.output(&format!(
-            "moving_gpu alone {GPU_NODE} 100000 > /tmp/said & until grep -q rounds /tmp/said; do \
-             usleep 50000; done; kill -USR1 $!; wait $!; cat /tmp/said"
-        ));
-        assert!(said.contains("good end"), "{said}");
-    }
+    doctor_asks_the_adapter(&guest);
+    guest.passes(&format!("vram {GPU_NODE} moving"));
+    // The table that the library in a process is judged by.
+    guest.passes(&format!("bad_memory {GPU_NODE} dmabufs"));
+    // Atomics, too, and a program that knows nothing of this driver.
+    let said = guest.output(&format!(
+        "moving_gpu alone {GPU_NODE} 100000 > /tmp/said & until grep -q rounds /tmp/said; do \
+         usleep 50000; done; kill -USR1 $!; wait $!; cat /tmp/said"
+    ));
+    assert!(said.contains("good end"), "{said}");
     // Pages of programs, also those that an on-demand region covers; at the end the driver goes and comes back.
-    let adapter = if takes_dmabufs(&guest) { "adapter" } else { "alone" };
-    guest.passes(&format!("vram_pages {GPU_NODE} {adapter}"));
+    guest.passes(&format!("vram_pages {GPU_NODE} adapter"));
     // The driver again, and the function.
     let gpu = stage.gpu;
     guest.output(&format!("echo {gpu} > /sys/bus/pci/drivers/peerdma_gpu/unbind"));
