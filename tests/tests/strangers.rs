@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
+use system::lab::Lab;
 use system::{Namespace, Run, Running, User, c_program, pair, peerdma, port, shared_dir, skip};
 
 /// A namespace for two users, or the end of the test.
@@ -147,4 +148,59 @@ fn names_held_by_another_user_deny_nothing() {
     talk();
     talk();
     assert!(squatter.alive(), "{}", squatter.said());
+}
+
+#[test]
+fn a_network_of_its_own_helps_where_the_port_is_a_strangers() {
+    let host = host!("strangers-port");
+    let mut holder = stranger(&host, "stranger.py", "port").start();
+    until_ready(&mut holder);
+    let line = "ibv_devinfo -v";
+    let refused = Run::hca(line).within(&host).finish();
+    assert!(!refused.status.success() && refused.stderr.contains("4791"), "{refused}");
+    let alone = |run: Run| run.option("--net").option("private").within(&host).finish().ok();
+    let said = alone(Run::hca(line));
+    assert!(said.stdout.contains("PORT_ACTIVE") && said.stdout.contains("127.0.0.1"), "{said}");
+    // two programs of one such network meet
+    let both = "ibv_rc_pingpong -g 0 -n 100 & until ibv_rc_pingpong -g 0 -n 100 127.0.0.1; do kill -0 $! || exit 1; done; wait $!";
+    let said = alone(Run::hca("sh -c").arg(both));
+    assert_eq!(said.stdout.matches("100 iters").count(), 2, "{said}");
+}
+
+#[test]
+fn a_user_without_privilege_may_have_a_network_of_its_own() {
+    let host = host!("strangers-user");
+    let able = Run::plain("unshare --user --map-current-user --net true").within(&host);
+    if !able.user(User::Nobody).finish().status.success() {
+        skip!("this kernel gives no user namespace to users without privilege");
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/stranger.py");
+    let python = Run::plain(&format!("python3 {} port", source.display())).within(&host);
+    let mut holder = python.start();
+    until_ready(&mut holder);
+    let run = Run::hca("sh -c").arg("id -u; exec ibv_devinfo -v");
+    let run = run.option("--net").option("private").user(User::Nobody);
+    let said = run.within(&host).finish().ok();
+    assert!(said.stdout.starts_with("65534\n") && said.stdout.contains("PORT_ACTIVE"), "{said}");
+}
+
+#[test]
+fn a_machine_is_served_where_the_port_is_a_strangers() {
+    let host = host!("strangers-vm");
+    if let Err(reason) = Lab::for_adapters() {
+        skip!("{reason:#}");
+    }
+    let mut holder = stranger(&host, "stranger.py", "port").start();
+    until_ready(&mut holder);
+    let cache = Lab::as_cache();
+    let vm = |words: &[&str]| {
+        let run = Run::program(peerdma()).arg("vm").args(words).env("XDG_CACHE_HOME", cache.path());
+        run.within(&host).limit(Duration::from_secs(200)).finish()
+    };
+    let said = vm(&["--", "ibv_devinfo"]).ok();
+    assert!(said.stdout.contains("PORT_ACTIVE"), "{said}");
+    assert!(said.stderr.contains("in a network of its own"), "{said}");
+    // what an Ethernet port sends may leave, so there it is refused
+    let refused = vm(&["--port", "roce", "--", "true"]);
+    assert!(!refused.status.success() && refused.stderr.contains("4791"), "{refused}");
 }

@@ -3,6 +3,7 @@
 
   stranger.py junk SLOT COUNT     datagrams to the queue pairs of a slot and to the port's management interface
   stranger.py call COUNT          datagrams and connections to every abstract socket of the registry
+  stranger.py port                takes UDP port 4791
   stranger.py squat UID           holds every name of that user's registry that can be foreseen, with full backlogs
 
 What has a COUNT sends ten thousand a second. It prints `ready` when it begins, and `sent N` at its end; what squats stays.
@@ -76,6 +77,13 @@ def call(count):
     paced(count, send)
 
 
+def port():
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("0.0.0.0", 4791))
+    print("ready", flush=True)
+    time.sleep(300)
+
+
 def squat(uid):
     kept = []
 
@@ -111,4 +119,4 @@ def squat(uid):
 
 
 if __name__ == "__main__":
-    {"junk": junk, "call": call, "squat": squat}[sys.argv[1]](*map(int, sys.argv[2:]))
+    {"junk": junk, "call": call, "port": port, "squat": squat}[sys.argv[1]](*map(int, sys.argv[2:]))

@@ -3,7 +3,7 @@
 use crate::args::Port;
 use crate::failure::{Context, Failure, Outcome};
 use crate::style;
-use hca::{Device, DeviceAttr, DeviceConfig, Network, identity};
+use hca::{Device, DeviceAttr, DeviceConfig, Network, OpenError, identity};
 use mlx5::{ConnectX, DataDirect, Slots};
 use pcie::{Function, Platform, Role, Route, Target};
 use registry::{Client, Role as Member};
@@ -54,8 +54,8 @@ impl Adapter {
         };
         let trace = place.trace.map(open).transpose()?;
         let machine = Machine::of(place)?;
-        let registry =
-            Client::connect(Member::Member).what("cannot join the adapters of this user")?;
+        let registry = Client::connect(Member::Member)
+            .map_err(|error| not_open("cannot join the adapters of this user", error.into()))?;
         let device = Device::open(DeviceConfig {
             attr: machine.attr(place),
             comm: "peerdma".to_owned(),
@@ -68,7 +68,7 @@ impl Adapter {
             trace,
             receive_buffer_bytes: None,
         })
-        .what("cannot open the software HCA")?;
+        .map_err(|error| not_open("cannot open the software HCA", error))?;
         machine.publish(&device);
         if let Port::Ib = place.port {
             subnet::serve(&device).what("cannot manage the InfiniBand subnet")?;
@@ -90,6 +90,11 @@ impl Adapter {
         function.tell_of_wrongs(|wrong| style::errln(format_args!("the guest: {wrong}")));
         Ok(Adapter { _function: serve(place.socket, own, function)?, _data_direct })
     }
+}
+
+fn not_open(what: &str, error: OpenError) -> Failure {
+    let taken = matches!(error, OpenError::Registry(registry::Error::PortTaken { .. }));
+    Failure::new(what).because(error).port_taken(taken)
 }
 
 /// Why a function is not served at a place.

@@ -127,6 +127,10 @@ pub struct Run {
     /// The device.
     #[command(flatten)]
     pub device: Device,
+    /// The network it is in: the host's, or one of its own with a loopback interface and nothing else, for where UDP port 4791 is
+    /// another user's
+    #[arg(long, value_enum, default_value_t)]
+    pub net: Net,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -390,6 +394,16 @@ fn of_host(text: &str) -> Result<IpAddr, String> {
         Ok(ip) => Ok(ip.to_canonical()),
         Err(_) => Err("an IP address is expected".to_owned()),
     }
+}
+
+/// Where a program is.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Net {
+    /// In the network namespace that it is started in
+    #[default]
+    Host,
+    /// In a network namespace of its own
+    Private,
 }
 
 /// What a port is on.

@@ -13,12 +13,19 @@ pub struct Failure {
     why: Vec<String>,
     remedy: Option<String>,
     status: u8,
+    port_taken: bool,
 }
 
 impl Failure {
     /// A failure described by what happened; exit status 1.
     pub fn new(what: impl Display) -> Failure {
-        Failure { what: what.to_string(), why: Vec::new(), remedy: None, status: 1 }
+        Failure {
+            what: what.to_string(),
+            why: Vec::new(),
+            remedy: None,
+            status: 1,
+            port_taken: false,
+        }
     }
 
     /// Adds a reason.
@@ -31,6 +38,17 @@ impl Failure {
     pub fn remedy(mut self, remedy: impl Display) -> Failure {
         self.remedy = Some(remedy.to_string());
         self
+    }
+
+    /// Says that UDP port 4791 is another user's.
+    pub fn port_taken(mut self, taken: bool) -> Failure {
+        self.port_taken = taken;
+        self
+    }
+
+    /// Whether UDP port 4791 is another user's.
+    pub fn is_port_taken(&self) -> bool {
+        self.port_taken
     }
 
     /// Sets the exit status.

@@ -19,6 +19,7 @@ mod failure;
 mod gpu;
 mod lookup;
 mod observer;
+mod own_network;
 mod platforms;
 mod ps;
 mod reach;

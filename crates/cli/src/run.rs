@@ -1,10 +1,10 @@
 //! `peerdma run`: a program on the software HCA.
 
-use crate::args::Run;
+use crate::args::{Net, Run};
 use crate::failure::{Context, Failure, Outcome};
 use crate::style::{self, Paint};
 use crate::supervise::{self, Supervisor};
-use crate::{lookup, reach, settings, tree};
+use crate::{lookup, own_network, reach, settings, tree};
 use std::io;
 use std::process::Command;
 
@@ -13,6 +13,9 @@ pub fn run(arguments: &Run) -> Outcome {
     let Some((name, rest)) = arguments.program.split_first() else {
         return Err(Failure::new("no program is named").status(2));
     };
+    if arguments.net == Net::Private {
+        own_network::enter()?;
+    }
     let path = lookup::program(name)?;
     warn(&path);
 
@@ -24,6 +27,7 @@ pub fn run(arguments: &Run) -> Outcome {
 
     let mut command = Command::new(&path);
     std::os::unix::process::CommandExt::arg0(&mut command, name);
+    command.env_remove(own_network::ORIGIN);
     command.args(rest).envs(settings::variables(&arguments.device, &lib, &tree)?);
     let mut child = supervisor
         .spawn(&mut command, session.note()?)

@@ -1,10 +1,11 @@
 //! `peerdma vm`: a machine with an adapter of ours behind a switch, and a command in it.
 
 use crate::adapter::{Adapter, Place};
-use crate::args::Vm;
+use crate::args::{Port, Vm};
 use crate::failure::{Context, Failure, Outcome};
+use crate::own_network;
 use crate::session::Session;
-use crate::style;
+use crate::style::{self, Paint};
 use crate::virtual_gpu::ServedGpu;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,7 +20,13 @@ const BOOT_LIMIT: Duration = Duration::from_secs(180);
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Boots the machine and runs the command.
+///
+/// Nothing that an InfiniBand port sends leaves the host, so where UDP port 4791 is another user's it is done in a network namespace
+/// of its own.
 pub fn vm(arguments: &Vm) -> Outcome {
+    if own_network::is_inside() {
+        own_network::enter()?;
+    }
     let store = Store::at(&folder()?, |what| style::errln(format_args!("{what}")));
     let qemu = Qemu::with_vfio_user(&store).map_err(refused)?;
     let kernel = match (&arguments.kernel, &arguments.modules) {
@@ -42,7 +49,7 @@ pub fn vm(arguments: &Vm) -> Outcome {
     disk.write(&initrd).map_err(refused)?;
     let machine = machine(arguments, &kernel, &initrd, &sockets);
     let neighbours = Neighbours::default();
-    let _adapter = Adapter::serve(&Place {
+    let adapter = Adapter::serve(&Place {
         socket: &sockets.connectx,
         data_direct: Some(&sockets.data_direct),
         port: arguments.port,
@@ -52,7 +59,17 @@ pub fn vm(arguments: &Vm) -> Outcome {
         trace: arguments.trace.as_deref(),
         max_memory_mib: arguments.max_memory,
         neighbours: &neighbours,
-    })?;
+    });
+    let _adapter = match adapter {
+        Err(failure) if alone_helps(&failure, arguments.port) => {
+            let what = "UDP port 4791 is another user's: the machine is in a network of its own";
+            style::errln(format_args!("{} {what}", Paint::Warning.over("note:")));
+            drop(session);
+            own_network::enter()?;
+            return Err(failure);
+        }
+        adapter => adapter?,
+    };
     let _gpu = match arguments.gpu_memory {
         0 => None,
         mib => Some(ServedGpu::serve(&sockets.gpu, mib, &neighbours)?),
@@ -68,6 +85,11 @@ pub fn vm(arguments: &Vm) -> Outcome {
     });
     let status = status.map_err(refused)?;
     Ok(u8::try_from(status).unwrap_or(1))
+}
+
+/// Whether a network namespace of its own mends it.
+fn alone_helps(failure: &Failure, port: Port) -> bool {
+    failure.is_port_taken() && port == Port::Ib && !own_network::is_inside()
 }
 
 /// Where kernels and QEMU are kept: the user's cache.

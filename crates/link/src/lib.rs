@@ -62,4 +62,4 @@ const _: () = {
 
 /// The parser of the kernel's address listing, for fuzzing; not part of the API.
 #[doc(hidden)]
-pub use netlink::parse_anything;
+pub use netlink::{parse_anything, set_loopback_up};

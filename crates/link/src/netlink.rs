@@ -181,6 +181,32 @@ pub(crate) fn ask<T>(
     found.pop().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Sets the loopback interface up, which is down in a new network namespace.
+///
+/// # Errors
+/// EPERM for who may not administer this namespace.
+pub fn set_loopback_up() -> io::Result<()> {
+    const LOOPBACK: u32 = 1;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let mut message = vec![0; HEADER + IFINFO];
+    message[..4].copy_from_slice(&((HEADER + IFINFO) as u32).to_ne_bytes());
+    message[4..6].copy_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    message[6..8].copy_from_slice(&flags.to_ne_bytes());
+    // index, flags and which of them are meant (ifinfomsg)
+    for (at, word) in [(4, LOOPBACK), (8, libc::IFF_UP as u32), (12, libc::IFF_UP as u32)] {
+        message[HEADER + at..HEADER + at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    send(&socket, &message, SendFlags::empty())?;
+    let mut answer = [0; 256];
+    let (len, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    match u32_at(&answer[..len], HEADER).map(|errno| errno as i32) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// Reads a listing to its end, or one answer. Answers whether it is of one moment.
 fn listing<T>(
     socket: &OwnedFd,
