@@ -441,7 +441,9 @@ impl Qp {
                 break;
             }
         }
-        self.transmit(&device, &mut core);
+        if !core.transport.waits_for_company() {
+            self.transmit(&device, &mut core);
+        }
         outcome
     }
 
@@ -464,7 +466,9 @@ impl Qp {
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&device, r));
         let mut core = self.core();
         core.transport.post_sends(batch)?;
-        self.transmit(&device, &mut core);
+        if !core.transport.waits_for_company() {
+            self.transmit(&device, &mut core);
+        }
         Ok(())
     }
 

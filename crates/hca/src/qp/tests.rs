@@ -113,6 +113,37 @@ fn what_a_timer_emits_leaves_before_other_threads_emit_more() {
 }
 
 #[test]
+fn short_requests_wait_for_company_while_others_are_on_their_way() {
+    let device = device("company");
+    let qp = connected(&device, QpType::Rc, 5);
+    // No timer sends what waits.
+    let _turn = device.between_turns();
+    let begun = || qp.query().sq_psn;
+    let post = |len: usize| {
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            payload: Payload::Inline(vec![0; len].into()),
+            flags: SendFlags::empty(),
+            datagram: None,
+            xrc_srqn: 0,
+        };
+        let before = begun();
+        qp.post_send(&mut std::iter::once(Ok(wr))).unwrap();
+        begun() - before
+    };
+    (0..16).for_each(|_| assert_eq!(post(8), 1));
+    (0..31).for_each(|_| assert_eq!(post(8), 0));
+    assert_eq!(post(8), 32);
+    assert_eq!(post(8), 0);
+    assert_eq!(post(513), 2, "its bytes are many, and it takes along what waits");
+    assert_eq!(post(8), 0);
+    let before = begun();
+    qp.end_of_batch(&device, Instant::now(), &mut Batch::new().unwrap());
+    assert_eq!(begun() - before, 1);
+}
+
+#[test]
 fn destruction_waits_for_the_turn_that_owes_an_acknowledge() {
     let device = device("turn");
     let qp = connected(&device, QpType::Rc, 5);

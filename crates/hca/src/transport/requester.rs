@@ -27,6 +27,12 @@ pub(super) const PKEY: u16 = 0xffff;
 const MAX_OUTSTANDING: u32 = 1 << 23;
 /// How long is waited before a full receiver is asked again.
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
+/// Requests on their way at which a short one waits for company: an answer, at which all leave, comes soon.
+const ON_THEIR_WAY: usize = 16;
+/// Requests that leave without waiting any longer.
+const COMPANY: usize = 32;
+/// Longest request that waits: for a longer one the call to the system weighs little.
+const SHORT: u32 = 512;
 /// READ requests that share the window.
 const READS_A_WINDOW: u64 = 4;
 
@@ -188,6 +194,17 @@ enum Step {
 }
 
 impl Transport {
+    /// Whether what was posted last had better not leave by itself: a packet costs a call to the system, and so does a train. It
+    /// leaves with the next [`Transport::transmit`], which an answer to what is on its way brings about, or else its timer.
+    pub fn waits_for_company(&self) -> bool {
+        let waiting = self.req.queue.len().saturating_sub(self.req.cursor.wqe);
+        self.kind.is_reliable()
+            && self.state == QpState::Rts
+            && self.req.cursor.wqe >= ON_THEIR_WAY
+            && (1..COMPANY).contains(&waiting)
+            && self.req.queue.back().is_some_and(|wqe| wqe.length <= SHORT)
+    }
+
     /// Emits requests of a reliable connection.
     pub(super) fn request(&mut self, cx: &mut Cx<'_>) {
         let waits = |side| self.faults.is_open(side);
