@@ -3,7 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
-use system::{Finished, Run, Running, c_example, listens, port, skip};
+use system::{Finished, Run, Running, c_example, c_program, judged, listens, port, skip};
 
 /// Limits that are tried.
 const STEPS: u64 = 200;
@@ -169,4 +169,16 @@ fn ucx_fails_by_itself() {
     let env = &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "peerdma0:1")];
     let soon = Duration::from_secs(5);
     Programs { server, client, env, soon, is_their_own: by_ucx }.shrink();
+}
+
+#[test]
+fn whichever_call_for_memory_fails_a_verb_says_so() {
+    if !cfg!(target_arch = "x86_64") {
+        skip!("the program refuses mmap(2) in x86-64's assembly");
+    }
+    let program = match c_program("no_memory") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    judged(Run::hca(&format!("{} 100", program.display())), 200);
 }

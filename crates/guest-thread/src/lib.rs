@@ -12,27 +12,90 @@ mod file_limit;
 
 pub use file_limit::growing_files;
 
-use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{io, ptr};
 
-/// Starts a thread that blocks every asynchronous signal from its first instruction on.
+/// A thread that was started. It goes on without this.
+#[derive(Debug)]
+pub struct Thread(libc::pthread_t);
+
+impl Thread {
+    /// Waits for its end.
+    pub fn join(self) {
+        // SAFETY: joined here only, and not detached: the drop is left out.
+        unsafe { libc::pthread_join(self.0, ptr::null_mut()) };
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: neither joined nor detached before.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
+/// What a thread begins with.
+struct Start<F> {
+    name: &'static CStr,
+    body: F,
+}
+
+/// Starts a thread that blocks every asynchronous signal from its first instruction on. A panic in it ends it and nothing else.
+///
+/// It is not std's way to start one, which ends the program where there is no memory for the thread's description.
 ///
 /// # Errors
-/// When the system has no thread to give.
-pub fn spawn<T: Send + 'static>(
-    name: &str,
+/// When the system has no thread, or no stack of this size, to give.
+pub fn spawn(
+    name: &'static CStr,
     stack_bytes: usize,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<Thread> {
     // A thread inherits the mask, so it is set around the start: there is no moment with the program's mask.
     let program = block_asynchronous()?;
-    let started = Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(move || {
-        ask_for_short_slices();
-        ask_for_exact_timeouts();
-        body()
-    });
+    let started = start(stack_bytes, Box::new(Start { name, body }));
     restore(&program);
     started
+}
+
+fn start<F: FnOnce() + Send + 'static>(
+    stack_bytes: usize,
+    start: Box<Start<F>>,
+) -> io::Result<Thread> {
+    let argument = Box::into_raw(start);
+    let mut thread = 0;
+    // SAFETY: the attributes live on this stack from init to destroy; the new thread takes the argument over, of the type
+    // that its function expects. Where none was started it is still ours.
+    let errno = unsafe {
+        let mut attributes = std::mem::zeroed();
+        let mut errno = libc::pthread_attr_init(&mut attributes);
+        if errno == 0 {
+            errno = libc::pthread_attr_setstacksize(&mut attributes, stack_bytes);
+            if errno == 0 {
+                errno = libc::pthread_create(&mut thread, &attributes, run::<F>, argument.cast());
+            }
+            libc::pthread_attr_destroy(&mut attributes);
+        }
+        if errno != 0 {
+            drop(Box::from_raw(argument));
+        }
+        errno
+    };
+    if errno == 0 { Ok(Thread(thread)) } else { Err(io::Error::from_raw_os_error(errno)) }
+}
+
+extern "C" fn run<F: FnOnce()>(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: from `start`, which gave it up.
+    let Start { name, body } = *unsafe { Box::from_raw(argument.cast::<Start<F>>()) };
+    // SAFETY: names this thread; the text lives for ever.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
+    ask_for_short_slices();
+    ask_for_exact_timeouts();
+    // What it says of itself the panic hook has written.
+    let _ = catch_unwind(AssertUnwindSafe(body));
+    ptr::null_mut()
 }
 
 /// `struct sched_attr`, first version (sched_setattr(2)).
@@ -106,6 +169,21 @@ fn restore(mask: &libc::sigset_t) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    #[test]
+    fn no_memory_for_its_stack_is_an_error() {
+        let refused = super::spawn(c"huge", 1 << 46, || unreachable!()).unwrap_err();
+        assert!(matches!(refused.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)), "{refused}");
+        assert!(super::spawn(c"small", 1, || unreachable!()).is_err());
+    }
+
+    #[test]
+    fn a_panic_ends_the_thread_only() {
+        super::spawn(c"panics", 256 << 10, || panic!("as it should")).unwrap().join();
+    }
+
     #[test]
     fn the_thread_blocks_signals_and_the_caller_does_not() {
         let mask = |thread: &str| {
@@ -115,8 +193,14 @@ mod tests {
         };
         let usr1 = 1 << (libc::SIGUSR1 - 1);
         let segv = 1 << (libc::SIGSEGV - 1);
-        let inside = super::spawn("quiet", 64 << 10, move || mask("thread-self")).unwrap();
-        let inside = inside.join().unwrap();
+        let inside = Arc::new(AtomicU64::new(0));
+        let told = inside.clone();
+        let thread = super::spawn(c"quiet", 64 << 10, move || {
+            assert_eq!(std::fs::read_to_string("/proc/thread-self/comm").unwrap(), "quiet\n");
+            told.store(mask("thread-self"), SeqCst);
+        });
+        thread.unwrap().join();
+        let inside = inside.load(SeqCst);
         assert!(inside & usr1 != 0 && inside & segv == 0);
         assert_eq!(mask("thread-self") & usr1, 0);
     }

@@ -6,7 +6,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots};
+use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots, append};
 use crate::pd::{Belonging, Pd};
 use crate::sabotage::{self, Sabotage};
 use crate::signature::{BlockSignature, Ledger, SignatureError, Signed};
@@ -331,7 +331,7 @@ impl Slots {
         (va, len): (u64, u64),
         access: Access,
         depth: u32,
-        pieces: &mut Vec<MemRef>,
+        pieces: &mut Vec<(u64, MemRef)>,
     ) -> std::result::Result<(), KeyError> {
         if indirect.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
             return Err(KeyError::ForeignPd);
@@ -353,12 +353,10 @@ impl Slots {
                 // What lies behind its blocks has no place in the key above.
                 Some(Entry::Region { mkey, .. }) if mkey.signed.is_some() => Err(KeyError::Denied),
                 Some(Entry::Region { mkey, .. }) => {
-                    pieces.push(mkey.resolve(pd, addr, len, below)?);
-                    Ok(())
+                    append(pieces, mkey.resolve(pd, addr, len, below)?)
                 }
                 Some(Entry::Crossing(crossing)) => {
-                    pieces.push(self.resolve_crossing(crossing, pd, addr, len, below)?);
-                    Ok(())
+                    append(pieces, self.resolve_crossing(crossing, pd, addr, len, below)?)
                 }
                 Some(Entry::Indirect(nested)) if nested.signature.is_some() => {
                     Err(KeyError::Denied)

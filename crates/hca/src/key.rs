@@ -46,6 +46,9 @@ pub enum KeyError {
     /// On-demand memory: no page is there for this access.
     #[error("no page is mapped there")]
     Unmapped,
+    /// The range lies in many pieces, and there is no memory to remember them.
+    #[error("no memory for the pieces that the range lies in")]
+    NoMemory,
 }
 
 /// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each access enters anew and
@@ -62,9 +65,26 @@ enum Memory {
     /// In one registration, from an offset on.
     One(Arc<Umem>, u64),
     /// In several, each with its place among them, from an offset on.
-    Many(Arc<[(u64, MemRef)]>, u64),
+    Many(Arc<Vec<(u64, MemRef)>>, u64),
     /// Those of a key with signatures, from an address of the wire's on.
     Signed(Arc<SignedMemory>, u64),
+}
+
+fn end_of(pieces: &[(u64, MemRef)]) -> u64 {
+    pieces.last().map_or(0, |(start, piece)| start + piece.len())
+}
+
+/// Adds a range to those before it.
+///
+/// # Errors
+/// [`KeyError::NoMemory`].
+pub(crate) fn append(
+    pieces: &mut Vec<(u64, MemRef)>,
+    piece: MemRef,
+) -> std::result::Result<(), KeyError> {
+    pieces.try_reserve(1).map_err(|_| KeyError::NoMemory)?;
+    pieces.push((end_of(pieces), piece));
+    Ok(())
 }
 
 impl MemRef {
@@ -179,22 +199,15 @@ impl MemRef {
         }
     }
 
-    /// Several ranges, one after the other.
-    pub(crate) fn of(mut pieces: Vec<MemRef>) -> MemRef {
-        match pieces.pop() {
-            Some(only) if pieces.is_empty() => only,
-            last => {
-                pieces.extend(last);
-                let mut len = 0;
-                let placed = pieces.into_iter().map(|piece| {
-                    let start = len;
-                    len += piece.len();
-                    (start, piece)
-                });
-                let pieces: Arc<[(u64, MemRef)]> = placed.collect();
-                MemRef { memory: Memory::Many(pieces, 0), len }
-            }
+    /// Several ranges, one after the other, with the place of each among them ([`append`]).
+    pub(crate) fn of(mut pieces: Vec<(u64, MemRef)>) -> MemRef {
+        if pieces.len() == 1
+            && let Some((_, only)) = pieces.pop()
+        {
+            return only;
         }
+        let len = end_of(&pieces);
+        MemRef { memory: Memory::Many(Arc::new(pieces), 0), len }
     }
 
     /// The `len` bytes from `at` on, counted from the start of the range.
@@ -678,7 +691,9 @@ mod tests {
         // The second half comes first, an empty piece is between, and the first half is in two.
         let parts = [(20, 20), (5, 0), (0, 8), (8, 12)];
         let piece = |(va, len)| MemRef::within(&umem, 0, va, len).unwrap_or_else(|e| panic!("{e}"));
-        let whole = MemRef::of(parts.into_iter().map(piece).collect());
+        let mut pieces = Vec::new();
+        parts.into_iter().for_each(|part| append(&mut pieces, piece(part)).unwrap());
+        let whole = MemRef::of(pieces);
         assert_eq!(whole.len(), 40);
         let expected: Vec<u8> = (20..40).chain(0..20).collect();
         for at in 0..40usize {

@@ -134,16 +134,16 @@ impl Srq {
     ) -> Result<Arc<Srq>> {
         let lists = Shelf::new(lists_of(attr.max_wr, &memory), attr.max_sge as usize)?;
         let requests = Fifo::of_receives(attr.max_wr, attr.max_sge, memory)?;
+        let tags = match &kind {
+            SrqKind::TagMatching(_, cap) => Some(TagList::new(*cap)?),
+            _ => None,
+        };
         if let Some(cq) = kind.cq() {
             cq.add_user();
         }
         if let SrqKind::Xrc(xrc) = &kind {
             xrc.xrcd.add_user();
         }
-        let tags = match &kind {
-            SrqKind::TagMatching(_, cap) => Some(TagList::new(*cap)),
-            _ => None,
-        };
         Ok(Arc::new_cyclic(|this| Srq {
             number: matches!(kind, SrqKind::Xrc(_)).then(|| device.xrc().add_queue(this)),
             kind,

@@ -9,6 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Sabotage};
+use crate::shelf::queue_of;
 use crate::types::{RecvWr, Remote, WcFlags, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 
@@ -194,9 +195,13 @@ impl Header {
 }
 
 impl TagList {
-    /// An empty list.
-    pub fn new(cap: TmCap) -> TagList {
-        TagList { entries: VecDeque::new(), cap, next_handle: 0, delivered: 0, handled: 0 }
+    /// An empty list, with room for all the buffers that it may have.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there is no memory for them.
+    pub fn new(cap: TmCap) -> Result<TagList> {
+        let entries = queue_of(cap.max_num_tags as usize)?;
+        Ok(TagList { entries, cap, next_handle: 0, delivered: 0, handled: 0 })
     }
 
     /// Sizes granted.
@@ -326,7 +331,7 @@ mod tests {
     use super::*;
 
     fn list() -> TagList {
-        TagList::new(TmCap { max_num_tags: 3, max_ops: 1 })
+        TagList::new(TmCap { max_num_tags: 3, max_ops: 1 }).unwrap()
     }
 
     fn request(wr_id: u64) -> RecvWr {

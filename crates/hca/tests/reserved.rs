@@ -135,6 +135,27 @@ fn moving_data_allocates_nothing() {
         exchange(&unreliable, |far| SendOp::Write(far.remote(1 << 20)), false);
     });
     datagrams();
+    tagged_buffers();
+}
+
+/// Fills a matching list, and empties it.
+fn tagged_buffers() {
+    let end = End::new("one", &options(), QpType::Rc);
+    let cap = TmCap { max_num_tags: 1000, max_ops: 8 };
+    let kind = SrqKind::TagMatching(end.cq.clone(), cap);
+    let attr = SrqAttr { max_wr: 8, max_sge: 2, limit: 0 };
+    let srq = end.device.create_srq(&end.pd, attr, kind, None).unwrap();
+    let apply = |wr_id, op| srq.post_op(TagWr { wr_id, op, signaled: false, handled: None });
+    without_allocating("tagged buffers", || {
+        for index in 0..1000 {
+            let mut scatter = srq.scatter_list(2).unwrap();
+            scatter.extend((0..2).map(|part| end.sge(part * 20, 20)));
+            let request = RecvWr { wr_id: index, scatter };
+            let handle = apply(index, TagOp::Add { request, tag: index, mask: u64::MAX });
+            assert_eq!(handle.unwrap(), Some(index as u32));
+        }
+        (0..1000).for_each(|handle| assert_eq!(apply(0, TagOp::Del(handle)), Ok(None)));
+    });
 }
 
 fn datagrams() {

@@ -4,6 +4,8 @@
 //! **Nothing here allocates or frees except [`Set::with_capacity`]**: the set is changed under a lock that an interposed
 //! `munmap` takes, which `malloc` itself may have called. Whoever inserts makes room beforehand with [`Set::adopt`].
 
+use std::collections::TryReserveError;
+
 /// Index of a node; also the handle by which an interval is removed.
 pub(crate) type Id = u32;
 
@@ -33,8 +35,11 @@ impl<T> Set<T> {
         Set { nodes: Vec::new(), free: NONE, root: NONE, seed: 0x9E37_79B9, len: 0 }
     }
 
-    pub(crate) fn with_capacity(capacity: usize) -> Set<T> {
-        Set { nodes: Vec::with_capacity(capacity), ..Set::new() }
+    /// An empty set with room for `capacity` intervals, where there is memory for it.
+    pub(crate) fn with_capacity(capacity: usize) -> Result<Set<T>, TryReserveError> {
+        let mut nodes = Vec::new();
+        nodes.try_reserve_exact(capacity)?;
+        Ok(Set { nodes, ..Set::new() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -226,7 +231,7 @@ mod tests {
         };
         for turn in 0..4000 {
             if !set.has_room() {
-                let mut larger = Set::with_capacity(set.capacity() * 2 + 4);
+                let mut larger = Set::with_capacity(set.capacity() * 2 + 4).unwrap();
                 set.adopt(&mut larger);
             }
             if list.is_empty() || next(3) > 0 {

@@ -123,6 +123,11 @@ pub enum PinError {
     Limit,
 }
 
+/// The system has no memory for one more registration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no memory to watch one more range")]
+pub struct NoMemory;
+
 static CURRENT: AtomicPtr<AddressSpace> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Tells the notifiers of this process that `range` is about to be unmapped; for the interposed calls, which pass the answer
@@ -228,11 +233,14 @@ impl AddressSpace {
     }
 
     /// Asks for `target` to be told before any page of `range` goes away, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// [`NoMemory`] where the table would have to grow.
     pub fn register(
         self: &Arc<Self>,
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
-    ) -> Registration {
+    ) -> Result<Registration, NoMemory> {
         self.enter_table(range, target, false)
     }
 
@@ -241,7 +249,7 @@ impl AddressSpace {
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
         pinned: bool,
-    ) -> Registration {
+    ) -> Result<Registration, NoMemory> {
         let mut spare: Set<Entry> = Set::new();
         let id = loop {
             let mut table = self.lock();
@@ -258,14 +266,14 @@ impl AddressSpace {
             }
             let wanted = (table.capacity() * 2).max(64);
             drop(table);
-            spare = Set::with_capacity(wanted);
+            spare = Set::with_capacity(wanted).map_err(|_| NoMemory)?;
         };
         // a change that had begun may not have seen the entry, and is not told to it; one of this thread's own is about what
         // was there before
         if !moves::amid_change() {
             self.changes.wait();
         }
-        Registration { space: self.clone(), id }
+        Ok(Registration { space: self.clone(), id })
     }
 
     /// Tells everyone who registered a range that overlaps `range` that it is about to change; see the module for what may
@@ -543,8 +551,11 @@ mod tests {
         let space = space();
         let seen: Vec<Arc<Seen>> = (0..4).map(|_| Arc::new(Seen::default())).collect();
         let ranges = [0x1000..0x2000, 0x1800..0x9000, 0x4000..0x5000, 0x9000..0xA000];
-        let held: Vec<_> =
-            ranges.iter().zip(&seen).map(|(r, s)| space.register(r.clone(), s.clone())).collect();
+        let held: Vec<_> = ranges
+            .iter()
+            .zip(&seen)
+            .map(|(r, s)| space.register(r.clone(), s.clone()).unwrap())
+            .collect();
         space.invalidate(0x2000..0x4001);
         let told: Vec<bool> = seen.iter().map(|s| s.0.lock().unwrap().len() == 1).collect();
         assert_eq!(told, [false, true, true, false]);
@@ -558,8 +569,9 @@ mod tests {
     fn many_registrations_grow_the_table() {
         let space = space();
         let seen = Arc::new(Seen::default());
-        let mut held: Vec<_> =
-            (0..1000u64).map(|i| space.register(i * 10..i * 10 + 10, seen.clone())).collect();
+        let mut held: Vec<_> = (0..1000u64)
+            .map(|i| space.register(i * 10..i * 10 + 10, seen.clone()).unwrap())
+            .collect();
         space.invalidate(5000..5001);
         assert_eq!(seen.0.lock().unwrap().len(), 1);
         held.drain(..990);
@@ -582,9 +594,9 @@ mod tests {
         let (go, on_go) = mpsc::sync_channel(1);
         let slow = Arc::new(Slow(entered, Mutex::new(on_go), AtomicBool::new(false)));
         let space = space();
-        let registration = space.register(0..10, slow.clone());
+        let registration = space.register(0..10, slow.clone()).unwrap();
         let other = Arc::new(Seen::default());
-        let quick = space.register(20..30, other.clone());
+        let quick = space.register(20..30, other.clone()).unwrap();
         std::thread::scope(|s| {
             s.spawn(|| space.invalidate(0..1));
             on_enter.recv().unwrap();
@@ -614,7 +626,7 @@ mod tests {
         let space = space();
         let seen = Arc::new(Seen::default());
         let nested = space.register(0..10, Arc::new(Nested(space.clone())));
-        let other = space.register(100..110, seen.clone());
+        let other = space.register(100..110, seen.clone()).unwrap();
         space.invalidate(0..1);
         assert_eq!(seen.0.lock().unwrap().len(), 1);
         drop((nested, other));
@@ -637,15 +649,15 @@ mod tests {
     fn the_end_of_a_change_is_told_to_whom_its_begin_was() {
         let space = space();
         let both: Vec<Arc<Both>> = (0..3).map(|_| Arc::default()).collect();
-        let first = space.register(0..10, both[0].clone());
-        let elsewhere = space.register(20..30, both[1].clone());
+        let first = space.register(0..10, both[0].clone()).unwrap();
+        let elsewhere = space.register(20..30, both[1].clone()).unwrap();
         let change = space.begin(5..15).unwrap();
         assert_eq!(Change::from_raw(Change::into_raw(Some(change))), Some(change));
         assert_eq!(Change::from_raw(Change::into_raw(None)), None);
         let told = |which: usize| (both[which].0.load(SeqCst), both[which].1.load(SeqCst));
         assert_eq!((told(0), told(1)), ((1, 0), (0, 0)));
         std::thread::scope(|s| {
-            let late = s.spawn(|| space.register(0..10, both[2].clone()));
+            let late = s.spawn(|| space.register(0..10, both[2].clone()).unwrap());
             // filed at once, so that no later change is missed; back only when this one is over
             while space.registrations() < 3 {
                 std::thread::yield_now();
@@ -662,7 +674,7 @@ mod tests {
     fn the_thread_that_holds_the_lock_is_not_told() {
         let space = space();
         let seen = Arc::new(Seen::default());
-        let registration = space.register(0..10, seen.clone());
+        let registration = space.register(0..10, seen.clone()).unwrap();
         let held = space.lock();
         space.invalidate(0..10);
         drop(held);
@@ -682,7 +694,7 @@ mod tests {
                 s.spawn(move || {
                     for i in 0..2000 {
                         let at = (i % 50) * 16 + t;
-                        drop(space.register(at..at + 8, seen.clone()));
+                        drop(space.register(at..at + 8, seen.clone()).unwrap());
                     }
                 });
                 s.spawn(move || (0..4000u64).for_each(|i| space.invalidate(i % 800..i % 800 + 20)));
@@ -713,7 +725,7 @@ mod tests {
     #[test]
     fn a_forked_child_does_not_wait_for_its_parents_lock() {
         let space = space();
-        let registration = space.register(0..10, Arc::new(Seen::default()));
+        let registration = space.register(0..10, Arc::new(Seen::default())).unwrap();
         let held = space.lock();
         // SAFETY: the child only makes system calls and touches atomics, then leaves by _exit.
         let status = unsafe {

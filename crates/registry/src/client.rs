@@ -7,13 +7,13 @@ use crate::names::Names;
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row};
 use crate::rest::Rest;
 use crate::{Error, worker};
+use guest_thread::Thread;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How a process takes part.
@@ -224,7 +224,7 @@ impl AsFd for Watched {
 /// ends, the calls wait for its successor. Dropping the client ends all its memberships.
 pub struct Client {
     shared: ManuallyDrop<Arc<Shared>>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    worker: Mutex<Option<Thread>>,
 }
 
 fn bounded(text: &str, max: usize, what: &'static str) -> Result<(), Error> {
@@ -240,7 +240,7 @@ fn one(fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
     fds.into_iter().next().map(descriptors::raise).ok_or_else(missing)
 }
 
-fn start_worker(shared: Arc<Shared>, host: Option<Host>) -> Result<JoinHandle<()>, Error> {
+fn start_worker(shared: Arc<Shared>, host: Option<Host>) -> Result<Thread, Error> {
     worker::spawn(shared, host).map_err(|e| Error::System {
         what: "starting the registry's thread".into(),
         errno: e.raw_os_error().unwrap_or(libc::EAGAIN),
@@ -524,7 +524,7 @@ impl Client {
         Ok(())
     }
 
-    fn lock_worker(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+    fn lock_worker(&self) -> MutexGuard<'_, Option<Thread>> {
         self.worker.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -551,7 +551,7 @@ impl Drop for Client {
         self.shared.nudge();
         let worker = self.worker.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(worker) = worker {
-            let _ = worker.join();
+            worker.join();
         }
         // SAFETY: this is the drop of the only owner of the field.
         unsafe { ManuallyDrop::drop(&mut self.shared) };

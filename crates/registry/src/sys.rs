@@ -89,23 +89,3 @@ pub(crate) fn peek_from_start(fd: impl AsFd) -> Result<()> {
         )
     })
 }
-
-/// Runs `f` with all signals blocked that are not raised by an instruction, so that a thread it
-/// spawns never runs the program's signal handlers.
-pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the sets are initialised by sigfillset and by pthread_sigmask before use; both outlive
-    // the calls. The mask is this thread's own and put back below.
-    unsafe {
-        libc::sigfillset(blocked.as_mut_ptr());
-        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
-            libc::sigdelset(blocked.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
-    }
-    let result = f();
-    // SAFETY: `before` was filled by the call above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
-}

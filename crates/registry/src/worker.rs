@@ -9,6 +9,7 @@ use crate::client::{Line, Shared};
 use crate::host::Host;
 use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, wait};
 use crate::proto::{Request, VERSION};
+use guest_thread::Thread;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,12 +26,8 @@ const CALLED: (Duration, Duration) = (Duration::from_millis(5), Duration::from_m
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Starts the thread, which goes on with `host`.
-pub(crate) fn spawn(
-    shared: Arc<Shared>,
-    host: Option<Host>,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let builder = std::thread::Builder::new().name("peerdma-reg".into()).stack_size(STACK);
-    crate::sys::with_signals_blocked(|| builder.spawn(move || run(&shared, host)))
+pub(crate) fn spawn(shared: Arc<Shared>, host: Option<Host>) -> std::io::Result<Thread> {
+    guest_thread::spawn(c"peerdma-reg", STACK, move || run(&shared, host))
 }
 
 /// How long calls are left waiting: twice as long each time the next one came at once.

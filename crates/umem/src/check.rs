@@ -107,6 +107,9 @@ pub enum RegError {
     /// Locking is not permitted (EPERM) or exceeds the limit (ENOMEM).
     #[error(transparent)]
     Pin(#[from] mm::PinError),
+    /// Nothing is left to remember the registration in (ENOMEM).
+    #[error(transparent)]
+    NoMemory(#[from] mm::NoMemory),
     /// The memory is not mapped, or not for this access (EFAULT).
     #[error("the memory is not mapped for this access")]
     Fault,
@@ -157,7 +160,7 @@ impl RegError {
             }
             RegError::OnDemandOverflow => libc::EOVERFLOW,
             RegError::Pin(mm::PinError::NotPermitted) => libc::EPERM,
-            RegError::Pin(mm::PinError::Limit) => libc::ENOMEM,
+            RegError::Pin(mm::PinError::Limit) | RegError::NoMemory(_) => libc::ENOMEM,
             RegError::Fault => libc::EFAULT,
             RegError::ReadOnly => libc::EACCES,
             RegError::Unreachable(_) => libc::EBUSY,

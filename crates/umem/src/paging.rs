@@ -51,7 +51,7 @@ impl Umem {
         let range = addr..addr.saturating_add(len);
         let mirror = Mirror::new(source, &range, granule, writable, reach);
         // watched before the pages are looked at: an unmap in between is not missed
-        let registration = space.register(mirror.range(), mirror.clone());
+        let registration = space.register(mirror.range(), mirror.clone())?;
         if !implicit {
             mirror.snapshot();
         }

@@ -28,7 +28,7 @@ impl Umem {
     ///
     /// # Errors
     /// In this order: [`RegError::Overflow`]; [`RegError::NotOffered`] for on-demand paging, which is [`Umem::on_demand`];
-    /// [`RegError::Pages`]; [`RegError::Pin`] (only if `space` enforces the limit); [`RegError::Fault`].
+    /// [`RegError::Pages`]; [`RegError::Pin`] (only if `space` enforces the limit); [`RegError::NoMemory`]; [`RegError::Fault`].
     pub fn from_user(
         space: &Arc<AddressSpace>,
         addr: u64,
@@ -49,7 +49,7 @@ impl Umem {
         // watched before the pages are looked at: an unmap in between is not missed
         let start = addr & !(page_size() - 1);
         let range = start..start + pages * page_size();
-        let registration = space.register_pinned(range, shared.clone());
+        let registration = space.register_pinned(range, shared.clone())?;
         let writable = access.wants_write();
         mm::populate(addr, len.max(1), writable).map_err(|_| RegError::Fault)?;
         if len == 0 {

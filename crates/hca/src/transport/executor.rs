@@ -47,6 +47,13 @@ pub enum Refusal {
     QueueLost(SlotLost),
 }
 
+fn key(error: KeyError) -> Refusal {
+    match error {
+        KeyError::NoMemory => Refusal::RemoteOperational(AccessError::Fault),
+        refused => Refusal::RemoteAccess(refused),
+    }
+}
+
 fn memory(error: AccessError) -> Refusal {
     match error {
         AccessError::Revoked => Refusal::RemoteAccess(KeyError::Unknown),
@@ -91,7 +98,7 @@ impl Executor<'_> {
         self.keys
             .resolve_remote((self.pd, self.qpn), remote.rkey, remote.addr, u64::from(len), right)
             .map(|memory| Target(Some(memory.watched(self.alarm.as_ref()))))
-            .map_err(Refusal::RemoteAccess)
+            .map_err(key)
     }
 
     /// Memory that an RDMA WRITE of `len` bytes may fill. A length of 0 names no memory (IBA 9.7.4.1.6).
@@ -163,7 +170,7 @@ impl Executor<'_> {
             self.keys.resolve_remote(who, rkey, addr, flush.len.into(), right)
         };
         // The access of no byte finds out whether the memory is still there.
-        flushed.map_err(Refusal::RemoteAccess)?.read(0, &mut []).map_err(memory)?;
+        flushed.map_err(key)?.read(0, &mut []).map_err(memory)?;
         fence(Ordering::SeqCst);
         Ok(())
     }

@@ -38,6 +38,7 @@ pub(super) mod vendor {
             KeyError::Range => 4,
             KeyError::NotBound => 5,
             KeyError::Unmapped => 6,
+            KeyError::NoMemory => NO_MEMORY,
         }
     }
 
@@ -398,8 +399,11 @@ impl Wqe {
         }
         let entries =
             ranges.lend(list.len()).map_err(|_| (WcStatus::LocQpOpErr, vendor::NO_MEMORY))?;
-        self.memory = SgMemory::resolve(keys, pd, list, access, entries)
-            .map_err(|error| (WcStatus::LocProtErr, vendor::key(error)))?;
+        self.memory =
+            SgMemory::resolve(keys, pd, list, access, entries).map_err(|error| match error {
+                KeyError::NoMemory => (WcStatus::LocQpOpErr, vendor::NO_MEMORY),
+                refused => (WcStatus::LocProtErr, vendor::key(refused)),
+            })?;
         self.measure()
     }
 

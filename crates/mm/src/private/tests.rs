@@ -172,7 +172,7 @@ fn pinned_pages_stay() {
     let page = page_size();
     let pin = Arc::new(Pin(AtomicBool::new(false)));
     let pinned = map.addr() + page..map.addr() + 2 * page;
-    let registration = AddressSpace::process().register(pinned, pin.clone());
+    let registration = AddressSpace::process().register(pinned, pin.clone()).unwrap();
     assert_eq!(private.migrate(&map.range(), &device.as_device()).unwrap(), 3);
     assert_eq!(private.home(&map.range()), 3);
     assert!(!pin.0.load(SeqCst), "told of a move as of an unmapping");
@@ -313,7 +313,7 @@ fn a_mirror_falls_back_page_by_page() {
     let source = Arc::new(crate::ProcessPages);
     let mirror = Mirror::new(source, &map.range(), page, true, reach);
     let space = AddressSpace::process();
-    let registration = space.register(mirror.range(), mirror.clone());
+    let registration = space.register(mirror.range(), mirror.clone()).unwrap();
     (0..4).for_each(|n| write(map.addr() + n * page, n as u8));
     let two = map.addr() + page..map.addr() + 3 * page;
     private.migrate(&(two.start..two.start + page), &near_device).unwrap();
@@ -348,7 +348,7 @@ fn devices_go_on_while_pages_move() {
     let (reached, done) = (device.owner(), AtomicBool::new(false));
     let reach: Reach = Box::new(move |device| (device == reached).then_some(0));
     let mirror = Mirror::new(Arc::new(crate::ProcessPages), &map.range(), page, true, reach);
-    let registration = AddressSpace::process().register(mirror.range(), mirror.clone());
+    let registration = AddressSpace::process().register(mirror.range(), mirror.clone()).unwrap();
     std::thread::scope(|s| {
         let mover = s.spawn(|| {
             while !done.load(SeqCst) {

@@ -20,7 +20,7 @@
 //!
 //! A forked child has its parent's descriptor and none of its watches; it never uses it.
 
-use super::{AddressSpace, Entry, Invalidate, Registration, Set, pid};
+use super::{AddressSpace, Entry, Invalidate, NoMemory, Registration, Set, pid};
 use crate::private::PrivateMemory;
 use crate::uffd::{Event, Message, Uffd};
 use std::io;
@@ -116,16 +116,19 @@ impl AddressSpace {
     /// As [`AddressSpace::register`], for memory that the target holds as pinned: the registration ends with the mapping, however
     /// that ends. `range` is of whole pages. Where the kernel does not watch it, only the interposed calls tell
     /// ([`Registration::is_watched`]).
+    ///
+    /// # Errors
+    /// As of [`AddressSpace::register`].
     pub fn register_pinned(
         self: &Arc<Self>,
         range: Range<u64>,
         target: Arc<dyn Invalidate>,
-    ) -> Registration {
+    ) -> Result<Registration, NoMemory> {
         self.start();
         if let Some(watch) = self.kernel.get() {
             watch.await_told();
         }
-        let registration = self.enter_table(range.clone(), target, true);
+        let registration = self.enter_table(range.clone(), target, true)?;
         let watched = self.watch(&registration, &range);
         let busy = watched.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
         if busy && let Some(private) = PrivateMemory::of(self) {
@@ -133,7 +136,7 @@ impl AddressSpace {
             private.release(&range);
             let _ = self.watch(&registration, &range);
         }
-        registration
+        Ok(registration)
     }
 
     fn start(self: &Arc<Self>) {
@@ -146,7 +149,7 @@ impl AddressSpace {
         let watch = Arc::new(Watch { pid: pid(), uffd, round: Mutex::new(()) });
         let (of_thread, space) = (watch.clone(), self.clone());
         let body = move || of_thread.listen(&space);
-        if guest_thread::spawn("peerdma-unmaps", STACK_BYTES, body).is_ok() {
+        if guest_thread::spawn(c"peerdma-unmaps", STACK_BYTES, body).is_ok() {
             self.kernel.watch.store(Arc::into_raw(watch).cast_mut(), Release);
         }
     }

@@ -52,7 +52,7 @@ macro_rules! watched {
 
 fn watched(range: &Range<u64>) -> (Arc<AddressSpace>, Arc<Seen>, Registration) {
     let (space, seen) = (Arc::new(AddressSpace::new()), Arc::new(Seen::default()));
-    let registration = space.register_pinned(range.clone(), seen.clone());
+    let registration = space.register_pinned(range.clone(), seen.clone()).unwrap();
     assert!(registration.is_watched());
     (space, seen, registration)
 }
@@ -132,7 +132,7 @@ fn nobody_is_inside_when_the_unmapping_returns() {
     let (space, seen, registration) = watched!(&range);
     let other = memory(1);
     let beside = Arc::new(Seen::default());
-    let second = space.register_pinned(other.clone(), beside.clone());
+    let second = space.register_pinned(other.clone(), beside.clone()).unwrap();
     unmap(&range);
     // either it is still doubted or it was told; never neither
     let doubted = seen.doubted.load(SeqCst);
@@ -152,7 +152,7 @@ fn a_mapping_in_the_same_place_is_not_told_of_the_old_one() {
         unmap(&range);
         let again = memory(4);
         let later = Arc::new(Seen::default());
-        let second = space.register_pinned(again.clone(), later.clone());
+        let second = space.register_pinned(again.clone(), later.clone()).unwrap();
         settle(&space);
         assert_eq!(lock(&seen.gone).len(), 1);
         assert!(lock(&later.gone).is_empty() && second.is_watched());
@@ -168,7 +168,7 @@ fn overlapping_registrations_are_watched_each() {
     let (space, seen, registration) = watched!(&range);
     let within = Arc::new(Seen::default());
     let inner = range.start + 2 * page..range.start + 4 * page;
-    let second = space.register_pinned(inner, within.clone());
+    let second = space.register_pinned(inner, within.clone()).unwrap();
     drop(registration);
     unmap(&(range.start..range.start + page));
     settle(&space);
@@ -202,7 +202,7 @@ fn another_userfaultfd_keeps_its_range() {
     let others = Uffd::for_events().unwrap();
     others.watch(&range).unwrap();
     let space = Arc::new(AddressSpace::new());
-    let registration = space.register_pinned(range.clone(), Arc::new(Seen::default()));
+    let registration = space.register_pinned(range.clone(), Arc::new(Seen::default())).unwrap();
     assert!(!registration.is_watched());
     drop((registration, others));
     unmap(&range);

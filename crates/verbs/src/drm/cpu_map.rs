@@ -5,9 +5,9 @@
 //! memory is a device's: only Peer-Direct registers it.
 
 use crate::engine;
-use crate::ffi::{INVALID, Res, last_errno};
+use crate::ffi::{Errno, INVALID, Res, last_errno};
 use dmabuf::{ControlBlocks, Storage, Use};
-use mm::{AddressSpace, Invalidate, Registration, page_size};
+use mm::{AddressSpace, Invalidate, NoMemory, Registration, page_size};
 use registry::{Client, Role};
 use std::ffi::c_int;
 use std::ops::Range;
@@ -132,9 +132,8 @@ pub unsafe fn map(
     crate::start();
     // where it is pinned elsewhere, it is mapped there
     let _ = storage.move_to(storage.control().born(), None, LIMIT);
-    let state = storage
-        .enter_within(Use::RevocablePin, LIMIT)
-        .map_err(|error| crate::ffi::Errno(error.errno()))?;
+    let state =
+        storage.enter_within(Use::RevocablePin, LIMIT).map_err(|error| Errno(error.errno()))?;
     let (file, start) = storage.file(state.placement());
     let from = start.checked_add(offset).ok_or(INVALID)?;
     // SAFETY: the program's own arguments, but for what is mapped.
@@ -154,23 +153,28 @@ pub unsafe fn map(
         storage.leave(Use::RevocablePin);
         return Err(errno);
     }
-    watch(storage, mapped as u64, call.len as u64, offset);
+    if watch(&storage, mapped as u64, call.len as u64, offset).is_err() {
+        // SAFETY: just mapped, and nobody knows of it.
+        unsafe { libc::syscall(libc::SYS_munmap, mapped, call.len) };
+        storage.leave(Use::RevocablePin);
+        return Err(Errno(libc::ENOMEM));
+    }
     Ok(mapped as *mut libc::c_void)
 }
 
 /// Keeps the pin until the mapping is gone.
-fn watch(storage: Arc<Storage>, addr: u64, len: u64, offset: u64) {
+fn watch(storage: &Arc<Storage>, addr: u64, len: u64, offset: u64) -> Result<(), NoMemory> {
     let len = len.next_multiple_of(page_size());
     let end = addr.saturating_add(len);
     let map = Arc::new(CpuMap {
-        storage,
+        storage: storage.clone(),
         base: addr.wrapping_sub(offset),
         start: AtomicU64::new(addr),
         end: AtomicU64::new(end),
         pinned: AtomicBool::new(true),
         tickets: Mutex::default(),
     });
-    let registration = AddressSpace::process().register(addr..end, map.clone());
+    let registration = AddressSpace::process().register(addr..end, map.clone())?;
     let mut maps = maps();
     maps.push((registration, map));
     let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();
@@ -178,6 +182,7 @@ fn watch(storage: Arc<Storage>, addr: u64, len: u64, offset: u64) {
     ANY.store(true, Release);
     drop(maps);
     drop(gone);
+    Ok(())
 }
 
 /// What a mapping shows, and a pin that outlasts it: from before `mremap(2)` to after it.
@@ -197,9 +202,9 @@ pub fn hold(addr: u64, len: u64) -> Option<Moving> {
 }
 
 impl Moving {
-    /// The mapping is at `addr` now, and keeps the pin.
+    /// The mapping is at `addr` now, and keeps the pin: for ever, if there is no memory to notice its end.
     pub fn settle(self, addr: u64, len: u64) {
-        watch(self.storage, addr, len, self.offset);
+        let _ = watch(&self.storage, addr, len, self.offset);
     }
 
     /// The mapping is as it was.

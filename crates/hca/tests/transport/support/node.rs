@@ -252,7 +252,7 @@ pub struct TagQueue {
 
 impl TagQueue {
     pub fn new() -> Arc<TagQueue> {
-        let list = Mutex::new(TagList::new(TmCap { max_num_tags: 64, max_ops: 64 }));
+        let list = Mutex::new(TagList::new(TmCap { max_num_tags: 64, max_ops: 64 }).unwrap());
         Arc::new(TagQueue { requests: Loose::default(), list, told: Mutex::default() })
     }
 
