@@ -7,6 +7,7 @@
  *   moving_gpu import BYTES NAME                      uses what NAME hands out
  *   moving_gpu map /dev/dri/renderD128 BYTES          exports and maps it until SIGUSR1, then only has it
  *   moving_gpu remap /dev/dri/renderD128 BYTES        the same, with a mapping that moves
+ *   moving_gpu inherit /dev/dri/renderD128 BYTES      the same, with a mapping that only a child has
  *   moving_gpu bracket /dev/dri/renderD128 BYTES      exports and keeps a bracket of CPU access open until SIGUSR1
  *
  * Prints `exported`, `ready`, `rounds N` from time to time, and `ends STATUS` with the first completion that is an error.
@@ -20,8 +21,10 @@
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { COUNTER = 8 };
@@ -183,6 +186,35 @@ static void map(int fd, size_t length)
 		pause();
 }
 
+/* A child has its parent's mapping, and keeps the buffer there when its parent has unmapped it. */
+static void inherit(int fd, size_t length)
+{
+	unsigned char *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mapped == MAP_FAILED)
+		fail("map it");
+	mapped[length - 1] = 42;
+	pid_t child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		while (!asked_to_end)
+			pause();
+		_exit(mapped[length - 1]);
+	}
+	if (child < 0 || munmap(mapped, length))
+		fail("leave it to a child");
+	printf("mapped\n");
+	while (!asked_to_end)
+		pause();
+	int status;
+	kill(child, SIGUSR1);
+	if (waitpid(child, &status, 0) != child)
+		fail("wait for a child");
+	printf("%s\n", WIFEXITED(status) && WEXITSTATUS(status) == 42 ? "seen" : "NOT seen");
+	printf("unmapped\n");
+	for (;;)
+		pause();
+}
+
 /* A mapping that moves shows the buffer at its new place, and keeps it there as it did. */
 static void remap(int fd, size_t length)
 {
@@ -251,6 +283,9 @@ int main(int argc, char **argv)
 	} else if (argc == 4 && !strcmp(argv[1], "map")) {
 		size_t length = strtoul(argv[3], NULL, 0);
 		map(export_buffer(argv[2], length), length);
+	} else if (argc == 4 && !strcmp(argv[1], "inherit")) {
+		size_t length = strtoul(argv[3], NULL, 0);
+		inherit(export_buffer(argv[2], length), length);
 	} else if (argc == 4 && !strcmp(argv[1], "remap")) {
 		size_t length = strtoul(argv[3], NULL, 0);
 		remap(export_buffer(argv[2], length), length);

@@ -225,6 +225,11 @@ fn a_buffer_stays_while_its_mapping_moves() {
 }
 
 #[test]
+fn a_buffer_stays_while_a_child_has_it_mapped() {
+    stays_until_it_is_let_go(&host!("inherited"), "inherit");
+}
+
+#[test]
 fn a_bracket_of_cpu_access_keeps_a_buffer_in_place() {
     stays_until_it_is_let_go(&host!("bracket"), "bracket");
 }

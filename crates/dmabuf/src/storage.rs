@@ -28,6 +28,16 @@ pub struct User {
     pub pins: u64,
 }
 
+/// Takes a slot that nobody has, by a lock of `locks`.
+fn claim(control: &Control, locks: &Kept) -> Result<usize, Error> {
+    let free = |slot: &usize| fd::try_lock(locks, slot_byte(*slot));
+    let slot = (0..SLOTS).find(free).ok_or(Error::TooManyUsers(SLOTS))?;
+    // what an owner that was killed left behind
+    control.users(slot).store(0, SeqCst);
+    control.owner(slot).store(std::process::id().into(), Relaxed);
+    Ok(slot)
+}
+
 /// A buffer of a software GPU, in this process.
 #[derive(Debug)]
 pub struct Storage {
@@ -71,12 +81,8 @@ impl Storage {
         mm::guard::install();
         let data = Kept::new(data);
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(Error::Control)?);
-        let free = |slot: &usize| fd::try_lock(&locks, slot_byte(*slot));
-        let slot = (0..SLOTS).find(free).ok_or(Error::TooManyUsers(SLOTS))?;
+        let slot = claim(&control, &locks)?;
         let pid = std::process::id();
-        // what an owner that was killed left behind
-        control.users(slot).store(0, SeqCst);
-        control.owner(slot).store(u64::from(pid), Relaxed);
         let (mapping, moving) = (OnceLock::new(), Mutex::new(()));
         Ok(Storage { control, data, size, mapping, locks, slot, moving, pid })
     }
@@ -156,6 +162,21 @@ impl Storage {
     pub fn leave(&self, how: Use) {
         if turnstile::leave(self.control.state_word(), self.control.users(self.slot), how) {
             self.control.wake_users(self.slot);
+        }
+    }
+
+    /// Pins the buffer for a child that is about to be forked and has a mapping of it. The pin is the child's own: it lasts while
+    /// a copy of the answer is open, which the child keeps until it ends or executes another program. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Control`], [`Error::TooManyUsers`]; those of [`Storage::enter`].
+    pub fn pin_for_child(&self) -> Result<Kept, Error> {
+        let locks = Kept::new(fd::reopen(self.control.as_fd()).map_err(Error::Control)?);
+        let users = self.control.users(claim(&self.control, &locks)?);
+        match turnstile::enter(self.control.state_word(), users, Use::RevocablePin) {
+            Ok(_) => Ok(locks),
+            Err(state) if state.is_revoked() => Err(Error::Revoked),
+            Err(_) => Err(Error::Moving(self.control.mover())),
         }
     }
 

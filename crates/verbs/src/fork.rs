@@ -10,6 +10,7 @@
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine, Running};
 use crate::{drm, fork_lock, lives, ucma};
+use descriptors::Kept;
 use registry::Client;
 use shim::Daemon;
 use std::cell::RefCell;
@@ -29,6 +30,8 @@ struct Held {
     place: MutexGuard<'static, Running>,
     registry: Option<Arc<Client>>,
     engines: Vec<Arc<Engine>>,
+    /// Of GPU buffers that the child has mapped.
+    pins: Vec<Kept>,
     /// A child gets what the processors reach.
     _home: Option<mm::AllHome<'static>>,
 }
@@ -64,7 +67,8 @@ extern "C" fn before() {
     if let Some(registry) = registry.as_ref().filter(|_| shim::in_daemon()) {
         registry.pause(deadline);
     }
-    let held = Held { lives, making, place, registry, engines, _home: home };
+    let pins = if shim::in_daemon() { Vec::new() } else { drm::pins_for_child() };
+    let held = Held { lives, making, place, registry, engines, pins, _home: home };
     IN_FORK.with(|in_fork| in_fork.replace(Some(held)));
 }
 
@@ -80,6 +84,7 @@ extern "C" fn in_child() {
     let Some(mut held) = take_held() else { return };
     // Who held them, or waited for them, is in the parent.
     std::mem::forget((held.lives.take(), held.making.take()));
+    std::mem::forget(std::mem::take(&mut held.pins));
     lives::free();
     engine::free();
     if shim::in_daemon() {

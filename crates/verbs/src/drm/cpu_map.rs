@@ -4,8 +4,9 @@
 //! shows and pinned there until the last page of the mapping is gone. It can be revoked nevertheless. To `ibv_reg_mr` such
 //! memory is a device's: only Peer-Direct registers it.
 
-use crate::engine;
 use crate::ffi::{Errno, INVALID, Res, last_errno};
+use crate::{engine, fork};
+use descriptors::Kept;
 use dmabuf::{ControlBlocks, Storage, Use};
 use mm::{AddressSpace, Invalidate, NoMemory, Registration, page_size};
 use registry::{Client, Role};
@@ -130,6 +131,7 @@ pub unsafe fn map(
         return Err(INVALID);
     }
     crate::start();
+    fork::watch();
     // where it is pinned elsewhere, it is mapped there
     let _ = storage.move_to(storage.control().born(), None, LIMIT);
     let state =
@@ -183,6 +185,18 @@ fn watch(storage: &Arc<Storage>, addr: u64, len: u64, offset: u64) -> Result<(),
     drop(maps);
     drop(gone);
     Ok(())
+}
+
+/// Pins for a child that is about to be forked, which has the mappings too, as the kernel's DRM drivers let it. It keeps them open;
+/// this process drops them after the fork. What cannot be pinned, for want of a descriptor, the child may see move.
+pub fn pins_for_child() -> Vec<Kept> {
+    if !ANY.load(Acquire) {
+        return Vec::new();
+    }
+    let maps = maps();
+    let live = maps.iter().map(|(_, map)| map).filter(|map| !map.is_gone());
+    let own = live.map(|map| map.storage()).filter(|storage| storage.is_own());
+    own.filter_map(|storage| storage.pin_for_child().ok()).collect()
 }
 
 /// What a mapping shows, and a pin that outlasts it: from before `mremap(2)` to after it.

@@ -11,7 +11,7 @@ mod peer;
 mod request;
 mod sync;
 
-pub use cpu_map::is_device_memory;
+pub use cpu_map::{is_device_memory, pins_for_child};
 pub use pages::HostPages;
 pub use peer::GpuPeer;
 
