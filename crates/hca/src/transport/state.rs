@@ -81,7 +81,7 @@ fn raw_rule(from: QpState, to: QpState) -> Option<Rule> {
     Some(Rule { required, optional: AttrMask::empty() })
 }
 
-/// Checks a change of state as Linux does.
+/// Checks a change of state as Linux does. A rate limit only raw packets may have, on devices that say so in `packet_pacing_caps`.
 fn check_transition(
     kind: QpType,
     current: QpState,
@@ -89,6 +89,9 @@ fn check_transition(
     mask: AttrMask,
 ) -> Result<QpState> {
     use QpState::{Rtr, Rts, Sqd, Sqe};
+    if kind == QpType::RawPacket && mask.contains(AttrMask::RATE_LIMIT) {
+        return Err(Error::NotSupported("the device does not pace packets"));
+    }
     if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != current {
         return Err(Error::Invalid("cur_qp_state is not the QP's state"));
     }

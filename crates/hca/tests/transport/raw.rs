@@ -41,6 +41,18 @@ fn a_request_goes_out_as_it_is_and_completes() {
 }
 
 #[test]
+fn a_rate_limit_is_not_supported() {
+    let mut raw = node();
+    let attr = QpAttr { rate_limit: 5000, ..raw.qp.query() };
+    let limited = AttrMask::STATE | AttrMask::RATE_LIMIT;
+    assert!(matches!(raw.modify(&attr, limited), Err(Error::NotSupported(_))));
+    assert_eq!(raw.qp.query().rate_limit, 0);
+    let mut connected = Node::new(QpType::Rc, 11, None);
+    connected.connect(&Setup::new(QpType::Rc));
+    assert!(matches!(connected.modify(&attr, limited), Err(Error::Invalid(_))));
+}
+
+#[test]
 fn only_whole_frames_are_sent() {
     let mut node = node();
     let region = node.register(1 << 20);
