@@ -380,6 +380,25 @@ impl Cma {
         self.queue(Event { kind, status, param, ece, id: key, request: None, membership: None });
     }
 
+    /// Queues an event of the program's own (kernel `ucma_write_cm_event`): `event` is 18 or 19.
+    ///
+    /// # Errors
+    /// EINVAL for others and for an unknown id.
+    pub fn write_event(
+        &mut self,
+        key: Key,
+        event: u32,
+        status: i32,
+        argument: u64,
+    ) -> Result<(), Error> {
+        let own = [EventKind::User, EventKind::Internal];
+        let kind = own.into_iter().find(|kind| *kind as u32 == event).ok_or(Error::INVAL)?;
+        self.id(key)?;
+        let (param, ece) = (Param::Argument(argument), Ece::default());
+        self.queue(Event { kind, status, param, ece, id: key, request: None, membership: None });
+        Ok(())
+    }
+
     pub(crate) fn queue(&mut self, event: Event) {
         let Some(id) = self.ids.get(&event.id) else { return };
         let channel = id.channel;

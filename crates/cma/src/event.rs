@@ -34,6 +34,10 @@ pub enum EventKind {
     MulticastError = 13,
     /// The queue pair may be used again.
     TimewaitExit = 15,
+    /// The program's own.
+    User = 18,
+    /// librdmacm's own.
+    Internal = 19,
 }
 
 /// What a connected peer said (`struct rdma_ucm_conn_param`).
@@ -96,6 +100,8 @@ pub enum Param {
     Conn(ConnParam),
     /// Of datagrams.
     Datagram(Box<DatagramParam>),
+    /// What the program gave its own event.
+    Argument(u64),
 }
 
 /// Enhanced connection establishment (IBA 1.4, A19): options of one vendor.

@@ -103,6 +103,7 @@ impl Net {
         let private = match delivered.event.param {
             Param::Conn(conn) => conn.private_data,
             Param::Datagram(datagram) => datagram.private_data,
+            Param::Argument(argument) => argument.to_ne_bytes().to_vec(),
         };
         Some(Told {
             kind: delivered.event.kind,
@@ -217,6 +218,24 @@ fn a_connection_and_its_events() {
 
 /// Requests beyond the backlog wait at their askers, which repeat them: nobody is refused (kernel `ucma_connect_event_handler`,
 /// `cm_destroy_id`).
+#[test]
+fn a_program_writes_events_of_its_own() {
+    let mut net = Net::new();
+    let cma = &mut net.cmas[0];
+    let handle = cma.create(CHANNEL, 7, TCP, 0).unwrap();
+    let key = cma.key(CHANNEL, handle).unwrap();
+    cma.write_event(key, 18, -5, 0x1234).unwrap();
+    cma.write_event(key, 19, 0, 16).unwrap();
+    for other in [0, 9, 15, 16, 17, 20, u32::MAX] {
+        assert_eq!(cma.write_event(key, other, 0, 0), Err(Error::INVAL));
+    }
+    assert_eq!(cma.take_woken(), [CHANNEL; 2]);
+    let told = net.told(0);
+    let seen = told.iter().map(|told| (told.kind, told.status, told.uid, told.handle));
+    assert!(seen.eq([(EventKind::User, -5, 7, handle), (EventKind::Internal, 0, 7, handle)]));
+    assert_eq!(told[0].private, 0x1234_u64.to_ne_bytes());
+}
+
 #[test]
 fn a_backlog_that_overflows_only_delays() {
     let mut net = Net::new();

@@ -44,8 +44,10 @@ const QUERY: u32 = 19;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
 const JOIN_MCAST: u32 = 22;
+const RESOLVE_IB_SERVICE: u32 = 23;
+const WRITE_CM_EVENT: u32 = 24;
 /// Number of commands; those of newer kernels are refused as an older one would.
-const COMMANDS: u32 = 23;
+const COMMANDS: u32 = 25;
 
 /// What stands before every command.
 #[derive(Clone, Copy)]
@@ -122,6 +124,8 @@ pub fn run(channel: &Channel, fd: RawFd, header: Header, buffer: u64) -> Res<()>
         JOIN_MCAST => command.join_storage(),
         LEAVE_MCAST => command.leave(),
         MIGRATE_ID => command.migrate(),
+        RESOLVE_IB_SERVICE => command.resolve_service(),
+        WRITE_CM_EVENT => command.write_event(),
         _ => Err(Errno(libc::ENOSYS)),
     }
 }
@@ -481,6 +485,21 @@ impl Command<'_> {
         let fields = Fields(&bytes);
         let key = self.key(fields.u32(0))?;
         self.with(|cma| cma.notify(key, fields.u32(4), Instant::now()))
+    }
+
+    /// Only a subnet's administrator knows services by name.
+    fn resolve_service(&self) -> Res<()> {
+        let bytes = self.read::<4>()?;
+        self.key(Fields(&bytes).u32(0))?;
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    fn write_event(&self) -> Res<()> {
+        let bytes = self.read_passed::<24>()?;
+        let fields = Fields(&bytes);
+        let (event, status) = (fields.u32(8), fields.u32(12) as i32);
+        let key = self.key(fields.u32(0))?;
+        self.with(|cma| cma.write_event(key, event, status, fields.u64(16)))
     }
 
     fn join_ip(&self) -> Res<()> {

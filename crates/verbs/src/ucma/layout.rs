@@ -181,6 +181,7 @@ pub fn event(delivered: &Delivered) -> Vec<u8> {
     let param = match &event.param {
         Param::Conn(param) => conn_param(param),
         Param::Datagram(param) => datagram_param(param),
+        Param::Argument(argument) => Answer::default().u64(*argument),
     };
     Answer::default()
         .u64(delivered.uid)
