@@ -7,7 +7,7 @@
 //! so it never acts on half an entry. Every number read from another process's directory is checked before use.
 
 use crate::counters::{Count, Counter};
-use crate::key::{MAX_KEYS, Mkey};
+use crate::key::{MAX_KEYS, Mkey, place};
 use crate::membership::{MAX_MEMBERSHIPS, Membership};
 use crate::types::{QpState, QpType};
 use pcie::{Address, PublishedRoute, RouteTable};
@@ -254,7 +254,7 @@ fn qp_at(number: u32) -> usize {
 }
 
 fn key_at(key: u32) -> usize {
-    KEYS_AT + ((key >> 8) as usize % MAX_KEYS) * ENTRY
+    KEYS_AT + place(key) * ENTRY
 }
 
 /// Another process's directory, read only by convention and never trusted.

@@ -1,8 +1,9 @@
 //! The MKEY table: key and rights to a registration. Every check of a key happens in [`KeyTable::resolve`].
 //!
-//! A key is a 24-bit index and an 8-bit tag. Tags start at random and change with every use of an index, and
-//! indices are reused as late as possible, so a stale key of an earlier registration, or of a dead process, hits
-//! nothing.
+//! A key is an 8-bit salt, a 16-bit place and an 8-bit tag. Tags start at random and change with every use of a place, and
+//! places are reused as late as possible, so a stale key of an earlier registration, or of a dead process, hits
+//! nothing. Salts are random and never 0, so a stranger does not guess a key by counting, even where whoever registers
+//! chooses the tag, as the drivers of a guest do.
 
 use crate::data_direct::{Crossing, Ksm, Physical};
 use crate::error::{Error, Result};
@@ -310,6 +311,7 @@ pub(crate) enum Entry {
 }
 
 pub(crate) struct Slot {
+    salt: u8,
     pub(crate) tag: u8,
     pub(crate) entry: Option<Entry>,
 }
@@ -317,6 +319,8 @@ pub(crate) struct Slot {
 pub(crate) struct Slots {
     pub(crate) slots: Vec<Slot>,
     free: VecDeque<u32>,
+    /// Keys that there ever were.
+    filed: u64,
     /// Windows that are bound.
     pub(crate) bound: usize,
 }
@@ -339,10 +343,10 @@ impl Default for KeyTable {
 impl KeyTable {
     /// An empty table whose key tags start at random.
     pub fn new() -> KeyTable {
-        // Index 0 stays empty: a zeroed key must never be valid.
-        let slots = vec![Slot { tag: 0, entry: None }];
+        // Place 0 stays empty: a zeroed key must never be valid.
+        let slots = vec![Slot { salt: 0, tag: 0, entry: None }];
         KeyTable {
-            slots: RwLock::new(Slots { slots, free: VecDeque::new(), bound: 0 }),
+            slots: RwLock::new(Slots { slots, free: VecDeque::new(), filed: 0, bound: 0 }),
             random: RandomState::new(),
         }
     }
@@ -378,22 +382,24 @@ impl KeyTable {
 
     fn file(&self, entry: Entry, tag: Option<u8>) -> Result<u32> {
         let mut table = self.write();
-        let index = if table.slots.len() < MAX_KEYS {
-            let index = table.slots.len() as u32;
-            let tag = self.random.hash_one(index) as u8;
+        let [salt, first_tag, ..] = self.random.hash_one(table.filed).to_ne_bytes();
+        let place = if table.slots.len() < MAX_KEYS {
+            let place = table.slots.len() as u32;
             // A key that goes finds its place among the free ones as well.
             let gone = table.slots.len() + 1 - table.free.len();
             let room = table.slots.try_reserve(1).and_then(|()| table.free.try_reserve(gone));
             room.map_err(|_| Error::NoMemory("the system has no memory for the key"))?;
-            table.slots.push(Slot { tag, entry: None });
-            index
+            table.slots.push(Slot { salt: 0, tag: first_tag, entry: None });
+            place
         } else {
             table.free.pop_front().ok_or(Error::NoMemory("all memory keys are in use"))?
         };
-        let slot = &mut table.slots[index as usize];
+        table.filed += 1;
+        let slot = &mut table.slots[place as usize];
+        slot.salt = salt.max(1);
         slot.tag = tag.unwrap_or_else(|| slot.tag.wrapping_add(1));
         slot.entry = Some(entry);
-        Ok(index << 8 | u32::from(slot.tag))
+        Ok(u32::from(slot.salt) << 24 | place << 8 | u32::from(slot.tag))
     }
 
     /// Changes what `key` stands for (re-registration); the number stays.
@@ -420,7 +426,7 @@ impl KeyTable {
             Some(Entry::Region { mkey, .. }) => std::mem::replace(mkey, new),
             _ => return Err(Error::Invalid("no such key")),
         };
-        if let (Some(tag), Some(slot)) = (tag, table.slots.get_mut((key >> 8) as usize)) {
+        if let (Some(tag), Some(slot)) = (tag, table.slot_mut(key)) {
             slot.tag = tag;
         }
         Ok(old)
@@ -593,9 +599,28 @@ impl Mkey {
     }
 }
 
+/// Where in the table `key` is.
+pub(crate) fn place(key: u32) -> usize {
+    (key >> 8) as usize % MAX_KEYS
+}
+
+fn is_salt_of(slot: &Slot, key: u32) -> bool {
+    slot.salt == (key >> 24) as u8 || sabotage::on(Sabotage::SkipRkeyCheck)
+}
+
 impl Slots {
+    /// The place of `key`, whatever its tag.
+    pub(crate) fn slot(&self, key: u32) -> Option<&Slot> {
+        self.slots.get(place(key)).filter(|slot| is_salt_of(slot, key))
+    }
+
+    /// The same, to change.
+    pub(crate) fn slot_mut(&mut self, key: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(place(key)).filter(|slot| is_salt_of(slot, key))
+    }
+
     pub(crate) fn find(&self, key: u32) -> Option<&Entry> {
-        let slot = self.slots.get((key >> 8) as usize)?;
+        let slot = self.slot(key)?;
         if slot.tag == key as u8 || sabotage::on(Sabotage::SkipRkeyCheck) {
             slot.entry.as_ref()
         } else {
@@ -647,14 +672,14 @@ impl Slots {
     }
 
     pub(crate) fn find_mut(&mut self, key: u32) -> Option<&mut Entry> {
-        let slot = self.slots.get_mut((key >> 8) as usize)?;
+        let slot = self.slot_mut(key)?;
         if slot.tag == key as u8 { slot.entry.as_mut() } else { None }
     }
 
     /// Empties the place of `key`, whatever its tag, for later use.
     pub(crate) fn take(&mut self, key: u32) -> Option<Entry> {
-        let entry = self.slots.get_mut((key >> 8) as usize)?.entry.take()?;
-        self.free.push_back(key >> 8);
+        let entry = self.slot_mut(key)?.entry.take()?;
+        self.free.push_back(place(key) as u32);
         Some(entry)
     }
 }
@@ -674,6 +699,26 @@ mod tests {
         let whole = |qpn| keys.resolve_whole((pd, qpn), key, access).err();
         assert_eq!((part(5), whole(5)), (None, None));
         assert_eq!((part(6), whole(6)), (Some(KeyError::NotBound), Some(KeyError::NotBound)));
+    }
+
+    #[test]
+    fn nobody_tells_a_key_by_the_one_before() {
+        let (keys, pd) = (KeyTable::new(), PdId(1));
+        let mkey = || Mkey::new(pd, 0, Access::REMOTE_READ, Umem::from_segments(Vec::new(), false));
+        let filed: Vec<u32> = (0..300).map(|_| keys.insert_tagged(7, mkey()).unwrap()).collect();
+        let salts: std::collections::BTreeSet<u32> = filed.iter().map(|key| key >> 24).collect();
+        // Of 255 salts 300 keys have some 176.
+        assert!(salts.len() > 100 && !salts.contains(&0), "{} salts", salts.len());
+        let reach = |key| keys.resolve_remote((pd, 5), key, 0, 0, Access::REMOTE_READ).err();
+        for key in filed {
+            let others = (0..=255).map(|salt| key & 0xff_ffff | salt << 24);
+            for other in others.filter(|other| *other != key) {
+                assert_eq!(reach(other), Some(KeyError::Unknown));
+                assert!(keys.remove(other, || ()).is_err() && keys.get(other).is_none());
+            }
+            assert_eq!(reach(key), None);
+            keys.remove(key, || ()).unwrap();
+        }
     }
 
     #[test]

@@ -131,8 +131,7 @@ impl Slots {
         (pd, qpn): (PdId, u32),
         bind: &Bind,
     ) -> std::result::Result<Option<Binding>, BindError> {
-        let place =
-            self.slots.get((bind.window >> 8) as usize).and_then(|slot| slot.entry.as_ref());
+        let place = self.slot(bind.window).and_then(|slot| slot.entry.as_ref());
         let Some(Entry::Window(window)) = place else { return Err(BindError::Window) };
         if window.pd != pd {
             return Err(BindError::Window);
@@ -183,7 +182,7 @@ impl KeyTable {
     /// [`Error::Invalid`] when there is no such window.
     pub fn remove_window(&self, window: u32) -> Result<()> {
         let mut table = self.write();
-        let place = table.slots.get((window >> 8) as usize).and_then(|slot| slot.entry.as_ref());
+        let place = table.slot(window).and_then(|slot| slot.entry.as_ref());
         if !matches!(place, Some(Entry::Window(_))) {
             return Err(Error::Invalid("no such window"));
         }
@@ -206,7 +205,7 @@ impl KeyTable {
             *windows += 1;
             table.bound += 1;
         }
-        let Some(slot) = table.slots.get_mut((bind.window >> 8) as usize) else { return Ok(()) };
+        let Some(slot) = table.slot_mut(bind.window) else { return Ok(()) };
         slot.tag = bind.key as u8;
         if let Some(Entry::Window(window)) = &mut slot.entry
             && let Some(old) = std::mem::replace(&mut window.binding, new)

@@ -410,26 +410,6 @@ pub fn crossing(pd: u32, target: u32, len: u64) -> [u8; 64] {
     context
 }
 
-/// A key that is its own only part.
-pub fn circle(driver: &mut Driver, pd: u32) -> u32 {
-    let key = free_key(driver, 2, pd);
-    driver.command(0x202, about(key >> 8), 16);
-    let mut input = vec![0; 0x110 + 16];
-    input[16..80].copy_from_slice(&context(2, pd, 0, 0, 4096));
-    field(&mut input, 0x300, 32, 1);
-    // Numbers are given out in order.
-    let next = ((key >> 8) + 1) << 8;
-    input[0x110..].copy_from_slice(&data(next, 0, 4096));
-    assert_eq!(driver.create(CREATE_MKEY, input) << 8, next);
-    next
-}
-
-fn about(number: u32) -> Vec<u8> {
-    let mut input = vec![0; 16];
-    field(&mut input, 0x48, 24, number.into());
-    input
-}
-
 /// A request that changes a key: what of `context` is meant, and the new list in the request itself.
 pub fn umr(flags: u8, mask: u64, context: &[u8; 64], list: &[u8]) -> Vec<u8> {
     let mut segments = vec![0; 48];
