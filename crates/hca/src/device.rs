@@ -4,7 +4,7 @@ use crate::batches::Batches;
 use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
 use crate::data_direct::{DataDirect, control_id};
-use crate::directory::{Directory, MAX_QPS};
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
@@ -18,8 +18,8 @@ use crate::pd::Pd;
 use crate::port::{Known, Port};
 use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
+use crate::qp_table::QpTable;
 use crate::raw::Raw;
-use crate::shelf::list_of;
 use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::subnet;
@@ -31,8 +31,7 @@ use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Losses, Pa
 use link::{GID_TABLE_LEN, ip_of_gid, slot_of_mac};
 use registry::{Client, Identity};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{
@@ -127,15 +126,6 @@ pub enum OpenError {
 
 /// Handles are of one device, as they are of one file in the kernel.
 const FOREIGN: Error = Error::Invalid("an object belongs to another device");
-
-struct QpTable {
-    places: Vec<Option<Arc<Qp>>>,
-    /// Places that no queue pair gets.
-    set_aside: HashSet<usize>,
-    /// Where the search for a free place goes on, so that numbers are reused late.
-    next: usize,
-    used: u32,
-}
 
 /// One virtual HCA with its link.
 ///
@@ -244,15 +234,13 @@ impl Device {
             }
         };
         let epoch = Instant::now();
-        let start = RandomState::new().hash_one(epoch) as usize % MAX_QPS;
         let directory = Arc::new(directory);
         let (batches, receiving) = (Batches::new(), Receiving::new());
         let (batches, receiving) =
             batches.and_then(|batches| Ok((batches, receiving?))).map_err(OpenError::Link)?;
         let no_memory = |_| OpenError::Directory(rustix::io::Errno::NOMEM);
         let timers = Timers::new(epoch).map_err(no_memory)?;
-        let mut places = list_of(MAX_QPS).map_err(no_memory)?;
-        places.resize_with(MAX_QPS, || None);
+        let qps = QpTable::new().map_err(no_memory)?;
         let ats = attr.ats.then(|| mr::translation_cache(directory.clone())).transpose();
         let ats = ats.map_err(|_| OpenError::Directory(rustix::io::Errno::NOMEM))?;
         let device = Arc::new_cyclic(|this| Device {
@@ -267,7 +255,7 @@ impl Device {
             data_direct: DataDirect::default(),
             ats,
             xrc: Xrc::new(),
-            qps: RwLock::new(QpTable { places, set_aside: HashSet::new(), next: start, used: 0 }),
+            qps: RwLock::new(qps),
             port,
             groups: Groups::default(),
             events: OnceLock::new(),
@@ -633,17 +621,17 @@ impl Device {
         if number >> 14 != u32::from(self.slot) {
             return None;
         }
-        self.qp_table().places.get(number as usize % MAX_QPS)?.clone()
+        self.qp_table().get(number).cloned()
     }
 
     pub(crate) fn all_qps(&self) -> Vec<Arc<Qp>> {
-        self.qp_table().places.iter().flatten().cloned().collect()
+        self.qp_table().iter().cloned().collect()
     }
 
     /// Gives every queue pair that completes at `cq` a turn soon.
     pub(crate) fn rouse_users_of(&self, cq: &Cq) {
         let table = self.qp_table();
-        let users = table.places.iter().flatten().filter(|qp| qp.completes_at(cq));
+        let users = table.iter().filter(|qp| qp.completes_at(cq));
         let numbers: Vec<u32> = users.map(|qp| qp.number()).collect();
         drop(table);
         let now = Instant::now();
@@ -651,10 +639,7 @@ impl Device {
     }
 
     pub(crate) fn remove_qp(&self, number: u32) {
-        let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = table.places[number as usize % MAX_QPS].take();
-        table.used -= u32::from(removed.is_some());
-        drop(table);
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(number);
         self.directory.remove_qp(number);
     }
 
@@ -797,13 +782,12 @@ impl Device {
         };
         let management = init.management;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        let index = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
-        let number = u32::from(self.slot) << 14 | index as u32;
+        let place = table.free_place().ok_or(Error::NoMemory("all QP numbers are in use"))?;
+        let number = u32::from(self.slot) << 14 | place as u32;
         // The management queue pair has its appointments beside them.
-        self.timers.set_aside(table.used as usize + 2)?;
+        self.timers.set_aside(table.used() + 2)?;
         let qp = Qp::new(&device, number, pd, init, frame_port)?;
-        table.places[index] = Some(qp.clone());
-        table.used += 1;
+        table.insert(qp.clone());
         drop(table);
         if let Some(interface) = management {
             self.gsi.serve_by(interface, &qp);
@@ -818,21 +802,14 @@ impl Device {
     pub fn set_qp_numbers_aside(&self, count: usize) -> Result<u32> {
         self.alive()?;
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        let ranges = (1..MAX_QPS / count.max(1)).map(|step| step * count..(step + 1) * count);
-        let range =
-            ranges.into_iter().find(|range| range.clone().all(|index| table.is_free(index)));
-        let range = range.ok_or(Error::NoMemory("too few QP numbers are free"))?;
-        table.set_aside.extend(range.clone());
-        Ok(u32::from(self.slot) << 14 | range.start as u32)
+        let first = table.set_aside(count).ok_or(Error::NoMemory("too few QP numbers are free"))?;
+        Ok(u32::from(self.slot) << 14 | first as u32)
     }
 
     /// Ends what [`Device::set_qp_numbers_aside`] did; other numbers stay as they are.
     pub fn give_qp_numbers_back(&self, first: u32, count: usize) {
         let mut table = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        let first = first as usize % MAX_QPS;
-        (first..first.saturating_add(count)).for_each(|index| {
-            table.set_aside.remove(&index);
-        });
+        table.give_back(first, count);
     }
 
     /// An address handle.
@@ -910,20 +887,6 @@ impl Device {
 
     pub(crate) fn arc(&self) -> Result<Arc<Device>> {
         self.this.upgrade().ok_or(Error::Lost("the device is being closed"))
-    }
-}
-
-impl QpTable {
-    fn is_free(&self, index: usize) -> bool {
-        self.places[index].is_none() && !self.set_aside.contains(&index)
-    }
-
-    fn free_place(&mut self) -> Option<usize> {
-        let found = (0..MAX_QPS)
-            .map(|step| (self.next + step) % MAX_QPS)
-            .find(|&index| self.is_free(index))?;
-        self.next = (found + 1) % MAX_QPS;
-        Some(found)
     }
 }
 

@@ -34,6 +34,7 @@ mod pd;
 mod port;
 mod progress;
 mod qp;
+mod qp_table;
 mod raw;
 mod rss;
 pub mod sabotage;
