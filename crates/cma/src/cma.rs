@@ -8,6 +8,7 @@ use crate::ports::Sharing;
 use crate::resolve::Search;
 use cm::{Cm, ConnId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Instant;
 
 /// Handles go up to what librdmacm's tables hold (`IDX_MAX_INDEX`).
@@ -51,7 +52,9 @@ pub struct Cma {
     /// Channels that got events.
     woken: Vec<ChannelId>,
     next_key: u64,
-    random: u64,
+    seed: u64,
+    /// Random numbers had so far.
+    drawn: u64,
 }
 
 impl Cma {
@@ -68,7 +71,8 @@ impl Cma {
             searches: BTreeMap::new(),
             woken: Vec::new(),
             next_key: 1,
-            random: seed | 1,
+            seed,
+            drawn: 0,
         }
     }
 
@@ -82,12 +86,12 @@ impl Cma {
         self.cm.next_deadline().into_iter().chain(self.next_look()).min()
     }
 
-    /// A random number (xorshift); not for secrets.
+    /// A random number. Nobody tells it from others without the seed: first PSNs are made of it.
     pub(crate) fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+        self.drawn += 1;
+        let mut hasher = DefaultHasher::new();
+        (self.seed, self.drawn).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// A channel was opened.
