@@ -211,6 +211,23 @@ impl EventSink for Events {
     }
 }
 
+/// A queue pair of `end`'s with a place of each kind, whose receives complete in `sink`.
+fn one_place(end: &End, sink: Arc<dyn CompletionSink>) -> Arc<hca::Qp> {
+    let init = QpInit {
+        send_cq: Some(end.cq.clone()),
+        recv_cq: Some(end.device.create_cq_to(sink).unwrap()),
+        cap: QpCap {
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            max_send_wr: 1,
+            max_send_sge: 1,
+            max_inline_data: 0,
+        },
+        ..QpInit::new(QpType::Rc)
+    };
+    end.device.create_qp(&end.pd, init).unwrap()
+}
+
 #[test]
 fn a_panic_in_the_engine_ends_the_device_and_hangs_nobody() {
     // A backtrace may take longer than the peer's patience.
@@ -222,19 +239,7 @@ fn a_panic_in_the_engine_ends_the_device_and_hangs_nobody() {
         let scatter = [end.sge(0, 64)].into_iter().collect();
         [Ok(RecvWr { wr_id, scatter })].into_iter()
     };
-    let init = QpInit {
-        send_cq: Some(b.cq.clone()),
-        recv_cq: Some(b.device.create_cq_to(Arc::new(Bug)).unwrap()),
-        cap: QpCap {
-            max_recv_wr: 1,
-            max_recv_sge: 1,
-            max_send_wr: 1,
-            max_send_sge: 1,
-            max_inline_data: 0,
-        },
-        ..QpInit::new(QpType::Rc)
-    };
-    let doomed = b.device.create_qp(&b.pd, init).unwrap();
+    let doomed = one_place(&b, Arc::new(Bug));
     let bystander = std::mem::replace(&mut b.qp, doomed);
     let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..bystander.query() };
     let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
@@ -280,19 +285,7 @@ fn a_fork_waits_for_a_busy_engine_for_a_limited_time() {
     let a = End::new("one", &options, QpType::Rc);
     let mut b = End::new("two", &options, QpType::Rc);
     let (let_go, stuck) = channel();
-    let init = QpInit {
-        send_cq: Some(b.cq.clone()),
-        recv_cq: Some(b.device.create_cq_to(Arc::new(Stuck(Mutex::new(stuck)))).unwrap()),
-        cap: QpCap {
-            max_recv_wr: 1,
-            max_recv_sge: 1,
-            max_send_wr: 1,
-            max_send_sge: 1,
-            max_inline_data: 0,
-        },
-        ..QpInit::new(QpType::Rc)
-    };
-    b.qp = b.device.create_qp(&b.pd, init).unwrap();
+    b.qp = one_place(&b, Arc::new(Stuck(Mutex::new(stuck))));
     a.connect(&b);
     b.connect(&a);
     let scatter = [b.sge(0, 64)].into_iter().collect();

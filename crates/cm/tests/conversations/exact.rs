@@ -1,7 +1,7 @@
 //! Each way a conversation goes, message by message: who repeats what, how often, when, and what is told.
 
 use crate::net::*;
-use cm::{Event, Reason, Refused, SidrReplyParams, SidrStatus};
+use cm::{Event, MAD_LEN, Reason, Refused, SidrReplyParams, SidrStatus};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -56,17 +56,22 @@ fn a_request_is_repeated_as_often_and_as_late_as_it_says() {
     net.nothing_is_left();
 }
 
-/// The passive side repeats its REP as the REQ says, not as it would itself.
-#[test]
-fn a_reply_is_repeated_as_the_request_says() {
-    let mut net = pair();
+/// A REQ that did not arrive, with a local response timeout of 2^18, 1024 ms, and so many repetitions.
+fn patient_req(net: &mut Net, repetitions: u8) -> [u8; MAD_LEN] {
     net.lose.insert(REQ, 1);
     net.connect(0, 1, 1, &[]);
     net.collect();
     let mut mad = net.last(REQ).mad;
-    // Local response timeout 2^18 = 1024 ms, three repetitions.
     mad[24 + 47] = 18 << 3 | mad[24 + 47] & 7;
-    mad[24 + 51] = 3 << 4 | mad[24 + 51] & 15;
+    mad[24 + 51] = repetitions << 4 | mad[24 + 51] & 15;
+    mad
+}
+
+/// The passive side repeats its REP as the REQ says, not as it would itself.
+#[test]
+fn a_reply_is_repeated_as_the_request_says() {
+    let mut net = pair();
+    let mad = patient_req(&mut net, 3);
     net.forge(0, 1, &mad);
     let passive = net.request(1);
     net.lose.insert(REP, u32::MAX);
@@ -532,13 +537,7 @@ fn a_datagram_service_that_ends_says_so() {
 fn answers_to_many_are_repeated_at_a_limited_rate() {
     const ASKED: u32 = 300;
     let mut net = pair();
-    net.lose.insert(REQ, 1);
-    net.connect(0, 1, 1, &[]);
-    net.collect();
-    let mut mad = net.last(REQ).mad;
-    // Local response timeout 2^18 = 1024 ms, once repeated.
-    mad[24 + 47] = 18 << 3 | mad[24 + 47] & 7;
-    mad[24 + 51] = 1 << 4 | mad[24 + 51] & 15;
+    let mut mad = patient_req(&mut net, 1);
     net.lose.insert(REP, u32::MAX);
     let begin = net.now;
     for number in 0..ASKED {

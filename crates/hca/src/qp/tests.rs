@@ -62,10 +62,9 @@ fn connected(device: &Arc<Device>, qp_type: QpType, dest_qp_num: u32) -> Arc<Qp>
     qp
 }
 
-#[test]
-fn nothing_completes_after_destruction() {
-    let device = device("destroyed");
-    let qp = connected(&device, QpType::Uc, 5);
+/// A queue pair of UC with more to send than its pace lets go at once.
+fn flooded(device: &Arc<Device>) -> Arc<Qp> {
+    let qp = connected(device, QpType::Uc, 5);
     let wr = SendWr {
         wr_id: 1,
         op: SendOp::Send,
@@ -75,6 +74,13 @@ fn nothing_completes_after_destruction() {
         xrc_srqn: 0,
     };
     qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+    qp
+}
+
+#[test]
+fn nothing_completes_after_destruction() {
+    let device = device("destroyed");
+    let qp = flooded(&device);
     assert!(qp.core().transport.deadline().is_some(), "most of it waits for its pace");
     qp.destroy();
     // Another thread may have received a packet for the QP just before.
@@ -88,16 +94,7 @@ fn nothing_completes_after_destruction() {
 #[test]
 fn what_a_timer_emits_leaves_before_other_threads_emit_more() {
     let device = device("order");
-    let qp = connected(&device, QpType::Uc, 5);
-    let wr = SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        payload: Payload::Inline(vec![0; 1024].into()),
-        flags: SendFlags::empty(),
-        datagram: None,
-        xrc_srqn: 0,
-    };
-    qp.post_send(&mut (0..16384).map(|_| Ok(wr.clone()))).unwrap();
+    let qp = flooded(&device);
     let left = || {
         let stats = device.endpoint().stats().iter();
         let sums = stats.filter(|(name, _)| *name == "tx_datagrams");
