@@ -4,6 +4,7 @@
 //! A list cannot rot in either direction: a listed test that passes or that fails in another way is a surprise, and so is an
 //! unlisted one that does not pass. A pass counts only if counters of ours moved where the test moves data.
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -61,6 +62,35 @@ impl Outcome {
             (Kind::IsRefused, None | Some(1..)) => Outcome::Never("passes with traffic".into()),
             _ => Outcome::Passed,
         }
+    }
+}
+
+/// Reads what `in_guest.py` said, which runs tests in one process: a test that has begun and not ended, and whether all is done.
+pub fn outcomes(said: &str, results: &mut Vec<(Case, Outcome)>) -> (Option<(u64, Case)>, bool) {
+    let mut running: Option<(u64, Case)> = None;
+    for line in said.lines() {
+        let Ok(Value::Object(line)) = serde_json::from_str(line) else { continue };
+        let text = |name: &str| line.get(name).and_then(Value::as_str).unwrap_or_default();
+        if line.contains_key("end") {
+            return (None, true);
+        }
+        if let Some(number) = line.get("number").and_then(Value::as_u64) {
+            let case = Case { id: text("id").to_owned(), kind: Kind::named(text("kind")) };
+            running = Some((number, case));
+        } else if let Some((_, case)) = running.take() {
+            let packets = line.get("packets").and_then(Value::as_u64);
+            let outcome = outcome(&case, text("said"), packets);
+            results.push((case, outcome));
+        }
+    }
+    (running, false)
+}
+
+fn outcome(case: &Case, said: &str, packets: Option<u64>) -> Outcome {
+    match said {
+        "" => Outcome::of_pass(case.kind, packets),
+        said if said.contains("Hangs: hangs") => Outcome::Never(said.to_owned()),
+        said => Outcome::Not(said.to_owned()),
     }
 }
 

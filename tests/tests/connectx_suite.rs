@@ -6,10 +6,9 @@
 //! with `exceptions_connectx_roce.txt`. PEERDMA_CONFORMANCE runs those tests only that have it, or one of its parts between
 //! commas, in their names.
 
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use system::conformance::{Case, Kind, Outcome, exceptions, surprises};
+use system::conformance::{Case, Outcome, exceptions, outcomes, surprises};
 use system::lab::{Booted, Lab};
 use system::{Namespace, Running, c_program, next_debian, serve_connectx, skip};
 use vm::Machine;
@@ -138,7 +137,7 @@ fn run(guest: &Booted, port: &Port) -> Vec<(Case, Outcome)> {
         let ended = guest.0.run(&script, LIMIT, |bytes| said.extend_from_slice(bytes));
         let said = String::from_utf8_lossy(&said).into_owned();
         let ended = ended.map_err(|error| error.to_string());
-        let (last, done) = read(&said, &mut results);
+        let (last, done) = outcomes(&said, &mut results);
         if done {
             results.retain(|(case, _)| !FOREIGN.iter().any(|name| case.id.starts_with(name)));
             return results;
@@ -150,35 +149,6 @@ fn run(guest: &Booted, port: &Port) -> Vec<(Case, Outcome)> {
             }
             _ => panic!("{ended:?}\n{said}\n{}", guest.0.log()),
         }
-    }
-}
-
-/// Reads what the runner said: a test that has begun and not ended, and whether all is done.
-fn read(said: &str, results: &mut Vec<(Case, Outcome)>) -> (Option<(u64, Case)>, bool) {
-    let mut running: Option<(u64, Case)> = None;
-    for line in said.lines() {
-        let Ok(Value::Object(line)) = serde_json::from_str(line) else { continue };
-        let text = |name: &str| line.get(name).and_then(Value::as_str).unwrap_or_default();
-        if line.contains_key("end") {
-            return (None, true);
-        }
-        if let Some(number) = line.get("number").and_then(Value::as_u64) {
-            let case = Case { id: text("id").to_owned(), kind: Kind::named(text("kind")) };
-            running = Some((number, case));
-        } else if let Some((_, case)) = running.take() {
-            let packets = line.get("packets").and_then(Value::as_u64);
-            let outcome = outcome(&case, text("said"), packets);
-            results.push((case, outcome));
-        }
-    }
-    (running, false)
-}
-
-fn outcome(case: &Case, said: &str, packets: Option<u64>) -> Outcome {
-    match said {
-        "" => Outcome::of_pass(case.kind, packets),
-        said if said.contains("Hangs: hangs") => Outcome::Never(said.to_owned()),
-        said => Outcome::Not(said.to_owned()),
     }
 }
 
