@@ -2,6 +2,7 @@
 //! program says so and ends by itself. It never ends by our hand.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use system::{Finished, Run, Running, c_example, c_program, judged, listens, port, skip};
 
@@ -181,4 +182,57 @@ fn whichever_call_for_memory_fails_a_verb_says_so() {
         Err(reason) => skip!("{reason}"),
     };
     judged(Run::hca(&format!("{} 100", program.display())), 200);
+}
+
+/// A memory cgroup, of either version; gone with this.
+struct Group(PathBuf);
+
+impl Group {
+    /// One with a limit; `None` where this user may make none.
+    fn new(name: &str, limit: u64) -> Option<Group> {
+        let versions = [("", "memory.max"), ("memory", "memory.limit_in_bytes")];
+        versions.iter().find_map(|(root, file)| {
+            let root = Path::new("/sys/fs/cgroup").join(root);
+            let folder = root.join(format!("peerdma-{}-{name}", std::process::id()));
+            std::fs::create_dir(&folder).ok()?;
+            let group = Group(folder);
+            let limited = group.0.join(file);
+            // a file of ours would be made where the kernel has none
+            let taken = limited.is_file() && std::fs::write(limited, limit.to_string()).is_ok();
+            taken.then_some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// No call fails there: the kernel ends who touches a page too many. Nobody else does, and nobody waits for ever.
+#[test]
+fn a_cgroups_limit_is_the_kernels_to_enforce() {
+    if Group::new("probe", MOST).is_none() {
+        skip!("needs a memory cgroup of its own");
+    }
+    if !cfg!(target_arch = "x86_64") {
+        skip!("the program is in part x86-64's assembly");
+    }
+    let program = match c_program("no_memory") {
+        Ok(program) => program.display().to_string(),
+        Err(reason) => skip!("{reason}"),
+    };
+    let mut outcomes = [0; 2];
+    for megabytes in (1..=32).rev() {
+        let group = Group::new(&megabytes.to_string(), megabytes << 20).expect("one more group");
+        let inside =
+            format!("echo $$ > {}/cgroup.procs && exec {program} malloc 0 0", group.0.display());
+        let ended = Run::hca("sh -c").arg(inside).finish();
+        let by_kernel = ended.status.signal() == Some(9) && !ended.timed_out;
+        assert!(by_kernel || ended.succeeded(), "with {megabytes} MiB: {ended}");
+        outcomes[usize::from(by_kernel)] += 1;
+    }
+    println!("it works under {} limits and is killed under {}", outcomes[0], outcomes[1]);
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
