@@ -42,6 +42,11 @@ pub fn next_debian() -> Result<PathBuf, String> {
 pub fn beside_suite(root: &Path, package: &Path) -> PathBuf {
     let copied = Command::new("cp").arg("-r").arg(package).arg(root.join(SUITE)).status();
     assert!(copied.is_ok_and(|status| status.success()), "{} is copied", package.display());
+    suite()
+}
+
+/// The folder of rdma-core's own suite in such a root.
+pub fn suite() -> PathBuf {
     Path::new("/").join(SUITE)
 }
 

@@ -24,7 +24,7 @@ pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;
 pub use counters::Counters;
-pub use debian::{beside_suite, next_debian};
+pub use debian::{beside_suite, next_debian, suite};
 pub use meeting::{converse, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};

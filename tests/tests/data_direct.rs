@@ -169,12 +169,11 @@ fn rdma_cores_own_tests_of_data_direct() {
         Err(reason) => skip!("{reason}"),
     };
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
-    beside_suite(&root, &ours.join("bin"));
     let suite = beside_suite(&root, &ours.join("cuda"));
     let host = Namespace::new("own-tests");
     let line = "/usr/bin/python3 tests/run_tests.py --dev peerdma0 --port 1 --gid 0 --gpu 0 -v \
                 tests.test_mlx5_dmabuf";
-    let script = format!("cd {} && PATH=$PWD/bin:$PATH exec {line}", suite.display());
+    let script = format!("cd {} && exec {line}", suite.display());
     let run = connectx(Run::hca("sh -c").arg(script)).env("PYTHONPATH", &suite);
     let run = run.env("PYTHONDONTWRITEBYTECODE", "1").inside(&Container::of(&root)).within(&host);
     let ended = run.limit(Duration::from_secs(120)).finish();

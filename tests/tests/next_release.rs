@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 use system::conformance::{Kind, Outcome, exceptions, outcomes, surprises};
-use system::{Container, Namespace, Run, beside_suite, converse, next_debian, pair, port, skip};
+use system::{
+    Container, Namespace, Run, beside_suite, converse, next_debian, pair, port, skip, suite,
+};
 
 /// Generic tests of rdma-core's suite that pass.
 const LEAST_PASSES: usize = 165;
@@ -56,12 +58,10 @@ fn mlx5s_tests_of_memory_keys() {
         Ok(root) => root,
         Err(reason) => skip!("{reason}"),
     };
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/bin");
-    let suite = beside_suite(&root, &ours);
     let network = Namespace::new("keys");
     let test = "tests/run_tests.py --dev peerdma0 --port 1 --gid 0 -v tests.test_mlx5_mkey";
-    let python = format!("PATH=$PWD/bin:$PATH exec /usr/bin/python3 {test}");
-    let run = Run::hca("sh -c").arg(format!("cd {} && {python}", suite.display()));
+    let script = format!("cd {} && exec /usr/bin/python3 {test}", suite().display());
+    let run = Run::hca("sh -c").arg(script);
     let run = run.option("--model").option("connectx").env("PYTHONDONTWRITEBYTECODE", "1");
     let run = run.inside(&Container::of(&root)).within(&network).limit(Duration::from_secs(120));
     let ended = run.finish();
@@ -81,7 +81,7 @@ fn rdma_cores_generic_tests() {
     for part in ["bin", "cuda", "in_guest.py", "list_tests.py", "frames.py"] {
         beside_suite(&root, &ours.join(part));
     }
-    let suite = Path::new("/usr/share/suite");
+    let suite = suite();
     std::fs::write(root.join("usr/share/suite/generic"), generic(&root)).expect("a list");
     let (network, _other) = system::veth_pair("generic", 1500);
     let only = std::env::var("PEERDMA_CONFORMANCE").unwrap_or_default();
