@@ -8,8 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const RELEASE: &str = "trixie";
-const PACKAGES: &str =
-    "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,python3-pyverbs";
+const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,python3-pyverbs,python3-scapy";
 /// What one call of debootstrap may take.
 const LIMIT: &str = "300";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.

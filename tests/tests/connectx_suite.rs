@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use system::conformance::{Case, Outcome, exceptions, outcomes, surprises};
+use system::gpu_guest::GPU_MEMORY_MIB;
 use system::lab::{Booted, Lab};
 use system::{Namespace, Running, c_program, next_debian, serve_connectx, skip};
 use vm::Machine;
@@ -17,8 +18,10 @@ use vm::Machine;
 const LEAST_PASSES: [usize; 2] = [147, 35];
 /// Of all tests together.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The adapter with the InfiniBand port in the guest.
-const FUNCTION: &str = "0000:01:00.0";
+/// The adapter with the InfiniBand port in the guest, behind a switch with its Data Direct function and the virtual GPU.
+const FUNCTION: &str = "0000:03:00.0";
+/// What rdma-core's tests know of CUDA, on that GPU.
+const CUDA: [&str; 4] = ["__init__.py", "cuda.py", "cudart.py", "nvrtc.py"];
 /// Of the RoCE port.
 const ADDRESS: &str = "198.18.7.1";
 /// In the guest.
@@ -83,7 +86,7 @@ fn chosen() -> Vec<String> {
     wanting.map(|(id, _)| *id).chain(DIFFERENT).map(str::to_owned).collect()
 }
 
-fn machine(lab: &Lab, root: &Path, sockets: &[PathBuf; 2]) -> Result<Machine, String> {
+fn machine(lab: &Lab, root: &Path, sockets: &[PathBuf; 4]) -> Result<Machine, String> {
     let flows = c_program("flows")?;
     let more = |disk: &mut vm::RamDisk| {
         disk.of_root(root, ROOT, &NAMES)?;
@@ -93,12 +96,17 @@ fn machine(lab: &Lab, root: &Path, sockets: &[PathBuf; 2]) -> Result<Machine, St
         for script in ["list_tests.py", "in_guest.py", "frames.py", "hostile.py"] {
             add(script, &list(script));
         }
+        for module in CUDA.map(|name| format!("cuda/{name}")) {
+            add(&module, &list(&module));
+        }
         add(CHOSEN, &chosen().join("\n"));
         disk.own_program(&flows)
     };
-    let mut machine = lab.rdma_machine_with(more).map_err(|error| format!("{error:#}"))?;
-    for (port, socket) in ["infiniband", "roce"].iter().zip(sockets) {
-        machine.root_port(port);
+    let mut machine = lab.gpu_machine_with(more).map_err(|error| format!("{error:#}"))?;
+    machine.root_port("near");
+    machine.switch("switch", "near", 3);
+    machine.root_port("roce");
+    for (port, socket) in ["switch0", "switch1", "switch2", "roce"].iter().zip(sockets) {
         machine.function(socket, port);
     }
     Ok(machine)
@@ -199,15 +207,19 @@ fn rdma_cores_own_tests_in_a_guest() {
         Ok(root) => root,
         Err(reason) => skip!("{reason}"),
     };
-    let sockets = ["infiniband", "roce"].map(|port| lab.socket(&format!("suite-{port}")));
+    let sockets = ["infiniband", "direct", "gpu", "roce"];
+    let sockets = sockets.map(|name| lab.socket(&format!("suite-{name}")));
     let machine = match machine(&lab, &root, &sockets) {
         Ok(machine) => machine,
         Err(reason) => skip!("{reason}"),
     };
     let namespace = Namespace::new("connectx-suite");
-    let [infiniband, roce] = &sockets;
+    let [infiniband, direct, gpu, roce] = &sockets;
+    let [direct, gpu] = [direct, gpu].map(|socket| socket.to_str().expect("a name"));
+    let beside =
+        ["--data-direct-socket", direct, "--gpu-socket", gpu, "--gpu-memory", GPU_MEMORY_MIB];
     let mut adapters = [
-        serve_connectx(&namespace, infiniband, &[]),
+        serve_connectx(&namespace, infiniband, &beside),
         serve_connectx(&namespace, roce, &["--port", "roce"]),
     ];
     let guest = lab.boot(&machine);

@@ -1,5 +1,5 @@
-//! A network namespace of one's own, in which is nothing but the loopback interface: for what stays on this host, or where UDP port 4791 of the
-//! host's is another user's.
+//! A network namespace of one's own, in which is nothing but the loopback interface: for what stays on this host, or where UDP port
+//! 4791 of the host's is another user's.
 //!
 //! The program starts itself again there, by util-linux's `unshare`, for a process cannot leave its namespace once it has threads.
 

@@ -43,9 +43,9 @@ class Memory:
     """A buffer of the GPU's, mapped."""
 
     def __init__(self, size):
-        # On a machine with GPUs of its own the software ones come after them; they are two.
+        # On a machine with GPUs of its own the software ones come after them; they are two. A guest has one, the virtual one.
         nodes = sorted(name for name in os.listdir('/dev/dri') if name.startswith('render'))
-        self.node = os.open(f'/dev/dri/{nodes[-2]}', os.O_RDWR | os.O_CLOEXEC)
+        self.node = os.open(f'/dev/dri/{nodes[-2:][0]}', os.O_RDWR | os.O_CLOEXEC)
         create = fcntl.ioctl(self.node, AMDGPU_GEM_CREATE, struct.pack('4Q', size, 0, DOMAIN_VRAM, 0))
         self.handle = struct.unpack_from('I', create)[0]
         place = fcntl.ioctl(self.node, AMDGPU_GEM_MMAP, struct.pack('2I', self.handle, 0))
