@@ -130,6 +130,51 @@ fn stock_drivers_run_programs_on_the_adapter() {
     assert!(!socket.exists(), "its socket goes with it");
 }
 
+/// How many queue pairs and regions the adapter has for the guest.
+fn objects(namespace: &Namespace) -> [u64; 2] {
+    let run = Run::program(peerdma()).args(&["ps", "--json"]).within(namespace).finish();
+    let listed: serde_json::Value = serde_json::from_str(&run.ok().stdout).expect("JSON");
+    let member = &listed["processes"][0];
+    ["queue_pairs", "memory_regions"].map(|of| member[of].as_u64().expect("a number"))
+}
+
+/// The guest restarts itself while its machine, and the adapter with it, stays: the adapter is as it was after power-on.
+#[test]
+fn a_guest_that_restarts_in_place_finds_the_adapter_as_new() {
+    let lab = match Lab::for_adapters() {
+        Ok(lab) => lab,
+        Err(reason) => skip!("{reason:#}"),
+    };
+    let socket = lab.socket("restart");
+    let mut machine = match machine(&lab, &socket) {
+        Ok(machine) => machine,
+        Err(reason) => skip!("{reason}"),
+    };
+    machine.restarts = true;
+    let namespace = Namespace::new("restart");
+    let mut adapter = serve_connectx(&namespace, &socket, &[]);
+    let mut guest = lab.boot(&machine);
+    let boot = |guest: &Booted| {
+        looks_right(guest);
+        let fresh = objects(&namespace);
+        let said = guest.converse("ibv_rc_pingpong -n 100");
+        assert!(said.contains("100 iters"), "{said}");
+        (guest.output("cat /proc/sys/kernel/random/boot_id"), fresh)
+    };
+    let (first, fresh) = boot(&guest);
+    assert!(fresh[0] > 0, "the driver has no queue pair");
+    // Objects of a program are left as well when it goes.
+    guest.output("ibv_rc_pingpong -n 100 > /dev/null 2>&1 & sleep 1");
+    guest.restart();
+    let (second, fresh_again) = boot(&guest);
+    assert_ne!(first, second, "it has not restarted");
+    assert_eq!(fresh_again, fresh, "what the first boot had is left");
+    drop(guest);
+    assert!(adapter.alive(), "{}", adapter.said());
+    adapter.signal(rustix::process::Signal::TERM);
+    adapter.finish().ok();
+}
+
 /// Linux 6.1 knows of page faults by request only.
 #[test]
 fn an_older_kernel_serves_page_faults_by_request() {

@@ -109,6 +109,17 @@ impl Guest {
         }
     }
 
+    /// Has the guest restart itself, for which the machine must be one that [`restarts`](Machine::restarts), and waits until it is
+    /// up again.
+    ///
+    /// # Errors
+    /// The guest has ended, or is not up within `limit`.
+    pub fn restart(&mut self, limit: Duration) -> Result<()> {
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        agent.write_all(b"reboot -f\n").doing("the guest's port")?;
+        self.qemu.await_ready(&agent, self.folder.path(), Instant::now() + limit)
+    }
+
     fn ended(&self, what: &str) -> Error {
         failed(what, self.folder.path())
     }

@@ -21,6 +21,8 @@ pub struct Machine {
     pub processor: String,
     /// Options of the machine type, such as `kernel-irqchip=split`.
     pub machine_options: Vec<String>,
+    /// Whether QEMU goes on when the guest restarts itself, or panics. Else it ends.
+    pub restarts: bool,
     devices: Vec<String>,
     drives: Vec<String>,
     cables: Vec<String>,
@@ -42,6 +44,7 @@ impl Machine {
             processors: 2,
             processor: "max".to_owned(),
             machine_options: Vec::new(),
+            restarts: false,
             devices: Vec::new(),
             drives: Vec::new(),
             cables: Vec::new(),
@@ -110,8 +113,10 @@ impl Machine {
         // Whether the timer works the kernel finds out by waiting for it, which a busy host may keep from it.
         let line =
             format!("console=ttyS0 quiet panic=-1 no_timer_check {agent}{}", self.kernel_options);
-        let mut options: Vec<String> =
-            ["-nodefaults", "-no-reboot", "-display", "none"].map(str::to_owned).to_vec();
+        let mut options = ["-nodefaults", "-display", "none"].map(str::to_owned).to_vec();
+        if !self.restarts {
+            options.push("-no-reboot".to_owned());
+        }
         let mut option = |name: &str, value: String| options.extend([name.to_owned(), value]);
         option("-accel", accelerator().to_owned());
         option("-machine", machine.join(","));

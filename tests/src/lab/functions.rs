@@ -187,6 +187,16 @@ impl Lab {
 pub struct Booted(pub Guest);
 
 impl Booted {
+    /// Has it restart itself in a machine that stays.
+    ///
+    /// # Panics
+    /// When it does not come up again.
+    pub fn restart(&mut self) {
+        if let Err(error) = self.0.restart(BOOT_LIMIT) {
+            panic!("{error}");
+        }
+    }
+
     /// What a script prints, and its exit status.
     ///
     /// # Panics
