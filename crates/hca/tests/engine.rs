@@ -46,6 +46,34 @@ fn a_message_is_sent_and_received() {
     assert_eq!(a.completion().status, WcStatus::Success);
 }
 
+/// A device that is on some interfaces only has their addresses, and takes nothing at the host's others.
+#[test]
+fn a_device_takes_nothing_at_addresses_that_it_does_not_have() {
+    let lo = || link::Interfaces::Only(vec!["lo".to_owned()]);
+    for (interfaces, taken) in [(link::Interfaces::default(), 2), (lo(), 1)] {
+        let options = options();
+        let to = End::on(interfaces, DeviceAttr::new("to", 1), &options, QpType::Ud);
+        let from = End::new("from", &options, QpType::Ud);
+        [&to, &from].into_iter().for_each(End::ready_datagrams);
+        for wr_id in [1, 2] {
+            let wr = RecvWr { wr_id, scatter: [to.sge(0, 64)].into_iter().collect() };
+            to.qp.post_recv(&mut [Ok(wr)].into_iter()).unwrap();
+        }
+        // 127.0.0.2 is the host's as well, but no address of an interface.
+        let mut other = from.ah();
+        other.dgid[15] = 2;
+        for (ah, imm) in [(other, 2), (from.ah(), 1)] {
+            let ah = from.device.create_ah(&from.pd, &ah).unwrap();
+            let datagram = Datagram { ah, remote_qpn: to.qp.number(), remote_qkey: ends::QKEY };
+            from.post_to(SendOp::SendImm(imm), 0, 8, Some(datagram));
+            assert_eq!(from.completion().status, WcStatus::Success);
+        }
+        let came: Vec<u32> = (0..taken).map(|_| to.completion().imm_or_key).collect();
+        // The one to the address that it has was sent last.
+        assert_eq!(came, [2, 1][2 - taken..]);
+    }
+}
+
 #[test]
 fn a_destroyed_peer_gives_a_retry_error_in_time() {
     let (a, b) = pair();

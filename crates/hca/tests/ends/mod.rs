@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use hca::{
-    Access, AhAttr, AttrMask, Completion, Cq, Device, DeviceAttr, DeviceConfig, Payload, Pd, Qp,
-    QpAttr, QpCap, QpInit, QpState, QpType, Remote, SendFlags, SendOp, SendWr, Sge,
+    Access, AhAttr, AttrMask, Completion, Cq, Datagram, Device, DeviceAttr, DeviceConfig, Payload,
+    Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Remote, SendFlags, SendOp, SendWr, Sge,
 };
 use registry::{Client, Options, Role};
 use std::sync::Arc;
@@ -34,6 +34,15 @@ impl End {
     }
 
     pub fn with(attr: DeviceAttr, options: &Options, qp_type: QpType) -> End {
+        End::on(link::Interfaces::default(), attr, options, qp_type)
+    }
+
+    pub fn on(
+        interfaces: link::Interfaces,
+        attr: DeviceAttr,
+        options: &Options,
+        qp_type: QpType,
+    ) -> End {
         mm::guard::install();
         let registry = Client::connect_at(Role::Member, options).unwrap();
         let config = DeviceConfig {
@@ -41,7 +50,7 @@ impl End {
             comm: "test".into(),
             registry,
             mtu_bytes: Some(4096),
-            network: hca::Network::Host(link::Interfaces::default()),
+            network: hca::Network::Host(interfaces),
             trace: None,
             receive_buffer_bytes: None,
         };
@@ -155,12 +164,16 @@ impl End {
     }
 
     pub fn post(&self, op: SendOp, at: usize, length: u32) {
+        self.post_to(op, at, length, None);
+    }
+
+    pub fn post_to(&self, op: SendOp, at: usize, length: u32, datagram: Option<Datagram>) {
         let wr = SendWr {
             wr_id: 5,
             op,
             payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
             flags: SendFlags::SIGNALED,
-            datagram: None,
+            datagram,
             xrc_srqn: 0,
         };
         self.qp.post_send(&mut [Ok(wr)].into_iter()).unwrap();
