@@ -4,6 +4,7 @@
 mod allowed;
 mod arm;
 mod bench;
+mod docs;
 mod packages;
 mod roots;
 mod rules;
@@ -42,7 +43,9 @@ enum Chore {
         #[arg(long)]
         strict: bool,
     },
-    /// Measure the speed table of the README, beside bare sockets and UCX over TCP in the same run
+    /// Make the book of docs/ in target/book (installing mdbook into target/tools if there is none), and check every link
+    Docs,
+    /// Measure the speed table of the book, beside bare sockets and UCX over TCP in the same run
     #[command(after_help = "Examples:\n  cargo xtask bench\n  cargo xtask bench --rounds 7 --json")]
     Bench {
         /// How often everything is measured; medians are shown
@@ -127,6 +130,7 @@ fn run(cli: Cli) -> Result<bool> {
             }
             suite::run_all(&suite::Wanted { only, strict })
         }
+        Chore::Docs => docs::build(),
         Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
         Chore::Bench { rounds, only, json, inside: false } => bench::run(rounds, only, json),
         Chore::Soak { list: true, .. } => {

@@ -1,4 +1,4 @@
-//! The speed tables of the README: the wire ([`wire`]), registered memory of each kind ([`memory`]), and how long it takes to look at a
+//! The speed tables of the book: the wire ([`wire`]), registered memory of each kind ([`memory`]), and how long it takes to look at a
 //! large machine ([`machine`]).
 //!
 //! Everything runs in a network namespace of its own, where only loopback exists and its MTU carries the path MTU of
