@@ -128,7 +128,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
     };
     if looks() {
         // SAFETY: the caller's own arguments.
-        return look_around(|| unsafe { look_behind(block, || next(block, size)) });
+        return look_around(|| unsafe { look_behind(block, size, || next(block, size)) });
     }
     // SAFETY: the caller's own arguments.
     unsafe { next(block, size) }
@@ -137,12 +137,17 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
 /// Changes the size of a block that may be a mapping, and tells what went: a block may stay where it is.
 ///
 /// # Safety
-/// `block` is null or a live block, and `change` answers where it is then, or null if nothing changed.
-unsafe fn look_behind(block: *mut c_void, change: impl FnOnce() -> *mut c_void) -> *mut c_void {
+/// `block` is null or a live block, and `change` answers where it is with its new `size`, or null: of no size it is gone then, else
+/// nothing has changed.
+unsafe fn look_behind(
+    block: *mut c_void,
+    size: size_t,
+    change: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
     let (mapping, mark) = (own_mapping(block), memory::mark());
     let now = change();
     if let Some((start, len)) = mapping
-        && !now.is_null()
+        && (!now.is_null() || size == 0)
     {
         let kept = own_mapping(now).filter(|kept| kept.0 == start).map_or(0, |kept| kept.1);
         memory::gone(start.saturating_add(kept), len.saturating_sub(kept), mark);

@@ -172,6 +172,12 @@ static void resizing(void)
     TOLD_NOTHING(); /* it is still there */
     free(realloc(b, 64 * LARGE));
     TOLD(front, 64 * LARGE / page + 1);
+    b = malloc(64 * LARGE);
+    CHECK(b);
+    front = b - 16;
+    volatile size_t nothing = 0;
+    CHECK(realloc(b, nothing) == NULL);
+    TOLD(front, 64 * LARGE / page + 1); /* of no size it is freed */
 }
 
 static void trimming(void)
