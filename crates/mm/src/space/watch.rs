@@ -254,7 +254,8 @@ impl Watch {
         let mut room = [Message::default(); 16];
         while self.uffd.wait() {
             let _round = lock(&self.round);
-            space.tell_those(&EVERYWHERE, |entry| entry.watched.is_some(), |t| t.doubt());
+            // those too that are about to be watched: what goes of them may be in this round already
+            space.tell_those(&EVERYWHERE, |entry| entry.pinned.is_some(), |t| t.doubt());
             let stamp = space.made.load(SeqCst);
             // whoever unmapped goes on from here
             let events = self.uffd.read(&mut room).iter().filter_map(Message::event);
