@@ -90,6 +90,7 @@ impl DmaBuf {
             mapped: [const { None }; Place::COUNT],
             generation: Arc::default(),
             awaited_since: AtomicU64::new(0),
+            awaited: AtomicU64::new(u64::MAX),
             faults: AtomicU64::new(0),
             pinned: None,
             detached: AtomicBool::new(false),
@@ -151,6 +152,8 @@ pub struct Attachment {
     generation: Arc<AtomicU64>,
     /// When accesses first found the buffer in the move that still goes on, as [`now_ms`] tells; 0 = none did.
     awaited_since: AtomicU64,
+    /// Which move that was.
+    awaited: AtomicU64,
     faults: AtomicU64,
     pinned: Option<bool>,
     detached: AtomicBool,
@@ -244,6 +247,12 @@ impl Attachment {
     /// Whether a move that goes on may take a little longer still.
     fn is_patient(&self) -> bool {
         let now = now_ms();
+        let moves = self.dmabuf.exporter.place().generation;
+        // Whoever awaited an earlier move may never have come back.
+        if self.awaited.swap(moves, Relaxed) != moves {
+            self.awaited_since.store(now, Relaxed);
+            return true;
+        }
         let first = self.awaited_since.compare_exchange(0, now, Relaxed, Relaxed);
         let since = first.err().unwrap_or(now);
         u128::from(now.saturating_sub(since)) < MOVE_LIMIT.as_millis()
