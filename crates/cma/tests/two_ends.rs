@@ -216,8 +216,6 @@ fn a_connection_and_its_events() {
     net.nothing_is_left();
 }
 
-/// Requests beyond the backlog wait at their askers, which repeat them: nobody is refused (kernel `ucma_connect_event_handler`,
-/// `cm_destroy_id`).
 #[test]
 fn a_program_writes_events_of_its_own() {
     let mut net = Net::new();
@@ -236,6 +234,8 @@ fn a_program_writes_events_of_its_own() {
     assert_eq!(told[0].private, 0x1234_u64.to_ne_bytes());
 }
 
+/// Requests beyond the backlog wait at their askers, which repeat them: nobody is refused (kernel `ucma_connect_event_handler`,
+/// `cm_destroy_id`).
 #[test]
 fn a_backlog_that_overflows_only_delays() {
     let mut net = Net::new();
