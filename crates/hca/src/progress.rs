@@ -32,6 +32,8 @@ const POLLS_NOW_NS: u64 = 3_000;
 const TRAINS_A_TURN: usize = 4;
 /// What one visit to a queue pair sends: some tenths of a millisecond.
 pub(crate) const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
+/// What a queue pair still sends in a turn whose time is over.
+pub(crate) const LAST_WORDS: Budget = Budget::of(Share::new(2, 4 << 10));
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands by a packet.
@@ -160,7 +162,7 @@ impl Device {
     fn answer(&self, touched: &mut Vec<Arc<Qp>>, turn: Turn, batch: &mut Batch) {
         for qp in touched.drain(..) {
             if turn.is_over() {
-                qp.put_off(self, turn.now);
+                qp.put_off(self, turn.now, batch);
             } else {
                 qp.end_of_batch(self, turn.now, batch);
             }

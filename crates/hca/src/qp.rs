@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::gsi::ManagementInterface;
 use crate::pd::Pd;
-use crate::progress::QUANTUM;
+use crate::progress::{LAST_WORDS, QUANTUM};
 use crate::rss::Rss;
 use crate::shelf::Shelf;
 use crate::signature::SignatureSink;
@@ -526,9 +526,15 @@ impl Qp {
         // A turn in progress may still owe the peer the acknowledge of what the program has already seen complete.
         let turn = device.as_ref().map(|device| device.between_turns());
         let mut core = self.core();
-        if std::mem::replace(&mut core.destroyed, true) {
+        if core.destroyed {
             return;
         }
+        if let Some(device) = &device
+            && core.transport.has_ack_pending()
+        {
+            self.with_cx(device, &mut core, Transport::end_of_batch);
+        }
+        core.destroyed = true;
         core.way = None;
         core.transport.leave_memory();
         drop(core);
@@ -631,13 +637,18 @@ impl Qp {
         self.arm(device, &mut core);
     }
 
-    /// The end of a burst for which this turn has no time any more.
-    pub(crate) fn put_off(&self, device: &Device, now: Instant) {
+    /// The end of a burst for which this turn has no time any more. Acknowledges go out all the same: the program has been told
+    /// of what they are for, and may end or destroy the queue pair before the next turn.
+    pub(crate) fn put_off(&self, device: &Device, now: Instant, batch: &mut Batch) {
         let mut core = self.core();
-        if !core.destroyed {
-            core.transport.put_off(now);
-            self.arm(device, &mut core);
+        if core.destroyed {
+            return;
         }
+        if core.transport.has_ack_pending() && !core.holds_back(now) {
+            self.run(device, &mut core, (now, LAST_WORDS), batch, Transport::end_of_batch);
+        }
+        core.transport.put_off(now);
+        self.arm(device, &mut core);
     }
 
     /// A timer set for this QP came due.

@@ -1,6 +1,8 @@
 use super::*;
+use crate::transport::{Routing, Rx};
 use crate::{DeviceAttr, DeviceConfig};
 use registry::{Client, Options, Role};
+use wire::{Bth, Headers, Opcode, Operation, Position, Psn, Service};
 
 fn device(name: &str) -> Arc<Device> {
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
@@ -156,6 +158,58 @@ fn destruction_waits_for_the_turn_that_owes_an_acknowledge() {
         drop(turn);
         destroyed.recv().unwrap();
     });
+}
+
+/// A message from the peer of `qp`, which owes it an answer then.
+fn receive_send(device: &Device, qp: &Qp, batch: &mut Batch) {
+    let opcode = Opcode {
+        service: Service::Rc,
+        operation: Operation::Send,
+        position: Position::Only,
+        imm: false,
+        invalidate: false,
+    };
+    let headers = Headers::new(Bth {
+        opcode,
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qp: qp.number(),
+        ack_req: true,
+        psn: Psn::new(0),
+    });
+    let here = std::net::Ipv4Addr::LOCALHOST.into();
+    let rx = Rx {
+        headers: &headers,
+        payload: &[],
+        src: here,
+        dst: here,
+        traffic_class: 0,
+        hop_limit: 64,
+        vlan: None,
+        routing: Routing::Ip,
+    };
+    qp.receive(device, &rx, Instant::now(), batch, &mut 16);
+    assert!(qp.core().transport.has_ack_pending());
+}
+
+/// Neither a turn that is over nor the queue pair's end leaves the peer without its answer.
+#[test]
+fn what_was_received_is_answered_before_the_turn_or_the_queue_pair_ends() {
+    let device = device("answered");
+    let mut batch = Batch::new().unwrap();
+    let put_off = connected(&device, QpType::Rc, 5);
+    receive_send(&device, &put_off, &mut batch);
+    put_off.put_off(&device, Instant::now(), &mut batch);
+    assert!(!put_off.core().transport.has_ack_pending());
+
+    let destroyed = connected(&device, QpType::Rc, 5);
+    receive_send(&device, &destroyed, &mut batch);
+    destroyed.destroy();
+    assert!(!destroyed.core().transport.has_ack_pending());
 }
 
 /// Descriptors of this process for the socket that `device` receives IPv4 on.
