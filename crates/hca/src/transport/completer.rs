@@ -176,6 +176,9 @@ impl Transport {
         if !self.advance(psn, cx) {
             return self.implied_nak(cx);
         }
+        if self.state == QpState::Err {
+            return;
+        }
         let mtu = self.mtu;
         let cursor = self.req.cursor;
         let Some(wqe) = self.req.queue.front_mut() else { return };
@@ -211,6 +214,9 @@ impl Transport {
     fn atomic_response(&mut self, psn: Psn, rx: &Rx<'_>, cx: &mut Cx<'_>) {
         if !self.advance(psn, cx) {
             return self.implied_nak(cx);
+        }
+        if self.state == QpState::Err {
+            return;
         }
         let cursor = self.req.cursor;
         let Some(wqe) = self.req.queue.front_mut() else { return };

@@ -394,7 +394,8 @@ impl Transport {
     fn refuse_answer(&mut self, open: &Open, cx: &mut Cx<'_>) {
         if open.repeated {
             let nak = Syndrome::Nak(NakCode::RemoteAccess);
-            return self.owe(open.first, Answer::Nak(nak), false);
+            self.owe(open.first, Answer::Nak(nak), false);
+            return;
         }
         self.resp.responses.clear();
         self.refuse(Refusal::RemoteAccess(KeyError::Unmapped), open.first, cx);

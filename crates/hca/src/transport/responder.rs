@@ -48,7 +48,8 @@ pub(super) struct Responder {
     pub(super) nak_sent: bool,
     pub(super) message: Option<Incoming>,
     pub(super) responses: VecDeque<Response>,
-    /// The first packet of a new READ that the peer was told to ask for again. Nothing new is served before it does.
+    /// The peer was told to ask for a new READ again, and whatever followed it: what it has not asked for again begins here.
+    /// Nothing new is served before it has.
     pub(super) put_off: Option<Psn>,
     /// Results of the latest atomics, for their repetition.
     saved: VecDeque<(Psn, u64)>,
@@ -191,9 +192,9 @@ impl Transport {
         } else if ahead > 0 {
             cx.counters.count(Counter::OutOfSequence, 1);
             if !self.resp.nak_sent {
-                self.resp.nak_sent = true;
                 let expected = self.resp.expected;
-                self.owe(expected, Answer::Nak(Syndrome::Nak(NakCode::Sequence)), false);
+                let nak = Answer::Nak(Syndrome::Nak(NakCode::Sequence));
+                self.resp.nak_sent = self.owe(expected, nak, false);
             }
             return;
         }
@@ -504,7 +505,11 @@ impl Transport {
 
     fn repeat_answer(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
         let psn = rx.headers.bth.psn;
-        match rx.headers.bth.opcode.operation {
+        let operation = rx.headers.bth.opcode.operation;
+        if operation != Operation::ReadRequest {
+            self.asked_again(psn, 1);
+        }
+        match operation {
             Operation::Send | Operation::Write => {
                 // An acknowledge beyond a READ whose responses were lost would read as an implied NAK.
                 let ack = match self.resp.last_answered {
@@ -540,6 +545,16 @@ impl Transport {
         }
     }
 
+    /// The peer asks for `packets` from `psn` on again. Whether that is of what was put off.
+    fn asked_again(&mut self, psn: Psn, packets: u32) -> bool {
+        let (end, expected) = (psn.plus(packets), self.resp.expected);
+        let is_of_it = self.resp.put_off.is_some_and(|from| end.after(from) > 0);
+        if is_of_it {
+            self.resp.put_off = (expected.after(end) > 0).then_some(end);
+        }
+        is_of_it
+    }
+
     /// Whether the peer repeats itself faster than the answers leave.
     fn crowded(&self) -> bool {
         self.resp.responses.len() > 2 * usize::from(self.attr.max_dest_rd_atomic) + 8
@@ -566,26 +581,23 @@ impl Transport {
         if coming {
             return;
         }
-        let put_off = self
-            .resp
-            .put_off
-            .take_if(|first| psn.after(*first) <= 0 && psn.plus(packets).after(*first) > 0);
+        let put_off = self.asked_again(psn, packets);
         let remote = Remote { addr: va, rkey };
         let answer = match self.executor(cx.keys).read(remote, len) {
             Ok(target) => Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target }),
-            Err(refusal) if put_off.is_some() => return self.refuse(refusal, psn, cx),
+            Err(refusal) if put_off => return self.refuse(refusal, psn, cx),
             Err(refusal) => Answer::refused_repetition(refusal),
         };
-        self.owe(psn, answer, put_off.is_some());
+        self.owe(psn, answer, put_off);
     }
 
     /// Tells the peer no and draws the consequences (IBA 9.9.3): all but "not ready" end the connection.
     pub(super) fn refuse(&mut self, refusal: Refusal, psn: Psn, cx: &mut Cx<'_>) {
         let (code, landing_status, event) = match refusal {
             Refusal::NotReady => {
-                self.resp.nak_sent = true;
-                let timer = self.attr.min_rnr_timer;
-                return self.owe(psn, Answer::Nak(Syndrome::RnrNak(timer)), false);
+                let nak = Answer::Nak(Syndrome::RnrNak(self.attr.min_rnr_timer));
+                self.resp.nak_sent = self.owe(psn, nak, false);
+                return;
             }
             Refusal::InvalidRequest(_) => {
                 (NakCode::InvalidRequest, WcStatus::WrFlushErr, Some(EventType::QpReqErr))

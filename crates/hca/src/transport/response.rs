@@ -106,13 +106,15 @@ impl Transport {
         self.owe(psn, Answer::Ack, false);
     }
 
-    pub(super) fn owe(&mut self, psn: Psn, answer: Answer, fresh: bool) {
+    /// Owes `answer`; false when the peer repeats itself so fast that it may well ask for that again.
+    pub(super) fn owe(&mut self, psn: Psn, answer: Answer, fresh: bool) -> bool {
         let limit = most_owed(self.attr.max_dest_rd_atomic.into());
         if answer.comes_again() && self.resp.responses.len() >= limit {
-            return;
+            return false;
         }
         let msn = self.resp.msn;
         self.resp.responses.push_back(Response { psn, msn, answer, fresh });
+        true
     }
 
     /// Emits what is owed.

@@ -434,6 +434,29 @@ fn nothing_overtakes_a_read_that_waits() {
     assert_eq!((out[2].nak(), out.len()), (Some(NakCode::RemoteAccess), 3));
 }
 
+/// Two READs are put off, and come again one by one: nothing new goes before the second either.
+#[test]
+fn each_read_that_was_put_off_holds_back_what_is_new() {
+    let (mut node, region) = node();
+    let Remote { addr, rkey } = region.remote(0);
+    let reads = [read(FIRST_PSN, addr, rkey, 600), read(FIRST_PSN + 3, addr, rkey, 600)];
+    reads.iter().for_each(|read| node.receive(read));
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    region.ram.moving.store(false, Relaxed);
+    assert_eq!(node.feed(&reads[0]).len(), 3);
+    node.receive(&reads[1]);
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    region.ram.moving.store(false, Relaxed);
+    let wrong = write(Only, FIRST_PSN + 6, 4).reth(addr, !rkey, 4);
+    assert!(node.feed(&wrong).is_empty(), "it overtook a READ");
+    assert_eq!(node.feed(&reads[1]).len(), 3);
+    assert_eq!(node.feed(&wrong)[0].nak(), Some(NakCode::RemoteAccess));
+}
+
 /// A READ asked for again by mistake meets a move: the peer has had its answer and will not ask for it a third time.
 #[test]
 fn a_repeated_read_that_waits_holds_nothing_up() {
