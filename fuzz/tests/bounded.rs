@@ -6,6 +6,7 @@
 use peerdma_fuzz::{TARGETS, Target};
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 /// SplitMix64: a whole run follows from one number.
 struct Random(u64);
@@ -61,8 +62,19 @@ fn from_environment(name: &str, default: u64) -> u64 {
     }
 }
 
+/// What runs guided by coverage have kept: `corpus/TARGET`, where libFuzzer looks too.
+fn corpus(target: &Target) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
+    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = files.map(|file| file.expect("a file of the corpus").path()).collect();
+    // A seed repeats a run only where the order is always the same.
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("a file of the corpus")).collect()
+}
+
 fn run(target: &Target, seed: u64, iterations: u64) {
-    let seeds = (target.seeds)();
+    let mut seeds = (target.seeds)();
+    seeds.extend(corpus(target));
     for data in &seeds {
         (target.run)(data);
     }
