@@ -640,6 +640,7 @@ impl Device {
 
     pub(crate) fn remove_qp(&self, number: u32) {
         self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(number);
+        self.timers.remove(number);
         self.directory.remove_qp(number);
     }
 

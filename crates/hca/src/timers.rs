@@ -61,13 +61,25 @@ impl Heap {
 
     fn pop(&mut self) -> Option<u32> {
         let (_, _, qpn) = *self.entries.first()?;
-        *self.place(qpn) = 0;
-        let last = self.entries.pop()?;
-        if let Some(first) = self.entries.first_mut() {
-            *first = last;
-            self.sink(0);
-        }
+        self.remove(qpn);
         Some(qpn)
+    }
+
+    /// Takes out the number's appointment, if it has one.
+    fn remove(&mut self, qpn: u32) {
+        let place = std::mem::take(self.place(qpn));
+        let (Some(index), Some(last)) = (usize::from(place).checked_sub(1), self.entries.last())
+        else {
+            return;
+        };
+        let last = *last;
+        self.entries.pop();
+        if index < self.entries.len() {
+            self.entries[index] = last;
+            self.rise(index);
+            let risen = usize::from(*self.place(last.2)) - 1;
+            self.sink(risen);
+        }
     }
 
     fn rise(&mut self, mut index: usize) {
@@ -158,6 +170,13 @@ impl Timers {
         qpn
     }
 
+    /// The queue pair is no more: it has no appointment, and who gets its place begins without one.
+    pub(crate) fn remove(&self, qpn: u32) {
+        let mut heap = self.heap();
+        heap.remove(qpn);
+        self.publish(&heap);
+    }
+
     /// Time left until the earliest appointment.
     pub(crate) fn until_next(&self, now: Instant) -> Option<Duration> {
         let next = self.next_ns.load(Relaxed);
@@ -213,6 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn who_gets_the_place_of_a_queue_pair_that_is_gone_has_appointments_of_its_own() {
+        let now = Instant::now();
+        let timers = Timers::new(now).unwrap();
+        let (gone, next) = (7, 7 + NUMBERS as u32);
+        timers.set(now, gone);
+        timers.remove(gone);
+        let later = now + Duration::from_secs(1);
+        timers.set(later, next);
+        assert_eq!((timers.pop_due(now), timers.pop_due(later)), (None, Some(next)));
+    }
+
+    #[test]
     fn who_asks_again_for_the_same_instant_goes_behind_the_others() {
         let now = Instant::now();
         let timers = Timers::new(now).unwrap();
@@ -258,7 +289,11 @@ mod tests {
             timers.set(at, qpn);
             let noted = wanted.entry(qpn).or_insert(at);
             *noted = at.min(*noted);
-            if random >> 60 == 0 {
+            if random >> 60 == 1 {
+                timers.remove(qpn);
+                wanted.remove(&qpn);
+            }
+            if random >> 60 == 0 && !wanted.is_empty() {
                 let qpn = timers.pop_due(ms(4000)).unwrap();
                 let at = wanted.remove(&qpn).unwrap();
                 assert!(wanted.values().all(|other| *other >= at));

@@ -41,18 +41,8 @@ impl Transport {
 
     /// An acknowledge that completes more requests than may end now completes as many, and the rest of it waits.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, cx: &mut Cx<'_>) {
-        if let Some(wqe) = self.req.queue.get(cx.budget.endings() as usize)
-            && wqe.phase == Phase::Started
-            && psn.after(wqe.first) >= 0
-        {
-            let first = wqe.first;
-            if !self.advance(first, cx) {
-                return self.implied_nak(cx);
-            }
-            if self.req.rest.is_none_or(|(latest, _)| psn.after(latest) >= 0) {
-                self.req.rest = Some((psn, syndrome));
-            }
-            self.more = true;
+        let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn.plus(1) } else { psn };
+        if self.ends_too_many(upto, (psn, syndrome), cx) {
             return;
         }
         match syndrome {
@@ -97,6 +87,33 @@ impl Transport {
                 self.fail_oldest(status, vendor::NONE, cx);
             }
         }
+    }
+
+    /// Whether taking every request before `upto` as done would end more of them than may end now. As many end as may, and what
+    /// is left to acknowledge, `rest`, waits.
+    fn ends_too_many(&mut self, upto: Psn, rest: (Psn, Syndrome), cx: &mut Cx<'_>) -> bool {
+        let Some(wqe) = self.req.queue.get(cx.budget.endings() as usize) else { return false };
+        let first = wqe.first;
+        if wqe.phase != Phase::Started || upto.after(first.plus(wqe.packets)) < 0 {
+            return false;
+        }
+        if !self.advance(first, cx) {
+            self.implied_nak(cx);
+            return true;
+        }
+        if self.req.rest.is_none_or(|(latest, _)| rest.0.after(latest) >= 0) {
+            self.req.rest = Some(rest);
+        }
+        self.more = true;
+        true
+    }
+
+    /// The same for the answer `psn` to a READ or an atomic. An answer that would have to wait is as good as lost: a probe asks
+    /// for it again.
+    fn answers_too_many(&mut self, psn: Psn, cx: &mut Cx<'_>) -> bool {
+        let waits = self.ends_too_many(psn, (psn.minus(1), Syndrome::Ack(0)), cx);
+        cx.counters.count(Counter::RxDropped, u64::from(waits));
+        waits
     }
 
     /// Goes on with an acknowledge of which a part waited.
@@ -173,6 +190,9 @@ impl Transport {
     }
 
     fn read_response(&mut self, psn: Psn, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        if self.answers_too_many(psn, cx) {
+            return;
+        }
         if !self.advance(psn, cx) {
             return self.implied_nak(cx);
         }
@@ -212,6 +232,9 @@ impl Transport {
     }
 
     fn atomic_response(&mut self, psn: Psn, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        if self.answers_too_many(psn, cx) {
+            return;
+        }
         if !self.advance(psn, cx) {
             return self.implied_nak(cx);
         }

@@ -95,6 +95,8 @@ pub struct Transport {
     pub(super) now: Option<Instant>,
     /// A call ended because its budget did.
     pub(super) more: bool,
+    /// It is to be told that no receive request is under way, once that is so.
+    pub(super) owes_last_wqe: bool,
     /// The peer's port has no room, or an unreliable service waits for its pace.
     pub(super) paced_until: Option<Instant>,
     /// Bytes that the peer's port has room for and that were not sent yet.
@@ -149,6 +151,7 @@ impl Transport {
             peer_alarm: signatures.map(|sink| Watcher::telling(sink, true)),
             now: None,
             more: false,
+            owes_last_wqe: false,
             paced_until: None,
             allowance: 0,
             sent_packets: 0,
@@ -444,7 +447,9 @@ impl Transport {
     /// When to call [`Transport::timer`]; an instant already past when work is left over.
     pub fn deadline(&self) -> Option<Instant> {
         let unflushed = match self.state {
-            QpState::Err => !self.req.queue.is_empty() || !self.inbox.is_empty(),
+            QpState::Err => {
+                !self.req.queue.is_empty() || !self.inbox.is_empty() || self.owes_last_wqe
+            }
             QpState::Sqe => !self.req.queue.is_empty(),
             _ => false,
         };
@@ -479,16 +484,18 @@ impl Transport {
 
     /// The same, but what is owed to the peer, a NAK last, still goes out.
     pub(super) fn enter_error_answering(&mut self, cx: &mut Cx<'_>) {
+        self.stop();
+        self.owes_last_wqe = self.inbox.is_shared();
+        self.flush(cx);
+    }
+
+    fn stop(&mut self) {
         self.state = QpState::Err;
         self.attr.sq_draining = false;
         self.req.timers.stop();
         self.req.rnr_until = None;
         self.paced_until = None;
         self.faults.clear();
-        self.flush(cx);
-        if self.inbox.is_shared() {
-            cx.sink.event(EventType::QpLastWqeReached);
-        }
     }
 
     /// What it does can no longer be reported, or its receive requests are gone: a local work queue catastrophic error
@@ -514,7 +521,8 @@ impl Transport {
             let nak = Syndrome::Nak(NakCode::RemoteOperational);
             self.owe(self.resp.expected, Answer::Nak(nak), false);
         }
-        self.enter_error_answering(cx);
+        self.stop();
+        self.flush(cx);
         self.respond(cx);
     }
 
@@ -543,7 +551,7 @@ impl Transport {
         abandon(&mut self.resp.message, &mut self.inbox);
         self.flush_sends(cx);
         while cx.budget.endings() > 0 {
-            let Some(drained) = self.inbox.drain(self.pd) else { return };
+            let Some(drained) = self.inbox.drain(self.pd) else { return self.tell_last_wqe(cx) };
             cx.budget.spend_ending();
             let Ok(landing) = drained else {
                 cx.sink.event(EventType::QpFatal);
@@ -562,6 +570,13 @@ impl Transport {
             landing.tell(done, cx.sink);
         }
         self.more = true;
+    }
+
+    /// No receive request is under way any more (IBA 11.6.3.1).
+    fn tell_last_wqe(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.owes_last_wqe) {
+            cx.sink.event(EventType::QpLastWqeReached);
+        }
     }
 }
 

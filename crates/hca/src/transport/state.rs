@@ -308,6 +308,7 @@ impl Transport {
         self.inbox.clear();
         self.faults.clear();
         self.more = false;
+        self.owes_last_wqe = false;
         self.paced_until = None;
     }
 }

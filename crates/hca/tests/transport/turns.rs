@@ -2,9 +2,10 @@
 //! lost. Path MTU 256.
 
 use crate::support::craft::*;
-use crate::support::{Node, Packet, Region, Setup, send_wr};
-use hca::transport::{Budget, Share};
+use crate::support::{Loose, Node, Packet, Region, Setup, send_wr};
+use hca::transport::{Budget, Share, SharedQueue};
 use hca::*;
+use std::sync::Arc;
 use std::time::Duration;
 use wire::{NakCode, Operation};
 
@@ -158,17 +159,44 @@ fn the_rest_of_an_acknowledge_ends_a_connection_in_order() {
     assert!(ended.into_iter().eq(expected));
 }
 
-#[test]
-fn an_answer_behind_the_rest_of_an_acknowledge_is_taken() {
+/// The same, and a READ behind them.
+fn many_sends_and_a_read() -> Node {
     let (mut node, region) = node(Share::new(512, u64::MAX));
     for id in 0..MANY {
         node.post_send(send_wr(id, SendOp::Send, &[region.sge(0, 8)]));
     }
     node.post_send(send_wr(MANY, SendOp::Read(FAR), &[region.sge(0, 8)]));
-    node.emitted();
+    assert_eq!(node.emitted().len() as u64, MANY + 1);
+    node
+}
+
+fn answer_of_the_read() -> Packet {
+    read_response(wire::Position::Only, 5000 + MANY as u32, vec![7; 8])
+}
+
+#[test]
+fn an_answer_that_ends_too_many_requests_is_asked_for_again() {
+    let mut node = many_sends_and_a_read();
+    node.budget = node.budget.ending(8);
+    node.receive(&answer_of_the_read());
+    let ended = endings(&mut node);
+    assert!(ended.into_iter().eq((0..MANY).map(|id| (id, WcStatus::Success))));
+    assert!(node.emitted().is_empty());
+    node.now = node.qp.deadline().unwrap();
+    let again = node.timer();
+    assert_eq!(again.iter().map(Packet::psn).collect::<Vec<_>>(), [5000 + MANY as u32]);
+    node.receive(&answer_of_the_read());
+    assert_eq!(node.told.sent.len() as u64, MANY + 1);
+    assert_eq!(node.qp.deadline(), None);
+}
+
+#[test]
+fn an_answer_behind_the_rest_of_an_acknowledge_is_taken_if_as_many_may_end() {
+    let mut node = many_sends_and_a_read();
     node.budget = node.budget.ending(8);
     node.receive(&ack(5000 + MANY as u32 - 1));
-    node.receive(&read_response(wire::Position::Only, 5000 + MANY as u32, vec![7; 8]));
+    node.budget = node.budget.ending(MANY as u32);
+    node.receive(&answer_of_the_read());
     assert_eq!(node.told.sent.len() as u64, MANY + 1);
     node.timer();
     assert_eq!(node.qp.deadline(), None);
@@ -186,6 +214,41 @@ fn a_full_queue_is_flushed_so_many_requests_at_a_time() {
     node.now += Duration::from_millis(1);
     let all: Vec<_> = (0..2 * MANY).map(|id| (id, WcStatus::WrFlushErr)).collect();
     assert_eq!(endings(&mut node), all);
+}
+
+#[test]
+fn the_last_receive_of_a_shared_queue_is_told_after_its_flush() {
+    let shared = Arc::new(Loose::default());
+    let mut node = Node::new(QpType::Rc, 11, Some(SharedQueue::Plain(shared.clone())));
+    node.connect(&Setup::new(QpType::Rc));
+    let region = node.register(1024);
+    let scatter = [region.sge(0, 512)].into_iter().collect();
+    shared.0.lock().unwrap().push_back(RecvWr { wr_id: MANY, scatter });
+    for id in 0..16 {
+        node.post_send(send_wr(id, SendOp::Send, &[region.sge(0, 8)]));
+    }
+    node.feed(&send(wire::Position::First, 1000, 256));
+    node.budget = node.budget.ending(8);
+    let error = QpAttr { qp_state: QpState::Err, ..node.qp.query() };
+    node.modify(&error, AttrMask::STATE).unwrap();
+    while node.told.received.is_empty() {
+        assert!(node.told.events.is_empty(), "a receive request is still under way");
+        assert!(node.qp.deadline().is_some_and(|deadline| deadline <= node.now));
+        node.timer();
+    }
+    node.timer();
+    assert_eq!(node.told.events, [EventType::QpLastWqeReached]);
+    assert_eq!(node.qp.deadline(), None);
+}
+
+#[test]
+fn with_the_device_no_event_but_its_own_is_told() {
+    let shared = SharedQueue::Plain(Arc::new(Loose::default()));
+    let mut node = Node::new(QpType::Rc, 11, Some(shared));
+    node.connect(&Setup::new(QpType::Rc));
+    node.with(|qp, cx| qp.end_with_device(cx));
+    node.end_of_batch();
+    assert!(node.told.events.is_empty());
 }
 
 #[test]
