@@ -23,6 +23,6 @@ pub use private::{
 };
 pub use resident::{Pages, ProcessPages};
 pub use space::{
-    AddressSpace, Change, Invalidate, NoMemory, PinError, Pinned, Registration, begin, can_watch,
-    end, gone, invalidate, mark, page_size,
+    AddressSpace, Change, HeldByParent, Invalidate, NoMemory, PinError, Pinned, Registration,
+    begin, can_watch, end, gone, invalidate, mark, page_size,
 };

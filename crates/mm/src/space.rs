@@ -23,7 +23,7 @@ pub use watch::can_watch;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Told before pages of a registered range are unmapped.
 pub trait Invalidate: Send + Sync {
@@ -128,6 +128,11 @@ pub enum PinError {
 #[error("no memory to watch one more range")]
 pub struct NoMemory;
 
+/// A thread of the parent held the registrations when the child was made, and is not there to let go of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("another thread was registering memory when the process forked")]
+pub struct HeldByParent;
+
 static CURRENT: AtomicPtr<AddressSpace> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Tells the notifiers of this process that `range` is about to be unmapped; for the interposed calls, which pass the answer
@@ -220,16 +225,29 @@ impl AddressSpace {
 
     /// In a child that carries its parent's registrations on, while the parent ends (`daemon(3)`): they are this process's from
     /// now on.
-    pub fn adopt() {
+    ///
+    /// # Errors
+    /// [`HeldByParent`]: the child gets a space of its own, and those registrations are nobody's.
+    pub fn adopt() -> Result<(), HeldByParent> {
         let current = CURRENT.load(Acquire);
         if !current.is_null() {
             // SAFETY: `CURRENT` only ever holds pointers that were leaked by `process`.
             let space = unsafe { &*current };
-            space.pid.store(pid(), Relaxed);
-            // the threads that were inside at the fork are not here
-            space.changes.forget();
+            space.adopt_own()?;
             AddressSpace::process().watch_anew();
         }
+        Ok(())
+    }
+
+    /// Takes it over as far as nobody's help is needed.
+    fn adopt_own(&self) -> Result<(), HeldByParent> {
+        let is_held = |free: bool| if free { Ok(()) } else { Err(HeldByParent) };
+        is_held(!matches!(self.table.try_lock(), Err(TryLockError::WouldBlock)))?;
+        is_held(self.kernel.is_free())?;
+        self.pid.store(pid(), Relaxed);
+        // the threads that were inside at the fork are not here
+        self.changes.forget();
+        Ok(())
     }
 
     /// Asks for `target` to be told before any page of `range` goes away, until the returned value is dropped.
@@ -449,6 +467,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        if self.space.pid.load(Relaxed) != pid() {
+            // the parent's, and who held its lock at the fork holds it for ever
+            return;
+        }
         let entry = {
             let mut table = self.space.lock();
             while table.get_mut(self.id).is_some_and(|e| e.busy > 0) {
@@ -743,5 +765,36 @@ mod tests {
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42, "{status:#x}");
         drop(held);
         drop(registration);
+    }
+
+    /// What a child gets that is made while another thread holds the table, or does not.
+    fn adopted_while(held: bool) -> i32 {
+        let space = space();
+        let registration = space.register(0..10, Arc::new(Seen::default())).unwrap();
+        let guard = held.then(|| space.lock());
+        // SAFETY: the child only makes system calls, touches atomics and locks of its own, then leaves by _exit.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                libc::alarm(10);
+                let adopted = space.adopt_own().is_ok();
+                drop(registration);
+                libc::_exit(i32::from(adopted));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        drop(guard);
+        drop(registration);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        libc::WEXITSTATUS(status)
+    }
+
+    #[test]
+    fn a_daemon_goes_on_with_registrations_that_nobody_held() {
+        assert_eq!(adopted_while(false), 1);
+        assert_eq!(adopted_while(true), 0);
     }
 }

@@ -145,10 +145,11 @@ fn after_daemon(outcome: Daemon) {
     }
     descriptors::adopt();
     engine::set_callbacks();
-    mm::AddressSpace::adopt();
+    let space = mm::AddressSpace::adopt();
     ucma::adopt();
     drm::adopt();
     let adopted = registry.adopt().map_err(|error| error.to_string());
+    let adopted = space.map_err(|error| error.to_string()).and(adopted);
     for engine in engines {
         let device = &engine.device;
         let both = adopted.clone().and_then(|()| device.adopt().map_err(|e| e.to_string()));

@@ -26,7 +26,7 @@ use crate::uffd::{Event, Message, Uffd};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 const STACK_BYTES: usize = 128 << 10;
@@ -74,6 +74,11 @@ impl Kernel {
             started: Mutex::new(false),
             ranges: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether nobody is about to start it.
+    pub(super) fn is_free(&self) -> bool {
+        !matches!(self.started.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// The watch, if it is this process's.

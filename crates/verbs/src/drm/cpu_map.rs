@@ -196,7 +196,14 @@ pub fn pins_for_child() -> Vec<Kept> {
     let maps = maps();
     let live = maps.iter().map(|(_, map)| map).filter(|map| !map.is_gone());
     let own = live.map(|map| map.storage()).filter(|storage| storage.is_own());
-    own.filter_map(|storage| storage.pin_for_child().ok()).collect()
+    // one for each buffer, however often it is mapped: a buffer bears so many pins
+    let mut pinned: Vec<&Arc<Storage>> = Vec::new();
+    for storage in own {
+        if !pinned.iter().any(|other| Arc::ptr_eq(other, storage)) {
+            pinned.push(storage);
+        }
+    }
+    pinned.into_iter().filter_map(|storage| storage.pin_for_child().ok()).collect()
 }
 
 /// What a mapping shows, and a pin that outlasts it: from before `mremap(2)` to after it.
