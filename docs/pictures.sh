@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the pictures of the book from the text beside them: flows by Graphviz from *.dot, machines by
-# `peerdma topo --svg` from a platform. With --check it only says which ones are not made of
-# today's text, and needs no Graphviz: a picture that Graphviz made names the text that it is of,
-# because each version of Graphviz draws a little otherwise.
+# Makes the pictures of the book from text: flows by Graphviz from *.dot, machines by `peerdma topo
+# --svg` from a platform, plots from the tables of figures. With --check it only says which ones are
+# not made of today's text, and needs no Graphviz: a picture that Graphviz made names the text that
+# it is of, because each version of Graphviz draws a little otherwise.
 set -eu
 cd "$(dirname "$0")/src/pictures"
 peerdma=${PEERDMA:-peerdma}
@@ -27,10 +27,19 @@ machine() {
     platform=$2
     shift 2
     "$peerdma" topo --from "$platform" "$@" --svg "$new" >/dev/null
+    settle "$picture.svg"
+}
+
+plot() {
+    awk -v plot="${1%-times}" -f ../../plots.awk ../explanation/performance.md >"$new"
+    settle "$1.svg"
+}
+
+settle() {
     if [ "$mode" != --check ]; then
-        cat "$new" >"$picture.svg"
-    elif ! cmp -s "$new" "$picture.svg"; then
-        stale "$picture.svg"
+        cat "$new" >"$1"
+    elif ! cmp -s "$new" "$1"; then
+        stale "$1"
     fi
 }
 
@@ -45,4 +54,6 @@ done
 machine near-and-far default --pair gpu0,peerdma0 --pair gpu1,peerdma0
 machine redirected redirected.toml --pair gpu0,peerdma0
 machine data-direct grace --pair gpu0,peerdma0 --pair gpu0,peerdma0_dma
+plot throughput
+plot registration-times
 exit $stale
