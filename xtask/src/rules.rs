@@ -10,6 +10,7 @@ const SAFE_ROOMS: &[&str] = &[
     "wire",
     "pcie",
     "umem",
+    "transport",
     "hca",
     "sysfs",
     "descriptors",

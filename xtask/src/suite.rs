@@ -61,11 +61,11 @@ const SUITES: &[Suite] = &[
         &[
             "test",
             "--package",
-            "hca",
+            "transport",
             "--package",
             "umem",
             "--features",
-            "hca/sabotage,umem/sabotage",
+            "transport/sabotage,umem/sabotage",
             "--no-fail-fast",
             "sabotage",
         ],

@@ -1,8 +1,9 @@
 //! Advice about memory that will be used (`ibv_advise_mr(3)`): pages of on-demand regions are mapped ahead of their use.
 
 use crate::device::Device;
-use crate::key::{Mkey, PdId};
-use crate::types::Sge;
+use transport::keys::Mkey;
+use transport::values::PdId;
+use transport::values::Sge;
 use umem::Prefetch;
 
 /// Why advice is refused; each kind is one errno (`get_prefetchable_mr` and `pagefault_mr` of `mlx5/odp.c`).

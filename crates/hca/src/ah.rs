@@ -1,17 +1,18 @@
 //! Address handles: a datagram destination, resolved once.
 
 use crate::device::{Device, Way};
-use crate::error::Result;
-use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
-use crate::types::AhAttr;
 use link::{Losses, Path};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use transport::Result;
+use transport::values::PdId;
+use transport::values::{AhAttr, Destination};
 
 /// A resolved datagram destination.
 pub struct AddressHandle {
-    pd: Option<Belonging>,
+    pd: Belonging,
     attr: AhAttr,
     path: Path,
     /// One way for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
@@ -27,41 +28,13 @@ impl std::fmt::Debug for AddressHandle {
 impl AddressHandle {
     pub(crate) fn new(device: &Device, pd: &Arc<Pd>, attr: AhAttr) -> Result<Arc<AddressHandle>> {
         let path = device.path(&attr)?;
-        let pd = Some(Belonging::new(pd));
+        let pd = Belonging::new(pd);
         Ok(Arc::new(AddressHandle { pd, attr, path, ways: Mutex::default() }))
     }
 
     /// Ends the handle's life for the program: its domain may go. Requests already posted keep the destination.
     pub fn destroy(&self) {
-        if let Some(pd) = &self.pd {
-            pd.end();
-        }
-    }
-
-    /// A handle of no device, for tests of the transport.
-    #[doc(hidden)]
-    pub fn unrouted(attr: AhAttr) -> Arc<AddressHandle> {
-        let any = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-        let path = Path {
-            src: any,
-            dst: any,
-            scope_id: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            flow_label: 0,
-            ethernet: None,
-        };
-        Arc::new(AddressHandle { pd: None, attr, path, ways: Mutex::default() })
-    }
-
-    /// Protection domain, if it is of a device.
-    pub(crate) fn pd_id(&self) -> Option<PdId> {
-        self.pd.as_ref().map(|pd| pd.id())
-    }
-
-    /// The attributes it was made from.
-    pub fn attr(&self) -> &AhAttr {
-        &self.attr
+        self.pd.end();
     }
 
     /// The way to the process that owns a QP. The first to a process takes long: see [`Device::way`].
@@ -83,4 +56,19 @@ impl AddressHandle {
     fn ways(&self) -> MutexGuard<'_, SmallVec<[(u32, Way); 1]>> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Destination for AddressHandle {
+    fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+
+    fn pd_id(&self) -> Option<PdId> {
+        Some(self.pd.id())
+    }
+}
+
+/// The handle that a destination is: every one of a device is.
+pub(crate) fn handle_of(to: &dyn Destination) -> Option<&AddressHandle> {
+    (to as &dyn Any).downcast_ref()
 }

@@ -1,7 +1,7 @@
 //! What the HCA can do: limits and port attributes, as values.
 
-use crate::types::{Access, Gid};
 use std::net::IpAddr;
+use transport::values::{Access, Gid};
 
 /// Device attributes (`struct ibv_device_attr` and its extension).
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ impl DeviceAttr {
             max_inline_data: 1024,
             max_cq: 1 << 16,
             max_cqe: (1 << 22) - 1,
-            max_mr: crate::key::MAX_KEYS as u32 - 1,
-            max_mw: crate::key::MAX_KEYS as u32 - 1,
+            max_mr: transport::keys::MAX_KEYS as u32 - 1,
+            max_mw: transport::keys::MAX_KEYS as u32 - 1,
             max_pd: 1 << 15,
             max_qp_rd_atom: 16,
             max_res_rd_atom: 16 * (crate::directory::MAX_QPS as u32),

@@ -1,12 +1,12 @@
 //! Completion queues (IBA 11.2.8): a bounded ring of values, armed for one event at a time.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSource};
-use crate::slots::{Fifo, QueueMemory, SlotLost};
-use crate::types::{Completion, EventType};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use transport::queues::slots::{Fifo, QueueMemory, SlotLost};
+use transport::values::{Completion, EventType};
+use transport::{Error, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {

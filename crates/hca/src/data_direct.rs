@@ -10,40 +10,16 @@
 //! Lock order: the state here, then the key table.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::key::{Entry, KeyError, KeyTable, MemRef, PdId, Slots, check_rights};
 use crate::mkey_context::{MkeyContext, NO_QP};
 use crate::mr::Mr;
 use crate::pd::Pd;
-use crate::sabotage::{self, Sabotage};
-use crate::types::Access;
 use pcie::Function;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use transport::keys::StackInit;
+use transport::values::Access;
+use transport::values::PdId;
+use transport::{Error, Result};
 use umem::Umem;
-
-/// A key whose addresses are those the Data Direct function puts on the bus (access mode PA, length64).
-pub(crate) struct Physical {
-    pd: PdId,
-    access: Access,
-}
-
-/// A key over DMA addresses under a [`Physical`] key (access mode KSM).
-pub(crate) struct Ksm {
-    pd: PdId,
-    iova: u64,
-    access: Access,
-    physical: u32,
-    /// The attached memory; none once the function is gone.
-    memory: Option<Arc<Umem>>,
-}
-
-/// A program's key over a [`Ksm`] key (access mode CROSSING); its addresses begin at 0.
-pub(crate) struct Crossing {
-    pub(crate) pd: PdId,
-    access: Access,
-    target: u32,
-    len: u64,
-}
 
 /// The function that is plugged in, and its keys.
 #[derive(Clone)]
@@ -87,7 +63,7 @@ impl Device {
             let pd = self.alloc_pd()?.id();
             let plain = self.create_physical(pd, false)?;
             let relaxed = self.create_physical(pd, true).inspect_err(|_| {
-                self.keys().take_physical(plain);
+                self.keys().remove_physical(plain);
             })?;
             *bound = Some(Bound { function: function.clone(), pd, plain, relaxed });
             self.directory().show_data_direct(function.address, true);
@@ -116,7 +92,7 @@ impl Device {
             .check_data_direct(self.attr().data_direct)
             .map_err(|_| Error::Invalid("the key of the Data Direct function is refused"))?;
         let ordering = if relaxed_ordering { Access::RELAXED_ORDERING } else { Access::empty() };
-        self.keys().install(Entry::Physical(Physical { pd, access: all_rights() | ordering }))
+        self.keys().insert_physical(pd, all_rights() | ordering)
     }
 
     /// Unplugs the function: once this returns, nothing reaches memory through it, and nothing that was registered with it can
@@ -124,7 +100,7 @@ impl Device {
     pub fn unplug_data_direct(&self) -> bool {
         let mut bound = self.data_direct.lock();
         let Some(gone) = bound.take() else { return false };
-        for memory in self.keys().take_crossed(&gone) {
+        for memory in self.keys().take_crossed([gone.plain, gone.relaxed]) {
             memory.revoke();
         }
         self.directory().show_data_direct(gone.function.address, false);
@@ -167,16 +143,11 @@ impl Device {
         let bound = self.data_direct.lock();
         let bound = bound.as_ref().ok_or(Error::Invalid("no Data Direct function is bound"))?;
         let memory = attach(&bound.function)?;
-        let len = iova.checked_add(memory.len()).ok_or(Error::Invalid("the range wraps"))?;
         let relaxed = access.contains(Access::RELAXED_ORDERING);
-        let physical = if relaxed { bound.relaxed } else { bound.plain };
-        let ksm = Ksm { pd: bound.pd, iova, access, physical, memory: Some(memory.clone()) };
-        let target = self.keys().install(Entry::Ksm(ksm))?;
-        let crossing = Crossing { pd: pd.id(), access, target, len };
-        let key = self.keys().install(Entry::Crossing(crossing)).inspect_err(|_| {
-            self.keys().take_ksm(target);
-        })?;
-        Ok(Mr::stacked(device, pd, (key, target), memory, iova, access))
+        let physical = (if relaxed { bound.relaxed } else { bound.plain }, bound.pd);
+        let init = StackInit { physical, pd: pd.id(), iova, access, memory: memory.clone() };
+        let keys = self.keys().insert_stacked(init)?;
+        Ok(Mr::stacked(device, pd, keys, memory, iova, access))
     }
 }
 
@@ -184,105 +155,4 @@ impl Device {
 /// asks writes an 8-byte 1 to it.
 pub fn control_id(slot: u16) -> String {
     format!("control-{slot}")
-}
-
-impl KeyTable {
-    fn take_physical(&self, key: u32) {
-        drop(self.write().take(key));
-    }
-
-    fn take_ksm(&self, key: u32) {
-        let entry = self.write().take(key);
-        if let Some(Entry::Ksm(Ksm { memory: Some(memory), .. })) = entry {
-            memory.revoke();
-        }
-    }
-
-    /// Removes a crossing key and the KSM key below it; returns once no access through them is in progress. `retract` runs
-    /// before the places can be used again.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when there is no such key.
-    pub(crate) fn remove_stacked(
-        &self,
-        (key, ksm): (u32, u32),
-        retract: impl FnOnce(),
-    ) -> Result<()> {
-        let mut table = self.write();
-        if !matches!(table.find(key), Some(Entry::Crossing(_))) {
-            return Err(Error::Invalid("no such key"));
-        }
-        retract();
-        drop(table.take(key));
-        drop(table);
-        self.take_ksm(ksm);
-        Ok(())
-    }
-
-    /// Removes the keys of the function and takes the memory from every key over them.
-    fn take_crossed(&self, gone: &Bound) -> Vec<Arc<Umem>> {
-        let mut table = self.write();
-        table.take(gone.plain);
-        table.take(gone.relaxed);
-        let entries = table.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
-        let memory = |entry: &mut Entry| match entry {
-            Entry::Ksm(ksm) => ksm.memory.take(),
-            _ => None,
-        };
-        entries.filter_map(memory).collect()
-    }
-}
-
-impl Slots {
-    /// Checks an access to a crossing key and to the keys below it.
-    pub(crate) fn resolve_crossing(
-        &self,
-        crossing: &Crossing,
-        pd: PdId,
-        va: u64,
-        len: u64,
-        access: Access,
-    ) -> std::result::Result<MemRef, KeyError> {
-        check_rights(crossing.pd == pd, crossing.access, access)?;
-        let end = va.checked_add(len).ok_or(KeyError::Range)?;
-        if end > crossing.len && !sabotage::on(Sabotage::SkipRangeCheck) {
-            return Err(KeyError::Range);
-        }
-        self.resolve_ksm(self.ksm_of(crossing)?, va, len, access)
-    }
-
-    /// The same for all of it.
-    pub(crate) fn resolve_whole_crossing(
-        &self,
-        crossing: &Crossing,
-        pd: PdId,
-        access: Access,
-    ) -> std::result::Result<MemRef, KeyError> {
-        let ksm = self.ksm_of(crossing)?;
-        let len = ksm.memory.as_ref().map_or(0, |memory| memory.len());
-        self.resolve_crossing(crossing, pd, ksm.iova, len, access)
-    }
-
-    fn ksm_of(&self, crossing: &Crossing) -> std::result::Result<&Ksm, KeyError> {
-        match self.find(crossing.target) {
-            Some(Entry::Ksm(ksm)) => Ok(ksm),
-            _ => Err(KeyError::Unknown),
-        }
-    }
-
-    fn resolve_ksm(
-        &self,
-        ksm: &Ksm,
-        va: u64,
-        len: u64,
-        access: Access,
-    ) -> std::result::Result<MemRef, KeyError> {
-        // Without the key of the function a KSM key has nothing to translate to.
-        let Some(Entry::Physical(physical)) = self.find(ksm.physical) else {
-            return Err(KeyError::Unknown);
-        };
-        check_rights(physical.pd == ksm.pd, physical.access & ksm.access, access)?;
-        let memory = ksm.memory.as_ref().ok_or(KeyError::Unknown)?;
-        MemRef::within(memory, ksm.iova, va, len)
-    }
 }

@@ -5,10 +5,8 @@ use crate::caps::{DeviceAttr, GidEntry, PortAttr};
 use crate::cq::Cq;
 use crate::data_direct::{DataDirect, control_id};
 use crate::directory::Directory;
-use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 use crate::gsi::Gsi;
-use crate::key::{KeyTable, PdId};
 use crate::lan::Gateway;
 use crate::management::Subnet;
 use crate::mr::{self, Mr};
@@ -20,12 +18,9 @@ use crate::progress::{self, Receiving, Thread};
 use crate::qp::{Qp, QpInit};
 use crate::qp_table::QpTable;
 use crate::raw::Raw;
-use crate::slots::QueueMemory;
 use crate::srq::{Srq, SrqAttr, SrqKind};
 use crate::subnet;
 use crate::timers::Timers;
-use crate::transport::{PageFault, SharedReceive};
-use crate::types::{Access, AhAttr, MwType, QpType};
 use crate::xrc::{Xrc, Xrcd, XrcdInit};
 use link::{Backlog, Batch, Endpoint, Ethernet, Flow, Interfaces, Lan, Losses, Path};
 use link::{GID_TABLE_LEN, ip_of_gid, slot_of_mac};
@@ -38,6 +33,12 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak,
 };
 use std::time::{Duration, Instant};
+use transport::keys::KeyTable;
+use transport::queues::slots::QueueMemory;
+use transport::values::PdId;
+use transport::values::{Access, AhAttr, MwType, QpType};
+use transport::{Error, Result};
+use transport::{PageFault, SharedReceive};
 use umem::{TranslationCache, Umem};
 
 pub use crate::ah::AddressHandle;

@@ -6,10 +6,7 @@
 //! valid while its `generation` word is odd; a reader takes the generation before and after (a sequence lock),
 //! so it never acts on half an entry. Every number read from another process's directory is checked before use.
 
-use crate::counters::{Count, Counter};
-use crate::key::{MAX_KEYS, Mkey, place};
 use crate::membership::{MAX_MEMBERSHIPS, Membership};
-use crate::types::{QpState, QpType};
 use pcie::{Address, PublishedRoute, RouteTable};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
@@ -17,6 +14,9 @@ use shm::Shm;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
+use transport::keys::{MAX_KEYS, Mkey, place_of};
+use transport::values::{QpState, QpType};
+use transport::{Count, Counter};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
@@ -254,7 +254,7 @@ fn qp_at(number: u32) -> usize {
 }
 
 fn key_at(key: u32) -> usize {
-    KEYS_AT + place(key) * ENTRY
+    KEYS_AT + place_of(key) * ENTRY
 }
 
 /// Another process's directory, read only by convention and never trusted.

@@ -3,10 +3,10 @@
 use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::transport::PageFault;
-use crate::types::{Completion, EventType};
 use crate::wq::Wq;
 use std::sync::Weak;
+use transport::PageFault;
+use transport::values::{Completion, EventType};
 
 /// The object an asynchronous event is about.
 #[derive(Clone, Debug)]

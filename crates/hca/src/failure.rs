@@ -6,10 +6,10 @@
 
 use crate::device::Device;
 use crate::event::{AsyncEvent, EventSource};
-use crate::types::EventType;
 use std::any::Any;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use transport::values::EventType;
 
 impl Device {
     /// Ends the device because of a panic in the thread that is at it; its locks are free again.

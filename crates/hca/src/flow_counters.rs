@@ -1,8 +1,8 @@
 //! Counters of flow rules (ibv_create_counters(3)): what to count at which index, and the counts of all rules bound.
 
-use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use transport::{Error, Result};
 
 /// What is counted (`enum ibv_counter_description`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

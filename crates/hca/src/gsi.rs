@@ -4,9 +4,7 @@
 //! see this QP. Incoming MADs and the one timer are given to a [`GsiSink`] within a turn of progress. A front end may have a
 //! queue pair of its own that is QP 1 to its peers, or QP 0.
 
-use crate::counters::{Count, Counter};
 use crate::device::{DEFAULT_PKEY, Device};
-use crate::error::{Error, Result};
 use crate::qp::Qp;
 use crate::timers::Appointment;
 use link::{Datagram, Flow, Path};
@@ -15,6 +13,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
+use transport::{Count, Counter};
+use transport::{Error, Result};
 use wire::mad::MAD_LEN;
 use wire::{Bth, Deth, Headers, Opcode, Operation, Position, Psn, Service};
 

@@ -6,10 +6,11 @@
 //! which suits short lists.) Of what lies below only the rights of this side count.
 
 use crate::device::Device;
-use crate::key::{MemRef, PdId};
-use crate::types::Access;
 use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, Weak};
+use transport::keys::MemRef;
+use transport::values::Access;
+use transport::values::PdId;
 use umem::{AccessError, AtomicOp, DmaSpace, Fold};
 
 /// Keys below one another that an access follows.

@@ -8,12 +8,12 @@
 //! and neither sends to the host nor receives what is sent to it. Other frames to the host go nowhere.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::port::Port;
 use link::{FrameSink, GidEntry, HOST, Interfaces, Lan, Station, ip_of_gid, mac_of_slot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use transport::{Error, Result};
 use wire::frame::{ETHERNET_LEN, ETHERTYPE_IPV6, Mac, VLAN_AT};
 use wire::internet;
 

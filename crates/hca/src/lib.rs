@@ -9,19 +9,16 @@ mod advice;
 mod ah;
 mod batches;
 mod caps;
-mod counters;
 mod cq;
 mod data_direct;
 pub mod device;
 pub mod directory;
-mod error;
 mod event;
 mod failure;
 mod flow_counters;
 mod gsi;
 pub mod identity;
 mod indirect;
-pub mod key;
 mod key_space;
 mod lan;
 mod management;
@@ -37,55 +34,45 @@ mod qp;
 mod qp_table;
 mod raw;
 mod rss;
-pub mod sabotage;
-mod shelf;
-mod signature;
-mod slots;
 mod srq;
 pub mod steering;
 pub mod subnet;
 mod timers;
-pub mod tm;
-pub mod transport;
 mod turn;
-mod types;
 mod wq;
 mod xrc;
 
 pub use advice::AdviceError;
 pub use caps::{DeviceAttr, GidEntry, PortAttr};
-pub use counters::{Count, Counter, CounterSet};
 pub use cq::Cq;
 pub use data_direct::control_id;
 pub use device::AddressHandle;
 pub use device::{Device, DeviceConfig, Network, OpenError};
-pub use error::{Error, Result};
 pub use event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 pub use flow_counters::{BoundCounters, FlowCount, FlowCounters};
 pub use gsi::{GsiSink, MadPath, ManagementInterface};
-pub use indirect::{
-    ConfigureError, IndirectInit, IndirectKey, KeyConfig, KeyLayout, MAX_KEY_ENTRIES,
-    SignatureChange, Stride,
-};
+pub use indirect::{IndirectKey, MAX_KEY_ENTRIES};
 pub use key_space::{Below, KeyPart, KeyParts, KeySpace};
 pub use management::{ManagementDatagram, ManagementSink};
 pub use membership::{MAX_MEMBERSHIPS, Membership, SubnetPort};
 pub use mkey_context::{AccessMode, MkeyContext, MkeyRefused, NO_QP};
 pub use mr::Mr;
-pub use mw::{BindError, Mw};
+pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use raw::Flow;
 pub use rss::{HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash};
-pub use shelf::{Lent, Shelf};
-pub use signature::{
-    BadSignature, BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError,
-    SignatureFault, SignatureSink, Signed, T10Dif, guard,
-};
-pub use slots::{QueueMemory, SLOT_ALIGN};
 pub use srq::{Srq, SrqAttr, SrqKind, XrcSrq};
-pub use tm::{TagOp, TagWr, TmCap, TmInfo};
-pub use types::*;
+pub use transport;
+pub use transport::keys::{self, BadSignature, BindError, ConfigureError, SignatureSink, Signed};
+pub use transport::queues::slots::{QueueMemory, SLOT_ALIGN};
+pub use transport::queues::tags::{TagOp, TagWr, TmCap};
+pub use transport::signature::{
+    BlockSignature, Escape, GuardKind, Signature, SignatureDomain, SignatureError, SignatureFault,
+    T10Dif, guard,
+};
+pub use transport::values::*;
+pub use transport::{Count, Counter, CounterSet, Error, Lent, Result, Shelf, sabotage};
 pub use wire::mad::MAD_LEN;
 pub use wq::{MAX_WQS, Wq, WqInit, WqState};
-pub use xrc::{Inode, Xrcd, XrcdId, XrcdInit};
+pub use xrc::{Inode, Xrcd, XrcdInit};

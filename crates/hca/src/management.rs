@@ -4,13 +4,13 @@
 //! front end's queue pair asked go to that.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::gsi::{ManagementInterface, QKEY};
 use crate::membership::Memberships;
 use crate::subnet::{MANAGER_LID, address_of_lid, lid_of_address, manager_of};
 use link::{Datagram, Path};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use transport::{Error, Result};
 use wire::mad::MAD_LEN;
 use wire::{Operation, Service};
 

@@ -7,12 +7,12 @@
 
 use crate::device::Device;
 use crate::directory::Reader;
-use crate::error::{Error, Result};
 use crate::subnet::{gid_of_guid, group_of_lid};
-use crate::types::Gid;
 use link::LOOPBACK;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use transport::values::Gid;
+use transport::{Error, Result};
 
 /// Groups of one port.
 pub const MAX_MEMBERSHIPS: usize = 256;

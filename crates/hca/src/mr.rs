@@ -1,14 +1,14 @@
 //! Memory regions: a registration under a key of one protection domain.
 
-use crate::counters::{Count, Counter};
 use crate::device::Device;
 use crate::directory::Directory;
-use crate::error::{Error, Result};
-use crate::key::Mkey;
 use crate::pd::Pd;
-use crate::types::Access;
 use std::collections::TryReserveError;
 use std::sync::{Arc, Mutex, PoisonError};
+use transport::keys::Mkey;
+use transport::values::Access;
+use transport::{Count, Counter};
+use transport::{Error, Result};
 use umem::{Lookup, LookupWatcher, Paging, PagingWatcher, TranslationCache, Umem};
 
 /// Adds what happens to the pages of on-demand regions to the counters of the device.

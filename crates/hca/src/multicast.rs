@@ -7,14 +7,14 @@
 //! ([`crate::membership`]).
 
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::qp::Qp;
-use crate::types::QpType;
 use link::ip_of_gid;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use transport::values::QpType;
+use transport::{Error, Result};
 
 /// Destination QP number of a multicast packet.
 pub const MULTICAST_QPN: u32 = 0xff_ffff;

@@ -1,9 +1,9 @@
 //! Protection domains (IBA 10.2.3): the identity that keys, QPs, SRQs and address handles share.
 
-use crate::error::{Error, Result};
-use crate::key::PdId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use transport::values::PdId;
+use transport::{Error, Result};
 
 /// A protection domain.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 //! Whoever asks gets both as they are at that moment. The progress thread looks as soon as the kernel tells of a change
 //! ([`link::Watch`]), so that events come without anybody asking. Where the system does not tell, every question looks.
 
-use crate::types::EventType;
 use link::{Changes, GidEntry, GidTable, Interfaces, Watch};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use transport::values::EventType;
 
 /// Largest path MTU in bytes.
 const MAX_MTU: u32 = 4096;

@@ -7,13 +7,11 @@
 //! leaves the sockets to the program for a while ([`Relief`]), the longer the more often it finds that; so a polling
 //! program is not disturbed by a second thread, and one-sided traffic to a program that does not poll is served at once.
 
-use crate::counters::{Count, Counter};
 use crate::device::Device;
 use crate::gsi::{self, ManagementInterface};
 use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::subnet::{lid_of_address, lid_of_group};
-use crate::transport::{Budget, Routing, Rx, Share};
 use crate::turn::Turn;
 use descriptors::Kept;
 use link::{Batch, Datagram, FrameReceiver, Receiver, ip_of_gid};
@@ -25,6 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
+use transport::{Budget, Routing, Rx, Share};
+use transport::{Count, Counter};
 
 /// A program whose last poll is not older polls right now.
 const POLLS_NOW_NS: u64 = 3_000;

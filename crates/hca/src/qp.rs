@@ -1,30 +1,32 @@
 //! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the directory.
 
-use crate::counters::{Both, Count, Counter, CounterSet};
+use crate::ah::handle_of;
 use crate::cq::Cq;
 use crate::device::{Device, Way};
-use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::gsi::ManagementInterface;
 use crate::pd::Pd;
 use crate::progress::{LAST_WORDS, QUANTUM};
 use crate::rss::Rss;
-use crate::shelf::Shelf;
-use crate::signature::SignatureSink;
-use crate::slots::QueueMemory;
 use crate::srq::Srq;
 use crate::timers::Appointment;
-use crate::transport::{
-    Budget, CustomWork, Cx, Fill, Init, PageFault, Rx, Share, SharedQueue, SharedReceive, Sink, To,
-    Transport, Tx, Verdict,
-};
-use crate::types::*;
-use crate::xrc::{Xrcd, XrcdId};
+use crate::xrc::Xrcd;
 use link::{Batch, FrameBatch, FramePort, Losses, ip_of_gid};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use transport::Shelf;
+use transport::keys::SignatureSink;
+use transport::queues::slots::QueueMemory;
+use transport::values::XrcdId;
+use transport::values::*;
+use transport::{Both, Count, Counter, CounterSet};
+use transport::{
+    Budget, CustomWork, Cx, Fill, Init, PageFault, Rx, Share, SharedQueue, SharedReceive, Sink, To,
+    Transport, Tx, Verdict,
+};
+use transport::{Error, Result};
 use umem::AccessError;
 use wire::Headers;
 use wire::frame::Frame;
@@ -753,13 +755,16 @@ impl Qp {
 
 /// Whether sending `request` asks nobody for the way.
 fn knows_way(request: &SendWr) -> bool {
-    request.datagram.as_ref().is_none_or(|to| to.ah.knows_way(to.remote_qpn))
+    request
+        .datagram
+        .as_ref()
+        .is_none_or(|to| handle_of(&*to.ah).is_some_and(|ah| ah.knows_way(to.remote_qpn)))
 }
 
 /// Finds the way for a datagram: not under a lock. What it comes to is seen when the packet goes.
 fn find_way(device: &Device, request: &SendWr) {
     if let Some(to) = &request.datagram {
-        let _ = to.ah.way(device, to.remote_qpn);
+        let _ = handle_of(&*to.ah).map(|ah| ah.way(device, to.remote_qpn));
     }
 }
 
@@ -794,7 +799,8 @@ impl Tx for Out<'_> {
                 self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
             }
             To::Ah(ah) => {
-                let Ok(way) = ah.way(self.device, headers.bth.dest_qp) else {
+                let way = handle_of(&**ah).map(|ah| ah.way(self.device, headers.bth.dest_qp));
+                let Some(Ok(way)) = way else {
                     self.device.directory().count(Counter::TxNoFlow, 1);
                     return Ok(());
                 };
@@ -823,7 +829,7 @@ impl Tx for Out<'_> {
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
             To::Peer => self.way?.room(bytes, now),
-            To::Ah(ah) => ah.way(self.device, dest_qpn).ok()?.room(bytes, now),
+            To::Ah(ah) => handle_of(&**ah)?.way(self.device, dest_qpn).ok()?.room(bytes, now),
         }
     }
 }

@@ -4,13 +4,13 @@
 //! from those before, and a late packet to a queue pair that is gone finds nobody.
 
 use crate::directory::MAX_QPS;
-use crate::error::Result;
 use crate::qp::Qp;
-use crate::shelf::list_of;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
+use transport::Result;
+use transport::list_of;
 
 /// Bits of a number within the device's slot.
 const BITS: u32 = MAX_QPS.ilog2();

@@ -4,21 +4,21 @@
 //! Who sends goes out by it; while there is a rule, what passes there is looked at. The kernel's own stack goes on seeing it
 //! all: frames are copied to a program here, never taken away from the host.
 
-use crate::counters::{Count, Counter};
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::flow_counters::FlowCounters;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::rss::IndTable;
 use crate::steering::{FlowAttr, Reach, Table, Takers};
-use crate::types::QpType;
 use crate::wq::{FIRST_NUMBER, Wq, WqInit};
 use link::{Batch, FramePort, FrameReceiver, FrameTap, TappedFrame};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Instant;
+use transport::values::QpType;
+use transport::{Count, Counter};
+use transport::{Error, Result};
 use wire::frame::Frame;
 
 const EPERM: i32 = Errno::PERM.raw_os_error();

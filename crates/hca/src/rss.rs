@@ -4,11 +4,11 @@
 //! source port, destination port, as many of them as are asked for. A frame without a field that is asked for goes to the
 //! first queue of the table.
 
-use crate::error::{Error, Result};
 use crate::wq::Wq;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use transport::{Error, Result};
 use wire::frame::{Frame, Ip, PROTOCOL_TCP, PROTOCOL_UDP};
 
 /// Length of the hash key in bytes: enough for IPv6 addresses and ports.

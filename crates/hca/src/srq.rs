@@ -2,18 +2,19 @@
 
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
-use crate::key::PdId;
 use crate::pd::{Belonging, Pd};
-use crate::shelf::Shelf;
-use crate::slots::{Fifo, QueueMemory, SlotLost};
-use crate::tm::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
-use crate::transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
-use crate::types::{Completion, EventType, RecvWr, SgList, Sge};
-use crate::xrc::{Xrcd, XrcdId};
+use crate::xrc::Xrcd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use transport::Shelf;
+use transport::queues::slots::{Fifo, QueueMemory, SlotLost};
+use transport::queues::tags::{Accepted, Applied, TagList, TagOp, TagWr, TmCap};
+use transport::values::PdId;
+use transport::values::XrcdId;
+use transport::values::{Completion, EventType, RecvWr, SgList, Sge};
+use transport::{Error, Result};
+use transport::{OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcReceive};
 
 /// Size and limit of a shared receive queue (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,9 +5,9 @@
 //! lets the frame go on. Every rule that a frame meets on its way counts it. Sniffers get copies of everything. RoCE has been taken out by then: the device's own traffic is for
 //! sniffers only.
 
-use crate::error::{Error, Result};
 use crate::flow_counters::BoundCounters;
 use smallvec::SmallVec;
+use transport::{Error, Result};
 use wire::frame::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frame, Ip, Mac, PROTOCOL_TCP, PROTOCOL_UDP, Ports, is_multicast,
 };

@@ -8,11 +8,11 @@
 //! own slot, where that device receives as well. So no process depends on another. A multicast LID is a multicast address on the
 //! loopback interface; see [`crate::membership`].
 
-use crate::types::Gid;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{self, AddressFamily, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use transport::values::Gid;
 use wire::guard::Groups;
 
 /// Prefix of the subnet (IBA 4.1.1).

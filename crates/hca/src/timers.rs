@@ -4,12 +4,12 @@
 //! one. So a stream of acknowledges costs no heap operation each, and the heap is never larger than the number of QPs.
 
 use crate::directory::MAX_QPS as NUMBERS;
-use crate::error::{Error, Result};
 use crate::gsi;
-use crate::shelf::list_of;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use transport::list_of;
+use transport::{Error, Result};
 
 const NEVER: u64 = u64::MAX;
 

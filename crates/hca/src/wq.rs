@@ -1,18 +1,18 @@
 //! Work queues (ibv_create_wq(3)): a receive queue by itself, which an indirection table hands frames to.
 
-use crate::counters::{Count, Counter};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, EventSource};
 use crate::pd::{Belonging, Pd};
-use crate::shelf::Shelf;
-use crate::slots::Fifo;
 use crate::srq::lists_of;
-use crate::transport::executor::{Inbox, Landed, Landing};
-use crate::types::{Completion, EventType, RecvWr, SgList, Sge, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use transport::Shelf;
+use transport::qp::executor::{Inbox, Landed, Landing};
+use transport::queues::slots::Fifo;
+use transport::values::{Completion, EventType, RecvWr, SgList, Sge, WcOpcode, WcStatus};
+use transport::{Count, Counter};
+use transport::{Error, Result};
 use umem::AccessError;
 
 /// Work queues of a device that it announces.

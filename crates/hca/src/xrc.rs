@@ -4,18 +4,15 @@
 //! kernel's are in the whole host; other processes have other HCAs.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::srq::Srq;
-use crate::transport::{XrcQueues, XrcReceive};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-
-/// Identity of an XRC domain within one device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct XrcdId(pub u32);
+use transport::values::XrcdId;
+use transport::{Error, Result};
+use transport::{XrcQueues, XrcReceive};
 
 /// Device and number of an inode.
 pub type Inode = (u64, u64);

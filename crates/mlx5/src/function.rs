@@ -14,7 +14,7 @@ use crate::port::Port;
 use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::report::{Act, Reports, WatchedBus};
 use crate::uar;
-use hca::key::PdId;
+use hca::PdId;
 use hca::transport::{Count, PageFault};
 use hca::{AsyncEvent, Counter, Device, EventSink, EventSource, EventType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -5,7 +5,7 @@
 
 use crate::bits::{be32, be64};
 use crate::function::Shared;
-use hca::key::PdId;
+use hca::PdId;
 use hca::{Access, WcStatus};
 
 /// The opcode of such a request, and the modifier that says copy.

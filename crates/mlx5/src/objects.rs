@@ -12,7 +12,7 @@ use crate::srq::Srq;
 use crate::uar::Uar;
 use crate::umr::OwnWork;
 use crate::user_memory::UserMemory;
-use hca::key::PdId;
+use hca::PdId;
 use hca::{AddressHandle, AhAttr, Device, Pd, Xrcd};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

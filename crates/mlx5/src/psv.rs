@@ -8,7 +8,7 @@ use crate::bits::{Field, be32};
 use crate::command::{Commands, done};
 use crate::function::Shared;
 use crate::opcode::{Answer, Status};
-use hca::key::PdId;
+use hca::PdId;
 use std::ops::Range;
 
 pub(crate) const COUNT: Field = Field::new(0x40, 4);

@@ -16,7 +16,7 @@ use crate::report::Act;
 use crate::request::RequestId;
 use crate::tags;
 use crate::wqe::{self, Control};
-use hca::key::PdId;
+use hca::PdId;
 use hca::transport::CustomWork;
 use hca::{Access, WcStatus};
 use std::sync::{Arc, Weak};

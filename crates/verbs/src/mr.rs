@@ -35,7 +35,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub kind: Kind,
-    pd: hca::key::PdId,
+    pd: hca::PdId,
     iova: u64,
     length: u64,
     access: AccessFlags,

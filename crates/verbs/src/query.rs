@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 
 fn tm_caps(attr: &hca::DeviceAttr) -> ibv_tm_caps {
     ibv_tm_caps {
-        max_rndv_hdr_size: hca::tm::MAX_RNDV_LEN as u32,
+        max_rndv_hdr_size: hca::transport::queues::tags::MAX_RNDV_LEN as u32,
         max_num_tags: attr.max_num_tags,
         flags: TM_CAP_RC,
         max_ops: attr.max_tag_ops,

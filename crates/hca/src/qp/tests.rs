@@ -1,7 +1,7 @@
 use super::*;
-use crate::transport::{Routing, Rx};
 use crate::{DeviceAttr, DeviceConfig};
 use registry::{Client, Options, Role};
+use transport::{Routing, Rx};
 use wire::{Bth, Headers, Opcode, Operation, Position, Psn, Service};
 
 fn device(name: &str) -> Arc<Device> {

@@ -8,7 +8,7 @@ use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
 use crate::user_memory::{Place, Places};
-use hca::key::PdId;
+use hca::PdId;
 use hca::{Access, Device};
 
 /// `rqc` or `sqc` in the commands that carry one, and bytes of it.
@@ -243,7 +243,7 @@ impl Ring {
         Ok(bytes)
     }
 
-    fn memory(&self, hca: &Device, segment: &[u8], access: Access) -> Option<hca::key::MemRef> {
+    fn memory(&self, hca: &Device, segment: &[u8], access: Access) -> Option<hca::keys::MemRef> {
         let (len, key, addr) = (be32(segment, 0), be32(segment, 4), be64(segment, 8));
         hca.keys().resolve(self.pd, key, addr, (len & !INLINE).into(), access).ok()
     }

@@ -1,0 +1,230 @@
+//! Checked ranges under keys.
+
+use super::rights::KeyError;
+use super::signed_memory::{Alarm, SignedMemory};
+use crate::sabotage::{self, Sabotage};
+use std::sync::Arc;
+use umem::{AccessError, AtomicOp, Fold, Umem};
+
+/// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each access enters anew and
+/// fails once the key is gone.
+#[derive(Clone)]
+pub struct MemRef {
+    pub(super) memory: Memory,
+    pub(super) len: u64,
+}
+
+/// Where the bytes of a range are.
+#[derive(Clone)]
+pub(super) enum Memory {
+    /// In one registration, from an offset on.
+    One(Arc<Umem>, u64),
+    /// In several, each with its place among them, from an offset on.
+    Many(Arc<Vec<(u64, MemRef)>>, u64),
+    /// Those of a key with signatures, from an address of the wire's on.
+    Signed(Arc<SignedMemory>, u64),
+}
+
+fn end_of(pieces: &[(u64, MemRef)]) -> u64 {
+    pieces.last().map_or(0, |(start, piece)| start + piece.len())
+}
+
+/// Adds a range to those before it.
+///
+/// # Errors
+/// [`KeyError::NoMemory`].
+pub(crate) fn append(
+    pieces: &mut Vec<(u64, MemRef)>,
+    piece: MemRef,
+) -> std::result::Result<(), KeyError> {
+    pieces.try_reserve(1).map_err(|_| KeyError::NoMemory)?;
+    pieces.push((end_of(pieces), piece));
+    Ok(())
+}
+
+impl MemRef {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies out from `at`, counted from the start of the range.
+    pub fn read(&self, at: u64, dst: &mut [u8]) -> std::result::Result<(), AccessError> {
+        let offset = self.place(at, dst.len())?;
+        match &self.memory {
+            Memory::One(umem, _) => umem.read(offset, dst, self.len - at - dst.len() as u64),
+            Memory::Many(pieces, _) => for_each(pieces, offset, dst.len(), |piece, at, part| {
+                piece.read(at, &mut dst[part])
+            }),
+            Memory::Signed(signed, _) => signed.read(offset, dst),
+        }
+    }
+
+    /// As [`read`](MemRef::read), folding the bytes on the way where that can be.
+    pub fn read_folding(
+        &self,
+        at: u64,
+        dst: &mut [u8],
+        fold: &mut Fold,
+    ) -> std::result::Result<(), AccessError> {
+        let offset = self.place(at, dst.len())?;
+        match &self.memory {
+            Memory::One(umem, _) => {
+                umem.read_folding(offset, dst, fold, self.len - at - dst.len() as u64)
+            }
+            Memory::Many(..) | Memory::Signed(..) => {
+                *fold = Fold::off();
+                self.read(at, dst)
+            }
+        }
+    }
+
+    /// Copies in at `at`.
+    pub fn write(&self, at: u64, src: &[u8]) -> std::result::Result<(), AccessError> {
+        let offset = self.place(at, src.len())?;
+        match &self.memory {
+            Memory::One(umem, _) => umem.write(offset, src, self.len - at - src.len() as u64),
+            Memory::Many(pieces, _) => {
+                for_each(pieces, offset, src.len(), |piece, at, part| piece.write(at, &src[part]))
+            }
+            Memory::Signed(signed, _) => signed.write(offset, src),
+        }
+    }
+
+    /// One atomic on the word at the start of the range.
+    pub fn atomic(&self, op: AtomicOp) -> std::result::Result<u64, AccessError> {
+        let offset = self.place(0, 8)?;
+        match &self.memory {
+            Memory::One(umem, _) => umem.atomic(offset, op),
+            Memory::Many(pieces, _) => {
+                let mut found = Err(AccessError::OutOfRange);
+                for_each(pieces, offset, 8, |piece, at, part| {
+                    // A word that lies in two places cannot change at once.
+                    if part.len() == 8 {
+                        found = piece.part(at, 8).map_err(|_| AccessError::OutOfRange)?.atomic(op);
+                    }
+                    Ok(())
+                })?;
+                found
+            }
+            // A word between whose bytes there may be others.
+            Memory::Signed(..) => Err(AccessError::OutOfRange),
+        }
+    }
+
+    /// Whether an access could be served now, or fails now: see [`Umem::is_ready`].
+    pub fn is_ready(&self, at: u64, len: usize, write: bool) -> bool {
+        let Ok(offset) = self.place(at, len) else { return true };
+        match &self.memory {
+            Memory::One(umem, _) => umem.is_ready(offset, len, write),
+            Memory::Many(pieces, _) => {
+                let mut ready = true;
+                let looked = for_each(pieces, offset, len, |piece, at, part| {
+                    ready &= piece.is_ready(at, part.len(), write);
+                    Ok(())
+                });
+                looked.is_err() || ready
+            }
+            Memory::Signed(signed, _) => signed.is_ready(offset, len, write),
+        }
+    }
+
+    /// The `len` bytes of `signed` from `start` on, as the wire counts.
+    pub(crate) fn signed(signed: SignedMemory, start: u64, len: u64) -> MemRef {
+        MemRef { memory: Memory::Signed(Arc::new(signed), start), len }
+    }
+
+    /// The same, which rings `alarm` when the signature of a block fails its check.
+    pub(crate) fn watched(mut self, alarm: Option<&Alarm>) -> MemRef {
+        self.watch(alarm);
+        self
+    }
+
+    /// From now on `alarm` rings.
+    pub(crate) fn watch(&mut self, alarm: Option<&Alarm>) {
+        if let (Memory::Signed(signed, _), Some(alarm)) = (&mut self.memory, alarm)
+            && let Some(signed) = Arc::get_mut(signed)
+        {
+            signed.watch(alarm);
+        }
+    }
+
+    /// Several ranges, one after the other, with the place of each among them ([`append`]).
+    pub(crate) fn of(mut pieces: Vec<(u64, MemRef)>) -> MemRef {
+        if pieces.len() == 1
+            && let Some((_, only)) = pieces.pop()
+        {
+            return only;
+        }
+        let len = end_of(&pieces);
+        MemRef { memory: Memory::Many(Arc::new(pieces), 0), len }
+    }
+
+    /// The `len` bytes from `at` on, counted from the start of the range.
+    pub(crate) fn part(&self, at: u64, len: u64) -> std::result::Result<MemRef, KeyError> {
+        let end = at.checked_add(len).ok_or(KeyError::Range)?;
+        if end > self.len && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        let memory = match &self.memory {
+            Memory::One(umem, offset) => Memory::One(umem.clone(), offset.saturating_add(at)),
+            Memory::Many(pieces, offset) => Memory::Many(pieces.clone(), offset.saturating_add(at)),
+            Memory::Signed(signed, start) => {
+                Memory::Signed(signed.clone(), start.saturating_add(at))
+            }
+        };
+        Ok(MemRef { memory, len })
+    }
+
+    /// The `len` bytes from `va` on of memory that begins at `iova`, if all are in it.
+    pub(crate) fn within(
+        umem: &Arc<Umem>,
+        iova: u64,
+        va: u64,
+        len: u64,
+    ) -> std::result::Result<MemRef, KeyError> {
+        let offset = va.checked_sub(iova).ok_or(KeyError::Range)?;
+        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
+        if end > umem.len() && !sabotage::on(Sabotage::SkipRangeCheck) {
+            return Err(KeyError::Range);
+        }
+        Ok(MemRef { memory: Memory::One(umem.clone(), offset), len })
+    }
+
+    fn place(&self, at: u64, len: usize) -> std::result::Result<u64, AccessError> {
+        let (Memory::One(_, offset) | Memory::Many(_, offset) | Memory::Signed(_, offset)) =
+            &self.memory;
+        match at.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(offset + at),
+            _ => Err(AccessError::OutOfRange),
+        }
+    }
+}
+
+/// Calls `each` with the pieces that `len` bytes from `offset` on fall into, where in the piece, and which of the bytes.
+fn for_each(
+    pieces: &[(u64, MemRef)],
+    offset: u64,
+    len: usize,
+    mut each: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> std::result::Result<(), AccessError>,
+) -> std::result::Result<(), AccessError> {
+    let first = pieces.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
+    let (mut at, mut done) = (offset, 0);
+    for (start, piece) in &pieces[first..] {
+        if done == len {
+            break;
+        }
+        let room = piece.len().saturating_sub(at - start);
+        let here = usize::try_from(room).unwrap_or(usize::MAX).min(len - done);
+        if here > 0 {
+            each(piece, at - start, done..done + here)?;
+            (at, done) = (at + here as u64, done + here);
+        }
+    }
+    if done == len { Ok(()) } else { Err(AccessError::OutOfRange) }
+}

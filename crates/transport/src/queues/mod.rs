@@ -1,0 +1,4 @@
+//! Queues of requests: in the engine's own memory, in a program's, and matching lists.
+
+pub mod slots;
+pub mod tags;

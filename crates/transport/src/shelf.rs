@@ -1,0 +1,237 @@
+//! Memory that a queue sets aside when it is made, so that posting and receiving ask nobody for any.
+//!
+//! The lists of most requests are short and lie in the request itself. The store of a longer one comes off a [`Shelf`] of
+//! its queue's, made for as many requests as the queue takes, and goes back when the list is dropped, by whomever.
+//! A list that was made without a shelf is on the heap.
+
+use crate::error::{Error, Result};
+use smallvec::{Array, SmallVec};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const NO_MEMORY: Error = Error::NoMemory("the system has no memory for the queue");
+
+/// An empty queue with room for `places` entries.
+///
+/// # Errors
+/// [`Error::NoMemory`] when there is no memory for them.
+pub fn queue_of<T>(places: usize) -> Result<VecDeque<T>> {
+    let mut queue = VecDeque::new();
+    queue.try_reserve_exact(places).map_err(|_| NO_MEMORY)?;
+    Ok(queue)
+}
+
+/// An empty list with room for `places` entries.
+///
+/// # Errors
+/// [`Error::NoMemory`] when there is no memory for them.
+pub fn list_of<T>(places: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(places).map_err(|_| NO_MEMORY)?;
+    Ok(list)
+}
+
+/// Stores for the longest lists that a queue's requests may have. Its lock is innermost.
+pub struct Shelf<A: Array> {
+    stores: Mutex<Vec<Vec<A::Item>>>,
+}
+
+impl<A: Array> Default for Shelf<A> {
+    fn default() -> Shelf<A> {
+        Shelf { stores: Mutex::default() }
+    }
+}
+
+impl<A: Array> Shelf<A> {
+    /// Stores for `count` lists of up to `longest` entries each; none where such a list lies in its request.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there is no memory for them.
+    pub fn new(count: usize, longest: usize) -> Result<Arc<Shelf<A>>> {
+        let count = if longest > A::size() { count } else { 0 };
+        let mut stores = list_of(count)?;
+        for _ in 0..count {
+            stores.push(list_of(longest)?);
+        }
+        Ok(Arc::new(Shelf { stores: Mutex::new(stores) }))
+    }
+
+    fn stores(&self) -> MutexGuard<'_, Vec<Vec<A::Item>>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An empty list with room for `len` entries.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when all stores are lent, or too short, and there is no memory for another.
+    pub fn lend(self: &Arc<Shelf<A>>, len: usize) -> Result<Lent<A>> {
+        if len <= A::size() {
+            return Ok(Lent::default());
+        }
+        match self.stores().pop_if(|store| store.capacity() >= len) {
+            Some(store) => Ok(Lent { items: store.into(), home: Some(self.clone()) }),
+            None => Ok(Lent { items: list_of(len)?.into(), home: None }),
+        }
+    }
+
+    fn take_back(&self, mut store: Vec<A::Item>) {
+        store.clear();
+        let mut stores = self.stores();
+        // A list that grew meanwhile has its own store; what finds no place is not kept.
+        if stores.len() < stores.capacity() {
+            stores.push(store);
+        }
+    }
+}
+
+/// A list of which the first few entries lie in place; the store of a longer one is its queue's.
+pub struct Lent<A: Array> {
+    items: SmallVec<A>,
+    home: Option<Arc<Shelf<A>>>,
+}
+
+impl<A: Array> Lent<A> {
+    /// An empty list.
+    pub fn new() -> Lent<A> {
+        Lent { items: SmallVec::new(), home: None }
+    }
+
+    /// Appends an entry.
+    pub fn push(&mut self, item: A::Item) {
+        self.items.push(item);
+    }
+
+    /// Shortens the list to `len` entries.
+    pub fn truncate(&mut self, len: usize) {
+        self.items.truncate(len);
+    }
+}
+
+impl<A: Array> Drop for Lent<A> {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.take_back(std::mem::take(&mut self.items).into_vec());
+        }
+    }
+}
+
+impl<A: Array> Default for Lent<A> {
+    fn default() -> Lent<A> {
+        Lent::new()
+    }
+}
+
+impl<A: Array> std::ops::Deref for Lent<A> {
+    type Target = [A::Item];
+    fn deref(&self) -> &[A::Item] {
+        &self.items
+    }
+}
+
+impl<A: Array> std::ops::DerefMut for Lent<A> {
+    fn deref_mut(&mut self) -> &mut [A::Item] {
+        &mut self.items
+    }
+}
+
+impl<A: Array> Extend<A::Item> for Lent<A> {
+    fn extend<I: IntoIterator<Item = A::Item>>(&mut self, items: I) {
+        self.items.extend(items);
+    }
+}
+
+impl<A: Array> FromIterator<A::Item> for Lent<A> {
+    fn from_iter<I: IntoIterator<Item = A::Item>>(items: I) -> Lent<A> {
+        Lent { items: items.into_iter().collect(), home: None }
+    }
+}
+
+impl<A: Array> From<Vec<A::Item>> for Lent<A> {
+    fn from(items: Vec<A::Item>) -> Lent<A> {
+        Lent { items: items.into(), home: None }
+    }
+}
+
+impl<A: Array> From<&[A::Item]> for Lent<A>
+where
+    A::Item: Clone,
+{
+    fn from(items: &[A::Item]) -> Lent<A> {
+        items.iter().cloned().collect()
+    }
+}
+
+impl<A: Array, const N: usize> From<[A::Item; N]> for Lent<A> {
+    fn from(items: [A::Item; N]) -> Lent<A> {
+        items.into_iter().collect()
+    }
+}
+
+impl<A: Array> Clone for Lent<A>
+where
+    A::Item: Clone,
+{
+    fn clone(&self) -> Lent<A> {
+        Lent { items: self.items.clone(), home: None }
+    }
+}
+
+impl<A: Array> PartialEq for Lent<A>
+where
+    A::Item: PartialEq,
+{
+    fn eq(&self, other: &Lent<A>) -> bool {
+        self.items == other.items
+    }
+}
+
+impl<A: Array> Eq for Lent<A> where A::Item: Eq {}
+
+impl<A: Array> std::fmt::Debug for Lent<A>
+where
+    A::Item: std::fmt::Debug,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.items.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type List = Lent<[u8; 2]>;
+
+    #[test]
+    fn a_long_list_gives_its_store_back() {
+        let shelf = Shelf::<[u8; 2]>::new(2, 5).unwrap();
+        let stores = |shelf: &Shelf<_>| shelf.stores().len();
+        let mut first: List = shelf.lend(5).unwrap();
+        let short = shelf.lend(2).unwrap();
+        assert_eq!(stores(&shelf), 1, "a short list needs none");
+        first.extend([1, 2, 3, 4, 5]);
+        let copy = first.clone();
+        drop((first, short));
+        assert_eq!((stores(&shelf), copy.len()), (2, 5));
+        drop(copy);
+        assert_eq!(stores(&shelf), 2, "a copy is its own");
+        assert!(shelf.lend(5).unwrap().is_empty(), "what was in a store before does not show");
+    }
+
+    #[test]
+    fn a_shelf_that_is_empty_lends_from_the_heap() {
+        let shelf = Shelf::<[u8; 2]>::new(1, 3).unwrap();
+        let both: [List; 2] = [shelf.lend(3).unwrap(), shelf.lend(3).unwrap()];
+        drop(both);
+        assert_eq!(shelf.stores().len(), 1);
+        let longer = shelf.lend(4).unwrap();
+        assert!(longer.home.is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_into_memory_is_refused() {
+        assert!(matches!(queue_of::<u64>(usize::MAX / 16), Err(Error::NoMemory(_))));
+        assert!(matches!(Shelf::<[u8; 2]>::new(1, 1 << 62), Err(Error::NoMemory(_))));
+        assert!(Shelf::<[u8; 2]>::new(1 << 62, 2).is_ok(), "short lists need no store");
+    }
+}
