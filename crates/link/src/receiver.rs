@@ -309,7 +309,9 @@ fn hand_out_frames(
         let framed = Framed::parse(frame);
         match framed.filter(|framed| lan.takes(framed.mac, framed.packet.dst, framed.vlan)) {
             Some(framed) => {
-                if own && framed.vlan.is_none() && is_multicast(framed.mac) {
+                // A group's hardware address makes no single one a group.
+                let group = is_multicast(framed.mac) && framed.packet.dst.is_multicast();
+                if own && framed.vlan.is_none() && group {
                     ep.relay(&framed.packet);
                 }
                 hand_out_framed(ep, &framed, f, trace);
