@@ -121,17 +121,18 @@ impl Prober {
         }
         send(&marker, own)?;
         let deadline = Instant::now() + PATIENCE;
+        // Others may send there too, and without end.
         loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Unreachable);
+            }
             let mut bytes = [0; steer::PROBE_BYTES];
             if let Ok((_, len)) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
                 if bytes[..len.min(bytes.len())] == marker {
                     return Ok(());
                 }
                 continue;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Unreachable);
             }
             let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
             let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left));

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const STACK: usize = 256 * 1024;
 /// How long the host may take to answer a member that was called because it does not answer somebody else.
 const STILL_THERE_WITHIN: Duration = Duration::from_millis(250);
+/// Calls at a deed that are taken in one turn.
+const CALLS_A_TURN: usize = 32;
 /// First and longest pause after a call at a deed. Anybody may call, and to answer costs more than to call.
 const CALLED: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// Pause after a failed attempt to reconnect.
@@ -84,7 +86,12 @@ fn run(shared: &Shared, mut host: Option<Host>) {
         let mut lost = has_link == 1 && fired[1];
         let mut called = false;
         for (deed, _) in deeds.iter().zip(&fired[1 + has_link..]).filter(|(_, fired)| **fired) {
-            while rustix::net::recv(deed, &mut [0_u8; 16][..], RecvFlags::DONTWAIT).is_ok() {}
+            // Anybody may send there, and without end.
+            for _ in 0..CALLS_A_TURN {
+                if rustix::net::recv(deed, &mut [0_u8; 16][..], RecvFlags::DONTWAIT).is_err() {
+                    break;
+                }
+            }
             called = true;
         }
         if called {
