@@ -51,16 +51,31 @@ impl Posted {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a write carried out after those before it.
-    pub(crate) fn push(&self, bar: u8, offset: u64, data: &[u8]) {
+    /// Has a write carried out after those before it, unless too much waits already; whether it has.
+    pub(crate) fn push(&self, bar: u8, offset: u64, data: &[u8]) -> bool {
+        let mut state = self.state();
+        if state.bytes >= MOST && !state.ended {
+            return false;
+        }
         let write = Write { bar, offset, data: data.to_vec() };
+        state.bytes += write.bytes();
+        state.waiting.push_back(write);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits until there is room for another write.
+    pub(crate) fn wait_for_room(&self) {
         let mut state = self.state();
         while state.bytes >= MOST && !state.ended {
             state = self.wait(state);
         }
-        state.bytes += write.bytes();
-        state.waiting.push_back(write);
-        self.changed.notify_all();
+    }
+
+    /// Whether every write has been carried out.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.waiting.is_empty() && !state.busy
     }
 
     /// Carries writes out until the end.

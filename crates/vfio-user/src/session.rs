@@ -285,8 +285,20 @@ impl<'a> Session<'a> {
         match self.interrupt_registers(bar.into(), offset, data.len()) {
             Some(range) => self.table[range].copy_from_slice(data),
             None if self.is_pending(bar.into(), offset) => {}
-            None if self.function.takes_time(bar, offset) => self.posted.push(bar, offset, data),
+            // Also what takes no time any more comes after what did.
+            None if self.function.takes_time(bar, offset) || !self.posted.is_idle() => {
+                self.post(bar, offset, data);
+            }
             None => self.function.bar_write(bar, offset, data),
+        }
+    }
+
+    /// Has a write carried out by the other thread. That one waits for nobody while this one waits for it.
+    fn post(&self, bar: u8, offset: u64, data: &[u8]) {
+        while !self.posted.push(bar, offset, data) {
+            self.client.hold(true);
+            self.posted.wait_for_room();
+            self.client.hold(false);
         }
     }
 

@@ -283,6 +283,32 @@ fn a_write_that_takes_time_keeps_nobody_waiting() {
     *slow.host.lock().unwrap() = None;
 }
 
+#[test]
+fn more_writes_than_may_wait_hold_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let host = Host::new();
+    let slow = Slow { host: Mutex::new(Some(host.clone())), outcomes: Mutex::default() };
+    let slow = Arc::new(slow);
+    let _server = serve(&path, host, slow.clone()).unwrap();
+    let client = Client(UnixStream::connect(&path).unwrap());
+    client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.ask(command::VERSION, Body::default().u16(0).u16(0).bytes(b"{}\0"), None).unwrap();
+    client.map(0x1000, 4096, None).unwrap();
+    client.bus_master();
+    // Each waits for an answer that never comes, for 10 s if nobody cuts that short.
+    let begun = std::time::Instant::now();
+    let write = Body::default().u64(0).u32(0).u32(1).bytes(&[1]);
+    for _ in 0..20_000 {
+        client.send(command::REGION_WRITE, &write, None);
+        while client.receive().unwrap().0.flags & REPLY == 0 {}
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "a write waited for its own answer");
+    client.send(command::DEVICE_RESET, &Body::default(), None);
+    while client.receive().unwrap().0.flags & REPLY == 0 {}
+    *slow.host.lock().unwrap() = None;
+}
+
 /// A function whose only BAR is memory.
 struct Memory(Arc<OwnedFd>);
 
