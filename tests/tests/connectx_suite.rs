@@ -229,7 +229,9 @@ fn rdma_cores_own_tests_in_a_guest() {
         let lines = results.iter().flatten().map(|result| format!("{result:?}\n"));
         std::fs::write(file, lines.collect::<String>()).expect("the outcomes");
     }
-    guest.assert_quiet();
+    if let Some(complaint) = guest.complaint() {
+        panic!("{complaint}\nthe adapters:\n{}", adapters.each_ref().map(Running::said).concat());
+    }
     misbehave(&guest, &adapters[0]);
     steer_frames(&guest, &adapters[1]);
     let lists = ["exceptions_connectx.txt", "exceptions_connectx_roce.txt"].map(list);

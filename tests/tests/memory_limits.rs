@@ -168,7 +168,7 @@ fn ucx_fails_by_itself() {
     let server = format!("{} -w -s 1000 -p PORT", program.display());
     let client = format!("{server} -n 127.0.0.1");
     let env = &[("UCX_TLS", "rc_v"), ("UCX_NET_DEVICES", "peerdma0:1")];
-    let soon = Duration::from_secs(5);
+    let soon = Duration::from_secs(60);
     Programs { server, client, env, soon, is_their_own: by_ucx }.shrink();
 }
 
