@@ -76,11 +76,10 @@ fn gpu_memory_is_mapped_with_its_route() {
         let attachment = attach(&platform, &dmabuf).unwrap();
         let mapped = attachment.mapped_at(attachment.enter().unwrap()).unwrap();
         assert_eq!(mapped.route.map_type(), map_type);
-        let [Extent { addr, len: 8192 }] = mapped.extents[..] else {
-            panic!("{:?}", mapped.extents)
-        };
+        let [Extent { memory }] = mapped.extents[..] else { panic!("{:?}", mapped.extents) };
+        assert_eq!(memory.len(), 8192);
         let mut bytes = [0; 5];
-        mm::guard::copy_from(addr + 4096, &mut bytes).unwrap();
+        mm::guard::copy_from(memory.addr() + 4096, &mut bytes).unwrap();
         attachment.leave();
         assert_eq!(&bytes, b"hello");
     }

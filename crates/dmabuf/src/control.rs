@@ -23,6 +23,7 @@
 
 use crate::Error;
 use crate::turnstile::State;
+use mm::Sink;
 use pcie::Address;
 use rustix::io::Errno;
 use shm::Shm;
@@ -217,9 +218,11 @@ impl Control {
         }
     }
 
-    /// Address of the second place.
-    pub(crate) fn second_place(&self) -> Option<u64> {
-        self.shared.addr(BYTES)
+    /// The second place.
+    pub(crate) fn second_place(&self) -> Option<Sink<'_>> {
+        let (addr, behind) = (self.shared.addr(BYTES)?, self.shared.addr(self.shared.bytes())?);
+        // SAFETY: mapped as long as the block is, and behind the words that it has references to.
+        Some(unsafe { Sink::vouched(addr, behind - addr) })
     }
 }
 

@@ -26,10 +26,8 @@ pub struct AttachRequest<'a> {
 /// A run of bytes in this process's address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// First address; reach it by `mm::guard` only.
-    pub addr: u64,
-    /// Length in bytes.
-    pub len: u64,
+    /// The bytes, to be reached until [`Exporter::unmap`].
+    pub memory: mm::Sink<'static>,
 }
 
 /// A whole buffer, mapped for one importer. Always the whole: importers trim (`ib_umem_dmabuf_map_pages`).

@@ -5,6 +5,7 @@ use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinnin
 use crate::storage::Storage;
 use crate::turnstile::{State, Use};
 use crate::{Error, fd};
+use mm::Sink;
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -160,8 +161,10 @@ impl Exporter for GpuMemory {
     fn map(&self, request: &AttachRequest<'_>, place: usize) -> Result<Mapped, Error> {
         let placement = if place == 0 { Placement::Vram } else { Placement::Host };
         let route = self.route(request, placement)?;
-        let addr = self.storage.addr(placement)?;
-        Ok(Mapped { extents: vec![Extent { addr, len: self.size() }], route })
+        let memory = self.storage.memory(placement)?;
+        // SAFETY: the mapping goes with the storage, which lives as long as this exporter; importers keep that.
+        let memory = unsafe { Sink::vouched(memory.addr(), memory.len()) };
+        Ok(Mapped { extents: vec![Extent { memory }], route })
     }
 
     fn unmap(&self, _mapped: &Mapped) {

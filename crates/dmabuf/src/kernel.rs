@@ -7,7 +7,7 @@
 use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Place};
 use crate::{Error, fd};
 use descriptors::Kept;
-use mm::Mapping;
+use mm::{Mapping, Sink};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -51,29 +51,30 @@ impl KernelBuffer {
     /// page cannot be had. Bytes beyond the end are [`Error::NotMappable`], EINVAL as `mmap`
     /// answers.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
-        let addr = self.at(offset, dst.len())?;
+        let from = self.at(offset, dst.len())?;
         self.begin_cpu_access(Direction::Read)?;
-        let copied = mm::guard::copy_from(addr, dst);
+        let copied = mm::guard::copy_from(from.addr(), dst);
         self.end_cpu_access(Direction::Read);
         copied.map_err(|_| Error::OutOfMemory)
     }
 
     /// Copies bytes in. Errors as for [`KernelBuffer::read`].
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
-        let addr = self.at(offset, src.len())?;
+        let to = self.at(offset, src.len())?;
         self.begin_cpu_access(Direction::Write)?;
-        let copied = mm::guard::copy_to(addr, src);
+        let copied = to.write(src);
         self.end_cpu_access(Direction::Write);
         copied.map_err(|_| Error::OutOfMemory)
     }
 
-    /// Address of a range that is within the buffer.
-    fn at(&self, offset: u64, len: usize) -> Result<u64, Error> {
+    /// A range that is within the buffer.
+    fn at(&self, offset: u64, len: usize) -> Result<Sink<'_>, Error> {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.size) {
             return Err(Error::NotMappable(Errno::INVAL));
         }
-        Ok(self.map_once()?.addr() + offset)
+        let bytes = self.map_once()?.sink().part(offset, len as u64);
+        bytes.map_err(|_| Error::NotMappable(Errno::INVAL))
     }
 
     /// Maps the whole buffer once; importers of this process share the mapping.
@@ -111,7 +112,9 @@ impl Exporter for KernelBuffer {
     fn map(&self, request: &AttachRequest<'_>, _place: usize) -> Result<Mapped, Error> {
         let route = request.platform.route(request.function, pcie::Target::HOST)?;
         let mapping = self.map_once()?;
-        Ok(Mapped { extents: vec![Extent { addr: mapping.addr(), len: self.size }], route })
+        // SAFETY: the mapping goes with this exporter, which importers keep; only guarded copies reach it.
+        let memory = unsafe { Sink::vouched(mapping.addr(), self.size) };
+        Ok(Mapped { extents: vec![Extent { memory }], route })
     }
 
     fn unmap(&self, _mapped: &Mapped) {

@@ -9,7 +9,6 @@ use crate::control::{MOVER_BYTE, Placement, SLOTS};
 use crate::storage::{LOOK_AGAIN, Storage};
 use crate::turnstile::{State, Users};
 use crate::{Error, fd};
-use mm::guard;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,14 +93,13 @@ impl Storage {
     }
 
     fn relocate(&self, state: State, to: Placement, deadline: Instant) -> Result<(), Error> {
-        let (old, new) = (self.addr(state.placement())?, self.addr(to)?);
+        let (old, new) = (self.memory(state.placement())?, self.memory(to)?);
         self.control.set_state(state.closed());
         self.drain(Heed::All, deadline)?;
-        let len = self.size() as usize;
-        guard::copy(new, old, len).map_err(|_| Error::OutOfMemory)?;
+        new.copy_from(old.addr()).map_err(|_| Error::OutOfMemory)?;
         self.control.set_state(state.closed().moved(to));
         // The bytes are gone from here: that an old page cannot be written matters to nobody.
-        let _ = guard::fill(old, POISON, len);
+        let _ = old.fill(POISON);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::turnstile::Use;
+use mm::guard;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -25,12 +26,12 @@ fn buffer(placement: Placement, importers: usize) -> (Storage, Vec<Arc<Storage>>
 
 fn byte(storage: &Storage, placement: Placement) -> u8 {
     let mut byte = [0];
-    guard::copy_from(storage.addr(placement).unwrap() + 100, &mut byte).unwrap();
+    guard::copy_from(storage.memory(placement).unwrap().addr() + 100, &mut byte).unwrap();
     byte[0]
 }
 
 fn set(storage: &Storage, placement: Placement, value: u8) {
-    guard::copy_to(storage.addr(placement).unwrap() + 100, &[value]).unwrap();
+    storage.memory(placement).unwrap().part(100, 1).unwrap().write(&[value]).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::turnstile::{self, State, Use, Users};
 use crate::{Error, fd};
 use descriptors::Kept;
-use mm::Mapping;
+use mm::{Mapping, Sink};
 use pcie::Address;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -107,15 +107,18 @@ impl Storage {
         self.pid == std::process::id()
     }
 
-    /// Address in this process of the buffer's bytes at a place, whether they are there now or not.
+    /// A place of the buffer's bytes in this process, whether they are there now or not.
     ///
     /// # Errors
     /// [`Error::NotMappable`].
-    pub fn addr(&self, placement: Placement) -> Result<u64, Error> {
-        if placement == self.control.born() {
-            return Ok(self.map_data()?.addr());
-        }
-        self.control.second_place().ok_or(Error::NotMappable(Errno::NOMEM))
+    pub fn memory(&self, placement: Placement) -> Result<Sink<'_>, Error> {
+        let memory = match placement == self.control.born() {
+            true => Some(self.map_data()?.sink()),
+            false => self.control.second_place(),
+        };
+        memory
+            .and_then(|memory| memory.part(0, self.size).ok())
+            .ok_or(Error::NotMappable(Errno::NOMEM))
     }
 
     /// The file that holds the bytes while they are at a place, and where in it they begin.

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
 use dmabuf::{Control, MEMFD_MODE, Placement, Storage, Use, memfd_name};
-use mm::{guard, page_size};
+use mm::{Sink, guard, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
@@ -125,7 +125,7 @@ impl Buffer {
         let storage = Storage::create(fd, size, id, card.config.address, placement)?;
         let storage = Arc::new(storage);
         // mapped now, so that no later access fails for want of that
-        storage.addr(Placement::Vram)?;
+        storage.memory(Placement::Vram)?;
         let (published, home) = (OnceLock::new(), Mutex::new(place));
         let body = Arc::new(Body { storage, published, home, card: card.clone() });
         card.adopt(&body);
@@ -212,13 +212,13 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Fault`]; [`Error::DmaBuf`] while somebody moves the buffer and does not end.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
         let bytes = self.bytes(offset, dst.len() as u64)?;
-        Ok(guard::copy_from(bytes.addr(), dst)?)
+        Ok(guard::copy_from(bytes.memory.addr(), dst)?)
     }
 
     /// Copies to the GPU's memory. Errors as for [`Buffer::read`].
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
         let bytes = self.bytes(offset, src.len() as u64)?;
-        Ok(guard::copy_to(bytes.addr(), src)?)
+        Ok(bytes.memory.write(src)?)
     }
 
     /// Takes the buffer back from all importers for good: from the return on none of them touches it. The GPU uses it on.
@@ -242,23 +242,17 @@ impl Buffer {
             Err(dmabuf::Error::Revoked) => (self.placement(), None),
             Err(error) => return Err(error.into()),
         };
-        let mut bytes = Bytes { addr: 0, inside };
-        bytes.addr = storage.addr(placement)?.checked_add(offset).ok_or(Error::Fault)?;
+        // left again whatever comes
+        let mut bytes = Bytes { memory: Sink::default(), inside };
+        bytes.memory = storage.memory(placement)?.part(offset, len)?;
         Ok(bytes)
     }
 }
 
 /// A range of a buffer in use by the GPU.
 pub(crate) struct Bytes<'a> {
-    addr: u64,
+    pub(crate) memory: Sink<'a>,
     inside: Option<&'a Storage>,
-}
-
-impl Bytes<'_> {
-    /// Address in this process of the first byte.
-    pub(crate) fn addr(&self) -> u64 {
-        self.addr
-    }
 }
 
 impl Drop for Bytes<'_> {

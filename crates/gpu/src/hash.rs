@@ -27,7 +27,7 @@ impl Buffer {
     /// Hashes `len` bytes from `offset`. Errors as for [`Buffer::fill`].
     pub fn hash(&self, offset: u64, len: u64) -> Result<Digest, Error> {
         let bytes = self.bytes(offset, len)?;
-        let from = bytes.addr();
+        let from = bytes.memory.addr();
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0; CHUNK];
         for at in (0..len).step_by(CHUNK) {

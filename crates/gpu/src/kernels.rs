@@ -13,25 +13,24 @@ impl Buffer {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Fault`]; for the other kernels too.
     pub fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
-        // a checked range fits the address space
-        Ok(guard::fill(self.bytes(offset, len)?.addr(), byte, len as usize)?)
+        Ok(self.bytes(offset, len)?.memory.fill(byte)?)
     }
 
     /// Copies `len` bytes from `offset` of this buffer to `to_offset` of another, or of this one where they do not overlap.
     pub fn copy_to(&self, offset: u64, to: &Buffer, to_offset: u64, len: u64) -> Result<(), Error> {
         let (from, to) = (self.bytes(offset, len)?, to.bytes(to_offset, len)?);
-        Ok(guard::copy(to.addr(), from.addr(), len as usize)?)
+        Ok(to.memory.copy_from(from.memory.addr())?)
     }
 
     /// Adds the bytes of `other` to those of this buffer, as little-endian 64-bit words that wrap, over the whole length of this
     /// buffer. A last piece shorter than a word is taken as if followed by zeroes.
     pub fn add(&self, other: &Buffer) -> Result<(), Error> {
         let (sum, addend) = (self.bytes(0, self.len())?, other.bytes(0, self.len())?);
-        let (to, from) = (sum.addr(), addend.addr());
+        let (to, from) = (sum.memory, addend.memory.addr());
         let (mut a, mut b) = (vec![0; CHUNK], vec![0; CHUNK]);
         for at in (0..self.len()).step_by(CHUNK) {
             let len = (self.len() - at).min(CHUNK as u64) as usize;
-            guard::copy_from(to + at, &mut a[..len])?;
+            guard::copy_from(to.addr() + at, &mut a[..len])?;
             guard::copy_from(from + at, &mut b[..len])?;
             for (x, y) in a[..len].chunks_mut(8).zip(b[..len].chunks(8)) {
                 let word = |bytes: &[u8]| {
@@ -42,7 +41,7 @@ impl Buffer {
                 let sum = word(x).wrapping_add(word(y)).to_le_bytes();
                 x.copy_from_slice(&sum[..x.len()]);
             }
-            guard::copy_to(to + at, &a[..len])?;
+            to.part(at, len as u64)?.write(&a[..len])?;
         }
         Ok(())
     }

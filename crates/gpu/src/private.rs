@@ -5,7 +5,7 @@
 
 use crate::SoftwareGpu;
 use crate::card::{Card, Reservation};
-use mm::{DeviceMemory, Mapping, guard, page_size};
+use mm::{DeviceMemory, Mapping, Sink, page_size};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Pages of a block: the most for which the GPU has room.
@@ -13,7 +13,8 @@ const BLOCK_PAGES: [u64; 4] = [512, 64, 8, 1];
 
 struct Block {
     place: Reservation,
-    memory: Mapping,
+    /// For as long as this process lives: pages of its may be there.
+    memory: &'static Mapping,
 }
 
 /// The frames of one GPU.
@@ -23,7 +24,7 @@ pub(crate) struct PrivatePages {
     card: Weak<Card>,
     blocks: Mutex<Vec<Block>>,
     /// Has room for the frames of all blocks: whoever gives one back may not allocate, nor wait for who does.
-    free: Mutex<Vec<u64>>,
+    free: Mutex<Vec<Sink<'static>>>,
 }
 
 impl SoftwareGpu {
@@ -55,8 +56,9 @@ impl PrivatePages {
         let Some(place) = place else { return false };
         let len = place.range.end - place.range.start;
         let Ok(memory) = Mapping::anonymous(len) else { return false };
-        let frames =
-            (0..len / page_size()).rev().map(|number| memory.addr() + number * page_size());
+        let memory: &'static Mapping = Box::leak(Box::new(memory));
+        let frames = (0..len / page_size()).rev();
+        let frames = frames.filter_map(|n| memory.sink().part(n * page_size(), page_size()).ok());
         let total: u64 = blocks.iter().map(|block| block.memory.len()).sum::<u64>() + len;
         let mut free = Vec::with_capacity((total / page_size()) as usize);
         free.extend(frames);
@@ -75,28 +77,28 @@ impl DeviceMemory for PrivatePages {
         self.owner
     }
 
-    fn take(&self, frames: &mut [u64]) -> usize {
+    fn take(&self, most: usize, taken: &mut dyn FnMut(Sink<'static>)) {
         let mut blocks = lock(&self.blocks);
-        let mut taken = 0;
+        let mut left = most;
         loop {
             {
                 let mut free = lock(&self.free);
-                while taken < frames.len()
+                while left > 0
                     && let Some(frame) = free.pop()
                 {
-                    frames[taken] = frame;
-                    taken += 1;
+                    taken(frame);
+                    left -= 1;
                 }
             }
-            if taken == frames.len() || !self.grow(&mut blocks) {
-                return taken;
+            if left == 0 || !self.grow(&mut blocks) {
+                return;
             }
         }
     }
 
-    fn give(&self, frame: u64) {
+    fn give(&self, frame: Sink<'static>) {
         // the frames are mapped as long as this process lives
-        let _ = guard::fill(frame, dmabuf::POISON, page_size() as usize);
+        let _ = frame.fill(dmabuf::POISON);
         lock(&self.free).push(frame);
     }
 
@@ -129,21 +131,26 @@ mod tests {
     fn frames_take_the_gpus_memory() {
         let gpu = gpu(100, 70);
         let pages = gpu.private_pages();
-        let mut frames = [0; 120];
-        assert_eq!(pages.take(&mut frames), 100);
+        let take = |most| {
+            let mut frames = Vec::new();
+            pages.take(most, &mut |frame| frames.push(frame));
+            frames
+        };
+        let frames = take(120);
+        assert_eq!(frames.len(), 100);
         assert_eq!(gpu.free_bytes(), 0);
         assert!(gpu.alloc(1).is_err());
-        let shown = frames[..100].iter().filter(|f| pages.dma_address(**f) == Some(**f)).count();
+        let shown = frames.iter().map(|frame| frame.addr());
+        let shown = shown.filter(|&at| pages.dma_address(at) == Some(at)).count();
         assert_eq!(shown, 70, "the BAR shows no more");
-        assert_eq!(pages.take(&mut [0]), 0);
+        assert_eq!(take(1), []);
         let again = frames[7];
-        guard::fill(again, 1, 8).unwrap();
+        again.fill(1).unwrap();
         pages.give(again);
         let mut byte = [0];
-        guard::copy_from(again, &mut byte).unwrap();
+        mm::guard::copy_from(again.addr(), &mut byte).unwrap();
         assert_eq!(byte, [dmabuf::POISON]);
-        let mut one = [0];
-        assert_eq!((pages.take(&mut one), one[0]), (1, again));
+        assert_eq!(take(1), [again]);
         assert_eq!(pages.owner(), gpu.config().address);
         assert_eq!(pages.dma_address(1), None);
     }

@@ -172,12 +172,10 @@ fn an_unplugged_function_takes_its_regions_along() {
     let end = End::with(attr, &options, QpType::Rc);
     end.device.plug_data_direct(function).unwrap();
     let memory = Umem::from_segments(
-        vec![umem::Segment {
-            space: umem::process_space(),
-            addr: end.buffer.as_ptr() as u64,
-            len: 4096,
-            route: platform.route(function, pcie::Target::HOST).unwrap(),
-        }],
+        vec![umem::Segment::of_process(
+            ends::memory(&end.buffer).part(0, 4096).unwrap(),
+            platform.route(function, pcie::Target::HOST).unwrap(),
+        )],
         true,
     );
     let attached = memory.clone();

@@ -19,15 +19,16 @@ fn rate(len: usize, mut copy: impl FnMut()) -> f64 {
 
 fn main() {
     mm::guard::install();
-    println!("{:>9} {:>10} {:>10} {:>10}   GB/s", "bytes", "copy_to", "copy_from", "memcpy");
+    println!("{:>9} {:>10} {:>10} {:>10}   GB/s", "bytes", "write", "copy_from", "memcpy");
     for len in [8, 64, 256, 1024, 2048, 4096, 16384, 65536, 1 << 20, 16 << 20] {
         let src = vec![1u8; len + 64];
         let mut dst = vec![0u8; len + 64];
         let shift =
             std::env::args().nth(1).map_or(0, |s| s.parse().expect("a byte offset below 64"));
-        let addr = dst.as_mut_ptr() as u64;
+        let map = mm::Mapping::anonymous(len as u64 + 64).expect("memory");
+        map.sink().fill(0).expect("mapped");
         let to = rate(len, || {
-            mm::guard::copy_to(black_box(addr), black_box(&src[shift..][..len])).expect("mapped")
+            black_box(map.sink()).write(black_box(&src[shift..][..len])).expect("mapped")
         });
         let addr = src.as_ptr() as u64;
         let from = rate(len, || {

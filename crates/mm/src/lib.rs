@@ -13,7 +13,7 @@ mod space;
 mod sparse;
 mod uffd;
 
-pub use guard::{AtomicOp, Fault};
+pub use guard::{AtomicOp, Fault, Sink};
 pub use map::{Mapping, populate};
 pub use mirror::{
     Inside, Mirror, Paging, PagingCounts, PagingWatcher, Prefetch, Reach, TranslationCache, Turn,

@@ -1,6 +1,6 @@
 //! Mappings and populated ranges, by raw system calls: the C library's `mmap` and `munmap` are interposed by the shim.
 
-use crate::guard;
+use crate::guard::{self, Sink};
 use crate::space::page_size;
 use std::io;
 use std::ops::Range;
@@ -64,6 +64,13 @@ impl Mapping {
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.addr
+    }
+
+    /// Its bytes, for writing.
+    #[inline]
+    pub fn sink(&self) -> Sink<'_> {
+        // SAFETY: the mapping is ours for as long as it is borrowed, and nobody forms a reference into it.
+        unsafe { Sink::vouched(self.addr, self.len) }
     }
 
     /// Length in bytes.

@@ -1,6 +1,6 @@
 //! Where the pages of a mirrored range come from: the memory of this process, or what a test makes up.
 
-use crate::guard::Fault;
+use crate::guard::{Fault, Sink};
 use crate::private::{DevicePage, PrivateMemory, RangeFault};
 use crate::{page_size, populate};
 use std::ops::Range;
@@ -26,11 +26,25 @@ pub trait Pages: Send + Sync {
     /// Names the parts of `range` that are there now, in order, and brings nothing in (`hmm_range_fault` without request
     /// flags). Parts may be left out.
     fn resident(&self, range: &Range<u64>, found: &mut dyn FnMut(Range<u64>));
+
+    /// The memory that holds every page which [`Pages::fault`] names as a peer's. Without it none is reached there.
+    fn devices(&self) -> Option<Sink<'static>> {
+        None
+    }
 }
 
-/// The memory of this process.
+/// The memory of this process. Pages that are in devices' memories come home to be reached, unless it knows those.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ProcessPages;
+pub struct ProcessPages {
+    devices: Option<Sink<'static>>,
+}
+
+impl ProcessPages {
+    /// With the memory that holds the frames of all devices ([`crate::DeviceMemory`]), where peers reach them.
+    pub fn with_devices(devices: Sink<'static>) -> ProcessPages {
+        ProcessPages { devices: Some(devices) }
+    }
+}
 
 impl Pages for ProcessPages {
     fn fault(
@@ -39,7 +53,7 @@ impl Pages for ProcessPages {
         write: bool,
         found: &mut dyn FnMut(DevicePage),
     ) -> Result<u64, Fault> {
-        let how = RangeFault { write, allow_p2p: true, owner: None };
+        let how = RangeFault { write, allow_p2p: self.devices.is_some(), owner: None };
         match PrivateMemory::running() {
             None => populate(range.start, range.end - range.start, write).map(|()| 0),
             Some(private) => private.range_fault(range, how, found),
@@ -48,6 +62,10 @@ impl Pages for ProcessPages {
 
     fn to_host(&self, range: &Range<u64>) {
         PrivateMemory::running().map(|private| private.home(range));
+    }
+
+    fn devices(&self) -> Option<Sink<'static>> {
+        self.devices
     }
 
     /// From `pagemap`, which tells every process about its own pages; when it cannot be read, nothing is there.
@@ -125,13 +143,13 @@ mod tests {
         let at = |number: u64| map.addr() + number * page;
         let parts = |range: &Range<u64>| {
             let mut parts = Vec::new();
-            ProcessPages.resident(range, &mut |part| parts.push(part));
+            ProcessPages::default().resident(range, &mut |part| parts.push(part));
             parts
         };
         let whole = map.range();
         assert_eq!(parts(&whole), []);
-        ProcessPages.fault(&(at(3)..at(5)), true, &mut |_| ()).unwrap();
-        ProcessPages.fault(&(at(1500)..at(1501)), true, &mut |_| ()).unwrap();
+        ProcessPages::default().fault(&(at(3)..at(5)), true, &mut |_| ()).unwrap();
+        ProcessPages::default().fault(&(at(1500)..at(1501)), true, &mut |_| ()).unwrap();
         let pages: u64 = parts(&whole).iter().map(|part| (part.end - part.start) / page).sum();
         // a kernel may map neighbours of a touched page of a file too
         assert!((3..2000).contains(&pages), "{pages} pages");

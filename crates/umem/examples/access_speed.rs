@@ -25,19 +25,20 @@ impl umem::LookupWatcher for Ignored {
 /// Writes of a packet, one after the other, over memory that fits the translation cache and memory that does not.
 fn on_demand(
     space: &Arc<mm::AddressSpace>,
-    addr: u64,
+    memory: mm::Sink<'static>,
     hca: &pcie::Function,
     platform: &pcie::Platform,
 ) {
     let local = [7u8; 4096];
     for len in [4 << 20, 256 << 20u64] {
+        let memory = memory.part(0, len).expect("as large");
         let register = || {
-            let pages = Arc::new(mm::ProcessPages);
+            let pages = Arc::new(mm::ProcessPages::default());
             let access = AccessFlags::LOCAL_WRITE;
-            Umem::on_demand(space, pages, (addr, len, addr), access, hca, platform)
+            Umem::on_demand(space, pages, memory, memory.addr(), access, hca, platform)
                 .expect("a small range")
         };
-        let pinned = Umem::from_user(space, addr, len, AccessFlags::LOCAL_WRITE, hca, platform)
+        let pinned = Umem::from_user(space, memory, AccessFlags::LOCAL_WRITE, hca, platform)
             .expect("mapped memory");
         let cached = register();
         cached.translate_by(&umem::TranslationCache::new(Box::new(Ignored)).expect("memory"));
@@ -59,23 +60,25 @@ fn main() {
     let platform = pcie::Platform::default();
     let hca = platform.named("peerdma0").expect("the default platform's HCA");
     let space = mm::AddressSpace::process();
-    let mut memory = vec![1u8; 1 << 30];
-    let addr = memory.as_mut_ptr() as u64;
+    let memory = mm::Mapping::anonymous(1 << 30).expect("memory");
+    let memory = Box::leak(Box::new(memory)).sink();
+    memory.fill(1).expect("memory");
+    let addr = memory.addr();
+    let part = |offset, len| memory.part(offset, len).expect("inside");
     let register = |len| {
-        Umem::from_user(&space, addr, len, AccessFlags::LOCAL_WRITE, hca, &platform)
+        Umem::from_user(&space, part(0, len), AccessFlags::LOCAL_WRITE, hca, &platform)
             .expect("mapped memory")
     };
     let umem: Arc<Umem> = register(1 << 20);
     let local = [7u8; 4096];
     for len in [8, 64, 1024, 4096] {
-        let plain =
-            ns(2_000_000, || mm::guard::copy_to(black_box(addr), &local[..len]).expect("mapped"));
+        let plain = ns(2_000_000, || black_box(memory).write(&local[..len]).expect("mapped"));
         let entered = ns(2_000_000, || {
             umem.enter().and_then(|a| a.write(black_box(0), &local[..len])).expect("registered");
         });
         println!("{len:>5} B: guarded copy {plain:.1} ns, enter + write + leave {entered:.1} ns");
     }
-    on_demand(&space, addr, hca, &platform);
+    on_demand(&space, memory, hca, &platform);
     println!("invalidate elsewhere: {:.1} ns", ns(2_000_000, || mm::invalidate(black_box(8..16))));
     for len in [4096, 1 << 20, 1 << 30] {
         let turns = if len > 1 << 20 { 3 } else { 1000 };
@@ -90,8 +93,7 @@ fn main() {
                 i,
                 Umem::from_user(
                     &space,
-                    addr + i * 8192,
-                    8,
+                    part(i * 8192, 8),
                     AccessFlags::LOCAL_WRITE,
                     hca,
                     &platform,

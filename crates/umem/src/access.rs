@@ -151,8 +151,9 @@ impl<'a> Access<'a> {
             return Ok((&*host.space, &host.route));
         };
         let peer = self.umem.keep.peers.get(number).ok_or(AccessError::Unreachable)?;
+        let memory = self.umem.keep.devices.as_ref().ok_or(AccessError::Unreachable)?;
         let other = peer.translated.as_ref().filter(|_| translated);
-        Ok((&*host.space, other.unwrap_or(&peer.route)))
+        Ok((&**memory, other.unwrap_or(&peer.route)))
     }
 
     /// Calls `each(space, address, route, length)` for pieces, in order.

@@ -1,10 +1,9 @@
 //! Regions whose memory moves, seen through a cache: each test knows which bytes are at which place.
 
 use super::*;
-use crate::{AccessError, AccessFlags, Umem, process_space};
+use crate::{AccessError, AccessFlags, Umem};
 use dmabuf::{ControlBlocks, Hold, LocalControls, POISON, Placement, Storage, memfd_name};
-use mm::guard::{copy_to, fill};
-use mm::{AddressSpace, DevicePage, Fault, Mapping, Pages, page_size};
+use mm::{AddressSpace, DevicePage, Fault, Mapping, Pages, Sink, page_size};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
@@ -123,9 +122,8 @@ fn translated_requests_take_the_way_that_acs_leaves_them() {
 #[test]
 fn only_memory_that_moves_is_cached() {
     let counts = Counts::default();
-    let map = Mapping::anonymous(page_size()).unwrap();
-    let route = Arc::new(pcie::Route::local());
-    let fixed = crate::Segment { space: process_space(), addr: map.addr(), len: 64, route };
+    let map = leaked(1);
+    let fixed = crate::Segment::of_process(map.sink(), Arc::new(pcie::Route::local()));
     let umem = Umem::from_segments(vec![fixed], true);
     assert!(!umem.translate_by(&counts.cache()));
     umem.write(0, b"plain", 0).unwrap();
@@ -190,10 +188,14 @@ fn sabotaged_invalidations_leave_a_moved_buffer_poison() {
     assert_eq!(byte_at(&umem, 5), 1, "taken back after all");
 }
 
+fn leaked(pages: u64) -> &'static Mapping {
+    Box::leak(Box::new(Mapping::anonymous(pages * page_size()).unwrap()))
+}
+
 /// Pages of which the first may be in a GPU's memory: at `frame`, and then not in the host's.
 struct Movable {
-    home: Mapping,
-    frame: Mapping,
+    home: &'static Mapping,
+    frame: &'static Mapping,
     away: Mutex<bool>,
 }
 
@@ -215,6 +217,10 @@ impl Pages for Movable {
     fn to_host(&self, _range: &Range<u64>) {}
 
     fn resident(&self, _range: &Range<u64>, _found: &mut dyn FnMut(Range<u64>)) {}
+
+    fn devices(&self) -> Option<Sink<'static>> {
+        Some(self.frame.sink())
+    }
 }
 
 struct OnDemand {
@@ -227,17 +233,17 @@ struct OnDemand {
 impl OnDemand {
     /// Of `pages` pages, with 5 in the first page and 6 in the others.
     fn new(pages: u64) -> OnDemand {
-        let home = Mapping::anonymous(pages * page_size()).unwrap();
-        fill(home.addr(), 5, page_size() as usize).unwrap();
-        fill(home.addr() + page_size(), 6, ((pages - 1) * page_size()) as usize).unwrap();
-        let frame = Mapping::anonymous(page_size()).unwrap();
+        let (home, frame, page) = (leaked(pages), leaked(1), page_size());
+        home.sink().fill(6).unwrap();
+        home.sink().part(0, page).unwrap().fill(5).unwrap();
         let pages = Arc::new(Movable { home, frame, away: Mutex::new(false) });
-        let (addr, len) = (pages.home.addr(), pages.home.len());
         let platform = pcie::Platform::default();
         let hca = platform.named("peerdma0").unwrap();
         let space = Arc::new(AddressSpace::default());
         let source = pages.clone();
-        let umem = Umem::on_demand(&space, source, (addr, len, addr), RW, hca, &platform).unwrap();
+        let memory = home.sink();
+        let iova = memory.addr();
+        let umem = Umem::on_demand(&space, source, memory, iova, RW, hca, &platform).unwrap();
         let counts = Counts::default();
         assert!(umem.translate_by(&counts.cache()));
         OnDemand { pages, space, umem, counts }
@@ -245,15 +251,15 @@ impl OnDemand {
 
     /// Moves the first page, as migration does, and leaves poison behind.
     fn move_first(&self, away: bool) {
-        let at = self.pages.home.addr();
-        let range = at..at + page_size();
+        let page = self.pages.home.sink().part(0, page_size()).unwrap();
+        let range = page.addr()..page.addr() + page.len();
         let change = self.space.begin(range.clone()).unwrap();
         let (from, to) = match away {
-            true => (at, self.pages.frame.addr()),
-            false => (self.pages.frame.addr(), at),
+            true => (page, self.pages.frame.sink()),
+            false => (self.pages.frame.sink(), page),
         };
-        mm::guard::copy(to, from, page_size() as usize).unwrap();
-        fill(from, POISON, page_size() as usize).unwrap();
+        to.copy_from(from.addr()).unwrap();
+        from.fill(POISON).unwrap();
         *self.pages.away.lock().unwrap() = away;
         self.space.end(range, change);
     }
@@ -273,7 +279,7 @@ fn on_demand_pages_are_asked_for_once() {
     umem.read(page - 2, &mut across, 0).unwrap();
     assert_eq!((across, region.counts.now()), ([5, 5, 6, 6], [2, 3, 1]), "in the GPU's memory");
     assert_eq!(umem.atomic(8, crate::AtomicOp::FetchAdd { add: 0 }), Ok(0x0505_0505_0505_0505));
-    copy_to(region.pages.frame.addr() + 10, &[9]).unwrap();
+    region.pages.frame.sink().part(10, 1).unwrap().write(&[9]).unwrap();
     assert_eq!((byte_at(umem, 10), region.counts.now()), (9, [4, 3, 1]));
     region.move_first(false);
     assert_eq!((byte_at(umem, 10), region.counts.now()), (9, [4, 4, 2]));
@@ -318,7 +324,7 @@ fn a_cache_that_is_too_small_is_no_obstacle() {
 fn a_moving_page_is_never_stale() {
     let region = OnDemand::new(2);
     let done = AtomicBool::new(false);
-    fill(region.pages.home.addr(), 0, page_size() as usize).unwrap();
+    region.pages.home.sink().part(0, page_size()).unwrap().fill(0).unwrap();
     let added = std::thread::scope(|s| {
         let adder = s.spawn(|| {
             let mut turn = 0;

@@ -3,7 +3,7 @@
 //! It is a [`DmaSpace`] whose addresses are offsets. Peers write it at any time, so its bytes are reached by guarded copies only.
 
 use crate::space::{AccessError, DmaSpace};
-use mm::{AtomicOp, Mapping, guard};
+use mm::{AtomicOp, Mapping, Sink, guard};
 use std::io;
 
 /// Bytes of device memory, all zero at first. After a fork both processes see the same ones, as those of a real device.
@@ -22,30 +22,26 @@ impl DeviceMemory {
         offset.checked_add(len).is_some_and(|end| end <= self.0.len())
     }
 
-    /// Address of a range in this process, for guarded copies.
+    /// A range, as it lies in this process.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`] if it is not inside.
-    pub fn at(&self, offset: u64, len: u64) -> Result<u64, AccessError> {
-        if self.holds(offset, len) {
-            Ok(self.0.addr() + offset)
-        } else {
-            Err(AccessError::OutOfRange)
-        }
+    pub fn at(&self, offset: u64, len: u64) -> Result<Sink<'_>, AccessError> {
+        self.0.sink().part(offset, len).map_err(|_| AccessError::OutOfRange)
     }
 }
 
 impl DmaSpace for DeviceMemory {
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        Ok(guard::copy_from(self.at(addr, dst.len() as u64)?, dst)?)
+        Ok(guard::copy_from(self.at(addr, dst.len() as u64)?.addr(), dst)?)
     }
 
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        Ok(guard::copy_to(self.at(addr, src.len() as u64)?, src)?)
+        Ok(self.at(addr, src.len() as u64)?.write(src)?)
     }
 
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        Ok(guard::atomic_u64(self.at(addr, 8)?, op)?)
+        Ok(self.at(addr, 8)?.atomic_u64(op)?)
     }
 }
 
@@ -56,7 +52,7 @@ mod tests {
     #[test]
     fn it_is_reached_by_offset_and_nothing_is_beyond_it() {
         let memory = DeviceMemory::new(4096).unwrap();
-        assert_eq!(memory.at(0, 0).unwrap() % 4096, 0);
+        assert_eq!(memory.at(0, 0).unwrap().addr() % 4096, 0);
         memory.write(8, &7u64.to_ne_bytes()).unwrap();
         assert_eq!(memory.atomic(8, AtomicOp::FetchAdd { add: 1 }), Ok(7));
         let mut word = [0; 8];

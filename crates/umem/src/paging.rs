@@ -5,7 +5,8 @@ use crate::translation::Translation;
 use crate::umem::{Keep, Peer, Shared, Umem};
 use crate::{Access, AccessError, AccessFlags, AtomicOp, Fold, RegError, Segment, process_space};
 use mm::{
-    AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, Reach as Reaches, page_size,
+    AddressSpace, Mirror, Pages, PagingCounts, PagingWatcher, Prefetch, Reach as Reaches, Sink,
+    page_size,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ const TRIES: u32 = 8;
 const HUGE_PAGE: u64 = 2 << 20;
 
 impl Umem {
-    /// Registers `len` bytes at `addr` on demand: the pages that are there are mapped, no other is brought in. Address 0 and length 2^64 - 1
+    /// Registers `memory` on demand: the pages that are there are mapped, no other is brought in. Address 0 and length 2^64 - 1
     /// are the whole address space, whose pages are mapped as they are used (an implicit registration).
     ///
     /// # Errors
@@ -25,11 +26,13 @@ impl Umem {
     pub fn on_demand(
         space: &Arc<AddressSpace>,
         source: Arc<dyn Pages>,
-        (addr, len, iova): (u64, u64, u64),
+        memory: Sink<'static>,
+        iova: u64,
         access: AccessFlags,
         function: &pcie::Function,
         platform: &pcie::Platform,
     ) -> Result<Arc<Umem>, RegError> {
+        let (addr, len) = (memory.addr(), memory.len());
         let huge = access.contains(AccessFlags::HUGETLB);
         let implicit = addr == 0 && len == u64::MAX;
         if implicit && iova != 0 {
@@ -49,17 +52,19 @@ impl Umem {
         let writable = access.wants_write();
         let (reach, peers) = peers(function, platform);
         let range = addr..addr.saturating_add(len);
+        let devices = source.devices().map(process_space);
         let mirror = Mirror::new(source, &range, granule, writable, reach);
         // watched before the pages are looked at: an unmap in between is not missed
         let registration = space.register(mirror.range(), mirror.clone())?;
         if !implicit {
             mirror.snapshot();
         }
-        let segment = Segment { space: process_space(), addr, len, route };
+        let segment = Segment::of_process(memory, route);
         let keep = Keep {
             registration: Some(registration),
             mirror: Some(mirror),
             peers,
+            devices,
             ..Keep::default()
         };
         let translation = Translation::new(vec![segment]);
@@ -244,7 +249,3 @@ struct Reach {
     ahead: u64,
     write: bool,
 }
-
-#[cfg(all(test, not(loom)))]
-#[path = "paging_tests.rs"]
-mod tests;

@@ -16,7 +16,7 @@ type Log = Arc<Mutex<Vec<String>>>;
 /// Owns addresses from [`BASE`] on, which nobody can touch there; its bytes are elsewhere.
 struct Client {
     name: &'static str,
-    bytes: Option<Arc<mm::Mapping>>,
+    bytes: Option<&'static mm::Mapping>,
     log: Log,
     ticket: Arc<Mutex<Option<Ticket>>>,
     fails: bool,
@@ -24,14 +24,14 @@ struct Client {
 
 struct Claimed {
     client: &'static str,
-    bytes: Arc<mm::Mapping>,
+    bytes: &'static mm::Mapping,
     offset: u64,
     log: Log,
     ticket: Arc<Mutex<Option<Ticket>>>,
     fails: bool,
 }
 
-struct Pages(Arc<mm::Mapping>, Log);
+struct Pages(&'static mm::Mapping, Log);
 
 impl Exporter for Pages {
     fn name(&self) -> &str {
@@ -40,7 +40,7 @@ impl Exporter for Pages {
     fn map(&self, request: &AttachRequest<'_>, _place: usize) -> Result<Mapped, dmabuf::Error> {
         let gpu = request.platform.named("gpu0").unwrap().address;
         let route = request.platform.route(request.function, Target::Function(gpu))?;
-        Ok(Mapped { extents: vec![Extent { addr: self.0.addr(), len: self.0.len() }], route })
+        Ok(Mapped { extents: vec![Extent { memory: self.0.sink() }], route })
     }
     fn unmap(&self, _mapped: &Mapped) {
         self.1.lock().unwrap().push("unmapped".into());
@@ -61,8 +61,7 @@ impl PeerMemory for Claimed {
     }
     fn dma_map(&self, request: &AttachRequest<'_>) -> Result<PeerMapping, RegError> {
         self.note("dma_map");
-        let pages =
-            DmaBuf::new(self.bytes.len(), Box::new(Pages(self.bytes.clone(), self.log.clone())));
+        let pages = DmaBuf::new(self.bytes.len(), Box::new(Pages(self.bytes, self.log.clone())));
         let attachment = pages.attach(request, Hold::Pinned)?;
         if self.client == "hasty" {
             let ticket = self.ticket.lock().unwrap().clone();
@@ -96,7 +95,7 @@ impl PeerClient for Client {
     }
     fn acquire(&self, addr: u64, _len: u64) -> Option<Box<dyn PeerMemory>> {
         self.log.lock().unwrap().push(format!("{} acquire", self.name));
-        let (bytes, client) = (self.bytes.clone()?, self.name);
+        let (bytes, client) = (self.bytes?, self.name);
         let offset = addr.checked_sub(BASE)?;
         let (log, ticket, fails) = (self.log.clone(), self.ticket.clone(), self.fails);
         Some(Box::new(Claimed { client, bytes, offset, log, ticket, fails }))
@@ -108,7 +107,7 @@ struct Bench {
     platform: Platform,
     log: Log,
     ticket: Arc<Mutex<Option<Ticket>>>,
-    bytes: Arc<mm::Mapping>,
+    bytes: &'static mm::Mapping,
 }
 
 impl Bench {
@@ -123,7 +122,7 @@ impl Bench {
             platform: Platform::default(),
             log: Log::default(),
             ticket: Arc::default(),
-            bytes: Arc::new(bytes),
+            bytes: Box::leak(Box::new(bytes)),
         };
         assert!(bench.clients.register(bench.client("none", false, false)));
         assert!(bench.clients.register(bench.client("owner", true, false)));
@@ -131,7 +130,7 @@ impl Bench {
     }
 
     fn client(&self, name: &'static str, owns: bool, fails: bool) -> Box<Client> {
-        let bytes = owns.then(|| self.bytes.clone());
+        let bytes = owns.then_some(self.bytes);
         let (log, ticket) = (self.log.clone(), self.ticket.clone());
         Box::new(Client { name, bytes, log, ticket, fails })
     }

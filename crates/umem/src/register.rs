@@ -2,9 +2,9 @@
 
 use crate::translation::Translation;
 use crate::umem::{Keep, Shared, Umem, populate};
-use crate::{AccessFlags, RegError, Segment, process_space};
+use crate::{AccessFlags, RegError, Segment};
 use dmabuf::{AttachRequest, Attachment, ControlBlocks, DmaBuf, Hold, Mapped, Place};
-use mm::{AddressSpace, page_size};
+use mm::{AddressSpace, Sink, page_size};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn check_pages(pages: u64) -> Result<(), RegError> {
 }
 
 impl Umem {
-    /// Registers `len` bytes at `addr` of this process, as `function` reaches them (`ib_umem_get`). The pages are made resident;
+    /// Registers `memory` of this process, as `function` reaches it (`ib_umem_get`). The pages are made resident;
     /// when any of them is about to be unmapped, `space` revokes the registration.
     ///
     /// # Errors
@@ -31,12 +31,12 @@ impl Umem {
     /// [`RegError::Pages`]; [`RegError::Pin`] (only if `space` enforces the limit); [`RegError::NoMemory`]; [`RegError::Fault`].
     pub fn from_user(
         space: &Arc<AddressSpace>,
-        addr: u64,
-        len: u64,
+        memory: Sink<'static>,
         access: AccessFlags,
         function: &pcie::Function,
         platform: &pcie::Platform,
     ) -> Result<Arc<Umem>, RegError> {
+        let (addr, len) = (memory.addr(), memory.len());
         let pages = pages(addr, len)?;
         space.may_pin()?;
         if access.contains(AccessFlags::ON_DEMAND) {
@@ -44,7 +44,6 @@ impl Umem {
         }
         check_pages(pages)?;
         let pinned = space.pin(pages)?;
-        let dma = process_space();
         let shared = Shared::new();
         // watched before the pages are looked at: an unmap in between is not missed
         let start = addr & !(page_size() - 1);
@@ -57,7 +56,7 @@ impl Umem {
             return Err(RegError::Pages(0));
         }
         let route = platform.route(function, pcie::Target::HOST)?;
-        let segment = Segment { space: dma, addr, len, route };
+        let segment = Segment::of_process(memory, route);
         let keep =
             Keep { registration: Some(registration), _pinned: Some(pinned), ..Keep::default() };
         let translation = Translation::new(vec![segment]);
@@ -143,22 +142,17 @@ pub(crate) fn translations(
 
 /// The part of a mapped buffer from `offset` to `end`, as segments.
 fn trim(mapped: &Mapped, offset: u64, end: u64) -> Result<Vec<Segment>, RegError> {
-    let dma = process_space();
     let mut segments = Vec::new();
     let mut at = 0u64;
     for extent in &mapped.extents {
-        let extent_end = at.checked_add(extent.len).ok_or(RegError::Overflow)?;
+        let extent_end = at.checked_add(extent.memory.len()).ok_or(RegError::Overflow)?;
         let (first, last) = (at.max(offset), extent_end.min(end));
         if first < last {
-            let addr = extent.addr.checked_add(first - at).ok_or(RegError::Overflow)?;
-            let (space, route) = (dma.clone(), mapped.route.clone());
-            segments.push(Segment { space, addr, len: last - first, route });
+            let part = extent.memory.part(first - at, last - first);
+            let part = part.map_err(|_| RegError::Overflow)?;
+            segments.push(Segment::of_process(part, mapped.route.clone()));
         }
         at = extent_end;
     }
     Ok(segments)
 }
-
-#[cfg(all(test, not(loom)))]
-#[path = "register_tests.rs"]
-mod tests;

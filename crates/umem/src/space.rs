@@ -1,8 +1,8 @@
 //! Memory that DMA addresses name (D5).
 
 use mm::guard::fold::{Fold, copy_from_folding};
-use mm::{AtomicOp, guard};
-use std::sync::{Arc, OnceLock};
+use mm::{AtomicOp, Sink, guard};
+use std::sync::Arc;
 
 /// Why an access through a registration failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -60,9 +60,10 @@ pub trait DmaSpace: Send + Sync {
         *fold = Fold::off();
         self.read(addr, dst)
     }
-    /// Copies into memory at `addr`, in ascending order, the last byte last.
+    /// Copies into memory at `addr`, in ascending order, the last byte last. Any address may come: a space changes only what
+    /// is its own, or was vouched for when the space was made.
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError>;
-    /// One atomic operation on the 8-byte aligned word at `addr`; returns the old value.
+    /// One atomic operation on the 8-byte aligned word at `addr`, as to which the same holds; returns the old value.
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError>;
 }
 
@@ -79,8 +80,15 @@ pub struct Segment {
     pub route: Arc<pcie::Route>,
 }
 
-/// This process's address space: DMA addresses are virtual addresses, touched by guarded copies.
-struct ProcessSpace;
+impl Segment {
+    /// All of a memory of this process.
+    pub fn of_process(memory: Sink<'static>, route: Arc<pcie::Route>) -> Segment {
+        Segment { space: process_space(memory), addr: memory.addr(), len: memory.len(), route }
+    }
+}
+
+/// Memory of this process: DMA addresses are virtual addresses, touched by guarded copies.
+struct ProcessSpace(Sink<'static>);
 
 impl DmaSpace for ProcessSpace {
     #[inline]
@@ -93,21 +101,16 @@ impl DmaSpace for ProcessSpace {
     }
     #[inline]
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        Ok(guard::copy_to(addr, src)?)
+        Ok(self.0.at(addr, src.len() as u64)?.write(src)?)
     }
     #[inline]
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        Ok(guard::atomic_u64(addr, op)?)
+        Ok(self.0.at(addr, 8)?.atomic_u64(op)?)
     }
 }
 
-/// The space of this process. Installs the fault guard on first use.
-pub fn process_space() -> Arc<dyn DmaSpace> {
-    static SPACE: OnceLock<Arc<dyn DmaSpace>> = OnceLock::new();
-    SPACE
-        .get_or_init(|| {
-            guard::install();
-            Arc::new(ProcessSpace)
-        })
-        .clone()
+/// The memory of this process that may be written in `memory`, under its virtual addresses. Installs the fault guard.
+pub fn process_space(memory: Sink<'static>) -> Arc<dyn DmaSpace> {
+    guard::install();
+    Arc::new(ProcessSpace(memory))
 }

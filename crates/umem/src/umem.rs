@@ -5,7 +5,7 @@ use crate::ats::{TranslationCache, Translations};
 use crate::gate::Gate;
 use crate::peer::PeerHold;
 use crate::translation::Translation;
-use crate::{AccessError, Segment};
+use crate::{AccessError, DmaSpace, Segment};
 use dmabuf::Attachment;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
@@ -81,6 +81,8 @@ pub(crate) struct Keep {
     pub(crate) peer: Option<Arc<PeerHold>>,
     /// Of on-demand registrations: the ways to other devices' memories, by the numbers that the mirror has.
     pub(crate) peers: Vec<Peer>,
+    /// Likewise: where the pages are that lie in those memories.
+    pub(crate) devices: Option<Arc<dyn DmaSpace>>,
 }
 
 /// Bytes of a dma-buf that one entry of a translation cache covers: a page of NVIDIA's GPUs.

@@ -102,7 +102,10 @@ impl Allocation {
 
     /// As the HCA sees it.
     pub fn memory(&self) -> hca::QueueMemory {
-        hca::QueueMemory::new(umem::process_space(), self.addr as u64, self.bytes)
+        let addr = self.addr as u64;
+        // SAFETY: the program's allocator gave these bytes for the queue alone, until `free`.
+        let memory = unsafe { mm::Sink::vouched(addr, self.bytes) };
+        hca::QueueMemory::new(umem::process_space(memory), addr, self.bytes)
     }
 }
 

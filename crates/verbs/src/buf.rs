@@ -91,6 +91,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
             check(buf, pd, addr as u64, length)?;
             object::<Pd>(pd)?
         };
-        mr::reg_user(domain, addr as u64, length as u64, addr as u64, access as u32)
+        // SAFETY: the buffer was made for devices, and the range is inside.
+        let memory = unsafe { mm::Sink::vouched(addr as u64, length as u64) };
+        mr::reg_user(domain, memory, addr as u64, access as u32)
     })
 }

@@ -7,7 +7,7 @@ use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, pointer, quiet, status};
 use crate::mr;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
-use mm::guard;
+use mm::Sink;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(c: *mut ibv_dm) {
 }
 
 /// Checks a copy: EFAULT outside the memory, EINVAL off the granule.
-fn copy_range(dm: &Dm, offset: u64, length: usize) -> Res<u64> {
+fn copy_range(dm: &Dm, offset: u64, length: usize) -> Res<Sink<'_>> {
     let length = length as u64;
     let at = dm.memory.bytes.at(offset, length).map_err(|_| Errno(libc::EFAULT))?;
     if !offset.is_multiple_of(GRANULE) || !length.is_multiple_of(GRANULE) {
@@ -191,7 +191,7 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: the program passes live device memory.
         let dm = unsafe { object::<Dm>(dm) }?;
         let to = copy_range(dm, offset, length)?;
-        guard::copy(to, host as u64, length).map_err(|_| Errno(libc::EFAULT))
+        to.copy_from(host as u64).map_err(|_| Errno(libc::EFAULT))
     })
 }
 
@@ -205,7 +205,9 @@ unsafe extern "C" fn memcpy_from_dm(
         // SAFETY: the program passes live device memory.
         let dm = unsafe { object::<Dm>(dm) }?;
         let from = copy_range(dm, offset, length)?;
-        guard::copy(host as u64, from, length).map_err(|_| Errno(libc::EFAULT))
+        // SAFETY: the program passes memory to copy to.
+        let to = unsafe { Sink::vouched(host as u64, length as u64) };
+        to.copy_from(from.addr()).map_err(|_| Errno(libc::EFAULT))
     })
 }
 

@@ -5,6 +5,7 @@ use crate::env::{self, PeerDirect};
 use crate::ffi::{Errno, Res};
 use dmabuf::Hold;
 use hca::identity;
+use mm::Sink;
 use pcie::{Function, Platform, Role};
 use std::ffi::c_int;
 use std::sync::{Arc, Once, OnceLock};
@@ -146,27 +147,27 @@ fn peers() -> &'static PeerClients {
     clients
 }
 
-/// Registers memory of this process, from an address on, for `hca`: on demand if `access` says so; otherwise host memory, or
+/// Registers memory of this process for `hca`: on demand if `access` says so; otherwise host memory, or
 /// what a Peer-Direct client knows, asked before or after.
 pub fn user(
     hca: &Function,
-    (addr, len, iova): (u64, u64, u64),
+    memory: Sink<'static>,
+    iova: u64,
     access: AccessFlags,
 ) -> Res<Arc<Umem>> {
     let Place { platform, .. } = place()?;
     if access.contains(AccessFlags::ON_DEMAND) {
         let pages = Arc::new(drm::HostPages);
-        let range = (addr, len, iova);
-        return Ok(Umem::on_demand(&space(), pages, range, access, hca, platform)?);
+        return Ok(Umem::on_demand(&space(), pages, memory, iova, access, hca, platform)?);
     }
     let order = env::peer_direct()?;
-    let ask = || peers().from_user(addr, len, access, hca, platform);
+    let ask = || peers().from_user(memory.addr(), memory.len(), access, hca, platform);
     if order == PeerDirect::Before
         && let Some(claimed) = ask()
     {
         return Ok(claimed?);
     }
-    let refused = match host(platform, hca, addr, len, access) {
+    let refused = match host(platform, hca, memory, access) {
         Err(RegError::Fault) if order == PeerDirect::After => RegError::Fault,
         other => return Ok(other?),
     };
@@ -176,14 +177,14 @@ pub fn user(
 fn host(
     platform: &Platform,
     hca: &Function,
-    addr: u64,
-    len: u64,
+    memory: Sink<'static>,
     access: AccessFlags,
 ) -> Result<Arc<Umem>, RegError> {
+    let (addr, len) = (memory.addr(), memory.len());
     if drm::is_device_memory(addr, len) {
         return Err(RegError::Fault);
     }
-    let umem = Umem::from_user(&space(), addr, len, access, hca, platform)?;
+    let umem = Umem::from_user(&space(), memory, access, hca, platform)?;
     if !umem.is_watched() {
         say_unwatched(addr, len);
     }

@@ -9,6 +9,7 @@ use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::{env, memory};
 use hca::AdviceError;
+use mm::Sink;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,14 +119,15 @@ pub struct Backing {
     pub iova: u64,
 }
 
-/// Program memory at `addr`.
+/// Memory that the program gives to devices.
 pub fn user_backing(
     context: &Context,
-    (addr, length, iova): (u64, u64, u64),
+    memory: Sink<'static>,
+    iova: u64,
     access: AccessFlags,
 ) -> Res<Backing> {
-    let umem = memory::user(context.engine().function, (addr, length, iova), access)?;
-    Ok(Backing { kind: Kind::User, umem, addr, length, iova })
+    let umem = memory::user(context.engine().function, memory, iova, access)?;
+    Ok(Backing { kind: Kind::User, umem, addr: memory.addr(), length: memory.len(), iova })
 }
 
 /// A part of a dma-buf. The C struct's address is the offset, not the iova: so does libibverbs.
@@ -173,8 +175,9 @@ pub fn file(
     Ok(give(Box::new(Mr { c: UnsafeCell::new(c), hca: Some(hca), facts, made: Made::now() })))
 }
 
-/// Registers program memory.
-pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<*mut ibv_mr> {
+/// Registers memory that the program gives to devices.
+pub fn reg_user(pd: &Pd, memory: Sink<'static>, iova: u64, access: u32) -> Res<*mut ibv_mr> {
+    let (addr, length) = (memory.addr(), memory.len());
     let on_demand = access & AccessFlags::ON_DEMAND.bits() != 0;
     if on_demand && length == u64::MAX && addr != 0 {
         // ibv_cmd_reg_mr, before the kernel sees it: everything starts at 0
@@ -182,7 +185,7 @@ pub fn reg_user(pd: &Pd, addr: u64, length: u64, iova: u64, access: u32) -> Res<
     }
     check::page_offset(addr, iova)?;
     let access = rights(access)?;
-    install(pd, user_backing(pd.context()?, (addr, length, iova), access)?, access)
+    install(pd, user_backing(pd.context()?, memory, iova, access)?, access)
 }
 
 /// The rights of a region over device memory, which must be zero-based.
@@ -247,7 +250,9 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| {
         // SAFETY: the program passes a live PD.
         let pd = unsafe { object::<Pd>(pd) }?;
-        reg_user(pd, addr as u64, length as u64, iova, access)
+        // SAFETY: whoever registers memory gives it to devices: ibv_reg_mr(3).
+        let memory = unsafe { Sink::vouched(addr as u64, length as u64) };
+        reg_user(pd, memory, iova, access)
     })
 }
 
@@ -302,6 +307,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
         }
         let has = |bit| mask & bit != 0;
         let addr = attr.addr as u64;
+        // SAFETY: whoever registers memory gives it to devices: ibv_reg_mr_ex(3).
+        let memory = unsafe { Sink::vouched(addr, attr.length as u64) };
         if has(REG_MR_MASK_BUF) {
             if !has(REG_MR_MASK_ADDR) || has(REG_MR_MASK_FD) || has(REG_MR_MASK_FD_OFFSET) {
                 return Err(INVALID);
@@ -309,7 +316,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
             let iova = if has(REG_MR_MASK_IOVA) { attr.iova } else { addr };
             // SAFETY: the mask says that the program passes a live buffer.
             unsafe { crate::buf::check(attr.buf.cast(), pd, addr, attr.length) }?;
-            return reg_user(domain, addr, attr.length as u64, iova, attr.access as u32);
+            return reg_user(domain, memory, iova, attr.access as u32);
         }
         if has(REG_MR_MASK_FD) {
             if !has(REG_MR_MASK_FD_OFFSET) || has(REG_MR_MASK_ADDR) || !has(REG_MR_MASK_IOVA) {
@@ -329,19 +336,20 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
             return Err(INVALID);
         }
         let iova = if has(REG_MR_MASK_IOVA) { attr.iova } else { addr };
-        reg_user(domain, addr, attr.length as u64, iova, attr.access as u32)
+        reg_user(domain, memory, iova, attr.access as u32)
     })
 }
 
 /// The re-registration proper. An error leaves the old region as it was.
-fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, addr: u64, length: u64, access: u32) -> Res<()> {
+fn rereg(mr: &Mr, flags: c_int, pd: *mut ibv_pd, memory: Sink<'static>, access: u32) -> Res<()> {
+    let addr = memory.addr();
     if mr.kind() == Kind::Device {
         // refused by the kernel, not by libibverbs: to that it is a plain region
         return Err(INVALID);
     }
     let wanted = AccessFlags::from_bits_retain(access);
     let flags = check::rereg(flags as u32, (addr, addr), wanted, OFFERED, &*mr.umem()?)?;
-    let register = |context: &Context, access| user_backing(context, (addr, length, addr), access);
+    let register = |context: &Context, access| user_backing(context, memory, addr, access);
     rereg_checked(mr, flags, pd, access, register)
 }
 
@@ -374,7 +382,9 @@ pub fn rereg_checked(
         // whether pages are resident or brought in on demand is decided when memory is registered
         // SAFETY: the C struct is live; programs only read it.
         let addr = unsafe { (*mr.c.get()).addr } as u64;
-        Some(user_backing(context, (addr, old.length, old.iova), access)?)
+        // SAFETY: the program gave this memory to devices when it registered the region.
+        let memory = unsafe { Sink::vouched(addr, old.length) };
+        Some(user_backing(context, memory, old.iova, access)?)
     } else {
         None
     };
@@ -413,7 +423,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             set_errno(INVALID);
             return Ok(REREG_ERR_INPUT);
         };
-        if let Err(errno) = rereg(mr, flags, pd, addr as u64, length as u64, access as u32) {
+        // SAFETY: whoever registers memory gives it to devices: ibv_rereg_mr(3).
+        let memory = unsafe { Sink::vouched(addr as u64, length as u64) };
+        if let Err(errno) = rereg(mr, flags, pd, memory, access as u32) {
             set_errno(errno);
             return Ok(REREG_ERR_CMD);
         }

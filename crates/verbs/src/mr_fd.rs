@@ -9,6 +9,7 @@ use crate::ffi::{INVALID, Res, UNSUPPORTED, pointer, quiet, set_errno};
 use crate::mr::{self, Backing, Kind, Mr};
 use crate::object::object;
 use crate::pd::Pd;
+use mm::Sink;
 use std::ffi::{c_int, c_void};
 use umem::{AccessFlags, Rereg, check};
 
@@ -54,7 +55,11 @@ impl Named {
         let Named { start, length, iova, fd_type, fd } = *self;
         match fd_type {
             FD_TYPE_DMABUF => mr::dmabuf_backing(context, fd, (start, length, iova), access),
-            _ => mr::user_backing(context, (start, length, iova), access),
+            _ => {
+                // SAFETY: whoever registers memory gives it to devices, as with ibv_reg_mr(3).
+                let memory = unsafe { Sink::vouched(start, length) };
+                mr::user_backing(context, memory, iova, access)
+            }
         }
     }
 }

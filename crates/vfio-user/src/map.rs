@@ -9,7 +9,7 @@
 use crate::client::Client;
 use crate::neighbours::Neighbours;
 use mm::guard::fold::{Fold, copy_from_folding};
-use mm::{AtomicOp, Mapping, guard};
+use mm::{AtomicOp, Mapping, Sink, guard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,8 +49,8 @@ struct Range {
 
 #[derive(Debug)]
 enum Backing {
-    /// Its first byte lies at `at` in this process, in a file's mapping.
-    File { at: u64, _file: Arc<Mapping> },
+    /// Its first byte lies at `offset` of a file's mapping.
+    File { offset: u64, file: Arc<Mapping> },
     /// The client moves the bytes.
     Client,
 }
@@ -68,8 +68,8 @@ struct FileId(u64, u64);
 
 /// Where one piece of an access lies.
 enum Place<'a> {
-    /// At this address here, as long as the guard lives.
-    Here(u64, RwLockReadGuard<'a, Ranges>),
+    /// Here, while the map is locked.
+    Here(Sink<'a>),
     There(Arc<Client>),
 }
 
@@ -141,16 +141,13 @@ impl DmaMap {
                 let beside =
                     machine.and_then(|machine| self.neighbours.find(machine, address, size));
                 match beside {
-                    Some((memory, offset)) => {
-                        Backing::File { at: memory.addr() + offset, _file: memory }
-                    }
+                    Some((memory, offset)) => Backing::File { offset, file: memory },
                     None => Backing::Client,
                 }
             }
             Some((file, offset)) => {
                 let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
-                let file = ranges.whole(&file, end)?;
-                Backing::File { at: file.addr() + offset, _file: file }
+                Backing::File { offset, file: ranges.whole(&file, end)? }
             }
         };
         let range = Range { last, writable, backing };
@@ -212,9 +209,9 @@ impl DmaMap {
             let piece = done..done + room.min(len - done);
             done = piece.end;
             match &range.backing {
-                Backing::File { at, .. } => {
-                    let at = at + (from - first);
-                    act(Place::Here(at, ranges), from, piece)?;
+                Backing::File { offset, file } => {
+                    let bytes = file.sink().part(offset + (from - first), piece.len() as u64)?;
+                    act(Place::Here(bytes), from, piece)?;
                 }
                 Backing::Client => {
                     let client = ranges.client.clone().ok_or(AccessError::Fault)?;
@@ -263,14 +260,14 @@ impl Ranges {
 impl DmaSpace for DmaMap {
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         self.pieces(addr, dst.len(), false, |place, from, piece| match place {
-            Place::Here(at, _inside) => Ok(guard::copy_from(at, &mut dst[piece])?),
+            Place::Here(bytes) => Ok(guard::copy_from(bytes.addr(), &mut dst[piece])?),
             Place::There(client) => client.dma_read(from, &mut dst[piece]),
         })
     }
 
     fn read_folding(&self, addr: u64, dst: &mut [u8], fold: &mut Fold) -> Result<(), AccessError> {
         self.pieces(addr, dst.len(), false, |place, from, piece| match place {
-            Place::Here(at, _inside) => Ok(copy_from_folding(at, &mut dst[piece], fold)?),
+            Place::Here(bytes) => Ok(copy_from_folding(bytes.addr(), &mut dst[piece], fold)?),
             Place::There(client) => {
                 *fold = Fold::off();
                 client.dma_read(from, &mut dst[piece])
@@ -280,7 +277,7 @@ impl DmaSpace for DmaMap {
 
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         self.pieces(addr, src.len(), true, |place, from, piece| match place {
-            Place::Here(at, _inside) => Ok(guard::copy_to(at, &src[piece])?),
+            Place::Here(bytes) => Ok(bytes.write(&src[piece])?),
             Place::There(client) => client.dma_write(from, &src[piece]),
         })
     }
@@ -288,8 +285,8 @@ impl DmaSpace for DmaMap {
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
         let mut old = Err(AccessError::Fault);
         self.pieces(addr, 8, true, |place, _, piece| match place {
-            Place::Here(at, _inside) if piece == (0..8) => {
-                old = guard::atomic_u64(at, op).map_err(AccessError::from);
+            Place::Here(bytes) if piece == (0..8) => {
+                old = bytes.atomic_u64(op).map_err(AccessError::from);
                 Ok(())
             }
             _ => Err(AccessError::Fault),

@@ -55,14 +55,13 @@ impl Vram {
 
     /// Copies out; `None` for what is not there.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) -> Option<()> {
-        let there = self.holds(offset, data.len() as u64);
-        there.then(|| guard::copy_from(self.mapping.addr() + offset, data).ok())?
+        let bytes = self.mapping.sink().part(offset, data.len() as u64).ok()?;
+        guard::copy_from(bytes.addr(), data).ok()
     }
 
     /// Copies in; `None` for what is not there.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Option<()> {
-        let there = self.holds(offset, data.len() as u64);
-        there.then(|| guard::copy_to(self.mapping.addr() + offset, data).ok())?
+        self.mapping.sink().part(offset, data.len() as u64).ok()?.write(data).ok()
     }
 
     /// Zeroes it and gives its pages back.
@@ -70,7 +69,7 @@ impl Vram {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if rustix::fs::fallocate(&*self.fd, flags, 0, self.bytes()).is_err() {
             // Every memfd has holes; were there one that has none, its bytes still must not reach the next driver.
-            let _ = guard::fill(self.mapping.addr(), 0, self.mapping.len() as usize);
+            let _ = self.mapping.sink().fill(0);
         }
     }
 }

@@ -23,6 +23,12 @@ pub struct End {
     pub buffer: Vec<u8>,
 }
 
+/// A buffer as its region has it.
+pub fn memory(buffer: &[u8]) -> mm::Sink<'static> {
+    // SAFETY: tests look into a buffer only while nothing writes to it, and keep it as long as its region.
+    unsafe { mm::Sink::vouched(buffer.as_ptr() as u64, buffer.len() as u64) }
+}
+
 pub fn options() -> Options {
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     Options { port, name_suffix: Some(format!("engine-{port}")) }
@@ -78,8 +84,7 @@ impl End {
         let access = umem::AccessFlags::LOCAL_WRITE;
         let umem = Umem::from_user(
             &space,
-            buffer.as_ptr() as u64,
-            buffer.len() as u64,
+            memory(&buffer),
             access,
             platform.with_role(pcie::Role::Hca).next().unwrap(),
             &platform,

@@ -7,7 +7,7 @@
 //!
 //! Memory reached here is never behind a reference: others write it concurrently, and a copy then holds a mixture of old
 //! and new bytes, as a DMA engine's would. Aligned words of up to 8 bytes are never torn, and the last byte of a
-//! [`copy_to`] changes last.
+//! [`Sink::write`] changes last. What is written must be vouched for, which is a [`Sink`]; what is read need not.
 //!
 //! [`install`] must have run before the first guarded touch. A thread that touches must not block the two signals, since the
 //! kernel kills a process whose blocked synchronous fault arrives: a thread's first touch unblocks them
@@ -18,6 +18,7 @@
 mod aarch64;
 pub mod fold;
 mod handler;
+mod sink;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -27,6 +28,7 @@ use aarch64 as arch;
 use x86_64 as arch;
 
 pub use handler::{chain, install, unblock_signals};
+pub use sink::Sink;
 
 /// The memory is not there, or not for this kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -85,33 +87,6 @@ pub fn copy_from(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     done(unsafe { peerdma_guard_copy_from(dst.as_mut_ptr(), src, dst.len()) })
 }
 
-/// Copies `src` to `addr`, in ascending order, the last byte last. After a fault, a prefix of unknown length has been written.
-///
-/// # Soundness
-/// The caller vouches that `[addr, addr + src.len())` is memory that the program (or a device's owner) registered for
-/// writing, never memory that Rust code holds references to.
-#[inline]
-pub fn copy_to(addr: u64, src: &[u8]) -> Result<(), Fault> {
-    let dst = range(addr, src.len())?;
-    // SAFETY: `src` is readable for the whole length; every store to `dst` is guarded; that `dst` is registered memory is
-    // the caller's statement above.
-    done(unsafe { peerdma_guard_copy_to(dst, src.as_ptr(), src.len()) })
-}
-
-/// Copies between two places that may both vanish. The ranges must not overlap, else bytes mix.
-pub fn copy(dst: u64, src: u64, len: usize) -> Result<(), Fault> {
-    let (dst, src) = (range(dst, len)?, range(src, len)?);
-    // SAFETY: loads and stores of the routine are both guarded; as for `copy_to`.
-    done(unsafe { peerdma_guard_copy_to(dst, src as *const u8, len) })
-}
-
-/// Fills `len` bytes at `addr`. The same statement as for [`copy_to`] holds.
-pub fn fill(addr: u64, byte: u8, len: usize) -> Result<(), Fault> {
-    let addr = range(addr, len)?;
-    // SAFETY: every store is guarded; as for `copy_to`.
-    done(unsafe { peerdma_guard_fill(addr, byte.into(), len) })
-}
-
 /// Reads one byte of the page at `addr`, so that it becomes resident.
 pub fn touch_read(addr: u64) -> Result<(), Fault> {
     let addr = range(addr, 1)?;
@@ -120,30 +95,10 @@ pub fn touch_read(addr: u64) -> Result<(), Fault> {
 }
 
 /// Makes the page at `addr` resident and writable without changing its content.
-pub fn touch_write(addr: u64) -> Result<(), Fault> {
+pub(crate) fn touch_write(addr: u64) -> Result<(), Fault> {
     let addr = range(addr, 1)?;
     // SAFETY: the access is guarded and adds 0 atomically.
     done(unsafe { peerdma_guard_touch_write(addr) })
-}
-
-/// One atomic operation on the 8-byte aligned word at `addr`; returns its old value. A misaligned address is a [`Fault`].
-/// The same statement as for [`copy_to`] holds.
-pub fn atomic_u64(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
-    let word = range(addr, 8)?;
-    if word % 8 != 0 {
-        return Err(Fault);
-    }
-    let mut old = 0;
-    // SAFETY: the access to `word` is guarded, `old` is ours; as for `copy_to`.
-    let code = unsafe {
-        match op {
-            AtomicOp::CompareSwap { compare, swap } => {
-                peerdma_guard_compare_swap(word, compare, swap, &raw mut old)
-            }
-            AtomicOp::FetchAdd { add } => peerdma_guard_fetch_add(word, add, &raw mut old),
-        }
-    };
-    done(code).map(|()| old)
 }
 
 #[cfg(test)]

@@ -25,6 +25,23 @@ impl Drop for Map {
     }
 }
 
+fn sink(addr: u64, len: usize) -> Sink<'static> {
+    // SAFETY: tests name mappings of their own that no reference points into, or no memory at all.
+    unsafe { Sink::vouched(addr, len as u64) }
+}
+
+fn copy_to(addr: u64, src: &[u8]) -> Result<(), Fault> {
+    sink(addr, src.len()).write(src)
+}
+
+fn fill(addr: u64, byte: u8, len: usize) -> Result<(), Fault> {
+    sink(addr, len).fill(byte)
+}
+
+fn atomic_u64(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
+    sink(addr, 8).atomic_u64(op)
+}
+
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 #[test]

@@ -20,7 +20,7 @@ mod serve;
 mod tests;
 mod vma;
 
-use crate::guard::Fault;
+use crate::guard::{Fault, Sink};
 use crate::map::populate;
 use crate::space::{AddressSpace, page_size};
 use crate::sparse::Sparse;
@@ -50,10 +50,10 @@ const FRAME: u64 = !0xfff;
 pub trait DeviceMemory: Send + Sync {
     /// The device, which owns the pages in its memory (`pgmap->owner`).
     fn owner(&self) -> pcie::Address;
-    /// Takes free frames, as many as `frames` holds if there are. Gives how many.
-    fn take(&self, frames: &mut [u64]) -> usize;
+    /// Takes up to `most` free frames and names them, each a page.
+    fn take(&self, most: usize, taken: &mut dyn FnMut(Sink<'static>));
     /// Takes a frame back. Must not allocate, free or wait.
-    fn give(&self, frame: u64);
+    fn give(&self, frame: Sink<'static>);
     /// Where peers reach a frame (`get_dma_pfn_for_device` of the series of 2025): an address of this process, as [`crate::Pages`]
     /// has it. `None` if the device shows it to nobody.
     fn dma_address(&self, frame: u64) -> Option<u64>;
@@ -164,6 +164,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn addr_of(number: u64) -> u64 {
     number * page_size()
+}
+
+/// The frame that an entry names.
+fn frame(entry: u64) -> Sink<'static> {
+    // SAFETY: entries name only what a device's `take` gave, which is vouched for.
+    unsafe { Sink::vouched(entry & FRAME, page_size()) }
 }
 
 /// The runs of ones in `bits`, as pages from `start` on.
@@ -432,7 +438,13 @@ impl PrivateMemory {
             // what was never touched is made, and what is swapped out comes back; what cannot stays out below
             let _ = populate(run.start, run.end - run.start, false);
         }
-        let taken = device.take(&mut frames[..bits.count_ones() as usize]);
+        let (most, mut taken) = (bits.count_ones() as usize, 0);
+        device.take(most, &mut |frame| {
+            if taken < most && frame.addr() & !FRAME == 0 && frame.len() == page {
+                frames[taken] = frame.addr();
+                taken += 1;
+            }
+        });
         if taken == 0 {
             return (bits == 0).then_some(0);
         }
@@ -446,7 +458,7 @@ impl PrivateMemory {
             }
         };
         drop(turn);
-        frames.iter().filter(|frame| **frame != 0).for_each(|frame| device.give(*frame));
+        frames.iter().filter(|frame| **frame != 0).for_each(|&at| device.give(frame(at)));
         Some(moved)
     }
 }

@@ -1,7 +1,6 @@
 //! The two ways of a page: to a device and home.
 
-use super::{CHUNK, DEAD, FRAME, MOVING, PrivateMemory, addr_of, lock, runs};
-use crate::guard;
+use super::{CHUNK, DEAD, FRAME, MOVING, PrivateMemory, addr_of, frame, lock, runs};
 use crate::space::page_size;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -23,7 +22,7 @@ impl PrivateMemory {
         let mut used = 0;
         for run in runs(chunk.start, chosen) {
             for at in run.step_by(page as usize) {
-                if guard::copy(frames[used], at, page as usize).is_err() {
+                if frame(frames[used]).copy_from(at).is_err() {
                     chosen &= !self.bits(chunk, &(at..at + page));
                     self.stay(&(at..at + page));
                     continue;
@@ -136,7 +135,7 @@ impl PrivateMemory {
             word.store(0, SeqCst);
             self.away.fetch_sub(1, SeqCst);
             if let Some(device) = self.device(entry) {
-                device.give(entry & FRAME);
+                device.give(frame(entry));
             }
             self.uffd.wake(&(at..at + page_size()));
             return outcome.is_ok();
@@ -156,7 +155,7 @@ impl PrivateMemory {
                 }
                 word.store(0, SeqCst);
                 if let Some(device) = self.device(entry) {
-                    device.give(entry & FRAME);
+                    device.give(frame(entry));
                 }
             });
             self.space.end_move(range.clone(), change);

@@ -33,16 +33,15 @@ impl DeviceMemory for Made {
     fn owner(&self) -> pcie::Address {
         format!("0000:{:02x}:00.0", self.number).parse().unwrap()
     }
-    fn take(&self, frames: &mut [u64]) -> usize {
+    fn take(&self, most: usize, taken: &mut dyn FnMut(Sink<'static>)) {
         let mut free = lock(&self.free);
-        let wanted = frames.len().min(free.len());
-        frames[..wanted].iter_mut().for_each(|frame| *frame = free.pop().unwrap());
-        wanted
+        let left = free.len().saturating_sub(most);
+        free.drain(left..).rev().for_each(|at| taken(frame(at)));
     }
-    fn give(&self, frame: u64) {
-        assert!(self.memory.range().contains(&frame));
-        guard::fill(frame, 0xaa, page_size() as usize).unwrap();
-        lock(&self.free).push(frame);
+    fn give(&self, frame: Sink<'static>) {
+        assert!(self.memory.range().contains(&frame.addr()));
+        frame.fill(0xaa).unwrap();
+        lock(&self.free).push(frame.addr());
     }
     fn dma_address(&self, frame: u64) -> Option<u64> {
         self.shown.then_some(frame)
@@ -74,8 +73,22 @@ fn read(addr: u64) -> u8 {
     byte[0]
 }
 
+fn sink(addr: u64, len: u64) -> Sink<'static> {
+    // SAFETY: tests name pages of their own mappings, which no reference points into.
+    unsafe { Sink::vouched(addr, len) }
+}
+
+/// The memory of this process, and frames wherever they are.
+fn source() -> Arc<crate::ProcessPages> {
+    Arc::new(crate::ProcessPages::with_devices(sink(0, u64::MAX)))
+}
+
 fn write(addr: u64, byte: u8) {
-    guard::copy_to(addr, &[byte]).unwrap();
+    sink(addr, 1).write(&[byte]).unwrap();
+}
+
+fn add(addr: u64, add: u64) -> u64 {
+    sink(addr, 8).atomic_u64(AtomicOp::FetchAdd { add }).unwrap()
 }
 
 fn away(map: &Mapping) -> u64 {
@@ -113,7 +126,7 @@ fn a_touch_brings_one_page_home() {
     assert_eq!((away(&map), device.free()), (3, 13));
     write(map.addr() + 3 * page, 9);
     assert_eq!(read(map.addr() + 3 * page), 9);
-    assert_eq!(guard::atomic_u64(map.addr() + 16, AtomicOp::FetchAdd { add: 1 }), Ok(0));
+    assert_eq!(add(map.addr() + 16, 1), 0);
     assert_eq!(away(&map), 1);
     assert_eq!(private.home(&map.range()), 1);
     assert_eq!((read(map.addr() + 7), read(map.addr() + 2 * page + 7)), (1, 3));
@@ -259,7 +272,7 @@ fn no_store_is_lost() {
     });
     for (writer, stored) in stored.into_iter().enumerate() {
         let word = |n| map.addr() + n * page + 8 * writer as u64;
-        let read = |n| guard::atomic_u64(word(n), AtomicOp::FetchAdd { add: 0 }).unwrap();
+        let read = |n| add(word(n), 0);
         assert_eq!((0..PAGES).map(read).sum::<u64>(), stored, "writer {writer}");
     }
     assert_eq!(device.free(), PAGES as usize);
@@ -310,8 +323,7 @@ fn a_mirror_falls_back_page_by_page() {
     let (near, far, map) = (Made::new(3, 4, true), Made::new(4, 4, true), memory(4));
     let (reached, near_device) = (near.owner(), near.as_device());
     let reach: Reach = Box::new(move |device| (device == reached).then_some(5));
-    let source = Arc::new(crate::ProcessPages);
-    let mirror = Mirror::new(source, &map.range(), page, true, reach);
+    let mirror = Mirror::new(source(), &map.range(), page, true, reach);
     let space = AddressSpace::process();
     let registration = space.register(mirror.range(), mirror.clone()).unwrap();
     (0..4).for_each(|n| write(map.addr() + n * page, n as u8));
@@ -347,7 +359,7 @@ fn devices_go_on_while_pages_move() {
     let (device, map) = (Made::new(3, PAGES, true), memory(PAGES));
     let (reached, done) = (device.owner(), AtomicBool::new(false));
     let reach: Reach = Box::new(move |device| (device == reached).then_some(0));
-    let mirror = Mirror::new(Arc::new(crate::ProcessPages), &map.range(), page, true, reach);
+    let mirror = Mirror::new(source(), &map.range(), page, true, reach);
     let registration = AddressSpace::process().register(mirror.range(), mirror.clone()).unwrap();
     std::thread::scope(|s| {
         let mover = s.spawn(|| {
@@ -365,7 +377,7 @@ fn devices_go_on_while_pages_move() {
                 let inside = mirror.enter();
                 if inside.covers(&(at..at + 8), true) {
                     let place = inside.peer(at).map_or(at, |(_, dma)| dma);
-                    let old = guard::atomic_u64(place, AtomicOp::FetchAdd { add: 1 }).unwrap();
+                    let old = add(place, 1);
                     assert_eq!(old, turn / PAGES, "turn {turn}");
                     break;
                 }

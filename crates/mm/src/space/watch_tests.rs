@@ -119,7 +119,7 @@ fn shared_memory_is_watched() {
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 4 * page_size() as i64) }, 0);
     let map = Mapping::shared(fd.as_fd(), 4 * page_size()).unwrap();
     let (space, seen, registration) = watched!(&map.range());
-    crate::guard::copy_to(map.addr(), &[7; 100]).unwrap();
+    map.sink().write(&[7; 100]).unwrap();
     drop(map);
     settle(&space);
     assert_eq!(lock(&seen.gone).len(), 1);

@@ -280,14 +280,9 @@ mod tests {
     #[test]
     fn a_range_of_several_pieces_is_entered_where_it_is_asked_for() {
         let bytes: Vec<u8> = (0..40).collect();
-        mm::guard::install();
-        let addr = bytes.as_ptr() as u64;
-        let segment = Segment {
-            space: umem::process_space(),
-            addr,
-            len: 40,
-            route: Arc::new(pcie::Route::local()),
-        };
+        let map: &mm::Mapping = Box::leak(Box::new(mm::Mapping::anonymous(40).unwrap()));
+        map.sink().write(&bytes).unwrap();
+        let segment = Segment::of_process(map.sink(), Arc::new(pcie::Route::local()));
         let umem = Umem::from_segments(vec![segment], false);
         // The second half comes first, an empty piece is between, and the first half is in two.
         let parts = [(20, 20), (5, 0), (0, 8), (8, 12)];

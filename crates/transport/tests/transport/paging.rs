@@ -28,9 +28,10 @@ fn paged() -> Paged {
     let (space, platform) = (Arc::new(AddressSpace::default()), pcie::Platform::default());
     let hca = platform.named("peerdma0").unwrap();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND;
-    let place = (map.addr(), map.len(), map.addr());
-    let pages = Arc::new(ProcessPages);
-    let umem = Umem::on_demand(&space, pages, place, access, hca, &platform).unwrap();
+    let pages = Arc::new(ProcessPages::default());
+    // SAFETY: only the key reaches the mapping, which outlives it.
+    let memory = unsafe { mm::Sink::vouched(map.addr(), map.len()) };
+    let umem = Umem::on_demand(&space, pages, memory, map.addr(), access, hca, &platform).unwrap();
     let all =
         Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let key = node.keys.insert(PD, umem, map.addr(), all).unwrap();

@@ -162,7 +162,9 @@ fn node(inode: u64) -> Res<Arc<Node>> {
 unsafe fn ioctl(inode: u64, request: c_ulong, argument: *mut c_void) -> Result<c_int, c_int> {
     contained(|| {
         mm::guard::install();
-        request::run(&*node(inode)?, request as u32, argument as u64)
+        let node = node(inode)?;
+        // SAFETY: the program calls ioctl(2).
+        unsafe { request::run(&node, request as u32, argument as u64) }
     })
     .map(|()| 0)
     .map_err(|errno| errno.0)

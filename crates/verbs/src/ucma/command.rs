@@ -1,12 +1,12 @@
 //! Commands other than `GET_EVENT`, checked in the kernel's order (`ucma.c`) and carried out.
 
 use super::channel::Channel;
-use super::host;
 use super::layout::{
     Answer, Fields, IN6_LEN, PATH_DATA_LEN, PATH_FLAGS, STORAGE_LEN, parse_path_data, path_data,
-    qp_attr, read, user_path, write,
+    qp_attr, read, user_path,
 };
 use super::service::Service;
+use super::{host, layout};
 use crate::device;
 use crate::ffi::{Errno, INVALID, Res};
 use cma::{Addr, ConnectParam, Described, Error, FreePorts, IbAddr, IdOption, Key, gid_of};
@@ -99,7 +99,10 @@ struct Command<'a> {
 }
 
 /// Carries out the command at `buffer`.
-pub fn run(channel: &Channel, fd: RawFd, header: Header, buffer: u64) -> Res<()> {
+///
+/// # Safety
+/// The program wrote the command, with places of its own for the answer.
+pub unsafe fn run(channel: &Channel, fd: RawFd, header: Header, buffer: u64) -> Res<()> {
     let at = buffer.wrapping_add(HEADER_LEN);
     let command = Command { channel, service: &channel.engine().cm, fd, header, at };
     match header.command {
@@ -151,6 +154,12 @@ impl Command<'_> {
         Ok(bytes)
     }
 
+    /// Writes an answer to the place that the command names, cut to `room`.
+    fn answer(&self, at: u64, bytes: &[u8], room: usize) -> Res<()> {
+        // SAFETY: the command is the program's own (`run`).
+        unsafe { layout::write(at, bytes, room) }
+    }
+
     fn room_for(&self, len: usize) -> Res<()> {
         if self.header.out_len < len { Err(Errno(libc::ENOSPC)) } else { Ok(()) }
     }
@@ -183,7 +192,7 @@ impl Command<'_> {
         let (space, qp_type) = (fields.u16(16), fields.u8(18));
         let uid = fields.u64(0);
         let handle = self.with(|cma| cma.create(self.channel.id(), uid, space, qp_type))?;
-        write(fields.u64(8), &handle.to_ne_bytes(), 4).inspect_err(|_| {
+        self.answer(fields.u64(8), &handle.to_ne_bytes(), 4).inspect_err(|_| {
             let _ = self.end(handle);
         })
     }
@@ -200,7 +209,7 @@ impl Command<'_> {
         let bytes = self.read::<16>()?;
         let fields = Fields(&bytes);
         let reported = self.end(fields.u32(8))?;
-        write(fields.u64(0), &reported.to_ne_bytes(), 4)
+        self.answer(fields.u64(0), &reported.to_ne_bytes(), 4)
     }
 
     fn bind_ip(&self) -> Res<()> {
@@ -339,7 +348,7 @@ impl Command<'_> {
             .u32(device_index(&id))
             // Reserved.
             .u32(0);
-        write(fields.u64(0), &answer.0, self.header.out_len)
+        self.answer(fields.u64(0), &answer.0, self.header.out_len)
     }
 
     fn query(&self) -> Res<()> {
@@ -364,7 +373,7 @@ impl Command<'_> {
             }
             _ => return Err(Errno(libc::ENOSYS)),
         };
-        write(fields.u64(0), &answer, self.header.out_len)
+        self.answer(fields.u64(0), &answer, self.header.out_len)
     }
 
     /// `struct rdma_ucm_query_addr_resp`.
@@ -458,7 +467,7 @@ impl Command<'_> {
             return Err(INVALID);
         }
         let attr = self.with(|cma| cma.init_qp_attr(key, state))?;
-        write(fields.u64(0), &qp_attr(&attr), 144)
+        self.answer(fields.u64(0), &qp_attr(&attr), 144)
     }
 
     fn set_option(&self) -> Res<()> {
@@ -527,7 +536,7 @@ impl Command<'_> {
         }
         let key = self.key(handle)?;
         let membership = self.with(|cma| cma.join(key, &addr, uid))?;
-        write(response, &membership.to_ne_bytes(), 4).inspect_err(|_| {
+        self.answer(response, &membership.to_ne_bytes(), 4).inspect_err(|_| {
             let _ = self.with(|cma| cma.leave(self.channel.id(), membership));
         })
     }
@@ -537,7 +546,7 @@ impl Command<'_> {
         let bytes = self.read::<16>()?;
         let fields = Fields(&bytes);
         let reported = self.with(|cma| cma.leave(self.channel.id(), fields.u32(8)))?;
-        write(fields.u64(0), &reported.to_ne_bytes(), 4)
+        self.answer(fields.u64(0), &reported.to_ne_bytes(), 4)
     }
 
     fn migrate(&self) -> Res<()> {
@@ -556,7 +565,7 @@ impl Command<'_> {
             })
             .map_err(errno)?;
         self.channel.take_from(&from);
-        write(fields.u64(0), &reported.to_ne_bytes(), 4)
+        self.answer(fields.u64(0), &reported.to_ne_bytes(), 4)
     }
 }
 

@@ -14,7 +14,10 @@ unsafe extern "C-unwind" {
 
 /// Waits for an event, unless the descriptor is non-blocking, and delivers it. A thread that waits may be cancelled: nothing
 /// is held meanwhile.
-pub fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize) -> isize {
+///
+/// # Safety
+/// The program wrote the command at `buffer`, with a place of its own for the answer.
+pub unsafe fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize) -> isize {
     let prepared = contained(|| {
         if header.out_len < layout::EVENT_LEN_OLD {
             return Err(Errno(libc::ENOSPC));
@@ -32,7 +35,8 @@ pub fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize) -> is
         if unsafe { wait_read(fd, token.as_mut_ptr().cast(), 1) } < 0 {
             return -1;
         }
-        match contained(|| deliver(&*channel(inode)?, response, header.out_len)) {
+        // SAFETY: the command names the place.
+        match contained(|| unsafe { deliver(&*channel(inode)?, response, header.out_len) }) {
             Ok(true) => return len as isize,
             Ok(false) => {}
             Err(errno) => return failed(errno),
@@ -41,7 +45,10 @@ pub fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize) -> is
 }
 
 /// Delivers the oldest event after the token was taken; false when somebody else did, or it was removed.
-fn deliver(channel: &Channel, response: u64, out_len: usize) -> Res<bool> {
+///
+/// # Safety
+/// The program's command names `response` as the place for its answer.
+unsafe fn deliver(channel: &Channel, response: u64, out_len: usize) -> Res<bool> {
     let id = channel.id();
     let engine = channel.engine();
     engine.cm.with_token(id, |cma| {
@@ -49,7 +56,8 @@ fn deliver(channel: &Channel, response: u64, out_len: usize) -> Res<bool> {
             return Ok(false);
         };
         let bytes = layout::event(&delivered);
-        layout::write(response, &bytes, out_len)?;
+        // SAFETY: as demanded of the caller.
+        unsafe { layout::write(response, &bytes, out_len) }?;
         cma.delivered(id);
         Ok(true)
     })

@@ -107,9 +107,14 @@ unsafe extern "C-unwind" fn write(
         Err(errno) => return failed(errno),
     };
     if header.is_get_event() {
-        return event::get(fd, inode, header, buffer, len);
+        // SAFETY: the program writes the command, as to the kernel's device.
+        return unsafe { event::get(fd, inode, header, buffer, len) };
     }
-    let done = crate::ffi::contained(|| command::run(&*channel(inode)?, fd, header, buffer));
+    let done = crate::ffi::contained(|| {
+        let channel = channel(inode)?;
+        // SAFETY: as above.
+        unsafe { command::run(&channel, fd, header, buffer) }
+    });
     match done {
         Ok(()) => len as isize,
         Err(errno) => failed(errno),

@@ -1,12 +1,19 @@
-use super::*;
-use crate::check::{access_flags, dmabuf_access, page_offset, rereg};
-use crate::{AccessError, AtomicOp, Offered, Rereg, RevokeWatcher};
-use dmabuf::{LocalControls, POISON, Placement, Storage, memfd_name};
+//! Registrations of this process's memory and of dma-bufs: their checks, their accesses and their end.
+#![cfg(not(loom))]
+
+use dmabuf::{ControlBlocks, Hold, LocalControls, POISON, Placement, Storage, memfd_name};
+use mm::{AddressSpace, Mapping, Sink, page_size};
 use pcie::Platform;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
+use umem::check::{access_flags, dmabuf_access, page_offset, rereg};
+use umem::{
+    AccessError, AccessFlags, AtomicOp, Offered, RegError, Rereg, RevokeWatcher, Segment, Umem,
+    process_space,
+};
 
 const RW: AccessFlags = AccessFlags::LOCAL_WRITE;
 const RO: AccessFlags = AccessFlags::REMOTE_READ;
@@ -19,10 +26,10 @@ fn memfd(name: &str, size: u64) -> OwnedFd {
 }
 
 /// Memory of this test at a place that nobody else knows.
-fn memory(pages: u64) -> (OwnedFd, mm::Mapping) {
+fn memory(pages: u64) -> (OwnedFd, Mapping) {
     let len = pages * page_size();
     let fd = memfd("umem-test", len);
-    let map = mm::Mapping::shared(fd.as_fd(), len).unwrap();
+    let map = Mapping::shared(fd.as_fd(), len).unwrap();
     (fd, map)
 }
 
@@ -42,7 +49,9 @@ impl Bench {
     }
     fn user(&self, addr: u64, len: u64, access: AccessFlags) -> Result<Arc<Umem>, RegError> {
         let hca = self.platform.named("peerdma0").unwrap();
-        Umem::from_user(&self.space, addr, len, access, hca, &self.platform)
+        // SAFETY: tests write through mappings of their own only, which no reference points into.
+        let memory = unsafe { Sink::vouched(addr, len) };
+        Umem::from_user(&self.space, memory, access, hca, &self.platform)
     }
     fn dmabuf(&self, fd: i32, offset: u64, len: u64) -> Result<Arc<Umem>, RegError> {
         self.held(fd, offset, len, Hold::Dynamic)
@@ -189,8 +198,10 @@ fn pinned_pages_are_accounted_exactly() {
 fn accesses_cross_segment_borders() {
     let (_fd, map) = memory(1);
     let route = Arc::new(pcie::Route::local());
+    // SAFETY: the mapping is the test's own, and outlives what is made of it.
+    let space = process_space(unsafe { Sink::vouched(map.addr(), map.len()) });
     let at = |offset: u64, len| Segment {
-        space: process_space(),
+        space: space.clone(),
         addr: map.addr() + offset,
         len,
         route: route.clone(),

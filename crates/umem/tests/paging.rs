@@ -1,11 +1,13 @@
 //! On-demand registrations of real memory of this process, with the interposed calls played by the test.
 
-use super::*;
-use crate::RevokeWatcher;
-use mm::{Mapping, ProcessPages};
+#![cfg(not(loom))]
+
+use mm::{AddressSpace, Mapping, PagingCounts, Prefetch, ProcessPages, Sink, page_size};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use umem::{AccessError, AccessFlags, AtomicOp, Fold, RegError, RevokeWatcher, Umem};
 
 const PAGES: u64 = 16;
 const RW: AccessFlags = AccessFlags::LOCAL_WRITE;
@@ -27,9 +29,10 @@ fn try_register(
     let hca = platform.named("peerdma0").unwrap();
     let space = Arc::new(AddressSpace::default());
     let access = access | AccessFlags::ON_DEMAND;
-    let source = Arc::new(ProcessPages);
-    Umem::on_demand(&space, source, (addr, len, iova), access, hca, &platform)
-        .map(|umem| (space, umem))
+    let source = Arc::new(ProcessPages::default());
+    // SAFETY: tests write through mappings of their own only, which no reference points into.
+    let memory = unsafe { Sink::vouched(addr, len) };
+    Umem::on_demand(&space, source, memory, iova, access, hca, &platform).map(|umem| (space, umem))
 }
 
 fn register(map: &Mapping, access: AccessFlags) -> (Arc<AddressSpace>, Arc<Umem>) {
