@@ -1,5 +1,6 @@
 //! Commands that make and end objects of the HCA.
 
+use crate::bits::Field;
 use crate::command::{Commands, done, number};
 use crate::cq::{self, Cq, Findings};
 use crate::function::Shared;
@@ -158,20 +159,16 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         _ => objects.pds.get(qp::PD.get32(input))?,
     };
     let service = queues.purpose.service();
-    let xrc = matches!(service, QpType::XrcSend | QpType::XrcRecv);
-    let send_cq = match service {
-        QpType::XrcRecv => None,
-        _ => Some(objects.cqs.get(qp::SEND_CQ.get32(input))?),
-    };
-    let receives = !xrc && queues.purpose != Purpose::MemoryKeys;
-    let recv_cq = receives.then(|| objects.cqs.get(qp::RECEIVE_CQ.get32(input))).transpose()?;
+    let cq = |field: Field| objects.cqs.get(field.get32(input));
+    let send_cq = queues.purpose.sends_complete().then(|| cq(qp::SEND_CQ)).transpose()?;
+    let receives = queues.purpose.receives_complete();
+    let recv_cq = receives.then(|| cq(qp::RECEIVE_CQ)).transpose()?;
     let xrcd = match service {
         QpType::XrcRecv => Some(objects.xrcds.get(qp::XRC_DOMAIN.get32(input))?),
         _ => None,
     };
     let srq = match queues.receives {
-        // XRC's packets name their queue.
-        Receives::Shared(number) if !xrc => Some(objects.srqs.get(number)?.back),
+        Receives::Shared(number) if receives => Some(objects.srqs.get(number)?.back),
         _ => None,
     };
     let limits = shared.hca.attr();
@@ -182,7 +179,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
         max_recv_sge: limits.max_sge,
         max_inline_data: limits.max_inline_data,
     };
-    let own = queues.receives == Receives::Own && !xrc;
+    let own = queues.receives == Receives::Own && receives;
     let pd_of_keys = (queues.purpose != Purpose::MemoryKeys).then(|| pd.id());
     let changer = Changer { pd: pd_of_keys, fast_registers: queues.fast_registers };
     let work = Arc::new(OwnWork::new(shared, queues.clone(), changer));

@@ -122,6 +122,17 @@ impl Purpose {
         }
     }
 
+    /// Whether a queue is told of its sends. The receiving half of XRC names one, and leaves it alone.
+    pub(crate) fn sends_complete(self) -> bool {
+        self.service() != QpType::XrcRecv
+    }
+
+    /// Whether a queue is told of its receives, and a shared queue that it names gives them. XRC's packets name theirs.
+    pub(crate) fn receives_complete(self) -> bool {
+        let xrc = matches!(self.service(), QpType::XrcSend | QpType::XrcRecv);
+        !xrc && self != Purpose::MemoryKeys
+    }
+
     /// The HCA's service for it.
     pub(crate) fn service(self) -> QpType {
         match self {

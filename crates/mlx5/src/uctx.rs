@@ -2,8 +2,9 @@
 //! (`uid`) in it. What such a command makes is its user's; it may name that user's objects, and do what no other user, nor the
 //! driver, is harmed by. The driver itself is number 0 and may do everything.
 //!
-//! Of the driver's own objects a user may name those that it made for all, and queues and XRC domains: a driver puts its own
-//! in where a queue pair has none. It may name the driver's doorbell pages too, of which drivers hand some on.
+//! Of the driver's own objects a user may name those that it made for all, XRC domains, which programs share, and the driver's
+//! doorbell pages, of which drivers hand some on. A driver puts queues of its own in where a queue pair has none: what a command
+//! does not use, it does not name.
 
 use crate::bits::Field;
 use crate::command::{OBJECT, done, number};
@@ -49,7 +50,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a user may name the driver's own.
     fn is_lent(self) -> bool {
-        matches!(self, Kind::Cq | Kind::Srq | Kind::Uar | Kind::Xrcd)
+        matches!(self, Kind::Uar | Kind::Xrcd)
     }
 }
 
@@ -167,17 +168,20 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
         opcode::CREATE_RMP => vec![at(Kind::Pd, srq::POOL_PD)],
         opcode::CREATE_XRQ => vec![at(Kind::Pd, srq::TAGS_PD), at(Kind::Cq, srq::TAGS_CQ)],
         opcode::CREATE_QP => {
-            let mut named = vec![
-                at(Kind::Pd, qp::PD),
-                at(Kind::Cq, qp::SEND_CQ),
-                at(Kind::Cq, qp::RECEIVE_CQ),
-                at(Kind::Xrcd, qp::XRC_DOMAIN),
-            ];
+            let purpose = Purpose::of(input);
+            let receives = purpose.is_ok_and(Purpose::receives_complete);
+            let mut named = vec![at(Kind::Pd, qp::PD), at(Kind::Xrcd, qp::XRC_DOMAIN)];
+            if purpose.is_ok_and(Purpose::sends_complete) {
+                named.push(at(Kind::Cq, qp::SEND_CQ));
+            }
+            if receives {
+                named.push(at(Kind::Cq, qp::RECEIVE_CQ));
+            }
+            if receives && qp::receives_are_shared(input) {
+                named.push(at(Kind::Srq, qp::SRQ));
+            }
             if qp::sends(input) {
                 named.push(at(Kind::Uar, uar::IN_CONTEXT.at(qp::CONTEXT_BIT)));
-            }
-            if qp::receives_are_shared(input) {
-                named.push(at(Kind::Srq, qp::SRQ));
             }
             named
         }

@@ -3,7 +3,7 @@
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
     ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, Cq, Qp, context, create_key, data,
-    free, key_over, mask, qp, remote, umr, user_memory, user_qp,
+    free, key_over, mask, qp, remote, umr, user_cq, user_memory, user_qp,
 };
 use crate::support::{ALLOC_UAR, Driver, field};
 
@@ -55,10 +55,11 @@ fn key_of(uid: u16, context: &[u8; 64]) -> Vec<u8> {
 
 #[test]
 fn objects_are_their_users_alone() {
-    let Pair { mut driver, cq, pd, .. } = pair("users");
+    let Pair { mut driver, pd, .. } = pair("users");
     let (one, two) = (user(&mut driver), user(&mut driver));
     assert_ne!(one, two);
     let own = driver.create(ALLOC_PD, about(one, 0));
+    let cq = user_cq(&mut driver, one);
     let qp = user_qp(&mut driver, one, own, &cq);
     // Another user, and one that there is not, find nothing; the driver does.
     for (uid, status) in [(two, BAD_RESOURCE), (77, BAD_RESOURCE), (one, OK), (0, OK)] {
@@ -90,6 +91,75 @@ fn objects_are_their_users_alone() {
     assert_eq!(end(&mut driver, one), BUSY);
     assert_eq!(end(&mut driver, two), OK);
     assert_eq!(end(&mut driver, two), BAD_RESOURCE);
+}
+
+/// What completes into a driver's queue the driver takes for its own.
+#[test]
+fn the_drivers_queues_are_nobodys_but_the_drivers() {
+    const SERVICES: [(u64, bool); 5] = [(0, false), (0, true), (2, false), (3, false), (3, true)];
+    const CREATE_RMP: u16 = 0x90c;
+    const CREATE_XRC_SRQ: u16 = 0x705;
+    let Pair { mut driver, cq: drivers, pd, .. } = pair("drivers");
+    let uid = user(&mut driver);
+    let domain = driver.create(ALLOC_PD, about(uid, 0));
+    let cq = user_cq(&mut driver, uid);
+    let uar = driver.create(ALLOC_UAR, about(uid, 0));
+    let pages = [driver.page(), driver.page()];
+    let mut pool = vec![0; 0x118];
+    field(&mut pool, 0x280, 4, 1);
+    field(&mut pool, 0x280 + 0x48, 24, pd.into());
+    field(&mut pool, 0x280 + 0x80, 64, pages[0]);
+    field(&mut pool, 0x280 + 0x10c, 4, 6);
+    field(&mut pool, 0x280 + 0x11b, 5, 2);
+    field(&mut pool, 0x880, 64, pages[1]);
+    let pool = driver.create(CREATE_RMP, pool);
+    let xrcd = driver.create(0x80e, about(0, 0));
+    let create = |service: u64, no_sends: bool, [sends, receives]: [u32; 2], shared| {
+        let mut input = about(uid, 0);
+        input.resize(0x118, 0);
+        let context = [
+            (0x8, 8, service),
+            (0x28, 24, domain.into()),
+            (0x50, 1, no_sends.into()),
+            (0x68, 24, uar.into()),
+            (0x3e8, 24, sends.into()),
+            (0x4e8, 24, receives.into()),
+            (0x4c8, 24, xrcd.into()),
+            (0x565, 3, if shared { 1 } else { 3 }),
+            (0x568, 24, pool.into()),
+        ];
+        context
+            .iter()
+            .for_each(|(bit, width, value)| field(&mut input, 0xc0 + bit, *width, *value));
+        field(&mut input, 0x880, 64, pages[0]);
+        input
+    };
+    let (own, theirs) = (cq.number, drivers.number);
+    for (service, no_sends) in SERVICES {
+        // A driver puts its own in where there is none.
+        let (xrc, receives_only) = (service == 3, service == 3 && no_sends);
+        for (queues, shared, refused) in [
+            ([own, own], false, false),
+            ([theirs, own], false, !receives_only),
+            ([own, theirs], false, !xrc),
+            ([own, own], true, !xrc),
+        ] {
+            let status = driver.status(CREATE_QP, create(service, no_sends, queues, shared));
+            let wanted = if refused { BAD_RESOURCE } else { OK };
+            assert_eq!(status, wanted, "{service} {no_sends} {queues:?} {shared}");
+        }
+    }
+    for (queue, status) in [(theirs, BAD_RESOURCE), (own, OK)] {
+        let mut shared = about(uid, 0);
+        shared.resize(0x118, 0);
+        for (bit, value) in [(0x28, xrcd), (0x48, queue), (0xc8, domain)] {
+            field(&mut shared, 0x80 + bit, 24, value.into());
+        }
+        field(&mut shared, 0x80 + 0x25, 3, 1);
+        field(&mut shared, 0x80 + 0x4, 4, 2);
+        field(&mut shared, 0x880, 64, pages[0]);
+        assert_eq!(driver.status(CREATE_XRC_SRQ, shared), status, "{queue}");
+    }
 }
 
 #[test]

@@ -74,13 +74,28 @@ pub struct Cq {
 }
 
 pub fn cq(driver: &mut Driver, eqn: u32) -> Cq {
+    let uar = driver.uar;
+    cq_of(driver, eqn, 0, uar)
+}
+
+/// A user's, with an event queue for completions alone.
+pub fn user_cq(driver: &mut Driver, uid: u16) -> Cq {
+    let mut page_of = vec![0; 16];
+    field(&mut page_of, 0x10, 16, uid.into());
+    let uar = driver.create(ALLOC_UAR, page_of);
+    let eqn = eq_for(driver, 0, 6, 0).number;
+    cq_of(driver, eqn, uid, uar)
+}
+
+fn cq_of(driver: &mut Driver, eqn: u32, uid: u16, uar: u32) -> Cq {
     let (page, record) = (driver.page(), driver.page());
     for entry in 0..1 << LOG_CQ {
         driver.poke(page + entry * 64 + 63, &[0xf1]);
     }
     let mut input = vec![0; 0x110 + 8];
+    field(&mut input, 0x10, 16, uid.into());
     field(&mut input, 0x80 + 0x63, 5, LOG_CQ.into());
-    field(&mut input, 0x80 + 0x68, 24, driver.uar.into());
+    field(&mut input, 0x80 + 0x68, 24, uar.into());
     field(&mut input, 0x80 + 0xa0, 32, eqn.into());
     field(&mut input, 0x80 + 0x1c0, 64, record);
     field(&mut input, 0x880, 64, page);
