@@ -59,6 +59,8 @@ const WIDE_PAGE_SIZES: Field = Field::new(0x98, 1);
 const LOG_QP_NUMBERS: Field = Field::new(0x93, 5);
 /// Largest parts of one length (`max_mkey_log_entity_size_fixed_buffer`).
 const LOG_MAX_PART: Field = Field::new(0x3a2, 6);
+/// What user contexts may be granted (`uctx_cap`).
+pub(crate) const OF_USERS: Field = Field::new(0x6a0, 32);
 /// Compare and swap, fetch and add.
 const ATOMIC_SWAP_AND_ADD: u64 = 1 | 2;
 
@@ -265,6 +267,11 @@ impl Caps {
         let mut answer = if op_mod & 1 == 1 { group.current.clone() } else { group.max.clone() };
         answer.resize(LEN, 0);
         Ok(answer)
+    }
+
+    /// What user contexts may be granted.
+    pub(crate) fn of_users(&self) -> u64 {
+        OF_USERS.get(&self.general.current)
     }
 
     /// Whether events of page faults name the memory.

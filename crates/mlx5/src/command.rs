@@ -173,7 +173,7 @@ impl Commands {
             opcode::DEALLOC_TRANSPORT_DOMAIN => {
                 self.transport_domains.give_back(OBJECT.get32(input)).and_then(|()| done())
             }
-            opcode::CREATE_UCTX => self.users.create(input),
+            opcode::CREATE_UCTX => self.users.create(self.caps.of_users(), input),
             opcode::DESTROY_UCTX => self.users.destroy(input),
             opcode::CREATE_EQ => {
                 let uar = uar::named(shared, input, eq::CONTEXT)?;

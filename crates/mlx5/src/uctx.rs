@@ -20,8 +20,10 @@ const UID: Field = Field::new(0x10, 16);
 const SHARED: u16 = 0xffff;
 /// User contexts that there can be, as a logarithm.
 pub(crate) const LOG_MAX: u64 = 8;
-/// What a user context may besides, in `create_uctx_in`: nothing yet.
+/// What a user context may besides, in `create_uctx_in`.
 const CAPABILITIES: Field = Field::new(0x80, 32);
+/// It may make queues that send whole frames (`MLX5_UCTX_CAP_RAW_TX`), which a driver grants to whom the system grants it.
+pub(crate) const SENDS_FRAMES: u64 = 1;
 /// In `destroy_uctx_in`.
 const ENDED: Field = Field::new(0x50, 16);
 
@@ -194,8 +196,8 @@ fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
     named
 }
 
-/// Whether what a user wants to make is for users at all.
-fn is_for_users(code: u16, input: &[u8]) -> bool {
+/// Whether what a user with these capabilities wants to make is for him at all.
+fn is_for_users(code: u16, input: &[u8], capabilities: u64) -> bool {
     match code {
         opcode::CREATE_QP => {
             let carries = matches!(Purpose::of(input), Ok(Purpose::Transport(_)));
@@ -203,15 +205,21 @@ fn is_for_users(code: u16, input: &[u8]) -> bool {
         }
         opcode::CREATE_MKEY => mkc::is_for_users(input),
         opcode::CREATE_PSV => psv::COUNT.get(input) == 1,
-        _ => true,
+        other => !nic::sends_frames(other) || capabilities & SENDS_FRAMES != 0,
     }
+}
+
+/// A user context.
+struct Context {
+    /// How many it has.
+    objects: usize,
+    capabilities: u64,
 }
 
 /// All user contexts, and whose each object is.
 #[derive(Default)]
 pub(crate) struct Users {
-    /// With how many objects each has.
-    contexts: HashMap<u16, usize>,
+    contexts: HashMap<u16, Context>,
     /// Objects that are not the driver's.
     owners: HashMap<(Kind, u32), u16>,
 }
@@ -223,16 +231,16 @@ impl Users {
         if matches!(user, 0 | SHARED) {
             return Ok(());
         }
-        if !self.contexts.contains_key(&user) {
-            return Err(Status::BadResource);
-        }
+        let context = self.contexts.get(&user).ok_or(Status::BadResource)?;
         match role(code).ok_or(Status::BadOperation)? {
             Does::Names(kind, field) | Does::Ends(kind, field) => {
                 if self.owner(kind, field.get32(input)) != user {
                     return Err(Status::BadResource);
                 }
             }
-            Does::Makes(..) if !is_for_users(code, input) => return Err(Status::BadOperation),
+            Does::Makes(..) if !is_for_users(code, input, context.capabilities) => {
+                return Err(Status::BadOperation);
+            }
             Does::Makes(..) | Does::Asks => {}
         }
         let foreign = |&(kind, number): &(Kind, u32)| {
@@ -255,35 +263,36 @@ impl Users {
                     let number = field.before_head().get32(answer);
                     self.owners.insert((kind, number), user);
                 }
-                if let Some(objects) = self.contexts.get_mut(&user) {
-                    *objects += 1;
+                if let Some(context) = self.contexts.get_mut(&user) {
+                    context.objects += 1;
                 }
             }
             Some(Does::Ends(kind, field)) => {
                 let owner = self.owners.remove(&(kind, field.get32(input)));
-                if let Some(objects) = owner.and_then(|owner| self.contexts.get_mut(&owner)) {
-                    *objects -= 1;
+                if let Some(context) = owner.and_then(|owner| self.contexts.get_mut(&owner)) {
+                    context.objects -= 1;
                 }
             }
             _ => {}
         }
     }
 
-    /// `CREATE_UCTX`.
-    pub(crate) fn create(&mut self, input: &[u8]) -> Answer {
-        if CAPABILITIES.get(input) != 0 {
+    /// `CREATE_UCTX`, with capabilities of those that there are (`uctx_cap`).
+    pub(crate) fn create(&mut self, offered: u64, input: &[u8]) -> Answer {
+        let capabilities = CAPABILITIES.get(input);
+        if capabilities & !offered != 0 {
             return Err(Status::BadParameter);
         }
         let free = (1..1 << LOG_MAX).find(|user| !self.contexts.contains_key(user));
         let user = free.ok_or(Status::NoResources)?;
-        self.contexts.insert(user, 0);
+        self.contexts.insert(user, Context { objects: 0, capabilities });
         number(user.into())
     }
 
     /// `DESTROY_UCTX`: its objects must be gone.
     pub(crate) fn destroy(&mut self, input: &[u8]) -> Answer {
         let user = ENDED.get(input) as u16;
-        match self.contexts.get(&user) {
+        match self.contexts.get(&user).map(|context| context.objects) {
             None => Err(Status::BadResource),
             Some(1..) => Err(Status::Busy),
             Some(0) => {

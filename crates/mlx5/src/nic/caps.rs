@@ -8,6 +8,8 @@ use super::steering::{LOG_MAX_COUNTERS, MAX_DEPTH};
 use super::tir::LOG_MAX_TABLE;
 use super::vport::{GIDS, LOG_MAX_LIST};
 use crate::bits::Field;
+use crate::caps::OF_USERS;
+use crate::uctx::SENDS_FRAMES;
 
 /// Objects of a kind, as a logarithm.
 const LOG_OBJECTS: u64 = 12;
@@ -53,6 +55,7 @@ pub(crate) fn general() -> Vec<(Field, u64)> {
         (Field::new(0x3eb, 5), LOG_MAX_LIST),  // log_max_vlan_list
         (Field::new(0x3f3, 5), LOG_MAX_LIST),  // log_max_current_mc_list
         (Field::new(0x3fb, 5), LOG_MAX_LIST),  // log_max_current_uc_list
+        (OF_USERS, SENDS_FRAMES),
     ]
 }
 

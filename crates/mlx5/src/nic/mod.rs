@@ -35,7 +35,7 @@ use steering::Steering;
 use tir::Tir;
 
 pub(crate) use registers::register;
-pub(crate) use users::{Role, named, role};
+pub(crate) use users::{Role, named, role, sends_frames};
 use vport::Vport;
 use wire::frame::Frame;
 

@@ -44,6 +44,11 @@ pub(crate) fn role(code: u16) -> Option<Role> {
     })
 }
 
+/// Whether what a command makes sends whatever frames its user puts together.
+pub(crate) fn sends_frames(code: u16) -> bool {
+    code == opcode::CREATE_SQ
+}
+
 /// Other objects that a command names.
 pub(crate) fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
     let at = |kind, field: Field| match field.get32(input) {

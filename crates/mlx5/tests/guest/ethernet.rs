@@ -2,7 +2,7 @@
 //! up.
 
 use crate::support::verbs::{self, Cq, Qp, cq, data, eq, physical_key, qp, remote};
-use crate::support::{Driver, alone, field, word};
+use crate::support::{ALLOC_UAR, Driver, alone, field, word};
 use hca::Network;
 use registry::Options;
 use std::time::{Duration, Instant};
@@ -347,6 +347,57 @@ fn queue_pairs_meet_by_hardware_address_and_gid() {
     let header = right.driver.peek(to + 20, 20);
     assert_eq!(header[12..], [10, 9, 8, 1, 10, 9, 8, 2]);
     assert_eq!(header[8], 9, "its time to live");
+}
+
+/// Frames are a user's to send only where the driver granted it, by his own queue and interface.
+#[test]
+fn frames_are_sent_by_whom_the_driver_lets() {
+    const CREATE_UCTX: u16 = 0xa04;
+    const CREATE_SQ: u16 = 0x904;
+    const RAW_TX: u64 = 1;
+    const BAD_OPERATION: u8 = 2;
+    let End { mut driver, cq: drivers, pd: drivers_pd, .. } = end("granted", &alone("granted"));
+    let mut general = vec![0; 16];
+    field(&mut general, 0x30, 16, 1);
+    let caps = driver.command(0x100, general, 16 + 4096);
+    assert_eq!(word(&caps, 16 + 0x6a0 / 8), RAW_TX as u32);
+    let user = |capabilities: u64| {
+        let mut input = vec![0; 0x40];
+        field(&mut input, 0x80, 32, capabilities);
+        input
+    };
+    assert_eq!(driver.status(CREATE_UCTX, user(RAW_TX | 2)), BAD_PARAMETER);
+    let [granted, other] = [RAW_TX, 0].map(|may| driver.create(CREATE_UCTX, user(may)) as u16);
+    let (page, record) = (driver.page(), driver.page());
+    let create = |uid: u16, pd: u32, cq: u32, uar: u32| {
+        let mut input = vec![0; 0x110 + 8];
+        let wq = 0x100 + 0x180;
+        field(&mut input, 0x10, 16, uid.into());
+        field(&mut input, 0x100 + 0x48, 24, cq.into());
+        field(&mut input, wq, 4, 1);
+        field(&mut input, wq + 0x48, 24, pd.into());
+        field(&mut input, wq + 0x68, 24, uar.into());
+        field(&mut input, wq + 0x80, 64, record);
+        field(&mut input, wq + 0x10c, 4, 6);
+        field(&mut input, wq + 0x11b, 5, LOG_SIZE);
+        field(&mut input, 0x880, 64, page);
+        input
+    };
+    for (uid, own, drivers_cq) in [(granted, 0, BAD_RESOURCE), (other, BAD_OPERATION, 2)] {
+        let mut about = vec![0; 16];
+        field(&mut about, 0x10, 16, uid.into());
+        let pd = driver.create(verbs::ALLOC_PD, about.clone());
+        let uar = driver.create(ALLOC_UAR, about);
+        let cq = verbs::user_cq(&mut driver, uid);
+        assert_eq!(driver.status(CREATE_SQ, create(uid, pd, cq.number, uar)), own);
+        assert_eq!(driver.status(CREATE_SQ, create(uid, pd, drivers.number, uar)), drivers_cq);
+        // Whoever receives has frames that were steered to him.
+        for (queue, status) in [(cq.number, 0), (drivers.number, BAD_RESOURCE)] {
+            assert_eq!(driver.status(0x908, create(uid, pd, queue, uar)), status);
+        }
+    }
+    let uar = driver.uar;
+    assert_eq!(driver.status(CREATE_SQ, create(0, drivers_pd, drivers.number, uar)), 0);
 }
 
 /// Nothing is written into a completion queue that a driver took back, and it takes none back that something completes to.
