@@ -12,6 +12,7 @@ use crate::opcode::Status;
 use crate::report::Act;
 use crate::request::RequestId;
 use crate::uar::Uar;
+use crate::uctx;
 use crate::user_memory::{Place, Places};
 use hca::{BadSignature, Completion, CompletionSink, SignatureSink, WcStatus};
 use std::ops::Deref;
@@ -184,7 +185,8 @@ impl Cq {
     ) -> Result<Arc<Cq>, Status> {
         let entries = Entries::new(places, input)?;
         let eq = EQ.get32(input);
-        if !eqs.exists(eq) {
+        // What a driver hears of itself must not be drowned in what a program completes.
+        if !eqs.exists(eq) || uctx::is_of_user(input) && !eqs.is_for_completions(eq) {
             return Err(Status::BadResource);
         }
         let context = input.get(CONTEXT).unwrap_or_default().to_vec();

@@ -205,6 +205,12 @@ impl Eqs {
         u8::try_from(number).is_ok_and(|number| self.get(number).is_some())
     }
 
+    /// Whether a queue was made for completions alone: drivers have others for events of their own.
+    pub(crate) fn is_for_completions(&self, number: u32) -> bool {
+        let queue = u8::try_from(number).ok().and_then(|number| self.get(number));
+        queue.is_some_and(|queue| queue.events >> 1 == 0)
+    }
+
     pub(crate) fn clear(&self) {
         self.alarms.clear();
         self.queues.write().unwrap_or_else(PoisonError::into_inner).clear();

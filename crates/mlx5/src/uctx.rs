@@ -216,6 +216,11 @@ struct Context {
     capabilities: u64,
 }
 
+/// Whether a user's command, not the driver's own, makes something.
+pub(crate) fn is_of_user(input: &[u8]) -> bool {
+    !matches!(UID.get(input) as u16, 0 | SHARED)
+}
+
 /// All user contexts, and whose each object is.
 #[derive(Default)]
 pub(crate) struct Users {
@@ -227,10 +232,10 @@ pub(crate) struct Users {
 impl Users {
     /// Whether a command may be executed.
     pub(crate) fn check(&self, code: u16, input: &[u8]) -> Result<(), Status> {
-        let user = UID.get(input) as u16;
-        if matches!(user, 0 | SHARED) {
+        if !is_of_user(input) {
             return Ok(());
         }
+        let user = UID.get(input) as u16;
         let context = self.contexts.get(&user).ok_or(Status::BadResource)?;
         match role(code).ok_or(Status::BadOperation)? {
             Does::Names(kind, field) | Does::Ends(kind, field) => {

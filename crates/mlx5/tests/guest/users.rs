@@ -3,7 +3,7 @@
 use crate::driver::{Pair, pair};
 use crate::support::verbs::{
     ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, Cq, Qp, context, create_key, data,
-    free, key_over, mask, qp, remote, umr, user_cq, user_memory, user_qp,
+    eq_for, free, key_over, mask, qp, remote, umr, user_cq, user_memory, user_qp,
 };
 use crate::support::{ALLOC_UAR, Driver, field};
 
@@ -236,6 +236,7 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
     let page = driver.page();
     let memory = driver.create(CREATE_UMEM, user_memory(one, &[page]));
     let uars = [one, two].map(|uid| (uid, driver.create(ALLOC_UAR, about(uid, 0))));
+    let eqn = eq_for(&mut driver, 0, 6, 0).number;
     let queue = |uid: u16, memory: u32, offset: u64| {
         let mut input = vec![0; 0x110];
         field(&mut input, 0x10, 16, uid.into());
@@ -245,6 +246,7 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
         field(&mut input, 0x80 + 0x63, 5, 5);
         let own = uars.iter().find(|(user, _)| *user == uid).unwrap().1;
         field(&mut input, 0x80 + 0x68, 24, own.into());
+        field(&mut input, 0x80 + 0xa0, 32, eqn.into());
         field(&mut input, 0x280, 64, offset);
         field(&mut input, 0x2c0, 32, memory.into());
         field(&mut input, 0x2e0, 1, 1);
@@ -254,6 +256,10 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
     assert_eq!(driver.status(CREATE_CQ, queue(one, memory + 1, 0)), BAD_RESOURCE);
     assert_eq!(driver.status(CREATE_CQ, queue(one, memory, 0x801)), BAD_PARAMETER);
     assert_eq!(driver.status(CREATE_CQ, queue(one, memory, u64::MAX)), BAD_PARAMETER);
+    // The other event queue tells what the driver is to hear.
+    let mut drowning = queue(one, memory, 0x800);
+    field(&mut drowning, 0x80 + 0xa0, 32, 0);
+    assert_eq!(driver.status(CREATE_CQ, drowning), BAD_RESOURCE);
     let made = driver.create(CREATE_CQ, queue(one, memory, 0x800));
     assert_eq!(driver.status(DESTROY_UMEM, about(two, memory)), BAD_RESOURCE);
     assert_eq!(driver.status(DESTROY_UMEM, about(one, memory)), BUSY);
