@@ -6,6 +6,9 @@ use crate::bits::Field;
 use crate::uar;
 use crate::uctx::Kind;
 
+/// The transport domain in the context of an interface that sends (`tisc`).
+const TIS_DOMAIN: Field = Field::new(0x100 + 0x128, 24);
+
 /// What such a command does.
 pub(crate) enum Role {
     /// Makes an object.
@@ -64,8 +67,13 @@ pub(crate) fn named(code: u16, input: &[u8]) -> Vec<(Kind, u32)> {
             let queue = [at(Kind::Cq, CQ), at(Kind::Pd, PD), interface, page].into_iter().flatten();
             queue.chain(memories.map(|number| (Kind::UserMemory, number))).collect()
         }
+        opcode::CREATE_TIS | opcode::MODIFY_TIS => {
+            at(Kind::TransportDomain, TIS_DOMAIN).into_iter().collect()
+        }
         opcode::CREATE_TIR | opcode::MODIFY_TIR => {
-            [at(Kind::Nic, tir::QUEUE), at(Kind::Nic, tir::TABLE)].into_iter().flatten().collect()
+            let domain = at(Kind::TransportDomain, tir::DOMAIN);
+            let to = [at(Kind::Nic, tir::QUEUE), at(Kind::Nic, tir::TABLE)];
+            to.into_iter().chain([domain]).flatten().collect()
         }
         opcode::CREATE_RQT | opcode::MODIFY_RQT => {
             let queues = tir::table(input).unwrap_or_default();

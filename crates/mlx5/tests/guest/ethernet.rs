@@ -400,6 +400,27 @@ fn frames_are_sent_by_whom_the_driver_lets() {
     assert_eq!(driver.status(CREATE_SQ, create(0, drivers_pd, drivers.number, uar)), 0);
 }
 
+#[test]
+fn interfaces_are_in_domains_of_their_users() {
+    const CREATE_UCTX: u16 = 0xa04;
+    const INTERFACES: [u16; 2] = [0x900, 0x912];
+    let mut driver = on_ethernet("domains", &alone("domains"));
+    let [one, two] = [(); 2].map(|()| driver.create(CREATE_UCTX, vec![0; 0x40]));
+    let about = |uid: u32| {
+        let mut input = vec![0; 0x110];
+        field(&mut input, 0x10, 16, uid.into());
+        input
+    };
+    let domains = [one, two, 0].map(|uid| driver.create(0x816, about(uid)));
+    for create in INTERFACES {
+        for (domain, status) in domains.into_iter().zip([0, BAD_RESOURCE, BAD_RESOURCE]) {
+            let mut input = about(one);
+            field(&mut input, 0x100 + 0x128, 24, domain.into());
+            assert_eq!(driver.status(create, input), status, "{create:#x} {domain}");
+        }
+    }
+}
+
 /// Nothing is written into a completion queue that a driver took back, and it takes none back that something completes to.
 #[test]
 fn a_completion_queue_stays_while_a_work_queue_is_there() {
