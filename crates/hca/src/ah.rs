@@ -10,12 +10,15 @@ use transport::Result;
 use transport::values::PdId;
 use transport::values::{AhAttr, Destination};
 
+/// Ways that a handle keeps. A host has more slots than one program sends to by turns.
+const KEPT_WAYS: usize = 16;
+
 /// A resolved datagram destination.
 pub struct AddressHandle {
     pd: Belonging,
     attr: AhAttr,
     path: Path,
-    /// One way for each slot of the destination host that was sent to: a GSO train must not mix slots (D6).
+    /// One way for each slot of the destination host that was sent to, the oldest first: a GSO train must not mix slots (D6).
     ways: Mutex<SmallVec<[(u32, Way); 1]>>,
 }
 
@@ -44,7 +47,11 @@ impl AddressHandle {
             return Ok(way.clone());
         }
         let way = device.way(self.path, dest_qpn, Losses::Final)?;
-        self.ways().push((slot, way.clone()));
+        let mut ways = self.ways();
+        if ways.len() >= KEPT_WAYS {
+            ways.remove(0);
+        }
+        ways.push((slot, way.clone()));
         Ok(way)
     }
 

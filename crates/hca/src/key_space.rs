@@ -4,6 +4,9 @@
 //! checked at each access, entry by entry, as the device does: a list may be long, may change while it is used, and a key below
 //! may end or get its pages only when they are needed. (An [`crate::IndirectKey`] is looked up whole when an operation begins,
 //! which suits short lists.) Of what lies below only the rights of this side count.
+//!
+//! A list of short parts makes an access many times as long as its bytes do. Whoever has others wait for him asks
+//! [`parts_reached`], and lets them go first once it is many.
 
 use crate::device::Device;
 use std::cell::Cell;
@@ -125,6 +128,7 @@ impl<P: KeyParts> KeySpace<P> {
         let mut from = 0;
         while from < len {
             let at = offset.checked_add(from as u64).ok_or(AccessError::OutOfRange)?;
+            REACHED.set(REACHED.get() + 1);
             from = self.reach(at, len - from, access, |memory| {
                 if memory.is_empty() {
                     return Err(AccessError::OutOfRange);
@@ -139,6 +143,12 @@ impl<P: KeyParts> KeySpace<P> {
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static REACHED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Parts that accesses of this thread have reached so far, at whatever depth.
+pub fn parts_reached() -> u64 {
+    REACHED.get()
 }
 
 /// One key behind another; a guest may have them stand in a circle.

@@ -52,7 +52,7 @@ pub use event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
 pub use flow_counters::{BoundCounters, FlowCount, FlowCounters};
 pub use gsi::{GsiSink, MadPath, ManagementInterface};
 pub use indirect::{IndirectKey, MAX_KEY_ENTRIES};
-pub use key_space::{Below, KeyPart, KeyParts, KeySpace};
+pub use key_space::{Below, KeyPart, KeyParts, KeySpace, parts_reached};
 pub use management::{ManagementDatagram, ManagementSink};
 pub use membership::{MAX_MEMBERSHIPS, Membership, SubnetPort};
 pub use mkey_context::{AccessMode, MkeyContext, MkeyRefused, NO_QP};

@@ -9,6 +9,7 @@
 
 use crate::device::Device;
 use crate::gsi::{self, ManagementInterface};
+use crate::key_space::parts_reached;
 use crate::multicast::MULTICAST_QPN;
 use crate::qp::Qp;
 use crate::subnet::{lid_of_address, lid_of_group};
@@ -30,6 +31,8 @@ use transport::{Count, Counter};
 const POLLS_NOW_NS: u64 = 3_000;
 /// Trains taken from the sockets in one turn, so that a poll returns soon.
 const TRAINS_A_TURN: usize = 4;
+/// Parts of keys over other keys that one turn's packets may reach before the next turn takes up fewer of them.
+const PARTS_A_TURN: u64 = 4096;
 /// What one visit to a queue pair sends: some tenths of a millisecond.
 pub(crate) const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
 /// What a queue pair still sends in a turn whose time is over.
@@ -52,6 +55,8 @@ pub(crate) struct Receiving {
     seen: LinkCounts,
     /// The longest turn so far, as the directory shows it.
     longest: Duration,
+    /// What came in the latest turn went to very many places, and so may what comes next.
+    scattered: bool,
 }
 
 /// Counts of the link that the directory already has.
@@ -76,6 +81,7 @@ impl Receiving {
             touched,
             seen: LinkCounts::default(),
             longest: Duration::ZERO,
+            scattered: false,
         })
     }
 }
@@ -112,10 +118,12 @@ impl Device {
     }
 
     fn take_turn(&self, receiving: &mut Receiving) -> usize {
-        let Receiving { receiver, frames, batch, touched, seen, longest } = receiving;
+        let Receiving { receiver, frames, batch, touched, seen, longest, scattered } = receiving;
         let turn = Turn::begin();
         let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
-        receiver.receive(self.endpoint(), TRAINS_A_TURN, &mut |datagram| {
+        let parts = parts_reached();
+        let trains = if *scattered { 1 } else { TRAINS_A_TURN };
+        receiver.receive(self.endpoint(), trains, &mut |datagram| {
             self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
             bytes += datagram.payload.len();
             unanswered += datagram.payload.len();
@@ -125,6 +133,7 @@ impl Device {
             }
         });
         bytes += self.receive_frames(frames, batch, touched);
+        *scattered = parts_reached() - parts >= PARTS_A_TURN;
         self.answer(touched, turn, batch);
         let fired = self.timers.due(turn.now);
         if fired {

@@ -5,6 +5,7 @@ use crate::cq::Cq;
 use crate::device::{Device, Way};
 use crate::event::{AsyncEvent, EventSource};
 use crate::gsi::ManagementInterface;
+use crate::key_space::parts_reached;
 use crate::pd::Pd;
 use crate::progress::{LAST_WORDS, QUANTUM};
 use crate::rss::Rss;
@@ -96,6 +97,9 @@ impl QpInit {
 
 /// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a turn may wait for that.
 const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
+/// Parts of keys over other keys after which one call sends no more: each takes as long as some hundred bytes.
+const PARTS_A_CALL: u64 = 1024;
+
 /// Stores of the lists and bytes that requests bring along.
 struct Shelves {
     gathers: Arc<Shelf<[Sge; 2]>>,
@@ -717,6 +721,7 @@ impl Qp {
     ) -> R {
         let mut tx = Out {
             device,
+            parts: parts_reached(),
             batch,
             way: core.way.as_ref(),
             number: self.number,
@@ -777,6 +782,8 @@ impl Drop for Qp {
 /// Packets of one QP on their way to the link.
 struct Out<'a> {
     device: &'a Device,
+    /// [`parts_reached`] when the call began.
+    parts: u64,
     batch: &'a mut Batch,
     way: Option<&'a Way>,
     number: u32,
@@ -823,7 +830,7 @@ impl Tx for Out<'_> {
     }
 
     fn is_busy(&self, now: Instant) -> bool {
-        pcie::owes_more(now, LINK_BURST)
+        parts_reached() - self.parts >= PARTS_A_CALL || pcie::owes_more(now, LINK_BURST)
     }
 
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
