@@ -6,6 +6,7 @@
 use crate::bits::{be32, be64};
 use crate::function::Shared;
 use hca::PdId;
+use hca::transport::Worked;
 use hca::{Access, WcStatus};
 
 /// The opcode of such a request, and the modifier that says copy.
@@ -15,9 +16,12 @@ const COPY: u8 = 1;
 const SOURCE: usize = 32;
 const DESTINATION: usize = 48;
 const LEN: usize = 64;
-/// Longest copy, as a logarithm: it is done while the queue pair waits.
+/// Longest copy, as a logarithm.
 pub(crate) const LOG_MAX: u64 = 20;
-const PIECE: usize = 64 << 10;
+/// Bytes that are copied before others get their turn, and parts of keys over other keys after which that is so.
+const PART: u64 = 64 << 10;
+const PARTS: u64 = 1024;
+const PIECE: usize = 4 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
@@ -45,8 +49,8 @@ pub(crate) fn parse(entry: &[u8]) -> Option<Copy> {
 }
 
 impl Copy {
-    /// Does it for a queue pair in domain `pd`.
-    pub(crate) fn perform(self, shared: &Shared, pd: PdId) -> Result<(), WcStatus> {
+    /// Does it for a queue pair in domain `pd`, behind the first `done` bytes, or a part of that.
+    pub(crate) fn perform(self, shared: &Shared, pd: PdId, done: u64) -> Result<Worked, WcStatus> {
         let keys = shared.hca.keys();
         let resolve = |place: Place, access| {
             let memory = keys.resolve(pd, place.lkey, place.addr, self.len, access);
@@ -54,15 +58,17 @@ impl Copy {
         };
         let source = resolve(self.source, Access::empty())?;
         let destination = resolve(self.destination, Access::LOCAL_WRITE)?;
-        let mut piece = vec![0; PIECE.min(self.len as usize)];
-        let mut at = 0;
-        while at < self.len {
-            let here = PIECE.min((self.len - at) as usize);
+        let (mut piece, parts) = ([0; PIECE], hca::parts_reached());
+        let end = self.len.min(done.saturating_add(PART));
+        let mut at = done;
+        while at < end && hca::parts_reached() - parts < PARTS {
+            let here = PIECE.min((end - at) as usize);
             let bytes = &mut piece[..here];
             let copied = source.read(at, bytes).and_then(|()| destination.write(at, bytes));
             copied.map_err(|_| WcStatus::LocProtErr)?;
             at += here as u64;
         }
-        Ok(())
+        let worked = at.saturating_sub(done);
+        Ok(if at < self.len { Worked::Part(worked) } else { Worked::All(worked) })
     }
 }

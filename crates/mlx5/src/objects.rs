@@ -49,7 +49,7 @@ pub(crate) struct QpPair {
 }
 
 /// Destinations that a queue pair keeps at hand.
-const KEPT_HANDLES: usize = 64;
+const KEPT_HANDLES: usize = 16;
 
 impl QpPair {
     pub(crate) fn new(

@@ -74,7 +74,7 @@ fn change_keys(shared: &Shared, pair: &QpPair) {
     for entry in entries {
         let now = *state();
         let done = match now {
-            QpState::Rts => pair.work.perform_now(shared, &entry),
+            QpState::Rts => pair.work.perform_now(shared, &entry, 0).map(drop),
             _ => Err(WcStatus::WrFlushErr),
         };
         match done {

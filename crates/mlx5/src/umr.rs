@@ -17,7 +17,7 @@ use crate::request::RequestId;
 use crate::tags;
 use crate::wqe::{self, Control};
 use hca::PdId;
-use hca::transport::CustomWork;
+use hca::transport::{CustomWork, Worked};
 use hca::{Access, WcStatus};
 use std::sync::{Arc, Weak};
 
@@ -35,6 +35,11 @@ const CHECK_NOT_FREE: u8 = 1 << 5;
 /// The list begins at an offset.
 const OFFSET: u8 = 1 << 4;
 const OCTOWORD: u64 = 16;
+/// Bytes of a list in memory that are read at once, and the parts of keys over other keys that it may lie in.
+const PIECE: usize = 4 << 10;
+const MAX_PARTS: u64 = 1 << 16;
+/// How much longer it takes to store a list's bytes than to copy them.
+const LISTED: u64 = 4;
 
 /// A request as it was read.
 struct Request {
@@ -100,20 +105,39 @@ fn parse(entry: &[u8]) -> Result<Request, Malformed> {
     Ok(Request { mkey: control.immediate(), change, list })
 }
 
+/// Room for so many bytes.
+fn room(len: usize) -> Result<Vec<u8>, Status> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Status::NoResources)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
 impl Request {
+    /// What it takes, as bytes that are copied.
+    fn cost(&self) -> u64 {
+        let given = self.change.list.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        given + self.list.map_or(0, |(_, _, len)| u64::from(len) * LISTED)
+    }
+
     fn perform(mut self, shared: &Shared, changer: Changer) -> Result<(), Status> {
         let object = shared.objects.mkeys.get(self.mkey >> 8)?;
         if let (Some((key, addr, len)), Some((_, bytes))) = (self.list, &mut self.change.list) {
-            let mut list = vec![0; len as usize];
+            let mut list = room(len as usize)?;
             let keys = shared.hca.keys();
             let pd = changer
                 .pd
                 .or_else(|| keys.get(key).map(|mkey| mkey.pd))
                 .ok_or(Status::BadResource)?;
-            keys.resolve(pd, key, addr, len.into(), Access::empty())
-                .ok()
-                .and_then(|memory| memory.read(0, &mut list).ok())
-                .ok_or(Status::BadParameter)?;
+            let memory = keys.resolve(pd, key, addr, len.into(), Access::empty());
+            let memory = memory.map_err(|_| Status::BadParameter)?;
+            let parts = hca::parts_reached();
+            for (at, piece) in (0..).step_by(PIECE).zip(list.chunks_mut(PIECE)) {
+                memory.read(at, piece).map_err(|_| Status::BadParameter)?;
+                if hca::parts_reached() - parts > MAX_PARTS {
+                    return Err(Status::Limits);
+                }
+            }
             *bytes = list;
         }
         object.change(shared, changer, &self.change)
@@ -170,17 +194,31 @@ impl OwnWork {
         OwnWork { shared: Arc::downgrade(shared), queues, changer }
     }
 
-    /// Does what an entry asks for. A refusal is told of.
-    pub(crate) fn perform_now(&self, shared: &Shared, entry: &Entry) -> Result<(), WcStatus> {
+    /// Does what an entry asks for behind the first `done` bytes, or a part of it. A refusal is told of.
+    pub(crate) fn perform_now(
+        &self,
+        shared: &Shared,
+        entry: &Entry,
+        done: u64,
+    ) -> Result<Worked, WcStatus> {
+        let all = |cost| move |()| Worked::All(cost);
         match self.parse(shared, entry).map_err(|_| WcStatus::LocQpOpErr)? {
-            Work::Nothing => Ok(()),
-            Work::Key(request) => request.try_perform(shared, self.changer),
-            Work::Copy(copy) => copy.perform(shared, self.changer.pd.ok_or(WcStatus::LocQpOpErr)?),
-            Work::Psv(number) => psv::check(shared, number, self.changer.pd).map_err(|status| {
-                shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
-                WcStatus::MwBindErr
-            }),
-            Work::Tags(request) => request.perform(),
+            Work::Nothing => Ok(Worked::All(0)),
+            Work::Key(request) => {
+                let cost = request.cost();
+                request.try_perform(shared, self.changer).map(all(cost))
+            }
+            Work::Copy(copy) => {
+                copy.perform(shared, self.changer.pd.ok_or(WcStatus::LocQpOpErr)?, done)
+            }
+            Work::Psv(number) => {
+                let set = psv::check(shared, number, self.changer.pd).map_err(|status| {
+                    shared.reports.tell(Act::KeyChange(status), format_args!("PSV {number:#x}"));
+                    WcStatus::MwBindErr
+                });
+                set.map(all(0))
+            }
+            Work::Tags(request) => request.perform().map(all(0)),
         }
     }
 
@@ -202,13 +240,13 @@ impl OwnWork {
 }
 
 impl CustomWork for OwnWork {
-    fn perform(&self, token: u64) -> Result<(), WcStatus> {
+    fn perform(&self, token: u64, done: u64) -> Result<Worked, WcStatus> {
         let id = RequestId::from_wr_id(token);
         let shared = self.shared.upgrade().ok_or(WcStatus::LocQpOpErr)?;
         // A driver that overwrites what it posted has posted something else than it rang for.
         let entry = self.queues.read(id.counter).filter(|entry| entry.id == id);
-        let done = entry.ok_or(WcStatus::LocQpOpErr);
-        done.and_then(|entry| self.perform_now(&shared, &entry)).inspect_err(|_| {
+        let entry = entry.ok_or(WcStatus::LocQpOpErr);
+        entry.and_then(|entry| self.perform_now(&shared, &entry, done)).inspect_err(|_| {
             shared.reports.tell(Act::Request(id.opcode), format_args!("request {:#x}", id.counter));
         })
     }

@@ -130,11 +130,21 @@ pub trait SharedReceive: Send + Sync {
 
 /// Does what only a front end knows ([`SendOp::Custom`]).
 pub trait CustomWork: Send + Sync {
-    /// Does what `token` stands for, with a QP's lock held: it may touch memory and keys, but must not wait for other QPs.
+    /// Does what `token` stands for, or goes on with it behind the first `done` bytes, with a QP's lock held: it may touch memory
+    /// and keys, but must not wait for other QPs. What takes long is done in parts.
     ///
     /// # Errors
     /// The status that the request completes with; the QP ends.
-    fn perform(&self, token: u64) -> Result<(), WcStatus>;
+    fn perform(&self, token: u64, done: u64) -> Result<Worked, WcStatus>;
+}
+
+/// How far a call to [`CustomWork::perform`] came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worked {
+    /// To the end; that took as long as to send so many bytes.
+    All(u64),
+    /// So many bytes further, and more are left for another call.
+    Part(u64),
 }
 
 /// A shared receive queue with a completion queue of its own.

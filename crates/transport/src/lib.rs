@@ -25,7 +25,7 @@ pub mod values;
 pub use counters::{Both, Count, Counter, CounterSet};
 pub use cx::{
     CustomWork, Cx, Fill, OwnCompletions, Routing, Rx, SharedReceive, Sink, TagReceive, To, Tx,
-    XrcQueues, XrcReceive,
+    Worked, XrcQueues, XrcReceive,
 };
 pub use error::{Error, Result};
 pub use qp::{

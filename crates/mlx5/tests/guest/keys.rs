@@ -4,7 +4,7 @@ use crate::driver::{Pair, pair};
 use crate::support::field;
 use crate::support::verbs::{
     ALLOC_PD, CREATE_MKEY, context, create_key, crossing, data, free, free_key, inline, key_over,
-    mask, remote, umr, umr_signing,
+    mask, remote, repeated, umr, umr_signing,
 };
 
 const UMR: u8 = 0x25;
@@ -196,19 +196,6 @@ fn lists_are_no_longer_than_the_device_says() {
     assert_eq!(driver.status(CREATE_MKEY, of(1 << log)), 0);
     assert_eq!(driver.status(CREATE_MKEY, of((1 << log) + 1)), LIMITS);
     assert_eq!(driver.status(CREATE_MKEY, of(u32::MAX.into())), LIMITS);
-}
-
-/// A request's body that repeats runs (distance, bytes, key, address) so often.
-fn repeated(turns: u32, runs: &[(u16, u16, u32, u64)]) -> Vec<u8> {
-    let turn = runs.iter().map(|run| u32::from(run.1)).sum::<u32>();
-    let mut list = [turn, 0x400, turns, runs.len() as u32].map(u32::to_be_bytes).concat();
-    for (distance, bytes, key, addr) in runs {
-        list.extend([distance.to_be_bytes(), bytes.to_be_bytes()].concat());
-        list.extend(key.to_be_bytes());
-        list.extend(addr.to_be_bytes());
-    }
-    list.resize(list.len().next_multiple_of(64), 0);
-    list
 }
 
 #[test]

@@ -13,4 +13,5 @@ mod moderation;
 mod page_faults;
 mod support;
 mod tags;
+mod turns;
 mod users;

@@ -13,7 +13,7 @@ use super::timing::{AckTimers, RoundTrip};
 use super::window::{Pace, Window};
 use crate::sabotage::{self, Sabotage};
 use crate::values::*;
-use crate::{Counter, Cx, To};
+use crate::{Counter, Cx, To, Worked};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use umem::AccessError;
@@ -284,10 +284,10 @@ impl Transport {
     /// Begins the request at the cursor: order, local checks, PSNs.
     fn begin(&mut self, index: usize, cx: &mut Cx<'_>) -> Step {
         self.stop_if_alarmed();
-        if self.state != QpState::Rts {
+        let wqe = &self.req.queue[index];
+        if self.state != QpState::Rts && !wqe.has_begun() {
             return Step::Wait;
         }
-        let wqe = &self.req.queue[index];
         if wqe.is_local() {
             return self.change_key(index, cx);
         }
@@ -333,10 +333,15 @@ impl Transport {
         if index != 0 {
             return Step::Wait;
         }
-        cx.budget.requests.spend(0);
-        match self.req.queue[0].change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref()) {
-            Ok(()) => {
+        let (who, custom) = ((self.pd, self.qpn), self.custom.as_deref());
+        match self.req.queue[0].change_key(cx.keys, who, custom) {
+            Ok(Worked::All(bytes)) => {
+                cx.budget.requests.spend(bytes);
                 self.complete_oldest(cx);
+                Step::Moved
+            }
+            Ok(Worked::Part(bytes)) => {
+                cx.budget.requests.spend(bytes);
                 Step::Moved
             }
             Err((status, vendor_err)) => {
@@ -472,18 +477,25 @@ impl Transport {
                 return;
             }
             if wqe.phase == Phase::Posted {
-                if self.state != QpState::Rts {
+                if self.state != QpState::Rts && !wqe.has_begun() {
                     return;
                 }
                 let outcome = if wqe.is_local() {
                     wqe.change_key(cx.keys, (self.pd, self.qpn), self.custom.as_deref())
                 } else {
-                    wqe.resolve(cx.keys, self.pd, &self.ranges)
+                    wqe.resolve(cx.keys, self.pd, &self.ranges).map(|()| Worked::All(0))
                 };
-                if let Err((status, vendor_err)) = outcome {
-                    wqe.phase = Phase::Failed(status, vendor_err);
-                    return self.fail_if_oldest(cx);
-                }
+                let worked = match outcome {
+                    Ok(Worked::All(bytes)) => bytes,
+                    Ok(Worked::Part(bytes)) => {
+                        cx.budget.requests.spend(bytes);
+                        continue;
+                    }
+                    Err((status, vendor_err)) => {
+                        wqe.phase = Phase::Failed(status, vendor_err);
+                        return self.fail_if_oldest(cx);
+                    }
+                };
                 if let Some(alarm) = &self.alarm {
                     wqe.memory.watch(alarm);
                 }
@@ -497,7 +509,7 @@ impl Transport {
                     cx.counters.count(Counter::TxRefused, 1);
                 }
                 if too_long || wqe.is_local() {
-                    cx.budget.requests.spend(0);
+                    cx.budget.requests.spend(worked);
                     self.complete_oldest(cx);
                     continue;
                 }

@@ -3,13 +3,13 @@
 use super::executor::{MAX_MESSAGE, total_length};
 use super::rendezvous::Offload;
 use super::window::request_cost;
-use crate::CustomWork;
 use crate::keys::Alarm;
 use crate::keys::{KeyError, KeyTable, MemRef};
 use crate::queues::slots::{SendSlot, SlotLost};
 use crate::shelf::{Lent, Shelf};
 use crate::values::PdId;
 use crate::values::*;
+use crate::{CustomWork, Worked};
 use std::sync::Arc;
 use umem::AccessError;
 use umem::Fold;
@@ -187,6 +187,8 @@ pub(super) struct Wqe {
     pub(super) acked: u32,
     /// READ: PSNs that one request packet covers.
     pub(super) chunk: u32,
+    /// Bytes of a front end's own work that are done.
+    pub(super) worked: u64,
     /// Cost of everything before it since the QP began to send.
     pub(super) base: u64,
     /// The HCA's own, not the program's.
@@ -215,6 +217,7 @@ impl Wqe {
             packets: 0,
             acked: 0,
             chunk: 1,
+            worked: 0,
             base: 0,
             offload: None,
             cancelled: false,
@@ -270,19 +273,24 @@ impl Wqe {
         of_keys || self.cancelled
     }
 
-    /// Does what [`Wqe::is_local`] is about. `Err` is the status it fails with.
+    /// Does what [`Wqe::is_local`] is about, or a part of it. `Err` is the status it fails with.
     pub(super) fn change_key(
-        &self,
+        &mut self,
         keys: &KeyTable,
         who: (PdId, u32),
         custom: Option<&dyn CustomWork>,
-    ) -> Result<(), (WcStatus, u32)> {
-        match &self.wr.op {
+    ) -> Result<Worked, (WcStatus, u32)> {
+        let done = match &self.wr.op {
             _ if self.cancelled => Ok(()),
-            SendOp::Custom(token) => match custom {
-                Some(custom) => custom.perform(*token).map_err(|status| (status, vendor::NONE)),
-                None => Err((WcStatus::LocQpOpErr, vendor::NONE)),
-            },
+            SendOp::Custom(token) => {
+                let custom = custom.ok_or((WcStatus::LocQpOpErr, vendor::NONE))?;
+                let worked = custom.perform(*token, self.worked);
+                let worked = worked.map_err(|status| (status, vendor::NONE))?;
+                if let Worked::Part(bytes) = worked {
+                    self.worked += bytes;
+                }
+                return Ok(worked);
+            }
             SendOp::LocalInvalidate(key) => keys
                 .invalidate(who, *key)
                 .map_err(|error| (WcStatus::MwBindErr, vendor::key(error))),
@@ -293,7 +301,13 @@ impl Wqe {
                 keys.bind(who, bind).map_err(|error| (WcStatus::MwBindErr, vendor::bind(error)))
             }
             _ => Ok(()),
-        }
+        };
+        done.map(|()| Worked::All(0))
+    }
+
+    /// Whether something of it was done or has left.
+    pub(super) fn has_begun(&self) -> bool {
+        self.phase != Phase::Posted || self.worked > 0
     }
 
     /// Takes PSNs from `first` on.

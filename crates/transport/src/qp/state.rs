@@ -1,7 +1,7 @@
 //! The QP state machine: which changes of state and attributes are legal (IBA 10.3.1, 11.2.5.2; the masks are those of
 //! Linux `ib_modify_qp_is_ok`), and what they do.
 
-use super::send::Phase;
+use super::send::Wqe;
 use super::{Transport, mtu};
 use crate::Cx;
 use crate::error::{Error, Result};
@@ -288,7 +288,7 @@ impl Transport {
 
     /// Reports that a draining send queue stands still.
     pub(super) fn check_drained(&mut self, cx: &mut Cx<'_>) {
-        let busy = self.req.queue.front().is_some_and(|wqe| wqe.phase != Phase::Posted);
+        let busy = self.req.queue.front().is_some_and(Wqe::has_begun);
         if self.state != QpState::Sqd || !self.attr.sq_draining || busy {
             return;
         }

@@ -322,7 +322,18 @@ impl Qp {
         self.post_entry(driver, (modifier, opcode), 0, body);
     }
 
-    fn post_entry(&mut self, driver: &Driver, (modifier, code): (u8, u8), imm: u32, body: &[u8]) {
+    fn post_entry(&mut self, driver: &Driver, code: (u8, u8), imm: u32, body: &[u8]) {
+        self.place(driver, code, imm, body);
+        self.ring(driver);
+    }
+
+    /// Rings for what was placed.
+    pub fn ring(&self, driver: &Driver) {
+        driver.ring_by(self.uar, self.number);
+    }
+
+    /// Posts a request, and leaves it to others to ring.
+    pub fn place(&mut self, driver: &Driver, (modifier, code): (u8, u8), imm: u32, body: &[u8]) {
         let units = 1 + body.len().div_ceil(16) as u32;
         let mut entry = vec![0; 16];
         let first = u32::from(modifier) << 24 | u32::from(self.sent) << 8 | u32::from(code);
@@ -337,7 +348,6 @@ impl Qp {
         }
         self.sent = self.sent.wrapping_add(entry.len().div_ceil(64) as u16);
         driver.poke(self.record + 4, &u32::from(self.sent).to_be_bytes());
-        driver.ring_by(self.uar, self.number);
     }
 
     /// The state that a query gives.
@@ -442,4 +452,17 @@ pub fn umr_signing(mask: u64, context: &[u8; 64], list: &[u8], format: &[u8; 64]
     segments[6..8].copy_from_slice(&4u16.to_be_bytes());
     segments.extend(format);
     segments
+}
+
+/// A request's body that repeats runs (distance, bytes, key, address) so often.
+pub fn repeated(turns: u32, runs: &[(u16, u16, u32, u64)]) -> Vec<u8> {
+    let turn = runs.iter().map(|run| u32::from(run.1)).sum::<u32>();
+    let mut list = [turn, 0x400, turns, runs.len() as u32].map(u32::to_be_bytes).concat();
+    for (distance, bytes, key, addr) in runs {
+        list.extend([distance.to_be_bytes(), bytes.to_be_bytes()].concat());
+        list.extend(key.to_be_bytes());
+        list.extend(addr.to_be_bytes());
+    }
+    list.resize(list.len().next_multiple_of(64), 0);
+    list
 }
