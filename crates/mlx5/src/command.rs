@@ -177,7 +177,7 @@ impl Commands {
             opcode::DESTROY_UCTX => self.users.destroy(input),
             opcode::CREATE_EQ => {
                 let uar = uar::named(shared, input, eq::CONTEXT)?;
-                number(shared.eqs.create(uar, input)?.into())
+                number(shared.eqs.create(uar, &shared.budget, input)?.into())
             }
             opcode::DESTROY_EQ => {
                 shared.eqs.destroy(eq::NUMBER.get(input) as u8)?;

@@ -3,6 +3,7 @@
 
 use crate::alarm::Alarms;
 use crate::bits::{Field, put};
+use crate::budget::{Budget, Charge};
 use crate::buffer::Buffer;
 use crate::bus::Bus;
 use crate::caps::{LOG_MAX_EQ_SIZE, MAX_EQS};
@@ -47,6 +48,8 @@ pub(crate) mod event {
 
 /// Most events that wait for room. A driver that serves its faults has no more open; beyond, they are refused.
 const MAX_LATE: usize = 1 << 15;
+/// Bytes that each takes, with the room to which a list of them grows.
+const LATE_SIZE: u64 = 64;
 
 struct Ring {
     produced: u32,
@@ -54,6 +57,8 @@ struct Ring {
     armed: bool,
     /// Events that wait for room.
     late: VecDeque<(u8, u8, [u8; DATA_LEN])>,
+    /// For as many of them as ever waited.
+    charge: Charge,
 }
 
 /// One event queue.
@@ -93,7 +98,8 @@ impl Eq {
             self.place(&mut ring, bus, kind, sub_kind, data);
             return true;
         }
-        let fits = ring.late.len() < MAX_LATE;
+        let bytes = (ring.late.len() as u64 + 1) * LATE_SIZE;
+        let fits = ring.late.len() < MAX_LATE && ring.charge.raise(bytes).is_ok();
         if fits {
             ring.late.push_back((kind, sub_kind, *data));
         }
@@ -163,7 +169,12 @@ impl Eqs {
     }
 
     /// As `create_eq_in` describes it; `uar` is the page that it names.
-    pub(crate) fn create(&self, uar: Arc<Uar>, input: &[u8]) -> Result<u8, Status> {
+    pub(crate) fn create(
+        &self,
+        uar: Arc<Uar>,
+        budget: &Arc<Budget>,
+        input: &[u8],
+    ) -> Result<u8, Status> {
         let log_size = LOG_SIZE.get32(input);
         if u64::from(log_size) > LOG_MAX_EQ_SIZE {
             return Err(Status::Limits);
@@ -190,6 +201,7 @@ impl Eqs {
                 consumed: 0,
                 armed: false,
                 late: VecDeque::new(),
+                charge: budget.charge(0)?,
             }),
         };
         queues.insert(number, Arc::new(queue));
