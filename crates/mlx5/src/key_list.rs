@@ -172,6 +172,10 @@ impl State {
             let group = (index / GROUP) as usize;
             let more = (group + 1).saturating_sub(self.sums.len());
             self.sums_charge.grow((2 * more * size_of::<u64>()) as u64)?;
+            // The ends become as many.
+            let ends = self.sums.len() + more - self.ends.len();
+            let reserved = self.sums.try_reserve(more).and(self.ends.try_reserve(ends));
+            reserved.map_err(|_| Status::NoResources)?;
             self.sums.resize(self.sums.len() + more, 0);
             self.entries.set(index, part)?;
             self.sums[group] = self.sums[group] + part.len - before;

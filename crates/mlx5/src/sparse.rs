@@ -7,6 +7,16 @@ use std::sync::Arc;
 /// Entries that are stored together.
 const CHUNK: usize = 512;
 
+/// An empty list with room for so many.
+///
+/// # Errors
+/// [`Status::NoResources`] when the process has no memory for them.
+pub(crate) fn room<T>(entries: usize) -> Result<Vec<T>, Status> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(entries).map_err(|_| Status::NoResources)?;
+    Ok(list)
+}
+
 /// Entries by index; those never written are `absent`.
 pub(crate) struct Sparse<T> {
     chunks: Vec<Option<Box<[T]>>>,
@@ -41,10 +51,16 @@ impl<T: Copy + PartialEq> Sparse<T> {
         if self.chunks.get(chunk).is_none_or(Option::is_none) {
             let places = (chunk + 1).saturating_sub(len) * size_of::<Option<Box<[T]>>>();
             self.charge.grow((places + CHUNK * size_of::<T>()) as u64)?;
-            self.chunks.resize_with(len.max(chunk + 1), || None);
+            let mut entries = room(CHUNK)?;
+            entries.resize(CHUNK, self.absent);
+            let more = (chunk + 1).saturating_sub(len);
+            self.chunks.try_reserve(more).map_err(|_| Status::NoResources)?;
+            self.chunks.resize_with(len + more, || None);
+            self.chunks[chunk] = Some(entries.into());
         }
-        let chunk = &mut self.chunks[chunk];
-        chunk.get_or_insert_with(|| vec![self.absent; CHUNK].into())[index % CHUNK] = entry;
+        if let Some(entries) = &mut self.chunks[chunk] {
+            entries[index % CHUNK] = entry;
+        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use crate::psv;
 use crate::qp::{Entry, Queues, Receives};
 use crate::report::Act;
 use crate::request::RequestId;
+use crate::sparse;
 use crate::tags;
 use crate::wqe::{self, Control};
 use hca::PdId;
@@ -105,14 +106,6 @@ fn parse(entry: &[u8]) -> Result<Request, Malformed> {
     Ok(Request { mkey: control.immediate(), change, list })
 }
 
-/// Room for so many bytes.
-fn room(len: usize) -> Result<Vec<u8>, Status> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| Status::NoResources)?;
-    bytes.resize(len, 0);
-    Ok(bytes)
-}
-
 impl Request {
     /// What it takes, as bytes that are copied.
     fn cost(&self) -> u64 {
@@ -123,7 +116,8 @@ impl Request {
     fn perform(mut self, shared: &Shared, changer: Changer) -> Result<(), Status> {
         let object = shared.objects.mkeys.get(self.mkey >> 8)?;
         if let (Some((key, addr, len)), Some((_, bytes))) = (self.list, &mut self.change.list) {
-            let mut list = room(len as usize)?;
+            let mut list = sparse::room(len as usize)?;
+            list.resize(len as usize, 0);
             let keys = shared.hca.keys();
             let pd = changer
                 .pd
