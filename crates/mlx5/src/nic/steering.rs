@@ -101,8 +101,10 @@ struct Entry {
 /// What a group takes, and an entry with whatever it lists.
 const GROUP_SIZE: u64 = 512;
 const ENTRY_SIZE: u64 = 2048;
-/// Entries that a frame is compared with, whatever tables it is led through.
-const MAX_COMPARED: usize = MAX_ENTRIES;
+/// Entries that a frame is compared with, whatever tables it is led through: one for each VLAN, and some.
+const MAX_COMPARED: usize = 1 << 14;
+/// Places that a frame goes to, whatever tables it is led through.
+const MAX_COPIES: usize = MAX_DESTINATIONS;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -292,7 +294,8 @@ impl Steering {
     /// Calls `each` with every place that a frame of so many `bytes` goes to.
     pub(super) fn steer(&self, frame: &Frame, bytes: usize, each: &mut dyn FnMut(Steered)) {
         if let Some(root) = self.root {
-            let mut way = Way { image: image(frame), bytes, left: MAX_COMPARED, each };
+            let mut way =
+                Way { image: image(frame), bytes, left: MAX_COMPARED, copies: MAX_COPIES, each };
             self.walk(&mut way, root, 0, MAX_DEPTH);
         }
     }
@@ -321,7 +324,11 @@ impl Steering {
         let mut onward = true;
         for destination in &entry.destinations {
             match *destination {
-                Destination::Tir(tir) => (way.each)(Steered { tir, tag }),
+                Destination::Tir(_) if way.copies == 0 => return,
+                Destination::Tir(tir) => {
+                    way.copies -= 1;
+                    (way.each)(Steered { tir, tag });
+                }
                 Destination::Table(next) if std::mem::take(&mut onward) => {
                     self.walk(way, next, tag, depth - 1);
                 }
@@ -337,6 +344,8 @@ struct Way<'a> {
     bytes: usize,
     /// Entries that it may still be compared with.
     left: usize,
+    /// Places that it may still go to.
+    copies: usize,
     each: &'a mut dyn FnMut(Steered),
 }
 
