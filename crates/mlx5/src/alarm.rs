@@ -1,11 +1,17 @@
-//! Who looks at a completion queue when its event is due: a thread that begins with the first queue that wants it.
+//! What is done later, by a thread that begins with the first appointment: events of completion queues that are told late, and
+//! what a doorbell rang for beyond the share that it carries out itself.
 
-use crate::cq::Cq;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-/// The appointments of a function's completion queues. Clones are the same; the last one ends the thread.
+/// What has appointments.
+pub(crate) trait Appointed: Send + Sync {
+    /// It is time. What takes long makes another appointment: a reset waits for this.
+    fn due(&self);
+}
+
+/// The appointments of a function's queues. Clones are the same; the last one ends the thread.
 #[derive(Clone, Default)]
 pub(crate) struct Alarms(Arc<Handle>);
 
@@ -16,15 +22,17 @@ struct Handle(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while a queue is looked at.
+    /// Held while something that is due is done.
     turn: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     /// By time, and a number that each has for itself.
-    due: BTreeMap<(Instant, u64), Weak<Cq>>,
+    due: BTreeMap<(Instant, u64), Weak<dyn Appointed>>,
     given: u64,
+    /// All is about to be forgotten: nothing is begun.
+    clearing: bool,
     running: bool,
     ended: bool,
 }
@@ -34,8 +42,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Alarms {
-    /// [`Cq::look`] of `cq` at `at`. `false` when nobody can.
-    pub(crate) fn set(&self, at: Instant, cq: Weak<Cq>) -> bool {
+    /// [`Appointed::due`] of `who` at `at`. `false` when nobody can.
+    pub(crate) fn set(&self, at: Instant, who: Weak<dyn Appointed>) -> bool {
         let shared = &self.0.0;
         let mut state = lock(&shared.state);
         if !state.running {
@@ -48,17 +56,21 @@ impl Alarms {
         }
         state.given += 1;
         let key = (at, state.given);
-        state.due.insert(key, cq);
+        state.due.insert(key, who);
         if state.due.first_key_value().is_some_and(|(first, _)| *first == key) {
             shared.changed.notify_all();
         }
         true
     }
 
-    /// Forgets all; no queue is looked at any more when it returns.
+    /// Forgets all; nothing is under way any more when it returns.
     pub(crate) fn clear(&self) {
-        lock(&self.0.0.state).due.clear();
-        drop(lock(&self.0.0.turn));
+        let shared = &self.0.0;
+        lock(&shared.state).clearing = true;
+        let _turn = lock(&shared.turn);
+        let mut state = lock(&shared.state);
+        state.due.clear();
+        state.clearing = false;
     }
 }
 
@@ -83,7 +95,7 @@ impl Shared {
                 }
                 Some(_) => {
                     drop(state);
-                    self.look();
+                    self.begin();
                     lock(&self.state)
                 }
             };
@@ -91,12 +103,14 @@ impl Shared {
         }
     }
 
-    /// At the queue whose turn it is.
-    fn look(&self) {
+    /// Does what is due first.
+    fn begin(&self) {
         let _turn = lock(&self.turn);
-        let first = lock(&self.state).due.pop_first();
-        if let Some(cq) = first.and_then(|(_, cq)| cq.upgrade()) {
-            cq.look();
+        let mut state = lock(&self.state);
+        let first = if state.clearing { None } else { state.due.pop_first() };
+        drop(state);
+        if let Some(who) = first.and_then(|(_, who)| who.upgrade()) {
+            who.due();
         }
     }
 }

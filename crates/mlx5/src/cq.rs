@@ -1,6 +1,7 @@
 //! Completion queues (PRM "Completion Queue Context" `cqc`): a ring of entries in guest memory, a consumer counter in a doorbell
 //! record, and arming by a doorbell. What was armed for may be told late ([`crate::moderation`]).
 
+use crate::alarm::Appointed;
 use crate::bits::{Field, be32, put};
 use crate::buffer::{Buffer, DoorbellRecord};
 use crate::caps::LOG_MAX_CQ_SIZE;
@@ -275,15 +276,6 @@ impl Cq {
         }
     }
 
-    /// An event may be due.
-    pub(crate) fn look(&self) {
-        let mut ring = self.ring();
-        ring.appointed = None;
-        if ring.owes {
-            self.tell(ring);
-        }
-    }
-
     /// Tells of what the queue is armed for, once that is due.
     fn tell(&self, mut ring: MutexGuard<'_, Ring>) {
         if ring.moderation.is_on() {
@@ -400,6 +392,17 @@ impl Cq {
             self.tell(ring);
         }
         true
+    }
+}
+
+impl Appointed for Cq {
+    /// An event may be due.
+    fn due(&self) {
+        let mut ring = self.ring();
+        ring.appointed = None;
+        if ring.owes {
+            self.tell(ring);
+        }
     }
 }
 

@@ -206,12 +206,12 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let qpn = back.number();
     objects.names.name_qp(qpn, qp::NAME.get32(input));
     let pair = QpPair::new(queues, back, send_cq.map(|cq| cq.front), work);
-    objects.qps.insert(qpn, Arc::new(pair));
+    objects.qps.insert(qpn, pair);
     number(qpn)
 }
 
 pub(crate) fn destroy_qp(shared: &Shared, qpn: u32) -> Answer {
-    shared.objects.qps.remove(qpn)?.back.destroy();
+    shared.objects.qps.remove(qpn)?.destroy();
     shared.objects.names.forget_qp(qpn);
     page_fault::ended(shared, shared.faults.forget(qpn));
     done()

@@ -53,6 +53,7 @@ mod queue;
 mod report;
 mod request;
 mod send;
+mod share;
 mod sparse;
 mod srq;
 mod stride;

@@ -8,6 +8,7 @@ use crate::names::Names;
 use crate::opcode::Status;
 use crate::qp::Queues;
 use crate::request::RequestId;
+use crate::share::Shares;
 use crate::srq::Srq;
 use crate::uar::Uar;
 use crate::umr::OwnWork;
@@ -17,7 +18,7 @@ use hca::{AddressHandle, AhAttr, Device, Pd, Xrcd};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// A completion queue and the HCA's half of it.
 #[derive(Clone)]
@@ -41,7 +42,10 @@ pub(crate) struct QpPair {
     /// What it does besides sending.
     pub(crate) work: Arc<OwnWork>,
     /// Of one that only changes memory keys: the HCA's half never leaves RESET.
-    pub(crate) state: Mutex<hca::QpState>,
+    pub(crate) state: Shares<hca::QpState>,
+    /// What such a one has left is done later.
+    pub(crate) appointed: AtomicBool,
+    pub(crate) this: Weak<QpPair>,
     /// It may copy memory.
     pub(crate) copies: AtomicBool,
     /// Destinations that datagrams went to.
@@ -57,10 +61,24 @@ impl QpPair {
         back: Arc<hca::Qp>,
         send_cq: Option<Arc<Cq>>,
         work: Arc<OwnWork>,
-    ) -> QpPair {
-        let state = Mutex::new(hca::QpState::Reset);
-        let copies = AtomicBool::new(false);
-        QpPair { queues, back, send_cq, work, state, copies, handles: Mutex::default() }
+    ) -> Arc<QpPair> {
+        Arc::new_cyclic(|this| QpPair {
+            queues,
+            back,
+            send_cq,
+            work,
+            state: Shares::new(hca::QpState::Reset),
+            appointed: AtomicBool::new(false),
+            this: this.clone(),
+            copies: AtomicBool::new(false),
+            handles: Mutex::default(),
+        })
+    }
+
+    /// Nothing of it touches memory afterwards.
+    pub(crate) fn destroy(&self) {
+        *self.state.lock() = hca::QpState::Reset;
+        self.back.destroy();
     }
 
     /// What the HCA has not begun of a send queue that drained is the guest's alone again, which may change it.
@@ -211,7 +229,7 @@ pub(crate) struct Objects {
 impl Objects {
     /// Destroys everything, users before what they use; nothing touches memory through any of it afterwards.
     pub(crate) fn clear(&self, device: &Device) {
-        self.qps.take_all().into_iter().for_each(|pair| pair.back.destroy());
+        self.qps.take_all().into_iter().for_each(|pair| pair.destroy());
         for pair in self.srqs.take_all() {
             let _ = pair.back.destroy();
         }

@@ -13,6 +13,7 @@ use crate::user_memory::{Place, Places};
 use crate::wqe::{self, BLOCK, Control};
 use hca::transport::SharedReceive;
 use hca::{ManagementInterface, QpType, RecvWr};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -255,11 +256,14 @@ impl Queues {
         }
     }
 
-    /// Reads the sends that the driver rang for, in order.
+    /// Reads the sends that the driver rang for, in order, until `each` breaks off.
     ///
     /// # Errors
     /// [`BadQueue`]; those before it were handed out.
-    pub(crate) fn drain(&self, mut each: impl FnMut(Entry)) -> Result<(), BadQueue> {
+    pub(crate) fn drain(
+        &self,
+        mut each: impl FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<(), BadQueue> {
         let Some(log_size) = self.log_sq_size else { return Err(BadQueue) };
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let posted = self.record.sends().map_err(|_| BadQueue)? as u16;
@@ -272,7 +276,9 @@ impl Queues {
             let blocks = Control::parse(&entry.bytes).blocks();
             left = left.checked_sub(blocks.into()).ok_or(BadQueue)?;
             *sent = sent.wrapping_add(blocks);
-            each(entry);
+            if each(entry).is_break() {
+                break;
+            }
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use crate::opcode::{Answer, Status};
 use crate::qp::{self, Purpose};
 use crate::srq;
 use hca::{Counter, Device};
-use std::sync::PoisonError;
 
 /// `QUERY_ISSI`: the versions of the software interface that there are, 0 and 1.
 pub(crate) fn issi(current: u64) -> Answer {
@@ -121,7 +120,7 @@ pub(crate) fn qp(shared: &Shared, qpn: u32) -> Answer {
     let attr = pair.back.query();
     pair.rewind();
     let state = match pair.queues.purpose {
-        Purpose::MemoryKeys => *pair.state.lock().unwrap_or_else(PoisonError::into_inner),
+        Purpose::MemoryKeys => *pair.state.lock(),
         _ => attr.qp_state,
     };
     let mut context = pair.queues.context();

@@ -1,5 +1,6 @@
 //! The send doorbell: what the driver wrote into a send queue becomes the HCA's work requests.
 
+use crate::alarm::Appointed;
 use crate::function::Shared;
 use crate::memory_copy;
 use crate::modify::of_request;
@@ -12,12 +13,14 @@ use crate::tags;
 use crate::uar::Uar;
 use crate::umr;
 use crate::wqe::{self, Control, Malformed};
+use hca::transport::Worked;
 use hca::{
     AttrMask, Completion, CompletionSink, Datagram, Error, Payload, QpAttr, QpState, SendOp,
     SendWr, SgList, WcOpcode, WcStatus,
 };
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Somebody rang for queue pair or send queue `number` by the page `uar`; false if it is none of that page.
 pub(crate) fn ring(shared: &Shared, uar: &Arc<Uar>, number: u32) -> bool {
@@ -38,7 +41,10 @@ pub(crate) fn read(shared: &Shared, pair: &QpPair) {
         return change_keys(shared, pair);
     }
     let mut entries = Vec::new();
-    let drained = pair.queues.drain(|entry| entries.push(entry));
+    let drained = pair.queues.drain(|entry| {
+        entries.push(entry);
+        ControlFlow::Continue(())
+    });
     let mut refused = None;
     let mut requests = entries.iter().filter_map(|entry| {
         if refused.is_some() {
@@ -65,30 +71,55 @@ pub(crate) fn read(shared: &Shared, pair: &QpPair) {
     }
 }
 
-/// The queue pair that only changes keys: its requests are done at once, in order. One that fails ends it, and those behind
-/// it are flushed.
+/// The queue pair that only changes keys: its requests are done in order, a share of them at once. One that fails ends it, and
+/// those behind it are flushed.
 fn change_keys(shared: &Shared, pair: &QpPair) {
-    let mut entries = Vec::new();
-    let drained = pair.queues.drain(|entry| entries.push(entry));
-    let state = || pair.state.lock().unwrap_or_else(PoisonError::into_inner);
-    for entry in entries {
-        let now = *state();
-        let done = match now {
-            QpState::Rts => pair.work.perform_now(shared, &entry, 0).map(drop),
+    let state = pair.state.lock();
+    if !pair.appointed.load(Relaxed) {
+        go_on_changing(shared, pair, state);
+    }
+}
+
+fn go_on_changing(shared: &Shared, pair: &QpPair, mut state: MutexGuard<'_, QpState>) {
+    if *state == QpState::Reset {
+        return;
+    }
+    let mut share = pair.state.begin();
+    let mut waits = false;
+    let drained = pair.queues.drain(|entry| {
+        let done = match *state {
+            QpState::Rts => pair.work.perform_now(shared, &entry, 0),
             _ => Err(WcStatus::WrFlushErr),
         };
         match done {
-            Ok(()) if !Control::parse(&entry.bytes).signaled() => {}
-            Ok(()) => complete(pair, entry.id, WcStatus::Success),
+            Ok(_) if !Control::parse(&entry.bytes).signaled() => {}
+            Ok(_) => complete(pair, entry.id, WcStatus::Success),
             Err(status) => {
-                *state() = QpState::Err;
+                *state = QpState::Err;
                 complete(pair, entry.id, status);
             }
         }
-    }
+        match done {
+            Ok(Worked::All(bytes) | Worked::Part(bytes)) => share.spend(1, bytes),
+            Err(_) => share.spend(1, 0),
+        }
+        waits = share.is_over() && pair.state.put_off(shared.eqs.alarms(), pair.this.clone());
+        if waits { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    pair.appointed.store(waits, Relaxed);
     if drained.is_err() {
-        *state() = QpState::Err;
+        *state = QpState::Err;
         complete(pair, RequestId::default(), WcStatus::LocQpOpErr);
+    }
+}
+
+impl Appointed for QpPair {
+    fn due(&self) {
+        if let Some(shared) = self.work.shared() {
+            let state = self.state.lock_to_go_on();
+            self.appointed.store(false, Relaxed);
+            go_on_changing(&shared, self, state);
+        }
     }
 }
 

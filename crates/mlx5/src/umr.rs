@@ -188,6 +188,11 @@ impl OwnWork {
         OwnWork { shared: Arc::downgrade(shared), queues, changer }
     }
 
+    /// What it works on, while that is there.
+    pub(crate) fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.upgrade()
+    }
+
     /// Does what an entry asks for behind the first `done` bytes, or a part of it. A refusal is told of.
     pub(crate) fn perform_now(
         &self,

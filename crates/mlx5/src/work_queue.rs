@@ -11,7 +11,6 @@ use crate::qp::Purpose;
 use crate::send;
 use crate::srq;
 use hca::{AttrMask, QpAttr, QpState};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) -> Answer {
@@ -21,7 +20,7 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         QP_2RST => QpState::Reset,
         _ => {
             let (from, to) = states(opcode).ok_or(Status::BadOperation)?;
-            let mut state = pair.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = pair.state.lock();
             let now = match pair.queues.purpose {
                 Purpose::MemoryKeys => *state,
                 _ => pair.back.state(),
@@ -34,7 +33,7 @@ pub(crate) fn modify_qp(opcode: u16, shared: &Shared, qpn: u32, input: &[u8]) ->
         }
     };
     if pair.queues.purpose == Purpose::MemoryKeys {
-        *pair.state.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        *pair.state.lock() = to;
         if to == QpState::Reset {
             pair.queues.reset();
         }

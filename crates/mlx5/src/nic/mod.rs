@@ -136,7 +136,7 @@ impl Nic {
     pub(crate) fn execute(
         &self,
         opcode: u16,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         op_mod: u16,
         input: &[u8],
     ) -> Answer {
@@ -167,11 +167,11 @@ impl Nic {
     }
 
     /// Commands about send queues. No table is held while a queue is: one that runs may hand a frame back to us.
-    fn execute_on_sends(&self, opcode: u16, shared: &Shared, input: &[u8]) -> Answer {
+    fn execute_on_sends(&self, opcode: u16, shared: &Arc<Shared>, input: &[u8]) -> Answer {
         let object = OBJECT.get32(input);
         if opcode == opcode::CREATE_SQ {
             let domain = self.tables().domain(input)?;
-            let queue = Arc::new(Sends::new(shared, input, domain)?);
+            let queue = Sends::new(shared, input, domain)?;
             return self.change().make(|tables, number| {
                 queue.set_number(number);
                 tables.sends.insert(number, queue)

@@ -1,18 +1,20 @@
 //! Send queues (PRM "Ethernet Segment"; `struct mlx5_wqe_eth_seg`): requests become frames, with the checksums that they ask for,
-//! or large sends many frames.
+//! or large sends many frames. A ring of those is millions of frames, which are sent in shares ([`crate::share`]).
 
 use super::Nic;
 use super::frame::{self, Checksums, LEAST_LEN};
 use super::queue::{self, Ring, State, Syndrome};
+use crate::alarm::Appointed;
 use crate::bits::{Field, be16, put};
 use crate::cqe;
 use crate::function::Shared;
 use crate::opcode::Status;
+use crate::share::Shares;
 use crate::uar::{self, Uar};
 use crate::wqe::Control;
 use hca::Device;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, Weak};
 
 const NOP: u8 = 0x00;
 const SEND: u8 = 0x0a;
@@ -52,21 +54,34 @@ pub(super) struct Sends {
     uar: Arc<Uar>,
     domain: u32,
     number: AtomicU32,
-    turn: Mutex<Turn>,
+    turn: Shares<Turn>,
+    this: Weak<Sends>,
+    shared: Weak<Shared>,
 }
 
 struct Turn {
     state: State,
+    /// What is left is sent later.
+    appointed: bool,
     /// Counter of the next request's first basic block.
     sent: u16,
 }
 
 impl Sends {
     /// As `create_sq_in` describes it; its frames are of the transport `domain`.
-    pub(super) fn new(shared: &Shared, input: &[u8], domain: u32) -> Result<Sends, Status> {
-        let turn = Mutex::new(Turn { state: State::Reset, sent: 0 });
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        input: &[u8],
+        domain: u32,
+    ) -> Result<Arc<Sends>, Status> {
+        let turn = Shares::new(Turn { state: State::Reset, appointed: false, sent: 0 });
         let (ring, uar) = (Ring::new(shared, input)?, uar::named(shared, input, queue::WQ_BIT)?);
-        Ok(Sends { ring, uar, domain, number: AtomicU32::new(0), turn })
+        let shared = Arc::downgrade(shared);
+        let number = AtomicU32::new(0);
+        Ok(Arc::new_cyclic(|this| {
+            let this = this.clone();
+            Sends { ring, uar, domain, number, turn, this, shared }
+        }))
     }
 
     /// Whether its context names this page.
@@ -79,7 +94,7 @@ impl Sends {
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 
     /// `MODIFY_SQ`: only the state changes.
@@ -111,19 +126,30 @@ impl Sends {
         context
     }
 
-    /// Executes what the driver rang for.
+    /// Executes what the driver rang for, or a share of it.
     pub(super) fn run(&self, shared: &Shared, nic: &Nic) {
-        let mut turn = self.turn();
+        let turn = self.turn();
+        if !turn.appointed {
+            self.go_on(turn, shared, nic);
+        }
+    }
+
+    fn go_on(&self, mut turn: MutexGuard<'_, Turn>, shared: &Shared, nic: &Nic) {
         match turn.state {
             State::Reset => return,
             State::Ready => {}
             State::Error => return self.flush(&mut turn),
         }
+        let mut share = self.turn.begin();
         let Some(mut left) = self.waiting(&turn) else {
             turn.state = State::Error;
             return;
         };
         while left > 0 {
+            if share.is_over() && self.turn.put_off(shared.eqs.alarms(), self.this.clone()) {
+                turn.appointed = true;
+                return;
+            }
             let counter = turn.sent;
             let Some(first) = self.ring.entries(counter, 1) else { return };
             let control = Control::parse(&first);
@@ -132,7 +158,9 @@ impl Sends {
                 Some(rest) => {
                     left = rest;
                     turn.sent = counter.wrapping_add(blocks);
-                    self.execute(shared, nic, counter, &control)
+                    self.execute(shared, nic, counter, &control).map(|frames| {
+                        share.spend(1 + frames, 0);
+                    })
                 }
                 None => {
                     turn.sent = counter.wrapping_add(left);
@@ -192,14 +220,16 @@ impl Sends {
         nic: &Nic,
         counter: u16,
         control: &Control,
-    ) -> Result<(), Syndrome> {
+    ) -> Result<u32, Syndrome> {
         if control.opcode == NOP {
-            return Ok(());
+            return Ok(0);
         }
         let blocks = control.blocks();
         let mut entry = self.ring.entries(counter, blocks).ok_or(Syndrome::LocalProtection)?;
         entry.truncate(control.len());
-        let send = |frame: Vec<u8>| {
+        let mut frames = 0;
+        let mut send = |frame: Vec<u8>| {
+            frames += 1;
             let mut frame = frame;
             frame.resize(frame.len().max(LEAST_LEN), 0);
             if frame.len() <= MAX_FRAME && shared.hca.send_frame(&frame).is_ok() {
@@ -211,10 +241,10 @@ impl Sends {
         };
         match control.opcode {
             SEND => send(self.frame(&shared.hca, &entry)?),
-            LARGE_SEND => self.large(&shared.hca, &entry, send)?,
+            LARGE_SEND => self.large(&shared.hca, &entry, &mut send)?,
             _ => return Err(Syndrome::LocalOperation),
         }
-        Ok(())
+        Ok(frames)
     }
 
     /// Headers in the entry, and its data segments.
@@ -253,5 +283,14 @@ impl Sends {
         }
         let data = self.ring.gather(hca, segments, MAX_LARGE_SEND)?;
         frame::segments(headers, &data, size.into(), send).ok_or(Syndrome::LocalOperation)
+    }
+}
+
+impl Appointed for Sends {
+    fn due(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut turn = self.turn.lock_to_go_on();
+        turn.appointed = false;
+        self.go_on(turn, &shared, &shared.nic);
     }
 }

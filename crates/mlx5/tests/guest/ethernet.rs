@@ -85,6 +85,16 @@ impl Queue {
 
     /// Posts a frame: `headers` in the request, the rest as data segments.
     fn post(&mut self, driver: &Driver, opcode: u8, mss: u16, headers: &[u8], segments: &[u8]) {
+        for block in self.request(opcode, mss, headers, segments).chunks(64) {
+            driver.poke(self.place(), block);
+            self.posted += 1;
+        }
+        driver.poke(self.record + 4, &u32::from(self.posted).to_be_bytes());
+        driver.ring(self.number);
+    }
+
+    /// What stands in the ring then.
+    fn request(&self, opcode: u8, mss: u16, headers: &[u8], segments: &[u8]) -> Vec<u8> {
         let mut entry = vec![0; 30];
         entry[11] = 2 << 2;
         entry[20] = 0xc0;
@@ -97,12 +107,7 @@ impl Queue {
         entry[..4].copy_from_slice(&first.to_be_bytes());
         let units = self.number << 8 | (entry.len() / 16) as u32;
         entry[4..8].copy_from_slice(&units.to_be_bytes());
-        for block in entry.chunks(64) {
-            driver.poke(self.place(), block);
-            self.posted += 1;
-        }
-        driver.poke(self.record + 4, &u32::from(self.posted).to_be_bytes());
-        driver.ring(self.number);
+        entry
     }
 }
 
@@ -211,6 +216,36 @@ fn frames_go_to_who_they_are_for() {
     // What cannot be read ends its queue alone.
     sends.post(&left.driver, SEND, 0, &[], &data(left.key + 1, from, 64));
     assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 4, "local protection");
+}
+
+/// A ring of requests that each become thousands of frames: whoever rang goes on, and so does who wants to end it.
+#[test]
+fn a_ring_of_large_sends_holds_nobody_up() {
+    const LOG_SIZE: u64 = 14;
+    const RING: u64 = 0x30_0000;
+    const LEN: u32 = 1 << 16;
+    const QUERY_ISSI: u16 = 0x10a;
+    let End { mut driver, cq, pd, key, mac, .. } = end("large", &alone("large"));
+    let wq = 0x100 + 0x180;
+    let size = [(wq + 0x11b, 5, LOG_SIZE), (wq + 0x113, 5, 8), (0x880, 64, RING)];
+    let queue = queue_with(&mut driver, 0x904, 0x905, pd, &cq, &size);
+    let mut request = queue.request(LARGE_SEND, 32, &headers([6; 6], mac), &data(key, 0, LEN));
+    request.resize(128, 0);
+    driver.poke(RING, &request.repeat(1 << (LOG_SIZE - 1)));
+    driver.poke(queue.record + 4, &(1u32 << LOG_SIZE).to_be_bytes());
+    let took = |what: &mut dyn FnMut(&mut Driver), driver: &mut Driver| {
+        let begun = Instant::now();
+        what(driver);
+        begun.elapsed()
+    };
+    let times = [
+        took(&mut |driver| driver.ring(queue.number), &mut driver),
+        took(&mut |driver| drop(driver.command(QUERY_ISSI, vec![0; 16], 0x70)), &mut driver),
+        took(&mut |driver| driver.ring(queue.number), &mut driver),
+        took(&mut |driver| modify(driver, 0x905, queue.number, 1, 1), &mut driver),
+        took(&mut |driver| driver.function.reset(), &mut driver),
+    ];
+    assert!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
 }
 
 /// Brings a queue to a state; both are numbers.
