@@ -81,6 +81,9 @@ fn ways_that_share_a_link_share_its_rate() {
     let json = json(&[&["--from", DEFAULT], &pairs[..]].concat());
     assert_eq!(json["pairs"].as_array().unwrap().len(), 2);
     assert_eq!(json["pairs"][1]["p2pdma"], "BUS_ADDR");
+    let server = DEFAULT.replace("default.toml", "server.toml");
+    let text = out(&["--from", &server, "--pair", "gpu1,peerdma0"]);
+    assert!(text.contains("node 0 - node 1  20.0 GB/s"), "{text}");
 }
 
 #[test]

@@ -325,10 +325,10 @@ fn hop_text(machine: &Machine, hop: LinkId) -> String {
     };
     match (hop, machine.link(hop)) {
         (_, Some(link @ Link::Lanes { .. })) => {
-            format!("{name:<28}{link}, {}", rate(link.bytes_per_second()))
+            format!("{name:<26}  {link}, {}", rate(link.bytes_per_second()))
         }
-        (_, Some(link)) => format!("{name:<28}{link}"),
-        (LinkId::Below(_) | LinkId::Above(_), None) => format!("{name:<28}rate unknown"),
+        (_, Some(link)) => format!("{name:<26}  {link}"),
+        (LinkId::Below(_) | LinkId::Above(_), None) => format!("{name:<26}  rate unknown"),
         (_, None) => name,
     }
 }
