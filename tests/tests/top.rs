@@ -49,3 +49,34 @@ fn a_transfer_is_seen_by_device_queue_pair_route_and_link() {
     assert!(number(&port["bytes_per_second"]) > 1e6, "{port}");
     assert!(number(&port["limit_bytes_per_second"]) > 6e10, "{port}");
 }
+
+/// Who cannot be read is shown all the same, and why, wherever processes are listed.
+#[test]
+fn a_process_that_cannot_be_read_is_not_left_out() {
+    if !system::is_root() {
+        skip!("needs root for a network namespace");
+    }
+    let namespace = Namespace::new("unread");
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_unread_member"));
+    let mut member = Run::program(program).within(&namespace).start();
+    member.until("it did not join", |member| member.said().contains("joined"));
+    let tell = |words: &str| {
+        let line = format!("{} {words}", peerdma().display());
+        Run::plain(&line).within(&namespace).finish().ok()
+    };
+    let reason = "it is of another version of peerdma";
+    let json =
+        |words: &str| -> serde_json::Value { serde_json::from_str(&tell(words).stdout).unwrap() };
+    assert_eq!(json("ps --json")["processes"][0]["unread"], reason);
+    for command in ["ctl --json", "top --json --interval 0.1 --count 1"] {
+        let answer = json(command);
+        assert_eq!(answer["unread"][0]["reason"], reason, "{command}: {answer}");
+        assert_eq!(answer["unread"][0]["device"], "peerdma7", "{command}: {answer}");
+    }
+    for command in ["ps", "ctl", "top --interval 0.1 --count 1"] {
+        let output = tell(command);
+        let all = format!("{}{}", output.stdout, output.stderr);
+        assert!(all.contains(reason) && !all.contains('\u{1b}'), "{command}: {all:?}");
+    }
+    member.signal(rustix::process::Signal::KILL);
+}

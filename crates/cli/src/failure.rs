@@ -59,9 +59,10 @@ impl Failure {
 
     /// Prints it on stderr and answers the exit status.
     pub fn report(&self) -> u8 {
-        style::errln(format_args!("{} {}", Paint::Error.over("peerdma: error:"), self.what));
+        // Each of the three may quote a stranger's file or process.
+        let what = topology::printable(&self.what);
+        style::errln(format_args!("{} {what}", Paint::Error.over("peerdma: error:")));
         for why in &self.why {
-            // the reason may quote a stranger's file
             let mut lines = why.trim_end().lines().map(topology::printable);
             let first = lines.next().unwrap_or_default();
             style::errln(format_args!("  {} {first}", Paint::Dim.over("because:")));
@@ -69,7 +70,7 @@ impl Failure {
                 style::errln(format_args!("           {line}"));
             }
         }
-        if let Some(remedy) = &self.remedy {
+        if let Some(remedy) = self.remedy.as_deref().map(topology::printable) {
             style::errln(format_args!("  {} {remedy}", Paint::Good.over("to do:")));
         }
         self.status

@@ -2,7 +2,7 @@
 
 use crate::args::Ps;
 use crate::failure::Outcome;
-use crate::observer::{self, NOBODY};
+use crate::observer::{self, NOBODY, Seen, Unread};
 use crate::style;
 use hca::directory::Reader;
 use registry::Member;
@@ -15,7 +15,8 @@ struct Row {
     member: Member,
     user: String,
     command: String,
-    usage: Option<Usage>,
+    /// Or why it cannot be read.
+    usage: Result<Usage, String>,
 }
 
 /// Sums over a member's shared directory.
@@ -48,35 +49,38 @@ pub fn ps(arguments: &Ps) -> Outcome {
 }
 
 fn rows() -> Outcome<Vec<Row>> {
-    observer::members(|client, member| {
-        let usage =
-            client.directory(member.slot).ok().and_then(|fd| Usage::read(&Reader::open(fd).ok()?));
-        Some(Row { user: user_name(member.uid), command: command(&member), usage, member })
-    })
+    Ok(observer::members()?.into_iter().map(Row::of).collect())
 }
 
 impl Usage {
-    /// `None` when the directory changed hands while it was read.
-    fn read(reader: &Reader) -> Option<Usage> {
+    fn read(reader: &Reader) -> Usage {
         let (qps, keys) = (reader.qps(), reader.keys());
         let sum = |of: fn(&hca::directory::QpEntry) -> u64| {
             qps.iter().map(of).fold(0, u64::saturating_add)
         };
-        Some(Usage {
+        Usage {
             queue_pairs: qps.len(),
             memory_regions: keys.len(),
             registered_bytes: keys.iter().map(|key| key.len).fold(0, u64::saturating_add),
             sent_bytes: sum(|qp| qp.tx_bytes),
             received_bytes: sum(|qp| qp.rx_bytes),
             counters: reader.counters().collect(),
-        })
+        }
     }
 }
 
 impl Row {
+    fn of(seen: Result<Seen, Unread>) -> Row {
+        let (member, usage) = match seen {
+            Ok(Seen { member, reader, .. }) => (member, Ok(Usage::read(&reader))),
+            Err(Unread { member, reason }) => (member, Err(reason)),
+        };
+        Row { user: user_name(member.uid), command: command(&member), usage, member }
+    }
+
     fn cells(&self) -> Vec<String> {
         let unknown = || "?".to_owned();
-        let number = |of: fn(&Usage) -> String| self.usage.as_ref().map_or_else(unknown, of);
+        let number = |of: fn(&Usage) -> String| self.usage.as_ref().map_or_else(|_| unknown(), of);
         vec![
             if self.member.pid > 0 { self.member.pid.to_string() } else { unknown() },
             self.user.clone(),
@@ -87,13 +91,16 @@ impl Row {
             number(|usage| style::bytes(usage.registered_bytes)),
             number(|usage| style::bytes(usage.sent_bytes)),
             number(|usage| style::bytes(usage.received_bytes)),
-            self.command.clone(),
+            match &self.usage {
+                Ok(_) => self.command.clone(),
+                Err(reason) => format!("{} (not read: {reason})", self.command),
+            },
         ]
     }
 
     fn json(&self) -> serde_json::Value {
         let joined = self.member.joined_at.duration_since(SystemTime::UNIX_EPOCH);
-        let usage = self.usage.as_ref();
+        let usage = self.usage.as_ref().ok();
         json!({
             "pid": self.member.pid,
             "uid": self.member.uid,
@@ -110,6 +117,7 @@ impl Row {
             "sent_bytes": usage.map(|usage| usage.sent_bytes),
             "received_bytes": usage.map(|usage| usage.received_bytes),
             "counters": usage.map(|usage| &usage.counters),
+            "unread": self.usage.as_ref().err(),
         })
     }
 }
@@ -122,7 +130,7 @@ pub fn command(member: &Member) -> String {
     let line = words.collect::<Vec<_>>().join(" ");
     let line = if line.is_empty() { member.comm.clone() } else { line };
     // A terminal must not be steered by somebody's argument.
-    line.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    topology::printable(&line)
 }
 
 /// Name of a user by /etc/passwd, or the number.

@@ -1,5 +1,6 @@
 //! Colours, where a terminal reads them: `anstream` removes them elsewhere and under NO_COLOR.
 
+use crate::failure::Failure;
 use anstyle::{AnsiColor, Style};
 use std::fmt::{Arguments, Display};
 use std::io::Write as _;
@@ -47,7 +48,10 @@ pub const HELP: clap::builder::Styles = clap::builder::Styles::styled()
 /// Prints a line on stdout. A reader that went away (`| head`) ends the program quietly.
 pub fn outln(line: Arguments<'_>) {
     if let Err(error) = writeln!(anstream::stdout(), "{line}") {
-        std::process::exit(if error.kind() == std::io::ErrorKind::BrokenPipe { 0 } else { 1 });
+        std::process::exit(match error.kind() {
+            std::io::ErrorKind::BrokenPipe => 0,
+            _ => i32::from(Failure::new("cannot print").because(error).report()),
+        });
     }
 }
 
@@ -109,8 +113,11 @@ pub fn headed<const N: usize>(
     std::iter::once(heading.map(str::to_owned).into()).chain(rows).collect()
 }
 
-/// Lines of an aligned table: every column as wide as its widest cell; `right` names the columns aligned to the right.
+/// Lines of an aligned table: every column as wide as its widest cell; `right` names the columns aligned to the right. Cells may
+/// be a stranger's words: what a terminal would obey is left out of them.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
+    let printable = |row: &Vec<String>| row.iter().map(|cell| topology::printable(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(printable).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
@@ -151,5 +158,11 @@ mod tests {
     fn columns_line_up() {
         let rows = [vec!["a".into(), "1".into()], vec!["bcd".into(), "234".into(), "x".into()]];
         assert_eq!(table(&rows, &[1]), ["a      1", "bcd  234  x"]);
+    }
+
+    #[test]
+    fn a_cell_does_not_steer_a_terminal() {
+        let rows = [vec!["\u{1b}[2Ja\nb".into(), "\u{202e}c".into()]];
+        assert_eq!(table(&rows, &[]), ["[2Jab  c"]);
     }
 }

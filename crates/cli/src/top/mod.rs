@@ -25,7 +25,7 @@ pub fn top(arguments: &Top) -> Outcome {
         if arguments.json {
             style::outln(format_args!("{}", view::json(&devices, &now)));
         } else {
-            view::show(&devices);
+            view::show(&devices, &now.unread);
         }
         before = now;
         shown += 1;

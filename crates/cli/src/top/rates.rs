@@ -161,7 +161,8 @@ mod tests {
     }
 
     fn sample(at: Instant, device: Device) -> Sample {
-        Sample { at, time: SystemTime::UNIX_EPOCH, devices: vec![device] }
+        let devices = vec![device];
+        Sample { at, time: SystemTime::UNIX_EPOCH, devices, unread: Vec::new() }
     }
 
     #[test]

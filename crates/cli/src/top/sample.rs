@@ -1,7 +1,8 @@
 //! A sample: every device's counters at one moment.
 
 use crate::failure::Outcome;
-use crate::{observer, ps};
+use crate::observer::{self, Seen, Unread};
+use crate::ps;
 use hca::Counter;
 use hca::directory::{QpEntry, Reader};
 use pcie::PublishedRoute;
@@ -16,6 +17,8 @@ pub struct Sample {
     pub time: SystemTime,
     /// The devices that are open.
     pub devices: Vec<Device>,
+    /// The processes of which that cannot be read.
+    pub unread: Vec<Unread>,
 }
 
 /// What one device had counted.
@@ -42,12 +45,14 @@ impl Sample {
     /// Reads the directory of every member of the registry.
     pub fn take() -> Outcome<Sample> {
         let (at, time) = (Instant::now(), SystemTime::now());
-        let devices = observer::members(|client, member| {
-            // One that ends while it is read has nothing to show.
-            let reader = Reader::open(client.directory(member.slot).ok()?).ok()?;
-            Some(Device::read(member, &reader))
-        })?;
-        Ok(Sample { at, time, devices })
+        let (mut devices, mut unread) = (Vec::new(), Vec::new());
+        for seen in observer::members()? {
+            match seen {
+                Ok(Seen { member, reader, .. }) => devices.push(Device::read(member, &reader)),
+                Err(one) => unread.push(one),
+            }
+        }
+        Ok(Sample { at, time, devices, unread })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::rates::{DeviceRates, LinkRate, QpRates, RouteRates};
 use super::sample::Sample;
-use crate::observer::NOBODY;
+use crate::observer::{NOBODY, Unread};
 use crate::style;
 use pcie::MapType;
 use serde_json::{Value, json};
@@ -16,15 +16,17 @@ const OTHER_ROWS: usize = 4;
 const MOST_QPS: usize = 16;
 
 /// Prints the tables; on a terminal in the place of the last ones.
-pub fn show(devices: &[DeviceRates<'_>]) {
+pub fn show(devices: &[DeviceRates<'_>], unread: &[Unread]) {
     if style::width().is_some() {
         style::outln(format_args!("{REDRAW}"));
     }
-    if devices.is_empty() {
+    Unread::tell(unread);
+    if devices.is_empty() && unread.is_empty() {
         return style::outln(format_args!("{NOBODY}"));
     }
     let tables = [device_table(devices), route_table(devices), link_table(devices)];
     let used: usize = tables.iter().map(|table| table.len() + 1).sum();
+    let used = used + unread.len();
     for table in tables {
         print(&table);
     }
@@ -160,7 +162,11 @@ fn qp_state(number: u32) -> &'static str {
 /// One line for a sample.
 pub fn json(devices: &[DeviceRates<'_>], now: &Sample) -> Value {
     let time = now.time.duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
-    json!({ "time": time, "devices": devices.iter().map(device_json).collect::<Vec<_>>() })
+    json!({
+        "time": time,
+        "devices": devices.iter().map(device_json).collect::<Vec<_>>(),
+        "unread": now.unread.iter().map(Unread::json).collect::<Vec<_>>(),
+    })
 }
 
 fn device_json(rates: &DeviceRates<'_>) -> Value {
