@@ -150,6 +150,36 @@ fn names_held_by_another_user_deny_nothing() {
     assert!(squatter.alive(), "{}", squatter.said());
 }
 
+/// The registries of a namespace, by name.
+fn registries(host: &Namespace) -> Vec<String> {
+    let listing = Run::plain("cat /proc/net/unix").within(host).finish().ok();
+    let words = listing.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let own = words.filter(|words| words.get(4) == Some(&"0005"));
+    let names = own.filter_map(|words| Some((*words.get(7)?).to_owned()));
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("@peerdma/")).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Whoever fills the registry's backlog as fast as it can keeps nobody out, and makes nobody believe that its host has ended.
+#[test]
+fn a_crowd_at_the_registry_deposes_nobody() {
+    let host = host!("crowd");
+    let (_first, _, slot) = idle(&host);
+    let before = registries(&host);
+    let mut crowds = [(); 4].map(|()| stranger(&host, "stranger.py", "crowd").start());
+    crowds.iter_mut().for_each(until_ready);
+    for _ in 0..3 {
+        let port = port();
+        let run = Run::hca(&format!("ibv_rc_pingpong -g 0 -n 50 -p {port}")).within(&host);
+        pair(run.clone(), Some(&host), run.arg("127.0.0.1"), port);
+        assert_eq!(listed(&host).iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [slot]);
+    }
+    assert!(crowds.iter_mut().all(Running::alive));
+    assert_eq!(registries(&host), before);
+}
+
 #[test]
 fn a_network_of_its_own_helps_where_the_port_is_a_strangers() {
     let host = host!("strangers-port");

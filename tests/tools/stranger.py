@@ -3,6 +3,7 @@
 
   stranger.py junk SLOT COUNT     datagrams to the queue pairs of a slot and to the port's management interface
   stranger.py call COUNT          datagrams and connections to every abstract socket of the registry
+  stranger.py crowd               connects to the registry's sockets without end, as fast as it can, so that their backlogs are full
   stranger.py port                takes UDP port 4791
   stranger.py squat UID           holds every name of that user's registry that can be foreseen, with full backlogs
 
@@ -77,6 +78,27 @@ def call(count):
     paced(count, send)
 
 
+def crowd():
+    with open("/proc/net/unix", encoding="utf-8") as lines:
+        words = [line.split() for line in lines]
+    names = ["\0" + word[7][1:] for word in words if len(word) > 7 and word[4] == "0005" and word[7].startswith("@peerdma/")]
+    if not names:
+        sys.exit("no registry here")
+    full = 0
+    while True:
+        for name in names:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+                caller.setblocking(False)
+                try:
+                    caller.connect(name)
+                except BlockingIOError:
+                    full += 1
+                    if full == 1:
+                        print("ready", flush=True)
+                except OSError:
+                    pass
+
+
 def port():
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     one.bind(("0.0.0.0", 4791))
@@ -119,4 +141,4 @@ def squat(uid):
 
 
 if __name__ == "__main__":
-    {"junk": junk, "call": call, "port": port, "squat": squat}[sys.argv[1]](*map(int, sys.argv[2:]))
+    {"junk": junk, "call": call, "crowd": crowd, "port": port, "squat": squat}[sys.argv[1]](*map(int, sys.argv[2:]))

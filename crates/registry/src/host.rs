@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 const MAX_CONNS: usize = 2048;
 /// Requests of one connection in a turn, and connections taken.
 const BATCH: usize = 16;
-/// Connections of strangers that are closed in a turn.
-const STRANGERS: usize = 128;
+/// Connections of strangers that are closed in a turn: as many as wait at most. Who is not let in tries again every millisecond
+/// ([`crate::link`]), in which a crowd does not take all these places again.
+const STRANGERS: usize = crate::names::BACKLOG as usize;
 /// How long the members of a host that ended have to come back before the steering changes without them.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// How often those that are awaited are looked at.

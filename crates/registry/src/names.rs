@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 /// The first generations, which are looked for one by one where the kernel lists no names.
 const LIKELY: std::ops::Range<u64> = 0..8;
-const BACKLOG: i32 = 1024;
+/// Connections that wait for the host.
+pub(crate) const BACKLOG: i32 = 1024;
 /// Names tried where strangers have those before.
 const ATTEMPTS: usize = 8;
 
