@@ -33,6 +33,8 @@
 //! # }
 //! ```
 //!
+//! The examples beside this crate are whole programs: `write`, `gpu_memory`, `data_direct`, `odp` and `events_async`.
+//!
 //! Layouts and numbers are those of `infiniband/verbs.h`; the crate was written against its documented interface and
 //! is checked against it in the tests.
 
