@@ -4,6 +4,7 @@
 mod allowed;
 mod arm;
 mod bench;
+mod deny;
 mod docs;
 mod packages;
 mod roots;

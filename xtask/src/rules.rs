@@ -1,7 +1,8 @@
 //! Rules of the house that a compiler does not check: where unsafe code may live, how long a file may be, which tests may be
-//! skipped, where links lead.
+//! skipped, where links lead, what may be depended on.
 
 use crate::allowed::{self, Allowed};
+use crate::deny;
 use crate::docs;
 use std::path::{Path, PathBuf};
 
@@ -23,13 +24,14 @@ const UNSAFE_ROOMS: &[&str] = &[
 const MAX_LINES: usize = 1000;
 
 /// Each rule, and what breaks it.
-pub fn check(root: &Path, allowed: &Allowed) -> [(&'static str, Vec<String>); 4] {
+pub fn check(root: &Path, allowed: &Allowed) -> [(&'static str, Vec<String>); 5] {
     let files = rust_files(&root.join("crates"));
     [
         ("safe rooms forbid unsafe code", unsafe_rooms(root)),
         ("a file holds one idea", files.iter().filter_map(|file| too_long(file)).collect()),
         ("a test that may be skipped exists", unknown_tests(root, allowed)),
         ("a link leads somewhere", docs::broken_links(root)),
+        ("a dependency is allowed by deny.toml", deny::refused(root)),
     ]
 }
 
