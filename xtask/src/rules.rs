@@ -11,7 +11,7 @@ const UNSAFE_ROOMS: &[&str] = &[
     "cli",
     "dmabuf",
     "gpu",
-    "guest-thread",
+    "engine-thread",
     "link",
     "mm",
     "peerdma",

@@ -87,7 +87,7 @@ impl Adapter {
         };
         let function =
             Arc::new(ConnectX::new(device, Arc::new(slots), u64::from(place.max_memory_mib) << 20));
-        function.tell_of_wrongs(|wrong| style::errln(format_args!("the guest: {wrong}")));
+        function.on_guest_error(|wrong| style::errln(format_args!("the guest: {wrong}")));
         Ok(Adapter { _function: serve(place.socket, own, function)?, _data_direct })
     }
 }

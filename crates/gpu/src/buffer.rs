@@ -114,7 +114,7 @@ impl Buffer {
         let id = random_id()?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(memfd_name(id), flags).map_err(system("memfd_create"))?;
-        guest_thread::growing_files(|| rustix::fs::ftruncate(&fd, size))
+        engine_thread::growing_files(|| rustix::fs::ftruncate(&fd, size))
             .map_err(system("ftruncate"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("sealing a memfd"))?;

@@ -108,7 +108,7 @@ impl Device {
     }
 
     /// Does what another process asked ([`crate::directory::Reader::ask_data_direct`]).
-    pub(crate) fn obey(&self) {
+    pub(crate) fn apply_request(&self) {
         let Some((asked, plug)) = self.directory().asked() else { return };
         match self.data_direct.known.get() {
             // Without a key left it stays unplugged, and the directory says so.

@@ -283,7 +283,7 @@ impl Device {
     fn start_thread(&self) -> std::io::Result<()> {
         let device = self.this.clone();
         self.thread.begins();
-        guest_thread::spawn(c"peerdma", PROGRESS_STACK_BYTES, move || progress::run(&device))?;
+        engine_thread::spawn(c"peerdma", PROGRESS_STACK_BYTES, move || progress::run(&device))?;
         Ok(())
     }
 

@@ -497,7 +497,7 @@ fn go_on(device: &Weak<Device>) {
         if !awake {
             sleep(&device, relief);
         }
-        device.obey();
+        device.apply_request();
         let polled_ns = thread.polled_ns.load(Relaxed);
         relief = growing.next(device.now_ns().saturating_sub(polled_ns) < POLLS_NOW_NS);
         awake = relief.is_none() && {

@@ -727,7 +727,7 @@ impl Qp {
             number: self.number,
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
         };
-        let mut sink = Told { qp: self, device };
+        let mut sink = QpSink { qp: self, device };
         let directory = device.directory();
         let both = core.counters.as_deref().map(|set| Both(directory, set));
         let counters: &dyn Count = match &both {
@@ -842,12 +842,12 @@ impl Tx for Out<'_> {
 }
 
 /// Completions and events of one QP on their way to their queues.
-struct Told<'a> {
+struct QpSink<'a> {
     qp: &'a Qp,
     device: &'a Device,
 }
 
-impl Sink for Told<'_> {
+impl Sink for QpSink<'_> {
     fn sent(&mut self, completion: Completion) {
         if let Some(cq) = &self.qp.init.send_cq {
             cq.push(self.stamp(completion));
@@ -870,7 +870,7 @@ impl Sink for Told<'_> {
     }
 }
 
-impl Told<'_> {
+impl QpSink<'_> {
     fn stamp(&self, completion: Completion) -> Completion {
         Completion { timestamp_ns: self.device.now_ns(), ..completion }
     }

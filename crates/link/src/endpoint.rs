@@ -1,8 +1,8 @@
 //! An endpoint: the sockets that a device receives on, and the pool of those it sends from.
 
 use crate::flow::{Flow, Path};
+use crate::host_socket::{self, Own, OwnAddresses};
 use crate::lan::Lan;
-use crate::own::{self, Own, OwnAddresses};
 use crate::ports::{self, Ports};
 use crate::stats::Stats;
 use crate::trace::{Trace, Traced};
@@ -122,7 +122,7 @@ impl Endpoint {
         if known.iter().any(|known| known.serves(ip, ifindex)) {
             return Ok(());
         }
-        own::check_room(&known, ip)?;
+        host_socket::check_room(&known, ip)?;
         let opened = Own::open(ip, ifindex, self.port, self.receive_buffer_bytes / 2)?;
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut own).push(Arc::new(opened));

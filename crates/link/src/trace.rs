@@ -69,7 +69,7 @@ impl Trace {
         file.lock()?;
         let begun = file.metadata()?.len() > 0;
         let written =
-            if begun { Ok(()) } else { guest_thread::growing_files(|| file.write_all(&header())) };
+            if begun { Ok(()) } else { engine_thread::growing_files(|| file.write_all(&header())) };
         file.unlock()?;
         written?;
         Ok(Trace::with(Box::new(Kept::new(file.into()))))
@@ -131,7 +131,7 @@ impl Drop for Trace {
 impl State {
     fn write(&mut self) {
         if self.failed.is_none() {
-            let result = guest_thread::growing_files(|| {
+            let result = engine_thread::growing_files(|| {
                 self.out.write_all(&self.waiting).and_then(|()| self.out.flush())
             });
             self.failed = result.err();

@@ -5,11 +5,11 @@ use crate::budget::Budget;
 use crate::caps::{Caps, LOG_MAX_PDS, LOG_MAX_XRCDS};
 use crate::function::Shared;
 use crate::ledger::Ledger;
+use crate::mailbox::Command;
 use crate::objects::Numbers;
 use crate::opcode::{self, Answer, Status};
 use crate::pages::Pages;
 use crate::port;
-use crate::queue::Command;
 use crate::report::Act;
 use crate::uctx::Users;
 use crate::{

@@ -407,13 +407,13 @@ impl Appointed for Cq {
 }
 
 /// Queues of a queue pair that hear of bad block signatures, before the completion of what met them.
-pub(crate) struct Findings {
+pub(crate) struct SignatureReports {
     pub(crate) sends: Option<Arc<Cq>>,
     /// None where receives are of XRC: then nobody is told but the key.
     pub(crate) receives: Option<Arc<Cq>>,
 }
 
-impl SignatureSink for Findings {
+impl SignatureSink for SignatureReports {
     fn bad_signature(&self, found: &BadSignature, received: bool) {
         let queue = if received { &self.receives } else { &self.sends };
         if let Some(queue) = queue {

@@ -2,7 +2,7 @@
 
 use crate::bits::Field;
 use crate::command::{Commands, done, number};
-use crate::cq::{self, Cq, Findings};
+use crate::cq::{self, Cq, SignatureReports};
 use crate::function::Shared;
 use crate::mkey::KeyObject;
 use crate::objects::{CqPair, QpPair, SrqPair};
@@ -183,7 +183,7 @@ pub(crate) fn qp(shared: &Arc<Shared>, input: &[u8]) -> Answer {
     let pd_of_keys = (queues.purpose != Purpose::MemoryKeys).then(|| pd.id());
     let changer = Changer { pd: pd_of_keys, fast_registers: queues.fast_registers };
     let work = Arc::new(OwnWork::new(shared, queues.clone(), changer));
-    let findings = Findings {
+    let findings = SignatureReports {
         sends: send_cq.as_ref().map(|cq| cq.front.clone()),
         receives: recv_cq.as_ref().map(|cq| cq.front.clone()),
     };

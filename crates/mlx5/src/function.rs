@@ -6,12 +6,12 @@ use crate::bus::Bus;
 use crate::command::Commands;
 use crate::eq::{Eqs, event};
 use crate::init_segment::{self, InitSegment, Written};
+use crate::mailbox::{CommandQueue, LOG_ENTRIES};
 use crate::memic::{self, Memic};
 use crate::nic::Nic;
 use crate::objects::Objects;
 use crate::page_fault::{self, Faults};
 use crate::port::Port;
-use crate::queue::{CommandQueue, LOG_ENTRIES};
 use crate::report::{Act, Reports, WatchedBus};
 use crate::uar;
 use hca::PdId;
@@ -148,7 +148,7 @@ impl ConnectX {
     }
 
     /// From now on tells `teller` what the driver does wrong: each act once, until a reset. It may be called with locks held.
-    pub fn tell_of_wrongs(&self, teller: impl Fn(&str) + Send + Sync + 'static) {
+    pub fn on_guest_error(&self, teller: impl Fn(&str) + Send + Sync + 'static) {
         self.shared.reports.tell_to(Box::new(teller));
     }
 

@@ -5,7 +5,7 @@
 //! counter advances.
 
 use crate::bits::put;
-use crate::queue::{LOG_ENTRIES, LOG_STRIDE};
+use crate::mailbox::{LOG_ENTRIES, LOG_STRIDE};
 
 /// Bytes of it.
 pub(crate) const LEN: u64 = 0x4000;

@@ -2,8 +2,8 @@
 //! given, as the driver counts them.
 
 use crate::bits::Field;
+use crate::mailbox::MAX_LEN;
 use crate::opcode::{Answer, Status};
-use crate::queue::MAX_LEN;
 
 const COUNT: Field = Field::new(0x60, 32);
 const LIST: usize = 16;

@@ -2,8 +2,8 @@
 //! could fill any log.
 
 use crate::bus::{Bus, Dma};
+use crate::mailbox::Delivery;
 use crate::opcode::{self, Status};
-use crate::queue::Delivery;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,13 +1,13 @@
 //! The client: calls of this process on the registry, wherever it is hosted.
 
+use crate::connection::{ANSWER_WITHIN, Connection, Failure, LIMIT, Place};
 use crate::fds::{Fd, Table};
+use crate::fork_pause::ForkPause;
 use crate::host::Host;
-use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, Place};
 use crate::names::Names;
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request, Row};
-use crate::rest::Rest;
 use crate::{Error, worker};
-use guest_thread::Thread;
+use engine_thread::Thread;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -120,7 +120,7 @@ pub(crate) struct Kept {
 
 /// The connection, used by one caller at a time.
 pub(crate) struct Line {
-    pub link: Option<Arc<Link>>,
+    pub connection: Option<Arc<Connection>>,
     pub busy: bool,
     /// Why there is no link.
     pub error: Option<Error>,
@@ -134,7 +134,7 @@ pub(crate) struct Shared {
     pub wake: Fd,
     pub stop: AtomicBool,
     abandoned: AtomicBool,
-    pub rest: Rest,
+    pub fork_pause: ForkPause,
     /// The thread stood, and no call was under way, when the latest pause was over.
     stood: AtomicBool,
 }
@@ -151,10 +151,10 @@ impl Shared {
     }
 
     /// What the worker watches: the link, and the deeds, at which a new registry announces itself.
-    pub(crate) fn watched(&self) -> (Option<Arc<Link>>, Vec<Watched>) {
+    pub(crate) fn watched(&self) -> (Option<Arc<Connection>>, Vec<Watched>) {
         let line = self.lock();
         let deeds = line.kept.members.values().map(|m| Watched(m.clone())).collect();
-        (line.link.clone(), deeds)
+        (line.connection.clone(), deeds)
     }
 
     /// Waits until no call is under way. False when one is, at `deadline`.
@@ -176,11 +176,11 @@ impl Shared {
     }
 
     /// Waits for the line to be free and linked. An observer, which has no worker, links it here.
-    fn take(&self, deadline: Instant) -> Result<Arc<Link>, Error> {
+    fn take(&self, deadline: Instant) -> Result<Arc<Connection>, Error> {
         let mut line = self.lock();
         loop {
             if !line.busy {
-                if let Some(link) = line.link.clone() {
+                if let Some(link) = line.connection.clone() {
                     line.busy = true;
                     return Ok(link);
                 }
@@ -192,7 +192,7 @@ impl Shared {
                     drop(line);
                     let found = self.place.establish(deadline, &mut None).map(Arc::new);
                     line = self.lock();
-                    line.link = found.as_ref().ok().cloned();
+                    line.connection = found.as_ref().ok().cloned();
                     if found.is_err() {
                         self.release(line);
                     }
@@ -262,7 +262,7 @@ impl Client {
             .map_err(|e| Error::system("creating an eventfd", e))?;
         let names = Names::new(suffix, table.clone());
         let place = Place { names, table: table.clone(), role, port: options.port };
-        let line = Line { link: None, busy: false, error: None, kept: Kept::default() };
+        let line = Line { connection: None, busy: false, error: None, kept: Kept::default() };
         let shared = Arc::new(Shared {
             place,
             line: Mutex::new(line),
@@ -270,7 +270,7 @@ impl Client {
             wake: table.keep(wake),
             stop: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            rest: Rest::default(),
+            fork_pause: ForkPause::default(),
             stood: AtomicBool::new(true),
         });
         let worker = match role {
@@ -325,7 +325,7 @@ impl Client {
                 }
                 Err(Failure::Gone) => {
                     link.cut();
-                    line.link = None;
+                    line.connection = None;
                     self.shared.release(line);
                     self.shared.nudge();
                 }
@@ -488,16 +488,16 @@ impl Client {
         if self.is_abandoned() || self.lock_worker().is_none() {
             return true;
         }
-        self.shared.rest.ask();
+        self.shared.fork_pause.ask();
         self.shared.nudge();
-        let stood = self.shared.rest.wait(deadline) && self.shared.is_idle(deadline);
+        let stood = self.shared.fork_pause.wait(deadline) && self.shared.is_idle(deadline);
         self.shared.stood.store(stood, Ordering::Release);
         stood
     }
 
     /// In the parent after [`Client::pause`], when there is no child that carries the client on.
     pub fn resume(&self) {
-        self.shared.rest.end();
+        self.shared.fork_pause.end();
     }
 
     /// In a child that carries its parent's client on, while the parent ends: the memberships are this process's from
@@ -511,10 +511,10 @@ impl Client {
             self.abandon();
             return Err(Error::Timeout);
         }
-        let host = self.shared.rest.inherit();
+        let host = self.shared.fork_pause.inherit();
         let mut line = self.shared.lock();
         // The old connection tells the parent's process id.
-        if let Some(link) = line.link.take() {
+        if let Some(link) = line.connection.take() {
             link.cut();
         }
         self.shared.release(line);
@@ -545,7 +545,7 @@ impl Drop for Client {
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
-        if let Some(link) = self.shared.lock().link.take() {
+        if let Some(link) = self.shared.lock().connection.take() {
             link.cut();
         }
         self.shared.nudge();

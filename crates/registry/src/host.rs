@@ -7,9 +7,9 @@
 
 use crate::Error;
 use crate::fds::{Fd, Table};
+use crate::linux::Linux;
 use crate::names::Names;
 use crate::proto::{Reply, Request};
-use crate::real::Real;
 use crate::record::{self, Record};
 use crate::server::{Answer, ConnId, Server};
 use crate::sys;
@@ -26,14 +26,14 @@ const MAX_CONNS: usize = 2048;
 /// Requests of one connection in a turn, and connections taken.
 const BATCH: usize = 16;
 /// Connections of strangers that are closed in a turn: as many as wait at most. Who is not let in tries again every millisecond
-/// ([`crate::link`]), in which a crowd does not take all these places again.
+/// ([`crate::connection`]), in which a crowd does not take all these places again.
 const STRANGERS: usize = crate::names::BACKLOG as usize;
 /// How long the members of a host that ended have to come back before the steering changes without them.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// How often those that are awaited are looked at.
 const REVIEW: Duration = Duration::from_millis(10);
 /// How long after its start a host lets requests wait whose answer those may change who come back from the host before: well
-/// within what a caller allows for the answer ([`crate::link::ANSWER_WITHIN`]).
+/// within what a caller allows for the answer ([`crate::connection::ANSWER_WITHIN`]).
 const EARLY: Duration = Duration::from_millis(300);
 /// How long a burst of requests may put off finding out an uncertain order.
 const SETTLE_WITHIN: Duration = Duration::from_millis(20);
@@ -74,7 +74,7 @@ pub(crate) struct Host {
     generation: u64,
     names: Names,
     table: Arc<Table>,
-    server: Server<Real>,
+    server: Server<Linux>,
     conns: BTreeMap<ConnId, Conn>,
     next_conn: ConnId,
     /// When a request made the order of the group uncertain, until it is settled.
@@ -102,7 +102,7 @@ impl Host {
         table: Arc<Table>,
         port: u16,
     ) -> Self {
-        let mut server = Server::new(Real::new(names.clone(), table.clone(), port));
+        let mut server = Server::new(Linux::new(names.clone(), table.clone(), port));
         // The processes of a stopped host see no end of their connection; they are called here.
         server.follow(ended);
         let now = Instant::now();
@@ -311,13 +311,13 @@ impl Host {
     }
 }
 
-fn is_early(server: &Server<Real>, until: Instant, record: &Record) -> bool {
+fn is_early(server: &Server<Linux>, until: Instant, record: &Record) -> bool {
     Instant::now() < until
         && Request::decode(&record.bytes).is_ok_and(|(_, request)| server.is_early(&request))
 }
 
 fn answer(
-    server: &mut Server<Real>,
+    server: &mut Server<Linux>,
     table: &Arc<Table>,
     id: ConnId,
     record: Record,

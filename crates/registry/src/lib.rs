@@ -24,23 +24,23 @@
 //! - All calls end within two seconds.
 //!
 //! How it is built: `server` holds the rules without I/O and `group` the order of the sockets, over the
-//! `kernel` trait that `real` implements; `steer` writes BPF; `proto` and `record` are the messages; `names`
-//! the abstract names, and `census` whose they are; `host` and `worker` the one thread; `link` and `client` the calls.
+//! `kernel` trait that `linux` implements; `steer` writes BPF; `proto` and `record` are the messages; `names`
+//! the abstract names, and `census` whose they are; `host` and `worker` the one thread; `connection` and `client` the calls.
 
 mod census;
 mod client;
+mod connection;
 mod error;
 mod fds;
+mod fork_pause;
 mod group;
 mod host;
 mod kernel;
-mod link;
+mod linux;
 mod names;
 mod probe;
 mod proto;
-mod real;
 mod record;
-mod rest;
 mod server;
 mod steer;
 mod sys;

@@ -291,7 +291,7 @@ mod tests {
     use std::net::UdpSocket;
 
     fn member(family: Family, port: u16) -> OwnedFd {
-        crate::real::socket(family, port).unwrap().unwrap()
+        crate::linux::socket(family, port).unwrap().unwrap()
     }
 
     fn free_port() -> u16 {
@@ -304,7 +304,7 @@ mod tests {
     fn the_kernel_orders_a_group_as_assumed() {
         for family in [Family::V4, Family::V6] {
             let port = free_port();
-            let Ok(Some(_)) = crate::real::socket(family, 0) else { continue };
+            let Ok(Some(_)) = crate::linux::socket(family, 0) else { continue };
             let mut sockets: Vec<OwnedFd> = (0..5).map(|_| member(family, port)).collect();
             sys::steer_group(&sockets[0], &plain(&BTreeMap::new())).unwrap();
             let order = |sockets: &[OwnedFd]| locate(family, port, 1, sockets).unwrap();

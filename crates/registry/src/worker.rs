@@ -6,10 +6,10 @@
 
 use crate::Error;
 use crate::client::{Line, Shared};
+use crate::connection::{ANSWER_WITHIN, Connection, Failure, LIMIT, wait};
 use crate::host::Host;
-use crate::link::{ANSWER_WITHIN, Failure, LIMIT, Link, wait};
 use crate::proto::{Request, VERSION};
-use guest_thread::Thread;
+use engine_thread::Thread;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Starts the thread, which goes on with `host`.
 pub(crate) fn spawn(shared: Arc<Shared>, host: Option<Host>) -> std::io::Result<Thread> {
-    guest_thread::spawn(c"peerdma-reg", STACK, move || run(&shared, host))
+    engine_thread::spawn(c"peerdma-reg", STACK, move || run(&shared, host))
 }
 
 /// How long calls are left waiting: twice as long each time the next one came at once.
@@ -57,7 +57,7 @@ fn run(shared: &Shared, mut host: Option<Host>) {
     let mut retry_at: Option<Instant> = None;
     let mut calls = Calls::default();
     loop {
-        shared.rest.stand_if_asked(&mut host);
+        shared.fork_pause.stand_if_asked(&mut host);
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
@@ -138,7 +138,7 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
     let outcome = result.as_ref().map(drop).map_err(Clone::clone);
     match result {
         Ok(link) => {
-            line.link = Some(Arc::new(link));
+            line.connection = Some(Arc::new(link));
             line.error = None;
             line.kept.vault = vault.or(line.kept.vault.take());
         }
@@ -150,7 +150,11 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
 
 impl crate::client::Kept {
     /// Registers everything again with a new host, and returns that one's vault.
-    fn bring(&self, link: &Link, host: &mut Option<Host>) -> Result<Option<OwnedFd>, Failure> {
+    fn bring(
+        &self,
+        link: &Connection,
+        host: &mut Option<Host>,
+    ) -> Result<Option<OwnedFd>, Failure> {
         let mut vault = None;
         let mut ask = |request: Request, fds: &[BorrowedFd<'_>]| {
             let outcome = link.exchange(&request, fds, Instant::now() + ANSWER_WITHIN, host);
@@ -192,7 +196,7 @@ impl Shared {
     /// Takes the line for the worker: no link, nobody calling.
     fn seize(&self) -> std::sync::MutexGuard<'_, Line> {
         let mut line = self.lock();
-        if let Some(link) = line.link.take() {
+        if let Some(link) = line.connection.take() {
             link.cut();
         }
         while line.busy {
@@ -203,7 +207,7 @@ impl Shared {
     }
 
     /// Whether the registry's host still answers. A call under way finds out by itself.
-    fn is_answered(&self, link: &Arc<Link>, host: &mut Option<Host>) -> bool {
+    fn is_answered(&self, link: &Arc<Connection>, host: &mut Option<Host>) -> bool {
         let mut line = self.lock();
         if line.busy {
             return true;
@@ -216,13 +220,13 @@ impl Shared {
         !matches!(outcome, Err(Failure::Gone))
     }
 
-    fn drop_link(&self, link: Option<&Arc<Link>>) {
+    fn drop_link(&self, link: Option<&Arc<Connection>>) {
         let mut line = self.lock();
-        if let (Some(now), Some(then)) = (&line.link, link)
+        if let (Some(now), Some(then)) = (&line.connection, link)
             && Arc::ptr_eq(now, then)
         {
             now.cut();
-            line.link = None;
+            line.connection = None;
         }
     }
 }

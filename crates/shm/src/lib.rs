@@ -34,7 +34,7 @@ impl Shm {
     pub fn create(name: &str, bytes: usize) -> Result<Shm> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let len = bytes.checked_next_multiple_of(8).ok_or(Errno::INVAL)?;
-        guest_thread::growing_files(|| rustix::fs::ftruncate(&fd, len as u64))?;
+        engine_thread::growing_files(|| rustix::fs::ftruncate(&fd, len as u64))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         Shm::map(fd, len)
     }

@@ -34,7 +34,7 @@ pub fn serve(device: &Arc<Device>) -> io::Result<()> {
     let (sender, events) = sync_channel(WAITING);
     device.set_management_sink(Arc::new(Sink(sender))).map_err(io::Error::other)?;
     let device = Arc::downgrade(device);
-    guest_thread::spawn(c"peerdma-subnet", STACK_BYTES, move || run(&device, &events))?;
+    engine_thread::spawn(c"peerdma-subnet", STACK_BYTES, move || run(&device, &events))?;
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 
 use crate::archive::{Archive, is_archive};
 use crate::bounds::{self, LONGEST_SOURCE, LONGEST_TEXT, clean};
+use crate::capture::take;
 use crate::source::{Folder, Tree};
-use crate::take::take;
 use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs, xml};
 use pcie::{Machine, Platform, ReadyMade, Shown};
 use std::fmt;
@@ -94,7 +94,7 @@ pub fn this_machine() -> Result<Capture, Error> {
     of_tree(&Folder::new(Path::new("/")))
 }
 
-/// Takes the machine of a folder or archive home in one file (see [`crate::take`]).
+/// Takes the machine of a folder or archive home in one file (see [`crate::capture`]).
 ///
 /// # Errors
 /// A source that is neither, or cannot be read; those of writing.

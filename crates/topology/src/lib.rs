@@ -9,6 +9,7 @@
 mod archive;
 mod assemble;
 mod bounds;
+mod capture;
 mod config;
 mod detect;
 mod distinct;
@@ -25,14 +26,13 @@ mod roles;
 mod smi;
 mod source;
 mod sysfs;
-mod take;
 mod xml;
 
 pub use bounds::printable;
+pub use capture::{CONFIDENTIAL, LIBMLX5, take, take_with};
 pub use detect::{Capture, Format, dump_file, of_tree, parse, read, take_file, this_machine, tree};
 pub use error::Error;
 pub use rdma_topo::dump;
 pub use roles::{accelerators, adapters, is_rdma_name};
 pub use source::{Folder, Tree};
 pub use sysfs::release;
-pub use take::{CONFIDENTIAL, LIBMLX5, take, take_with};

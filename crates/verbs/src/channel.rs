@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::ffi::{Errno, INVALID, Res, arg_mut, count, pointer, quiet, status};
 use crate::fifo::{self, Fifo};
-use crate::lives::PerLife;
+use crate::fork_state::PerLife;
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};

@@ -6,7 +6,7 @@ use crate::async_events::Events;
 use crate::engine::{self, Engine};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, last_errno, pointer, status};
 use crate::fifo::Fifo;
-use crate::lives::PerLife;
+use crate::fork_state::PerLife;
 use crate::{
     counters, cq, cq_ex, device, dm, flow, mr, mw, null_mr, pd, post, qp, query, srq, tm, wq, xrc,
 };

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::object::{Object, give, object, take_back};
 use hca::{FlowCount, FlowCounters};
 use std::cell::UnsafeCell;

@@ -7,7 +7,7 @@ use crate::baton::Baton;
 use crate::channel::Channel;
 use crate::context::{Context, Owned};
 use crate::ffi::{Errno, INVALID, Res, count, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use std::cell::{Cell, UnsafeCell};

@@ -69,7 +69,7 @@ impl Engine {
         text.push_str(&memory::traffic(self.function));
         // One write: processes of one run append to the same file.
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
-        guest_thread::growing_files(|| file.write_all(text.as_bytes()))
+        engine_thread::growing_files(|| file.write_all(text.as_bytes()))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::counters::Counters;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::qp::Qp;
 use hca::FlowCounters;

@@ -1,5 +1,5 @@
 //! Forks: the engine stays the parent's. A child that uses a context of its parent, or opens the device afresh, gets an
-//! engine of its own ([`crate::lives`]). The exception is `daemon(3)`, where the parent ends and the child carries the
+//! engine of its own ([`crate::fork_state`]). The exception is `daemon(3)`, where the parent ends and the child carries the
 //! engine on.
 //!
 //! A fork asks the engine's threads to stand still and nobody to make anything, and waits for that for [`PATIENCE`] at most.
@@ -9,7 +9,7 @@
 
 use crate::abi::flags::FORK_UNNEEDED;
 use crate::engine::{self, Engine, Running};
-use crate::{drm, fork_lock, lives, ucma};
+use crate::{drm, fork_lock, fork_state, ucma};
 use descriptors::Kept;
 use registry::Client;
 use shim::Daemon;
@@ -58,7 +58,7 @@ pub fn watch() {
 
 extern "C" fn before() {
     let deadline = Instant::now() + PATIENCE;
-    let lives = lives::hold(deadline);
+    let lives = fork_state::hold(deadline);
     let making = engine::nobody_makes(deadline);
     let place = engine::place();
     let home = mm::PrivateMemory::running().map(mm::PrivateMemory::all_home);
@@ -85,12 +85,12 @@ extern "C" fn in_child() {
     // Who held them, or waited for them, is in the parent.
     std::mem::forget((held.lives.take(), held.making.take()));
     std::mem::forget(std::mem::take(&mut held.pins));
-    lives::free();
+    fork_state::free();
     engine::free();
     if shim::in_daemon() {
         return;
     }
-    lives::begin();
+    fork_state::begin();
     if let Some(registry) = &held.registry {
         registry.abandon();
     }

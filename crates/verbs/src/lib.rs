@@ -39,7 +39,7 @@ mod fifo;
 mod flow;
 mod fork;
 mod fork_lock;
-mod lives;
+mod fork_state;
 mod marshal;
 mod memory;
 mod mlx5dv;

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, arg, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::mr::Mr;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::allocator::Allocator;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, arg, pointer, quiet, status};
-use crate::lives::PerLife;
+use crate::fork_state::PerLife;
 use crate::object::{Object, give, object, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;

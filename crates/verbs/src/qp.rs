@@ -9,7 +9,7 @@ use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::env::{self, Model};
 use crate::ffi::{Errno, INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::mlx5dv::wr::mlx5dv_qp_ex;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;

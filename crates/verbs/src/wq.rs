@@ -6,7 +6,7 @@ use crate::acks::Acks;
 use crate::context::{Context, Owned};
 use crate::cq::Cq;
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, arg_mut, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::object::{Object, give, object, take_back};
 use crate::pd::Pd;
 use crate::post;

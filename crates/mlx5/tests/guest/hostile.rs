@@ -164,7 +164,7 @@ fn random_commands_and_doorbells_harm_nobody() {
         let mut driver = Driver::over(memory.memory(), &name, &alone(&name), network);
         let told = Arc::new(Mutex::new(Vec::new()));
         let sink = told.clone();
-        driver.function.tell_of_wrongs(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
+        driver.function.on_guest_error(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
         let (eqn, _) = eq(&mut driver, 0);
         let ready = cq(&mut driver, eqn);
         let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);

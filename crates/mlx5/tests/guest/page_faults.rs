@@ -379,7 +379,7 @@ fn a_fault_that_finds_no_room_ends_its_request() {
     it.pair
         .driver
         .function
-        .tell_of_wrongs(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
+        .on_guest_error(move |wrong| sink.lock().unwrap().push(wrong.to_owned()));
     let one = it.pair.one.number;
     let token = |given: u64| ((given * 0x9e_3779) & 0xff_ffff) << 24 | u64::from(one);
     it.pair.one.post(&it.pair.driver, SEND, 0, &[&data(it.key, START, 8)]);

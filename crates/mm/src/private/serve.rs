@@ -74,8 +74,8 @@ impl Work {
 }
 
 pub(super) fn start(private: &'static PrivateMemory) -> io::Result<()> {
-    guest_thread::spawn(c"peerdma-faults", STACK_BYTES, move || private.read_events())?;
-    guest_thread::spawn(c"peerdma-moves", STACK_BYTES, move || private.bring())?;
+    engine_thread::spawn(c"peerdma-faults", STACK_BYTES, move || private.read_events())?;
+    engine_thread::spawn(c"peerdma-moves", STACK_BYTES, move || private.bring())?;
     Ok(())
 }
 

@@ -154,7 +154,7 @@ impl AddressSpace {
         let watch = Arc::new(Watch { pid: pid(), uffd, round: Mutex::new(()) });
         let (of_thread, space) = (watch.clone(), self.clone());
         let body = move || of_thread.listen(&space);
-        if guest_thread::spawn(c"peerdma-unmaps", STACK_BYTES, body).is_ok() {
+        if engine_thread::spawn(c"peerdma-unmaps", STACK_BYTES, body).is_ok() {
             self.kernel.watch.store(Arc::into_raw(watch).cast_mut(), Release);
         }
     }

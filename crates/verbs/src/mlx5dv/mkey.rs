@@ -7,7 +7,7 @@ use super::signature::{answer, mlx5dv_mkey_err};
 use crate::abi::ibv_pd;
 use crate::context::{Context, Owned};
 use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
-use crate::lives::Made;
+use crate::fork_state::Made;
 use crate::object::{Object, give, object, take_back};
 use hca::IndirectInit;
 use std::cell::UnsafeCell;

@@ -123,7 +123,7 @@ impl Answering {
                             }
                         }
                     };
-                    let started = guest_thread::spawn(c"peerdma-netlink", STACK_BYTES, go_on);
+                    let started = engine_thread::spawn(c"peerdma-netlink", STACK_BYTES, go_on);
                     return started.map(drop).map_err(|_| Errno(libc::ENOBUFS));
                 }
                 done => done?,

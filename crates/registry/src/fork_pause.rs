@@ -16,17 +16,17 @@ struct State {
 
 /// The meeting point.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct ForkPause {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Rest {
+impl ForkPause {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread to stand; see [`Rest::wait`].
+    /// Asks the thread to stand; see [`ForkPause::wait`].
     pub(crate) fn ask(&self) {
         self.lock().wanted = true;
     }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_thread_stands_while_asked_and_not_otherwise() {
-        let rest = Rest::default();
+        let rest = ForkPause::default();
         rest.stand_if_asked(&mut None);
         assert!(!rest.wait(Instant::now()));
         rest.ask();

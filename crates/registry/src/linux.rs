@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::guard::Groups;
 
 /// The running system.
-pub(crate) struct Real {
+pub(crate) struct Linux {
     names: Names,
     table: Arc<crate::fds::Table>,
     port: u16,
@@ -32,11 +32,11 @@ pub(crate) struct Real {
 /// How long that is good: all slots are asked about at once.
 const LISTED_FOR: Duration = Duration::from_millis(5);
 
-impl Real {
+impl Linux {
     pub(crate) fn new(names: Names, table: Arc<crate::fds::Table>, port: u16) -> Self {
         // Without a vault all works, but less smoothly when this host ends.
         let vault = Vault::new(&table).ok();
-        Real { names, table, port, vault, held: RefCell::default() }
+        Linux { names, table, port, vault, held: RefCell::default() }
     }
 }
 
@@ -105,7 +105,7 @@ fn holder(tables: &[String], port: u16, own_uid: u32, rxe: bool) -> String {
     unsure.unwrap_or_else(|| "another program (see `ss -ulnpe`)".into())
 }
 
-impl Kernel for Real {
+impl Kernel for Linux {
     type Fd = Arc<Fd>;
 
     fn bind(&mut self, family: Family) -> Result<Option<Arc<Fd>>, Error> {

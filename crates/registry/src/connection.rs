@@ -31,7 +31,7 @@ pub(crate) enum Failure {
 }
 
 /// A connection that was welcomed.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     pub fd: Fd,
     pub generation: u64,
     seq: AtomicU32,
@@ -67,7 +67,7 @@ pub(crate) fn wait(
     (mine.iter().map(fired).collect(), ready)
 }
 
-impl Link {
+impl Connection {
     /// Sends a request and returns its reply. A host of this very thread is served meanwhile.
     pub(crate) fn exchange(
         &self,
@@ -155,7 +155,7 @@ impl Place {
         &self,
         deadline: Instant,
         host: &mut Option<Host>,
-    ) -> Result<Link, Error> {
+    ) -> Result<Connection, Error> {
         // For an observer: the generation whose host does not answer.
         let mut deaf = None;
         let deaf_until = Instant::now() + ANSWER_WITHIN;
@@ -176,8 +176,11 @@ impl Place {
                 Some(found) if found.deaf => Some(found.generation),
                 Some(found) => {
                     let stopped = found.generation;
-                    let link =
-                        Link { fd: found.fd, generation: found.generation, seq: AtomicU32::new(1) };
+                    let link = Connection {
+                        fd: found.fd,
+                        generation: found.generation,
+                        seq: AtomicU32::new(1),
+                    };
                     let within = deadline.min(Instant::now() + ANSWER_WITHIN);
                     let hello = Request::Hello { version: VERSION };
                     match link.exchange(&hello, &[], within, host) {
