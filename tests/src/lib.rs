@@ -18,6 +18,7 @@ mod meeting;
 mod namespace;
 mod rows;
 mod run;
+mod ucx;
 
 pub use c::{c_example, c_program};
 pub use capture::{Capture, Packets};
@@ -30,4 +31,5 @@ pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
 pub use run::{Finished, Run, Running, User, gpu_memory, peerdma, shared_dir};
 pub use test_support::{has, is_root, note_skip, skip};
+pub use ucx::{UCX_PERFTEST_ENV, ucx_perftest};
 pub use vm::apt::Apt;

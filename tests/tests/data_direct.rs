@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use system::{
-    Container, Counters, Namespace, Run, beside_suite, judged, next_debian, pair, peerdma, port,
-    skip,
+    Container, Counters, Namespace, Run, UCX_PERFTEST_ENV, beside_suite, judged, next_debian, pair,
+    peerdma, port, skip, ucx_perftest,
 };
 
 /// On a machine with GPUs of its own the first beside them.
@@ -187,10 +187,16 @@ fn programs_settle_on_plain_verbs_of_a_connectx() {
         skip!("perftest or UCX is not installed, or namespaces cannot be made");
     }
     let host = Namespace::new("connectx");
-    let run = |line: &str| connectx(Run::hca(line)).within(&host).env("UCX_TLS", "rc,ud,self");
+    let run = |line: &str| {
+        connectx(Run::hca(line))
+            .within(&host)
+            .env("UCX_TLS", "rc,ud,self")
+            .env(UCX_PERFTEST_ENV.0, UCX_PERFTEST_ENV.1)
+    };
     let info = run("ibv_devinfo").finish().ok().stdout;
     assert!(info.contains("0x02c9") && info.contains("vendor_part_id:\t\t\t4131"), "{info}");
-    for line in ["ib_write_bw -d peerdma0 -F -n 200", "ucx_perftest -t tag_bw -n 200 -s 65536"] {
+    let ucx = format!("{} -t tag_bw -n 200 -s 65536", ucx_perftest());
+    for line in ["ib_write_bw -d peerdma0 -F -n 200", &ucx] {
         let port = port();
         let line = format!("{line} -p {port}");
         let (_, client) = pair(run(&line), Some(&host), run(&format!("{line} 127.0.0.1")), port);

@@ -2,7 +2,7 @@
 //! arrives with what was sent.
 
 use std::time::{Duration, Instant};
-use system::{Counters, Run, c_example, pair, port, skip};
+use system::{Counters, Run, UCX_PERFTEST_ENV, c_example, pair, port, skip, ucx_perftest};
 
 /// Transport lists of UCX that leave it nothing but our device; `rc_v` brings UD for its first messages.
 const OVER: [&str; 2] = ["rc_v", "ud_v"];
@@ -19,6 +19,7 @@ fn ucx(line: &str, transports: &str, counters: &Counters) -> Run {
     Run::hca(line)
         .env("UCX_TLS", transports)
         .env("UCX_NET_DEVICES", "peerdma0:1")
+        .env(UCX_PERFTEST_ENV.0, UCX_PERFTEST_ENV.1)
         .env("PEERDMA_COUNTERS", counters.file())
 }
 
@@ -71,7 +72,11 @@ fn every_operation_is_measured() {
             "ucp_am_lat -s 8 -n 200",
             "ucp_am_bw -s 100000 -n 50",
         ] {
-            meet("ucx_perftest -f -p PORT", transports, &format!("-t {test} 127.0.0.1"));
+            meet(
+                &format!("{} -f -p PORT", ucx_perftest()),
+                transports,
+                &format!("-t {test} 127.0.0.1"),
+            );
         }
     }
 }

@@ -112,7 +112,8 @@ fn latency_us(program: &str) -> Result<f64> {
 /// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical latency.
 fn ucx(test: &str, bytes: &str, count: &str, column: usize) -> Result<f64> {
     let port = system::port();
-    let call = Run::plain("ucx_perftest").env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
+    let call =
+        Run::plain(system::ucx_perftest()).env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
     let options = format!("-t {test} -s {bytes} -n {count} -p {port}");
     let options: Vec<&str> = options.split_whitespace().collect();
     let text = pair(call.clone().args(&options), call.arg("127.0.0.1").args(&options), port)?;
