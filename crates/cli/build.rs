@@ -1,10 +1,10 @@
-//! Builds the drop-in library (package `peerdma-verbs`, release profile) by a nested cargo and hands its path to the
-//! program, which embeds it.
+//! Builds the drop-in library (package `peerdma-verbs`, release profile) by a nested cargo and
+//! hands its path to the program, which embeds it.
 //!
-//! The nested build has its own target folder below `OUT_DIR`, so it never waits for the lock of the outer one. It
-//! takes part in the outer job server, is told `--offline`, `--locked` and `--frozen` when the outer cargo was, and is a
-//! matter of a fraction of a second when nothing changed. Packagers who build the library themselves name it in
-//! `PEERDMA_PREBUILT_LIBRARY`.
+//! The nested build has its own target folder below `OUT_DIR`, so it never waits for the lock of
+//! the outer one. It takes part in the outer job server, gets `--offline`, `--locked` and
+//! `--frozen` when the outer cargo was, and is a matter of a fraction of a second when nothing
+//! changed. Packagers who build the library themselves name it in `PEERDMA_PREBUILT_LIBRARY`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ fn build() -> PathBuf {
         .arg(&target_dir)
         .args(["--target", &target])
         .args(&switches)
-        // Line tables would triple the size of what every program unpacks; symbol names stay, for profilers.
+        // Line tables would triple the size of what every program unpacks; symbol names stay, for
+        // profilers.
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         .status();
     match status {
@@ -79,15 +80,16 @@ fn cargo(arguments: &[&str]) -> Command {
         "CARGO_BUILD_TARGET_DIR",
         "CARGO_BUILD_BUILD_DIR",
         "CARGO_BUILD_TARGET",
-        // Under clippy the outer build wraps the compiler; the library must be compiled, not checked.
+        // Under clippy the outer build wraps the compiler; the library must be compiled, not
+        // checked.
         "RUSTC_WORKSPACE_WRAPPER",
         "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
         "CLIPPY_ARGS",
     ] {
         command.env_remove(name);
     }
-    // Coverage and sanitizer flags meant for the outer program must not reach a library that is preloaded elsewhere;
-    // ordinary RUSTFLAGS arrive here encoded and do.
+    // Coverage and sanitizer flags meant for the outer program must not reach a library that is
+    // preloaded elsewhere; ordinary RUSTFLAGS arrive here encoded and do.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PROFILE_DEV")) {
             command.env_remove(name);
@@ -96,8 +98,9 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Which of `--offline`, `--locked` and `--frozen` the outer cargo was given. Cargo does not tell build scripts, but it is
-/// the parent process. (Set by environment or configuration, they reach the nested cargo the same way.)
+/// Which of `--offline`, `--locked` and `--frozen` the outer cargo was given. Cargo does not tell
+/// build scripts, but it is the parent process. (Set by environment or configuration, they reach
+/// the nested cargo the same way.)
 fn outer_switches() -> Vec<String> {
     let parent = std::os::unix::process::parent_id();
     let command_line = std::fs::read(format!("/proc/{parent}/cmdline")).unwrap_or_default();
@@ -110,7 +113,8 @@ fn outer_switches() -> Vec<String> {
         .collect()
 }
 
-/// Reruns this script when the library's sources change: its package and the packages of the workspace it depends on.
+/// Reruns this script when the library's sources change: its package and the packages of the
+/// workspace it depends on.
 fn watch(workspace: &Path, switches: &[String]) {
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.toml").display());
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.lock").display());
@@ -134,7 +138,8 @@ fn watch(workspace: &Path, switches: &[String]) {
     }
 }
 
-/// Folders of the library's package and of all workspace packages it depends on, by the metadata of the workspace.
+/// Folders of the library's package and of all workspace packages it depends on, by the metadata of
+/// the workspace.
 fn local_packages(metadata: &[u8]) -> BTreeSet<PathBuf> {
     let metadata: serde_json::Value = serde_json::from_slice(metadata)
         .unwrap_or_else(|error| fail(&format!("cargo metadata: {error}")));

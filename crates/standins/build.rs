@@ -1,7 +1,8 @@
-//! Builds each stand-in from `symbols.txt`: a C file of one-line functions, a version script, and the C compiler.
+//! Builds each stand-in from `symbols.txt`: a C file of one-line functions, a version script, and
+//! the C compiler.
 //!
-//! C and not Rust, because the linker then needs nothing special for symbol versions, and the result depends on
-//! the C library alone.
+//! C and not Rust, because the linker then needs nothing special for symbol versions, and the
+//! result depends on the C library alone.
 
 use std::env;
 use std::fmt::Write as _;
@@ -109,8 +110,8 @@ fn c_source(library: &Library) -> String {
     source
 }
 
-/// A function that calls `peerdma_` and its name, if whoever is preloaded has that, with all its arguments: each is passed as
-/// one machine word, as every integer and pointer is.
+/// A function that calls `peerdma_` and its name, if whoever is preloaded has that, with all its
+/// arguments: each is passed as one machine word, as every integer and pointer is.
 fn c_live_function(kind: Kind, symbol: &str, label: &str, arguments: usize) -> String {
     let list = |prefix: &str| {
         let all: Vec<String> = (0..arguments).map(|number| format!("{prefix}a{number}")).collect();
@@ -120,7 +121,8 @@ fn c_live_function(kind: Kind, symbol: &str, label: &str, arguments: usize) -> S
     let fails = c_function(kind, &format!("fails_{label}"));
     format!(
         "extern long peerdma_{symbol}({declared}) __attribute__((weak));\nstatic {fails}\
-         long {label}({declared}) {{\n    return peerdma_{symbol} ? peerdma_{symbol}({passed}) : (long)fails_{label}();\n}}\n"
+         long {label}({declared}) {{\n    return peerdma_{symbol} ? peerdma_{symbol}({passed}) : \
+         (long)fails_{label}();\n}}\n"
     )
 }
 

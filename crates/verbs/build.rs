@@ -1,8 +1,8 @@
 //! Gives the cdylib its soname and its symbol versions.
 //!
-//! The version nodes are in `libibverbs.map`; which symbol is in which node is said by the `.symver` directives of
-//! `src/exports.rs`. Only lld accepts this beside rustc's own version script: it is rustc's default linker on x86-64;
-//! elsewhere the C compiler is told to use it.
+//! The version nodes are in `libibverbs.map`; which symbol is in which node is said by the
+//! `.symver` directives of `src/edge/exports.rs`. Only lld accepts this beside rustc's own version
+//! script: it is rustc's default linker on x86-64; elsewhere an option makes the C compiler use it.
 
 fn main() {
     let map = format!("{}/libibverbs.map", std::env::var("CARGO_MANIFEST_DIR").unwrap());

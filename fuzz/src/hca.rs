@@ -10,8 +10,8 @@ fn template() -> &'static Directory {
     TEMPLATE.get_or_init(|| Directory::create("fuzz", 1).expect("a memfd"))
 }
 
-/// A directory is written by another process while it is read: any words may be in it. The input is written over its header and
-/// the first entries of its tables.
+/// A directory is written by another process while it is read: any words may be in it. The input is
+/// written over its header and the first entries of its tables.
 pub fn directory(data: &[u8]) {
     use rustix::io::pwrite;
     let fd = template().as_fd();

@@ -1,11 +1,13 @@
 //! Fuzz targets: every parser of bytes that come from outside, as plain functions.
 //!
-//! A target takes any bytes and panics when a promise of the parser is broken. The same functions are run two ways:
+//! A target takes any bytes and panics when a promise of the parser is broken. The same functions
+//! are run two ways:
 //! - briefly and everywhere, by the test `bounded` (`cargo test --manifest-path fuzz/Cargo.toml`);
 //! - at length and guided by coverage (`cargo +nightly fuzz run --features libfuzzer TARGET`).
 //!
-//! To add one: a module here per crate, a function in it, a line in [`TARGETS`], and a program of three lines in
-//! `fuzz_targets/` with its `[[bin]]` in `Cargo.toml`. Seeds are inputs that reach deep; mutation starts from them.
+//! To add one: a module here per crate, a function in it, a line in [`TARGETS`], and a program of
+//! three lines in `fuzz_targets/` with its `[[bin]]` in `Cargo.toml`. Seeds are inputs that reach
+//! deep; mutation starts from them.
 #![forbid(unsafe_code)]
 
 pub mod dmabuf;

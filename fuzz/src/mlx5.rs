@@ -30,8 +30,8 @@ const QUERY_ISSI: u16 = 0x10a;
 const INIT_HCA: u16 = 0x102;
 const ENABLE_HCA: u16 = 0x104;
 const ALLOC_UAR: u16 = 0x802;
-/// The first doorbell page, and where commands name it that make event or completion queues, queue pairs and send queues of an
-/// Ethernet.
+/// The first doorbell page, and where commands name it that make event or completion queues, queue
+/// pairs and send queues of an Ethernet.
 const FIRST_UAR: u32 = 16;
 const UAR_PLACES: [usize; 3] = [0x1f, 0x27, 0x5f];
 /// Registers' numbers from the first on are places of the device's memory.
@@ -113,6 +113,7 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
             mtu_bytes: Some(4096),
             network,
             trace: None,
+            neighbours: false,
             receive_buffer_bytes: Some(256 << 10),
         });
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
@@ -121,9 +122,9 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
     })
 }
 
-/// Steps of a hostile driver: a length of two bytes, and as long a command after the room for its answer, in units of 16
-/// bytes; or, of length 0, a register's number (three bytes) and the 8 bytes that are written to it. Where the first length is
-/// odd the port is on an Ethernet.
+/// Steps of a hostile driver: a length of two bytes, and as long a command after the room for its
+/// answer, in units of 16 bytes; or, of length 0, a register's number (three bytes) and the 8 bytes
+/// that are written to it. Where the first length is odd the port is on an Ethernet.
 pub fn commands(data: &[u8]) {
     let odd = data.first().is_some_and(|byte| byte % 2 == 1);
     let ethernet = Network::Ethernet { host_addresses: Vec::new() };

@@ -1,6 +1,7 @@
 //! Targets of the crate `subnet`.
 
 use hca::{Membership, SubnetPort};
+use std::time::Instant;
 use subnet::{Administrator, Groups, Mad, Refused, View};
 
 const PORTS: [(u16, u64); 2] = [(7, 0x70), (9, 0x90)];
@@ -30,8 +31,8 @@ fn view(own: &Own) -> View {
     View { own: PORTS[0].0, ports }
 }
 
-/// Management datagrams one after the other, each with a byte before it that says of which class it is. Every answer is one,
-/// and no transfer is longer than its table.
+/// Management datagrams one after the other, each with a byte before it that says of which class it
+/// is. Every answer is one, and no transfer is longer than its table.
 pub fn mads(data: &[u8]) {
     let mut administrator = Administrator::default();
     let mut own = Own(Vec::new());
@@ -41,7 +42,7 @@ pub fn mads(data: &[u8]) {
         mad[1] = CLASSES[usize::from(chunk[0]) % CLASSES.len()];
         let view = view(&own);
         if mad[1] == CLASSES[0] {
-            let answers = administrator.hear(&view, &mut own, view.own, &mad);
+            let answers = administrator.hear(&view, &mut own, view.own, &mad, Instant::now());
             assert!(answers.len() < 1 << 13);
             assert!(answers.iter().all(|answer| answer[3] & 0x80 != 0));
         } else {

@@ -1,10 +1,11 @@
 //! Targets of the crate `wire`.
 
-use ::wire::cm::{Dreq, Kind, Mra, Rej, Rep, Req, SidrRep, SidrReq};
-use ::wire::frame::{ETHERNET_LEN, Frame};
+use ::wire::cm::{Dreq, Ids, Kind, Mad, Mra, Rej, Rep, Req, SidrRep, SidrReq};
+use ::wire::ethernet;
+use ::wire::frame::Frame;
 use ::wire::grh::Grh;
 use ::wire::icrc::{self, Addresses, Checker, FlowCrc};
-use ::wire::mad::{Ids, MAD_LEN, Mad};
+use ::wire::mad::MAD_LEN;
 use ::wire::{BTH_LEN, GRH_LEN, Headers, MAX_HEADERS_LEN, Opcode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -91,10 +92,11 @@ pub fn grh_seeds() -> Vec<Vec<u8>> {
     [v4, v6].map(|addresses| grh(addresses).emit().to_vec()).to_vec()
 }
 
-/// Ethernet frames as flow steering reads them: what is found lies inside the frame, and cutting it finds no more.
+/// Ethernet frames as flow steering reads them: what is found lies inside the frame, and cutting it
+/// finds no more.
 pub fn frame_parse(data: &[u8]) {
     let Some(frame) = Frame::parse(data) else {
-        return assert!(data.len() < ETHERNET_LEN);
+        return assert!(data.len() < ethernet::HEADER_LEN);
     };
     assert_eq!(frame.dst[..], data[..6]);
     assert!(frame.ports.is_none() || frame.ip.is_some());

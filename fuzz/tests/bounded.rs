@@ -1,7 +1,8 @@
 //! Runs every target over random and mutated inputs for a bounded number of times, on any machine.
 //!
-//! `PEERDMA_FUZZ_ITERATIONS` (default 200,000 for each target) and `PEERDMA_FUZZ_SEED` (default 1, so that a run can be
-//! repeated) change the run. A failure names target, seed and iteration, and prints the input in hexadecimal.
+//! `PEERDMA_FUZZ_ITERATIONS` (default 200,000 for each target) and `PEERDMA_FUZZ_SEED` (default 1,
+//! so that a run can be repeated) change the run. A failure names target, seed and iteration, and
+//! prints the input in hexadecimal.
 
 use peerdma_fuzz::{TARGETS, Target};
 use std::ffi::OsString;

@@ -49,7 +49,8 @@ static inline unsigned char *map_buffer(int gpu, uint32_t handle, size_t length)
 	union gem_mmap map = { .handle = handle };
 	if (ioctl(gpu, GEM_MMAP, &map))
 		fail("ask where to map a GPU's buffer");
-	void *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, gpu, (off_t)map.offset);
+	void *mapped =
+		mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, gpu, (off_t)map.offset);
 	if (mapped == MAP_FAILED)
 		fail("map a GPU's buffer");
 	return mapped;
@@ -58,7 +59,8 @@ static inline unsigned char *map_buffer(int gpu, uint32_t handle, size_t length)
 static inline int export_buffer(const char *node, size_t length)
 {
 	int gpu = open_gpu(node);
-	struct prime_handle prime = { .handle = new_buffer(gpu, length), .flags = O_CLOEXEC | O_RDWR };
+	struct prime_handle prime = { .handle = new_buffer(gpu, length),
+				      .flags = O_CLOEXEC | O_RDWR };
 	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
 		fail("export it");
 	return prime.fd;

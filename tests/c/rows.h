@@ -1,7 +1,7 @@
 /*
- * What the bad-input programs share: rows with a wanted and a found result, and queue pairs of one process that are
- * connected to each other. Every row prints `ok …` or `NOT …: got … want … [source]`; finish() prints the totals and
- * gives the exit status, 1 when any row was NOT.
+ * What the bad-input programs share: rows with a wanted and a found result, and queue pairs of one
+ * process that are connected to each other. Every row prints `ok …` or `NOT …: got … want …
+ * [source]`; finish() prints the totals and gives the exit status, 1 when any row was NOT.
  */
 #ifndef ROWS_H
 #define ROWS_H
@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static int rows, wrong;
 
@@ -27,7 +29,8 @@ static inline void fail(const char *what)
 	exit(1);
 }
 
-static inline void verdict(int right, const char *what, const char *found, const char *wanted, const char *source)
+static inline void verdict(int right, const char *what, const char *found, const char *wanted,
+			   const char *source)
 {
 	rows++;
 	if (right) {
@@ -61,7 +64,8 @@ static inline void row(const char *source, int want, int got, const char *format
 }
 
 /* A row about a number. */
-static inline void equal(const char *source, unsigned long want, unsigned long got, const char *format, ...)
+static inline void equal(const char *source, unsigned long want, unsigned long got,
+			 const char *format, ...)
 {
 	char what[200], found[24], wanted[24];
 	va_list arguments;
@@ -86,14 +90,14 @@ static inline int finish(void)
 }
 
 /* The errno of a call that gives a pointer: 0 when it gave one, which is then released. */
-#define POINTER(release, call)                                                                                         \
-	({                                                                                                             \
-		errno = 0;                                                                                             \
-		__auto_type made_ = (call);                                                                            \
-		int errno_ = errno;                                                                                    \
-		if (made_)                                                                                             \
-			release(made_);                                                                                \
-		made_ ? 0 : errno_;                                                                                    \
+#define POINTER(release, call) \
+	({ \
+		errno = 0; \
+		__auto_type made_ = (call); \
+		int errno_ = errno; \
+		if (made_) \
+			release(made_); \
+		made_ ? 0 : errno_; \
 	})
 
 static struct ibv_context *context;
@@ -139,7 +143,8 @@ static inline unsigned long device_counter(const char *name)
 {
 	char path[400];
 	unsigned long value;
-	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path, name);
+	snprintf(path, sizeof(path), "%s/ports/1/hw_counters/%s", context->device->ibdev_path,
+		 name);
 	FILE *file = fopen(path, "r");
 	if (!file || fscanf(file, "%lu", &value) != 1)
 		fail(path);
@@ -157,7 +162,10 @@ static inline struct ibv_cq *new_cq(int entries)
 
 static inline struct ibv_qp *new_qp(struct ibv_pd *domain, struct ibv_cq *cq, enum ibv_qp_type type)
 {
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1,
+	struct ibv_qp_init_attr init = { .send_cq = cq,
+					 .recv_cq = cq,
+					 .qp_type = type,
+					 .sq_sig_all = 1,
 					 .cap = { 8, 8, 2, 2, 64 } };
 	struct ibv_qp *qp = ibv_create_qp(domain, &init);
 	if (!qp)
@@ -174,8 +182,12 @@ static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* Ordinary attributes for a change to `next`, and the mask that this change requires (ibv_modify_qp(3)). */
-static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint32_t peer, struct ibv_qp_attr *attr)
+/*
+ * Ordinary attributes for a change to `next`, and the mask that this change requires
+ * (ibv_modify_qp(3)).
+ */
+static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint32_t peer,
+			     struct ibv_qp_attr *attr)
 {
 	int rc = type == IBV_QPT_RC, ud = type == IBV_QPT_UD;
 	*attr = (struct ibv_qp_attr){
@@ -193,20 +205,25 @@ static inline int attributes(enum ibv_qp_type type, enum ibv_qp_state next, uint
 		.timeout = ack_timeout,
 		.retry_cnt = retries,
 		.rnr_retry = rnr_retries,
-		.ah_attr = { .is_global = 1, .dlid = lid, .port_num = 1,
+		.ah_attr = { .is_global = 1,
+			     .dlid = lid,
+			     .port_num = 1,
 			     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
 	};
 	switch (next) {
 	case IBV_QPS_INIT:
-		return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+		return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+		       (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
 	case IBV_QPS_RTR:
 		if (ud)
 			return IBV_QP_STATE;
-		return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		       (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
+		return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+		       IBV_QP_RQ_PSN | (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
 	case IBV_QPS_RTS:
 		return IBV_QP_STATE | IBV_QP_SQ_PSN |
-		       (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0);
+		       (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+					IBV_QP_MAX_QP_RD_ATOMIC
+			   : 0);
 	default:
 		return IBV_QP_STATE;
 	}
@@ -266,7 +283,8 @@ static inline void post(struct ibv_qp *qp, struct ibv_send_wr *wr)
 		fail("post a request");
 }
 
-static inline void receive(struct ibv_qp *qp, uint64_t wr_id, void *at, uint32_t length, uint32_t lkey)
+static inline void receive(struct ibv_qp *qp, uint64_t wr_id, void *at, uint32_t length,
+			   uint32_t lkey)
 {
 	struct ibv_sge sge = { (uintptr_t)at, length, lkey };
 	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
@@ -289,6 +307,20 @@ static inline double seconds(void)
 	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
+/* How many microseconds a fork(2) takes, and ends its child. */
+static inline unsigned long fork_us(void)
+{
+	double begun = seconds();
+	pid_t child = fork();
+	if (child == 0)
+		_exit(0);
+	double took = seconds() - begun;
+	int status;
+	if (child < 0 || waitpid(child, &status, 0) != child || status)
+		fail("a child that ends");
+	return (unsigned long)(took * 1e6);
+}
+
 /* Waits for one completion, for at most `limit` seconds. Gives 0 when none came. */
 static inline int wait_for(struct ibv_cq *cq, struct ibv_wc *wc, double limit)
 {
@@ -300,8 +332,8 @@ static inline int wait_for(struct ibv_cq *cq, struct ibv_wc *wc, double limit)
 }
 
 /* A row about the status of the next completion, which must be that of request `wr_id`. */
-static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status want,
-			     const char *format, ...)
+static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_id,
+			     enum ibv_wc_status want, const char *format, ...)
 {
 	struct ibv_wc wc = { 0 };
 	char what[200], found[80];
@@ -312,7 +344,8 @@ static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_
 	if (!wait_for(cq, &wc, 10))
 		snprintf(found, sizeof(found), "no completion in 10 s");
 	else
-		snprintf(found, sizeof(found), "%s of request %lu", ibv_wc_status_str(wc.status), (long)wc.wr_id);
+		snprintf(found, sizeof(found), "%s of request %lu", ibv_wc_status_str(wc.status),
+			 (long)wc.wr_id);
 	char wanted[80];
 	snprintf(wanted, sizeof(wanted), "%s of request %lu", ibv_wc_status_str(want), (long)wr_id);
 	verdict(!strcmp(found, wanted), what, found, wanted, source);

@@ -1,4 +1,6 @@
-"""Frames that an adapter of mlx5's sent, as its network interface counts them for the whole port (ethtool(8))."""
+"""Frames that an adapter of mlx5's sent, as its network interface counts them for the whole port
+(ethtool(8))."""
+
 import ctypes
 import fcntl
 import socket
@@ -20,13 +22,13 @@ def ask(interface, head, data_len):
     request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(buffer))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCETHTOOL, request)
-    return buffer.raw[len(head):]
+    return buffer.raw[len(head) :]
 
 
 def sent(interface):
     answer = ask(interface, struct.pack("IIQ", SET_SIZE, 0, 1 << STATISTICS), 4)
     (count,) = struct.unpack("I", answer)
     names = ask(interface, struct.pack("III", NAMES, STATISTICS, count), count * NAME_LEN)
-    names = [names[at:at + NAME_LEN].rstrip(b"\0") for at in range(0, len(names), NAME_LEN)]
+    names = [names[at : at + NAME_LEN].rstrip(b"\0") for at in range(0, len(names), NAME_LEN)]
     values = struct.unpack(f"{count}Q", ask(interface, struct.pack("II", VALUES, count), count * 8))
     return sum(values[names.index(counter)] for counter in COUNTERS)

@@ -1,7 +1,9 @@
-"""A driver that means no good, as root of a guest: it drives the function itself, by its registers and commands in memory of its own.
+"""A driver that means no good, as root of a guest: it drives the function itself, by its registers
+and commands in memory of its own.
 
 BDF in the environment is the function, which no driver is bound to.
 """
+
 import mmap
 import os
 import random
@@ -33,7 +35,8 @@ def locked_page():
 
 
 def maps_of(page):
-    """The lines of our memory map for shared memory of one page; the last one is the newest of them."""
+    """The lines of our memory map for shared memory of one page; the last one is the newest of
+    them."""
     page[:8] = b"mine here"[:8]
     with open("/proc/self/maps") as file, open("/proc/self/mem", "rb") as memory:
         for line in file:
@@ -56,18 +59,18 @@ def main():
     guard[:] = POISON
 
     def register(at, value):
-        registers[at:at + 4] = struct.pack(">I", value)
+        registers[at : at + 4] = struct.pack(">I", value)
 
     def queue_is_at(address):
         register(0x10, address >> 32)
-        register(0x14, address & 0xffff_ffff)
+        register(0x14, address & 0xFFFF_FFFF)
 
     def command(opcode, rest=b"", signed=True, token=1):
         entry = bytearray(64)
         body = struct.pack(">H", opcode) + rest
         entry[0] = 7
         entry[4:8] = struct.pack(">I", max(16, len(body)))
-        entry[16:16 + len(body[:16])] = body[:16]
+        entry[16 : 16 + len(body[:16])] = body[:16]
         entry[56:60] = struct.pack(">I", 16)
         entry[60] = token
         entry[63] = 1
@@ -75,28 +78,28 @@ def main():
             sum = 0
             for byte in entry:
                 sum ^= byte
-            entry[61] = sum ^ 0xff
+            entry[61] = sum ^ 0xFF
         queue[:64] = bytes(entry)
         register(0x18, 1)
         # A read comes back after the writes before it are done.
-        registers[0x18:0x1c]
+        registers[0x18:0x1C]
         return queue[63] >> 1, queue[32]
 
     queue_is_at(NOWHERE)
-    register(0x18, 0xffff_ffff)
+    register(0x18, 0xFFFF_FFFF)
     queue_is_at(queue_at)
-    assert command(0x10a) == (0, 0), "an honest command"
-    assert command(0x10a, signed=False)[0] == 1, "a wrong signature"
+    assert command(0x10A) == (0, 0), "an honest command"
+    assert command(0x10A, signed=False)[0] == 1, "a wrong signature"
     assert command(0x800) == (0, 4), "the driver that went disabled the function"
     assert command(0x104) == (0, 0) and command(0x102) == (0, 0), "enabled, initialized"
-    assert command(0xfff) == (0, 2), "no such command"
+    assert command(0xFFF) == (0, 2), "no such command"
     assert command(0x500) != (0, 0), "a queue pair of nothing"
     assert command(CREATE_EQ, bytes(600))[0] == 5, "a command that lies nowhere"
     random.seed(1)
     for _ in range(2000):
         at = UARS + random.randrange(0, 64 * PAGE - 8) // 8 * 8
-        registers[at:at + 8] = random.randbytes(8)
-    assert command(0x10a) == (0, 0), "it still answers"
+        registers[at : at + 8] = random.randbytes(8)
+    assert command(0x10A) == (0, 0), "it still answers"
     assert guard[:] == POISON and queue[64:] == bytes(PAGE - 64), "nothing else is touched"
     print("all as expected")
 

@@ -1,11 +1,13 @@
-"""Runs rdma-core's own suite in one process, because each start of Python takes seconds in an emulated guest, and a part of one
-elsewhere. A line of JSON before each test, and one after it.
+"""Runs rdma-core's own suite in one process, because each start of Python takes seconds in an
+emulated guest, and a part of one elsewhere. A line of JSON before each test, and one after it.
 
-Run in the folder that holds the suite's `tests` package, with the suite's own arguments. FIRST in the environment is the number
-of the first test that is run, ONLY parts of the names of those that are, between commas, CHOSEN names a file with beginnings of
-their names. COUNTER names files of sysfs with the packets that were sent, with colons between, INTERFACE the network interface
-that counts its frames.
+Run in the folder that holds the suite's `tests` package, with the suite's own arguments. FIRST in
+the environment is the number of the first test that is run, ONLY parts of the names of those that
+are, between commas, CHOSEN names a file with beginnings of their names. COUNTER names files of
+sysfs with the packets that were sent, with colons between, INTERFACE the network interface that
+counts its frames.
 """
+
 import json
 import os
 import resource

@@ -1,15 +1,18 @@
 """Lists the tests of rdma-core's own suite: one line each, the id and whether the test moves
 data (`moves`), does not (`asks`), or posts only work that is refused (`refused`).
 
-Run in the folder that holds the suite's `tests` package. A test moves data when its own source, or that of a method
-of its class that it calls, posts work or runs one of the suite's traffic helpers.
+Run in the folder that holds the suite's `tests` package. A test moves data when its own source, or
+that of a method of its class that it calls, posts work or runs one of the suite's traffic helpers.
 """
+
 import inspect
 import re
 import sys
 import unittest
 
-MOVES = re.compile(r"\btraffic\b|\w*_traffic\w*\(|post_send|post_recv|post_srq_recv|\.wr_start\(|send\(")
+MOVES = re.compile(
+    r"\btraffic\b|\w*_traffic\w*\(|post_send|post_recv|post_srq_recv|\.wr_start\(|send\("
+)
 
 # Its "traffic" is a connection that is refused.
 ASKS = ("tests.test_rdmacm.CMTestCase.test_rdmacm_async_reject_traffic",)
@@ -17,7 +20,8 @@ ASKS = ("tests.test_rdmacm.CMTestCase.test_rdmacm_async_reject_traffic",)
 # These copy memory within the device.
 COPIES = "tests.test_mlx5_dma_memcpy."
 
-# These post work that the device must refuse before a packet leaves, and nothing else: no counter may move.
+# These post work that the device must refuse before a packet leaves, and nothing else: no counter
+# may move.
 REFUSED = (
     # The first SEND WQE has a wrong lkey, which the sender itself notices.
     "tests.test_atomic.AtomicTest.test_atomic_invalid_lkey",

@@ -1,26 +1,33 @@
-//! C programs, the tests' own (`tests/c`) and packages' examples: compiled against the distribution's headers, as any
-//! user's program is.
+//! C programs, the tests' own (in the folders of `tests/c`) and packages' examples: compiled
+//! against the distribution's headers, as any user's program is.
 
 use crate::run::{open_to_everybody, shared_dir};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles `tests/c/NAME.c` into a shared folder, once for each change of the source, and gives the program's path.
+/// Where the tests' own are.
+const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c");
+
+/// Compiles the `NAME.c` in a folder of `tests/c` into a shared folder, once for each change of it
+/// or of the headers it includes, and gives the program's path.
 ///
-/// Every user can run the program. Test binaries of one checkout that run at the same time share it.
+/// Every user can run the program. Test binaries of one checkout that run at the same time share
+/// it.
 ///
 /// # Errors
-/// The reason why it cannot be compiled here: no C compiler, or no verbs headers. A test skips with it.
+/// The reason why it cannot be compiled here: no C compiler, or no verbs headers. A test skips with
+/// it.
 ///
 /// # Panics
-/// When the source is missing or the compiler complains about it, be it a warning: that is a failed test.
+/// When the source is missing or the compiler complains about it, be it a warning: that is a failed
+/// test.
 pub fn c_program(name: &str) -> Result<PathBuf, String> {
     if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
         return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name).with_extension("c");
-    let text = std::fs::read_to_string(&source).expect("the source");
+    let source = source_of(name);
+    let text: String = with_headers(&source).iter().map(|file| read(file)).collect();
     let mut libraries = vec!["-lm", "-lpthread", "-libverbs", "-ldl"];
     if text.contains("<rdma/rdma_cma.h>") {
         if !Path::new("/usr/include/rdma/rdma_cma.h").is_file() {
@@ -28,16 +35,34 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
         }
         libraries.push("-lrdmacm");
     }
+    if text.contains("<ucp/api/ucp.h>") {
+        if !Path::new("/usr/include/ucp/api/ucp.h").is_file() {
+            return Err("UCX's headers are not installed (package libucx-dev)".to_owned());
+        }
+        libraries.extend(["-lucp", "-lucs"]);
+    }
     if text.contains("<infiniband/mlx5dv.h>") {
         libraries.push("-lmlx5");
     }
-    compile(&source, &["-Wall", "-Werror"], &libraries)
+    compile(&source, &["-Wall", "-Werror", "-I", OWN], &libraries)
+}
+
+/// Compiles a source as [`c_program`] does, but for a program to preload.
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C compiler. A test skips with it.
+///
+/// # Panics
+/// When the source is missing or the compiler complains about it.
+pub fn c_library(name: &str) -> Result<PathBuf, String> {
+    compile(&source_of(name), &["-Wall", "-Werror", "-shared", "-fPIC"], &[])
 }
 
 /// Compiles an example that a package brings as a source, as [`c_program`] does.
 ///
 /// # Errors
-/// The reason why it cannot be compiled here: no C compiler, or the package is missing. A test skips with it.
+/// The reason why it cannot be compiled here: no C compiler, or the package is missing. A test
+/// skips with it.
 ///
 /// # Panics
 /// When the compiler refuses it: that is a failed test.
@@ -48,6 +73,37 @@ pub fn c_example(package: &str, name: &str, libraries: &[&str]) -> Result<PathBu
         return Err(format!("{} is not installed (package {package})", source.display()));
     }
     compile(&source, &[], libraries)
+}
+
+/// The one `NAME.c` in the folders of `tests/c`.
+fn source_of(name: &str) -> PathBuf {
+    let folders = Path::new(OWN).read_dir().expect("the folder of C programs").flatten();
+    let sources = folders.map(|folder| folder.path().join(name).with_extension("c"));
+    let mut found = sources.filter(|source| source.is_file());
+    let source = found.next().unwrap_or_else(|| panic!("no folder of {OWN} has {name}.c"));
+    assert!(found.next().is_none(), "two folders of {OWN} have {name}.c");
+    source
+}
+
+/// A source, and the headers of ours that it includes; those are beside it or in `tests/c`.
+fn with_headers(source: &Path) -> Vec<PathBuf> {
+    let mut files = vec![source.to_path_buf()];
+    let mut at = 0;
+    while let Some(file) = files.get(at).cloned() {
+        let text = read(&file);
+        let names = text.lines().filter_map(|line| line.strip_prefix("#include \""));
+        for name in names.filter_map(|rest| rest.strip_suffix('"')) {
+            let beside = file.parent().into_iter().chain([Path::new(OWN)]);
+            let header = beside.map(|folder| folder.join(name)).find(|path| path.is_file());
+            files.extend(header.filter(|header| !files.contains(header)));
+        }
+        at += 1;
+    }
+    files
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
 fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf, String> {
@@ -94,19 +150,16 @@ fn name_of_folder(source: &Path) -> String {
     format!("c-{:016x}", hash.finish())
 }
 
-/// Whether `program` was made after the last change of `source` and of the headers beside it.
+/// Whether `program` was made after the last change of `source` and of the headers it includes.
 fn up_to_date(program: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
     let Some(built) = changed(program) else { return false };
-    let beside = source.parent().and_then(|folder| folder.read_dir().ok());
-    let headers = beside.into_iter().flatten().flatten().map(|entry| entry.path());
-    let headers = headers.filter(|path| path.extension().is_some_and(|extension| extension == "h"));
-    headers.chain([source.to_path_buf()]).all(|path| changed(&path).is_some_and(|at| at < built))
+    with_headers(source).iter().all(|path| changed(path).is_some_and(|at| at < built))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{c_program, name_of_folder};
+    use super::{c_program, name_of_folder, source_of, with_headers};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
@@ -127,5 +180,14 @@ mod tests {
         assert_eq!(first.permissions().mode() & 0o005, 0o005);
         let again = std::fs::metadata(c_program("crosscheck").unwrap()).unwrap();
         assert_eq!(first.modified().unwrap(), again.modified().unwrap());
+    }
+
+    #[test]
+    fn headers_of_headers_are_those_of_a_program() {
+        let files = with_headers(&source_of("cm_stress"));
+        let has = |name: &str| files.iter().any(|file| file.ends_with(name));
+        assert!(has("cm/stress_server.h") && has("cm/stress.h"), "{files:?}");
+        let files = with_headers(&source_of("moving_gpu"));
+        assert_eq!(files.iter().filter(|file| file.ends_with("c/rows.h")).count(), 1, "{files:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Captures of packets and what others make of them: Wireshark's tshark dissects, an independent program recomputes each
-//! ICRC.
+//! Captures of packets and what others make of them: Wireshark's tshark dissects, an independent
+//! program recomputes each ICRC.
 
 use crate::{Namespace, Run, Running};
 use std::collections::BTreeMap;
@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What tshark may take a payload for (`tshark -G heuristic-decodes`): some of these stumble over short random data.
+/// What tshark may take a payload for (`tshark -G heuristic-decodes`): some of these stumble over
+/// short random data.
 const PAYLOAD_GUESSES: [&str; 9] = [
     "smc",
     "smb_direct",

@@ -1,8 +1,9 @@
-//! How rdma-core's own test suite is judged, wherever it runs: what a test does, what became of it, and the list of those that
-//! do not pass, each with its reason.
+//! How rdma-core's own test suite is judged, wherever it runs: what a test does, what became of it,
+//! and the list of those that do not pass, each with its reason.
 //!
-//! A list cannot rot in either direction: a listed test that passes or that fails in another way is a surprise, and so is an
-//! unlisted one that does not pass. A pass counts only if counters of ours moved where the test moves data.
+//! A list cannot rot in either direction: a listed test that passes or that fails in another way is
+//! a surprise, and so is an unlisted one that does not pass. A pass counts only if counters of ours
+//! moved where the test moves data.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -55,7 +56,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Of a test that passes, when so many packets were sent; none if no device was opened.
+    /// The outcome of a test that passes, when so many packets were sent; none if no device was
+    /// opened.
     pub fn of_pass(kind: Kind, packets: Option<u64>) -> Outcome {
         match (kind, packets) {
             (Kind::Moves, None | Some(0)) => Outcome::Never("passes without moving a byte".into()),
@@ -65,7 +67,8 @@ impl Outcome {
     }
 }
 
-/// Reads what `in_guest.py` said, which runs tests in one process: a test that has begun and not ended, and whether all is done.
+/// Reads what `in_guest.py` said, which runs tests in one process: a test that has begun and not
+/// ended, and whether all is done.
 pub fn outcomes(said: &str, results: &mut Vec<(Case, Outcome)>) -> (Option<(u64, Case)>, bool) {
     let mut running: Option<(u64, Case)> = None;
     for line in said.lines() {
@@ -115,8 +118,9 @@ fn reason(said: &str) -> &str {
     line.unwrap_or("no reason given").trim()
 }
 
-/// The exceptions by test. A section of the list opens with what its tests must say, in brackets, `|` between alternatives, and
-/// the reason; `?` after the bracket says that it is the host that lacks something. The tests follow.
+/// The exceptions by test. A section of the list opens with what its tests must say, in brackets,
+/// `|` between alternatives, and the reason; `?` after the bracket says that it is the host that
+/// lacks something. The tests follow.
 ///
 /// # Panics
 /// When the list has another form.

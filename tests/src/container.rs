@@ -1,10 +1,11 @@
-//! Mount namespaces, as containers are to a program: another root file system, or this one without what many containers
-//! lack.
+//! Mount namespaces, as containers are to a program: another root file system, or this one without
+//! what many containers lack.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What a program finds mounted. Needs root to enter. Network, users and processes are those outside.
+/// What a program finds mounted. Needs root to enter. Network, users and processes are those
+/// outside.
 #[derive(Clone, Debug, Default)]
 pub struct Container {
     root: Option<PathBuf>,
@@ -17,7 +18,8 @@ impl Container {
         Container::default()
     }
 
-    /// Another root file system, with this machine's `/proc`, `/sys` and `/dev` and an empty `/tmp`.
+    /// Another root file system, with this machine's `/proc`, `/sys` and `/dev` and an empty
+    /// `/tmp`.
     pub fn of(root: &Path) -> Container {
         Container { root: Some(root.to_owned()), mounts: Vec::new() }
     }
@@ -27,8 +29,8 @@ impl Container {
         self.step(format!("mount -t tmpfs -o ro,mode=755 none {folder}"))
     }
 
-    /// `folder` as it is, with other mount options, such as `ro` or `noexec`. `/` with `ro` includes every folder that is
-    /// not mounted apart.
+    /// `folder` as it is, with other mount options, such as `ro` or `noexec`. `/` with `ro`
+    /// includes every folder that is not mounted apart.
     pub fn remount(self, folder: &str, options: &str) -> Container {
         let apart =
             if folder == "/" { "" } else { &format!("mount --rbind {folder} {folder} && ") };
@@ -40,7 +42,8 @@ impl Container {
         self
     }
 
-    /// Words that run the words after them inside, where `program` is to be found under the same path as outside.
+    /// Words that run the words after them inside, where `program` is to be found under the same
+    /// path as outside.
     pub(crate) fn enter(&self, program: Option<&Path>) -> Vec<OsString> {
         let mut script = vec!["set -e".to_owned()];
         let root = match &self.root {

@@ -1,5 +1,5 @@
-//! The Debian release after the one that most machines run, as a root file system: a newer C library, newer rdma-core, perftest
-//! and UCX. debootstrap makes it once; it stays under `target`.
+//! The Debian release after the one that most machines run, as a root file system: a newer C
+//! library, newer rdma-core, perftest and UCX. debootstrap makes it once; it stays under `target`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const RELEASE: &str = "trixie";
-const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,python3-pyverbs,python3-scapy";
+const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
+                        python3-pyverbs,python3-scapy";
 /// What one call of debootstrap may take.
 const LIMIT: &str = "300";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.
@@ -34,7 +35,8 @@ pub fn next_debian() -> Result<PathBuf, String> {
     MADE.get_or_init(|| make().map_err(|error| format!("no Debian {RELEASE}: {error}"))).clone()
 }
 
-/// Puts a Python package beside rdma-core's own suite in such a root, for its tests to import; gives the suite's folder there.
+/// Puts a Python package beside rdma-core's own suite in such a root, for its tests to import;
+/// gives the suite's folder there.
 ///
 /// # Panics
 /// When it cannot be copied.
@@ -63,7 +65,8 @@ fn make() -> std::io::Result<PathBuf> {
     }
     let _ = fs::remove_dir_all(&root);
     say("fetching and unpacking Debian's packages, once, for about a minute");
-    // Unpacked is enough: what configuring the packages would add, takes minutes and serves no program here.
+    // Unpacked is enough: what configuring the packages would add, takes minutes and serves no
+    // program here.
     let mut fetch = Command::new("timeout");
     fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
     fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(vm::apt::mirror());

@@ -1,4 +1,5 @@
-//! A machine with the software ConnectX and the virtual GPU, and what its kernel is asked about the two.
+//! A machine with the software ConnectX and the virtual GPU, and what its kernel is asked about the
+//! two.
 
 use crate::lab::{Booted, Lab, with_next_rdma};
 use crate::{Namespace, Running, c_program, is_root, next_debian, peerdma, serve_connectx};
@@ -23,8 +24,8 @@ const DATA_DIRECT: &str = "data-direct";
 pub enum Placed {
     /// Behind one switch, which has no access control.
     Switch,
-    /// Behind a switch whose ports have it. QEMU's switch has none, so root ports stand in for its downstream ports: Linux
-    /// looks at their bits only.
+    /// Behind a switch whose ports have it. QEMU's switch has none, so root ports stand in for its
+    /// downstream ports: Linux looks at their bits only.
     IsolatingSwitch,
     /// Below root ports of their own.
     Ports,
@@ -56,8 +57,8 @@ impl GpuGuest {
         GpuGuest::made(name, programs, None)
     }
 
-    /// As [`GpuGuest::new`], with the adapter's Data Direct function below a port of its own, and the next Debian's rdma-core, which
-    /// can use it.
+    /// As [`GpuGuest::new`], with the adapter's Data Direct function below a port of its own, and
+    /// the next Debian's rdma-core, which can use it.
     ///
     /// # Errors
     /// As for that.
@@ -99,8 +100,8 @@ impl GpuGuest {
         })
     }
 
-    /// Plugs the functions in, in the place of what was plugged in before; with options of the kernel's for an IOMMU, or
-    /// without one.
+    /// Plugs the functions in, in the place of what was plugged in before; with options of the
+    /// kernel's for an IOMMU, or without one.
     pub fn plug(&mut self, placed: Placed, iommu: Option<&str>) {
         self.machine = self.bare.clone();
         if let Some(options) = iommu {
@@ -117,7 +118,8 @@ impl GpuGuest {
         }
     }
 
-    /// What we say of the way from the adapter to the GPU, in the words of `peerdma topo --json`. `options` as for that.
+    /// What we say of the way from the adapter to the GPU, in the words of `peerdma topo --json`.
+    /// `options` as for that.
     ///
     /// # Panics
     /// When it says nothing of it.

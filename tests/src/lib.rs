@@ -1,8 +1,9 @@
-//! What the whole-system tests stand on: programs we did not write, run on the software HCA, each with a time limit.
+//! What the whole-system tests stand on: programs we did not write, run on the software HCA, each
+//! with a time limit.
 //!
-//! A test that cannot run here says why with [`skip!`], which the test command counts. A program runs
-//! in a network of the test program's own unless it is given another. Namespaces, users and the lab's guest are made for one
-//! test and gone with it.
+//! A test that cannot run here says why with [`skip!`], which the test command counts. A program
+//! runs in a network of the test program's own unless it is given another. Namespaces, users and
+//! the lab's guest are made for one test and gone with it.
 #![forbid(unsafe_code)]
 
 mod c;
@@ -14,22 +15,26 @@ mod counters;
 mod debian;
 pub mod gpu_guest;
 pub mod lab;
+#[cfg(test)]
+mod listed;
 mod meeting;
 mod namespace;
 mod rows;
 mod run;
 mod ucx;
 
-pub use c::{c_example, c_program};
+pub use c::{c_example, c_library, c_program};
 pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;
 pub use counters::Counters;
 pub use debian::{beside_suite, next_debian, suite};
-pub use meeting::{converse, listening, listens, pair, perftest_came_early, port};
+pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use rows::{judged, rows};
-pub use run::{Finished, Run, Running, User, gpu_memory, peerdma, shared_dir};
+pub use run::{
+    Finished, Run, Running, User, gpu_memory, library_with_defects, peerdma, shared_dir,
+};
 pub use test_support::{has, is_root, note_skip, skip};
-pub use ucx::{UCX_PERFTEST_ENV, ucx_perftest};
+pub use ucx::{UCX_PERFTEST_ENV, lacks_ucx, ucx_perftest};
 pub use vm::apt::Apt;

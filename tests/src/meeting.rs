@@ -1,4 +1,5 @@
-//! How a server and its client meet: at a TCP port that can be seen, or by an address that rdma_cm knows.
+//! How a server and its client meet: at a TCP port that can be seen, or by an address that rdma_cm
+//! knows.
 
 use crate::run::read;
 use crate::{Finished, Namespace, Run, Running};
@@ -27,7 +28,8 @@ pub fn listens(port: u16, namespace: Option<&Namespace>) -> bool {
     })
 }
 
-/// Waits until somebody in `namespace` (or in the test program's own) listens on a TCP port, for at most 20 seconds.
+/// Waits until somebody in `namespace` (or in the test program's own) listens on a TCP port, for at
+/// most 20 seconds.
 ///
 /// # Panics
 /// When nobody does, or `server` ends first.
@@ -51,24 +53,65 @@ fn tables_here() -> String {
     table("tcp") + &table("tcp6")
 }
 
-/// Whether this is a client of perftest's that was refused its second connection: it may ask before the server's
-/// second listener is up, and what perftest 6.06 then does to try again is a segmentation fault. Both ends start anew.
+/// Whether this is a client of perftest's that was refused its second connection: it may ask before
+/// the server's second listener is up, and what perftest 6.06 then does to try again is a
+/// segmentation fault. Both ends start anew.
 pub fn perftest_came_early(said: &str) -> bool {
     said.contains("Failed to connect RDMA CM events")
 }
 
-/// Whether this is ucmatose told that nobody listens. Of its many requests others may have come when the server did: its
-/// server then ends too, and both start anew.
+/// Whether this is a client of riostream's whose connection the server took before it had set the
+/// options of its listening socket: it listens first, and who comes between may map no memory. The
+/// server takes this connection for the one that it serves, and both start anew.
+fn riostream_came_early(said: &str) -> bool {
+    said.contains("riomap: Cannot allocate memory")
+}
+
+/// Whether this is ucmatose or udaddy told that nobody listens. Of its many requests others may
+/// have come when the server did: that one ends too, or waits for ever for who is gone, and both
+/// start anew.
 fn nobody_listened(said: &str) -> bool {
     said.contains("RDMA_CM_EVENT_REJECTED, error: 8")
+        || said.contains("RDMA_CM_EVENT_UNREACHABLE, error: 1")
+}
+
+/// Whether this is rping with every message behind it, waiting for ever: since rdma-core 60 its
+/// thread polls for an event, `rdma_destroy_id` may take that event away, as the kernel's does, and
+/// the thread then reads what no longer comes. `-v` shows the messages, where stdbuf(1) lets each
+/// line out at once.
+fn rping_waits_for_nothing(end: &Finished) -> bool {
+    let mut words = end.line.split_whitespace().skip_while(|word| *word != "-C").skip(1);
+    let wanted = words.next().and_then(|count| count.parse().ok());
+    let seen = end.stdout.lines().filter(|line| line.contains("ping data: ")).count();
+    end.timed_out && end.line.contains(" rping ") && wanted == Some(seen)
+}
+
+/// Whether an rping that was done closed the channel of events while its other thread still read
+/// from it, which ends the program with that thread's error.
+fn rping_closed_its_channel(end: &Finished) -> bool {
+    let closed = end.stderr.contains("DISCONNECT EVENT")
+        && end.stderr.contains("rdma_get_cm_event: Bad file descriptor");
+    end.line.contains(" rping ") && end.status.code() == Some(255) && closed
+}
+
+/// Whether a program that connects by address has done its work.
+///
+/// # Panics
+/// When it has not.
+#[track_caller]
+pub fn done(end: Finished) {
+    if !rping_closed_its_channel(&end) {
+        end.ok();
+    }
 }
 
 /// How long a server that connects by address may take until it listens.
 const STARTING: Duration = Duration::from_secs(20);
 
-/// Runs a server and a client that meet by rdma_cm on the port they are given. Nobody sees from outside when such a server
-/// listens: before, the client is refused, and tries again. With `ends` the server must end, too; else it may serve
-/// for ever. If it ends it must end with 0. Gives what the client said.
+/// Runs a server and a client that meet by rdma_cm on the port they are given. Nobody sees from
+/// outside when such a server listens: before, the client is refused, and tries again. With `ends`
+/// the server must end, too; else it may serve for ever. If it ends it must end with 0. Gives what
+/// the client said.
 ///
 /// # Panics
 /// When either fails.
@@ -82,7 +125,7 @@ pub fn converse(ends: bool, programs: impl Fn(u16) -> (Run, Run)) -> String {
             Err(early) => line = early,
         }
     }
-    panic!("{line} always came early");
+    panic!("both ends of {line} always had to start anew");
 }
 
 /// What the client said, or its line where both ends have to start anew.
@@ -97,14 +140,21 @@ fn attempt(server: Run, client: &Run, ends: bool) -> Result<String, String> {
             break client.stdout;
         }
         refused |= nobody_listened(&client.stdout);
-        if perftest_came_early(&client.stderr) || (refused && !server.alive()) {
+        let anew = perftest_came_early(&client.stderr)
+            || riostream_came_early(&client.stderr)
+            || rping_waits_for_nothing(&client);
+        if anew || (refused && (client.timed_out || !server.alive())) {
             return Err(client.line);
         }
         let late = begun.elapsed() > STARTING || client.timed_out;
         assert!(!late && server.alive(), "{client}\nserver: {}", server.said());
     };
     if ends || !server.alive() {
-        server.finish().ok();
+        let server = server.finish();
+        if rping_waits_for_nothing(&server) {
+            return Err(server.line);
+        }
+        done(server);
     }
     Ok(said)
 }

@@ -42,7 +42,10 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a veth pair: 198.18.N.1/2 and fd00:N::1/2 on interface `wire`.
+/// Two namespaces joined by a veth pair: 198.18.9.1/2, fd09::1/2 and fe80::1/2 on interface `wire`.
+///
+/// The addresses are all there before anyone looks: the kernel's own link-local address comes some
+/// seconds after the wire, and a program that waits for an event of its own would be told of that.
 ///
 /// # Panics
 /// When they cannot be made.
@@ -52,8 +55,10 @@ pub fn veth_pair(label: &str, mtu: u32) -> (Namespace, Namespace) {
     sh(&format!("ip -n {a} link add wire mtu {mtu} type veth peer name wire netns {b} mtu {mtu}"));
     for (name, host) in [(a, 1), (b, 2)] {
         sh(&format!(
-            "ip -n {name} addr add 198.18.9.{host}/24 dev wire && \
+            "ip -n {name} link set wire addrgenmode none && \
+             ip -n {name} addr add 198.18.9.{host}/24 dev wire && \
              ip -n {name} -6 addr add fd09::{host}/64 dev wire nodad && \
+             ip -n {name} -6 addr add fe80::{host}/64 dev wire nodad && \
              ip -n {name} link set wire up"
         ));
     }

@@ -1,4 +1,5 @@
-//! Programs that judge themselves (`tests/c/rows.h`): a line `ok …` or `NOT …` for each row, the totals at the end.
+//! Programs that judge themselves (`tests/c/rows.h`): a line `ok …` or `NOT …` for each row, the
+//! totals at the end.
 
 use crate::{Finished, Run};
 use std::time::Duration;

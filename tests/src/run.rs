@@ -1,4 +1,5 @@
-//! Programs under test: started with their output in files, ended by their own exit or by a time limit.
+//! Programs under test: started with their output in files, ended by their own exit or by a time
+//! limit.
 
 use crate::{Container, Namespace};
 use std::ffi::OsString;
@@ -325,7 +326,8 @@ pub fn peerdma() -> &'static Path {
             "{} is missing: `cargo build --release` first, or `cargo xtask test`",
             built.display()
         );
-        // A folder for each build: test programs that run at the same time may be about different ones.
+        // A folder for each build: test programs that run at the same time may be about different
+        // ones.
         let made = std::fs::metadata(&built).and_then(|m| m.modified()).expect("its time");
         let made = made.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let folder = shared_dir().join(format!("build-{made}"));
@@ -340,6 +342,15 @@ pub fn peerdma() -> &'static Path {
         }
         copy
     })
+}
+
+/// The build of the library in which `PEERDMA_SABOTAGE` switches defects on. `cargo xtask test`
+/// makes it.
+pub fn library_with_defects() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    let built = root.join("target/sabotage/debug/libibverbs.so");
+    let chosen = std::env::var_os("PEERDMA_SABOTAGED_LIBRARY").map_or(built, PathBuf::from);
+    chosen.is_file().then_some(chosen)
 }
 
 /// Removes copies of builds that are more than a day old.

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Recomputes the invariant CRC of every RoCEv2 packet in a capture.
 
-An independent judge: written from IBA Annex A17.3.3, it shares no code with the Rust crates. Reads pcap files
-(either byte order, micro- or nanoseconds) of link types RAW, IPV4, IPV6, NULL, ETHERNET, SLL and SLL2, with VLAN tags,
-IPv4 and IPv6. Prints `N packets, N good, N bad`.
+An independent judge: written from IBA Annex A17.3.3, it shares no code with the Rust crates. Reads
+pcap files (either byte order, micro- or nanoseconds) of link types RAW, IPV4, IPV6, NULL, ETHERNET,
+SLL and SLL2, with VLAN tags, IPv4 and IPv6. Prints `N packets, N good, N bad`.
 
-Exit status: 0 when every RoCEv2 packet is good, 1 when one is bad or there are fewer than --min, 2 when the file
-cannot be read as a capture. A packet that the capture cut short, or whose lengths contradict each other, counts as bad.
+Exit status: 0 when every RoCEv2 packet is good, 1 when one is bad or there are fewer than --min, 2
+when the file cannot be read as a capture. A packet that the capture cut short, or whose lengths
+contradict each other, counts as bad.
 """
 
 import argparse
@@ -22,7 +23,15 @@ VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 IP6_OPTIONS = (0, 43, 60)
 
 DLT_NULL, DLT_EN10MB, DLT_RAW_BSD, DLT_RAW, DLT_SLL, DLT_IPV4, DLT_IPV6, DLT_SLL2 = (
-    0, 1, 12, 101, 113, 228, 229, 276)
+    0,
+    1,
+    12,
+    101,
+    113,
+    228,
+    229,
+    276,
+)
 
 
 class Broken(Exception):
@@ -64,11 +73,11 @@ def read_pcap(data):
     while at < len(data):
         if at + 16 > len(data):
             raise ValueError("capture ends inside a record header")
-        _, _, kept, length = struct.unpack(order + "IIII", data[at:at + 16])
+        _, _, kept, length = struct.unpack(order + "IIII", data[at : at + 16])
         at += 16
         if at + kept > len(data):
             raise ValueError("capture ends inside a packet")
-        yield link, data[at:at + kept], length
+        yield link, data[at : at + kept], length
         at += kept
 
 
@@ -93,7 +102,7 @@ def network_layer(link, frame):
     else:
         if len(frame) < at + 2:
             return None
-        kind, rest = struct.unpack("!H", frame[at:at + 2])[0], frame[at + 2:]
+        kind, rest = struct.unpack("!H", frame[at : at + 2])[0], frame[at + 2 :]
     while kind in VLAN_TAGS and len(rest) >= 4:
         kind, rest = struct.unpack("!H", rest[2:4])[0], rest[4:]
     return rest if kind in (ETHERTYPE_IP4, ETHERTYPE_IP6) else None
@@ -122,7 +131,7 @@ def split_ip(ip):
         masked[7] = 0xFF
         while kind in IP6_OPTIONS and at + 8 <= len(ip):
             step = 8 * (ip[at + 1] + 1)
-            masked += ip[at:at + step]
+            masked += ip[at : at + step]
             kind, at = ip[at], at + step
         if kind != UDP:
             return None
@@ -158,10 +167,20 @@ def verdict(ip):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("capture", help="pcap file, or - for standard input")
-    parser.add_argument("--min", type=int, default=0, metavar="N",
-                        help="fail when fewer than N RoCEv2 packets are found")
-    parser.add_argument("--show", type=int, default=10, metavar="N",
-                        help="describe at most N bad packets (default 10)")
+    parser.add_argument(
+        "--min",
+        type=int,
+        default=0,
+        metavar="N",
+        help="fail when fewer than N RoCEv2 packets are found",
+    )
+    parser.add_argument(
+        "--show",
+        type=int,
+        default=10,
+        metavar="N",
+        help="describe at most N bad packets (default 10)",
+    )
     arguments = parser.parse_args()
     good = bad = 0
     try:

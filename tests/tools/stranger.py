@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""What a program of another user on the same host may try against programs on the software HCA, without privilege.
+"""What a program of another user on the same host may try against programs on the software HCA,
+without privilege.
 
-  stranger.py junk SLOT COUNT     datagrams to the queue pairs of a slot and to the port's management interface
+  stranger.py junk SLOT COUNT     datagrams to the queue pairs of a slot and to the port's
+                                  management interface
   stranger.py call COUNT          datagrams and connections to every abstract socket of the registry
-  stranger.py crowd               connects to the registry's sockets without end, as fast as it can, so that their backlogs are full
+  stranger.py crowd               connects to the registry's sockets without end, as fast as it can,
+                                  so that their backlogs are full
   stranger.py port                takes UDP port 4791
-  stranger.py squat UID           holds every name of that user's registry that can be foreseen, with full backlogs
+  stranger.py squat UID           holds every name of that user's registry that can be foreseen,
+                                  with full backlogs
 
-What has a COUNT sends ten thousand a second. It prints `ready` when it begins, and `sent N` at its end; what squats stays.
+What has a COUNT sends ten thousand a second. It prints `ready` when it begins, and `sent N` at its
+end; what squats stays.
 """
 
 import random
@@ -43,7 +48,9 @@ def junk(slot, count):
     def send(number):
         one, to = sockets[number % len(sockets)]
         qpn = rng.choice((0, 1, slot << 14 | rng.getrandbits(14)))
-        packet = struct.pack("!BBHII", rng.choice((4, 0x24, 0x64)), 0x40, 0xFFFF, qpn, rng.getrandbits(24))
+        packet = struct.pack(
+            "!BBHII", rng.choice((4, 0x24, 0x64)), 0x40, 0xFFFF, qpn, rng.getrandbits(24)
+        )
         packet += struct.pack("!II", 0x80010000, 1) + bytes((1, 7, 2, 3)) + rng.randbytes(252)
         try:
             one.sendto(packet + struct.pack("<I", zlib.crc32(packet)), to)
@@ -58,7 +65,11 @@ def call(count):
     idle.setblocking(False)
     with open("/proc/net/unix", encoding="utf-8") as lines:
         words = [line.split() for line in lines]
-    names = {(word[4], "\0" + word[7][1:]) for word in words if len(word) > 7 and word[7].startswith("@peerdma/")}
+    names = {
+        (word[4], "\0" + word[7][1:])
+        for word in words
+        if len(word) > 7 and word[7].startswith("@peerdma/")
+    }
     deeds = [name for kind, name in names if kind == "0002"]
     listeners = [name for kind, name in names if kind == "0005"]
     if not deeds or not listeners:
@@ -81,7 +92,11 @@ def call(count):
 def crowd():
     with open("/proc/net/unix", encoding="utf-8") as lines:
         words = [line.split() for line in lines]
-    names = ["\0" + word[7][1:] for word in words if len(word) > 7 and word[4] == "0005" and word[7].startswith("@peerdma/")]
+    names = [
+        "\0" + word[7][1:]
+        for word in words
+        if len(word) > 7 and word[4] == "0005" and word[7].startswith("@peerdma/")
+    ]
     if not names:
         sys.exit("no registry here")
     full = 0
@@ -141,4 +156,6 @@ def squat(uid):
 
 
 if __name__ == "__main__":
-    {"junk": junk, "call": call, "crowd": crowd, "port": port, "squat": squat}[sys.argv[1]](*map(int, sys.argv[2:]))
+    {"junk": junk, "call": call, "crowd": crowd, "port": port, "squat": squat}[sys.argv[1]](
+        *map(int, sys.argv[2:])
+    )

@@ -1,4 +1,4 @@
-//! `tests/allowed-skips.txt`: tests that CI may skip, each with the reason.
+//! `tests/allowed-skips.txt`: tests and suites that CI may skip, each with the reason.
 
 use crate::totals::Skip;
 use anyhow::{Context, Result, bail};
@@ -7,6 +7,9 @@ use std::path::Path;
 
 /// The list, from the workspace's root.
 pub const FILE: &str = "tests/allowed-skips.txt";
+
+/// Stands where a test has its program, for a whole suite that may be skipped.
+pub const SUITE: &str = "suite::";
 
 /// Tests that may be skipped, and why.
 #[derive(Default)]
@@ -28,7 +31,9 @@ impl Allowed {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let entry = line.split_once(": ").filter(|(_, reason)| !reason.trim().is_empty());
+            let entry = line
+                .split_once(": ")
+                .filter(|(test, reason)| test.contains("::") && !reason.trim().is_empty());
             let Some((test, reason)) = entry else {
                 bail!("line {number} is not `PROGRAM::TEST: REASON`: {line}");
             };
@@ -65,8 +70,15 @@ mod tests {
 
     #[test]
     fn an_entry_has_a_reason_and_stands_once() {
-        for wrong in ["cuda::copies", "cuda::copies:", "cuda::copies: ", "a: b\na: c\n"] {
+        for wrong in ["cuda::copies", "cuda::copies:", "cuda::copies: ", "a::b: c\na::b: d\n"] {
             assert!(Allowed::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// A skip is noted with its program, so an entry without one would never match.
+    #[test]
+    fn an_entry_names_its_program() {
+        assert!(Allowed::parse("copies: needs a GPU\n").is_err());
+        assert!(Allowed::parse("cuda::copies: needs a GPU\n").is_ok());
     }
 }

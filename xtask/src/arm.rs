@@ -9,10 +9,13 @@ pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian's cross compiler has the C library.
 const C_LIBRARY: &str = "/usr/aarch64-linux-gnu";
 
-/// What cargo is told of Debian's cross compiler and emulator.
+/// Settings for cargo: Debian's cross compiler and emulator, and what to embed.
 pub const ENV: &[(&str, &str)] = &[
     ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
     ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
+    // The program embeds the library, which would have to be linked for both processors. To check
+    // that it compiles any file will do; this one is beside its build script.
+    ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
 ];
 
 /// Has rustup fetch Rust's library for it where that is missing.

@@ -1,7 +1,10 @@
-//! The documents that a person reads: `cargo xtask docs` makes the book, and the house rules check that every link of README,
-//! ARCHITECTURE, CONTRIBUTING and the book leads to a file, and to a heading of it where it names one. Nothing is fetched.
+//! The documents that a person reads: `cargo xtask docs` makes the book, and the house rules check
+//! that every link of README, ARCHITECTURE, CONTRIBUTING and the book leads to a file, and to a
+//! heading of it where it names one, and that every source file they name is there. Nothing is
+//! fetched.
 
-use anyhow::{Context, Result, ensure};
+use crate::tools;
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,9 +13,41 @@ const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 
 /// Links that lead nowhere, each with the file it is in.
 pub fn broken_links(root: &Path) -> Vec<String> {
+    pages(root).iter().flat_map(|page| broken_in(page)).collect()
+}
+
+/// Source files that a page names and that are not among `files`, each with the page. A name begins
+/// with the room, without its `src`, or with a folder of it: `hca/device/turn.rs`,
+/// `tests/moves.rs`.
+pub fn missing_files(root: &Path, files: &[PathBuf]) -> Vec<String> {
+    let paths: Vec<String> =
+        files.iter().map(|file| file.to_string_lossy().replace("/src/", "/")).collect();
+    let is_there = |name: &str| {
+        let end = format!("/{}", name.replace("/src/", "/"));
+        paths.iter().any(|path| path.ends_with(&end))
+    };
+    let mut missing = Vec::new();
+    for page in pages(root) {
+        let text = std::fs::read_to_string(&page).unwrap_or_default();
+        let named = named_files(&text).filter(|name| !is_there(name));
+        missing.extend(named.map(|name| format!("{}: there is no {name}", page.display())));
+    }
+    missing
+}
+
+/// Names of Rust files in code spans, with a folder at least.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    let spans = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
+    spans.filter(|span| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '.');
+        span.ends_with(".rs") && span.contains('/') && span.chars().all(plain)
+    })
+}
+
+fn pages(root: &Path) -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> = PAGES.iter().map(|page| root.join(page)).collect();
     pages_below(&root.join("docs/src"), &mut pages);
-    pages.iter().flat_map(|page| broken_in(page)).collect()
+    pages
 }
 
 /// Makes the book in `target/book`, by `mdbook` or one that is installed into `target/tools`.
@@ -20,25 +55,9 @@ pub fn build() -> Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
     let broken = broken_links(root);
     broken.iter().for_each(|line| println!("{line}"));
-    let status = Command::new(mdbook(root)?).arg("build").arg(root.join("docs")).status()?;
+    let status =
+        Command::new(tools::MDBOOK.installed()?).arg("build").arg(root.join("docs")).status()?;
     Ok(status.success() && broken.is_empty())
-}
-
-fn mdbook(root: &Path) -> Result<PathBuf> {
-    let is_there = |path: &Path| {
-        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
-    let tools = root.join("target/tools");
-    let own = tools.join("bin/mdbook");
-    let found = [PathBuf::from("mdbook"), own.clone()].into_iter().find(|path| is_there(path));
-    if let Some(path) = found {
-        return Ok(path);
-    }
-    println!("installing mdbook into {}", tools.display());
-    let mut install = Command::new("cargo");
-    install.args(["install", "--locked", "mdbook", "--root"]).arg(&tools);
-    ensure!(install.status().context("cargo")?.success(), "cargo install mdbook failed");
-    Ok(own)
 }
 
 fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {
@@ -110,6 +129,12 @@ mod tests {
     fn links_of_prose_are_found_and_those_of_the_web_left() {
         let text = "[a](b.md) and [c](d.md#e)\n```\n[f](g)\n```\n[h](https://i)";
         assert_eq!(links(text), ["b.md", "d.md#e"]);
+    }
+
+    #[test]
+    fn files_that_are_named_are_looked_for_with_their_folders() {
+        let text = "`hca/turn.rs` decides, `Qp` and `qp.rs` do; `a b/c.rs`.\n`tests/moves.rs`";
+        assert!(named_files(text).eq(["hca/turn.rs", "tests/moves.rs"]));
     }
 
     #[test]

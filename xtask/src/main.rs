@@ -1,22 +1,30 @@
-//! Chores of the project: `cargo xtask test` is what the README and CI call.
+//! Chores of the project: its tests, its book, its measurements and its lab, each one command.
+//!
+//! `cargo xtask test` is what the README and CI call. It promises to install what the tests need
+//! where it may, to run every suite and the checks of text and rules beside them, and to end with
+//! one line of totals in which nothing that was skipped is hidden.
+//!
+//! Start at `run` below, which leads to each chore: `suite` is the test command, `docs` the book,
+//! `bench` the speed table, `soak` the long random runs, `roots` the bare root file systems.
 #![forbid(unsafe_code)]
 
 mod allowed;
 mod arm;
 mod bench;
-mod deny;
 mod docs;
+mod failures;
 mod packages;
 mod roots;
 mod rules;
 mod soak;
 mod suite;
+mod tools;
 mod totals;
 mod watchdog;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use roots::{Release, Task};
+use roots::{By, Release, Task};
 use std::process::ExitCode;
 use system::lab::{Guest, newest_kernel, own_kernel};
 
@@ -29,10 +37,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install what the tests need where it is missing, run every suite, print one closing line of totals
-    #[command(
-        after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --only system\n  cargo xtask test --no-install"
-    )]
+    /// Install what the tests need where it is missing, run every suite, print one closing line of
+    /// totals
+    #[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --only system\n  \
+                            cargo xtask test --no-install")]
     Test {
         /// Run only the suites whose name contains this
         #[arg(long)]
@@ -44,7 +52,8 @@ enum Chore {
         #[arg(long)]
         strict: bool,
     },
-    /// Make the book of docs/ in target/book (installing mdbook into target/tools if there is none), and check every link
+    /// Make the book of docs/ in target/book (installing mdbook into target/tools if there is
+    /// none), and check every link
     Docs,
     /// Measure the speed table of the book, beside bare sockets and UCX over TCP in the same run
     #[command(after_help = "Examples:\n  cargo xtask bench\n  cargo xtask bench --rounds 7 --json")]
@@ -81,31 +90,37 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
-    /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in it; or run the README's
-    /// commands in a bare root file system
-    #[command(
-        after_help = "Examples:\n  cargo xtask lab --newest -- ls /dev/dma_heap\n  cargo xtask lab --bare-root\n  \
+    /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in
+    /// it; or run the README's commands in a bare root file system
+    #[command(after_help = "Examples:\n  cargo xtask lab --newest -- ls /dev/dma_heap\n  \
+                            cargo xtask lab --bare-root\n  \
                             cargo xtask lab --root sid --only rooms\n  \
-                            cargo xtask lab --root trixie -- cargo test --package link"
-    )]
+                            cargo xtask lab --root bookworm --plain\n  \
+                            cargo xtask lab --root trixie -- cargo test --package link")]
     Lab {
         /// The newest kernel of Debian's backports, not this machine's distribution's
         #[arg(long)]
         newest: bool,
-        /// No guest but a root file system of Debian 12 with a C compiler, git and this machine's Rust, and in it the README's
-        /// commands on a clone of the last commit
+        /// No guest but a root file system of Debian 12 with a C compiler, git and this machine's
+        /// Rust, and in it the README's commands on a clone of the last commit
         #[arg(long, conflicts_with_all = ["newest", "root"])]
         bare_root: bool,
         /// The same of another release of Debian
         #[arg(long, value_enum, value_name = "RELEASE", conflicts_with = "newest")]
         root: Option<Release>,
+        /// In the root, as a user without any privilege, who installs nothing: what he lacks is
+        /// skipped and counted
+        #[arg(long)]
+        plain: bool,
         /// In the root, run only the suites whose name contains this
         #[arg(long, conflicts_with = "script")]
         only: Option<String>,
-        /// Make the root afresh; else the one that was made before is used again, with all that was installed and built in it
+        /// Make the root afresh; else the one that was made before is used again, with all that was
+        /// installed and built in it
         #[arg(long)]
         fresh: bool,
-        /// What to run; without it the guest's devices are shown, or both commands of the README run
+        /// What to run; without it the guest's devices are shown, or both commands of the README
+        /// run
         #[arg(last = true)]
         script: Vec<String>,
     },
@@ -126,10 +141,12 @@ fn run(cli: Cli) -> Result<bool> {
     match cli.command {
         Chore::Test { only, no_install, strict } => {
             packages::ensure(!no_install)?;
+            let wanted = suite::Wanted { only, strict };
             if !no_install {
                 arm::fetch();
+                tools::fetch(|suite| wanted.wants(suite));
             }
-            suite::run_all(&suite::Wanted { only, strict })
+            suite::run_all(&wanted)
         }
         Chore::Docs => docs::build(),
         Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
@@ -142,10 +159,11 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(true)?;
             soak::run(seconds, seed, only.as_deref())
         }
-        Chore::Lab { newest, bare_root, root, only, fresh, script } => {
+        Chore::Lab { newest, bare_root, root, plain, only, fresh, script } => {
             packages::ensure(true)?;
             let Some(release) = root.or(bare_root.then_some(Release::Bookworm)) else {
-                anyhow::ensure!(only.is_none() && !fresh, "--only and --fresh are for a root");
+                let for_root = only.is_some() || fresh || plain;
+                anyhow::ensure!(!for_root, "--only, --fresh and --plain are for a root");
                 return lab(newest, &script);
             };
             let task = match only {
@@ -153,7 +171,8 @@ fn run(cli: Cli) -> Result<bool> {
                 None if script.is_empty() => Task::Readme,
                 None => Task::Command(script),
             };
-            roots::run(release, fresh, &task)
+            let by = if plain { By::PlainUser } else { By::Root };
+            roots::run(release, fresh, by, &task)
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Distribution packages that the tests need: installed where that is possible, named where it is not.
+//! Distribution packages that the tests need: installed where that is possible, named where it is
+//! not.
 
 use anyhow::{Result, bail};
 use std::process::Command;
@@ -29,7 +30,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("libfabric-bin", "libfabric programs"),
     ("debootstrap", "programs of the next Debian release"),
     ("iproute2", "namespaces and the lab"),
-    ("ethtool", "what a network interface is told to join or to cut"),
+    ("ethtool", "segments that a network interface joins or cuts"),
     ("util-linux", "runs as a plain user"),
     ("procps", "process tests"),
     ("tshark", "captures and their dissection"),
@@ -41,7 +42,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("binutils", "the symbol check"),
 ];
 
-/// Installs missing packages when `install` is set and the user may; otherwise names them and what is skipped.
+/// Installs missing packages when `install` is set and the user may; otherwise names them and what
+/// is skipped.
 ///
 /// # Errors
 /// When an installation that was possible fails.

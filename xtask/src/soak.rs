@@ -4,15 +4,17 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
 
-/// Test of `tests/tests/stress.rs`, and what it does.
+/// Test of `tests/tests/robustness/stress.rs`, and what it does.
 const RUNS: &[(&str, &str)] = &[
     (
         "connections",
-        "processes connect, disconnect, break their queue pairs, exit and are killed; nothing hangs, nothing is left",
+        "processes connect, disconnect, break their queue pairs, exit and are killed; nothing \
+         hangs, nothing is left",
     ),
     (
         "gpu_buffers",
-        "GPU memory moves, is revoked and freed under RDMA of three processes; every byte is accounted for",
+        "GPU memory moves, is revoked and freed under RDMA of three processes; every byte is \
+         accounted for",
     ),
 ];
 

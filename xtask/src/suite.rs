@@ -2,8 +2,10 @@
 
 use crate::allowed::{self, Allowed};
 use crate::arm;
+use crate::failures::Failure;
 use crate::rules;
-use crate::totals::{Harness, Skip, Totals};
+use crate::tools;
+use crate::totals::{Harness, Outcome, Skip, Totals};
 use crate::watchdog::{Next, Watched};
 use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
@@ -15,9 +17,10 @@ use std::time::{Duration, Instant};
 /// Longest silence of a suite; building everything afresh on two cores takes some minutes.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
-/// One cargo call.
+/// One call of cargo, or of a shell.
 struct Suite {
     name: &'static str,
+    program: Program,
     call: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
     counts: Counts,
@@ -27,6 +30,38 @@ struct Suite {
 
 const fn nothing() -> Option<String> {
     None
+}
+
+/// Where only this suite is run, nothing has built the program before.
+fn no_program() -> Option<String> {
+    let words = || "peerdma is not built (cargo build --release)".to_owned();
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/peerdma");
+    (!program.is_file()).then(words)
+}
+
+/// What a suite calls.
+#[derive(Clone, Copy)]
+enum Program {
+    Cargo,
+    Shell,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Cargo => "cargo",
+            Program::Shell => "sh",
+        }
+    }
+
+    fn command(self) -> Command {
+        match self {
+            Program::Cargo => {
+                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            }
+            Program::Shell => Command::new("sh"),
+        }
+    }
 }
 
 /// What the totals count of a suite.
@@ -40,7 +75,7 @@ enum Counts {
 }
 
 const fn suite(name: &'static str, call: &'static [&'static str]) -> Suite {
-    Suite { name, call, env: &[], counts: Counts::Tests, lacks: nothing }
+    Suite { name, program: Program::Cargo, call, env: &[], counts: Counts::Tests, lacks: nothing }
 }
 
 const fn check(name: &'static str, call: &'static [&'static str]) -> Suite {
@@ -51,8 +86,39 @@ const SUITES: &[Suite] = &[
     check("format", &["fmt", "--all", "--check"]),
     check("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     Suite {
+        env: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..check("API docs", &["doc", "--workspace", "--no-deps", "--quiet"])
+    },
+    Suite {
         counts: Counts::Failure,
         ..suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"])
+    },
+    // With the program that was just built, which draws some of them.
+    Suite {
+        program: Program::Shell,
+        env: &[("PEERDMA", "../../../target/release/peerdma")],
+        lacks: no_program,
+        ..check("pictures", &["docs/pictures.sh", "--check"])
+    },
+    Suite { lacks: || tools::MDBOOK.lacks(), ..check(tools::MDBOOK.suite, &["xtask", "docs"]) },
+    // Not its advisories: what they say changes while nothing here does, and they are fetched.
+    Suite {
+        lacks: || tools::CARGO_DENY.lacks(),
+        ..check(
+            tools::CARGO_DENY.suite,
+            &[
+                "deny",
+                "--locked",
+                "--target",
+                "x86_64-unknown-linux-gnu",
+                "--log-level",
+                "error",
+                "check",
+                "bans",
+                "licenses",
+                "sources",
+            ],
+        )
     },
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
     // Only what the defects are for: the rooms have had the other tests.
@@ -72,6 +138,7 @@ const SUITES: &[Suite] = &[
     ),
     Suite {
         name: "loom",
+        program: Program::Cargo,
         call: &[
             "test",
             "--package",
@@ -80,6 +147,8 @@ const SUITES: &[Suite] = &[
             "dmabuf",
             "--package",
             "mm",
+            "--package",
+            "shm",
             "--release",
             "--lib",
             "model::",
@@ -92,54 +161,57 @@ const SUITES: &[Suite] = &[
     check("fuzz format", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--all", "--check"]),
     Suite {
         name: "fuzz clippy",
+        program: Program::Cargo,
         call: &[
             "clippy",
             "--manifest-path",
             "fuzz/Cargo.toml",
             "--all-targets",
+            "--all-features",
             "--quiet",
             "--",
             "-D",
             "warnings",
         ],
-        env: &[("CARGO_TARGET_DIR", "fuzz/target")],
+        // With a fuzzer that is there already, none is compiled, which would take a C++ compiler.
+        // Nothing is linked here, so it need not be there.
+        env: &[
+            ("CARGO_TARGET_DIR", "fuzz/target"),
+            ("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a"),
+        ],
         counts: Counts::Check,
         lacks: nothing,
     },
     Suite {
         name: "fuzz",
+        program: Program::Cargo,
         call: &["test", "--manifest-path", "fuzz/Cargo.toml"],
         env: &[("CARGO_TARGET_DIR", "fuzz/target")],
         counts: Counts::Tests,
         lacks: nothing,
     },
-    // The other processor: everything compiles but the one crate that embeds the linked library, which needs a linker for both
-    // processors; what is in assembly runs in an emulator.
+    // The other processor: everything compiles; what is in assembly runs in an emulator.
     Suite {
         name: "aarch64",
-        call: &[
-            "check",
-            "--target",
-            arm::TARGET,
-            "--workspace",
-            "--exclude",
-            "peerdma-cli",
-            "--quiet",
-        ],
+        program: Program::Cargo,
+        call: &["check", "--target", arm::TARGET, "--workspace", "--quiet"],
         env: arm::ENV,
         counts: Counts::Check,
         lacks: arm::lacks,
     },
     Suite {
         name: "aarch64 guard",
+        program: Program::Cargo,
         call: &["test", "--target", arm::TARGET, "--package", "mm", "--lib", "guard::"],
         env: arm::ENV,
         counts: Counts::Tests,
         lacks: arm::lacks,
     },
-    // The library with the defects that the system's stress must notice.
+    // The library with the defects that the system's stress must notice, and that programs must
+    // outlive.
     Suite {
         name: "defects for the system",
+        program: Program::Cargo,
         call: &["build", "--package", "peerdma-verbs", "--features", "sabotage", "--quiet"],
         env: &[("CARGO_TARGET_DIR", "target/sabotage")],
         counts: Counts::Failure,
@@ -148,7 +220,7 @@ const SUITES: &[Suite] = &[
     suite("system", &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"]),
 ];
 
-/// Suites that are no cargo call.
+/// The suite that calls nothing.
 const RULES: &str = "rules";
 
 /// What to run, and how strictly.
@@ -161,12 +233,14 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    fn wants(&self, name: &str) -> bool {
+    /// Whether the suite of this name is one of them.
+    pub fn wants(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|only| name.contains(only))
     }
 }
 
-/// Runs the suites that are wanted; true when something passed, nothing failed and nothing was skipped that may not be.
+/// Runs the suites that are wanted; true when something passed, nothing failed and nothing was
+/// skipped that may not be.
 ///
 /// # Errors
 /// When there is no such suite, or one cannot be run at all.
@@ -180,16 +254,23 @@ pub fn run_all(wanted: &Wanted) -> Result<bool> {
         bail!("no suite is called {only}; there are: {}", names.join(", "));
     }
     let allowed = Allowed::read(root)?;
-    let (mut totals, mut skips) = (Totals::default(), Vec::new());
+    let (mut totals, mut skips, mut failures) = (Totals::default(), Vec::new(), Vec::new());
     if wanted.wants(RULES) {
-        totals.add(house_rules(root, &allowed));
+        let rules = house_rules(root, &allowed);
+        totals.add(rules);
+        failures.extend((rules.failed > 0).then(|| Failure::of_suite(RULES)));
     }
     for suite in SUITES.iter().filter(|suite| wanted.wants(suite.name)) {
-        let (counts, skipped) = run(root, suite)?;
-        totals.add(counts);
-        skips.extend(skipped);
+        let outcome = run(root, suite)?;
+        totals.add(outcome.totals);
+        skips.extend(outcome.skips);
+        let own = outcome.failures.is_empty() && outcome.totals.failed > 0;
+        failures.extend(own.then(|| Failure::of_suite(suite.name)));
+        failures.extend(outcome.failures);
     }
     println!();
+    // Once more, where it is found: a run prints thousands of lines.
+    failures.iter().for_each(|failure| print!("{failure}"));
     let not_named = if wanted.strict { allowed.not_named(&skips) } else { Vec::new() };
     for skip in &not_named {
         println!("may not be skipped ({}): {}: {}", allowed::FILE, skip.test, skip.reason);
@@ -209,27 +290,30 @@ fn house_rules(root: &Path, allowed: &Allowed) -> Totals {
     totals
 }
 
-fn run(root: &Path, suite: &Suite) -> Result<(Totals, Vec<Skip>)> {
-    let Suite { name, call, env, counts, lacks } = suite;
-    println!("==> {name}: cargo {}", call.join(" "));
+fn run(root: &Path, suite: &Suite) -> Result<Outcome> {
+    let Suite { name, program, call, env, counts, lacks } = suite;
+    let words = format!("{} {}", program.name(), call.join(" "));
+    println!("==> {name}: {words}");
     if let Some(reason) = lacks() {
         println!("  skipped: {reason}");
-        let skip = Skip { test: (*name).to_owned(), reason };
-        return Ok((Totals { skipped: 1, ..Totals::default() }, vec![skip]));
+        let skip = Skip { test: format!("{}{name}", allowed::SUITE), reason };
+        let totals = Totals { skipped: 1, ..Totals::default() };
+        return Ok(Outcome { totals, skips: vec![skip], failures: Vec::new() });
     }
     let started = Instant::now();
     let notes = Notes::new(root)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut child = Command::new(cargo)
+    let mut child = program
+        .command()
         .current_dir(root)
         .args(*call)
         .envs(env.iter().copied())
         .env(test_support::FILE, &notes.file)
         .env_remove("PEERDMA_BIN")
+        .env("PATH", tools::search_path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cargo {}", call.join(" ")))?;
+        .with_context(|| words)?;
     let mut harness = Harness::default();
     let output = child.stdout.take().context("no pipe")?;
     let watched = Watched::new(Pid::from_child(&child), output, SILENCE);
@@ -247,20 +331,21 @@ fn run(root: &Path, suite: &Suite) -> Result<(Totals, Vec<Skip>)> {
         }
     }
     let ok = child.wait()?.success();
-    let (totals, skips) = match counts {
+    let alone = |totals| Outcome { totals, skips: Vec::new(), failures: Vec::new() };
+    let outcome = match counts {
         // A test program that is not even there has not passed.
         Counts::Tests => {
             let ok = ok && harness.ran();
             harness.finish(ok, &notes.read())
         }
-        Counts::Check => (Totals::check(ok), Vec::new()),
-        Counts::Failure => (Totals { passed: 0, ..Totals::check(ok) }, Vec::new()),
+        Counts::Check => alone(Totals::check(ok)),
+        Counts::Failure => alone(Totals { passed: 0, ..Totals::check(ok) }),
     };
-    for skip in &skips {
+    for skip in &outcome.skips {
         println!("  skipped: {}: {}", skip.test, skip.reason);
     }
     println!("==> {name}: {} s", started.elapsed().as_secs());
-    Ok((totals, skips))
+    Ok(outcome)
 }
 
 /// The file in which tests note why they skipped themselves.

@@ -1,5 +1,6 @@
 //! What a run of suites counts, and when it is a success.
 
+use crate::failures::{Failure, Report};
 use std::collections::BTreeMap;
 
 /// Numbers of tests.
@@ -22,7 +23,8 @@ impl Totals {
         self.skipped += other.skipped;
     }
 
-    /// Whether something was tried and nothing failed: a run that skipped everything has shown nothing.
+    /// Whether something was tried and nothing failed: a run that skipped everything has shown
+    /// nothing.
     pub fn is_success(self) -> bool {
         self.failed == 0 && self.passed > 0
     }
@@ -36,11 +38,20 @@ pub struct Harness {
     /// Tests that failed and tests that are marked `#[ignore]`, by name.
     failed: Vec<String>,
     ignored: Vec<String>,
+    report: Report,
+}
+
+/// What came of the test programs of one cargo call.
+pub struct Outcome {
+    pub totals: Totals,
+    pub skips: Vec<Skip>,
+    pub failures: Vec<Failure>,
 }
 
 impl Harness {
     /// Reads one line of their output.
     pub fn line(&mut self, line: &str) {
+        self.report.line(line);
         if let Some(counts) = closing_line(line) {
             self.totals.add(counts);
             self.programs += 1;
@@ -58,9 +69,9 @@ impl Harness {
         self.totals.failed += 1;
     }
 
-    /// The totals, with what the tests noted as skipped (`PROGRAM::TEST: REASON`), which their harness takes for passed, and all that was skipped.
-    /// `ok` is how cargo ended.
-    pub fn finish(mut self, ok: bool, noted: &str) -> (Totals, Vec<Skip>) {
+    /// The totals, with what the tests noted as skipped (`PROGRAM::TEST: REASON`), which their
+    /// harness takes for passed, all that was skipped and all that failed. `ok` is how cargo ended.
+    pub fn finish(mut self, ok: bool, noted: &str) -> Outcome {
         if !ok && self.totals.failed == 0 {
             // A test program died without its closing line, or nothing was built.
             self.totals.failed = 1;
@@ -77,7 +88,11 @@ impl Harness {
         self.totals.skipped += noted;
         let ignored = self.ignored.into_iter();
         let ignored = ignored.map(|test| Skip { test, reason: "marked #[ignore]".to_owned() });
-        (self.totals, skips.into_values().chain(ignored).collect())
+        Outcome {
+            totals: self.totals,
+            skips: skips.into_values().chain(ignored).collect(),
+            failures: self.report.finish(self.failed),
+        }
     }
 
     /// Whether a test program came to its end.
@@ -135,7 +150,8 @@ mod tests {
 
     #[test]
     fn reads_a_closing_line() {
-        let line = "test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.01s";
+        let line = "test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; \
+                    finished in 0.01s";
         assert_eq!(closing_line(line), Some(Totals { passed: 12, failed: 1, skipped: 2 }));
         assert_eq!(closing_line("test foo ... ok"), None);
     }
@@ -147,7 +163,8 @@ mod tests {
             "test b ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored",
         ]);
-        let (totals, skips) = read.finish(true, "program::b: no root\nprogram::b: no tshark\n");
+        let Outcome { totals, skips, .. } =
+            read.finish(true, "program::b: no root\nprogram::b: no tshark\n");
         assert_eq!(totals, Totals { passed: 1, failed: 0, skipped: 1 });
         assert_eq!((skips.len(), &*skips[0].test, &*skips[0].reason), (1, "program::b", "no root"));
     }
@@ -158,8 +175,9 @@ mod tests {
             "test m::a ... FAILED",
             "test result: FAILED. 3 passed; 1 failed; 0 ignored",
         ]);
-        let (totals, skips) = read.finish(false, "program::m::a: no python\n");
+        let Outcome { totals, skips, failures } = read.finish(false, "program::m::a: no python\n");
         assert_eq!((totals, skips.len()), (Totals { passed: 3, failed: 1, skipped: 0 }, 0));
+        assert_eq!(failures, [Failure { test: "m::a".to_owned(), said: Vec::new() }]);
     }
 
     #[test]
@@ -168,7 +186,7 @@ mod tests {
             "test slow ... ignored, a measurement",
             "test result: ok. 0 passed; 0 failed; 1 ignored",
         ]);
-        let (totals, skips) = read.finish(true, "");
+        let Outcome { totals, skips, .. } = read.finish(true, "");
         assert_eq!(
             (totals, &*skips[0].test),
             (Totals { passed: 0, failed: 0, skipped: 1 }, "slow")
@@ -180,7 +198,7 @@ mod tests {
     fn a_program_that_died_is_a_failure() {
         let read = harness(&["test a ... ok"]);
         assert!(!read.ran());
-        assert_eq!(read.finish(false, "").0, Totals::check(false));
+        assert_eq!(read.finish(false, "").totals, Totals::check(false));
     }
 
     #[test]

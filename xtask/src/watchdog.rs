@@ -1,5 +1,6 @@
-//! Ends what a suite started when it has said nothing for too long: a test that waits for ever would hold up every suite
-//! after it. Cargo itself lives on, counts the ended program as failed and goes on with the next.
+//! Ends what a suite started when it has said nothing for too long: a test that waits for ever
+//! would hold up every suite after it. Cargo itself lives on, counts the ended program as failed
+//! and goes on with the next.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};

@@ -1,45 +1,36 @@
-//! The `peerdma` program: runs other programs on the software HCA, proves that it works, and shows who uses it.
+//! The `peerdma` program: runs other programs on the software HCA, proves that it works, and shows
+//! who uses it.
 //!
-//! One file a command; what commands share: `settings` (the environment that makes a program see the device),
-//! `embedded` (the library inside this program), `session` (temporary files), `tree` (the sysfs a program sees).
-// Only `supervise` may: waiting for signals and children has no safe interface.
+//! One folder a family of commands: `launch`, `demo`, `machine`, `gpu`, `guest` and `watch`. What
+//! they share is below them: `args` (the command line), `surroundings` (the library inside this
+//! program, and all that makes another one see the device), `process` (children, signals) and
+//! `console`.
+// Only `process/supervise.rs` may: waiting for signals and children has no safe interface.
 #![deny(unsafe_code)]
 
-mod adapter;
 mod args;
-mod connectx;
-mod ctl;
+mod console;
 mod demo;
-mod docs;
-mod doctor;
-mod drm;
-mod embedded;
-mod env;
-mod failure;
 mod gpu;
-mod lookup;
-mod observer;
-mod own_network;
-mod platforms;
-mod ps;
-mod reach;
-mod run;
-mod session;
-mod settings;
-mod style;
-mod supervise;
-mod top;
-mod topo;
-mod tree;
-mod virtual_gpu;
-mod vm;
+mod guest;
+mod launch;
+mod machine;
+mod process;
+mod surroundings;
+mod watch;
 
-use args::{Cli, Command, DemoPeer};
+use args::demo::{DEMO_PEER, DemoPeer};
+use args::{Cli, Command, docs};
 use clap::Parser;
+use console::failure::Outcome;
+use guest::{connectx, vm};
+use launch::{env, run};
+use machine::{doctor, platforms, topo};
 use std::process::ExitCode;
+use watch::{ctl, ps, top};
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|first| first == args::DEMO_PEER) {
+    if std::env::args_os().nth(1).is_some_and(|first| first == DEMO_PEER) {
         let arguments = DemoPeer::parse_from(std::env::args_os().skip(1));
         return exit(demo::peer::peer(&arguments));
     }
@@ -62,6 +53,6 @@ fn main() -> ExitCode {
     exit(outcome)
 }
 
-fn exit(outcome: failure::Outcome) -> ExitCode {
+fn exit(outcome: Outcome) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|failure| failure.report()))
 }

@@ -1,16 +1,17 @@
-//! The main job as a user meets it: it proves, it refuses to prove what is not so, and it leaves nothing behind.
+//! The main job as a user meets it: it proves, it refuses to prove what is not so, and it leaves
+//! nothing behind.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use test_support::note_skip;
 
-struct Place(PathBuf);
+struct Folders(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl Folders {
+    fn new(name: &str) -> Folders {
         let root = std::env::temp_dir().join(format!("peerdma-demo-{name}-{}", std::process::id()));
         std::fs::create_dir_all(root.join("tmp")).unwrap();
-        Place(root)
+        Folders(root)
     }
 
     /// In the test program's own network: the calling thread moves there.
@@ -38,13 +39,14 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Folders {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
-/// Whether a demo with device-private pages was refused as a plain user is: faults of system calls are not everybody's to serve.
+/// Whether a demo with device-private pages was refused as a plain user is: faults of system calls
+/// are not everybody's to serve.
 fn lacks_userfaultfd(output: &Output) -> bool {
     let said = text(&output.stderr);
     let is_root = test_support::is_root();
@@ -57,7 +59,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_first_line_says_what_was_proven() {
-    let place = Place::new("words");
+    let place = Folders::new("words");
     let output = place.demo(&["--size", "3M"]);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{err}");
@@ -83,7 +85,7 @@ fn the_first_line_says_what_was_proven() {
 
 #[test]
 fn each_kind_of_memory_takes_its_route() {
-    let place = Place::new("kinds");
+    let place = Folders::new("kinds");
     for (kind, near, far) in [
         ("dmabuf", "BUS_ADDR", "THRU_HOST_BRIDGE"),
         ("dmabuf-pinned", "BUS_ADDR", "THRU_HOST_BRIDGE"),
@@ -122,7 +124,7 @@ fn each_kind_of_memory_takes_its_route() {
 
 #[test]
 fn odd_sizes_cross_and_the_hash_is_the_files() {
-    let place = Place::new("sizes");
+    let place = Folders::new("sizes");
     let content: Vec<u8> =
         (0..1_234_567_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let file = place.file("file", &content);
@@ -140,7 +142,8 @@ fn odd_sizes_cross_and_the_hash_is_the_files() {
         // The bytes crossed in packets: there once, and back once.
         assert!(far["traffic"]["received_bytes"].as_u64().unwrap() >= size as u64, "{far}");
         assert!(far["traffic"]["sent_bytes"].as_u64().unwrap() >= size as u64, "{far}");
-        // And over every link between a GPU and its HCA in both directions; nothing over the other GPU's.
+        // And over every link between a GPU and its HCA in both directions; nothing over the other
+        // GPU's.
         for side in [near, far] {
             let links = side["links"].as_array().unwrap();
             assert!(!links.is_empty());
@@ -160,10 +163,11 @@ fn link_names(side: &serde_json::Value) -> Vec<String> {
     links.iter().map(|link| link["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The library counts by the platform it is given: with ACS redirection the near GPU's bytes take the root complex.
+/// The library counts by the platform it is given: with ACS redirection the near GPU's bytes take
+/// the root complex.
 #[test]
 fn another_platform_is_another_route_with_bytes_of_its_own() {
-    let place = Place::new("acs");
+    let place = Folders::new("acs");
     let default = include_str!("../../pcie/src/platforms/default.toml");
     let toml = default.replace("acs = []", "acs = [\"SV\", \"RR\"]");
     assert_ne!(toml, default);
@@ -185,7 +189,7 @@ fn another_platform_is_another_route_with_bytes_of_its_own() {
 
 #[test]
 fn a_size_beyond_the_file_repeats_it() {
-    let place = Place::new("repeat");
+    let place = Folders::new("repeat");
     let file = place.file("file", b"abc");
     let output = place.demo(&["--file", &file, "--size", "1000", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -195,7 +199,7 @@ fn a_size_beyond_the_file_repeats_it() {
 
 #[test]
 fn one_wrong_byte_is_no_proof() {
-    let place = Place::new("corrupt");
+    let place = Folders::new("corrupt");
     for arguments in
         [&["--size", "100K", "--corrupt"][..], &["--size", "100K", "--corrupt", "--json"]]
     {
@@ -213,7 +217,7 @@ fn one_wrong_byte_is_no_proof() {
 
 #[test]
 fn a_file_that_is_not_there_is_said_at_once() {
-    let place = Place::new("nofile");
+    let place = Folders::new("nofile");
     for (file, why) in [
         ("/no/such/file", "No such file"),
         ("/", "not a regular file"),
@@ -230,7 +234,7 @@ fn a_file_that_is_not_there_is_said_at_once() {
 
 #[test]
 fn why_a_device_does_not_open_is_told_with_the_failure() {
-    let place = Place::new("reason");
+    let place = Folders::new("reason");
     let missing = place.0.join("missing/t.pcap");
     let output = place.command(&["--size", "4K"]).env("PEERDMA_TRACE", missing).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -242,7 +246,7 @@ fn why_a_device_does_not_open_is_told_with_the_failure() {
 
 #[test]
 fn two_demos_at_once_do_not_disturb_each_other() {
-    let place = Place::new("two");
+    let place = Folders::new("two");
     std::thread::scope(|scope| {
         let runs: Vec<_> =
             (0..3).map(|_| scope.spawn(|| place.demo(&["--size", "2M", "--json"]))).collect();
@@ -257,7 +261,7 @@ fn two_demos_at_once_do_not_disturb_each_other() {
 /// What the platform says of ACS decides the rate of paced links too, for the same program.
 #[test]
 fn paced_links_take_their_time_on_the_way_that_acs_chooses() {
-    let place = Place::new("pace");
+    let place = Folders::new("pace");
     // A root complex that carries 100 MB a second.
     let straight = include_str!("../../pcie/src/platforms/default.toml")
         .replace("numa_node = 0\n", "numa_node = 0\nbytes_per_second = 100_000_000\n");
@@ -272,7 +276,8 @@ fn paced_links_take_their_time_on_the_way_that_acs_chooses() {
         assert_eq!(json["proven"], true);
         json["write"]["seconds"].as_f64().unwrap()
     };
-    // 200 ms at least, but for what may run ahead. By the switch nothing is near its rate; how fast it is depends on the machine.
+    // 200 ms at least, but for what may run ahead. By the switch nothing is near its rate; how fast
+    // it is depends on the machine.
     let over_root = seconds("redirected.toml", &redirected);
     assert!(over_root > 0.18, "{over_root}");
     assert!(seconds("straight.toml", &straight) > 0.0);
@@ -280,7 +285,7 @@ fn paced_links_take_their_time_on_the_way_that_acs_chooses() {
 
 #[test]
 fn a_provider_makes_dma_bufs_and_nothing_else() {
-    let place = Place::new("provider");
+    let place = Folders::new("provider");
     let output = place.demo(&["--provider", "udmabuf", "--memory", "odp"]);
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");

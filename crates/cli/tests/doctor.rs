@@ -1,4 +1,5 @@
-//! `peerdma doctor` as a program: output, JSON and exit status. What it concludes is tested in the room itself.
+//! `peerdma doctor` as a program: output, JSON and exit status. What it concludes is tested in the
+//! room itself.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -76,6 +77,24 @@ fn help_says_what_json_has() {
     }
     let missing: Vec<_> = names.difference(&documented).collect();
     assert!(names.len() > 16 && missing.is_empty(), "{missing:?} of {names:?}");
+}
+
+/// A capture of this host says what the host itself says.
+#[test]
+fn a_capture_of_this_host_says_the_same() {
+    let file = std::env::temp_dir().join(format!("peerdma-doctor-{}.tar.gz", std::process::id()));
+    let file = file.to_str().unwrap();
+    let json = |output: Output| -> Value { serde_json::from_slice(&output.stdout).unwrap() };
+    let here = json(doctor(&["--json"]));
+    let taken = Command::new(env!("CARGO_BIN_EXE_peerdma"))
+        .args(["topo", "--write-capture", file])
+        .output()
+        .unwrap();
+    assert!(taken.status.success(), "{taken:?}");
+    let there = json(doctor(&["--json", "--from", file]));
+    std::fs::remove_file(file).unwrap();
+    assert!(!here["findings"].as_array().unwrap().is_empty());
+    assert_eq!(here, there);
 }
 
 #[test]

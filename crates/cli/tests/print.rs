@@ -101,6 +101,34 @@ fn wrong_usage_is_status_2() {
 }
 
 #[test]
+fn addresses_that_a_guest_cannot_share_are_refused() {
+    let socket = std::env::temp_dir().join(format!("peerdma-address-{}", std::process::id()));
+    let connectx = |arguments: &[&str]| {
+        let output =
+            peerdma(&[&["connectx", "--socket", socket.to_str().unwrap()], arguments].concat());
+        assert!(!socket.exists(), "{arguments:?}");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (address, why) in [
+        ("127.0.0.1", "loopback addresses stay this host's alone"),
+        ("127.77.0.1", "loopback addresses stay this host's alone"),
+        ("::1", "loopback addresses stay this host's alone"),
+        ("::ffff:127.0.0.1", "loopback addresses stay this host's alone"),
+        ("0.0.0.0", "it names no host"),
+        ("239.1.2.3", "it names no host"),
+        ("host", "an IP address is expected"),
+    ] {
+        let (status, said) = connectx(&["--port", "roce", "--address", address]);
+        assert_eq!(status, Some(2), "{address}: {said}");
+        assert!(said.contains(why), "{address}: {said}");
+    }
+    let (status, said) = connectx(&["--port", "ib", "--address", "198.18.7.1"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("an InfiniBand port has no IP address"), "{said}");
+    assert!(said.contains("--port roce"), "{said}");
+}
+
+#[test]
 fn ready_made_platforms_are_listed_and_taken_by_name() {
     let list = out(&["platforms"]);
     let json: serde_json::Value = serde_json::from_str(&out(&["platforms", "--json"])).unwrap();

@@ -1,4 +1,5 @@
-//! `peerdma run` as a user meets it: status, signals, environment, warnings, and what is left behind.
+//! `peerdma run` as a user meets it: status, signals, environment, warnings, and what is left
+//! behind.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -8,15 +9,15 @@ use std::process::{Command, Output, Stdio};
 use test_support::{note_skip, skip};
 
 /// Folders of one test, so that tests see only their own leftovers.
-struct Place {
+struct Folders {
     root: PathBuf,
 }
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl Folders {
+    fn new(name: &str) -> Folders {
         let root = std::env::temp_dir().join(format!("peerdma-cli-{name}-{}", std::process::id()));
         std::fs::create_dir_all(root.join("tmp")).unwrap();
-        Place { root }
+        Folders { root }
     }
 
     fn tmp(&self) -> PathBuf {
@@ -50,7 +51,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Folders {
     fn drop(&mut self) {
         // A failing test keeps its files' parent readable; a passing one removes them.
         drop(std::fs::remove_dir_all(&self.root));
@@ -62,7 +63,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Compiles a C program; `None`, noted as a skip, where that kind of compiler is not installed.
-fn compile(place: &Place, name: &str, flags: &[&str]) -> Option<PathBuf> {
+fn compile(place: &Folders, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let source = place.file(&format!("{name}.c"), b"int main(void) { return 0; }\n", 0o644);
     let program = place.root.join(name);
     let output = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).output();
@@ -77,7 +78,7 @@ fn compile(place: &Place, name: &str, flags: &[&str]) -> Option<PathBuf> {
 
 #[test]
 fn the_exit_status_is_the_programs() {
-    let place = Place::new("status");
+    let place = Folders::new("status");
     assert_eq!(place.run(&["run", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(place.run(&["run", "true"]).status.code(), Some(0));
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
@@ -85,7 +86,7 @@ fn the_exit_status_is_the_programs() {
 
 #[test]
 fn a_signal_that_ends_the_program_ends_the_launcher() {
-    let place = Place::new("killed");
+    let place = Folders::new("killed");
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV] {
         let status = place.run(&["run", "--", "sh", "-c", &format!("kill -{signal} $$")]).status;
         assert_eq!(status.signal(), Some(signal));
@@ -95,11 +96,12 @@ fn a_signal_that_ends_the_program_ends_the_launcher() {
 
 #[test]
 fn signals_are_passed_on_and_the_program_decides() {
-    let place = Place::new("signals");
+    let place = Folders::new("signals");
     for signal in ["INT", "TERM", "HUP", "USR1", "USR2", "QUIT"] {
         let script =
             format!("trap 'echo got; exit 9' {signal}; echo ready; while :; do sleep 0.05; done");
-        // A shell cannot trap what it finds ignored, as it does in a test run that was started in the background.
+        // A shell cannot trap what it finds ignored, as it does in a test run that was started in
+        // the background.
         let mut child = place
             .peerdma(&["run", "--", "env", "--default-signal", "sh", "-c", &script])
             .stdout(Stdio::piped())
@@ -116,11 +118,12 @@ fn signals_are_passed_on_and_the_program_decides() {
 
 #[test]
 fn a_stopped_and_continued_program_goes_on() {
-    let place = Place::new("stop");
+    let place = Folders::new("stop");
     let script = "echo $$; read line; echo end";
     let mut child = place
         .peerdma(&["run", "--", "sh", "-c", script])
-        // The kernel drops stop signals in an orphaned process group, which a test run without a terminal may be in.
+        // The kernel drops stop signals in an orphaned process group, which a test run without a
+        // terminal may be in.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -128,7 +131,8 @@ fn a_stopped_and_continued_program_goes_on() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let program: u32 = lines.next().unwrap().unwrap().parse().unwrap();
-    // Job control: the program stops, and the launcher with it, so that the shell gets its prompt back.
+    // Job control: the program stops, and the launcher with it, so that the shell gets its prompt
+    // back.
     kill(child.id(), "TSTP");
     wait_for_state(program, 'T');
     wait_for_state(child.id(), 'T');
@@ -146,10 +150,13 @@ fn a_stopped_and_continued_program_goes_on() {
 
 #[test]
 fn the_settings_go_in_front_of_the_users() {
-    let place = Place::new("env");
+    let place = Folders::new("env");
     let output = place
         .peerdma(&["run", "--log", "--trace", "t.pcap", "--", "sh", "-c"])
-        .arg("echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo $PEERDMA_LOG; echo $PEERDMA_TRACE; ls $PEERDMA_SYSFS")
+        .arg(
+            "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo $PEERDMA_LOG; echo $PEERDMA_TRACE; \
+             ls $PEERDMA_SYSFS",
+        )
         .env("LD_LIBRARY_PATH", "/a:/b")
         .env("LD_PRELOAD", "libm.so.6")
         .current_dir(&place.root)
@@ -169,7 +176,7 @@ fn the_settings_go_in_front_of_the_users() {
 
 #[test]
 fn what_a_shell_says_with_126_and_127() {
-    let place = Place::new("notfound");
+    let place = Folders::new("notfound");
     let output = place.run(&["run", "no-such-program-here"]);
     assert_eq!(output.status.code(), Some(127));
     assert!(text(&output.stderr).contains("to do:"));
@@ -182,7 +189,7 @@ fn what_a_shell_says_with_126_and_127() {
 
 #[test]
 fn a_bad_platform_is_refused_before_anything_starts() {
-    let place = Place::new("platform");
+    let place = Folders::new("platform");
     let platform = place.file("p.toml", b"nonsense = 1\n", 0o644);
     let output =
         place.run(&["run", "--platform", platform.to_str().unwrap(), "--", "echo", "started"]);
@@ -192,10 +199,11 @@ fn a_bad_platform_is_refused_before_anything_starts() {
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
 }
 
-/// The program is told an errno; the reason comes from the library, in one line, unless the user wants none.
+/// The program gets an errno; the reason comes from the library, in one line, unless the user
+/// wants none.
 #[test]
 fn why_the_device_does_not_open_is_said_once() {
-    let place = Place::new("reason");
+    let place = Folders::new("reason");
     let run = |log: Option<&str>| {
         let mut command = place.peerdma(&["run", "--", "ibv_devinfo"]);
         command.env("PEERDMA_TRACE", place.root.join("missing/t.pcap"));
@@ -212,7 +220,7 @@ fn why_the_device_does_not_open_is_said_once() {
 
 #[test]
 fn programs_that_preloading_cannot_reach_run_with_a_warning() {
-    let place = Place::new("reach");
+    let place = Folders::new("reach");
     if let Some(program) = compile(&place, "static", &["-static"]) {
         let output = place.run(&["run", program.to_str().unwrap()]);
         assert!(output.status.success());
@@ -250,10 +258,11 @@ fn programs_that_preloading_cannot_reach_run_with_a_warning() {
     }
 }
 
-/// A 32-bit program without a 32-bit compiler: an ELF header is enough for the warning, and the kernel refuses the rest.
+/// A 32-bit program without a 32-bit compiler: an ELF header is enough for the warning, and the
+/// kernel refuses the rest.
 #[test]
 fn a_32_bit_header_is_warned_about() {
-    let place = Place::new("elf32");
+    let place = Folders::new("elf32");
     let mut header = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0];
     header.resize(52, 0);
     let program = place.file("elf32", &header, 0o755);
@@ -265,7 +274,7 @@ fn a_32_bit_header_is_warned_about() {
 
 #[test]
 fn a_set_user_id_program_is_warned_about() {
-    let place = Place::new("setuid");
+    let place = Folders::new("setuid");
     let Some(program) = compile(&place, "suid", &[]) else { return };
     use std::os::unix::fs::PermissionsExt;
     // SAFETY: no preconditions.
@@ -280,7 +289,7 @@ fn a_set_user_id_program_is_warned_about() {
 
 #[test]
 fn a_killed_launchers_folder_is_swept_by_the_next_run_once_the_program_ended() {
-    let place = Place::new("sweep");
+    let place = Folders::new("sweep");
     let mut child = place
         .peerdma(&["run", "--", "sh", "-c", "echo $$; read line"])
         .stdin(Stdio::piped())
@@ -309,7 +318,7 @@ fn a_killed_launchers_folder_is_swept_by_the_next_run_once_the_program_ended() {
 
 #[test]
 fn a_cache_that_cannot_be_used_is_done_without() {
-    let place = Place::new("nocache");
+    let place = Folders::new("nocache");
     let script = "echo $LD_LIBRARY_PATH; test -r $LD_PRELOAD";
     for cache in ["/proc/nonexistent", "relative", "/tmp/with space and:colon"] {
         let output = place
@@ -331,7 +340,7 @@ fn a_cache_that_cannot_be_used_is_done_without() {
 
 #[test]
 fn many_at_once_share_an_empty_cache() {
-    let place = Place::new("many");
+    let place = Folders::new("many");
     let children: Vec<_> = (0..6)
         .map(|_| place.peerdma(&["run", "--", "sh", "-c", "test -r $LD_PRELOAD"]).spawn().unwrap())
         .collect();
@@ -354,7 +363,8 @@ fn wait_for_state(pid: u32, state: char) {
     });
 }
 
-/// Looks again and again for a limited time; there is nothing to wait on for another process's state.
+/// Looks again and again for a limited time; there is nothing to wait on for another process's
+/// state.
 fn wait_until(condition: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !condition() {

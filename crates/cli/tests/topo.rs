@@ -90,7 +90,8 @@ fn ways_that_share_a_link_share_its_rate() {
 fn redirected_requests_go_over_the_host_bridge() {
     let folder = Folder::new("redirect");
     let text = fs::read_to_string(DEFAULT).unwrap();
-    let before = "address = \"0000:17:02.0\"\nkind = \"switch-downstream\"\nbelow = \"0000:16:00.0\"\nlink = { speed_gts = 32.0, width = 16 }\nacs = []";
+    let before = "address = \"0000:17:02.0\"\nkind = \"switch-downstream\"\n\
+                  below = \"0000:16:00.0\"\nlink = { speed_gts = 32.0, width = 16 }\nacs = []";
     assert!(text.contains(before));
     let redirected = text.replace(before, &before.replace("acs = []", "acs = [\"RR\"]"));
     let pair = &json(&["--from", &folder.file("a.toml", &redirected)])["pairs"][0];
@@ -108,7 +109,10 @@ fn what_a_source_does_not_tell_is_null() {
     let folder = Folder::new("nccl");
     let file = folder.file(
         "nccl.xml",
-        r#"<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x030200"/><pci busid="0000:02:00.0" class="0x020700"/></cpu></system>"#,
+        concat!(
+            r#"<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x030200"/>"#,
+            r#"<pci busid="0000:02:00.0" class="0x020700"/></cpu></system>"#
+        ),
     );
     let json = json(&["--from", &file]);
     let pair = &json["pairs"][0];
@@ -161,6 +165,87 @@ fn a_machine_is_taken_home_and_read_again() {
     assert_eq!((&here["name"], &here["functions"][1]["name"]), (&"Box".into(), &"mlx5_0".into()));
 }
 
+/// Eight switches, below each a GPU and four adapters.
+fn wide() -> String {
+    let mut text = "cpu = { vendor = \"GenuineIntel\", family = 6 }\n".to_owned();
+    let mut rest = String::new();
+    let port = |rest: &mut String, at: &str, kind: &str, below: &str| {
+        *rest += &format!("[[port]]\naddress = \"{at}\"\nkind = \"{kind}\"\nbelow = \"{below}\"\n");
+    };
+    for switch in 0..8 {
+        let bus = 0x10 + switch * 0x10;
+        let node = switch / 4;
+        text += &format!("[[host_bridge]]\nname = \"host{switch}\"\nnuma_node = {node}\n");
+        let (root, up) = (format!("{bus:02x}:01.0"), format!("{:02x}:00.0", bus + 1));
+        port(&mut rest, &root, "root-port", &format!("host{switch}"));
+        port(&mut rest, &up, "switch-upstream", &root);
+        for slot in 0..5 {
+            let down = format!("{:02x}:{slot:02x}.0", bus + 2);
+            port(&mut rest, &down, "switch-downstream", &up);
+            let (name, role, id, class) = match slot {
+                0 => (format!("gpu{switch}"), "gpu", "10de:2330", "0x030200"),
+                slot => (format!("mlx5_{}", switch * 4 + slot - 1), "hca", "15b3:1021", "0x020700"),
+            };
+            rest += &format!(
+                "[[function]]\nname = \"{name}\"\nrole = \"{role}\"\naddress = \"{:02x}:00.0\"\n\
+                 below = \"{down}\"\nid = \"{id}\"\nclass = {class}\n",
+                bus + 3 + slot
+            );
+        }
+    }
+    text + &rest
+}
+
+/// The lines that a terminal of 120 columns would break.
+fn too_long(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.chars().count() > 120).collect()
+}
+
+#[test]
+fn a_wide_machine_fits_into_a_page() {
+    let folder = Folder::new("wide");
+    let text = out(&["--from", &folder.file("wide.toml", &wide())]);
+    assert_eq!(too_long(&text), [""; 0], "{text}");
+    let heading = text.lines().find(|line| line.starts_with("GPU ")).unwrap();
+    assert!(heading.contains("mlx5_{0..3}"), "{text}");
+    assert_eq!(text.matches("4 alike").count(), 8, "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("GPU ")).count(), 3, "{text}");
+}
+
+#[test]
+fn adapters_without_names_are_told_by_a_range_of_addresses() {
+    let folder = Folder::new("nameless");
+    let adapters: String = (0x09..0x29)
+        .map(|bus| format!("{bus:02x}:00.0 Infiniband controller [0207]: M [15b3:1021]\n"))
+        .collect();
+    let gpu = "00:02.0 3D controller [0302]: NVIDIA Corporation H100 [10de:2330]\n";
+    let text = out(&["--from", &folder.file("lspci.txt", &format!("{gpu}{adapters}"))]);
+    let nearest = text.lines().find(|line| line.contains("0000:{09..28}:00.0"));
+    assert!(nearest.is_some_and(|line| line.starts_with("GPU0 0000:00:02.0")), "{text}");
+    let tables: Vec<&str> = text.lines().filter(|line| line.starts_with("GPU")).collect();
+    assert_eq!(too_long(&tables.join("\n")), [""; 0], "{text}");
+}
+
+#[test]
+fn links_between_gpus_are_told_without_adapters() {
+    let folder = Folder::new("links");
+    let gpu = |at: &str, dev: u32, other: &str| {
+        let link = format!(r#"<nvlink target="{other}" count="18" tclass="0x030200"/>"#);
+        format!(r#"<pci busid="{at}" class="0x030200"><gpu dev="{dev}" sm="90">{link}</gpu></pci>"#)
+    };
+    let (one, two) = ("0000:01:00.0", "0000:02:00.0");
+    let file = folder.file(
+        "nccl.xml",
+        &format!(
+            r#"<system version="1"><cpu numaid="0">{}{}</cpu></system>"#,
+            gpu(one, 0, two),
+            gpu(two, 1, one)
+        ),
+    );
+    let text = out(&["--from", &file]);
+    assert!(text.lines().any(|line| line == "NVLink ×18: each of GPU{0,1} with each"), "{text}");
+}
+
 #[test]
 fn pictures_are_well_formed() {
     let folder = Folder::new("svg");
@@ -192,9 +277,9 @@ fn failures_say_what_is_wrong() {
     }
 }
 
-/// The program under a limit of address space, in MiB.
+/// The program under a limit of address space, in MiB, and of a minute.
 fn within(mib: u64, arguments: &[&str]) -> Output {
-    let script = format!("ulimit -v {}; exec \"$0\" topo \"$@\"", mib << 10);
+    let script = format!("ulimit -v {}; exec timeout 60 \"$0\" \"$@\"", mib << 10);
     let mut shell = Command::new("sh");
     shell.args(["-c", &script, env!("CARGO_BIN_EXE_peerdma")]).args(arguments);
     shell.output().unwrap()
@@ -228,6 +313,7 @@ fn hostile_sources_cost_little_and_are_refused() {
     let empty = folder.0.join("empty");
     fs::create_dir_all(&empty).unwrap();
     let many = "00:00.0 PCI bridge: x\n".repeat(100_000);
+    let crowd = folder.file("crowd.txt", &crowd(5000));
     for (source, reason) in [
         (
             folder.file("deep-hwloc.xml", &format!("<topology>{object}</topology>")),
@@ -239,15 +325,54 @@ fn hostile_sources_cost_little_and_are_refused() {
         ),
         (folder.file("entities.xml", &entities), "it declares entities"),
         (folder.file("many.txt", &many), "more than 16384 PCI functions"),
+        (crowd, "1 GPUs with 5000 adapters are more than one machine has"),
         (bomb(&folder), "after decompression"),
         ("/dev/zero".to_owned(), "neither a regular file nor a folder"),
         (fifo.to_str().unwrap().to_owned(), "neither a regular file nor a folder"),
         (empty.to_str().unwrap().to_owned(), "there is no /sys in it"),
     ] {
-        let output = within(600, &["--from", &source]);
+        let output = within(600, &["topo", "--from", &source]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{source}: {:?} {said}", output.status);
         assert!(said.contains(reason), "{source}: {said}");
+    }
+}
+
+/// A GPU and adapters without names, as lspci lists them.
+fn crowd(adapters: usize) -> String {
+    let mut text = "00:02.0 3D controller [0302]: NVIDIA Corporation H100 [10de:2330]\n".to_owned();
+    for number in 0..adapters {
+        let (bus, device) = (1 + (number >> 5), number & 31);
+        text += &format!(
+            "{bus:02x}:{device:02x}.0 Infiniband controller [0207]: Mellanox Technologies MT2910 \
+             [15b3:1021]\n"
+        );
+    }
+    text
+}
+
+/// As many pairs as are judged at all.
+#[test]
+fn the_largest_machine_that_is_judged_costs_little() {
+    let folder = Folder::new("largest");
+    let crowd = folder.file("crowd.txt", &crowd(4096));
+    for arguments in [&["topo"][..], &["topo", "--json"], &["doctor"], &["doctor", "--json"]] {
+        let output = within(600, &[arguments, &["--from", &crowd]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{:?} {said}", output.status);
+    }
+}
+
+#[test]
+fn a_platform_that_is_no_file_is_refused() {
+    let folder = Folder::new("platform");
+    let fifo = folder.0.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for platform in [fifo.to_str().unwrap(), "/dev/zero"] {
+        let output = within(600, &["env", "--platform", platform]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{platform}: {said}");
+        assert!(said.contains("not a regular file"), "{platform}: {said}");
     }
 }
 
@@ -267,16 +392,25 @@ fn what_a_machine_says_of_itself_does_not_reach_the_terminal_as_commands() {
     let file = folder.file(
         "nccl.xml",
         &format!(
-            r#"<system version="1"><cpu numaid="{evil}0" vendor="{evil}A" familyid="143"><pci busid="0000:01:00.0" class="0x030200"/>
-            <pci busid="0000:02:00.0" class="0x020700"><nic><net name="mlx5_{evil}0"/></nic></pci></cpu></system>"#
+            concat!(
+                r#"<system version="1"><cpu numaid="{evil}0" vendor="{evil}A" familyid="143">"#,
+                r#"<pci busid="0000:01:00.0" class="0x030200"/>
+            <pci busid="0000:02:00.0" class="0x020700">"#,
+                r#"<nic><net name="mlx5_{evil}0"/></nic></pci></cpu></system>"#
+            ),
+            evil = evil
         )
         .replace('\u{1b}', "")
         .replace('\u{7}', ""),
     );
     let lspci = folder.file(
         "lspci.txt",
-        &format!("01:00.0 3D controller [0302]: NVIDIA [10de:2330]\n\tKernel driver in use: nv{evil}\n\
-                  02:00.0 Infiniband controller [0207]: M [15b3:1021]\n\tKernel driver in use: {evil}mlx5_core\n"),
+        &format!(
+            "01:00.0 3D controller [0302]: NVIDIA [10de:2330]\n\
+             \tKernel driver in use: nv{evil}\n\
+             02:00.0 Infiniband controller [0207]: M [15b3:1021]\n\
+             \tKernel driver in use: {evil}mlx5_core\n"
+        ),
     );
     let sys = sysfs(&folder).to_str().unwrap().to_owned();
     fs::write(folder.0.join("sys/class/dmi/id/product_name"), format!("Box{evil}\n")).unwrap();

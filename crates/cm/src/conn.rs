@@ -2,8 +2,7 @@
 
 use crate::params::Path;
 use std::time::{Duration, Instant};
-use wire::cm::Transport;
-use wire::mad::Mad;
+use wire::cm::{Mad, Transport};
 
 /// How long an answer may take: 4.096 µs · 2^20, about four seconds (`CMA_CM_RESPONSE_TIMEOUT`).
 pub(crate) const RESPONSE_TIMEOUT: u8 = 20;
@@ -12,7 +11,7 @@ pub(crate) const RETRIES: u8 = 15;
 
 /// How far a conversation is (IBA 12.9, 12.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum ConnState {
     ReqSent,
     ReqReceived,
     RepSent,
@@ -28,7 +27,7 @@ pub(crate) enum State {
 /// A conversation.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) state: State,
+    pub(crate) state: ConnState,
     pub(crate) path: Path,
     pub(crate) tid: u64,
     /// The peer's id for it; of a SIDR request, its request id.
@@ -60,7 +59,7 @@ pub(crate) fn duration(code: u8) -> Duration {
 }
 
 /// A conversation about a datagram service.
-pub(crate) fn sidr(state: State, path: Path, remote_id: u32, service_id: u64) -> Conn {
+pub(crate) fn sidr(state: ConnState, path: Path, remote_id: u32, service_id: u64) -> Conn {
     Conn {
         state,
         path,

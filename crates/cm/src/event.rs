@@ -14,7 +14,7 @@ pub struct Request {
     pub service_id: u64,
     /// Transport of the peer's queue pair.
     pub transport: Transport,
-    /// Its number.
+    /// Number of the peer's queue pair.
     pub qpn: u32,
     /// PSN that it expects first.
     pub psn: u32,
@@ -102,11 +102,11 @@ pub struct SidrRequest {
 pub struct SidrReply {
     /// The conversation, which is over.
     pub conn: ConnId,
-    /// Whether there is one.
+    /// Whether there is such a service.
     pub status: SidrStatus,
-    /// Queue pair.
+    /// Number of its queue pair.
     pub qpn: u32,
-    /// Its queue key.
+    /// Queue key of its queue pair.
     pub qkey: u32,
     /// 136 bytes.
     pub private: Vec<u8>,

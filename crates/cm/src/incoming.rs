@@ -1,15 +1,15 @@
 //! What comes from outside: the peer's messages, and time.
 
-use crate::conn::{Conn, State, duration, sidr};
+use crate::conn::{Conn, ConnState, duration, sidr};
 use crate::event::{Event, Refused, Reply, Request, SidrReply, SidrRequest};
 use crate::machine::Cm;
 use crate::params::{ConnId, Path};
 use std::time::Instant;
 use wire::cm::{
-    About, Dreq, Kind, Mra, REJ_INFO_LEN, REJ_PRIVATE_LEN, Reason, Rej, Rep, Req, SidrRep, SidrReq,
-    Transport,
+    About, Dreq, Ids, Kind, Mad, Mra, REJ_INFO_LEN, REJ_PRIVATE_LEN, Reason, Rej, Rep, Req,
+    SidrRep, SidrReq, Transport,
 };
-use wire::mad::{Ids, MAD_LEN, Mad};
+use wire::mad::MAD_LEN;
 
 /// How long a program may think about a request: about a minute (`CMA_CM_MRA_SETTING`).
 const THINKING_TIME: u8 = 24;
@@ -66,7 +66,7 @@ impl Cm {
             return self.end_stale(stale, now);
         }
         let conn = Conn {
-            state: State::ReqReceived,
+            state: ConnState::ReqReceived,
             path,
             tid: mad.tid(),
             remote_id: req.local_id,
@@ -114,9 +114,11 @@ impl Cm {
     /// The peer repeats its REQ: our answer was lost, or is not there yet.
     fn receive_req_again(&mut self, id: u32) {
         match self.conns.get(&id).map(|conn| conn.state) {
-            Some(State::ReqReceived) => self.send_mra(id, About::REQ),
-            Some(State::RepSent) => self.repeat(id),
-            Some(State::Timewait) => self.send_rej(id, Reason::STALE_CONN, [0; REJ_PRIVATE_LEN]),
+            Some(ConnState::ReqReceived) => self.send_mra(id, About::REQ),
+            Some(ConnState::RepSent) => self.repeat(id),
+            Some(ConnState::Timewait) => {
+                self.send_rej(id, Reason::STALE_CONN, [0; REJ_PRIVATE_LEN])
+            }
             _ => {}
         }
     }
@@ -136,7 +138,7 @@ impl Cm {
 
     /// The peer forgot this connection, or never ended it: it ends now.
     fn end_stale(&mut self, id: u32, now: Instant) {
-        if self.conns.get(&id).is_some_and(|conn| conn.state == State::Established) {
+        if self.conns.get(&id).is_some_and(|conn| conn.state == ConnState::Established) {
             self.send_dreq(id, now);
         }
     }
@@ -166,9 +168,9 @@ impl Cm {
         };
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.state {
-            State::ReqSent => {}
-            State::RepReceived => return self.send_mra(id, About::REP),
-            State::Established if conn.remote_id == rep.ids.local => return self.repeat(id),
+            ConnState::ReqSent => {}
+            ConnState::RepReceived => return self.send_mra(id, About::REP),
+            ConnState::Established if conn.remote_id == rep.ids.local => return self.repeat(id),
             _ => return,
         }
         let qpn = if conn.transport == Transport::Xrc { rep.xrc_qpn } else { rep.qpn };
@@ -182,7 +184,7 @@ impl Cm {
         conn.remote_guid = rep.ca_guid;
         conn.remote_qpn = qpn;
         self.queue_pairs.insert(queue_pair, id);
-        self.enter(id, State::RepReceived);
+        self.enter(id, ConnState::RepReceived);
         let reply = Reply {
             conn: ConnId(id),
             qpn,
@@ -199,8 +201,8 @@ impl Cm {
     }
 
     fn receive_rtu(&mut self, id: u32) {
-        if self.conns.get(&id).is_some_and(|conn| conn.state == State::RepSent) {
-            self.enter(id, State::Established);
+        if self.conns.get(&id).is_some_and(|conn| conn.state == ConnState::RepSent) {
+            self.enter(id, ConnState::Established);
             self.tell(id, Event::Established(ConnId(id)));
         }
     }
@@ -211,8 +213,8 @@ impl Cm {
         let Some(id) = self.find_both(path, mra.ids) else { return };
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let awaited = match conn.state {
-            State::ReqSent => About::REQ,
-            State::RepSent => About::REP,
+            ConnState::ReqSent => About::REQ,
+            ConnState::RepSent => About::REP,
             _ => return,
         };
         // Once for each message, or the wait would have no end.
@@ -242,14 +244,16 @@ impl Cm {
         }));
         let Some(state) = self.conns.get(&id).map(|conn| conn.state) else { return };
         match state {
-            State::ReqSent | State::ReqReceived | State::RepSent
+            ConnState::ReqSent | ConnState::ReqReceived | ConnState::RepSent
                 if reason != Reason::STALE_CONN =>
             {
                 self.tell(id, event);
                 self.remove(id);
             }
-            State::DreqReceived | State::Timewait | State::SidrReqSent | State::SidrReqReceived => {
-            }
+            ConnState::DreqReceived
+            | ConnState::Timewait
+            | ConnState::SidrReqSent
+            | ConnState::SidrReqReceived => {}
             _ => {
                 self.enter_timewait(id, now);
                 self.tell(id, event);
@@ -271,16 +275,16 @@ impl Cm {
         }
         conn.tid = mad.tid();
         match conn.state {
-            State::RepSent | State::Established => {
-                self.enter(id, State::DreqReceived);
+            ConnState::RepSent | ConnState::Established => {
+                self.enter(id, ConnState::DreqReceived);
                 self.tell(id, Event::DisconnectRequested(ConnId(id)));
             }
-            State::DreqSent => {
+            ConnState::DreqSent => {
                 // Both want the same.
                 self.tell(id, Event::DisconnectRequested(ConnId(id)));
                 self.send_drep(id, now);
             }
-            State::Timewait => {
+            ConnState::Timewait => {
                 let (tid, ids) = self.ids(id);
                 self.send(id, Mad::with_ids(Kind::Drep, tid, ids));
             }
@@ -289,7 +293,7 @@ impl Cm {
     }
 
     fn receive_drep(&mut self, id: u32, now: Instant) {
-        if self.conns.get(&id).is_some_and(|conn| conn.state == State::DreqSent) {
+        if self.conns.get(&id).is_some_and(|conn| conn.state == ConnState::DreqSent) {
             self.tell(id, Event::Disconnected(ConnId(id)));
             self.enter_timewait(id, now);
         }
@@ -301,7 +305,7 @@ impl Cm {
         if self.begun.contains_key(&theirs) {
             return;
         }
-        let mut conn = sidr(State::SidrReqReceived, path, req.request_id, req.service_id);
+        let mut conn = sidr(ConnState::SidrReqReceived, path, req.request_id, req.service_id);
         conn.tid = mad.tid();
         let Some(id) = self.insert(conn) else { return };
         self.begun.insert(theirs, id);
@@ -316,7 +320,7 @@ impl Cm {
     fn receive_sidr_rep(&mut self, path: Path, mad: &Mad) {
         let Some(rep) = SidrRep::parse(mad) else { return };
         let Some(id) = self.find(path, rep.request_id) else { return };
-        if self.conns.get(&id).is_none_or(|conn| conn.state != State::SidrReqSent) {
+        if self.conns.get(&id).is_none_or(|conn| conn.state != ConnState::SidrReqSent) {
             return;
         }
         let reply = SidrReply {
@@ -342,12 +346,12 @@ impl Cm {
     fn expire(&mut self, id: u32, now: Instant) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let event = ConnId(id);
-        if conn.state == State::Timewait {
+        if conn.state == ConnState::Timewait {
             self.tell(id, Event::TimewaitExit(event));
             return self.remove(id);
         }
         if conn.retries_left > 0 {
-            if conn.state == State::RepSent
+            if conn.state == ConnState::RepSent
                 && let Err(later) = self.pace.take(now)
             {
                 return self.set_deadline(id, Some(later));
@@ -358,16 +362,16 @@ impl Cm {
             return self.set_deadline(id, Some(again));
         }
         match conn.state {
-            State::ReqSent | State::RepSent => {
+            ConnState::ReqSent | ConnState::RepSent => {
                 self.tell(id, Event::Unreachable(event));
                 self.send_rej(id, Reason::TIMEOUT, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
-            State::SidrReqSent => {
+            ConnState::SidrReqSent => {
                 self.tell(id, Event::SidrUnanswered(event));
                 self.remove(id);
             }
-            State::DreqSent => {
+            ConnState::DreqSent => {
                 self.enter_timewait(id, now);
                 self.tell(id, Event::DisconnectUnanswered(event));
             }

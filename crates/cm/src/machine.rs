@@ -1,18 +1,20 @@
 //! The state machine: its tables, and the calls from above.
 
-use crate::conn::{Conn, RESPONSE_TIMEOUT, RETRIES, State, duration, sidr};
+use crate::conn::{Conn, ConnState, RESPONSE_TIMEOUT, RETRIES, duration, sidr};
 use crate::event::Event;
 use crate::pace::Pace;
-use crate::params::{Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams};
+use crate::params::{
+    Adapter, Config, ConnId, ConnectParams, Invalid, Path, ReplyParams, SidrReplyParams,
+};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use wire::cm::{
-    About, Dreq, Kind, REJ_INFO_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN, Reason,
-    Rej, Rep, Req, SIDR_REP_PRIVATE_LEN, SIDR_REQ_PRIVATE_LEN, SidrRep, SidrReq, SidrStatus,
-    Transport,
+    About, Dreq, Ids, Kind, Mad, REJ_INFO_LEN, REJ_PRIVATE_LEN, REP_PRIVATE_LEN, REQ_PRIVATE_LEN,
+    Reason, Rej, Rep, Req, SIDR_REP_PRIVATE_LEN, SIDR_REQ_PRIVATE_LEN, SidrRep, SidrReq,
+    SidrStatus, Transport,
 };
-use wire::mad::{Ids, MAD_LEN, Mad};
+use wire::mad::MAD_LEN;
 
 /// Conversations that may exist at once, so that a stranger cannot fill the memory.
 const MAX_CONNS: usize = 1 << 17;
@@ -20,17 +22,19 @@ const MAX_CONNS: usize = 1 << 17;
 /// Queue pair numbers have 24 bits.
 const MAX_QPN: u32 = 0xff_ffff;
 
-/// The connection manager of one device.
+/// The connection manager of a host, whose adapters share it, as in Linux: a conversation is of the
+/// adapter that its path begins at.
 pub struct Cm {
     config: Config,
+    adapters: HashMap<usize, Adapter>,
     pub(crate) conns: HashMap<u32, Conn>,
     /// Conversations begun by peers: their id, their GUID (0 for datagram services) and address.
     pub(crate) begun: HashMap<(u32, u64, IpAddr), u32>,
-    /// Conversations by the peer's queue pair, GUID and address, as long as the queue pair is in use: a peer that uses it for
-    /// another connection has forgotten this one.
+    /// Conversations by the peer's queue pair, GUID and address, as long as the queue pair is in
+    /// use: a peer that uses it for another connection has forgotten this one.
     pub(crate) queue_pairs: HashMap<(u32, u64, IpAddr), u32>,
     pub(crate) deadlines: BTreeSet<(Instant, u32)>,
-    /// Of repeated REPs.
+    /// How fast REPs are repeated.
     pub(crate) pace: Pace,
     pub(crate) out: VecDeque<(Path, Mad)>,
     pub(crate) events: VecDeque<Event>,
@@ -49,6 +53,7 @@ impl Cm {
     pub fn new(config: Config) -> Cm {
         Cm {
             config,
+            adapters: HashMap::new(),
             conns: HashMap::new(),
             begun: HashMap::new(),
             queue_pairs: HashMap::new(),
@@ -58,6 +63,16 @@ impl Cm {
             events: VecDeque::new(),
             next_id: config.seed as u32,
         }
+    }
+
+    /// Conversations that begin from now on may be of this adapter.
+    pub fn attach(&mut self, number: usize, adapter: Adapter) {
+        self.adapters.insert(number, adapter);
+    }
+
+    /// GUID of the adapter that a path begins at.
+    fn guid(&self, path: &Path) -> u64 {
+        self.adapters.get(&path.adapter).map_or(0, |adapter| adapter.ca_guid)
     }
 
     /// The next message to send, and where to.
@@ -80,14 +95,16 @@ impl Cm {
         self.conns.len()
     }
 
+    /// Names a new conversation; none where there are too many, or the adapter is unknown.
     pub(crate) fn insert(&mut self, conn: Conn) -> Option<u32> {
+        let prefix = self.adapters.get(&conn.path.adapter)?.id_prefix;
         if self.conns.len() >= MAX_CONNS {
             return None;
         }
         let mask = (1 << self.config.id_bits) - 1;
         loop {
             self.next_id = self.next_id.wrapping_add(1);
-            let id = self.config.id_prefix | self.next_id & mask;
+            let id = prefix | self.next_id & mask;
             if id != 0 && !self.conns.contains_key(&id) {
                 self.conns.insert(id, conn);
                 return Some(id);
@@ -149,13 +166,13 @@ impl Cm {
         self.set_deadline(id, Some(at));
     }
 
-    fn state(&self, id: u32) -> Result<State, Invalid> {
+    fn state(&self, id: u32) -> Result<ConnState, Invalid> {
         let conn = self.conns.get(&id).filter(|conn| !conn.detached).ok_or(Invalid)?;
         Ok(conn.state)
     }
 
     /// Goes to `state`, in which nothing is awaited.
-    pub(crate) fn enter(&mut self, id: u32, state: State) {
+    pub(crate) fn enter(&mut self, id: u32, state: ConnState) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = state;
         }
@@ -164,7 +181,7 @@ impl Cm {
 
     pub(crate) fn enter_timewait(&mut self, id: u32, now: Instant) {
         let Some(mut conn) = self.conns.remove(&id) else { return };
-        conn.state = State::Timewait;
+        conn.state = ConnState::Timewait;
         self.free_queue_pair(&conn, id);
         let until = now + conn.timewait;
         self.conns.insert(id, conn);
@@ -179,12 +196,12 @@ impl Cm {
     pub(crate) fn send_rej(&mut self, id: u32, reason: Reason, private: [u8; REJ_PRIVATE_LEN]) {
         let Some(conn) = self.conns.get(&id) else { return };
         let about = match conn.state {
-            State::ReqReceived => About::REQ,
-            State::RepReceived => About::REP,
+            ConnState::ReqReceived => About::REQ,
+            ConnState::RepReceived => About::REP,
             _ => About::OTHER,
         };
         let mut info = [0; REJ_INFO_LEN];
-        let guid = self.config.ca_guid.to_be_bytes();
+        let guid = self.guid(&conn.path).to_be_bytes();
         // Who gives up waiting says who it is: the peer may not know our id (IBA table 109).
         let info_len = if reason == Reason::TIMEOUT { guid.len() } else { 0 };
         for (to, from) in info.iter_mut().zip(&guid[..info_len]) {
@@ -202,7 +219,7 @@ impl Cm {
     pub fn connect(&mut self, params: ConnectParams, now: Instant) -> Result<ConnId, Invalid> {
         let private: [u8; REQ_PRIVATE_LEN] = padded(&params.private)?;
         let conn = Conn {
-            state: State::ReqSent,
+            state: ConnState::ReqSent,
             path: params.path,
             tid: 0,
             remote_id: 0,
@@ -226,7 +243,7 @@ impl Cm {
         let req = Req {
             local_id: id,
             service_id: params.service_id,
-            ca_guid: self.config.ca_guid,
+            ca_guid: self.guid(&params.path),
             qpn: params.qpn,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
@@ -275,12 +292,13 @@ impl Cm {
     ) -> Result<(), Invalid> {
         let id = conn.0;
         let private: [u8; REP_PRIVATE_LEN] = padded(&params.private)?;
-        if self.state(id)? != State::ReqReceived {
+        if self.state(id)? != ConnState::ReqReceived {
             return Err(Invalid);
         }
         let Some(found) = self.conns.get_mut(&id) else { return Err(Invalid) };
-        found.state = State::RepSent;
+        found.state = ConnState::RepSent;
         found.local_qpn = params.qpn & MAX_QPN;
+        let path = found.path;
         let xrc = found.transport == Transport::Xrc;
         let (tid, ids) = self.ids(id);
         let (qpn, xrc_qpn) = if xrc { (0, params.qpn) } else { (params.qpn, 0) };
@@ -294,7 +312,7 @@ impl Cm {
             flow_control: params.flow_control,
             rnr_retry_count: params.rnr_retry_count.min(7),
             srq: params.srq || xrc,
-            ca_guid: self.config.ca_guid,
+            ca_guid: self.guid(&path),
             ece: params.ece,
             private,
         };
@@ -308,10 +326,10 @@ impl Cm {
     /// [`Invalid`] in another state.
     pub fn ready(&mut self, conn: ConnId) -> Result<(), Invalid> {
         let id = conn.0;
-        if self.state(id)? != State::RepReceived {
+        if self.state(id)? != ConnState::RepReceived {
             return Err(Invalid);
         }
-        self.enter(id, State::Established);
+        self.enter(id, ConnState::Established);
         let (tid, ids) = self.ids(id);
         self.send(id, Mad::with_ids(Kind::Rtu, tid, ids));
         Ok(())
@@ -331,11 +349,11 @@ impl Cm {
         let id = conn.0;
         let private: [u8; REJ_PRIVATE_LEN] = padded(private)?;
         match self.state(id)? {
-            State::ReqSent | State::ReqReceived | State::RepReceived => {
+            ConnState::ReqSent | ConnState::ReqReceived | ConnState::RepReceived => {
                 self.send_rej(id, reason, private);
                 self.remove(id);
             }
-            State::RepSent => {
+            ConnState::RepSent => {
                 self.send_rej(id, reason, private);
                 self.enter_timewait(id, now);
             }
@@ -351,8 +369,8 @@ impl Cm {
     pub fn disconnect(&mut self, conn: ConnId, now: Instant) -> Result<(), Invalid> {
         let id = conn.0;
         match self.state(id)? {
-            State::Established => self.send_dreq(id, now),
-            State::DreqReceived => self.send_drep(id, now),
+            ConnState::Established => self.send_dreq(id, now),
+            ConnState::DreqReceived => self.send_drep(id, now),
             _ => return Err(Invalid),
         }
         Ok(())
@@ -362,7 +380,7 @@ impl Cm {
         let tid = self.new_tid(id);
         let (_, ids) = self.ids(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.state = State::DreqSent;
+        conn.state = ConnState::DreqSent;
         let dreq = Dreq { ids, remote_qpn: conn.remote_qpn };
         self.request(id, dreq.emit(tid), now);
     }
@@ -379,12 +397,12 @@ impl Cm {
     /// Whether it is established already, else [`Invalid`].
     pub fn notify_established(&mut self, conn: ConnId) -> Result<bool, Invalid> {
         match self.state(conn.0)? {
-            State::RepSent => {
-                self.enter(conn.0, State::Established);
+            ConnState::RepSent => {
+                self.enter(conn.0, ConnState::Established);
                 self.tell(conn.0, Event::Established(conn));
                 Ok(true)
             }
-            State::Established => Ok(false),
+            ConnState::Established => Ok(false),
             _ => Err(Invalid),
         }
     }
@@ -401,7 +419,7 @@ impl Cm {
         now: Instant,
     ) -> Result<ConnId, Invalid> {
         let private: [u8; SIDR_REQ_PRIVATE_LEN] = padded(private)?;
-        let id = self.insert(sidr(State::SidrReqSent, path, 0, service_id)).ok_or(Invalid)?;
+        let id = self.insert(sidr(ConnState::SidrReqSent, path, 0, service_id)).ok_or(Invalid)?;
         let tid = self.new_tid(id);
         self.request(id, SidrReq { request_id: id, service_id, private }.emit(tid), now);
         Ok(ConnId(id))
@@ -413,7 +431,7 @@ impl Cm {
     /// [`Invalid`] in another state, or for too much private data.
     pub fn sidr_reply(&mut self, conn: ConnId, params: SidrReplyParams) -> Result<(), Invalid> {
         let private = padded(&params.private)?;
-        if self.state(conn.0)? != State::SidrReqReceived {
+        if self.state(conn.0)? != ConnState::SidrReqReceived {
             return Err(Invalid);
         }
         self.send_sidr_rep(conn.0, &params, private);
@@ -440,39 +458,40 @@ impl Cm {
         self.remove(id);
     }
 
-    /// Forgets a request for which there is no room now, as if it had been lost: the peer repeats it.
+    /// Forgets a request for which there is no room now, as if it had been lost: the peer repeats
+    /// it.
     pub fn ignore(&mut self, conn: ConnId) {
-        if self.state(conn.0) == Ok(State::ReqReceived) {
+        if self.state(conn.0) == Ok(ConnState::ReqReceived) {
             self.remove(conn.0);
         }
     }
 
-    /// The layer above is done with a conversation: the peer is told, and it ends by itself.
+    /// The layer above is done with a conversation: the peer hears of it, and it ends by itself.
     pub fn destroy(&mut self, conn: ConnId, now: Instant) {
         let id = conn.0;
         let Ok(state) = self.state(id) else { return };
         match state {
-            State::ReqSent => {
+            ConnState::ReqSent => {
                 self.send_rej(id, Reason::TIMEOUT, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
-            State::ReqReceived | State::RepReceived => {
+            ConnState::ReqReceived | ConnState::RepReceived => {
                 self.send_rej(id, Reason::CONSUMER_DEFINED, [0; REJ_PRIVATE_LEN]);
                 self.remove(id);
             }
-            State::RepSent => {
+            ConnState::RepSent => {
                 self.send_rej(id, Reason::CONSUMER_DEFINED, [0; REJ_PRIVATE_LEN]);
                 self.enter_timewait(id, now);
             }
-            State::Established => self.send_dreq(id, now),
-            State::DreqReceived => self.send_drep(id, now),
-            State::SidrReqReceived => {
+            ConnState::Established => self.send_dreq(id, now),
+            ConnState::DreqReceived => self.send_drep(id, now),
+            ConnState::SidrReqReceived => {
                 let status = SidrStatus::REJECT;
                 let params = SidrReplyParams { status, qpn: 0, qkey: 0, private: Vec::new() };
                 self.send_sidr_rep(id, &params, [0; SIDR_REP_PRIVATE_LEN]);
             }
-            State::SidrReqSent => self.remove(id),
-            State::DreqSent | State::Timewait => {}
+            ConnState::SidrReqSent => self.remove(id),
+            ConnState::DreqSent | ConnState::Timewait => {}
         }
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.detached = true;

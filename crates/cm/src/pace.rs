@@ -1,7 +1,8 @@
 //! How often answers are repeated to peers that may not exist.
 //!
-//! A request names how often and how soon its answer is to be repeated, and its source address may be forged. So repeats of
-//! all conversations together go out at a limited rate; those beyond it go later, none is left out.
+//! A request names how often and how soon its answer is to be repeated, and its source address may
+//! be forged. So repeats of all conversations together go out at a limited rate; those beyond it go
+//! later, none is left out.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! What calls are given: the way to a peer, and what a connection or a datagram service is asked for and answered with.
+//! What calls are given: the way to a peer, and what a connection or a datagram service is asked
+//! for and answered with.
 
 use std::net::IpAddr;
 use wire::cm::{Ece, SidrStatus, Transport};
@@ -14,19 +15,27 @@ pub struct Invalid;
 /// What a manager is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// GUID of the channel adapter.
-    pub ca_guid: u64,
-    /// Upper bits of all communication ids.
-    pub id_prefix: u32,
-    /// Number of the bits below.
+    /// Number of the bits below an adapter's prefix in a communication id.
     pub id_bits: u32,
     /// Any random number.
     pub seed: u64,
 }
 
+/// A channel adapter of this host, as its peers know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Adapter {
+    /// GUID of the adapter.
+    pub ca_guid: u64,
+    /// Upper bits of the communication ids of its conversations.
+    pub id_prefix: u32,
+}
+
 /// The way between two queue pairs 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
+    /// Number of the adapter that has the local address, as given to
+    /// [`Cm::attach`](crate::Cm::attach).
+    pub adapter: usize,
     /// An address of this host.
     pub local: IpAddr,
     /// The peer.
@@ -44,11 +53,11 @@ pub struct Path {
 pub struct ConnectParams {
     /// The way there.
     pub path: Path,
-    /// Service.
+    /// Service that is asked for.
     pub service_id: u64,
     /// Transport of the own queue pair.
     pub transport: Transport,
-    /// Its number.
+    /// Number of the own queue pair.
     pub qpn: u32,
     /// First PSN to expect.
     pub psn: u32,
@@ -60,7 +69,7 @@ pub struct ConnectParams {
     pub flow_control: bool,
     /// Retries of the peer, 7 at most.
     pub retry_count: u8,
-    /// Its retries when the receiver is not ready, 7 at most.
+    /// Retries of the peer when the receiver is not ready, 7 at most.
     pub rnr_retry_count: u8,
     /// Receives come from a shared queue.
     pub srq: bool,
@@ -74,11 +83,11 @@ pub struct ConnectParams {
     pub flow_label: u32,
     /// Vendor options.
     pub ece: Ece,
-    /// GIDs of both ends.
+    /// GID of the own end.
     pub local_gid: [u8; 16],
-    /// The peer's.
+    /// GID of the peer.
     pub remote_gid: [u8; 16],
-    /// At most 92 bytes.
+    /// Private data, 92 bytes at most.
     pub private: Vec<u8>,
 }
 
@@ -101,19 +110,19 @@ pub struct ReplyParams {
     pub srq: bool,
     /// Vendor options.
     pub ece: Ece,
-    /// At most 196 bytes.
+    /// Private data, 196 bytes at most.
     pub private: Vec<u8>,
 }
 
 /// What a datagram service is answered with.
 #[derive(Clone, Debug)]
 pub struct SidrReplyParams {
-    /// Whether there is one.
+    /// Whether there is such a service.
     pub status: SidrStatus,
-    /// Queue pair.
+    /// Number of its queue pair.
     pub qpn: u32,
-    /// Its queue key.
+    /// Queue key of its queue pair.
     pub qkey: u32,
-    /// At most 136 bytes.
+    /// Private data, 136 bytes at most.
     pub private: Vec<u8>,
 }

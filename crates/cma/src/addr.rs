@@ -41,7 +41,8 @@ pub enum Addr {
 }
 
 impl Addr {
-    /// Reads a `struct sockaddr` of some family; `None` for a family of another kind or bytes too few.
+    /// Reads a `struct sockaddr` of some family; `None` for a family of another kind or bytes too
+    /// few.
     pub fn parse(bytes: &[u8]) -> Option<Addr> {
         let array = |at: usize, len: usize| bytes.get(at..at + len);
         let be16 = |at: usize| Some(u16::from_be_bytes(array(at, 2)?.try_into().ok()?));
@@ -214,8 +215,8 @@ impl PortSpace {
         (self as u64) << 16 | u64::from(port)
     }
 
-    /// The port space that binding to `addr` uses up ports of (kernel `cma_select_inet_ps`, `cma_select_ib_ps`); `None`
-    /// for a service id that fits none.
+    /// The port space that binding to `addr` uses up ports of (kernel `cma_select_inet_ps`,
+    /// `cma_select_ib_ps`); `None` for a service id that fits none.
     pub fn for_binding(self, addr: &Addr) -> Option<PortSpace> {
         let Addr::Ib(ib) = addr else { return Some(self) };
         let mask = ib.sid_mask & PORT_SPACE_MASK;
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn what_is_emitted_parses_to_the_same() {
         let ib = IbAddr {
-            pkey: 0xffff,
+            pkey: cm::DEFAULT_PKEY,
             gid: [7; 16],
             sid: 0x0106_1234,
             sid_mask: !0,

@@ -1,9 +1,10 @@
-//! The tables: channels with their events, ids and their handles; making, binding, resolving and ending ids.
+//! The tables: channels with their events, ids and their handles; making, binding, resolving and
+//! ending ids.
 
 use crate::addr::{Addr, PortSpace};
 use crate::error::Error;
 use crate::event::{ConnParam, Delivered, Ece, Event, EventKind, Param};
-use crate::id::{ChannelId, Id, Key, Local, Path, QpType, State};
+use crate::id::{ChannelId, Id, IdState, Key, Local, Path, QpType};
 use crate::ports::Sharing;
 use crate::resolve::Search;
 use cm::{Cm, ConnId};
@@ -23,7 +24,7 @@ pub(crate) struct Membership {
     pub(crate) events_reported: u32,
 }
 
-/// What queries tell of an id.
+/// What queries answer about an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Described {
     /// Port space.
@@ -86,7 +87,7 @@ impl Cma {
         self.cm.next_deadline().into_iter().chain(self.next_look()).min()
     }
 
-    /// A random number. Nobody tells it from others without the seed: first PSNs are made of it.
+    /// A random number, which nobody can foresee without the seed: first PSNs are made of it.
     pub(crate) fn random(&mut self) -> u64 {
         self.drawn += 1;
         let mut hasher = DefaultHasher::new();
@@ -183,7 +184,8 @@ impl Cma {
         self.ids.get_mut(&key).ok_or(Error::NOENT)
     }
 
-    /// Ends an id; answers how many of its events were delivered. Its ports are the caller's to free.
+    /// Ends an id; answers how many of its events were delivered. Its ports are the caller's to
+    /// free.
     ///
     /// # Errors
     /// ENOENT when it is gone already.
@@ -221,14 +223,14 @@ impl Cma {
         }
     }
 
-    /// Whether an id may be bound to `addr`; answers how it shares its port. Then comes [`Ports::bind`](crate::Ports::bind)
-    /// and [`Cma::bind`].
+    /// Whether an id may be bound to `addr`; answers how it shares its port. Then comes
+    /// [`Ports::bind`](crate::Ports::bind) and [`Cma::bind`].
     ///
     /// # Errors
     /// EINVAL for one that is bound, or a link-local address without an interface.
     pub fn may_bind(&mut self, key: Key, addr: &Addr) -> Result<(PortSpace, Sharing), Error> {
         let id = self.id_mut(key)?;
-        if id.state != State::Idle || addr.lacks_scope() {
+        if id.state != IdState::Idle || addr.lacks_scope() {
             return Err(Error::INVAL);
         }
         let one_family = *id.one_family.get_or_insert(matches!(addr, Addr::V4(..)));
@@ -241,12 +243,12 @@ impl Cma {
     /// ENOENT, EINVAL when it is gone or no longer idle.
     pub fn bind(&mut self, key: Key, addr: Addr, local: Option<Local>) -> Result<(), Error> {
         let id = self.id_mut(key)?;
-        if id.state != State::Idle {
+        if id.state != IdState::Idle {
             return Err(Error::INVAL);
         }
         id.src = addr;
         id.local = local;
-        id.state = State::Bound;
+        id.state = IdState::Bound;
         Ok(())
     }
 
@@ -255,7 +257,7 @@ impl Cma {
     /// # Errors
     /// ENOENT when it is gone.
     pub fn is_idle(&self, key: Key) -> Result<bool, Error> {
-        Ok(self.id(key)?.state == State::Idle)
+        Ok(self.id(key)?.state == IdState::Idle)
     }
 
     /// Whether a bound id may begin to listen.
@@ -263,20 +265,21 @@ impl Cma {
     /// # Errors
     /// EINVAL in another state.
     pub fn may_listen(&self, key: Key) -> Result<(), Error> {
-        if self.id(key)?.state == State::Bound { Ok(()) } else { Err(Error::INVAL) }
+        if self.id(key)?.state == IdState::Bound { Ok(()) } else { Err(Error::INVAL) }
     }
 
-    /// Begins to listen, with room for `backlog` requests until they are delivered; 0 and too many mean the most.
+    /// Begins to listen, with room for `backlog` requests until they are delivered; 0 and too many
+    /// mean the most.
     ///
     /// # Errors
     /// EINVAL when it is not bound or listens already.
     pub fn listen(&mut self, key: Key, backlog: u32) -> Result<(), Error> {
         let id = self.id_mut(key)?;
-        if id.state != State::Bound {
+        if id.state != IdState::Bound {
             return Err(Error::INVAL);
         }
         id.backlog = if (1..MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
-        id.state = State::Listening;
+        id.state = IdState::Listening;
         let port = id.src.port();
         self.listening.insert((port, key));
         Ok(())
@@ -288,10 +291,10 @@ impl Cma {
     /// EINVAL when it does not listen.
     pub fn stop_listening(&mut self, key: Key) -> Result<(), Error> {
         let id = self.id_mut(key)?;
-        if id.state != State::Listening {
+        if id.state != IdState::Listening {
             return Err(Error::INVAL);
         }
-        id.state = State::Bound;
+        id.state = IdState::Bound;
         let port = id.src.port();
         self.listening.remove(&(port, key));
         Ok(())
@@ -302,7 +305,7 @@ impl Cma {
         self.random() as u16
     }
 
-    /// What queries tell.
+    /// What queries answer.
     ///
     /// # Errors
     /// ENOENT when it is gone.
@@ -312,7 +315,8 @@ impl Cma {
         Ok(Described { space, src, dst, device: id.device(), path })
     }
 
-    /// The address and interface of an accepted connection's id that is yet to be found among the device's.
+    /// The address and interface of an accepted connection's id that is yet to be found among the
+    /// device's.
     pub fn lacks_local(&self, key: Key) -> Option<(std::net::IpAddr, u32)> {
         let id = self.ids.get(&key)?;
         if id.local.is_some() || id.conn.is_none() {
@@ -369,7 +373,8 @@ impl Cma {
         self.report_with(key, kind, status, param, Ece::default());
     }
 
-    /// Queues an event. A connection that the program has not accepted yet has none (kernel `ucma_event_handler`).
+    /// Queues an event. A connection that the program has not accepted yet has none (kernel
+    /// `ucma_event_handler`).
     pub(crate) fn report_with(
         &mut self,
         key: Key,

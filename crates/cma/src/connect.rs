@@ -1,13 +1,13 @@
 //! Connecting, accepting, refusing and ending: the commands that send messages.
 
-use crate::addr::PortSpace;
+use crate::addr::{Addr, PortSpace};
 use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::{ConnParam, Ece};
-use crate::header::{HEADER_LEN, Header};
-use crate::id::{Id, Key, Local, Path, QpType, RATE, State};
+use crate::id::{Id, IdState, Key, Local, Path, QpType, RATE};
 use cm::{ConnId, Reason, SidrStatus, Transport};
 use std::time::Instant;
+use wire::cm::{IP_HEADER_LEN, IpHeader};
 
 /// `IB_EVENT_COMM_EST`.
 const COMMUNICATION_ESTABLISHED: u32 = 4;
@@ -30,6 +30,7 @@ pub(crate) fn cm_ece(ece: Ece) -> cm::Ece {
 /// The way that a path's management datagrams take.
 fn cm_path(id: &Id, local: &Local, path: &Path) -> Option<cm::Path> {
     Some(cm::Path {
+        adapter: local.device,
         local: local.ip,
         remote: id.dst.ip()?,
         ifindex: if id.dst.scope() != 0 { id.dst.scope() } else { local.ifindex },
@@ -38,10 +39,18 @@ fn cm_path(id: &Id, local: &Local, path: &Path) -> Option<cm::Path> {
     })
 }
 
+/// The header for a connection between two IP addresses; `None` where an end has none.
+fn ip_header(src: &Addr, dst: &Addr) -> Option<IpHeader> {
+    if matches!(src, Addr::Ib(_)) {
+        return None;
+    }
+    Some(IpHeader { port: src.port(), src: src.ip()?, dst: dst.ip()? })
+}
+
 /// Private data with the header in front that IP addresses need.
 fn private_data(id: &Id, own: &[u8]) -> Vec<u8> {
-    let mut private = Vec::with_capacity(HEADER_LEN + own.len());
-    if let Some(header) = Header::between(&id.src, &id.dst) {
+    let mut private = Vec::with_capacity(IP_HEADER_LEN + own.len());
+    if let Some(header) = ip_header(&id.src, &id.dst) {
         private.extend(header.emit());
     }
     private.extend(own);
@@ -64,7 +73,7 @@ impl Cma {
     /// EINVAL when the route is not resolved or there is too much private data.
     pub fn connect(&mut self, key: Key, param: ConnectParam, now: Instant) -> Result<(), Error> {
         let id = self.ids.get_mut(&key).ok_or(Error::NOENT)?;
-        if id.state != State::RouteResolved {
+        if id.state != IdState::RouteResolved {
             return Err(Error::INVAL);
         }
         let (Some(local), Some(path)) = (id.local, id.path) else { return Err(Error::INVAL) };
@@ -107,14 +116,14 @@ impl Cma {
             )
         };
         let conn = conn.map_err(|_| Error::INVAL)?;
-        id.state = State::Connected;
+        id.state = IdState::Connected;
         id.conn = Some(conn);
         self.conns.insert(conn, key);
         Ok(())
     }
 
-    /// Accepts a connection that a peer asked for, or completes one of ours that the peer accepted; `param` is missing then.
-    /// From now on the program knows the id as `uid`.
+    /// Accepts a connection that a peer asked for, or completes one of ours that the peer accepted;
+    /// `param` is missing then. From now on the program knows the id as `uid`.
     ///
     /// # Errors
     /// EINVAL in another state, or for too much private data. A connection is refused then.
@@ -126,7 +135,9 @@ impl Cma {
         now: Instant,
     ) -> Result<(), Error> {
         let id = self.ids.get_mut(&key).ok_or(Error::NOENT)?;
-        let (State::Connected, Some(conn)) = (id.state, id.conn) else { return Err(Error::INVAL) };
+        let (IdState::Connected, Some(conn)) = (id.state, id.conn) else {
+            return Err(Error::INVAL);
+        };
         let has_param = param.is_some();
         let done = match param {
             None if id.is_datagram() => self.sidr_reply(key, conn, 0, 0, Vec::new()),
@@ -198,7 +209,8 @@ impl Cma {
     /// Refuses a connection. `reason` 0 means the program's own.
     ///
     /// # Errors
-    /// EINVAL for a reason that programs may not give, in another state, or for too much private data.
+    /// EINVAL for a reason that programs may not give, in another state, or for too much private
+    /// data.
     pub fn reject(
         &mut self,
         key: Key,

@@ -1,4 +1,4 @@
-//! Errors are the kernel's error numbers: that is all a program is told.
+//! Errors are the kernel's error numbers: a program sees nothing else of them.
 
 /// An errno of Linux, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -70,9 +70,9 @@ pub struct AddressVector {
     pub dgid: [u8; 16],
     /// Index of the own GID.
     pub sgid_index: u8,
-    /// Flow label.
+    /// Flow label of the packets' GRH.
     pub flow_label: u32,
-    /// Hop limit.
+    /// Hop limit of the packets' GRH.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -96,9 +96,9 @@ pub struct DatagramParam {
 /// What comes with an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Param {
-    /// Of connected services.
+    /// Parameters of a connected service.
     Conn(ConnParam),
-    /// Of datagrams.
+    /// Parameters of a datagram service.
     Datagram(Box<DatagramParam>),
     /// What the program gave its own event.
     Argument(u64),
@@ -137,8 +137,8 @@ pub struct Event {
 pub struct Delivered {
     /// The program's number for the id or the membership.
     pub uid: u64,
-    /// Ours.
+    /// Our number for it.
     pub handle: u32,
-    /// The event.
+    /// What happened.
     pub event: Event,
 }

@@ -1,4 +1,5 @@
-//! One communication identifier (`struct rdma_cm_id`): where it is bound, whom it talks to, and how far it is.
+//! One communication identifier (`struct rdma_cm_id`): where it is bound, whom it talks to, and how
+//! far it is.
 
 use crate::addr::{Addr, PortSpace, gid_of};
 use crate::event::{AddressVector, Ece};
@@ -12,9 +13,10 @@ pub struct Key(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelId(pub u64);
 
-/// How far an id is (`enum rdma_cm_state`, without those that only last while a kernel thread works).
+/// How far an id is (`enum rdma_cm_state`, without those that only last while a kernel thread
+/// works).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum IdState {
     /// Just made.
     Idle,
     /// Bound to an address.
@@ -23,13 +25,13 @@ pub enum State {
     AddrQuery,
     /// Knows its destination.
     AddrResolved,
-    /// And the way.
+    /// Knows its destination and the way there.
     RouteResolved,
     /// Listens.
     Listening,
     /// Connecting or connected.
     Connected,
-    /// Disconnected.
+    /// The connection is over.
     Disconnected,
 }
 
@@ -72,9 +74,9 @@ pub struct Path {
     pub sgid: [u8; 16],
     /// The peer's.
     pub dgid: [u8; 16],
-    /// Flow label.
+    /// Flow label of the packets' GRH.
     pub flow_label: u32,
-    /// Hop limit.
+    /// Hop limit of the packets' GRH.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -118,7 +120,7 @@ pub(crate) struct Id {
     pub(crate) handle: Option<u32>,
     pub(crate) space: PortSpace,
     pub(crate) qp_type: QpType,
-    pub(crate) state: State,
+    pub(crate) state: IdState,
     pub(crate) reuse: bool,
     pub(crate) one_family: Option<bool>,
     pub(crate) traffic_class: Option<u8>,
@@ -126,7 +128,8 @@ pub(crate) struct Id {
     pub(crate) src: Addr,
     pub(crate) dst: Addr,
     pub(crate) local: Option<Local>,
-    /// Interface that a request came in by.
+    /// Number of the device that a request came to, and the interface that it came in by.
+    pub(crate) adapter: usize,
     pub(crate) ifindex: u32,
     pub(crate) path: Option<Path>,
     pub(crate) qpn: u32,
@@ -161,7 +164,7 @@ impl Id {
             handle: None,
             space,
             qp_type,
-            state: State::Idle,
+            state: IdState::Idle,
             reuse: false,
             one_family: None,
             traffic_class: None,
@@ -169,6 +172,7 @@ impl Id {
             src: Addr::None,
             dst: Addr::None,
             local: None,
+            adapter: 0,
             ifindex: 0,
             path: None,
             qpn: 0,
@@ -191,9 +195,10 @@ impl Id {
         self.qp_type == QpType::UD
     }
 
-    /// The number of its device: of the address that it is bound to or that leads to its peer.
+    /// The number of its device: of the address that it is bound to, that leads to its peer, or
+    /// that its peer asked for.
     pub(crate) fn device(&self) -> Option<usize> {
-        self.local.map(|local| local.device).or(self.path.map(|_| 0))
+        self.local.map(|local| local.device).or(self.path.map(|_| self.adapter))
     }
 
     /// The path from its source to its destination.

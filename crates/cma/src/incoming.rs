@@ -1,14 +1,15 @@
-//! What the connection manager below tells, turned into ids and events (kernel `cma_ib_handler` and its kin).
+//! What the connection manager below reports, turned into ids and events (kernel `cma_ib_handler`
+//! and its kin).
 
 use crate::addr::{Addr, IbAddr, gid_of};
 use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::{ConnParam, DatagramParam, Ece, Event, EventKind, Param};
-use crate::header::{HEADER_LEN, Header};
-use crate::id::{HOP_LIMIT, Id, Key, Path, QpType, Remote, State};
+use crate::id::{HOP_LIMIT, Id, IdState, Key, Path, QpType, Remote};
 use cm::{ConnId, Reason, SidrStatus, Transport};
 use std::net::IpAddr;
 use std::time::Instant;
+use wire::cm::{IP_HEADER_LEN, IpHeader};
 
 /// A request as both kinds have it.
 struct Wanted<'a> {
@@ -85,15 +86,21 @@ impl Cma {
     fn disconnected(&mut self, conn: ConnId, status: i32) {
         let Some(key) = self.conns.get(&conn).copied() else { return };
         if let Some(id) = self.ids.get_mut(&key)
-            && id.state == State::Connected
+            && id.state == IdState::Connected
         {
-            id.state = State::Disconnected;
+            id.state = IdState::Disconnected;
             self.report(key, EventKind::Disconnected, status);
         }
     }
 
+    /// The ids that listen at a port, in whichever port space: all that a request is compared with.
+    fn listening_at(&self, port: u16) -> impl Iterator<Item = (Key, &Id)> {
+        let keys = self.listening.range((port, Key(0))..=(port, Key(u64::MAX)));
+        keys.filter_map(|(_, key)| Some((*key, self.ids.get(key)?)))
+    }
+
     /// The id that listens for a service at an address, and whether requests to it bear addresses.
-    fn listener(&self, service_id: u64, to: &Header, path: &cm::Path) -> Option<Key> {
+    fn listener(&self, service_id: u64, to: &IpHeader, path: &cm::Path) -> Option<Key> {
         let of_space = |id: &Id| {
             let space = id.space.for_binding(&id.src);
             space.is_some_and(|space| space.service_id(id.src.port()) == service_id)
@@ -108,19 +115,18 @@ impl Cma {
             }
             Addr::None => false,
         };
-        let port = service_id as u16;
-        let listening = self.listening.range((port, Key(0))..=(port, Key(u64::MAX)));
-        let ids = listening.filter_map(|(_, key)| Some((*key, self.ids.get(key)?)));
+        let ids = self.listening_at(service_id as u16);
         let found = ids.filter(|(_, id)| of_space(id) && fits(id));
         // One that listens at the address goes before one that listens everywhere.
         found.min_by_key(|(key, id)| (id.src.is_any(), *key)).map(|(key, _)| key)
     }
 
-    /// Makes the id of a request and answers it with the listener; `None` where nobody listens or there is no room.
+    /// Makes the id of a request and answers it with the listener; `None` where nobody listens or
+    /// there is no room.
     fn accept_request(&mut self, wanted: &Wanted<'_>) -> Result<(Key, Key, usize), Unwanted> {
-        let header = Header::parse(wanted.private);
+        let header = IpHeader::parse(wanted.private);
         let ends =
-            header.unwrap_or(Header { port: 0, src: wanted.path.remote, dst: wanted.path.local });
+            header.unwrap_or(IpHeader { port: 0, src: wanted.path.remote, dst: wanted.path.local });
         let listener = self.listener(wanted.service_id, &ends, &wanted.path);
         let Some(listener) = listener else { return Err(Unwanted::Nobody) };
         let Some(id) = self.ids.get_mut(&listener) else { return Err(Unwanted::Nobody) };
@@ -141,14 +147,15 @@ impl Cma {
         if let Some(id) = self.ids.get_mut(&key) {
             id.src = src;
             id.dst = dst;
+            id.adapter = wanted.path.adapter;
             id.ifindex = wanted.path.ifindex;
-            id.state = State::Connected;
+            id.state = IdState::Connected;
             id.conn = Some(wanted.conn);
             id.traffic_class = traffic_class;
             id.ack_timeout = ack_timeout;
         }
         self.conns.insert(wanted.conn, key);
-        Ok((listener, key, if is_ib { 0 } else { HEADER_LEN }))
+        Ok((listener, key, if is_ib { 0 } else { IP_HEADER_LEN }))
     }
 
     fn request(&mut self, request: &cm::Request, now: Instant) {
@@ -294,12 +301,12 @@ impl Cma {
 }
 
 /// Own and peer's address of a requested connection, in the listener's family.
-fn addresses(ends: &Header, wanted: &Wanted<'_>, is_ib: bool) -> (Addr, Addr) {
+fn addresses(ends: &IpHeader, wanted: &Wanted<'_>, is_ib: bool) -> (Addr, Addr) {
     let port = wanted.service_id as u16;
     if is_ib {
         let ib = |ip: IpAddr, sid: u64| {
             Addr::Ib(IbAddr {
-                pkey: 0xffff,
+                pkey: cm::DEFAULT_PKEY,
                 gid: gid_of(ip),
                 sid,
                 sid_mask: !0,
@@ -317,4 +324,49 @@ fn addresses(ends: &Header, wanted: &Wanted<'_>, is_ib: bool) -> (Addr, Addr) {
         IpAddr::V6(v6) => Addr::V6(v6, port, 0, scope(ip)),
     };
     (end(ends.dst, port), end(ends.src, ends.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::PortSpace;
+    use crate::id::ChannelId;
+    use cm::{Cm, Config};
+    use std::net::Ipv4Addr;
+
+    /// Whoever asks for a service makes the manager look for who listens; what that costs must not
+    /// grow with the listeners at other ports.
+    #[test]
+    fn a_request_is_compared_with_the_listeners_at_its_port_alone() {
+        const CHANNEL: ChannelId = ChannelId(1);
+        const TCP: u16 = 0x0106;
+        const UDP: u16 = 0x0111;
+        let config = Config { id_bits: 22, seed: 1 };
+        let mut cma = Cma::new(Cm::new(config), 1);
+        cma.open(CHANNEL);
+        let mut listen = |space, port| {
+            let handle = cma.create(CHANNEL, 0, space, 0).unwrap();
+            let key = cma.key(CHANNEL, handle).unwrap();
+            cma.bind(key, Addr::V4(Ipv4Addr::UNSPECIFIED, port), None).unwrap();
+            cma.listen(key, 1).unwrap();
+            key
+        };
+        let listeners: Vec<(u16, Key)> =
+            (20_000..40_000).map(|port| (port, listen(TCP, port))).collect();
+        let datagrams = listen(UDP, 20_000);
+        let at = |port: u16| -> Vec<Key> { cma.listening_at(port).map(|(key, _)| key).collect() };
+        assert!(at(20_000) == [listeners[0].1, datagrams] && at(19_999).is_empty());
+        let (local, remote) =
+            (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into());
+        let path =
+            cm::Path { adapter: 0, local, remote, ifindex: 1, traffic_class: 0, hop_limit: 0 };
+        let to = IpHeader { port: 1, src: remote, dst: local };
+        let mut compared = 0;
+        for (port, key) in listeners {
+            compared += cma.listening_at(port).count();
+            let service = PortSpace::Tcp.service_id(port);
+            assert_eq!(cma.listener(service, &to, &path), Some(key), "{port}");
+        }
+        assert_eq!(compared, 20_001);
+    }
 }

@@ -4,7 +4,7 @@ use crate::addr::{Addr, gid_of};
 use crate::cma::{Cma, Membership};
 use crate::error::Error;
 use crate::event::{AddressVector, DatagramParam, Ece, Event, EventKind, Param};
-use crate::id::{HOP_LIMIT, Key, State};
+use crate::id::{HOP_LIMIT, IdState, Key};
 use std::net::IpAddr;
 
 /// Queue pair number of all members (IBA 10.5.1).
@@ -13,14 +13,16 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 const MULTICAST_LID: u16 = 0xc000;
 
 impl Cma {
-    /// Joins the group of `addr` for the program's number `uid`; answers the membership's handle. The event follows.
-    /// Packets come once the queue pair is attached to the group, which librdmacm does on the event.
+    /// Joins the group of `addr` for the program's number `uid`; answers the membership's handle.
+    /// The event follows. Packets come once the queue pair is attached to the group, which
+    /// librdmacm does on the event.
     ///
     /// # Errors
     /// EINVAL when the id has no address yet, is connected, or is not for datagrams.
     pub fn join(&mut self, key: Key, addr: &Addr, uid: u64) -> Result<u32, Error> {
         let id = self.id_mut(key)?;
-        let ready = matches!(id.state, State::Bound | State::AddrResolved | State::RouteResolved);
+        let ready =
+            matches!(id.state, IdState::Bound | IdState::AddrResolved | IdState::RouteResolved);
         if !ready || !id.is_datagram() || !id.choose_qkey(0) {
             return Err(Error::INVAL);
         }

@@ -3,7 +3,7 @@
 use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::EventKind;
-use crate::id::{Key, Path, QpType, State};
+use crate::id::{IdState, Key, Path, QpType};
 use crate::ports::Sharing;
 
 /// An option and its value (`RDMA_OPTION_ID_*`, `RDMA_OPTION_IB_PATH`).
@@ -13,7 +13,7 @@ pub enum IdOption {
     Tos(u8),
     /// May share its port with others that may.
     ReuseAddr(bool),
-    /// Of IPv6: not for IPv4 as well.
+    /// An IPv6 address does not stand for IPv4 ones as well.
     AfOnly(bool),
     /// Local ACK timeout of the queue pair: 4.096 µs · 2^n.
     AckTimeout(u8),
@@ -40,14 +40,14 @@ impl Cma {
         match option {
             IdOption::Tos(tos) => id.traffic_class = Some(tos),
             IdOption::ReuseAddr(reuse) => {
-                let ok = id.state == State::Idle || (reuse && id.state != State::Listening);
+                let ok = id.state == IdState::Idle || (reuse && id.state != IdState::Listening);
                 if !ok {
                     return Err(Error::INVAL);
                 }
                 id.reuse = reuse;
             }
             IdOption::AfOnly(one_family) => {
-                if !matches!(id.state, State::Idle | State::Bound) {
+                if !matches!(id.state, IdState::Idle | IdState::Bound) {
                     return Err(Error::INVAL);
                 }
                 id.one_family = Some(one_family);
@@ -59,12 +59,12 @@ impl Cma {
                 id.ack_timeout = Some(timeout);
             }
             IdOption::Path(path) => {
-                if id.state != State::AddrResolved {
+                if id.state != IdState::AddrResolved {
                     return Err(Error::INVAL);
                 }
                 let resolved = id.make_path().ok_or(Error::INVAL)?;
                 id.path = Some(Path { sgid: resolved.sgid, dgid: resolved.dgid, ..path });
-                id.state = State::RouteResolved;
+                id.state = IdState::RouteResolved;
                 self.report(key, EventKind::RouteResolved, 0);
             }
         }

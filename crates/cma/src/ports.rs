@@ -1,7 +1,8 @@
-//! Ports of the RDMA port spaces: who is bound where in this process, by the kernel's rules (`cma_check_port`), and the
-//! claims that keep other processes from the same.
+//! Ports of the RDMA port spaces: who is bound where in this process, by the kernel's rules
+//! (`cma_check_port`), and the claims that keep other processes from the same.
 //!
-//! Claims may wait for another process, so this table has a lock of its own that nobody takes who receives packets.
+//! Claims may wait for another process, so this table has a lock of its own that nobody takes who
+//! receives packets.
 
 use crate::addr::{Addr, PortSpace};
 use crate::error::Error;
@@ -18,10 +19,11 @@ pub enum ClaimKind {
     Service,
 }
 
-/// A claim: the service id's port space and port, and the address; any is spelled by the family's unspecified address.
+/// A claim: the service id's port space and port, and the address; any is spelled by the family's
+/// unspecified address.
 pub type Claim = (ClaimKind, u64, std::net::IpAddr);
 
-/// Where other processes of the host are told.
+/// Where other processes of the host learn which ports are taken.
 pub trait Claims {
     /// Claims; an errno when another process has it or the registry does not answer.
     fn claim(&self, claim: Claim) -> Result<(), Error>;
@@ -33,7 +35,7 @@ struct Bound {
     key: Key,
     addr: Addr,
     reuse: bool,
-    /// Of IPv6: not for IPv4 as well.
+    /// An IPv6 address does not stand for IPv4 ones as well.
     one_family: bool,
     claims: Vec<Claim>,
 }
@@ -68,7 +70,8 @@ impl Ports {
     /// Binds `key` to `addr`, in which port 0 becomes a free one.
     ///
     /// # Errors
-    /// EADDRINUSE and EADDRNOTAVAIL as the kernel; EPROTONOSUPPORT for a service id of no port space.
+    /// EADDRINUSE and EADDRNOTAVAIL as the kernel; EPROTONOSUPPORT for a service id of no port
+    /// space.
     pub fn bind(
         &mut self,
         key: Key,
@@ -154,8 +157,8 @@ impl Ports {
         self.claim(key, port, ClaimKind::Service, claims)
     }
 
-    /// `key`, if it is bound, shares its port otherwise from now on (the kernel looks at `reuseaddr` and `afonly` whenever
-    /// somebody else binds).
+    /// `key`, if it is bound, shares its port otherwise from now on (the kernel looks at
+    /// `reuseaddr` and `afonly` whenever somebody else binds).
     pub fn share(&mut self, key: Key, sharing: Sharing, claims: &dyn Claims) {
         let bound = self.bound.iter_mut().flat_map(|(port, all)| {
             all.iter_mut().filter(|bound| bound.key == key).map(|bound| (*port, bound))
@@ -231,7 +234,8 @@ impl Ports {
     }
 }
 
-/// The addresses to claim for a binding. An InfiniBand request does not say which address it is for.
+/// The addresses to claim for a binding. An InfiniBand request does not say which address it is
+/// for.
 fn addresses(bound: &Bound) -> Vec<std::net::IpAddr> {
     let any_v4 = std::net::Ipv4Addr::UNSPECIFIED.into();
     let any_v6 = std::net::Ipv6Addr::UNSPECIFIED.into();

@@ -1,9 +1,10 @@
-//! What attributes a queue pair needs on its way to RTS (kernel `rdma_init_qp_attr`, `ib_cm_init_qp_attr`).
+//! What attributes a queue pair needs on its way to RTS (kernel `rdma_init_qp_attr`,
+//! `ib_cm_init_qp_attr`).
 
 use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::AddressVector;
-use crate::id::{Key, QpType, State};
+use crate::id::{IdState, Key, QpType};
 
 /// `enum ib_qp_attr_mask` of the attributes set here.
 const STATE: u32 = 1;
@@ -37,7 +38,7 @@ const REMOTE_ATOMIC: u32 = 1 << 3;
 pub struct QpAttr {
     /// Which count (`enum ibv_qp_attr_mask`).
     pub mask: u32,
-    /// State to go to.
+    /// IdState to go to.
     pub state: u32,
     /// Path MTU, verbs code.
     pub path_mtu: u32,
@@ -69,7 +70,8 @@ impl Cma {
     /// The attributes for a transition to `state`.
     ///
     /// # Errors
-    /// EINVAL for another state than INIT, RTR or RTS, or before there is a connection to take them from.
+    /// EINVAL for another state than INIT, RTR or RTS, or before there is a connection to take them
+    /// from.
     pub fn init_qp_attr(&mut self, key: Key, state: u32) -> Result<QpAttr, Error> {
         let id = self.id_mut(key)?;
         if id.device().is_none() {
@@ -112,7 +114,7 @@ impl Cma {
             RTS => {
                 let remote = id.remote.ok_or(Error::INVAL)?;
                 let path = id.path.ok_or(Error::INVAL)?;
-                if id.state != State::Connected {
+                if id.state != IdState::Connected {
                     return Err(Error::INVAL);
                 }
                 attr.mask = STATE | SQ_PSN;
@@ -131,5 +133,49 @@ impl Cma {
             _ => return Err(Error::INVAL),
         }
         Ok(attr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ChannelId;
+    use cm::{Cm, Config};
+    use std::collections::HashSet;
+
+    const CHANNEL: ChannelId = ChannelId(1);
+    const DRAWN: usize = 1000;
+
+    fn first_psns(seed: u64) -> Vec<u32> {
+        let config = Config { id_bits: 22, seed: 1 };
+        let mut cma = Cma::new(Cm::new(config), seed);
+        cma.open(CHANNEL);
+        let mut draw = || {
+            let handle = cma.create(CHANNEL, 0, 0x0106, 0).unwrap();
+            let key = cma.key(CHANNEL, handle).unwrap();
+            cma.id_mut(key).unwrap().psn
+        };
+        (0..DRAWN).map(|_| draw()).collect()
+    }
+
+    /// Who knows a connection's numbers can write into it, so one first PSN must not give the
+    /// next away.
+    #[test]
+    fn first_psns_are_not_foreseen() {
+        let [one, other] = [1, 2].map(first_psns);
+        assert_eq!(one, first_psns(1), "drawn from the seed");
+        let (low, high) = (one.iter().min().unwrap(), one.iter().max().unwrap());
+        assert!(high - low > 0xf0_0000 && *high < 1 << 24, "{low:#x} to {high:#x}");
+        let steps: HashSet<u32> =
+            one.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) & 0xff_ffff).collect();
+        assert!(steps.len() > DRAWN - 10, "{} steps among {DRAWN}", steps.len());
+        let alike = one.iter().zip(&other).filter(|(one, other)| one == other).count();
+        assert!(alike < 10, "{alike} are alike from another seed");
+        let apart: HashSet<u32> = one
+            .iter()
+            .zip(&other)
+            .map(|(one, other)| one.wrapping_sub(*other) & 0xff_ffff)
+            .collect();
+        assert!(apart.len() > DRAWN - 10, "the seed moves them all alike");
     }
 }

@@ -1,11 +1,12 @@
-//! From an address to the way there (kernel `drivers/infiniband/core/addr.c`). Whoever calls asks the host's neighbours:
-//! while the next hop's hardware address is not known, [`Cma::next_deadline`] says when to look for it again.
+//! From an address to the way there (kernel `drivers/infiniband/core/addr.c`). Whoever calls asks
+//! the host's neighbours: while the next hop's hardware address is not known,
+//! [`Cma::next_deadline`] says when to look for it again.
 
 use crate::addr::Addr;
 use crate::cma::Cma;
 use crate::error::Error;
 use crate::event::EventKind;
-use crate::id::{Key, Local, State};
+use crate::id::{IdState, Key, Local};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -38,14 +39,14 @@ impl Cma {
     /// EINVAL when it is not merely bound, or `dst` is of another family.
     pub fn may_resolve(&self, key: Key, dst: &Addr) -> Result<Addr, Error> {
         let id = self.id(key)?;
-        if id.state != State::Bound || !id.src.same_family(dst) {
+        if id.state != IdState::Bound || !id.src.same_family(dst) {
             return Err(Error::INVAL);
         }
         Ok(id.src)
     }
 
-    /// The destination is `dst`, reached from `local`. The event follows: at once, or when the next hop's hardware address
-    /// is known, which is waited for `until` then.
+    /// The destination is `dst`, reached from `local`. The event follows: at once, or when the next
+    /// hop's hardware address is known, which is waited for `until` then.
     ///
     /// # Errors
     /// EINVAL when it is not merely bound.
@@ -58,11 +59,11 @@ impl Cma {
         now: Instant,
     ) -> Result<(), Error> {
         let id = self.id_mut(key)?;
-        if id.state != State::Bound {
+        if id.state != IdState::Bound {
             return Err(Error::INVAL);
         }
         id.dst = dst;
-        id.state = State::AddrQuery;
+        id.state = IdState::AddrQuery;
         match wait {
             None => self.found(key, local),
             Some((neighbour, until)) => {
@@ -81,7 +82,7 @@ impl Cma {
             id.src = id.src.with_ip(local.ip, scope);
         }
         id.local = Some(local);
-        id.state = State::AddrResolved;
+        id.state = IdState::AddrResolved;
         self.report(key, EventKind::AddrResolved, 0);
     }
 
@@ -95,8 +96,8 @@ impl Cma {
         due.map(|(key, search)| (*key, search.neighbour)).collect()
     }
 
-    /// The neighbour that an id waits for is known by now, or not. The id may be bound to resolve again after it was waited
-    /// for in vain.
+    /// The neighbour that an id waits for is known by now, or not. The id may be bound to resolve
+    /// again after it was waited for in vain.
     pub fn looked(&mut self, key: Key, known: bool, now: Instant) {
         let Some(search) = self.searches.get_mut(&key) else { return };
         let local = search.local;
@@ -110,7 +111,7 @@ impl Cma {
             return self.found(key, local);
         }
         if let Some(id) = self.ids.get_mut(&key) {
-            id.state = State::Bound;
+            id.state = IdState::Bound;
         }
         self.report(key, EventKind::AddrError, -Error::TIMEDOUT.0);
     }
@@ -121,11 +122,11 @@ impl Cma {
     /// EINVAL when the address is not resolved or no time is given.
     pub fn resolve_route(&mut self, key: Key, timeout_ms: u32) -> Result<(), Error> {
         let id = self.id_mut(key)?;
-        if timeout_ms == 0 || id.state != State::AddrResolved {
+        if timeout_ms == 0 || id.state != IdState::AddrResolved {
             return Err(Error::INVAL);
         }
         id.path = Some(id.make_path().ok_or(Error::NODEV)?);
-        id.state = State::RouteResolved;
+        id.state = IdState::RouteResolved;
         self.report(key, EventKind::RouteResolved, 0);
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Programs at both ends of librdmacm's protocol, in virtual time: which events they see, with which status, in which order.
+//! Programs at both ends of librdmacm's protocol, in virtual time: which events they see, with
+//! which status, in which order.
 
-use cm::{Cm, Config, Path};
+use cm::{Adapter, Cm, Config, Path};
 use cma::{
     Addr, ChannelId, Cma, ConnParam, ConnectParam, Error, EventKind, Local, Neighbour, Param,
 };
@@ -25,9 +26,9 @@ fn local(node: usize) -> Local {
     Local { device: 0, ip: ip(node).into(), ifindex: 2, gid_index: 0, mtu: 3 }
 }
 
-/// What a program is told of an event.
+/// What a program hears of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Told {
+struct EventSeen {
     kind: EventKind,
     status: i32,
     uid: u64,
@@ -48,9 +49,10 @@ struct Net {
 impl Net {
     fn new() -> Net {
         let node = |node: usize| {
-            let id_prefix = (node as u32) << 22;
-            let config = Config { ca_guid: node as u64, id_prefix, id_bits: 22, seed: node as u64 };
-            let mut cma = Cma::new(Cm::new(config), 1 + node as u64);
+            let adapter = Adapter { ca_guid: node as u64, id_prefix: (node as u32) << 22 };
+            let mut cm = Cm::new(Config { id_bits: 22, seed: node as u64 });
+            cm.attach(0, adapter);
+            let mut cma = Cma::new(cm, 1 + node as u64);
             cma.open(CHANNEL);
             cma
         };
@@ -89,7 +91,7 @@ impl Net {
     }
 
     /// Takes all events of a program.
-    fn told(&mut self, node: usize) -> Vec<Told> {
+    fn told(&mut self, node: usize) -> Vec<EventSeen> {
         let mut told = Vec::new();
         while let Some(next) = self.next(node) {
             told.push(next);
@@ -97,7 +99,7 @@ impl Net {
         told
     }
 
-    fn next(&mut self, node: usize) -> Option<Told> {
+    fn next(&mut self, node: usize) -> Option<EventSeen> {
         let delivered = self.cmas[node].next_event(CHANNEL).unwrap()?;
         self.cmas[node].delivered(CHANNEL);
         let private = match delivered.event.param {
@@ -105,7 +107,7 @@ impl Net {
             Param::Datagram(datagram) => datagram.private_data,
             Param::Argument(argument) => argument.to_ne_bytes().to_vec(),
         };
-        Some(Told {
+        Some(EventSeen {
             kind: delivered.event.kind,
             status: delivered.event.status,
             uid: delivered.uid,
@@ -131,6 +133,11 @@ impl Net {
 
     /// An id with its route resolved, asking for a connection.
     fn connect(&mut self, space: u16, uid: u64) -> u32 {
+        self.connect_as(space, uid, ConnParam::default())
+    }
+
+    /// The same with a program's parameters, but for the queue pair.
+    fn connect_as(&mut self, space: u16, uid: u64, wanted: ConnParam) -> u32 {
         let cma = &mut self.cmas[0];
         let handle = cma.create(CHANNEL, uid, space, 0).unwrap();
         let key = cma.key(CHANNEL, handle).unwrap();
@@ -138,7 +145,7 @@ impl Net {
         cma.resolve_addr(key, Addr::V4(ip(1), PORT), local(0), None, self.now).unwrap();
         cma.resolve_route(key, 2000).unwrap();
         self.qpn += 1;
-        let conn = ConnParam { qp_num: self.qpn, ..ConnParam::default() };
+        let conn = ConnParam { qp_num: self.qpn, ..wanted };
         let param = ConnectParam { conn, ..ConnectParam::default() };
         cma.connect(key, param, self.now).unwrap();
         let resolved = [(EventKind::AddrResolved, 0), (EventKind::RouteResolved, 0)];
@@ -157,8 +164,12 @@ impl Net {
     }
 
     fn accept(&mut self, handle: u32, uid: u64) -> Result<(), Error> {
+        self.accept_as(handle, uid, ConnParam::default())
+    }
+
+    fn accept_as(&mut self, handle: u32, uid: u64, wanted: ConnParam) -> Result<(), Error> {
         self.qpn += 1;
-        let conn = ConnParam { qp_num: self.qpn, ..ConnParam::default() };
+        let conn = ConnParam { qp_num: self.qpn, ..wanted };
         let param = ConnectParam { conn, ..ConnectParam::default() };
         let now = self.now;
         self.with(1, handle, |cma, key| cma.accept(key, uid, Some(param), now))
@@ -204,7 +215,7 @@ fn a_connection_and_its_events() {
     net.run(MS);
     let told = net.told(1);
     assert_eq!((told[0].kind, told[0].uid), (EventKind::Established, 8));
-    // Both at once: each is told once.
+    // Both at once: each hears of it once.
     let now = net.now;
     net.with(0, active, |cma, key| cma.disconnect(key, now)).unwrap();
     net.with(1, request.handle, |cma, key| cma.disconnect(key, now)).unwrap();
@@ -214,6 +225,29 @@ fn a_connection_and_its_events() {
         assert_eq!(net.kinds(node), told);
     }
     net.nothing_is_left();
+}
+
+/// Each end says how often the other is to try again where it has posted no receive, 7 for ever
+/// (rdma_connect(3), kernel `cm_rep_handler`).
+#[test]
+fn each_end_retries_as_often_as_the_other_wants() {
+    const RTS: u32 = 3;
+    for (active_wants, passive_wants) in [(7, 0), (0, 7), (3, 200)] {
+        let wants = |count| ConnParam { rnr_retry_count: count, ..ConnParam::default() };
+        let mut net = Net::new();
+        net.listen(TCP, Ipv4Addr::UNSPECIFIED, 0);
+        let active = net.connect_as(TCP, 7, wants(active_wants));
+        net.run(MS);
+        let passive = net.told(1).remove(0).handle;
+        net.accept_as(passive, 8, wants(passive_wants)).unwrap();
+        net.run(MS);
+        net.ready(active);
+        net.run(MS);
+        for (node, handle, wanted) in [(0, active, passive_wants), (1, passive, active_wants)] {
+            let attr = net.with(node, handle, |cma, key| cma.init_qp_attr(key, RTS)).unwrap();
+            assert_eq!(attr.rnr_retry, wanted.min(7), "end {node}");
+        }
+    }
 }
 
 #[test]
@@ -234,8 +268,8 @@ fn a_program_writes_events_of_its_own() {
     assert_eq!(told[0].private, 0x1234_u64.to_ne_bytes());
 }
 
-/// Requests beyond the backlog wait at their askers, which repeat them: nobody is refused (kernel `ucma_connect_event_handler`,
-/// `cm_destroy_id`).
+/// Requests beyond the backlog wait at their askers, which repeat them: nobody is refused (kernel
+/// `ucma_connect_event_handler`, `cm_destroy_id`).
 #[test]
 fn a_backlog_that_overflows_only_delays() {
     let mut net = Net::new();
@@ -362,7 +396,7 @@ fn a_refusal_brings_its_private_data() {
     net.nothing_is_left();
 }
 
-/// Of two listeners for one service the one at the address is asked, whichever came first.
+/// Where two listen for one service, the one at the address is asked, whichever came first.
 #[test]
 fn a_listener_at_the_address_goes_before_one_at_all_addresses() {
     for specific_first in [false, true] {

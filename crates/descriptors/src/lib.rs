@@ -1,11 +1,13 @@
 //! The engine's descriptors in the host program's table: high, and known.
 //!
-//! Programs count, duplicate and close the low descriptors, so the engine's move to high numbers ([`raise`]). Daemons
-//! and interpreters close every descriptor they can name; so each of the engine's, a [`Kept`], is also entered in a
-//! table, by which interposed `close` calls spare it ([`is_kept`], [`next_kept`]). The table is of one process: a forked child
-//! closes and replaces its copies freely. They are close-on-exec, so an executed program never sees them.
+//! Programs count, duplicate and close the low descriptors, so the engine's move to high numbers
+//! ([`raise`]). Daemons and interpreters close every descriptor they can name; so each of the
+//! engine's, a [`Kept`], is also entered in a table, by which interposed `close` calls spare it
+//! ([`is_kept`], [`next_kept`]). The table is of one process: a forked child closes and replaces
+//! its copies freely. They are close-on-exec, so an executed program never sees them.
 //!
-//! Nothing here allocates or locks.
+//! Nothing here allocates or locks. Only the threads that keep the first descriptors of a process
+//! wait for one another, while one of them empties the table of what a parent entered.
 #![forbid(unsafe_code)]
 
 mod table;
@@ -31,8 +33,8 @@ pub fn soft_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// A descriptor of the engine, which the program's own closing spares while this value lives. One of 65536 or above is
-/// not spared.
+/// A descriptor of the engine, which the program's own closing spares while this value lives. One
+/// of 65536 or above is not spared.
 #[derive(Debug)]
 pub struct Kept(OwnedFd);
 
@@ -48,15 +50,17 @@ impl Kept {
         Kept(fd)
     }
 
-    /// Keeps `fd` at a high number, and from a forked child: what the file stands for (a lock, this process's memory) is this
-    /// process's, and is to end with it. The child lets its copy go ([`is_alone`]).
+    /// Keeps `fd` at a high number, and from a forked child: what the file stands for (a lock, this
+    /// process's memory) is this process's, and is to end with it. The child lets its copy go
+    /// ([`is_alone`]).
     pub fn alone(fd: OwnedFd) -> Kept {
         let kept = Kept::new(fd);
         table::enter_alone(kept.as_raw_fd());
         kept
     }
 
-    /// The number alone. The descriptor stays open and spared until [`Kept::here`] takes it up again.
+    /// The number alone. The descriptor stays open and spared until [`Kept::here`] takes it up
+    /// again.
     pub fn into_raw_fd(self) -> RawFd {
         let fd = self.as_raw_fd();
         std::mem::forget(self);

@@ -2,98 +2,146 @@
 
 use rustix::process::getpid;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI32, AtomicU64};
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = 1024;
 
-/// One bit for each descriptor of ours.
-static KEPT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Those of them whose copies a forked child is to let go.
-static ALONE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// The process whose descriptors these are.
-static OWNER: AtomicI32 = AtomicI32::new(0);
+type Bits = [AtomicU64; WORDS];
+
+struct Table {
+    /// One bit for each descriptor of ours.
+    kept: Bits,
+    /// Those of them whose copies a forked child is to let go.
+    alone: Bits,
+    /// The process whose descriptors these are; its negative while one of its threads empties the
+    /// table of what a parent entered.
+    owner: AtomicI32,
+}
+
+static TABLE: Table = Table::new();
 
 fn process() -> i32 {
     getpid().as_raw_nonzero().get()
 }
 
-fn bit(table: &'static [AtomicU64; WORDS], fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+fn bit(bits: &Bits, fd: RawFd) -> Option<(&AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((table.get(fd / BITS)?, 1 << (fd % BITS)))
+    Some((bits.get(fd / BITS)?, 1 << (fd % BITS)))
+}
+
+fn holds(bits: &Bits, fd: RawFd) -> bool {
+    bit(bits, fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+impl Table {
+    const fn new() -> Table {
+        Table {
+            kept: [const { AtomicU64::new(0) }; WORDS],
+            alone: [const { AtomicU64::new(0) }; WORDS],
+            owner: AtomicI32::new(0),
+        }
+    }
+
+    fn is_of(&self, process: i32) -> bool {
+        self.owner.load(Relaxed) == process
+    }
+
+    /// Makes the table `process`'s. Threads that come while one of them empties it wait: a bit that
+    /// they entered would be lost. A fork may leave it half emptied to a child, which begins anew.
+    fn take_over(&self, process: i32) {
+        loop {
+            let owner = self.owner.load(Acquire);
+            if owner == process {
+                return;
+            }
+            if owner == -process {
+                std::thread::yield_now();
+            } else if self.owner.compare_exchange(owner, -process, AcqRel, Relaxed).is_ok() {
+                self.kept.iter().chain(&self.alone).for_each(|word| word.store(0, Relaxed));
+                self.owner.store(process, Release);
+            }
+        }
+    }
+
+    fn enter(&self, fd: RawFd, process: i32) {
+        self.take_over(process);
+        if let Some((word, bit)) = bit(&self.kept, fd) {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    fn leave(&self, fd: RawFd) {
+        for bits in [&self.kept, &self.alone] {
+            if let Some((word, bit)) = bit(bits, fd) {
+                word.fetch_and(!bit, Relaxed);
+            }
+        }
+    }
+
+    fn next_entered(&self, first: u32) -> Option<u32> {
+        let start = first as usize;
+        let words = self.kept.iter().enumerate().skip(start / BITS);
+        let found = words.map(|(index, word)| {
+            let word = word.load(Relaxed);
+            let above = if index == start / BITS { u64::MAX << (start % BITS) } else { u64::MAX };
+            (index, word & above)
+        });
+        let (index, word) = found.into_iter().find(|(_, word)| *word != 0)?;
+        Some((index * BITS) as u32 + word.trailing_zeros())
+    }
 }
 
 /// Notes that `fd` is ours.
 pub(crate) fn enter(fd: RawFd) {
-    let owner = process();
-    if OWNER.swap(owner, Relaxed) != owner {
-        // What a parent entered is not ours.
-        KEPT.iter().chain(&ALONE).for_each(|word| word.store(0, Relaxed));
-    }
-    if let Some((word, bit)) = bit(&KEPT, fd) {
-        word.fetch_or(bit, Relaxed);
-    }
+    TABLE.enter(fd, process());
 }
 
 /// Notes that `fd`, which is ours, is no child's.
 pub(crate) fn enter_alone(fd: RawFd) {
-    if let Some((word, bit)) = bit(&ALONE, fd) {
+    if let Some((word, bit)) = bit(&TABLE.alone, fd) {
         word.fetch_or(bit, Relaxed);
     }
 }
 
 /// Gives `fd` back to the ordinary rules.
 pub(crate) fn leave(fd: RawFd) {
-    for table in [&KEPT, &ALONE] {
-        if let Some((word, bit)) = bit(table, fd) {
-            word.fetch_and(!bit, Relaxed);
-        }
-    }
+    TABLE.leave(fd);
 }
 
 /// Whether a forked child is to let its copy of `fd` go ([`crate::Kept::alone`]).
 pub fn is_alone(fd: RawFd) -> bool {
-    bit(&ALONE, fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    holds(&TABLE.alone, fd)
 }
 
 /// Whether `fd` is the engine's in this process.
 #[inline]
 pub fn is_kept(fd: RawFd) -> bool {
-    bit(&KEPT, fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
-        && OWNER.load(Relaxed) == process()
+    holds(&TABLE.kept, fd) && TABLE.is_of(process())
 }
 
 /// The first descriptor of the engine's from `first` on.
 pub fn next_kept(first: u32) -> Option<u32> {
-    next_entered(first).filter(|_| OWNER.load(Relaxed) == process())
+    TABLE.next_entered(first).filter(|_| TABLE.is_of(process()))
 }
 
-/// In a child just forked from a process with an engine, before it keeps anything itself: the first copy of its parent's from
-/// `first` on.
+/// In a child just forked from a process with an engine, before it keeps anything itself: the first
+/// copy of its parent's from `first` on.
 pub fn next_inherited(first: u32) -> Option<u32> {
-    next_entered(first).filter(|_| OWNER.load(Relaxed) != process())
+    TABLE.next_entered(first).filter(|_| !TABLE.is_of(process()))
 }
 
-fn next_entered(first: u32) -> Option<u32> {
-    let start = first as usize;
-    let words = KEPT.iter().enumerate().skip(start / BITS);
-    let found = words.map(|(index, word)| {
-        let word = word.load(Relaxed);
-        let above = if index == start / BITS { u64::MAX << (start % BITS) } else { u64::MAX };
-        (index, word & above)
-    });
-    let (index, word) = found.into_iter().find(|(_, word)| *word != 0)?;
-    Some((index * BITS) as u32 + word.trailing_zeros())
-}
-
-/// In a child that carries its parent's engine on (`daemon(3)`): the descriptors are this process's from now on.
+/// In a child that carries its parent's engine on (`daemon(3)`): the descriptors are this process's
+/// from now on.
 pub fn adopt() {
-    OWNER.store(process(), Relaxed);
+    TABLE.owner.store(process(), Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
 
     #[test]
     fn bits_are_found_in_order() {
@@ -114,5 +162,24 @@ mod tests {
         leave(60_063);
         assert!(!is_alone(60_063));
         leave(65_535);
+    }
+
+    #[test]
+    fn what_the_first_threads_enter_at_once_stays() {
+        let table = Table::new();
+        // Each round is a child with what its parent entered, and two threads that begin.
+        for process in 1..=5_000 {
+            let begin = Barrier::new(2);
+            let enters = |fd| {
+                begin.wait();
+                table.enter(fd, process);
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| enters(WORDS as RawFd * BITS as RawFd - 1));
+                enters(process % 512);
+            });
+            let both = [process as u32 % 512, (WORDS * BITS - 1) as u32];
+            assert_eq!([0, 512].map(|first| table.next_entered(first)), both.map(Some));
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! The importer's handles: the buffer behind a descriptor, and one function's attachment to it.
 
 use crate::control::ControlBlocks;
-use crate::exporter::{AttachRequest, Direction, Exporter, Mapped, Place};
+use crate::exporter::{AttachRequest, BufferLocation, Direction, Exporter, Mapped};
 use crate::gpu_memory::{self, GpuMemory, MOVE_LIMIT};
 use crate::kernel::KernelBuffer;
 use crate::sabotage::{self, Sabotage};
+use crate::storage::own_exports;
 use crate::{Error, Storage, fd};
 use descriptors::Kept;
+use engine_thread::lock;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 /// A buffer; keeps its own reference, so the program may close its descriptor.
@@ -30,10 +33,15 @@ impl DmaBuf {
     /// The buffer behind a program's descriptor (`dma_buf_get`).
     ///
     /// # Errors
-    /// [`Error::NoSuchFd`] for a number that is not open, [`Error::NotDmaBuf`] for any other kind of file. That a buffer cannot be
-    /// mapped shows at [`DmaBuf::attach`], after the caller has checked its size.
+    /// [`Error::NoSuchFd`] for a number that is not open, [`Error::NotDmaBuf`] for any other kind
+    /// of file. That a buffer cannot be mapped shows at [`DmaBuf::attach`], after the caller has
+    /// checked its size.
     pub fn get(fd: RawFd, controls: &dyn ControlBlocks) -> Result<Arc<DmaBuf>, Error> {
         let fd = Arc::new(Kept::new(fd::duplicate(fd).map_err(|_| Error::NoSuchFd)?));
+        if let Some(export) = own_exports::find(&fd) {
+            let buffer = GpuMemory::own(export);
+            return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
+        }
         if fd::is_kernel_dmabuf(fd.as_fd()) {
             let buffer = KernelBuffer::open(fd)?;
             return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
@@ -76,8 +84,8 @@ impl DmaBuf {
         self.exporter.pinning().is_some()
     }
 
-    /// Attaches a function and maps the whole buffer for it. Unless the hold is dynamic the buffer is pinned first, if its
-    /// exporter can move it.
+    /// Attaches a function and maps the whole buffer for it. Unless the hold is dynamic the buffer
+    /// is pinned first, if its exporter can move it.
     pub fn attach(
         self: &Arc<Self>,
         request: &AttachRequest<'_>,
@@ -87,7 +95,7 @@ impl DmaBuf {
         // from here on dropping undoes what was done
         let mut attachment = Attachment {
             dmabuf: self.clone(),
-            mapped: [const { None }; Place::COUNT],
+            mapped: [const { None }; BufferLocation::COUNT],
             generation: Arc::default(),
             awaited_since: AtomicU64::new(0),
             awaited: AtomicU64::new(u64::MAX),
@@ -97,7 +105,7 @@ impl DmaBuf {
         };
         match hold {
             Hold::Dynamic => {
-                let mut dynamic = self.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut dynamic = lock(&self.dynamic);
                 dynamic.push(Arc::downgrade(&attachment.generation));
             }
             Hold::Pinned | Hold::PinnedRevocable => {
@@ -121,10 +129,10 @@ impl DmaBuf {
         Ok(attachment)
     }
 
-    /// Makes the next access of every dynamic importer find no mapping (`dma_buf_invalidate_mappings`); for an exporter that
-    /// does not count its moves.
+    /// Makes the next access of every dynamic importer find no mapping
+    /// (`dma_buf_invalidate_mappings`); for an exporter that does not count its moves.
     pub fn invalidate_mappings(&self) {
-        let dynamic = self.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+        let dynamic = lock(&self.dynamic);
         for generation in dynamic.iter().filter_map(Weak::upgrade) {
             generation.store(ZAPPED, Relaxed);
         }
@@ -134,7 +142,8 @@ impl DmaBuf {
 /// How an importer keeps the buffer from moving, or lives with it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Hold {
-    /// Pinned for as long as it is attached; such a buffer cannot be revoked either (`ib_umem_dmabuf_get_pinned`).
+    /// Pinned for as long as it is attached; such a buffer cannot be revoked either
+    /// (`ib_umem_dmabuf_get_pinned`).
     Pinned,
     /// Pinned until it is revoked (`ib_umem_dmabuf_get_pinned_revocable_and_lock`).
     PinnedRevocable,
@@ -146,11 +155,12 @@ pub enum Hold {
 /// One function's use of a buffer; detached when dropped.
 pub struct Attachment {
     dmabuf: Arc<DmaBuf>,
-    /// By the index of the place.
-    mapped: [Option<Result<Mapped, Error>>; Place::COUNT],
+    /// The mappings by the index of the place.
+    mapped: [Option<Result<Mapped, Error>>; BufferLocation::COUNT],
     /// Move after which the mapping in use was made.
     generation: Arc<AtomicU64>,
-    /// When accesses first found the buffer in the move that still goes on, as [`now_ms`] tells; 0 = none did.
+    /// When accesses first found the buffer in the move that still goes on, as [`now_ms`] tells; 0
+    /// = none did.
     awaited_since: AtomicU64,
     /// Which move that was.
     awaited: AtomicU64,
@@ -181,6 +191,15 @@ impl Attachment {
         }
     }
 
+    /// Brings the pages of `range` in where the buffer is now, which saves the first accesses their
+    /// faults. What cannot be brought in shows as a fault of the access.
+    pub fn bring_in(&self, range: Range<u64>) {
+        let place = self.dmabuf.place();
+        if let Ok(mapped) = self.mapped_at(place) {
+            self.dmabuf.exporter.bring_in(mapped, place, range);
+        }
+    }
+
     /// The buffer.
     pub fn dmabuf(&self) -> &Arc<DmaBuf> {
         &self.dmabuf
@@ -191,12 +210,12 @@ impl Attachment {
         self.faults.load(Relaxed)
     }
 
-    /// Opens an access to the bytes, which are at the place of the index answered until [`Attachment::leave`]. Never
-    /// allocates or waits.
+    /// Opens an access to the bytes, which are at the place of the index answered until
+    /// [`Attachment::leave`]. Never allocates or waits.
     ///
     /// # Errors
-    /// [`Error::Revoked`]; [`Error::NotMapped`] and [`Error::Moving`], after which [`Attachment::fault`] helps; or what the
-    /// exporter says.
+    /// [`Error::Revoked`]; [`Error::NotMapped`] and [`Error::Moving`], after which
+    /// [`Attachment::fault`] helps; or what the exporter says.
     #[inline]
     pub fn enter(&self) -> Result<usize, Error> {
         let place = self.dmabuf.exporter.begin_cpu_access(Direction::Bidirectional)?;
@@ -221,13 +240,14 @@ impl Attachment {
         self.dmabuf.exporter.end_cpu_access(Direction::Bidirectional);
     }
 
-    /// Maps the buffer again after a move. Answers the index of its place; `None` while the move goes on, for which nobody waits
-    /// here: the access comes again. `invalidate` is called before the new mapping is used by anyone, while the old one is not
-    /// any more (`struct dma_buf_attach_ops`).
+    /// Maps the buffer again after a move. Answers the index of its place; `None` while the move
+    /// goes on, for which nobody waits here: the access comes again. `invalidate` is called before
+    /// the new mapping is used by anyone, while the old one is not any more
+    /// (`struct dma_buf_attach_ops`).
     ///
     /// # Errors
-    /// [`Error::Revoked`]; [`Error::Moving`] when the move takes too long; [`Error::Unreachable`] if the function does not reach
-    /// the new place.
+    /// [`Error::Revoked`]; [`Error::Moving`] when the move takes too long; [`Error::Unreachable`]
+    /// if the function does not reach the new place.
     pub fn fault(&self, invalidate: impl FnOnce()) -> Result<Option<usize>, Error> {
         match self.dmabuf.exporter.settle_move() {
             Err(Error::Moving(_)) if self.is_patient() => return Ok(None),
@@ -266,8 +286,8 @@ impl std::fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Unmaps, unpins and detaches, now instead of when this is dropped. The caller sees to it that nobody is inside, or goes
-    /// inside afterwards.
+    /// Unmaps, unpins and detaches, now instead of when this is dropped. The caller sees to it that
+    /// nobody is inside, or goes inside afterwards.
     pub fn detach(&self) {
         if self.detached.swap(true, AcqRel) {
             return;
@@ -279,7 +299,7 @@ impl Attachment {
         {
             pinning.unpin(revocable);
         }
-        let mut dynamic = self.dmabuf.dynamic.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dynamic = lock(&self.dmabuf.dynamic);
         dynamic.retain(|generation| generation.as_ptr() != Arc::as_ptr(&self.generation));
         drop(dynamic);
         exporter.detach();

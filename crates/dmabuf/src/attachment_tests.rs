@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Extent, LocalControls, Pinning, Placement, Storage, memfd_name};
 use pcie::Platform;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn gpu_memory_is_mapped_with_its_route() {
         let [Extent { memory }] = mapped.extents[..] else { panic!("{:?}", mapped.extents) };
         assert_eq!(memory.len(), 8192);
         let mut bytes = [0; 5];
-        mm::guard::copy_from(memory.addr() + 4096, &mut bytes).unwrap();
+        memory.part(4096, 5).unwrap().source().read(&mut bytes).unwrap();
         attachment.leave();
         assert_eq!(&bytes, b"hello");
     }
@@ -112,14 +112,43 @@ fn a_revoked_buffer_is_neither_entered_nor_attached() {
 
 #[test]
 fn a_buffer_that_cannot_be_mapped_gives_mmaps_errno() {
-    use std::os::fd::FromRawFd;
     let (controls, platform) = (LocalControls::default(), Platform::default());
     let (fd, _control) = exported(&controls, "gpu0", 5);
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
-    // SAFETY: opens a path; the descriptor is owned at once.
-    let read_only = unsafe { OwnedFd::from_raw_fd(libc::open(path.as_ptr(), libc::O_RDONLY)) };
+    let read_only = rustix::fs::open(path_of(&fd), OFlags::RDONLY, Mode::empty()).unwrap();
     let dmabuf = DmaBuf::get(read_only.as_raw_fd(), &controls).unwrap();
     assert_eq!(attach(&platform, &dmabuf).unwrap_err().errno(), libc::EACCES);
+}
+
+#[test]
+fn who_imports_its_own_export_shares_it_with_the_exporter() {
+    let (nobody, platform) = (LocalControls::default(), Platform::default());
+    let (fd, storage) = exported(&LocalControls::default(), "gpu0", 6);
+    let storage = Arc::new(storage);
+    let get = |fd: &OwnedFd| DmaBuf::get(fd.as_raw_fd(), &nobody);
+    let gone = |got: Result<Arc<DmaBuf>, Error>| {
+        assert!(got.unwrap_err().to_string().contains("exporter is gone"));
+    };
+    gone(get(&fd));
+    storage.share();
+    let attachments = [(); 2].map(|()| attach(&platform, &get(&fd).unwrap()).unwrap());
+    let exporters = storage.memory(Placement::Vram).unwrap().addr();
+    for attachment in &attachments {
+        let mapped = attachment.mapped_at(0).unwrap();
+        assert_eq!(mapped.extents[0].memory.addr(), exporters, "the exporter's own mapping");
+    }
+    assert_eq!(storage.users(), [], "no slot beside the exporter's");
+    let moved = storage.move_to(Placement::Host, None, Duration::ZERO);
+    assert!(matches!(moved, Err(Error::Pinned(_))), "{moved:?}");
+    drop(attachments);
+    assert_eq!(storage.move_to(Placement::Host, None, Duration::ZERO), Ok(true));
+    // one that can only be read is not the exporter's, which can be written
+    gone(get(&rustix::fs::open(path_of(&fd), OFlags::RDONLY, Mode::empty()).unwrap()));
+    storage.unshare();
+    gone(get(&fd));
+}
+
+fn path_of(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// Counts the calls that an importer causes.
@@ -155,7 +184,7 @@ impl Exporter for Handle {
             return Err(Error::Revoked);
         }
         let route = request.platform.route(request.function, pcie::Target::HOST)?;
-        Ok(Mapped { extents: Vec::new(), route })
+        Ok(Mapped { extents: Vec::new(), block: mm::page_size(), route })
     }
     fn unmap(&self, _: &Mapped) {}
     fn pinning(&self) -> Option<&dyn Pinning> {

@@ -1,7 +1,9 @@
-//! The control block: what a software GPU's buffer shares between its exporter and its importers, in shared memory.
+//! The control block: what a software GPU's buffer shares between its exporter and its importers,
+//! in shared memory.
 //!
-//! The data memfd holds data only, so that its size and `mmap` are right; everything else is here, in a second memfd that an
-//! importer gets from the registry by the buffer's id. All fields are 64-bit words, changed atomically; version 2 is
+//! The data memfd holds data only, so that its size and `mmap` are right; everything else is here,
+//! in a second memfd that an importer gets from the registry by the buffer's id. All fields are
+//! 64-bit words, changed atomically; version 2 is
 //!
 //! | byte | word |
 //! | --- | --- |
@@ -9,7 +11,7 @@
 //! | 8 | version (2) |
 //! | 16 | id of the buffer |
 //! | 24 | the GPU's PCI address: domain << 16, bus << 8, device << 3, function |
-//! | 32 | state: bit 0 users are kept out, bit 1 revoked, bit 2 in host memory; from bit 3 on the number of moves |
+//! | 32 | state: bit 0 users kept out, 1 revoked, 2 in host memory; from bit 3 on: count of moves |
 //! | 40 | 1 while the exporter keeps a place in its memory for the buffer |
 //! | 48 | process id of who moves it, for display |
 //! | 56 | process id of the exporter, for display |
@@ -18,20 +20,21 @@
 //! | 136 + 64 n | process id of the slot's owner, for display |
 //! | 4096.. | the buffer's bytes while it is at the other placement |
 //!
-//! Bytes 1 and 128 + 64 n are locked (`F_OFD_SETLK`) by who moves the buffer and by the owner of slot n: the kernel lets
-//! go of a lock when its owner ends, however it ends.
+//! Bytes 1 and 128 + 64 n are locked (`F_OFD_SETLK`) by who moves the buffer and by the owner of
+//! slot n: the kernel lets go of a lock when its owner ends, however it ends.
 
 use crate::Error;
-use crate::turnstile::State;
+use crate::turnstile::TurnstileState;
+use engine_thread::lock;
 use mm::Sink;
 use pcie::Address;
 use rustix::io::Errno;
 use shm::Shm;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdmaB");
@@ -63,9 +66,9 @@ pub(crate) const MOVER_BYTE: i64 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Placement {
-    /// In the GPU's memory.
+    /// The GPU's memory.
     Vram = 1,
-    /// In host memory.
+    /// Host memory.
     Host = 2,
 }
 
@@ -98,7 +101,7 @@ impl Control {
             (AT_VERSION, VERSION),
             (AT_ID, id),
             (AT_GPU, pack(gpu)),
-            (AT_STATE, State::new(placement).0),
+            (AT_STATE, TurnstileState::new(placement).0),
             (AT_HOME, u64::from(placement == Placement::Vram)),
             (AT_PID, u64::from(std::process::id())),
             (AT_BORN, placement as u64),
@@ -146,8 +149,8 @@ impl Control {
 
     /// Where the bytes are now, and what happens to them.
     #[inline]
-    pub fn state(&self) -> State {
-        State(self.state_word().load(SeqCst))
+    pub fn state(&self) -> TurnstileState {
+        TurnstileState(self.state_word().load(SeqCst))
     }
 
     /// Whether the exporter keeps a place in its memory for the buffer.
@@ -178,13 +181,13 @@ impl Control {
     }
 
     /// Changes the state and wakes who waits for that.
-    pub(crate) fn set_state(&self, state: State) {
+    pub(crate) fn set_state(&self, state: TurnstileState) {
         self.state_word().store(state.0, SeqCst);
         self.shared.wake(AT_STATE);
     }
 
     /// Waits for the state to be another than `seen`; may end early.
-    pub(crate) fn wait_state(&self, seen: State, limit: Duration) {
+    pub(crate) fn wait_state(&self, seen: TurnstileState, limit: Duration) {
         self.shared.wait(AT_STATE, seen.0, limit);
     }
 
@@ -209,8 +212,8 @@ impl Control {
         self.shared.wake(AT_SLOTS + slot * SLOT_BYTES);
     }
 
-    /// The placement at which the bytes are in the data file: where the buffer was made, so that a program that maps the
-    /// descriptor of one that never moved sees them.
+    /// The placement at which the bytes are in the data file: where the buffer was made, so that a
+    /// program that maps the descriptor of one that never moved sees them.
     pub fn born(&self) -> Placement {
         match self.shared.word(AT_BORN).load(Relaxed) {
             2 => Placement::Host,
@@ -302,16 +305,16 @@ pub struct LocalControls(Mutex<HashMap<u64, OwnedFd>>);
 impl ControlBlocks for LocalControls {
     fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = rustix::io::fcntl_dupfd_cloexec(control, 0)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, fd);
+        lock(&self.0).insert(id, fd);
         Ok(())
     }
 
     fn withdraw(&self, id: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        lock(&self.0).remove(&id);
     }
 
     fn lookup(&self, id: u64) -> Result<Option<OwnedFd>, Errno> {
-        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = lock(&self.0);
         map.get(&id).map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose()
     }
 }
@@ -330,7 +333,7 @@ mod tests {
         let exporter = Control::create(5, gpu, Placement::Vram, 64).unwrap();
         let importer = Control::open(again(&exporter), 5, 64).unwrap();
         assert_eq!((importer.id(), importer.gpu()), (5, gpu));
-        assert_eq!(importer.state(), State::new(Placement::Vram));
+        assert_eq!(importer.state(), TurnstileState::new(Placement::Vram));
         assert_eq!(importer.exporter_pid(), u64::from(std::process::id()));
         assert!(importer.has_home());
         exporter.set_state(exporter.state().moved(Placement::Host).revoked());

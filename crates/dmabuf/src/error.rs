@@ -23,7 +23,8 @@ pub enum Error {
     /// The exporter took the buffer back (ENODEV).
     #[error("the exporter revoked the buffer")]
     Revoked,
-    /// The buffer has moved since the importer mapped it; [`crate::Attachment::fault`] maps it again (EAGAIN).
+    /// The buffer has moved since the importer mapped it; [`crate::Attachment::fault`] maps it
+    /// again (EAGAIN).
     #[error("the buffer has moved")]
     NotMapped,
     /// A process moves the buffer and has not finished in time (EBUSY).

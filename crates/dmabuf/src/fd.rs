@@ -1,10 +1,11 @@
-//! What a descriptor from a C program is, and locks on files. The only unsafe code of this room: raw descriptor numbers, one
-//! ioctl, and a fcntl that rustix does not have.
+//! What a descriptor from a C program is, and locks on files. The only unsafe code of this room:
+//! raw descriptor numbers, one ioctl, and a fcntl that rustix does not have.
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// A descriptor of our own for the file behind `fd`. A raw system call: the C library's is interposed.
+/// A descriptor of our own for the file behind `fd`. A raw system call: the C library's is
+/// interposed.
 pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     // SAFETY: affects nothing but the descriptor table.
     let new = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -65,7 +66,8 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, rustix::fs::Mode::empty())
 }
 
-/// A lock on one byte, owned by the open file description (fcntl(2), "Open file description locks").
+/// A lock on one byte, owned by the open file description (fcntl(2), "Open file description
+/// locks").
 fn lock(fd: &impl AsRawFd, command: i32, kind: i32, byte: i64) -> Option<libc::flock> {
     let mut lock = libc::flock {
         l_type: kind as i16,

@@ -1,24 +1,36 @@
 //! A software GPU's buffer on the importing side: a memfd with a name, and its control block.
 
 use crate::control::{ControlBlocks, Placement};
-use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinning, Place};
+use crate::exporter::{
+    AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped, Pinning,
+};
 use crate::storage::Storage;
-use crate::turnstile::{State, Use};
+use crate::storage::own_exports::OwnExport;
+use crate::turnstile::{TurnstileState, Use};
 use crate::{Error, fd};
+use descriptors::Kept;
+use engine_thread::lock;
 use mm::Sink;
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id follow.
+/// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id
+/// follow.
 pub const MEMFD_PREFIX: &str = "peerdma-vram:";
 
-/// Permission bits of software GPUs' memfds, which nobody else gives a file: by them a mapping of one is told quickly.
+/// Permission bits of software GPUs' memfds, which nobody else gives a file: by them a mapping of
+/// one is recognised quickly.
 pub const MEMFD_MODE: u32 = 0o1753;
 
-/// How long a pin waits for a move to end, and accesses are told to come again. Copying takes a second for some gigabytes.
+/// Bytes of a page of the GPU's own memory, as NVIDIA's have.
+pub const VRAM_PAGE: u64 = 64 << 10;
+
+/// How long a pin waits for a move to end, and accesses have to come again. Copying takes a second
+/// for some gigabytes.
 pub(crate) const MOVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The buffers that this process has imported: importers of one share its slot among the users.
@@ -41,14 +53,17 @@ pub fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
 
 pub(crate) struct GpuMemory {
     storage: Arc<Storage>,
+    /// What keeps the file open in the exporter's eyes, where this process is the exporter.
+    _held: Option<Arc<Kept>>,
 }
 
 impl Storage {
-    /// The buffer `id` behind a descriptor; its control block comes from `controls`. Importers of a process share one.
+    /// The buffer `id` behind a descriptor; its control block comes from `controls`. Importers of a
+    /// process share one.
     ///
     /// # Errors
-    /// [`Error::NotDmaBuf`] where `fd` or the control block is none of a software GPU's, or its exporter is gone;
-    /// [`Error::Registry`], [`Error::TooManyUsers`], [`Error::Control`].
+    /// [`Error::NotDmaBuf`] where `fd` or the control block is none of a software GPU's, or its
+    /// exporter is gone; [`Error::Registry`], [`Error::TooManyUsers`], [`Error::Control`].
     pub fn import(
         fd: &impl AsFd,
         id: u64,
@@ -72,7 +87,7 @@ impl Storage {
         let size = rustix::fs::fstat(fd).map_err(Error::NotMappable)?.st_size.max(0) as u64;
         let data = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(Error::Control)?;
         let storage = Arc::new(Storage::open(data, size, id, control)?);
-        let mut imported = IMPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut imported = lock(&IMPORTED);
         let imported = imported.get_or_insert_default();
         imported.retain(|_, storage| storage.strong_count() > 0);
         imported.insert(id, Arc::downgrade(&storage));
@@ -81,7 +96,7 @@ impl Storage {
 }
 
 fn known(id: u64) -> Option<Arc<Storage>> {
-    let imported = IMPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let imported = lock(&IMPORTED);
     imported.as_ref()?.get(&id)?.upgrade().filter(|storage| storage.is_own())
 }
 
@@ -91,11 +106,15 @@ impl GpuMemory {
         id: u64,
         controls: &dyn ControlBlocks,
     ) -> Result<GpuMemory, Error> {
-        Ok(GpuMemory { storage: Storage::import(fd, id, controls)? })
+        Ok(GpuMemory::of(Storage::import(fd, id, controls)?))
+    }
+
+    pub(crate) fn own(OwnExport { storage, held }: OwnExport) -> GpuMemory {
+        GpuMemory { storage, _held: Some(held) }
     }
 
     pub(crate) fn of(storage: Arc<Storage>) -> GpuMemory {
-        GpuMemory { storage }
+        GpuMemory { storage, _held: None }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -123,8 +142,13 @@ fn index(placement: Placement) -> usize {
     }
 }
 
-fn place(state: State) -> Place {
-    Place { index: index(state.placement()), generation: state.generation() }
+/// And back.
+fn placement_of(place: usize) -> Placement {
+    if place == 0 { Placement::Vram } else { Placement::Host }
+}
+
+fn place(state: TurnstileState) -> BufferLocation {
+    BufferLocation { index: index(state.placement()), generation: state.generation() }
 }
 
 fn pin(revocable: bool) -> Use {
@@ -154,17 +178,29 @@ impl Exporter for GpuMemory {
         self.route(request, state.placement()).map(drop)
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> BufferLocation {
         place(self.storage.control().state())
     }
 
     fn map(&self, request: &AttachRequest<'_>, place: usize) -> Result<Mapped, Error> {
-        let placement = if place == 0 { Placement::Vram } else { Placement::Host };
+        let placement = placement_of(place);
         let route = self.route(request, placement)?;
         let memory = self.storage.memory(placement)?;
-        // SAFETY: the mapping goes with the storage, which lives as long as this exporter; importers keep that.
+        // SAFETY: the mapping goes with the storage, which lives as long as this exporter;
+        // importers keep that.
         let memory = unsafe { Sink::vouched(memory.addr(), memory.len()) };
-        Ok(Mapped { extents: vec![Extent { memory }], route })
+        let block = match placement {
+            Placement::Vram => VRAM_PAGE.max(mm::page_size()),
+            Placement::Host => mm::page_size(),
+        };
+        Ok(Mapped { extents: vec![Extent { memory }], block, route })
+    }
+
+    fn bring_in(&self, mapped: &Mapped, place: usize, range: Range<u64>) {
+        if let Some(known) = self.storage.brought_in.get(place) {
+            let has_holes = || self.storage.has_holes(placement_of(place));
+            known.ensure(range.clone(), has_holes, || mapped.bring_in(&range));
+        }
     }
 
     fn unmap(&self, _mapped: &Mapped) {
@@ -176,7 +212,7 @@ impl Exporter for GpuMemory {
     }
 
     #[inline]
-    fn begin_cpu_access(&self, _direction: Direction) -> Result<Place, Error> {
+    fn begin_cpu_access(&self, _direction: Direction) -> Result<BufferLocation, Error> {
         self.storage.enter(Use::Access).map(place)
     }
 

@@ -1,10 +1,11 @@
-//! A dma-buf of the kernel (udmabuf, dma-heap, DRM): mapped, with every access inside a DMA_BUF_IOCTL_SYNC bracket.
+//! A dma-buf of the kernel (udmabuf, dma-heap, DRM): mapped, with every access inside a
+//! DMA_BUF_IOCTL_SYNC bracket.
 //!
-//! [`KernelBuffer::read`] and [`KernelBuffer::write`] are the CPU's own; the software HCA comes by the [`Exporter`]'s operations.
-//! Where its exporter keeps the bytes is not told to user space; they count as host memory, since that is how this process
-//! reaches them.
+//! [`KernelBuffer::read`] and [`KernelBuffer::write`] are the CPU's own; the software HCA comes by
+//! the [`Exporter`]'s operations. Where its exporter keeps the bytes is not told to user space;
+//! they count as host memory, since that is how this process reaches them.
 
-use crate::exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Place};
+use crate::exporter::{AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped};
 use crate::{Error, fd};
 use descriptors::Kept;
 use mm::{Mapping, Sink};
@@ -47,13 +48,13 @@ impl KernelBuffer {
     /// Copies bytes out, inside a bracket of CPU access.
     ///
     /// # Errors
-    /// [`Error::NotMappable`] where the exporter does not let the CPU map, [`Error::Sync`], and [`Error::OutOfMemory`] where a
-    /// page cannot be had. Bytes beyond the end are [`Error::NotMappable`], EINVAL as `mmap`
-    /// answers.
+    /// [`Error::NotMappable`] where the exporter does not let the CPU map, [`Error::Sync`], and
+    /// [`Error::OutOfMemory`] where a page cannot be had. Bytes beyond the end are
+    /// [`Error::NotMappable`], EINVAL as `mmap` answers.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
         let from = self.at(offset, dst.len())?;
         self.begin_cpu_access(Direction::Read)?;
-        let copied = mm::guard::copy_from(from.addr(), dst);
+        let copied = from.source().read(dst);
         self.end_cpu_access(Direction::Read);
         copied.map_err(|_| Error::OutOfMemory)
     }
@@ -112,18 +113,19 @@ impl Exporter for KernelBuffer {
     fn map(&self, request: &AttachRequest<'_>, _place: usize) -> Result<Mapped, Error> {
         let route = request.platform.route(request.function, pcie::Target::HOST)?;
         let mapping = self.map_once()?;
-        // SAFETY: the mapping goes with this exporter, which importers keep; only guarded copies reach it.
+        // SAFETY: the mapping goes with this exporter, which importers keep; only guarded copies
+        // reach it.
         let memory = unsafe { Sink::vouched(mapping.addr(), self.size) };
-        Ok(Mapped { extents: vec![Extent { memory }], route })
+        Ok(Mapped { extents: vec![Extent { memory }], block: mm::page_size(), route })
     }
 
     fn unmap(&self, _mapped: &Mapped) {
         // the mapping is shared by all importers of this process and goes with the buffer
     }
 
-    fn begin_cpu_access(&self, direction: Direction) -> Result<Place, Error> {
+    fn begin_cpu_access(&self, direction: Direction) -> Result<BufferLocation, Error> {
         fd::sync(&*self.fd, flags(direction)).map_err(Error::Sync)?;
-        Ok(Place::default())
+        Ok(BufferLocation::default())
     }
 
     fn end_cpu_access(&self, direction: Direction) {

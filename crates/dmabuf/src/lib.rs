@@ -1,9 +1,10 @@
 //! Sharing buffers between devices, over real file descriptors (D9).
 //!
-//! [`DmaBuf::get`] takes a descriptor that a program has: a software GPU's memfd, or a kernel dma-buf. [`DmaBuf::attach`]
-//! makes a PCI function an importer of it, if the platform lets it reach the memory; the attachment's extents are then
-//! readable and writable by guarded copies. A software GPU's buffer may move, also while it is used, and be taken back: see
-//! [`Storage`]. Calls, their order and their errors follow `drivers/dma-buf/dma-buf.c`.
+//! [`DmaBuf::get`] takes a descriptor that a program has: a software GPU's memfd, or a kernel
+//! dma-buf. [`DmaBuf::attach`] makes a PCI function an importer of it, if the platform lets it
+//! reach the memory; the attachment's extents are then readable and writable by guarded copies. A
+//! software GPU's buffer may move, also while it is used, and be taken back: see [`Storage`].
+//! Calls, their order and their errors follow `drivers/dma-buf/dma-buf.c`.
 
 mod attachment;
 mod control;
@@ -20,9 +21,9 @@ mod turnstile;
 pub use attachment::{Attachment, DmaBuf, Hold};
 pub use control::{Control, ControlBlocks, LocalControls, Placement};
 pub use error::Error;
-pub use exporter::{AttachRequest, Direction, Exporter, Extent, Mapped, Pinning, Place};
-pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, id_of, memfd_name};
+pub use exporter::{AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped, Pinning};
+pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, VRAM_PAGE, id_of, memfd_name};
 pub use kernel::KernelBuffer;
 pub use relocate::POISON;
 pub use storage::{Storage, User};
-pub use turnstile::{State, Use};
+pub use turnstile::{TurnstileState, Use};

@@ -26,7 +26,7 @@ fn buffer(placement: Placement, importers: usize) -> (Storage, Vec<Arc<Storage>>
 
 fn byte(storage: &Storage, placement: Placement) -> u8 {
     let mut byte = [0];
-    guard::copy_from(storage.memory(placement).unwrap().addr() + 100, &mut byte).unwrap();
+    storage.memory(placement).unwrap().part(100, 1).unwrap().source().read(&mut byte).unwrap();
     byte[0]
 }
 

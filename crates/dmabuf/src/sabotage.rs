@@ -1,12 +1,13 @@
 //! Deliberate defects, to prove that the stress of GPU memory would notice them.
 //!
-//! Without the feature `sabotage` every question here is answered "no" at compile time and nothing is left in the program.
+//! Without the feature `sabotage` every question here is answered "no" at compile time and nothing
+//! is left in the program.
 
 /// A rule that can be broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Sabotage {
-    /// An importer is not told that the buffer has moved: it uses the old place.
+    /// An importer does not hear that the buffer has moved: it uses the old place.
     LoseInvalidation = 1,
     /// An importer enters although the buffer was taken back.
     EnterRevoked = 2,

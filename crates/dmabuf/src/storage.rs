@@ -1,9 +1,14 @@
-//! A software GPU's buffer as one process has it: both places of its bytes, the control block, and a slot of the process's
-//! own among the users.
+//! A software GPU's buffer as one process has it: both places of its bytes, the control block, and
+//! a slot of the process's own among the users.
+
+mod brought_in;
+pub(crate) mod own_exports;
 
 use crate::control::{Control, MOVER_BYTE, Placement, SECOND_PLACE, SLOTS, slot_byte};
+use crate::exporter::BufferLocation;
 use crate::sabotage::{self, Sabotage};
-use crate::turnstile::{self, State, Use, Users};
+use crate::storage::brought_in::BroughtIn;
+use crate::turnstile::{self, TurnstileState, Use, Users};
 use crate::{Error, fd};
 use descriptors::Kept;
 use mm::{Mapping, Sink};
@@ -45,10 +50,12 @@ pub struct Storage {
     data: Kept,
     size: u64,
     mapping: OnceLock<Mapping>,
+    /// What is there of each place, by the place's index.
+    pub(crate) brought_in: [BroughtIn; BufferLocation::COUNT],
     /// The control block's file, opened for the locks of this value alone.
     pub(crate) locks: Kept,
     pub(crate) slot: usize,
-    /// Among the threads that share the locks.
+    /// Lets one of the threads that share the locks move the buffer.
     pub(crate) moving: Mutex<()>,
     pid: u32,
 }
@@ -72,7 +79,8 @@ impl Storage {
     /// An importer's.
     ///
     /// # Errors
-    /// [`Error::NotDmaBuf`] for a block of another buffer or version, [`Error::TooManyUsers`], [`Error::Control`].
+    /// [`Error::NotDmaBuf`] for a block of another buffer or version, [`Error::TooManyUsers`],
+    /// [`Error::Control`].
     pub fn open(data: OwnedFd, size: u64, id: u64, control: OwnedFd) -> Result<Storage, Error> {
         Storage::new(data, size, Control::open(control, id, size)?)
     }
@@ -83,8 +91,9 @@ impl Storage {
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(Error::Control)?);
         let slot = claim(&control, &locks)?;
         let pid = std::process::id();
-        let (mapping, moving) = (OnceLock::new(), Mutex::new(()));
-        Ok(Storage { control, data, size, mapping, locks, slot, moving, pid })
+        let (mapping, brought_in) = (OnceLock::new(), Default::default());
+        let moving = Mutex::new(());
+        Ok(Storage { control, data, size, mapping, brought_in, locks, slot, moving, pid })
     }
 
     /// The control block.
@@ -129,6 +138,14 @@ impl Storage {
         (self.control.as_fd(), SECOND_PLACE)
     }
 
+    /// Whether pages are missing in the file that holds the bytes at a place.
+    pub(crate) fn has_holes(&self, placement: Placement) -> bool {
+        let (file, _) = self.file(placement);
+        let stat = rustix::fs::fstat(file);
+        // A block is of 512 bytes whatever the file system.
+        stat.map_or(true, |stat| stat.st_blocks.saturating_mul(512) < stat.st_size)
+    }
+
     fn map_data(&self) -> Result<&Mapping, Error> {
         if let Some(mapping) = self.mapping.get() {
             return Ok(mapping);
@@ -140,12 +157,13 @@ impl Storage {
         Ok(self.mapping.get_or_init(|| mapping))
     }
 
-    /// Begins to use the buffer: until [`Storage::leave`] it stays where the answer says. Never allocates or waits.
+    /// Begins to use the buffer: until [`Storage::leave`] it stays where the answer says. Never
+    /// allocates or waits.
     ///
     /// # Errors
     /// [`Error::Revoked`]; [`Error::Moving`], after which [`Storage::wait`] helps.
     #[inline]
-    pub fn enter(&self, how: Use) -> Result<State, Error> {
+    pub fn enter(&self, how: Use) -> Result<TurnstileState, Error> {
         let users = self.control.users(self.slot);
         turnstile::enter(self.control.state_word(), users, how).or_else(|state| {
             if state.is_revoked() && sabotage::on(Sabotage::EnterRevoked) {
@@ -168,8 +186,9 @@ impl Storage {
         }
     }
 
-    /// Pins the buffer for a child that is about to be forked and has a mapping of it. The pin is the child's own: it lasts while
-    /// a copy of the answer is open, which the child keeps until it ends or executes another program. Never waits.
+    /// Pins the buffer for a child that is about to be forked and has a mapping of it. The pin is
+    /// the child's own: it lasts while a copy of the answer is open, which the child keeps until it
+    /// ends or executes another program. Never waits.
     ///
     /// # Errors
     /// [`Error::Control`], [`Error::TooManyUsers`]; those of [`Storage::enter`].
@@ -184,7 +203,7 @@ impl Storage {
     }
 
     /// As [`Storage::enter`], waiting for a move to end, for `limit` at most.
-    pub fn enter_within(&self, how: Use, limit: Duration) -> Result<State, Error> {
+    pub fn enter_within(&self, how: Use, limit: Duration) -> Result<TurnstileState, Error> {
         let deadline = Instant::now() + limit;
         loop {
             match self.enter(how) {
@@ -196,8 +215,9 @@ impl Storage {
         }
     }
 
-    /// Whether the buffer is not moving. Where who moved it has been killed, the buffer is let go of: its bytes are at the old
-    /// place, whole, until the moment that all of them are at the new one. Never waits.
+    /// Whether the buffer is not moving. Where who moved it has been killed, the buffer is let go
+    /// of: its bytes are at the old place, whole, until the moment that all of them are at the new
+    /// one. Never waits.
     ///
     /// # Errors
     /// [`Error::Revoked`]; [`Error::Moving`].

@@ -1,11 +1,12 @@
-//! Keeping a buffer in its place while it is used, and keeping users out while it moves: the protocol over two kinds of
-//! shared words, of which nobody holds a lock while it touches memory.
+//! Keeping a buffer in its place while it is used, and keeping users out while it moves: the
+//! protocol over two kinds of shared words, of which nobody holds a lock while it touches memory.
 //!
-//! Everybody who uses a buffer counts itself in a word of its own and then looks at the buffer's one state word; who moves
-//! the buffer closes the state and then looks at everybody's word. Each is sequentially consistent, so either the user sees
-//! the state closed and leaves again, or the mover sees the user and waits. Only one at a time closes (a lock of its own).
-//! The model tests (`--cfg loom`) check that nobody is inside while the bytes are copied, that a user inside sees the
-//! placement under which it entered, and that nobody enters a revoked buffer.
+//! Everybody who uses a buffer counts itself in a word of its own and then looks at the buffer's
+//! one state word; who moves the buffer closes the state and then looks at everybody's word. Each
+//! is sequentially consistent, so either the user sees the state closed and leaves again, or the
+//! mover sees the user and waits. Only one at a time closes (a lock of its own). The model tests
+//! (`--cfg loom`) check these functions: nobody is inside while the bytes are copied, a user inside
+//! sees the placement under which it entered, and nobody enters a revoked buffer.
 
 use crate::control::Placement;
 #[cfg(loom)]
@@ -40,8 +41,8 @@ macro_rules! word {
 
 word!(AtomicU64, Ordering::SeqCst, |word: &AtomicU64| word.load(Ordering::SeqCst));
 
-// loom takes a sequentially consistent load for an acquiring one, which may see an old value. Where every operation is
-// sequentially consistent none does; nor does a read-modify-write in loom.
+// loom takes a sequentially consistent load for an acquiring one, which may see an old value. Where
+// every operation is sequentially consistent none does; nor does a read-modify-write in loom.
 #[cfg(loom)]
 word!(loom_atomic::AtomicU64, loom_atomic::Ordering::SeqCst, |word: &loom_atomic::AtomicU64| {
     word.fetch_add(0, loom_atomic::Ordering::SeqCst)
@@ -54,11 +55,11 @@ const GENERATION: u64 = 8;
 
 /// What the state word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct State(pub(crate) u64);
+pub struct TurnstileState(pub(crate) u64);
 
-impl State {
-    pub(crate) fn new(placement: Placement) -> State {
-        State(if placement == Placement::Host { HOST } else { 0 })
+impl TurnstileState {
+    pub(crate) fn new(placement: Placement) -> TurnstileState {
+        TurnstileState(if placement == Placement::Host { HOST } else { 0 })
     }
 
     /// Where the bytes are.
@@ -91,24 +92,24 @@ impl State {
     }
 
     /// Users kept out.
-    pub(crate) fn closed(self) -> State {
-        State(self.0 | CLOSED)
+    pub(crate) fn closed(self) -> TurnstileState {
+        TurnstileState(self.0 | CLOSED)
     }
 
     /// Users let in again.
-    pub(crate) fn reopened(self) -> State {
-        State(self.0 & !CLOSED)
+    pub(crate) fn reopened(self) -> TurnstileState {
+        TurnstileState(self.0 & !CLOSED)
     }
 
     /// Nobody let in ever again.
-    pub(crate) fn revoked(self) -> State {
-        State(self.0 | REVOKED)
+    pub(crate) fn revoked(self) -> TurnstileState {
+        TurnstileState(self.0 | REVOKED)
     }
 
     /// The bytes moved; still closed if it was.
-    pub(crate) fn moved(self, to: Placement) -> State {
+    pub(crate) fn moved(self, to: Placement) -> TurnstileState {
         let host = if to == Placement::Host { HOST } else { 0 };
-        State((self.0 & !HOST | host).wrapping_add(GENERATION))
+        TurnstileState((self.0 & !HOST | host).wrapping_add(GENERATION))
     }
 }
 
@@ -152,11 +153,76 @@ impl Users {
     }
 }
 
-/// Begins to use the buffer: it stays where the answer says until [`leave`]. The error is the state that keeps users out.
+/// Which users are in a mover's way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heed {
+    /// Accesses and every pin.
+    All,
+    /// Accesses and firm pins.
+    Firm,
+    /// Accesses.
+    Accesses,
+}
+
+impl Heed {
+    pub(crate) fn pins(self, users: Users) -> u64 {
+        match self {
+            Heed::All => users.pins(),
+            Heed::Firm => users.firm_pins(),
+            Heed::Accesses => 0,
+        }
+    }
+}
+
+/// The one who may move a buffer, as the steps of a move see it.
+pub(crate) trait Moves {
+    type Error;
+    fn state(&self) -> TurnstileState;
+    /// Wakes who waits for a change, too.
+    fn set_state(&self, state: TurnstileState);
+    /// Waits until none of those users is inside; the error says who is.
+    fn drain(&self, heed: Heed) -> Result<(), Self::Error>;
+}
+
+/// Keeps users out, waits for those inside, copies, switches the placement in one store, and has
+/// the old place overwritten. Users stay out, after an error too, until [`reopen`].
+pub(crate) fn relocate<M: Moves>(
+    mover: &M,
+    to: Placement,
+    copy: impl FnOnce() -> Result<(), M::Error>,
+    overwrite: impl FnOnce(),
+) -> Result<(), M::Error> {
+    let closed = mover.state().closed();
+    mover.set_state(closed);
+    mover.drain(Heed::All)?;
+    copy()?;
+    mover.set_state(closed.moved(to));
+    overwrite();
+    Ok(())
+}
+
+/// Lets users in again that a move, be it a killed one's, has kept out.
+pub(crate) fn reopen(mover: &impl Moves) {
+    mover.set_state(mover.state().reopened());
+}
+
+/// Keeps users out for good, and waits for accesses in progress. A pin that came in between sees
+/// the mark at its next access.
+pub(crate) fn revoke<M: Moves>(mover: &M) -> Result<(), M::Error> {
+    mover.set_state(mover.state().revoked());
+    mover.drain(Heed::Accesses)
+}
+
+/// Begins to use the buffer: it stays where the answer says until [`leave`]. The error is the state
+/// that keeps users out.
 #[inline]
-pub(crate) fn enter(state: &impl Word, users: &impl Word, how: Use) -> Result<State, State> {
+pub(crate) fn enter(
+    state: &impl Word,
+    users: &impl Word,
+    how: Use,
+) -> Result<TurnstileState, TurnstileState> {
     users.add(how.unit());
-    let now = State(state.load());
+    let now = TurnstileState(state.load());
     if now.is_open() {
         return Ok(now);
     }
@@ -168,7 +234,7 @@ pub(crate) fn enter(state: &impl Word, users: &impl Word, how: Use) -> Result<St
 #[inline]
 pub(crate) fn leave(state: &impl Word, users: &impl Word, how: Use) -> bool {
     users.sub(how.unit());
-    !State(state.load()).is_open()
+    !TurnstileState(state.load()).is_open()
 }
 
 #[cfg(test)]
@@ -178,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_state_counts_moves_and_keeps_its_marks() {
-        let state = State::new(Placement::Vram);
+        let state = TurnstileState::new(Placement::Vram);
         assert_eq!((state.placement(), state.generation()), (Placement::Vram, 0));
         let moved = state.closed().moved(Placement::Host);
         assert_eq!((moved.placement(), moved.generation()), (Placement::Host, 1));
@@ -222,15 +288,41 @@ mod model {
             Arc::new(Shared { state: AtomicU64::new(0), users, copying: AtomicBool::new(false) })
         }
 
-        /// Only one at a time changes the state.
-        fn change(&self, change: impl Fn(State) -> State) {
-            self.state.swap(change(State(self.state.load(SeqCst))).0, SeqCst);
+        fn copying(&self, now: bool) {
+            self.copying.store(now, SeqCst);
+        }
+    }
+
+    /// Somebody pins the buffer.
+    #[derive(Debug)]
+    struct Pinned;
+
+    impl Moves for Shared {
+        type Error = Pinned;
+
+        fn state(&self) -> TurnstileState {
+            TurnstileState(self.state.load(SeqCst))
         }
 
-        fn wait_until_empty(&self) {
-            while self.users.iter().any(|users| Word::load(users) != 0) {
-                thread::yield_now();
+        fn set_state(&self, state: TurnstileState) {
+            self.state.swap(state.0, SeqCst);
+        }
+
+        /// For accesses it waits without end, for pins not at all.
+        fn drain(&self, heed: Heed) -> Result<(), Pinned> {
+            for users in &self.users {
+                loop {
+                    let users = Users(Word::load(users));
+                    if heed.pins(users) > 0 {
+                        return Err(Pinned);
+                    }
+                    if users.accesses() == 0 {
+                        break;
+                    }
+                    thread::yield_now();
+                }
             }
+            Ok(())
         }
     }
 
@@ -245,7 +337,7 @@ mod model {
         thread::spawn(move || {
             if let Ok(seen) = enter(&shared.state, &shared.users[slot], Use::Access) {
                 assert!(!shared.copying.load(SeqCst), "inside during the copy");
-                let now = State(Word::load(&shared.state));
+                let now = TurnstileState(Word::load(&shared.state));
                 assert_eq!(
                     (now.placement(), now.generation()),
                     (seen.placement(), seen.generation())
@@ -260,12 +352,12 @@ mod model {
         model(|| {
             let shared = Shared::new();
             let users = [uses(&shared, 0), uses(&shared, 1)];
-            shared.change(State::closed);
-            shared.wait_until_empty();
-            shared.copying.store(true, SeqCst);
-            shared.change(|state| state.moved(Placement::Host));
-            shared.copying.store(false, SeqCst);
-            shared.change(State::reopened);
+            let copy = || {
+                shared.copying(true);
+                Ok(())
+            };
+            relocate(&*shared, Placement::Host, copy, || shared.copying(false)).unwrap();
+            reopen(&*shared);
             users.into_iter().for_each(|user| user.join().unwrap());
         });
     }
@@ -276,16 +368,13 @@ mod model {
             let shared = Shared::new();
             let other = shared.clone();
             let pins = thread::spawn(move || {
-                enter(&other.state, &other.users[0], Use::Pin).map(State::generation).ok()
+                enter(&other.state, &other.users[0], Use::Pin).map(TurnstileState::generation).ok()
             });
-            shared.change(State::closed);
-            let free = shared.users.iter().all(|users| Users(Word::load(users)).pins() == 0);
-            if free {
-                shared.change(|state| state.moved(Placement::Host));
-            }
-            shared.change(State::reopened);
+            let moved = relocate(&*shared, Placement::Host, || Ok(()), || ());
+            reopen(&*shared);
+            assert!(moved.is_ok() || shared.state().generation() == 0, "moved under a pin");
             if let Some(generation) = pins.join().unwrap() {
-                let now = State(Word::load(&shared.state)).generation();
+                let now = TurnstileState(Word::load(&shared.state)).generation();
                 assert_eq!(generation, now, "moved under a pin");
             }
         });
@@ -296,9 +385,8 @@ mod model {
         model(|| {
             let shared = Shared::new();
             let user = uses(&shared, 0);
-            shared.change(State::revoked);
-            shared.wait_until_empty();
-            shared.copying.store(true, SeqCst);
+            revoke(&*shared).unwrap();
+            shared.copying(true);
             assert!(enter(&shared.state, &shared.users[1], Use::Access).is_err());
             user.join().unwrap();
         });

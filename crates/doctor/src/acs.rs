@@ -1,4 +1,5 @@
-//! ACS on the way between two functions: what the bits do there, and the boot parameter that sets them.
+//! ACS on the way between two functions: what the bits do there, and the boot parameter that sets
+//! them.
 
 use pcie::{AcsBits, AcsSetting, Address, ConfigAcs, Function, Kind, Machine};
 
@@ -7,8 +8,9 @@ pub(crate) fn parameter(machine: &Machine, settings: Vec<AcsSetting>) -> String 
     ConfigAcs(settings).keeping(machine).parameter()
 }
 
-/// What Data Direct needs of the switch that it shares with the GPU: completions of the side function and requests of the GPU go up,
-/// so that each travels the way that its address translation expects; the root port keeps all in one IOMMU group.
+/// What Data Direct needs of the switch that it shares with the GPU: completions of the side
+/// function and requests of the GPU go up, so that each travels the way that its address
+/// translation expects; the root port keeps all in one IOMMU group.
 pub(crate) fn data_direct(machine: &Machine, side: &Function, gpu: &Function) -> Vec<AcsSetting> {
     let port_above = |function: &Function| {
         machine
@@ -38,8 +40,8 @@ pub(crate) enum Translated {
     Fails,
 }
 
-/// By completion redirect, request redirect and direct translated P2P of the switch, ATS of the adapter and relaxed ordering of the
-/// registration.
+/// By completion redirect, request redirect and direct translated P2P of the switch, ATS of the
+/// adapter and relaxed ordering of the registration.
 pub(crate) fn translated(bits: AcsBits, ats: bool, relaxed_ordering: bool) -> Translated {
     let has = |bit| bits.contains(bit);
     match (has(AcsBits::CR), has(AcsBits::RR), has(AcsBits::DT)) {

@@ -1,7 +1,7 @@
 //! Conditions that several mechanisms share.
 
 use crate::importer::{self, Mode};
-use crate::{Condition, Facts, State, Version};
+use crate::{Condition, ConditionState, Facts, Version};
 use pcie::{Function, Machine, MapType, Verdict, verdict};
 
 /// The kernel's release, for evidence.
@@ -9,10 +9,10 @@ pub(crate) fn release(facts: &Facts) -> String {
     facts.release.as_ref().map_or("kernel unknown".into(), |release| format!("kernel {release}"))
 }
 
-/// Whether the kernel has something that came with `since`, and not before `not_before`. Enterprise kernels carry later features under
-/// old numbers, so there an old number says nothing.
-pub(crate) fn has(facts: &Facts, since: Version, not_before: Version) -> State {
-    State::of(facts.kernel.as_ref().and_then(|kernel| kernel.has(since, not_before)))
+/// Whether the kernel has something that came with `since`, and not before `not_before`. Enterprise
+/// kernels carry later features under old numbers, so there an old number says nothing.
+pub(crate) fn has(facts: &Facts, since: Version, not_before: Version) -> ConditionState {
+    ConditionState::of(facts.kernel.as_ref().and_then(|kernel| kernel.has(since, not_before)))
 }
 
 fn backports(facts: &Facts) -> bool {
@@ -20,12 +20,16 @@ fn backports(facts: &Facts) -> bool {
 }
 
 /// What to do about a feature that came with `since`.
-fn newer(facts: &Facts, state: State, since: Version) -> String {
+fn newer(facts: &Facts, state: ConditionState, since: Version) -> String {
     match state {
-        State::Unknown if backports(facts) => {
-            "this distribution backports: `ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it has it".into()
+        ConditionState::Unknown if backports(facts) => {
+            "this distribution backports: `ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it \
+             has it"
+                .into()
         }
-        State::Unknown => "`ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it has it".into(),
+        ConditionState::Unknown => {
+            "`ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it has it".into()
+        }
         _ => format!("use a kernel of {since} or later"),
     }
 }
@@ -41,12 +45,13 @@ pub(crate) fn kernel(facts: &Facts, least: Version, what: &str) -> Condition {
     )
 }
 
-/// The kernel's RDMA core registers dma-bufs: the device's own answer, else the version and the configuration.
+/// The kernel's RDMA core registers dma-bufs: the device's own answer, else the version and the
+/// configuration.
 pub(crate) fn core_registers(facts: &Facts, nic: &Function) -> Vec<Condition> {
     let what = "the RDMA core registers dma-bufs";
     let answer = facts.probe(nic).and_then(|probe| probe.registers_dmabuf.as_ref());
     if let Some((true, evidence)) = answer {
-        return vec![Condition::new(what, State::Holds, evidence.clone(), "")];
+        return vec![Condition::new(what, ConditionState::Holds, evidence.clone(), "")];
     }
     let mut conditions = vec![kernel(facts, Version(5, 12), what)];
     conditions
@@ -80,13 +85,13 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
         }
         None if facts.sysfs => Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             format!("/sys/bus/pci/devices/{}/infiniband is absent; driver {driver}", nic.address),
             "load the driver's RDMA part (mlx5_ib, bnxt_re, irdma, efa, …)",
         ),
         None => Condition::new(
             what,
-            State::Unknown,
+            ConditionState::Unknown,
             "the source does not tell",
             "run the doctor on the host",
         ),
@@ -96,9 +101,10 @@ pub(crate) fn rdma_device(facts: &Facts, nic: &Function) -> Condition {
 fn unopened(what: &str, evidence: String) -> Condition {
     Condition::new(
         format!("{what} that this user may open"),
-        State::Fails,
+        ConditionState::Fails,
         evidence,
-        "let the user open /dev/infiniband/uverbs* (a udev rule or group of rdma-core's), in a container pass them in",
+        "let the user open /dev/infiniband/uverbs* (a udev rule or group of rdma-core's), in a \
+         container pass them in",
     )
 }
 
@@ -113,18 +119,19 @@ fn closed_node<'a>(facts: &'a Facts, nic: &Function) -> Option<(String, &'a str)
 /// A device that is there; where it was asked to write to itself, it must have done so.
 fn moves_bytes(facts: &Facts, nic: &Function, what: &str, evidence: String) -> Condition {
     match facts.probe(nic).and_then(|probe| probe.loopback.as_ref()) {
-        None => Condition::new(what, State::Holds, evidence, ""),
+        None => Condition::new(what, ConditionState::Holds, evidence, ""),
         Some(Ok(bytes)) => Condition::new(
             what,
-            State::Holds,
+            ConditionState::Holds,
             format!("{evidence}, wrote {bytes} bytes to itself"),
             "",
         ),
         Some(Err(why)) => Condition::new(
             format!("{what} that moves bytes"),
-            State::Fails,
+            ConditionState::Fails,
             format!("{evidence}, could not write to itself: {why}"),
-            "see that a port is active and has an address (ibv_devinfo -v), and that this user may open /dev/infiniband/uverbs*",
+            "see that a port is active and has an address (ibv_devinfo -v), and that this user may \
+             open /dev/infiniband/uverbs*",
         ),
     }
 }
@@ -135,7 +142,7 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     if let Some((device, (registers, evidence))) =
         facts.probe(nic).and_then(|probe| Some((&probe.device, probe.registers_dmabuf.as_ref()?)))
     {
-        let state = if *registers { State::Holds } else { State::Fails };
+        let state = if *registers { ConditionState::Holds } else { ConditionState::Fails };
         let remedy = "use a kernel and driver that do, or Peer-Direct";
         return Condition::new(what, state, format!("{device}: {evidence}"), remedy);
     }
@@ -144,7 +151,7 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
             nic.driver.as_ref().map_or("driver unknown".into(), |d| format!("driver {d}"));
         return Condition::new(
             what,
-            State::Unknown,
+            ConditionState::Unknown,
             evidence,
             "`ibv_reg_dmabuf_mr` with descriptor -1 says EBADF if it does",
         );
@@ -153,7 +160,7 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     if importer.mode == Mode::None {
         return Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             evidence,
             "this driver has none; use Peer-Direct or another adapter",
         );
@@ -163,24 +170,25 @@ pub(crate) fn imports(facts: &Facts, nic: &Function) -> Condition {
     Condition::new(what, state, evidence, remedy)
 }
 
-/// The device pages on demand: a buffer that moved is found again by a page fault of RC's operations.
+/// The device pages on demand: a buffer that moved is found again by a page fault of RC's
+/// operations.
 pub(crate) fn pages_on_demand(facts: &Facts, nic: &Function) -> Condition {
     const WRITE_AND_READ: u32 = 4 | 8;
     let what = "the adapter's hardware and firmware page on demand (odp_caps)";
     let answer = facts.probe(nic).and_then(|probe| probe.on_demand);
     let (state, evidence) = match answer {
         Some(odp) => (
-            State::of(Some(odp.supported && odp.rc & WRITE_AND_READ == WRITE_AND_READ)),
+            ConditionState::of(Some(odp.supported && odp.rc & WRITE_AND_READ == WRITE_AND_READ)),
             format!(
                 "`ibv_query_device_ex`: {}, RC {:#x}",
                 if odp.supported { "IBV_ODP_SUPPORT" } else { "no IBV_ODP_SUPPORT" },
                 odp.rc
             ),
         ),
-        None => (State::Unknown, "the device was not asked".into()),
+        None => (ConditionState::Unknown, "the device was not asked".into()),
     };
     let remedy = match state {
-        State::Fails => {
+        ConditionState::Fails => {
             "enable on-demand paging in the adapter's firmware, or use an adapter that has it"
         }
         _ => "run the doctor on the host, where the adapter answers",
@@ -188,34 +196,38 @@ pub(crate) fn pages_on_demand(facts: &Facts, nic: &Function) -> Condition {
     Condition::new(what, state, evidence, remedy)
 }
 
-/// In a guest whose memory is encrypted, DMA bounces, and the kernel registers no plain memory (`ib_umem_get` says EOPNOTSUPP). `plain` is
-/// whether the mechanism takes that way; a dma-buf does not, but its queues lie in plain memory.
+/// In a guest whose memory is encrypted, DMA bounces, and the kernel registers no plain memory
+/// (`ib_umem_get` says EOPNOTSUPP). `plain` is whether the mechanism takes that way; a dma-buf does
+/// not, but its queues lie in plain memory.
 pub(crate) fn unencrypted(facts: &Facts, nic: &Function, plain: bool) -> Condition {
     const TOLD: Version = Version(7, 3);
-    let what = "the machine is no guest with encrypted memory (SEV, TDX, CCA), or the adapter reaches it nevertheless";
-    let told = has(facts, TOLD, Version(7, 2)) == State::Holds;
+    let what = "the machine is no guest with encrypted memory (SEV, TDX, CCA), or the adapter \
+                reaches it nevertheless";
+    let told = has(facts, TOLD, Version(7, 2)) == ConditionState::Holds;
     let answer = facts.probe(nic).and_then(|probe| probe.bounces);
     let said = |answer: &str| format!("`ibv_query_device_ex`: {answer} CC_DMA_BOUNCE");
     let (state, evidence) = match (answer, &facts.plain_memory) {
-        (Some(true), _) if plain => (State::Fails, said("has")),
-        (Some(true), _) => (State::Unknown, said("has")),
-        (Some(false), _) if told => (State::Holds, said("no")),
-        (_, Some((State::Holds, sign))) => (State::Holds, sign.clone()),
-        (_, Some((_, sign))) => (State::Unknown, sign.clone()),
-        (_, None) => (State::Unknown, "the source does not tell".into()),
+        (Some(true), _) if plain => (ConditionState::Fails, said("has")),
+        (Some(true), _) => (ConditionState::Unknown, said("has")),
+        (Some(false), _) if told => (ConditionState::Holds, said("no")),
+        (_, Some((ConditionState::Holds, sign))) => (ConditionState::Holds, sign.clone()),
+        (_, Some((_, sign))) => (ConditionState::Unknown, sign.clone()),
+        (_, None) => (ConditionState::Unknown, "the source does not tell".into()),
     };
     let remedy = match state {
-        State::Fails => {
+        ConditionState::Fails => {
             "register dma-bufs: the GPU's, and of /dev/dma_heap/system_cc_shared for host memory"
         }
         _ => {
-            "register a buffer and see (`peerdma doctor --probe`); queues need rdma-core 65 and /dev/dma_heap/system_cc_shared where DMA bounces"
+            "register a buffer and see (`peerdma doctor --probe`); queues need rdma-core 65 and \
+             /dev/dma_heap/system_cc_shared where DMA bounces"
         }
     };
     Condition::new(what, state, evidence, remedy)
 }
 
-/// PCIe carries requests from the adapter to the GPU, as the kernel judges it before it maps a dma-buf.
+/// PCIe carries requests from the adapter to the GPU, as the kernel judges it before it maps a
+/// dma-buf.
 pub(crate) fn reaches(
     facts: &Facts,
     machine: &Machine,
@@ -228,47 +240,49 @@ pub(crate) fn reaches(
     match (verdict.map_type, pcie::without_redirect(machine, &verdict.redirects)) {
         (MapType::NotSupported, Some(parameter)) => Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             format!("{evidence}: {}", verdict.reason.split("; ").next().unwrap_or_default()),
             format!("boot with {parameter}"),
         ),
         (MapType::NotSupported, None) => Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             format!("{evidence}: {}", verdict.reason),
             "move one of the cards below the other's switch or host bridge",
         ),
         (MapType::Unknown, _) => Condition::new(
             what,
-            State::Unknown,
+            ConditionState::Unknown,
             format!("{evidence}: {}{}", verdict.reason, group_hint(gpu, nic)),
             "run the doctor as root on the host",
         ),
-        _ => Condition::new(what, State::Holds, evidence, ""),
+        _ => Condition::new(what, ConditionState::Holds, evidence, ""),
     }
 }
 
-/// The same for Peer-Direct, whose modules ask nobody: what P2PDMA would refuse may still work, and only a transfer tells.
+/// The same for Peer-Direct, whose modules ask nobody: what P2PDMA would refuse may still work, and
+/// only a transfer tells.
 pub(crate) fn carries(machine: &Machine, gpu: &Function, nic: &Function) -> Condition {
     let verdict = verdict(machine, gpu, nic);
     let evidence = way(machine, gpu, nic, &verdict);
     let (state, evidence) = match verdict.map_type {
         MapType::NotSupported => (
-            State::Unknown,
+            ConditionState::Unknown,
             format!("{evidence}, which Peer-Direct does not ask: {}", verdict.reason),
         ),
-        MapType::Unknown => (State::Unknown, format!("{evidence}: {}", verdict.reason)),
-        _ => (State::Holds, evidence),
+        MapType::Unknown => (ConditionState::Unknown, format!("{evidence}: {}", verdict.reason)),
+        _ => (ConditionState::Holds, evidence),
     };
     Condition::new(
         "PCIe carries the adapter's requests to the GPU",
         state,
         evidence,
-        "transfer into a GPU's buffer and compare (ib_write_bw --use_cuda): nothing refuses what the root complex may drop",
+        "transfer into a GPU's buffer and compare (ib_write_bw --use_cuda): nothing refuses what \
+         the root complex may drop",
     )
 }
 
-/// What the kernel was told of ACS, which a new parameter would replace.
+/// The kernel's boot parameters for ACS, which a new parameter would replace.
 pub(crate) fn acs_told(facts: &Facts) -> String {
     let line = facts.command_line.as_deref().unwrap_or_default();
     let options = line.split_whitespace().filter_map(|word| word.strip_prefix("pci="));
@@ -277,7 +291,8 @@ pub(crate) fn acs_told(facts: &Facts) -> String {
     told.map(|option| format!(", booted with pci={option}")).collect()
 }
 
-/// What IOMMU groups suggest of bits that could not be read: Linux puts functions that may reach each other past the IOMMU together.
+/// What IOMMU groups suggest of bits that could not be read: Linux puts functions that may reach
+/// each other past the IOMMU together.
 fn group_hint(gpu: &Function, nic: &Function) -> String {
     match (gpu.iommu_group, nic.iommu_group) {
         (Some(a), Some(b)) if a == b => {
@@ -306,13 +321,13 @@ fn way(machine: &Machine, gpu: &Function, nic: &Function, verdict: &Verdict) -> 
 pub(crate) fn configured(facts: &Facts, name: &str) -> Condition {
     let what = format!("CONFIG_{name} is set");
     let (state, value) = match facts.config(name) {
-        Some(Some(value)) => (State::Holds, format!("={value}")),
-        Some(None) => (State::Fails, " is not set".into()),
-        None => (State::Unknown, " could not be read".into()),
+        Some(Some(value)) => (ConditionState::Holds, format!("={value}")),
+        Some(None) => (ConditionState::Fails, " is not set".into()),
+        None => (ConditionState::Unknown, " could not be read".into()),
     };
     let evidence = format!("{}: CONFIG_{name}{value}", facts.config_file());
     let remedy = match state {
-        State::Fails => format!("use a kernel built with CONFIG_{name}"),
+        ConditionState::Fails => format!("use a kernel built with CONFIG_{name}"),
         _ => "keep the kernel's configuration readable (/boot/config-* or CONFIG_IKCONFIG_PROC)"
             .into(),
     };
@@ -330,9 +345,9 @@ pub(crate) fn not_told(facts: &Facts, what: &str, words: &[&str]) -> Condition {
         options.filter(|option| words.contains(&option.as_str())).collect::<Vec<_>>().join(" ")
     });
     let (state, evidence) = match told.as_deref() {
-        Some("") => (State::Holds, format!("/proc/cmdline: no {}", words.join(", no "))),
-        Some(told) => (State::Fails, format!("/proc/cmdline: {told}")),
-        None => (State::Unknown, "/proc/cmdline could not be read".into()),
+        Some("") => (ConditionState::Holds, format!("/proc/cmdline: no {}", words.join(", no "))),
+        Some(told) => (ConditionState::Fails, format!("/proc/cmdline: {told}")),
+        None => (ConditionState::Unknown, "/proc/cmdline could not be read".into()),
     };
     Condition::new(what, state, evidence, format!("boot without {}", told.unwrap_or_default()))
 }

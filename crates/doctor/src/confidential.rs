@@ -1,6 +1,7 @@
-//! Whether a machine is a guest whose memory its host cannot read: there devices reach memory by way of bounce buffers, or not at all.
+//! Whether a machine is a guest whose memory its host cannot read: there devices reach memory by
+//! way of bounce buffers, or not at all.
 
-use crate::State;
+use crate::ConditionState;
 use topology::Tree;
 
 /// Linux tells of AMD's SNP guests here, by the level of privilege that they run at.
@@ -8,16 +9,17 @@ const SNP: &str = "/sys/devices/system/cpu/sev/vmpl";
 
 /// Whether the machine is no such guest, and by what that is known.
 ///
-/// SEV without SNP leaves no sign that every user may read, so of a guest on AMD nothing is known without one.
-pub(crate) fn plain(tree: &dyn Tree) -> (State, String) {
+/// SEV without SNP leaves no sign that every user may read, so of a guest on AMD nothing is known
+/// without one.
+pub(crate) fn plain(tree: &dyn Tree) -> (ConditionState, String) {
     if tree.start(SNP, 1).is_some() {
-        return (State::Fails, format!("AMD SEV-SNP: {SNP} exists"));
+        return (ConditionState::Fails, format!("AMD SEV-SNP: {SNP} exists"));
     }
     if let Some(sign) = topology::CONFIDENTIAL.iter().find(|path| tree.has_folder(path)) {
-        return (State::Fails, format!("{sign} exists"));
+        return (ConditionState::Fails, format!("{sign} exists"));
     }
     let Some(text) = tree.read("/proc/cpuinfo") else {
-        return (State::Unknown, "/proc/cpuinfo could not be read".into());
+        return (ConditionState::Unknown, "/proc/cpuinfo could not be read".into());
     };
     let text = String::from_utf8_lossy(&text);
     let value = |key: &str| {
@@ -26,23 +28,25 @@ pub(crate) fn plain(tree: &dyn Tree) -> (State, String) {
     };
     let Some(flags) = value("flags") else {
         return match value("CPU implementer") {
-            Some(_) => (State::Holds, format!("no {}", topology::CONFIDENTIAL[0])),
-            None => (State::Unknown, "/proc/cpuinfo lists no flags".into()),
+            Some(_) => (ConditionState::Holds, format!("no {}", topology::CONFIDENTIAL[0])),
+            None => (ConditionState::Unknown, "/proc/cpuinfo lists no flags".into()),
         };
     };
     let has = |flag: &str| flags.split(' ').any(|word| word == flag);
     match () {
-        () if has("tdx_guest") => (State::Fails, "Intel TDX: /proc/cpuinfo has tdx_guest".into()),
+        () if has("tdx_guest") => {
+            (ConditionState::Fails, "Intel TDX: /proc/cpuinfo has tdx_guest".into())
+        }
         () if !has("hypervisor") => {
-            (State::Holds, "no guest: /proc/cpuinfo has no hypervisor".into())
+            (ConditionState::Holds, "no guest: /proc/cpuinfo has no hypervisor".into())
         }
         // a hypervisor shows them to guests whose memory is encrypted alone
         () if ["sev", "sev_es", "sev_snp"].into_iter().any(has) => {
-            (State::Fails, "AMD SEV: a guest with sev in /proc/cpuinfo".into())
+            (ConditionState::Fails, "AMD SEV: a guest with sev in /proc/cpuinfo".into())
         }
         () if value("vendor_id") == Some("AuthenticAMD") => {
-            (State::Unknown, "a guest on AMD, where SEV without SNP shows no sign".into())
+            (ConditionState::Unknown, "a guest on AMD, where SEV without SNP shows no sign".into())
         }
-        () => (State::Holds, "/proc/cpuinfo has no tdx_guest".into()),
+        () => (ConditionState::Holds, "/proc/cpuinfo has no tdx_guest".into()),
     }
 }

@@ -1,8 +1,9 @@
-//! What a GPU's driver exports (`nv-dmabuf.c`, `amdgpu_dma_buf.c`, `xe_dma_buf.c`, `i915_gem_dmabuf.c`).
+//! What a GPU's driver exports (`nv-dmabuf.c`, `amdgpu_dma_buf.c`, `xe_dma_buf.c`,
+//! `i915_gem_dmabuf.c`).
 
 use crate::conditions::{configured, has, kernel, release};
 use crate::importer;
-use crate::{Condition, Facts, State, Version};
+use crate::{Condition, ConditionState, Facts, Version};
 use pcie::{Function, Machine};
 
 /// Makers whose drivers are known.
@@ -41,7 +42,7 @@ pub(crate) fn exports_pinned(facts: &Facts, gpu: &Function) -> Condition {
         Maker::Intel => match gpu.driver.as_deref() {
             Some("i915") => Condition::new(
                 what,
-                State::Fails,
+                ConditionState::Fails,
                 "driver i915: an attachment moves the buffer to host memory",
                 "use the xe driver of a kernel of 7.3 or later",
             ),
@@ -55,7 +56,7 @@ pub(crate) fn exports_pinned(facts: &Facts, gpu: &Function) -> Condition {
         },
         Maker::Other => Condition::new(
             what,
-            State::Unknown,
+            ConditionState::Unknown,
             gpu.driver.as_ref().map_or("driver unknown".into(), |name| format!("driver {name}")),
             "ask the driver's maker, or register a buffer and see",
         ),
@@ -65,9 +66,12 @@ pub(crate) fn exports_pinned(facts: &Facts, gpu: &Function) -> Condition {
 fn nvidia_exports(facts: &Facts, what: &str) -> Condition {
     let Some(text) = &facts.nvidia else {
         let (state, evidence) = if facts.sysfs {
-            (State::Fails, "/proc/driver/nvidia/version is absent: no NVIDIA driver is loaded")
+            (
+                ConditionState::Fails,
+                "/proc/driver/nvidia/version is absent: no NVIDIA driver is loaded",
+            )
         } else {
-            (State::Unknown, "/proc/driver/nvidia/version is not in the source")
+            (ConditionState::Unknown, "/proc/driver/nvidia/version is not in the source")
         };
         return Condition::new(
             what,
@@ -79,11 +83,12 @@ fn nvidia_exports(facts: &Facts, what: &str) -> Condition {
     let number = nvidia_version(text).map(|version| version.0);
     let open = text.contains("Open Kernel Module");
     let state = match number {
-        Some(number) if open && number >= 515 => State::Holds,
-        Some(_) => State::Fails,
-        None => State::Unknown,
+        Some(number) if open && number >= 515 => ConditionState::Holds,
+        Some(_) => ConditionState::Fails,
+        None => ConditionState::Unknown,
     };
-    let remedy = "install the open kernel modules of 515 or later (Turing and newer GPUs); the closed ones do not export dma-bufs";
+    let remedy = "install the open kernel modules of 515 or later (Turing and newer GPUs); the \
+                  closed ones do not export dma-bufs";
     Condition::new(what, state, format!("/proc/driver/nvidia/version: {text}"), remedy)
 }
 
@@ -92,13 +97,13 @@ fn driven_by_other(facts: &Facts, gpu: &Function, what: &str) -> Option<Conditio
     match gpu.driver.as_deref() {
         None if facts.sysfs => Some(Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             format!("/sys/bus/pci/devices/{}/driver is absent", gpu.address),
             "load the GPU's driver (nvidia, amdgpu, xe)",
         )),
         Some("vfio-pci") => Some(Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             "driver vfio-pci: the GPU is held for a guest, and its exports can only be revoked",
             "run the doctor in the guest, bind the GPU to its own driver, or use the dynamic way",
         )),
@@ -124,13 +129,14 @@ pub(crate) fn cuda_asks_for_pcie(facts: &Facts) -> Condition {
     };
     Condition::new(
         "CUDA exports buffers through PCIe (12.8, driver 570.26)",
-        State::of(version.map(|version| version >= least)),
+        ConditionState::of(version.map(|version| version >= least)),
         evidence,
         "install a driver of 570.26 or later and CUDA 12.8 or later",
     )
 }
 
-/// Whether the GPU shares memory coherently with the processor: only then the driver exports through PCIe on request.
+/// Whether the GPU shares memory coherently with the processor: only then the driver exports
+/// through PCIe on request.
 pub(crate) fn coherent(machine: &Machine, gpu: &Function) -> Condition {
     let chips = ["GH200", "GB200", "GB300", "GB10]", "Grace"];
     let ids = [0x2342, 0x2345, 0x2348, 0x2941, 0x31c2, 0x2e12];
@@ -148,7 +154,7 @@ pub(crate) fn coherent(machine: &Machine, gpu: &Function) -> Condition {
     };
     Condition::new(
         "the GPU's memory is coherent with the processor's (Grace)",
-        State::of(known),
+        ConditionState::of(known),
         evidence,
         "on other machines dma-buf in its pinned form is the way",
     )
@@ -167,8 +173,8 @@ pub(crate) fn shown_by_bar(gpu: &Function) -> Condition {
         (None, _) => (None, "no BAR in the source".into()),
     };
     // NVIDIA's driver moves its window to what is exported, as far as there is room
-    let state = match State::of(known) {
-        State::Fails if maker(gpu) == Maker::Nvidia => State::Unknown,
+    let state = match ConditionState::of(known) {
+        ConditionState::Fails if maker(gpu) == Maker::Nvidia => ConditionState::Unknown,
         state => state,
     };
     Condition::new(
@@ -188,7 +194,7 @@ pub(crate) fn vfio_exports(facts: &Facts, nic: &Function) -> [Condition; 3] {
         configured(facts, "VFIO_PCI_DMABUF"),
         Condition::new(
             "the adapter's driver gives a buffer back when it is revoked",
-            State::of(driver.map(|driver| revoked.contains(&driver))),
+            ConditionState::of(driver.map(|driver| revoked.contains(&driver))),
             driver.map_or("driver unknown".into(), |driver| format!("driver {driver}")),
             "use an adapter of mlx5's or irdma's: others are refused with EOPNOTSUPP",
         ),
@@ -204,7 +210,7 @@ pub(crate) fn moves(facts: &Facts, gpu: &Function) -> Condition {
     match maker(gpu) {
         Maker::Nvidia => Condition::new(
             what,
-            State::Fails,
+            ConditionState::Fails,
             "NVIDIA's exporter is static: it never moves a buffer",
             "nothing to do: on this GPU the pinned way is all there is, and it suffices",
         ),
@@ -212,12 +218,15 @@ pub(crate) fn moves(facts: &Facts, gpu: &Function) -> Condition {
         Maker::Intel if gpu.driver.as_deref() != Some("i915") => {
             since(facts, what, "xe", Version(6, 8), "use a kernel of 6.8 or later")
         }
-        Maker::Intel => {
-            Condition::new(what, State::Fails, "driver i915 is static", "use the xe driver")
-        }
+        Maker::Intel => Condition::new(
+            what,
+            ConditionState::Fails,
+            "driver i915 is static",
+            "use the xe driver",
+        ),
         Maker::Other => Condition::new(
             what,
-            State::Unknown,
+            ConditionState::Unknown,
             gpu.driver.as_ref().map_or("driver unknown".into(), |name| format!("driver {name}")),
             "ask the driver's maker",
         ),

@@ -1,6 +1,6 @@
 //! What a host says of itself, read once.
 
-use crate::{Probe, State, confidential};
+use crate::{ConditionState, Probe, confidential};
 use flate2::read::GzDecoder;
 use pcie::{Address, Kernel};
 use std::io::Read;
@@ -43,14 +43,17 @@ pub struct Facts {
     pub(crate) firmware: Vec<(String, String)>,
     /// The device files of adapters: function, and name below `/dev/infiniband`.
     pub(crate) uverbs: Vec<(Address, String)>,
-    /// Device files and folders, and whether this user may open them for reading and writing, or why not; empty if nobody tried.
+    /// Device files and folders, and whether this user may open them for reading and writing, or
+    /// why not; empty if nobody tried.
     pub nodes: Vec<(String, Result<(), String>)>,
-    /// Ways to a GPU's memory (`drm`, `cuda`) that were tried for a buffer to register, and why one gave none.
+    /// Ways to a GPU's memory (`drm`, `cuda`) that were tried for a buffer to register, and why one
+    /// gave none.
     pub unexported: Vec<(String, String)>,
-    /// Whether the machine is no confidential guest, and by what that is known; `None` if nothing was read.
-    pub(crate) plain_memory: Option<(State, String)>,
-    /// Whether the kernel tells the software HCA when registered memory goes (userfaultfd), or why not; `None` if it was not
-    /// asked.
+    /// Whether the machine is no confidential guest, and by what that is known; `None` if nothing
+    /// was read.
+    pub(crate) plain_memory: Option<(ConditionState, String)>,
+    /// Whether the kernel tells the software HCA when registered memory goes (userfaultfd), or why
+    /// not; `None` if it was not asked.
     pub kernel_watches: Option<Result<(), String>>,
     /// IOMMU group types by number.
     iommu_types: Vec<(u32, String)>,
@@ -108,7 +111,8 @@ impl Facts {
         Some(self.modules.as_ref()?.iter().any(|module| module == name))
     }
 
-    /// A setting of the kernel's configuration: `Some(Some("y"))`, `Some(None)` if it is not set, `None` if not known.
+    /// A setting of the kernel's configuration: `Some(Some("y"))`, `Some(None)` if it is not set,
+    /// `None` if not known.
     pub(crate) fn config(&self, name: &str) -> Option<Option<&str>> {
         let (_, text) = self.config.as_ref()?;
         let start = format!("CONFIG_{name}=");
@@ -153,7 +157,8 @@ fn architecture(tree: &dyn Tree) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Memory that the process that reads, or that captured, may lock: without limit for who has CAP_IPC_LOCK.
+/// Memory that the process that reads, or that captured, may lock: without limit for who has
+/// CAP_IPC_LOCK.
 fn locked_bytes(tree: &dyn Tree) -> Option<Option<u64>> {
     const CAP_IPC_LOCK: u64 = 1 << 14;
     let text = |path| Some(String::from_utf8_lossy(&tree.start(path, 16 << 10)?).into_owned());

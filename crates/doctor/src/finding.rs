@@ -64,7 +64,7 @@ impl fmt::Display for Mechanism {
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum State {
+pub enum ConditionState {
     /// It holds.
     Holds,
     /// It could not be read.
@@ -73,13 +73,13 @@ pub enum State {
     Fails,
 }
 
-impl State {
+impl ConditionState {
     /// What is known to be so, known not to be, or not known.
-    pub(crate) fn of(known: Option<bool>) -> State {
+    pub(crate) fn of(known: Option<bool>) -> ConditionState {
         match known {
-            Some(true) => State::Holds,
-            Some(false) => State::Fails,
-            None => State::Unknown,
+            Some(true) => ConditionState::Holds,
+            Some(false) => ConditionState::Fails,
+            None => ConditionState::Unknown,
         }
     }
 }
@@ -90,7 +90,7 @@ pub struct Condition {
     /// What must be so.
     pub what: String,
     /// Whether it is.
-    pub state: State,
+    pub state: ConditionState,
     /// The file or register that tells, and its value.
     pub evidence: String,
     /// What to do where it does not hold or is not known; else empty.
@@ -101,11 +101,11 @@ impl Condition {
     /// A condition; `remedy` is dropped where it holds.
     pub(crate) fn new(
         what: impl Into<String>,
-        state: State,
+        state: ConditionState,
         evidence: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Condition {
-        let remedy = if state == State::Holds { String::new() } else { remedy.into() };
+        let remedy = if state == ConditionState::Holds { String::new() } else { remedy.into() };
         let evidence = topology::printable(&evidence.into());
         Condition { what: what.into(), state, evidence, remedy: topology::printable(&remedy) }
     }
@@ -137,8 +137,8 @@ impl Finding {
     /// What follows from the conditions.
     pub fn outcome(&self) -> Outcome {
         match self.conditions.iter().map(|condition| condition.state).max() {
-            Some(State::Fails) => Outcome::DoesNot,
-            Some(State::Unknown) => Outcome::Unknown,
+            Some(ConditionState::Fails) => Outcome::DoesNot,
+            Some(ConditionState::Unknown) => Outcome::Unknown,
             _ => Outcome::Works,
         }
     }
@@ -146,7 +146,7 @@ impl Finding {
     /// The condition that decides: the first that fails, else the first that is unknown.
     pub fn decisive(&self) -> Option<&Condition> {
         let first = |state| self.conditions.iter().find(|condition| condition.state == state);
-        first(State::Fails).or_else(|| first(State::Unknown))
+        first(ConditionState::Fails).or_else(|| first(ConditionState::Unknown))
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn one_failure_outweighs_what_is_unknown() {
-        let finding = |states: &[State]| Finding {
+        let finding = |states: &[ConditionState]| Finding {
             mechanism: Mechanism::Ats,
             pair: None,
             conditions: states
@@ -164,7 +164,7 @@ mod tests {
                 .map(|&s| Condition::new(format!("{s:?}"), s, "", "do"))
                 .collect(),
         };
-        use State::*;
+        use ConditionState::*;
         assert_eq!(finding(&[]).outcome(), Outcome::Works);
         assert_eq!(finding(&[Holds, Holds]).outcome(), Outcome::Works);
         assert_eq!(finding(&[Holds, Unknown]).outcome(), Outcome::Unknown);

@@ -1,4 +1,5 @@
-//! Which adapters' drivers import dma-bufs, since when, and how (`reg_user_mr_dmabuf` in `drivers/infiniband/hw`).
+//! Which adapters' drivers import dma-bufs, since when, and how (`reg_user_mr_dmabuf` in
+//! `drivers/infiniband/hw`).
 
 use crate::Version;
 use pcie::Function;
@@ -18,9 +19,9 @@ pub(crate) enum Mode {
 pub(crate) struct Importer {
     pub(crate) driver: &'static str,
     pub(crate) mode: Mode,
-    /// In this version for certain.
+    /// The version from which on a kernel has it for certain.
     pub(crate) since: Version,
-    /// Not before this one.
+    /// The version before which no kernel has it.
     pub(crate) not_before: Version,
 }
 

@@ -1,5 +1,5 @@
-//! Answers of the host's own devices to questions that only they can answer. Asking is the caller's: this room reads files, and a
-//! capture keeps the answers in one ([`PROBES`]).
+//! Answers of the host's own devices to questions that only they can answer. Asking is the
+//! caller's: this room reads files, and a capture keeps the answers in one ([`PROBES`]).
 
 use crate::Facts;
 use pcie::{Address, Function};
@@ -8,7 +8,8 @@ use topology::printable;
 /// Where a capture keeps the answers.
 pub const PROBES: &str = "/peerdma/probes";
 
-/// What a device offers of memory whose pages come when they are used (`odp_caps` of `ibv_query_device_ex(3)`).
+/// What a device offers of memory whose pages come when they are used (`odp_caps` of
+/// `ibv_query_device_ex(3)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OnDemand {
     /// Whether it has it at all.
@@ -53,11 +54,11 @@ pub struct Probe {
     pub registers_dmabuf: Option<(bool, String)>,
     /// The folder of its Data Direct function, or `None` within if it has none.
     pub data_direct: Option<Option<String>>,
-    /// Its on-demand paging.
+    /// What it says of on-demand paging.
     pub on_demand: Option<OnDemand>,
     /// Whether this guest's memory is encrypted and DMA bounces (`IB_UVERBS_DEVICE_CC_DMA_BOUNCE`).
     pub bounces: Option<bool>,
-    /// What its firmware offers.
+    /// The capabilities that its firmware offers.
     pub firmware: Option<FirmwareCaps>,
     /// Bytes that it wrote to itself, or why it could not.
     pub loopback: Option<Result<u64, String>>,
@@ -71,14 +72,17 @@ impl Facts {
         self.probes.iter().find(|probe| nic.interfaces.contains(&probe.device))
     }
 
-    /// Whether a buffer of this GPU was registered with this adapter: bytes, or why not.
+    /// Whether a buffer of this GPU was registered with this adapter: bytes, or why none was.
     pub(crate) fn registered(
         &self,
         gpu: &Function,
         nic: &Function,
     ) -> Option<&Result<u64, String>> {
-        let buffers = &self.probe(nic)?.buffers;
-        buffers.iter().find(|(address, _)| *address == gpu.address).map(|(_, result)| result)
+        let buffers = self.probe(nic)?.buffers.iter();
+        let of_gpu =
+            buffers.filter(|(address, _)| *address == gpu.address).map(|(_, result)| result);
+        // One exporter's success is enough; the first refusal tells otherwise.
+        of_gpu.min_by_key(|result| result.is_err())
     }
 
     /// The answers as text, one a line.

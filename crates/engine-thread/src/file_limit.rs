@@ -1,9 +1,11 @@
 //! Growing files in a process whose RLIMIT_FSIZE is not ours to know.
 //!
-//! A file that would grow past the limit fails with EFBIG and sends SIGXFSZ to the thread (setrlimit(2)), whose default
-//! action ends the program. The program neither made the file nor expects the signal.
+//! A file that would grow past the limit fails with EFBIG and sends SIGXFSZ to the thread
+//! (setrlimit(2)), whose default action ends the program. The program neither made the file nor
+//! expects the signal.
 
-/// Runs `grow`, which may make a file grow; a SIGXFSZ of it never reaches the program. One that waited before still waits.
+/// Runs `grow`, which may make a file grow; a SIGXFSZ of it never reaches the program. One that
+/// waited before still waits.
 pub fn growing_files<T>(grow: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero bytes are valid signal sets, which the calls below fill.
     let (mut signal, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
@@ -18,7 +20,8 @@ pub fn growing_files<T>(grow: impl FnOnce() -> T) -> T {
     };
     let result = grow();
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: as above; the signal, if there is one, is taken out of this thread's queue before the mask is as it was.
+    // SAFETY: as above; the signal, if there is one, is taken out of this thread's queue before the
+    // mask is as it was.
     unsafe {
         if blocked && !waited {
             let errno = *libc::__errno_location();

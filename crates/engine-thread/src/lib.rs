@@ -1,16 +1,20 @@
-//! Threads that live in other people's processes: they take none of the program's signals, and when they wake they are
-//! soon served.
+//! Threads that live in other people's processes.
 //!
-//! A program that spins on memory until a peer's write lands keeps its processor busy, and it is our thread that must
-//! place the write. So a thread asks the scheduler for short slices (Linux 6.12: a waking thread with a shorter slice
-//! preempts); it gets no more of the processor for it. Older kernels ignore the wish.
+//! They promise to take none of the program's signals, and to be served soon after they wake. A
+//! program that spins on memory until a peer's write lands keeps its processor busy, and it is our
+//! thread that must place the write. So a thread asks the scheduler for short slices (Linux 6.12: a
+//! waking thread with a shorter slice preempts); it gets no more of the processor for it. Older
+//! kernels ignore the wish. The synchronous signals (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
+//! SIGSYS) stay unblocked: they belong to the thread that causes them, and the guarded copies need
+//! them.
 //!
-//! The synchronous ones (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS) stay unblocked: they belong to the thread that
-//! causes them, and the guarded copies need them.
+//! Start at [`spawn`]; [`lock`] and its kin take a lock whatever became of its last holder.
 
 mod file_limit;
+mod lock;
 
 pub use file_limit::growing_files;
+pub use lock::{lock, read, wait, wait_timeout, write};
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,9 +46,11 @@ struct Start<F> {
     body: F,
 }
 
-/// Starts a thread that blocks every asynchronous signal from its first instruction on. A panic in it ends it and nothing else.
+/// Starts a thread that blocks every asynchronous signal from its first instruction on. A panic in
+/// it ends it and nothing else.
 ///
-/// It is not std's way to start one, which ends the program where there is no memory for the thread's description.
+/// It is not std's way to start one, which ends the program where there is no memory for the
+/// thread's description.
 ///
 /// # Errors
 /// When the system has no thread, or no stack of this size, to give.
@@ -53,7 +59,8 @@ pub fn spawn(
     stack_bytes: usize,
     body: impl FnOnce() + Send + 'static,
 ) -> io::Result<Thread> {
-    // A thread inherits the mask, so it is set around the start: there is no moment with the program's mask.
+    // A thread inherits the mask, so it is set around the start: there is no moment with the
+    // program's mask.
     let program = block_asynchronous()?;
     let started = start(stack_bytes, Box::new(Start { name, body }));
     restore(&program);
@@ -66,8 +73,9 @@ fn start<F: FnOnce() + Send + 'static>(
 ) -> io::Result<Thread> {
     let argument = Box::into_raw(start);
     let mut thread = 0;
-    // SAFETY: the attributes live on this stack from init to destroy; the new thread takes the argument over, of the type
-    // that its function expects. Where none was started it is still ours.
+    // SAFETY: the attributes live on this stack from init to destroy; the new thread takes the
+    // argument over, of the type that its function expects. Where none was started it is still
+    // ours.
     let errno = unsafe {
         let mut attributes = std::mem::zeroed();
         let mut errno = libc::pthread_attr_init(&mut attributes);
@@ -125,8 +133,8 @@ fn ask_for_short_slices() {
         runtime_ns: SLICE_NS,
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads `size` bytes of a live structure of that size; it changes this thread's scheduling only. A
-    // refusal leaves it as it was.
+    // SAFETY: the kernel reads `size` bytes of a live structure of that size; it changes this
+    // thread's scheduling only. A refusal leaves it as it was.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
@@ -147,7 +155,8 @@ const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 fn block_asynchronous() -> io::Result<libc::sigset_t> {
-    // SAFETY: an all-zero sigset_t is a valid value, and each call gets pointers to live local sets.
+    // SAFETY: an all-zero sigset_t is a valid value, and each call gets pointers to live local
+    // sets.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();

@@ -4,12 +4,13 @@ use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
 use dmabuf::{Control, MEMFD_MODE, Placement, Storage, Use, memfd_name};
-use mm::{Sink, guard, page_size};
+use engine_thread::lock;
+use mm::{Sink, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// How long a move or a revoke waits for others.
@@ -29,20 +30,22 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// Whether another process, or the program, holds a descriptor or a mapping. Where the kernel does not tell, yes.
+    /// Whether another process, or the program, holds a descriptor or a mapping. Where the kernel
+    /// does not tell, yes.
     pub(crate) fn is_open_elsewhere(&self) -> bool {
         self.published.get().is_some() && !lease::is_sole_opener(self.storage.data().as_fd())
     }
 
     fn home(&self) -> MutexGuard<'_, Option<Reservation>> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.home)
     }
 
     fn placement(&self) -> Placement {
         self.storage.control().state().placement()
     }
 
-    /// Gives its place in the GPU's memory to others: the bytes go to host memory. Answers whether it had one.
+    /// Gives its place in the GPU's memory to others: the bytes go to host memory. Answers whether
+    /// it had one.
     pub(crate) fn evict(&self) -> bool {
         // one that is busy with its own moves is left alone
         let Ok(mut home) = self.home.try_lock() else { return false };
@@ -90,6 +93,7 @@ impl Body {
 impl Drop for Body {
     fn drop(&mut self) {
         if self.published.get().is_some() {
+            self.storage.unshare();
             self.card.controls.withdraw(self.storage.control().id());
         }
     }
@@ -157,12 +161,14 @@ impl Buffer {
         self.body.placement()
     }
 
-    /// Moves the bytes, also while others use them: their next access finds them at the new place. What they leave is
-    /// overwritten with [`dmabuf::POISON`]. Answers whether they moved: not if they were there.
+    /// Moves the bytes, also while others use them: their next access finds them at the new place.
+    /// What they leave is overwritten with [`dmabuf::POISON`]. Answers whether they moved: not if
+    /// they were there.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] and [`Error::OutsideBar`] for a move into the GPU's memory. [`Error::DmaBuf`]: the buffer is
-    /// pinned or revoked, or somebody was inside an access for a whole second.
+    /// [`Error::OutOfMemory`] and [`Error::OutsideBar`] for a move into the GPU's memory.
+    /// [`Error::DmaBuf`]: the buffer is pinned or revoked, or somebody was inside an access for a
+    /// whole second.
     pub fn move_to(&self, to: Placement) -> Result<bool, Error> {
         self.body.move_to(to)
     }
@@ -172,8 +178,8 @@ impl Buffer {
         self.body.storage.control()
     }
 
-    /// Exports the buffer as a dma-buf descriptor, which other processes may get too. The first export makes the control block
-    /// known.
+    /// Exports the buffer as a dma-buf descriptor, which other processes may get too. The first
+    /// export makes the control block known.
     ///
     /// # Errors
     /// [`Error::OutsideBar`] if peers could not reach all of it; [`Error::System`].
@@ -196,6 +202,7 @@ impl Buffer {
                 .controls
                 .publish(control.id(), control.as_fd())
                 .map_err(system("publishing a control block"))?;
+            body.storage.share();
             body.published.get_or_init(|| ());
         }
         reopen(body.storage.data(), writes)
@@ -209,10 +216,11 @@ impl Buffer {
     /// Copies from the GPU's memory.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Fault`]; [`Error::DmaBuf`] while somebody moves the buffer and does not end.
+    /// [`Error::OutOfRange`], [`Error::Fault`]; [`Error::DmaBuf`] while somebody moves the buffer
+    /// and does not end.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
         let bytes = self.bytes(offset, dst.len() as u64)?;
-        Ok(guard::copy_from(bytes.memory.addr(), dst)?)
+        Ok(bytes.memory.source().read(dst)?)
     }
 
     /// Copies to the GPU's memory. Errors as for [`Buffer::read`].
@@ -221,11 +229,13 @@ impl Buffer {
         Ok(bytes.memory.write(src)?)
     }
 
-    /// Takes the buffer back from all importers for good: from the return on none of them touches it. The GPU uses it on.
+    /// Takes the buffer back from all importers for good: from the return on none of them touches
+    /// it. The GPU uses it on.
     ///
     /// # Errors
-    /// [`Error::DmaBuf`]: pinned by somebody who does not take part in that, then it is not revoked; or somebody was inside an
-    /// access for a whole second and may still finish it, then no other begins one.
+    /// [`Error::DmaBuf`]: pinned by somebody who does not take part in that, then it is not
+    /// revoked; or somebody was inside an access for a whole second and may still finish it, then
+    /// no other begins one.
     pub fn revoke(&self) -> Result<(), Error> {
         Ok(self.body.storage.revoke(LIMIT)?)
     }

@@ -2,12 +2,12 @@
 
 use crate::Error;
 use crate::buffer::Body;
-use crate::private::PrivatePages;
 use crate::vram::Vram;
 use dmabuf::ControlBlocks;
+use engine_thread::lock;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a software GPU is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,25 +30,22 @@ pub(crate) struct Card {
     orphans: Mutex<Vec<Arc<Body>>>,
     /// All buffers, oldest first.
     bodies: Mutex<Vec<Weak<Body>>>,
-    /// Holds pages of this process, once asked to.
-    pub(crate) private: OnceLock<Arc<PrivatePages>>,
 }
 
 impl Card {
     pub(crate) fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> Arc<Card> {
         let vram = Mutex::new(Vram::new(config.vram_bytes));
         let (orphans, bodies) = (Mutex::default(), Mutex::default());
-        let private = OnceLock::new();
-        Arc::new(Card { config, controls, vram, orphans, bodies, private })
+        Arc::new(Card { config, controls, vram, orphans, bodies })
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
         self.collect();
-        self.vram.lock().unwrap_or_else(PoisonError::into_inner).free_bytes()
+        lock(&self.vram).free_bytes()
     }
 
-    /// A range of `size` bytes of the memory. Where there is none, buffers that nobody pins go to host memory, oldest first,
-    /// until there is.
+    /// A range of `size` bytes of the memory. Where there is none, buffers that nobody pins go to
+    /// host memory, oldest first, until there is.
     pub(crate) fn reserve(self: &Arc<Self>, size: u64) -> Result<Reservation, Error> {
         self.collect();
         let mut range = self.take(size);
@@ -56,44 +53,44 @@ impl Card {
             let evict = |body: Arc<Body>| body.evict().then(|| self.take(size)).flatten();
             range = self.bodies().into_iter().find_map(evict);
         }
-        let free = self.vram.lock().unwrap_or_else(PoisonError::into_inner).free_bytes();
+        let free = lock(&self.vram).free_bytes();
         let range = range.ok_or(Error::OutOfMemory { wanted: size, free })?;
         Ok(Reservation { card: self.clone(), range })
     }
 
     fn take(&self, size: u64) -> Option<Range<u64>> {
-        let mut vram = self.vram.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vram = lock(&self.vram);
         vram.take(size).map(|start| start..start + size)
     }
 
     /// Counts a new buffer among those that may have to make room.
     pub(crate) fn adopt(&self, body: &Arc<Body>) {
-        let mut bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bodies = lock(&self.bodies);
         bodies.retain(|body| body.strong_count() > 0);
         bodies.push(Arc::downgrade(body));
     }
 
     fn bodies(&self) -> Vec<Arc<Body>> {
-        let bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        let bodies = lock(&self.bodies);
         bodies.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The last handle of a buffer is gone. It lives on while somebody holds a descriptor of it.
     pub(crate) fn abandon(&self, body: Arc<Body>) {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+        lock(&self.orphans).push(body);
         self.collect();
     }
 
     /// Frees the abandoned buffers that nobody holds a descriptor of any more.
     fn collect(&self) {
         let mut freed = Vec::new();
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).retain(|body| {
+        lock(&self.orphans).retain(|body| {
             body.is_open_elsewhere() || {
                 freed.push(body.clone());
                 false
             }
         });
-        // outside the lock: freeing gives memory back
+        // Outside the lock: freeing gives memory back.
         drop(freed);
     }
 }
@@ -106,7 +103,7 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut vram = self.card.vram.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vram = lock(&self.card.vram);
         vram.give(self.range.start, self.range.end - self.range.start);
     }
 }

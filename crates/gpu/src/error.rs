@@ -10,7 +10,8 @@ pub enum Error {
     BadLength(u64),
     /// The memory is used up, or no gap is large enough.
     #[error(
-        "out of GPU memory: {wanted} bytes wanted, {free} free; free buffers or configure more memory"
+        "out of GPU memory: {wanted} bytes wanted, {free} free; free buffers or configure more \
+         memory"
     )]
     OutOfMemory {
         /// Bytes wanted.
@@ -20,7 +21,8 @@ pub enum Error {
     },
     /// The buffer is not wholly behind the BAR, so no peer reaches it.
     #[error(
-        "the buffer ends at {end} of the GPU's memory, its BAR shows {bar_bytes} bytes: configure a larger BAR"
+        "the buffer ends at {end} of the GPU's memory, its BAR shows {bar_bytes} bytes: configure \
+         a larger BAR"
     )]
     OutsideBar {
         /// Where the buffer ends in the GPU's memory.
@@ -136,6 +138,18 @@ impl Error {
 
 impl From<mm::Fault> for Error {
     fn from(_: mm::Fault) -> Error {
+        Error::Fault
+    }
+}
+
+impl From<mm::LoadFault> for Error {
+    fn from(_: mm::LoadFault) -> Error {
+        Error::Fault
+    }
+}
+
+impl From<mm::StoreFault> for Error {
+    fn from(_: mm::StoreFault) -> Error {
         Error::Fault
     }
 }

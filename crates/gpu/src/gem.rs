@@ -1,7 +1,9 @@
-//! Buffers by handle: what a program that opened a GPU's node owns (GEM, `drivers/gpu/drm/drm_gem.c`).
+//! Buffers by handle: what a program that opened a GPU's node owns (GEM,
+//! `drivers/gpu/drm/drm_gem.c`).
 //!
-//! Handles are the opener's own and end with it. A buffer can be mapped at its *fake offset*, a place in the node's file
-//! that stands for it, and exported as a dma-buf, which outlives the handle.
+//! Handles are the opener's own and end with it. A buffer can be mapped at its *fake offset*, a
+//! place in the node's file that stands for it, and exported as a dma-buf, which outlives the
+//! handle.
 
 use crate::{Buffer, Error, SoftwareGpu};
 use dmabuf::{Placement, Storage};
@@ -32,10 +34,12 @@ impl Gem {
         Gem { gpu, objects: BTreeMap::new(), last_handle: 0, next_offset: FIRST_OFFSET }
     }
 
-    /// Allocates `len` bytes; `maps` says whether the CPU may map them. Answers the handle, never 0.
+    /// Allocates `len` bytes; `maps` says whether the CPU may map them. Answers the handle,
+    /// never 0.
     ///
     /// # Errors
-    /// Those of [`SoftwareGpu::alloc_in`]; [`Error::NoHandle`] when all handles or fake offsets are used up.
+    /// Those of [`SoftwareGpu::alloc_in`]; [`Error::NoHandle`] when all handles or fake offsets are
+    /// used up.
     pub fn create(&mut self, len: u64, placement: Placement, maps: bool) -> Result<u32, Error> {
         let handle = self.last_handle.checked_add(1).ok_or(Error::NoHandle)?;
         let buffer = self.gpu.alloc_in(len, placement)?;

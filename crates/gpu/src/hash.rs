@@ -2,7 +2,6 @@
 
 use crate::kernels::CHUNK;
 use crate::{Buffer, Error};
-use mm::guard;
 use std::fmt;
 
 /// A hash of a range (BLAKE3).
@@ -27,12 +26,12 @@ impl Buffer {
     /// Hashes `len` bytes from `offset`. Errors as for [`Buffer::fill`].
     pub fn hash(&self, offset: u64, len: u64) -> Result<Digest, Error> {
         let bytes = self.bytes(offset, len)?;
-        let from = bytes.memory.addr();
+        let from = bytes.memory.source();
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0; CHUNK];
         for at in (0..len).step_by(CHUNK) {
             let piece = &mut chunk[..(len - at).min(CHUNK as u64) as usize];
-            guard::copy_from(from + at, piece)?;
+            from.part(at, piece.len() as u64)?.read(piece)?;
             hasher.update(piece);
         }
         Ok(Digest(*hasher.finalize().as_bytes()))

@@ -1,8 +1,7 @@
-//! What the software GPU computes over its memory: fill, copy, add; the hash is in `hash.rs`. Each call returns when it has
-//! finished.
+//! What the software GPU computes over its memory: fill, copy, add; the hash is in `hash.rs`. Each
+//! call returns when it has finished.
 
 use crate::{Buffer, Error};
-use mm::guard;
 
 /// Bytes that a kernel keeps at hand.
 pub(crate) const CHUNK: usize = 64 << 10;
@@ -16,22 +15,24 @@ impl Buffer {
         Ok(self.bytes(offset, len)?.memory.fill(byte)?)
     }
 
-    /// Copies `len` bytes from `offset` of this buffer to `to_offset` of another, or of this one where they do not overlap.
+    /// Copies `len` bytes from `offset` of this buffer to `to_offset` of another, or of this one
+    /// where they do not overlap.
     pub fn copy_to(&self, offset: u64, to: &Buffer, to_offset: u64, len: u64) -> Result<(), Error> {
         let (from, to) = (self.bytes(offset, len)?, to.bytes(to_offset, len)?);
-        Ok(to.memory.copy_from(from.memory.addr())?)
+        Ok(to.memory.copy_from(from.memory.source())?)
     }
 
-    /// Adds the bytes of `other` to those of this buffer, as little-endian 64-bit words that wrap, over the whole length of this
-    /// buffer. A last piece shorter than a word is taken as if followed by zeroes.
+    /// Adds the bytes of `other` to those of this buffer, as little-endian 64-bit words that wrap,
+    /// over the whole length of this buffer. A last piece shorter than a word is taken as if
+    /// followed by zeroes.
     pub fn add(&self, other: &Buffer) -> Result<(), Error> {
         let (sum, addend) = (self.bytes(0, self.len())?, other.bytes(0, self.len())?);
-        let (to, from) = (sum.memory, addend.memory.addr());
+        let (to, from) = (sum.memory, addend.memory.source());
         let (mut a, mut b) = (vec![0; CHUNK], vec![0; CHUNK]);
         for at in (0..self.len()).step_by(CHUNK) {
             let len = (self.len() - at).min(CHUNK as u64) as usize;
-            guard::copy_from(to.addr() + at, &mut a[..len])?;
-            guard::copy_from(from + at, &mut b[..len])?;
+            to.source().part(at, len as u64)?.read(&mut a[..len])?;
+            from.part(at, len as u64)?.read(&mut b[..len])?;
             for (x, y) in a[..len].chunks_mut(8).zip(b[..len].chunks(8)) {
                 let word = |bytes: &[u8]| {
                     let mut word = [0; 8];

@@ -1,9 +1,9 @@
 //! Providers of device memory behind one trait.
 //!
-//! A [`Provider`] allocates [`Memory`] that can be exported as a dma-buf descriptor, and says honestly what its
-//! exports are. The [`SoftwareGpu`] has a card's worth of memory, a BAR window that may be smaller, and a few kernels; it
-//! needs no device. With the feature `providers`, which the preloaded library is without, there are those of the machine too: see
-//! [`providers`].
+//! A [`Provider`] allocates [`Memory`] that can be exported as a dma-buf descriptor, and says
+//! honestly what its exports are. The [`SoftwareGpu`] has a card's worth of memory, a BAR window
+//! that may be smaller, and a few kernels; it needs no device. With the feature `providers`, which
+//! the preloaded library is without, there are those of the machine too: see [`providers`].
 #![deny(unsafe_code)]
 
 mod buffer;

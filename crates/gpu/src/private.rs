@@ -1,19 +1,22 @@
-//! Pages of processes in the GPU's memory (device-private pages, as nouveau's `nouveau_dmem.c` has them).
+//! Pages of processes in the GPU's memory (device-private pages, as nouveau's `nouveau_dmem.c` has
+//! them).
 //!
-//! Memory for them is taken from the GPU in blocks, which stay theirs. Peers reach a frame where it is, if its place in the
-//! GPU's memory is behind the BAR. A frame that is given back is overwritten with [`dmabuf::POISON`].
+//! Memory for them is taken from the GPU in blocks, which stay theirs. Peers reach a frame where it
+//! is, if its place in the GPU's memory is behind the BAR. A frame that is given back is
+//! overwritten with [`dmabuf::POISON`].
 
 use crate::SoftwareGpu;
 use crate::card::{Card, Reservation};
+use engine_thread::lock;
 use mm::{DeviceMemory, Mapping, Sink, page_size};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
 /// Pages of a block: the most for which the GPU has room.
 const BLOCK_PAGES: [u64; 4] = [512, 64, 8, 1];
 
 struct Block {
     place: Reservation,
-    /// For as long as this process lives: pages of its may be there.
+    /// Kept for as long as this process lives, whose pages may be there.
     memory: &'static Mapping,
 }
 
@@ -21,9 +24,10 @@ struct Block {
 pub(crate) struct PrivatePages {
     owner: pcie::Address,
     bar_bytes: u64,
-    card: Weak<Card>,
+    card: Arc<Card>,
     blocks: Mutex<Vec<Block>>,
-    /// Has room for the frames of all blocks: whoever gives one back may not allocate, nor wait for who does.
+    /// Has room for the frames of all blocks: whoever gives one back may not allocate, nor wait for
+    /// who does.
     free: Mutex<Vec<Sink<'static>>>,
 }
 
@@ -35,24 +39,20 @@ impl SoftwareGpu {
             Arc::new(PrivatePages {
                 owner: card.config.address,
                 bar_bytes: card.config.bar_bytes,
-                card: Arc::downgrade(card),
+                card: card.clone(),
                 blocks: Mutex::default(),
                 free: Mutex::default(),
             })
         };
-        card.private.get_or_init(new).clone()
+        self.private.get_or_init(new).clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PrivatePages {
     /// Takes another block from the GPU; `false` when that has no page left.
     fn grow(&self, blocks: &mut Vec<Block>) -> bool {
-        let Some(card) = self.card.upgrade() else { return false };
-        let place = BLOCK_PAGES.iter().find_map(|pages| card.reserve(pages * page_size()).ok());
+        let reserve = |pages| self.card.reserve(pages * page_size()).ok();
+        let place = BLOCK_PAGES.into_iter().find_map(reserve);
         let Some(place) = place else { return false };
         let len = place.range.end - place.range.start;
         let Ok(memory) = Mapping::anonymous(len) else { return false };
@@ -97,7 +97,7 @@ impl DeviceMemory for PrivatePages {
     }
 
     fn give(&self, frame: Sink<'static>) {
-        // the frames are mapped as long as this process lives
+        // The frames are mapped as long as this process lives.
         let _ = frame.fill(dmabuf::POISON);
         lock(&self.free).push(frame);
     }
@@ -148,7 +148,7 @@ mod tests {
         again.fill(1).unwrap();
         pages.give(again);
         let mut byte = [0];
-        mm::guard::copy_from(again.addr(), &mut byte).unwrap();
+        again.source().read(&mut byte).unwrap();
         assert_eq!(byte, [dmabuf::POISON]);
         assert_eq!(take(1), [again]);
         assert_eq!(pages.owner(), gpu.config().address);

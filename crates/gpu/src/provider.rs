@@ -12,12 +12,13 @@ pub enum Residence {
     Device,
 }
 
-/// What a provider's exports are, as its driver has them (the exporter table of the kernel facts). `None`: not known, for a
-/// driver that is not in that table.
+/// What a provider's exports are, as its driver has them (the exporter table of the kernel facts).
+/// `None`: not known, for a driver that is not in that table.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traits {
-    /// Dynamic: the exporter has `pin`, and tells importers that can let go of the memory when it must move. The others are
-    /// static: the memory stays where it is from the first import to the last.
+    /// Dynamic: the exporter has `pin`, and tells importers that can let go of the memory when it
+    /// must move. The others are static: the memory stays where it is from the first import to the
+    /// last.
     pub dynamic: Option<bool>,
     /// The CPU may map an export.
     pub mmap: Option<bool>,

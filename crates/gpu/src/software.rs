@@ -1,20 +1,24 @@
 //! The software GPU: a card's worth of memory made of memfds.
 //!
-//! A buffer is one memfd that holds its data only, rounded up to pages and sealed against shrinking and growing, so that what an
-//! importer mapped stays there. Its name carries a random id, by which importers find its control block (see
-//! [`dmabuf::Control`]). A buffer whose descriptor somebody still holds outlives its handle, as a dma-buf's memory does.
+//! A buffer is one memfd that holds its data only, rounded up to pages and sealed against shrinking
+//! and growing, so that what an importer mapped stays there. Its name carries a random id, by which
+//! importers find its control block (see [`dmabuf::Control`]). A buffer whose descriptor somebody
+//! still holds outlives its handle, as a dma-buf's memory does.
 
 use crate::buffer::Buffer;
 use crate::card::{Card, Config};
+use crate::private::PrivatePages;
 use crate::{Error, Memory, Provider, Residence, Traits};
 use dmabuf::{ControlBlocks, Placement};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A GPU without a device.
 #[derive(Clone)]
 pub struct SoftwareGpu {
     pub(crate) card: Arc<Card>,
+    /// What holds pages of this process, once asked to.
+    pub(crate) private: Arc<OnceLock<Arc<PrivatePages>>>,
 }
 
 impl SoftwareGpu {
@@ -29,7 +33,7 @@ impl SoftwareGpu {
     /// A GPU whose buffers are made known through `controls`.
     pub fn new(config: Config, controls: Arc<dyn ControlBlocks>) -> SoftwareGpu {
         mm::guard::install();
-        SoftwareGpu { card: Card::new(config, controls) }
+        SoftwareGpu { card: Card::new(config, controls), private: Arc::default() }
     }
 
     /// The GPU that a platform file describes.
@@ -69,7 +73,8 @@ impl SoftwareGpu {
         self.alloc_in(len, Placement::Vram)
     }
 
-    /// Allocates `len` bytes in the GPU's memory, or in host memory that the GPU uses. Errors as for [`SoftwareGpu::alloc`].
+    /// Allocates `len` bytes in the GPU's memory, or in host memory that the GPU uses. Errors as
+    /// for [`SoftwareGpu::alloc`].
     pub fn alloc_in(&self, len: u64, placement: Placement) -> Result<Buffer, Error> {
         Buffer::new(&self.card, len, placement)
     }
@@ -116,5 +121,4 @@ impl Provider for SoftwareGpu {
 }
 
 #[cfg(test)]
-#[path = "software_tests.rs"]
 mod tests;

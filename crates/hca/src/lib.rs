@@ -1,68 +1,57 @@
-//! The virtual HCA: capabilities, PD, MKEY, CQ, SRQ, QP, AH, the transport and its progress.
+//! The virtual HCA: protection domains, memory keys, completion queues, queue pairs and the rest of
+//! what the verbs name, over the transport and what drives it.
 //!
-//! Work requests go in as values, completions and events come out as values; no C struct is known here, and
-//! memory is seen only through MKEYs over a [`umem::DmaSpace`]. Nothing is global: a process may hold several
-//! devices.
+//! Work requests go in as values, completions and events come out as values; no C struct is known
+//! here, and memory is seen only through memory keys over a [`umem::DmaSpace`]. It promises that
+//! nothing is global, so that a process may hold several devices, and that it is safe Rust whatever
+//! peers send and programs ask.
+//!
+//! Start at [`Device::open`], on whose device [`Pd`], [`Mr`], [`Cq`] and [`Qp`] are made. Inside,
+//! `adapter` is what everything stands on: identity, port, link, keys, the shared directory.
+//! `memory` and `objects` are what programs make on it, `frames` is Ethernet beside the transport,
+//! `fabric` is what its port is on, `device` opens it all and drives it. Each knows those before
+//! it only.
 #![forbid(unsafe_code)]
 
-mod advice;
-mod ah;
-mod batches;
-mod caps;
-mod cq;
-mod data_direct;
-pub mod device;
-pub mod directory;
-mod event;
-mod failure;
-mod flow_counters;
-mod gsi;
-pub mod identity;
-mod indirect;
-mod key_space;
-mod lan;
-mod management;
-mod membership;
-mod mkey_context;
-mod mr;
-pub mod multicast;
-mod mw;
-mod pd;
-mod port;
-mod progress;
-mod qp;
-mod qp_table;
-mod raw;
-mod rss;
-mod srq;
-pub mod steering;
-pub mod subnet;
-mod timers;
-mod turn;
-mod wq;
-mod xrc;
+mod adapter;
+mod device;
+mod fabric;
+mod frames;
+mod memory;
+mod objects;
+pub mod sabotage;
 
-pub use advice::AdviceError;
-pub use caps::{DeviceAttr, GidEntry, PortAttr};
-pub use cq::Cq;
-pub use data_direct::control_id;
-pub use device::AddressHandle;
+pub use adapter::caps::{DeviceAttr, GidEntry, PortAttr};
+pub use adapter::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource, Object};
+pub use adapter::management::{ManagementDatagram, ManagementInterface, ManagementSink};
+pub use adapter::membership::{MAX_MEMBERSHIPS, Membership};
+pub use adapter::{control_id, directory, identity};
 pub use device::{Device, DeviceConfig, Network, OpenError};
-pub use event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource};
-pub use flow_counters::{BoundCounters, FlowCount, FlowCounters};
-pub use gsi::{GsiSink, MadPath, ManagementInterface};
-pub use indirect::{IndirectKey, MAX_KEY_ENTRIES};
-pub use key_space::{Below, KeyPart, KeyParts, KeySpace, parts_reached};
-pub use management::{ManagementDatagram, ManagementSink};
-pub use membership::{MAX_MEMBERSHIPS, Membership, SubnetPort};
-pub use mkey_context::{AccessMode, MkeyContext, MkeyRefused, NO_QP};
-pub use mr::Mr;
-pub use mw::Mw;
-pub use pd::Pd;
-pub use qp::{Qp, QpInit};
-pub use raw::Flow;
-pub use rss::{HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash};
-pub use srq::{Srq, SrqAttr, SrqKind, XrcSrq};
+pub use fabric::gsi::{GeneralServices, GsiSink, MadPath};
+pub use fabric::lan::EthernetPort;
+pub use fabric::management::Management;
+pub use fabric::membership::SubnetPort;
+pub use fabric::multicast::Multicast;
+pub use fabric::{Fabric, multicast, subnet};
+pub use frames::flow_counters::{BoundCounters, FlowCount, FlowCounters};
+pub use frames::raw::{Flow, Frames};
+pub use frames::steering;
+pub use memory::advice::AdviceError;
+pub use memory::data_direct::DataDirect;
+pub use memory::indirect::{IndirectKey, MAX_KEY_ENTRIES};
+pub use memory::key_space::{Below, KeyPart, KeyParts, KeySpace, parts_reached};
+pub use memory::mr::Mr;
+pub use memory::mw::Mw;
+pub use memory::pd::Pd;
+pub use objects::ah::AddressHandle;
+pub use objects::cq::Cq;
+pub use objects::qp::{Qp, QpInit};
+pub use objects::rss::{
+    HASH_KEY_LEN, HashFields, IndTable, MAX_LOG_TABLE, MAX_TABLES, Rss, RxHash,
+};
+pub use objects::srq::{Srq, SrqAttr, SrqKind, XrcSrq};
+pub use objects::wq::{MAX_WQS, Wq, WqInit, WqState};
+pub use objects::xrc::{Inode, Xrcd, XrcdInit};
 pub use transport;
 pub use transport::keys::{self, BadSignature, BindError, ConfigureError, SignatureSink, Signed};
 pub use transport::queues::slots::{QueueMemory, SLOT_ALIGN};
@@ -72,7 +61,6 @@ pub use transport::signature::{
     T10Dif, guard,
 };
 pub use transport::values::*;
-pub use transport::{Count, Counter, CounterSet, Error, Lent, Result, Shelf, sabotage};
+pub use transport::{Count, Counter, CounterSet, Error, Lent, Result, Shelf};
+pub use wire::DEFAULT_PKEY;
 pub use wire::mad::MAD_LEN;
-pub use wq::{MAX_WQS, Wq, WqInit, WqState};
-pub use xrc::{Inode, Xrcd, XrcdInit};

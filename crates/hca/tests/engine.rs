@@ -46,7 +46,8 @@ fn a_message_is_sent_and_received() {
     assert_eq!(a.completion().status, WcStatus::Success);
 }
 
-/// A device that is on some interfaces only has their addresses, and takes nothing at the host's others.
+/// A device that is on some interfaces only has their addresses, and takes nothing at the host's
+/// others.
 #[test]
 fn a_device_takes_nothing_at_addresses_that_it_does_not_have() {
     let lo = || link::Interfaces::Only(vec!["lo".to_owned()]);
@@ -129,6 +130,7 @@ fn the_directory_shows_queues_and_keys() {
     assert_eq!((qps[0].number, qps[0].state, qps[0].dest_qpn), (a.qp.number(), 3, b.qp.number()));
     let keys = reader.keys();
     assert_eq!((keys.len(), keys[0].key, keys[0].len), (1, a.mr.key(), 4 << 20));
+    assert_eq!(keys[0].page_size, Some(umem::page_size()));
     a.post(SendOp::Write(b.remote(0)), 0, 1000);
     a.completion();
     // On a busy machine the packet may have been repeated.
@@ -144,7 +146,7 @@ fn data_direct_takes_the_function_its_name_and_the_capability() {
     let platform = pcie::Platform::default();
     let function = platform.with_role(pcie::Role::DataDirect).next().unwrap();
     let plain = End::new("plain", &options, QpType::Rc);
-    assert_eq!(plain.device.plug_data_direct(function), Ok(false));
+    assert_eq!(plain.device.data_direct().plug(function), Ok(false));
     let vuid = function.vuid.clone().unwrap();
     for (data_direct, vuid, bound) in [
         (false, vuid.as_str(), false),
@@ -154,10 +156,10 @@ fn data_direct_takes_the_function_its_name_and_the_capability() {
     ] {
         let own = DeviceAttr { data_direct, vuid: vuid.to_owned(), ..DeviceAttr::new("one", 1) };
         let end = End::with(own, &options, QpType::Rc);
-        assert_eq!(end.device.plug_data_direct(function), Ok(bound));
-        assert_eq!(end.device.data_direct().is_some(), bound);
+        assert_eq!(end.device.data_direct().plug(function), Ok(bound));
+        assert_eq!(end.device.data_direct().function().is_some(), bound);
         let refused: hca::Result<Arc<hca::Mr>> =
-            end.device.reg_data_direct(&end.pd, 1, Access::LOCAL_WRITE, |_| unreachable!());
+            end.device.data_direct().reg_mr(&end.pd, 1, Access::LOCAL_WRITE, |_| unreachable!());
         assert!(matches!(refused, Err(hca::Error::NotSupported(_))));
     }
 }
@@ -170,7 +172,7 @@ fn an_unplugged_function_takes_its_regions_along() {
     let vuid = function.vuid.clone().unwrap();
     let attr = DeviceAttr { data_direct: true, vuid, ..DeviceAttr::new("one", 1) };
     let end = End::with(attr, &options, QpType::Rc);
-    end.device.plug_data_direct(function).unwrap();
+    end.device.data_direct().plug(function).unwrap();
     let memory = Umem::from_segments(
         vec![umem::Segment::of_process(
             ends::memory(&end.buffer).part(0, 4096).unwrap(),
@@ -179,11 +181,15 @@ fn an_unplugged_function_takes_its_regions_along() {
         true,
     );
     let attached = memory.clone();
-    let mr: hca::Result<Arc<hca::Mr>> =
-        end.device.reg_data_direct(&end.pd, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE, |by| {
+    let mr: hca::Result<Arc<hca::Mr>> = end.device.data_direct().reg_mr(
+        &end.pd,
+        0,
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        |by| {
             assert_eq!(by.address, function.address);
             Ok(attached)
-        });
+        },
+    );
     let mr = mr.unwrap();
     let reader = end.device.directory().reader().unwrap();
     assert_eq!(reader.data_direct(), Some((function.address, true)));
@@ -200,10 +206,10 @@ fn an_unplugged_function_takes_its_regions_along() {
     assert_eq!(reader.data_direct(), Some((function.address, false)));
     assert!(memory.is_revoked());
     let refused: hca::Result<Arc<hca::Mr>> =
-        end.device.reg_data_direct(&end.pd, 0, Access::LOCAL_WRITE, |_| unreachable!());
+        end.device.data_direct().reg_mr(&end.pd, 0, Access::LOCAL_WRITE, |_| unreachable!());
     assert!(matches!(refused, Err(hca::Error::Invalid(_))));
     ask(true);
-    assert!(end.device.data_direct().is_some());
+    assert!(end.device.data_direct().function().is_some());
     // The handle lived on, and goes now.
     mr.dereg().unwrap();
     assert!(mr.dereg().is_err());

@@ -1,29 +1,30 @@
 //! Outgoing packets: staged one after another, and sent as GSO trains.
 //!
 //! A train is a run of packets of one flow and one length, of which only the last may be shorter;
-//! the kernel takes it in one piece and cuts it into datagrams as late as it can. The kernel accepts
-//! unequal runs too and silently cuts them elsewhere, so equality is kept by construction here: a
-//! packet that does not fit the open train begins another. A FIRST with its extra header so takes one
-//! packet along as its shorter last, in the same `sendmmsg` as the train behind it.
+//! the kernel takes it in one piece and cuts it into datagrams as late as it can. The kernel
+//! accepts unequal runs too and silently cuts them elsewhere, so equality is kept by construction
+//! here: a packet that does not fit the open train begins another. A FIRST with its extra header so
+//! takes one packet along as its shorter last, in the same `sendmmsg` as the train behind it.
 //!
-//! Payload is copied once on its way into the staging buffer. The memory it comes from may be written
-//! at any time, and an ICRC over other bytes than the ones sent would cost a retransmission. It is also
-//! no slower: with staging a sender needs 110 and 95 ns/KiB at path MTU 1024 and 4096, with
-//! scatter/gather entries over the source 131 and 88 (AMD EPYC, Linux 6.18, `examples/speed`).
+//! Payload is copied once on its way into the staging buffer. The memory it comes from may be
+//! written at any time, and an ICRC over other bytes than the ones sent would cost a
+//! retransmission. It is also no slower: with staging a sender needs 110 and 95 ns/KiB at path MTU
+//! 1024 and 4096, with scatter/gather entries over the source 131 and 88 (AMD EPYC, Linux 6.18,
+//! `examples/speed`).
 //!
 //! On IPv4 the ICRC covers the identification. The kernel numbers the datagrams of a train from an
 //! unconnected socket with IP_PMTUDISC_DO 0, 1, 2, …, so a packet's ICRC is made with its place in
 //! its train.
 
 use crate::Endpoint;
-use crate::buffer;
-use crate::cmsg::Control;
 use crate::crc;
 use crate::flow::{Flow, FlowState};
 use crate::framing::Head;
+use crate::socket::buffer;
+use crate::socket::cmsg::Control;
+use crate::socket::udp::{self, Outgoing};
 use crate::stats::add;
 use crate::trace::{Trace, Traced};
-use crate::udp::{self, Outgoing};
 use mm::guard::fold::Fold;
 use std::io;
 use std::ops::Range;
@@ -39,8 +40,8 @@ const MAX_TRAIN_BYTES: usize = 65507;
 /// Most datagrams in a train: UDP_MAX_SEGMENTS of kernels before 6.9.
 const MAX_SEGMENTS: usize = 64;
 
-/// A staging buffer for outgoing packets, used by one caller at a time. What was not flushed when it
-/// is dropped is not sent.
+/// A staging buffer for outgoing packets, used by one caller at a time. What was not flushed when
+/// it is dropped is not sent.
 pub struct Batch {
     bytes: Box<[u8]>,
     used: usize,
@@ -163,6 +164,11 @@ impl Batch {
         Ok(())
     }
 
+    /// How many packets are staged.
+    pub fn packets(&self) -> usize {
+        self.trains.iter().map(|train| train.count).sum()
+    }
+
     /// Sends everything staged. What the kernel refuses is counted and otherwise as good as lost on
     /// the wire.
     pub fn flush(&mut self, ep: &Endpoint) {
@@ -227,9 +233,9 @@ fn account(ep: &Endpoint, train: &Train, bytes: &[u8], trace: Option<&Trace>) {
     }
 }
 
-/// Deals with a train that the kernel would not take. Where it takes its datagrams one by one, it was
-/// the segmentation that it refused (no checksum offload: EIO; segment over the path's MTU or an old
-/// kernel's limits: EINVAL), and the socket sends no more trains.
+/// Deals with a train that the kernel would not take. Where it takes its datagrams one by one, it
+/// was the segmentation that it refused (no checksum offload: EIO; segment over the path's MTU or
+/// an old kernel's limits: EINVAL), and the socket sends no more trains.
 fn refused(
     ep: &Endpoint,
     train: &Train,

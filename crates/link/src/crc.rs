@@ -1,12 +1,13 @@
 //! The CRC-32 of a packet by wide carry-less multiplication.
 //!
-//! The ICRC is the greatest cost of the link after the kernel's own, and packets of one or a few KiB
-//! are where a general CRC library spends most of its time in setting up and winding down. This one
-//! serves RoCE packets only: their length is a multiple of 4, the first block is filled up with zeroes
-//! in front (which a CRC does not feel), so there is no tail. It wants AVX-512 and VPCLMULQDQ;
-//! elsewhere, and for short packets, the general way is taken.
+//! The ICRC is the greatest cost of the link after the kernel's own, and packets of one or a few
+//! KiB are where a general CRC library spends most of its time in setting up and winding down. This
+//! one serves RoCE packets only: their length is a multiple of 4, the first block is filled up with
+//! zeroes in front (which a CRC does not feel), so there is no tail. It wants AVX-512 and
+//! VPCLMULQDQ; elsewhere, and for short packets, the general way is taken.
 //!
-//! A payload that is copied into place is folded by the copy itself ([`begin`], [`end`]), which reads it only once.
+//! A payload that is copied into place is folded by the copy itself ([`begin`], [`end`]), which
+//! reads it only once.
 //!
 //! The method is folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
 //! PCLMULQDQ", Intel 2009), here over four registers of 64 bytes.
@@ -49,8 +50,8 @@ fn closed(folded: &[u8; 16]) -> u32 {
     hasher.finalize()
 }
 
-/// The CRC of a packet whose payload is about to be copied behind the first `headers_len` bytes of `transport`: what the
-/// copy goes on from. It takes no bytes where folding does not serve.
+/// The CRC of a packet whose payload is about to be copied behind the first `headers_len` bytes of
+/// `transport`: what the copy goes on from. It takes no bytes where folding does not serve.
 #[inline]
 pub(crate) fn begin(
     headers: &LengthCrc,
@@ -137,7 +138,8 @@ mod x86 {
         (value as i64) << 1
     }
 
-    /// The two factors that move 128 bits on by `bits`: of the half that comes first, and the other.
+    /// The two factors that move 128 bits on by `bits`: of the half that comes first, and the
+    /// other.
     const fn factors(bits: u32) -> [i64; 2] {
         [factor(bits + 32), factor(bits - 32)]
     }
@@ -148,7 +150,8 @@ mod x86 {
     /// Moves each lane to where the last one is; the last one is added as it is.
     const TO_LAST_LANE: [[i64; 2]; 4] = [factors(384), factors(256), factors(128), [0, 0]];
 
-    /// The block that begins with the CRC register: the first `words` words (2 to 16) of `start` at the end of zeroes.
+    /// The block that begins with the CRC register: the first `words` words (2 to 16) of `start` at
+    /// the end of zeroes.
     #[target_feature(enable = "avx512f")]
     fn front(register: u32, words: usize, start: &[u8; BLOCK]) -> __m512i {
         // The CRC register joins the first word, the ones join the second.

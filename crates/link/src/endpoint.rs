@@ -1,19 +1,21 @@
 //! An endpoint: the sockets that a device receives on, and the pool of those it sends from.
 
 use crate::flow::{Flow, Path};
-use crate::host_socket::{self, Own, OwnAddresses};
+use crate::host_socket::{self, HostSocket, OwnAddresses};
 use crate::lan::Lan;
-use crate::ports::{self, Ports};
+use crate::socket::ports::{self, Ports};
+use crate::socket::udp;
 use crate::stats::Stats;
 use crate::trace::{Trace, Traced};
-use crate::udp;
 use descriptors::Kept;
+use engine_thread::{lock, read, write};
 use rustix::net::sockopt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
+use wire::guard::Groups;
 
 /// What [`Endpoint::new`] asks for as receive buffer, before the kernel doubles it.
 pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
@@ -22,7 +24,7 @@ pub const DEFAULT_RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 pub struct Endpoint {
     v4: Option<Kept>,
     v6: Option<Kept>,
-    lan: Option<Lan>,
+    lan: Option<Arc<Lan>>,
     own: RwLock<OwnAddresses>,
     port: u16,
     ports: Ports,
@@ -33,8 +35,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Takes over the bound receive sockets, an IPv4 one, an IPv6 one (IPV6_V6ONLY), or both. `port`
-    /// is the UDP port that peers listen on, 4791 outside tests.
+    /// Takes over the bound receive sockets, an IPv4 one, an IPv6 one (IPV6_V6ONLY), or both.
+    /// `port` is the UDP port that peers listen on, 4791 outside tests.
     ///
     /// # Errors
     /// Those of `setsockopt` for the options without which nothing works (packet information).
@@ -66,17 +68,18 @@ impl Endpoint {
         Ok(Endpoint::over(v4, v6, None, (port, ports), granted))
     }
 
-    /// An endpoint on an Ethernet, with `bytes` of receive buffer per socket. What it sends to the host itself by IPv6 leaves
-    /// from `v6`, a socket on the port.
+    /// An endpoint on an Ethernet, with `bytes` of receive buffer per socket. What it sends to the
+    /// host itself by IPv6 leaves from `v6`, a socket on the port.
     ///
     /// # Errors
     /// As [`Endpoint::new`].
     pub fn on_lan(
-        lan: Lan,
+        lan: impl Into<Arc<Lan>>,
         v6: Option<BorrowedFd<'_>>,
         port: u16,
         bytes: usize,
     ) -> io::Result<Endpoint> {
+        let lan = lan.into();
         let mut granted = usize::MAX;
         for fd in lan.receive_fds() {
             granted = granted.min(set_up(fd, false, bytes)?);
@@ -88,7 +91,7 @@ impl Endpoint {
     fn over(
         v4: Option<Kept>,
         v6: Option<Kept>,
-        lan: Option<Lan>,
+        lan: Option<Arc<Lan>>,
         (port, ports): (u16, Ports),
         receive_buffer_bytes: usize,
     ) -> Endpoint {
@@ -108,39 +111,49 @@ impl Endpoint {
 
     /// The Ethernet that it is on, if it is.
     pub fn lan(&self) -> Option<&Lan> {
-        self.lan.as_ref()
+        self.lan.as_deref()
     }
 
-    /// Takes what is sent to `ip`, an address of this host on the interface `ifindex`, before all sockets on all addresses do;
-    /// or what is sent there to a group.
+    /// Takes what is sent to `ip`, an address of this host on the interface `ifindex`, before all
+    /// sockets on all addresses do; or what is sent there to a group. Other users of this host are
+    /// kept out, but for the host's groups on an endpoint of an Ethernet.
     ///
     /// # Errors
-    /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another user's program has it; for
-    /// a group those of [`join`](Endpoint::join), and `ENOBUFS` past 32 of them.
+    /// Those of `bind`: `EADDRNOTAVAIL` if it is no address of this host, `EADDRINUSE` if another
+    /// user's program has it; for a group those of [`join`](Endpoint::join), and `ENOBUFS` past 32
+    /// of them.
     pub fn receive_at(&self, ip: IpAddr, ifindex: u32) -> io::Result<()> {
         let known = self.own_addresses();
         if known.iter().any(|known| known.serves(ip, ifindex)) {
             return Ok(());
         }
         host_socket::check_room(&known, ip)?;
-        let opened = Own::open(ip, ifindex, self.port, self.receive_buffer_bytes / 2)?;
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        // What is sent to groups of the host leaves from any port, other groups are the user's own.
+        let groups = match ip {
+            _ if self.lan.is_none() => Groups::Closed,
+            IpAddr::V4(_) => Groups::OpenV4,
+            IpAddr::V6(_) => Groups::OpenV6,
+        };
+        let opened =
+            HostSocket::open(ip, ifindex, self.port, groups, self.receive_buffer_bytes / 2)?;
+        let mut own = write(&self.own);
         Arc::make_mut(&mut own).push(Arc::new(opened));
         Ok(())
     }
 
     /// Ends a [`receive_at`](Endpoint::receive_at), on every interface.
     pub fn leave_address(&self, ip: IpAddr) {
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = write(&self.own);
         Arc::make_mut(&mut own).retain(|known| known.ip() != ip);
     }
 
     /// The sockets of [`receive_at`](Endpoint::receive_at).
     pub fn own_addresses(&self) -> OwnAddresses {
-        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(&self.own).clone()
     }
 
-    /// What the port sent to a group of its Ethernet goes to that group of the host too, where the host has its address.
+    /// What the port sent to a group of its Ethernet goes to that group of the host too, where the
+    /// host has its address.
     pub(crate) fn relay(&self, packet: &Traced<'_>) {
         let own = self.own_addresses();
         let from = own.iter().find(|known| known.ip() == packet.src.to_canonical());
@@ -148,9 +161,10 @@ impl Endpoint {
         let _ = from.map(|own| own.relay(packet, self.port));
     }
 
-    /// Whether a datagram from the host's network is one that a port of the Ethernet relayed, so that it came there as well.
-    pub(crate) fn is_relayed(&self, dst: IpAddr, udp_src: u16) -> bool {
-        self.lan.is_some() && dst.is_multicast() && udp_src == self.port
+    /// Whether a datagram from the host's network is one that a port of the Ethernet relayed, so
+    /// that it came there as well. A port has no address of loopback.
+    pub(crate) fn is_relayed(&self, src: IpAddr, dst: IpAddr, udp_src: u16) -> bool {
+        self.lan.is_some() && dst.is_multicast() && udp_src == self.port && !src.is_loopback()
     }
 
     /// A flow along `path` towards the process that owns `dest_qpn`.
@@ -158,14 +172,16 @@ impl Endpoint {
     /// # Errors
     /// `InvalidInput` when the addresses are of different families; else those of making a socket.
     pub fn flow(&self, path: Path, dest_qpn: u32) -> io::Result<Flow> {
-        Flow::new(&self.ports, self.lan.as_ref(), path, dest_qpn, self.port)
+        Flow::new(&self.ports, self.lan.as_deref(), path, dest_qpn, self.port)
     }
 
-    /// Takes what is sent to the multicast `group` on the interface `ifindex` (IGMP or MLD tells the network).
+    /// Takes what is sent to the multicast `group` on the interface `ifindex` (IGMP or MLD tells
+    /// the network).
     ///
     /// # Errors
-    /// Those of `IP_ADD_MEMBERSHIP`: `ENODEV` without such an interface, `EADDRINUSE` when joined already, `ENOBUFS` past
-    /// `igmp_max_memberships`; `EAFNOSUPPORT` without a socket of the family.
+    /// Those of `IP_ADD_MEMBERSHIP`: `ENODEV` without such an interface, `EADDRINUSE` when joined
+    /// already, `ENOBUFS` past `igmp_max_memberships`; `EAFNOSUPPORT` without a socket of the
+    /// family.
     pub fn join(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         if self.lan.is_some() {
             // It floods every group.
@@ -203,7 +219,7 @@ impl Endpoint {
 
     /// The sockets to wait on for readability, beside those of [`Endpoint::own_addresses`].
     pub fn receive_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let lan = self.lan.iter().flat_map(Lan::receive_fds);
+        let lan = self.lan.iter().flat_map(|lan| lan.receive_fds());
         [&self.v4, &self.v6].into_iter().flatten().map(AsFd::as_fd).chain(lan)
     }
 
@@ -212,15 +228,15 @@ impl Endpoint {
     }
 
     /// What the kernel granted as receive buffer, the lesser of both sockets, as SO_RCVBUF says it.
-    /// The kernel charges its own bookkeeping to it. On Linux 6.18 over loopback, payload fills nine
-    /// tenths of it in trains, not quite half of it in lone datagrams of 1 or 4 KiB, and a short
-    /// datagram is charged 832 bytes.
+    /// The kernel charges its own bookkeeping to it. On Linux 6.18 over loopback, payload fills
+    /// nine tenths of it in trains, not quite half of it in lone datagrams of 1 or 4 KiB, and a
+    /// short datagram is charged 832 bytes.
     pub fn receive_buffer_bytes(&self) -> usize {
         self.receive_buffer_bytes
     }
 
-    /// Datagrams or trains that the kernel dropped for want of receive buffer, or as a stranger's, since the sockets were
-    /// made. Zero where the kernel does not tell (before 4.12).
+    /// Datagrams or trains that the kernel dropped for want of receive buffer, or as a stranger's,
+    /// since the sockets were made. Zero where the kernel does not tell (before 4.12).
     pub fn receive_overflows(&self) -> u64 {
         self.receive_fds().map(udp::receive_drops).sum()
     }
@@ -233,7 +249,7 @@ impl Endpoint {
     /// Starts or ends the recording of every packet sent and received from now on.
     pub fn set_trace(&self, trace: Option<Arc<Trace>>) {
         let on = trace.is_some();
-        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
+        *lock(&self.trace) = trace;
         self.tracing.store(on, Relaxed);
     }
 
@@ -241,11 +257,12 @@ impl Endpoint {
         if !self.tracing.load(Relaxed) {
             return None;
         }
-        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trace).clone()
     }
 }
 
-/// Sets the options of a socket to receive on; answers with the receive buffer that the kernel granted, in bytes.
+/// Sets the options of a socket to receive on; answers with the receive buffer that the kernel
+/// granted, in bytes.
 pub(crate) fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<usize> {
     if v6 {
         for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {

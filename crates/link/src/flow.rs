@@ -1,19 +1,17 @@
 //! Where packets go: a path through the IP network and the source port that a queue pair's packets
 //! leave from.
 
-use crate::cmsg::Control;
+use crate::addresses::neighbour::is_here;
 use crate::framing::{Ethernet, Head};
 use crate::lan::Lan;
-use crate::name::Name;
-use crate::neighbour::is_here;
-use crate::ports::{Destination, Lane, Ports};
+use crate::socket::cmsg::Control;
+use crate::socket::name::Name;
+use crate::socket::ports::{Destination, Lane, Ports};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use wire::QPN_INDEX_BITS;
 use wire::icrc::{Addresses, FlowCrc};
-
-/// Bits of a queue pair number below the slot of the process that owns it (design D6).
-const QPN_BITS: u32 = 14;
 
 /// A path between two addresses, with what the IP header says besides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,10 +26,11 @@ pub struct Path {
     pub traffic_class: u8,
     /// TTL or hop limit; 0 leaves it to the kernel.
     pub hop_limit: u8,
-    /// IPv6 flow label (20 bits), which also chooses the source port as Linux does it; 0 leaves both
-    /// to the endpoint.
+    /// IPv6 flow label (20 bits), which also chooses the source port as Linux does it; 0 leaves
+    /// both to the endpoint.
     pub flow_label: u32,
-    /// On an [`Endpoint`](crate::Endpoint) of an Ethernet: what frames carry. Without it packets leave through the host.
+    /// On an [`Endpoint`](crate::Endpoint) of an Ethernet: what frames carry. Without it packets
+    /// leave through the host.
     pub ethernet: Option<Ethernet>,
 }
 
@@ -47,7 +46,7 @@ pub(crate) struct FlowState {
     pub(crate) to: Name,
     /// Control messages of a lone datagram.
     pub(crate) control: Control,
-    /// In front of each packet, where they travel as frames.
+    /// What stands in front of each packet, where packets travel as frames.
     pub(crate) head: Option<Head>,
     /// UDP source port that the packets show.
     pub(crate) source_port: u16,
@@ -71,7 +70,7 @@ impl Flow {
             );
             io::Error::new(io::ErrorKind::InvalidInput, message)
         })?;
-        let slot = dest_qpn >> QPN_BITS;
+        let slot = dest_qpn >> QPN_INDEX_BITS;
         let outer = match &path.ethernet {
             Some(ethernet) => carrier(lan, ethernet)?,
             None => path,
@@ -87,7 +86,8 @@ impl Flow {
         let source_port = if wanted == 0 { lane.port() } else { wanted };
         let crc = FlowCrc::new(addresses, source_port);
         let to = Name::new(outer.dst, port, outer.scope_id);
-        let head = path.ethernet.map(|ethernet| Head::new(&ethernet, &path, source_port));
+        let head =
+            path.ethernet.map(|ethernet| Head::new(&ethernet, &path, addresses, source_port));
         let control = control(&outer);
         Ok(Flow(Arc::new(FlowState { path, crc, lane, to, control, head, source_port, slot })))
     }
@@ -103,10 +103,10 @@ impl Flow {
     }
 
     /// Whether packets to this queue pair number may use this flow: those to another slot (the bits
-    /// from 14 up) may not, else a receiver's kernel could give them to the wrong process. Who sends
-    /// datagrams to many queue pairs asks this.
+    /// from 14 up) may not, else a receiver's kernel could give them to the wrong process. Who
+    /// sends datagrams to many queue pairs asks this.
     pub fn serves(&self, dest_qpn: u32) -> bool {
-        dest_qpn >> QPN_BITS == self.0.slot
+        dest_qpn >> QPN_INDEX_BITS == self.0.slot
     }
 }
 
@@ -132,7 +132,8 @@ fn source_port(label: u32) -> u16 {
     ((label & 0x3fff) ^ (label >> 14)) as u16 | 0xC000
 }
 
-fn control(path: &Path) -> Control {
+/// The control messages of a datagram on `path`, which is not of an Ethernet.
+pub(crate) fn control(path: &Path) -> Control {
     let mut control = Control::new();
     let traffic_class = i32::from(path.traffic_class).to_ne_bytes();
     let hop_limit = i32::from(path.hop_limit).to_ne_bytes();
@@ -170,6 +171,7 @@ fn control(path: &Path) -> Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::ROCE_PORT;
 
     fn path(src: &str, dst: &str) -> Path {
         Path {
@@ -193,15 +195,15 @@ mod tests {
     fn mapped_addresses_count_as_ipv4() {
         let ports = Ports::default();
         let path = path("::ffff:127.0.0.1", "127.0.0.1");
-        let flow = Flow::new(&ports, None, path, 5 << 14, 4791).unwrap();
+        let flow = Flow::new(&ports, None, path, 5 << QPN_INDEX_BITS, ROCE_PORT).unwrap();
         assert!(flow.path().src.is_ipv4());
-        assert!(flow.serves(5 << 14 | 77));
-        assert!(!flow.serves(6 << 14));
+        assert!(flow.serves(5 << QPN_INDEX_BITS | 77));
+        assert!(!flow.serves(6 << QPN_INDEX_BITS));
     }
 
     #[test]
     fn mixed_families_are_refused() {
-        let Err(error) = Flow::new(&Ports::default(), None, path("127.0.0.1", "::1"), 2, 4791)
+        let Err(error) = Flow::new(&Ports::default(), None, path("127.0.0.1", "::1"), 2, ROCE_PORT)
         else {
             panic!("accepted");
         };

@@ -1,25 +1,26 @@
 //! Whole Ethernet frames on a network interface, for raw packet queue pairs.
 //!
-//! A [`FramePort`] sends; a [`FrameTap`] sees what passes the interface in both directions, the frames of other processes of
-//! the host included, but on loopback each frame once. Both need CAP_NET_RAW in the user namespace of the network. VLAN tags
-//! are where they were on the wire, although the kernel keeps them beside the frame. What the kernel leaves to a NIC is not
-//! done for it: local traffic may show unfinished checksums and frames longer than the MTU.
+//! A [`FramePort`] sends; a [`FrameTap`] sees what passes the interface in both directions, the
+//! frames of other processes of the host included, but on loopback each frame once. Both need
+//! CAP_NET_RAW in the user namespace of the network. VLAN tags are where they were on the wire,
+//! although the kernel keeps them beside the frame. What the kernel leaves to a NIC is not done for
+//! it: local traffic may show unfinished checksums and frames longer than the MTU.
 
 use crate::Fill;
-use crate::buffer;
-use crate::cmsg::Control;
-use crate::name::Name;
 use crate::packet::{self, Bound};
-use crate::ports::set_buffer;
+use crate::socket::buffer;
+use crate::socket::cmsg::Control;
+use crate::socket::name::Name;
+use crate::socket::ports::set_buffer;
+use crate::socket::udp::{self, MAX_RECEIVE, MAX_SEND, Outgoing, SLOT_BYTES, Slots};
 use crate::stats::{Stats, add};
-use crate::udp::{self, MAX_RECEIVE, MAX_SEND, Outgoing, SLOT_BYTES, Slots};
 use descriptors::Kept;
 use mm::guard::fold::Fold;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use wire::frame::{ETHERTYPE_VLAN, Mac, VLAN_AT};
+use wire::ethernet::{ETHERTYPE_VLAN, Mac, VLAN_AT, VLAN_LEN, tag_bytes};
 
 /// Bytes of frames staged before they are sent.
 const STAGE_BYTES: usize = 128 << 10;
@@ -36,7 +37,8 @@ const PACKET_OUTGOING: u8 = 4;
 const ETH_P_ALL: u16 = 3;
 
 fn packet_socket(protocol: u16, ifindex: u32) -> io::Result<(Kept, Bound)> {
-    // Receiving begins with the bind: of all interfaces the socket would otherwise see a moment's frames.
+    // Receiving begins with the bind: of all interfaces the socket would otherwise see a moment's
+    // frames.
     let fd = socket_with(
         AddressFamily::PACKET,
         SocketType::RAW,
@@ -60,7 +62,8 @@ impl FramePort {
     /// Opens the interface.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW, ENODEV without such an interface, EOPNOTSUPP for one that carries no Ethernet frames.
+    /// EPERM without CAP_NET_RAW, ENODEV without such an interface, EOPNOTSUPP for one that carries
+    /// no Ethernet frames.
     pub fn open(ifindex: u32) -> io::Result<FramePort> {
         let (fd, bound) = packet_socket(0, ifindex)?;
         set_buffer(fd.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
@@ -73,7 +76,8 @@ impl FramePort {
     }
 }
 
-/// Frames on their way out, used by one caller at a time. What was not flushed when it is dropped is not sent.
+/// Frames on their way out, used by one caller at a time. What was not flushed when it is dropped
+/// is not sent.
 #[derive(Debug, Default)]
 pub struct FrameBatch {
     bytes: Vec<u8>,
@@ -90,7 +94,8 @@ impl FrameBatch {
         Ok(FrameBatch { bytes: buffer::empty(STAGE_BYTES)?, ends: buffer::empty(MAX_SEND)? })
     }
 
-    /// Appends a frame of `len` bytes that `fill` writes, sending those before it where there is no room.
+    /// Appends a frame of `len` bytes that `fill` writes, sending those before it where there is no
+    /// room.
     ///
     /// # Errors
     /// Those of `fill`; the frame is not sent then.
@@ -168,8 +173,9 @@ impl FrameTap {
         Ok(FrameTap { fd, ifindex: port.ifindex, bound, groups, all })
     }
 
-    /// Lets in frames to any group, or all that pass by: whatever the interface would not take for itself. It stays so until
-    /// the tap is dropped. An interface that cannot only goes on as it is.
+    /// Lets in frames to any group, or all that pass by: whatever the interface would not take for
+    /// itself. It stays so until the tap is dropped. An interface that cannot only goes on as it
+    /// is.
     pub fn open_to(&self, groups: bool, all: bool) {
         for (wanted, done, kind) in [
             (groups, &self.groups, libc::PACKET_MR_ALLMULTI),
@@ -181,7 +187,7 @@ impl FrameTap {
         }
     }
 
-    /// To wait on for readability.
+    /// The socket, which is readable while frames wait.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -195,7 +201,7 @@ impl FrameTap {
 /// A frame that passed a tap.
 #[derive(Clone, Copy, Debug)]
 pub struct TappedFrame<'a> {
-    /// From the destination address on, without the frame check sequence.
+    /// The frame from its destination address on, without the frame check sequence.
     pub bytes: &'a [u8],
     /// It leaves this host. Never so on loopback.
     pub outgoing: bool,
@@ -217,7 +223,8 @@ impl FrameReceiver {
         Ok(FrameReceiver { slots: Slots::new()?, tagged: buffer::empty(SLOT_BYTES)? })
     }
 
-    /// Hands up to `max` waiting frames to `f` in order. Frames too long for any receive request are dropped. Never waits.
+    /// Hands up to `max` waiting frames to `f` in order. Frames too long for any receive request
+    /// are dropped. Never waits.
     pub fn receive(&mut self, tap: &FrameTap, max: usize, f: &mut dyn FnMut(TappedFrame<'_>)) {
         let mut left = max;
         while left > 0 {
@@ -258,7 +265,7 @@ fn is_outgoing(from: &Name) -> bool {
 }
 
 /// The VLAN tag that the kernel took out of the frame, as it was on the wire.
-fn tag(control: &Control) -> Option<[u8; 4]> {
+fn tag(control: &Control) -> Option<[u8; VLAN_LEN]> {
     let aux = control.iter().find_map(|(level, kind, data)| {
         (level == libc::SOL_PACKET && kind == PACKET_AUXDATA).then_some(data)
     })?;
@@ -269,8 +276,7 @@ fn tag(control: &Control) -> Option<[u8; 4]> {
     }
     let told = status & TP_STATUS_VLAN_TPID_VALID != 0;
     let tpid = if told { half(18)? } else { ETHERTYPE_VLAN };
-    let ([t0, t1], [c0, c1]) = (tpid.to_be_bytes(), half(16)?.to_be_bytes());
-    Some([t0, t1, c0, c1])
+    Some(tag_bytes(tpid, half(16)?))
 }
 
 #[cfg(test)]

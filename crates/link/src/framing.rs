@@ -1,20 +1,17 @@
-//! RoCEv2 packets as Ethernet frames (IBA A17.3; RFC 791, RFC 8200, RFC 768): the headers in front of a packet's transport
-//! bytes, made and read. Frames that are no such packet, or not whole, are none here; whatever they hold, reading ends.
+//! RoCEv2 packets as Ethernet frames (IBA A17.3): the headers in front of a packet's transport
+//! bytes, made and read. Frames that are no such packet, or not whole, are
+//! none here; whatever they hold, reading ends.
 
 use crate::flow::Path;
 use crate::trace::Traced;
-use std::net::IpAddr;
-use wire::frame::{
-    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Frame, Ip, Mac, PROTOCOL_UDP,
-    VLAN_LEN,
-};
-use wire::{ROCE_PORT, internet};
+use wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, VLAN_LEN};
+use wire::field::be16;
+use wire::frame::Frame;
+use wire::grh::Grh;
+use wire::ip::{Addresses, Ip};
+use wire::{ROCE_PORT, ipv4, ipv6, udp};
 
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
-const MAX_LEN: usize = ETHERNET_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
-const DONT_FRAGMENT: u16 = 0x4000;
+const MAX_LEN: usize = ethernet::HEADER_LEN + VLAN_LEN + ipv6::HEADER_LEN + udp::HEADER_LEN;
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// What a path over an Ethernet says besides.
@@ -37,48 +34,41 @@ pub(crate) struct Head {
     len: usize,
     /// Where the IP header begins.
     ip: usize,
+    /// Where the UDP header begins.
+    udp: usize,
+    v4: bool,
 }
 
 impl Head {
-    /// For packets along `path`, whose addresses are of one family.
-    pub(crate) fn new(ethernet: &Ethernet, path: &Path, udp_src: u16) -> Head {
-        let mut bytes = Vec::with_capacity(MAX_LEN);
-        bytes.extend(ethernet.dst);
-        bytes.extend(ethernet.src);
-        if let Some(tag) = ethernet.vlan {
-            bytes.extend(ETHERTYPE_VLAN.to_be_bytes());
-            bytes.extend(tag.to_be_bytes());
-        }
+    /// For packets along `path` between `addresses`, which are its own.
+    pub(crate) fn new(
+        ethernet: &Ethernet,
+        path: &Path,
+        addresses: Addresses,
+        udp_src: u16,
+    ) -> Head {
+        let v4 = matches!(addresses, Addresses::V4(..));
+        let Ethernet { dst, src, vlan, .. } = *ethernet;
+        let ether_type = if v4 { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
+        let outer = ethernet::Repr { dst, src, vlan, ether_type };
         let hop_limit = if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit };
-        let ip = bytes.len() + 2;
-        match (path.src, path.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                bytes.extend(ETHERTYPE_IPV4.to_be_bytes());
-                bytes.extend([0x45, path.traffic_class, 0, 0, 0, 0]);
-                bytes.extend(DONT_FRAGMENT.to_be_bytes());
-                bytes.extend([hop_limit, PROTOCOL_UDP, 0, 0]);
-                bytes.extend(src.octets());
-                bytes.extend(dst.octets());
-            }
-            (src, dst) => {
-                bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
-                let word =
-                    6 << 28 | u32::from(path.traffic_class) << 20 | path.flow_label & 0xf_ffff;
-                bytes.extend(word.to_be_bytes());
-                bytes.extend([0, 0, PROTOCOL_UDP, hop_limit]);
-                for end in [src, dst] {
-                    match end {
-                        IpAddr::V4(end) => bytes.extend(end.to_ipv6_mapped().octets()),
-                        IpAddr::V6(end) => bytes.extend(end.octets()),
-                    }
-                }
-            }
-        }
-        bytes.extend(udp_src.to_be_bytes());
-        bytes.extend(ROCE_PORT.to_be_bytes());
-        let len = bytes.len() + 4;
-        bytes.resize(MAX_LEN, 0);
-        Head { bytes: bytes.try_into().unwrap_or([0; MAX_LEN]), len, ip }
+        let inner = Grh {
+            addresses,
+            traffic_class: path.traffic_class,
+            flow_label: path.flow_label,
+            hop_limit,
+            udp_len: 0,
+            identification: 0,
+        };
+        let (inner, ip) = (inner.ip(), outer.header_len());
+        let udp = ip + inner.header_len();
+        let len = udp + udp::HEADER_LEN;
+        let ports = udp::Repr { src: udp_src, dst: ROCE_PORT, len: 0 };
+        let mut bytes = [0; MAX_LEN];
+        outer.emit(&mut bytes);
+        inner.emit(&mut bytes[ip..]);
+        bytes[udp..len].copy_from_slice(&ports.emit());
+        Head { bytes, len, ip, udp, v4 }
     }
 
     /// Bytes of the headers.
@@ -86,18 +76,17 @@ impl Head {
         self.len
     }
 
-    /// Writes them into `out`, which is [`Head::len`] long, before `transport_len` bytes with their ICRC.
+    /// Writes them into `out`, which is [`Head::len`] long, before `transport_len` bytes with their
+    /// ICRC.
     pub(crate) fn emit(&self, out: &mut [u8], transport_len: usize) {
         out.copy_from_slice(&self.bytes[..self.len]);
-        let udp_len = (transport_len + UDP_LEN) as u16;
-        let (ip, udp) = out[self.ip..].split_at_mut(self.len - self.ip - UDP_LEN);
-        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        if ip.len() == IPV4_LEN {
-            ip[2..4].copy_from_slice(&(udp_len + IPV4_LEN as u16).to_be_bytes());
-            let sum = internet::checksum(ip);
-            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let udp_len = (transport_len + udp::HEADER_LEN) as u16;
+        let (ip, udp) = out[self.ip..].split_at_mut(self.udp - self.ip);
+        udp::set_len(udp, udp_len);
+        if self.v4 {
+            ipv4::set_total_len(ip, udp_len + ipv4::HEADER_LEN as u16);
         } else {
-            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
+            ipv6::set_payload_len(ip, udp_len);
         }
     }
 }
@@ -111,37 +100,42 @@ pub(crate) struct Framed<'a> {
     pub(crate) packet: Traced<'a>,
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 impl<'a> Framed<'a> {
-    /// Reads a frame; `None` for one that holds no RoCEv2 packet. What lies behind the packet is padding.
+    /// Reads a frame; `None` for one that holds no RoCEv2 packet. What lies behind the packet is
+    /// padding.
     pub(crate) fn parse(frame: &'a [u8]) -> Option<Framed<'a>> {
         let parsed = Frame::parse(frame).filter(Frame::is_roce)?;
-        let tag = if parsed.vlan.is_some() { VLAN_LEN } else { 0 };
-        let ip = frame.get(ETHERNET_LEN + tag..)?;
-        let (src, dst, traffic_class, hop_limit) = match parsed.ip? {
-            Ip::V4(v4) => (v4.src.into(), v4.dst.into(), v4.tos, v4.ttl),
-            Ip::V6(v6) => (v6.src.into(), v6.dst.into(), v6.traffic_class, v6.hop_limit),
+        let (_, packet) = ethernet::Repr::parse(frame)?;
+        let ip = parsed.ip?;
+        let (src, dst, identification) = match ip {
+            Ip::V4(v4) => (v4.src.into(), v4.dst.into(), v4.identification),
+            Ip::V6(v6) => (v6.src.into(), v6.dst.into(), 0),
         };
-        let (udp, identification) = match parsed.ip? {
-            Ip::V4(_) if *ip.first()? == 0x45 && be16(ip, 6)? == DONT_FRAGMENT => {
-                (ip.get(IPV4_LEN..usize::from(be16(ip, 2)?))?, be16(ip, 4)?)
-            }
-            Ip::V4(_) => return None,
-            Ip::V6(_) => (ip.get(IPV6_LEN..IPV6_LEN + usize::from(be16(ip, 4)?))?, 0),
-        };
+        let datagram = datagram(&ip, packet)?;
         let packet = Traced {
             src,
             dst,
             udp_src: parsed.ports?.src,
-            traffic_class,
-            hop_limit,
+            traffic_class: ip.traffic_class(),
+            hop_limit: ip.hop_limit(),
             identification,
-            datagram: udp.get(UDP_LEN..usize::from(be16(udp, 4)?))?,
+            datagram: udp::Repr::parse(datagram)?.payload(datagram)?,
         };
         Some(Framed { mac: parsed.dst, vlan: parsed.vlan, packet })
+    }
+}
+
+/// The UDP datagram in a packet whose header is `ip`. The ICRC knows no IPv4 header with options or
+/// of a fragment.
+fn datagram<'a>(ip: &Ip, packet: &'a [u8]) -> Option<&'a [u8]> {
+    match ip {
+        Ip::V4(v4) => {
+            let plain = ipv4::header_len(packet) == ipv4::HEADER_LEN
+                && be16(packet, ipv4::field::FRAGMENT) == ipv4::DONT_FRAGMENT;
+            let whole = packet.get(ipv4::HEADER_LEN..usize::from(v4.total_len))?;
+            plain.then_some(whole)
+        }
+        Ip::V6(v6) => packet.get(ipv6::HEADER_LEN..)?.get(..usize::from(v6.payload_len)),
     }
 }
 
@@ -160,7 +154,8 @@ mod tests {
             flow_label: 0x12345,
             ethernet: Some(ethernet),
         };
-        let head = Head::new(&ethernet, &path, 0xc123);
+        let addresses = Addresses::new(path.src, path.dst).unwrap();
+        let head = Head::new(&ethernet, &path, addresses, 0xc123);
         let mut frame = vec![0; head.len()];
         head.emit(&mut frame, 16);
         frame.extend([9; 16]);
@@ -184,7 +179,7 @@ mod tests {
                 let expected = Framed { mac: [1; 6], vlan, packet };
                 frame.extend([0; 5]);
                 assert_eq!(Framed::parse(&frame), Some(expected), "with padding behind it");
-                let parsed = wire::frame::Frame::parse(&frame).unwrap();
+                let parsed = Frame::parse(&frame).unwrap();
                 assert_eq!((parsed.vlan, parsed.ports.unwrap().dst), (vlan, ROCE_PORT));
             }
         }
@@ -193,7 +188,8 @@ mod tests {
     #[test]
     fn the_ipv4_header_sums_to_nothing() {
         let frame = framed("10.0.0.1", "10.0.0.2", None);
-        assert_eq!(internet::checksum(&frame[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN]), 0);
+        let ip = &frame[ethernet::HEADER_LEN..][..ipv4::HEADER_LEN];
+        assert!(ipv4::checksum_is_right(ip));
     }
 
     #[test]

@@ -1,16 +1,20 @@
-//! Sockets on single addresses of this host: how an endpoint on an [Ethernet](crate::Lan) takes what the host gets at an address
-//! that both have, or what is sent to a group there.
+//! Sockets on single addresses of this host: how an endpoint on an [Ethernet](crate::Lan) takes
+//! what the host gets at an address that both have, or what is sent to a group there.
 //!
-//! Such a socket takes packets before those on all addresses do, whatever queue pair they are for: messages of the connection
-//! manager too. What the port itself sends to a group goes on to the same group of the host ([`Own::relay`]), from the UDP port
-//! at which RoCE is received, which no queue pair sends from: by it the other ports know what they got on the Ethernet already.
+//! Such a socket takes packets before those on all addresses do, whatever queue pair they are for:
+//! messages of the connection manager too. What the port itself sends to a group goes on to the
+//! same group of the host ([`HostSocket::relay`]), from the UDP port at which RoCE is received,
+//! which no queue pair sends from: by it the other ports know what they got on the Ethernet
+//! already.
 
 use crate::crc;
 use crate::endpoint::set_up;
+use crate::flow::{self, Path};
+use crate::socket::name::Name;
+use crate::socket::udp::{self, Outgoing};
 use crate::trace::Traced;
-use crate::udp;
 use descriptors::Kept;
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,18 +23,19 @@ use wire::ICRC_LEN;
 use wire::guard::Groups;
 use wire::icrc::{Addresses, FlowCrc};
 
-/// Groups of the host that one endpoint is in at most: a socket each, and who drives the port asks for them.
+/// Groups of the host that one endpoint is in at most: a socket each, and who drives the port asks
+/// for them.
 const MAX_GROUPS: usize = 32;
 
 /// A socket on an address, or for a group on one of the host's interfaces.
-pub struct Own {
+pub struct HostSocket {
     ip: IpAddr,
     ifindex: u32,
     fd: Kept,
 }
 
 /// Those of an endpoint. Who waits on them keeps them alive.
-pub type OwnAddresses = Arc<Vec<Arc<Own>>>;
+pub type OwnAddresses = Arc<Vec<Arc<HostSocket>>>;
 
 /// Whether one more socket may be opened for `ip`.
 ///
@@ -58,14 +63,22 @@ fn end(ip: IpAddr, ifindex: u32, port: u16) -> SocketAddr {
     }
 }
 
-impl Own {
-    /// Binds to `ip` on the interface `ifindex`, with `bytes` of receive buffer. A group is joined there.
-    pub(crate) fn open(ip: IpAddr, ifindex: u32, port: u16, bytes: usize) -> io::Result<Own> {
+impl HostSocket {
+    /// Binds to `ip` on the interface `ifindex`, with `bytes` of receive buffer. A group is joined
+    /// there; `groups` says who may send to it.
+    pub(crate) fn open(
+        ip: IpAddr,
+        ifindex: u32,
+        port: u16,
+        groups: Groups,
+        bytes: usize,
+    ) -> io::Result<HostSocket> {
         let v6 = ip.is_ipv6();
         let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
-        let fd = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // Relaying must not wait for room.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = net::socket_with(family, SocketType::DGRAM, flags, None)?;
         sockopt::set_socket_reuseport(&fd, true)?;
-        let groups = if v6 { Groups::OpenV6 } else { Groups::OpenV4 };
         udp::keep_strangers_out(fd.as_fd(), port, groups)?;
         net::bind(&fd, &end(ip, ifindex, port))?;
         set_up(fd.as_fd(), v6, bytes)?;
@@ -86,7 +99,7 @@ impl Own {
                 }
             }
         }
-        Ok(Own { ip, ifindex, fd: Kept::new(fd) })
+        Ok(HostSocket { ip, ifindex, fd: Kept::new(fd) })
     }
 
     /// The address.
@@ -109,10 +122,11 @@ impl Own {
         self.fd.as_fd()
     }
 
-    /// Sends what the port sent to a group on to that group of the host, with the UDP port as its source and an ICRC to match.
+    /// Sends what the port sent to a group on to that group of the host, with the UDP port as its
+    /// source and an ICRC to match. Its traffic class and hop limit are kept.
     ///
     /// # Errors
-    /// Those of `sendto`: the packet is lost there.
+    /// Those of `sendmsg`: the packet is lost there.
     pub(crate) fn relay(&self, packet: &Traced<'_>, port: u16) -> io::Result<()> {
         let parts = packet.datagram.split_last_chunk::<ICRC_LEN>();
         let (Some((transport, _)), Some(addresses)) =
@@ -124,7 +138,18 @@ impl Own {
         // The kernel identifies a datagram that it must not fragment as 0.
         let icrc = crc::icrc(&headers, 0, transport);
         let bytes = [transport, &icrc.to_le_bytes()].concat();
-        net::sendto(&self.fd, &bytes, SendFlags::DONTWAIT, &end(packet.dst, self.ifindex, port))?;
+        let path = Path {
+            src: self.ip,
+            dst: packet.dst,
+            scope_id: self.ifindex,
+            traffic_class: packet.traffic_class,
+            hop_limit: packet.hop_limit,
+            flow_label: 0,
+            ethernet: None,
+        };
+        let to = Name::new(packet.dst, port, self.ifindex);
+        let message = Outgoing { to: &to, control: &flow::control(&path), bytes: &bytes };
+        udp::send(self.fd.as_fd(), std::iter::once(message))?;
         Ok(())
     }
 }
@@ -132,7 +157,9 @@ impl Own {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::udp::Slots;
     use crate::{Endpoint, Lan};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::net::UdpSocket;
     use wire::icrc::Checker;
 
@@ -145,29 +172,36 @@ mod tests {
     #[test]
     fn what_is_relayed_comes_to_the_group_from_the_roce_port() {
         let port = free_port();
+        let open = |ip| HostSocket::open(ip, LOOPBACK, port, Groups::Closed, 1 << 16).unwrap();
         let group = Ipv4Addr::new(239, 77, 9, 9).into();
-        let own = Own::open(Ipv4Addr::LOCALHOST.into(), LOOPBACK, port, 1 << 16).unwrap();
-        let member = Own::open(group, LOOPBACK, port, 1 << 16).unwrap();
+        let (own, member) = (open(Ipv4Addr::LOCALHOST.into()), open(group));
         let datagram = [&[0x64; 24][..], &[0; ICRC_LEN]].concat();
         let packet = Traced {
             src: own.ip(),
             dst: group,
             udp_src: 0xc123,
-            traffic_class: 0,
-            hop_limit: 1,
+            traffic_class: 0x6a,
+            hop_limit: 3,
             identification: 7,
             datagram: &datagram,
         };
         own.relay(&packet, port).unwrap();
-        let member = UdpSocket::from(member.fd().try_clone_to_owned().unwrap());
-        let mut bytes = [0; 64];
-        let (len, from) = member.recv_from(&mut bytes).unwrap();
-        assert_eq!((len, from), (28, (Ipv4Addr::LOCALHOST, port).into()));
-        let (transport, icrc) = bytes[..len].split_last_chunk().unwrap();
+        let mut waiting = [PollFd::from_borrowed_fd(member.fd(), PollFlags::IN)];
+        assert!(poll(&mut waiting, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap() > 0);
+        let mut slots = Slots::new().unwrap();
+        assert_eq!(slots.receive(member.fd(), 1).unwrap(), 1);
+        let message = slots.get(0);
+        assert_eq!(message.from.decode(), Some((own.ip(), port)));
+        let (transport, icrc) = message.bytes.split_last_chunk().unwrap();
         assert_eq!(transport, &datagram[..24]);
         let addresses = Addresses::new(packet.src, group).unwrap();
         let found = Checker::new().check(addresses, port, 0, transport, u32::from_le_bytes(*icrc));
         assert_eq!(found, Some(0));
+        let told = |of: i32| {
+            let mut all = message.control.iter();
+            all.find(|(level, kind, _)| (*level, *kind) == (libc::IPPROTO_IP, of)).map(|m| m.2[0])
+        };
+        assert_eq!((told(libc::IP_TOS), told(libc::IP_TTL)), (Some(0x6a), Some(3)));
     }
 
     #[test]

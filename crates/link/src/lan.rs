@@ -1,20 +1,24 @@
-//! An Ethernet on the loopback interface: its ports are the devices of one user in one network namespace that ask for it.
+//! An Ethernet on the loopback interface: its ports are the devices of one user in one network
+//! namespace that ask for it.
 //!
-//! A frame is one UDP datagram, without its frame check sequence, between addresses 127.78.(slot / 256).(slot % 256). A port's
-//! own hardware address carries its slot ([`mac_of_slot`]), so a frame to it goes there; whatever else a frame is for goes to
-//! a multicast group that every port has joined, as a switch floods what it does not know. RoCEv2 packets are frames like
-//! others, with the addresses of who sends them in their IP headers; a port takes those for its own addresses, in their VLAN, out
-//! ([`crate::Receiver`]) and gives all else to its [`FrameSink`]. Nothing is configured, and no privilege is needed.
+//! A frame is one UDP datagram, without its frame check sequence, between addresses 127.78.(slot /
+//! 256).(slot % 256). A port's own hardware address carries its slot ([`mac_of_slot`]), so a frame
+//! to it goes there; whatever else a frame is for goes to a multicast group that every port has
+//! joined, as a switch floods what it does not know. RoCEv2 packets are frames like others, with
+//! the addresses of who sends them in their IP headers; a port takes those for its own addresses,
+//! in their VLAN, out ([`crate::Receiver`]) and gives all else to its [`FrameSink`]. Nothing is
+//! configured, and no privilege is needed.
 
-use crate::gids::ip_of_gid;
-use crate::udp;
+use crate::addresses::gids::ip_of_gid;
+use crate::socket::udp;
 use descriptors::Kept;
+use engine_thread::{read, write};
 use rustix::net::{self, AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use wire::frame::{Mac, is_multicast};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
+use wire::ethernet::{Mac, is_multicast};
 use wire::guard::Groups;
 
 /// First bytes of the hardware addresses that carry a slot: locally administered.
@@ -58,8 +62,8 @@ impl Station {
     }
 }
 
-/// Takes the frames that are no packets of the port's own. Called while the device receives, from whichever thread does: it
-/// must neither wait nor send.
+/// Takes the frames that are no packets of the port's own. Called while the device receives, from
+/// whichever thread does: it must neither wait nor send.
 pub trait FrameSink: Send + Sync {
     /// A frame without its frame check sequence, of any length and contents.
     fn frame(&self, frame: &[u8]);
@@ -67,13 +71,13 @@ pub trait FrameSink: Send + Sync {
 
 /// A port of the Ethernet.
 pub struct Lan {
-    /// On the port's own address.
+    /// The socket on the port's own address.
     own: Kept,
-    /// On the group's.
+    /// The socket on the group's address.
     flood: Kept,
     slot: u16,
     port: u16,
-    /// By the index of their GID.
+    /// The addresses that the port has, each with the index of its GID.
     stations: RwLock<Vec<(u32, Station)>>,
     sink: OnceLock<Arc<dyn FrameSink>>,
 }
@@ -84,11 +88,12 @@ fn address_of_slot(slot: u16) -> Ipv4Addr {
 }
 
 impl Lan {
-    /// The port of `slot`. Its frames travel on UDP `port`, which other programs of this user may have bound on all
-    /// addresses, with `SO_REUSEPORT`.
+    /// The port of `slot`. Its frames travel on UDP `port`, which other programs of this user may
+    /// have bound on all addresses, with `SO_REUSEPORT`.
     ///
     /// # Errors
-    /// Those of making and binding sockets: `EADDRINUSE` if another port has the slot, or another user the UDP port.
+    /// Those of making and binding sockets: `EADDRINUSE` if another port has the slot, or another
+    /// user the UDP port.
     pub fn open(slot: u16, port: u16) -> io::Result<Lan> {
         let bind = |address| {
             let flags = SocketFlags::CLOEXEC;
@@ -111,12 +116,12 @@ impl Lan {
     }
 
     fn stations(&self) -> RwLockReadGuard<'_, Vec<(u32, Station)>> {
-        self.stations.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.stations)
     }
 
     /// Puts an address at the GID's `index`, or takes it away; answers what was there.
     pub fn set_station(&self, index: u32, station: Option<Station>) -> Option<Station> {
-        let mut stations = self.stations.write().unwrap_or_else(PoisonError::into_inner);
+        let mut stations = write(&self.stations);
         let before = stations.iter().position(|(known, _)| *known == index);
         let before = before.map(|at| stations.swap_remove(at).1);
         stations.extend(station.map(|station| (index, station)));
@@ -140,8 +145,8 @@ impl Lan {
         self.stations().iter().any(|(_, station)| station.is_at(ip, None))
     }
 
-    /// Whether packets to `ip` that came to `mac` with this tag are for this port, or for a group. A tag without a VLAN says
-    /// nothing but a priority.
+    /// Whether packets to `ip` that came to `mac` with this tag are for this port, or for a group.
+    /// A tag without a VLAN says nothing but a priority.
     pub(crate) fn takes(&self, mac: Mac, ip: IpAddr, tag: Option<u16>) -> bool {
         let vlan = tag.map(|tag| tag & VLAN_ID).filter(|id| *id != 0);
         let ip = ip.to_canonical();

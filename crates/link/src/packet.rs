@@ -1,10 +1,10 @@
-//! The system calls of packet sockets (packet(7)) that rustix does not offer: binding one to an interface, asking for its
-//! address, joining what it lets in.
+//! The system calls of packet sockets (packet(7)) that rustix does not offer: binding one to an
+//! interface, asking for its address, joining what it lets in.
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use wire::frame::Mac;
+use wire::ethernet::Mac;
 
 /// What a packet socket says of the interface that it is bound to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +51,8 @@ fn no_device() -> io::Error {
     rustix::io::Errno::NODEV.into()
 }
 
-/// Lets in what the interface would drop: `libc::PACKET_MR_ALLMULTI` or `libc::PACKET_MR_PROMISC`. It ends with the socket.
+/// Lets in what the interface would drop: `libc::PACKET_MR_ALLMULTI` or `libc::PACKET_MR_PROMISC`.
+/// It ends with the socket.
 pub(crate) fn join(fd: BorrowedFd<'_>, ifindex: u32, kind: i32) -> io::Result<()> {
     // SAFETY: packet_mreq is plain C data for which all zeroes is a valid value.
     let mut request: libc::packet_mreq = unsafe { mem::zeroed() };

@@ -5,17 +5,17 @@
 //! first guess, else it is solved for (design D6).
 
 use crate::Endpoint;
-use crate::cmsg::int;
 use crate::crc;
 use crate::framing::Framed;
 use crate::lan::Lan;
+use crate::socket::cmsg::int;
+use crate::socket::udp::{Incoming, MAX_RECEIVE, Slots};
 use crate::stats::{Stats, add};
 use crate::trace::{Trace, Traced};
-use crate::udp::{Incoming, MAX_RECEIVE, Slots};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
-use wire::frame::is_multicast;
+use wire::ethernet::is_multicast;
 use wire::icrc::{Addresses, Checker, FlowCrc};
 use wire::{Headers, ICRC_LEN};
 
@@ -210,7 +210,6 @@ impl Envelope {
 /// Counts a train in; `None` for one that cannot be cut.
 fn open(stats: &Stats, message: &Incoming<'_>) -> Option<Envelope> {
     add(&stats.rx_trains, 1);
-    add(&stats.rx_bytes, message.bytes.len() as u64);
     let envelope = Envelope::of(message).filter(|_| !message.cut && !message.bytes.is_empty());
     if envelope.is_none() {
         add(&stats.rx_malformed, 1);
@@ -227,9 +226,10 @@ fn hand_out(
 ) {
     let stats = ep.stats();
     let Some(envelope) = open(stats, message) else { return };
-    if ep.is_relayed(envelope.dst, envelope.udp_src) {
+    if ep.is_relayed(envelope.src, envelope.dst, envelope.udp_src) {
         return;
     }
+    add(&stats.rx_bytes, message.bytes.len() as u64);
     let Some(addresses) = Addresses::new(envelope.src, envelope.dst) else {
         return add(&stats.rx_malformed, 1);
     };
@@ -295,7 +295,8 @@ fn hand_out(
     }
 }
 
-/// Cuts a train of frames: packets of ours are checked and handed out, and the port's sink gets all else.
+/// Cuts a train of frames: packets of ours are checked and handed out, and the port's sink gets all
+/// else.
 fn hand_out_frames(
     ep: &Endpoint,
     lan: &Lan,
@@ -314,6 +315,7 @@ fn hand_out_frames(
                 if own && framed.vlan.is_none() && group {
                     ep.relay(&framed.packet);
                 }
+                add(&ep.stats().rx_bytes, frame.len() as u64);
                 hand_out_framed(ep, &framed, f, trace);
             }
             // What is flooded comes back to who sent it.

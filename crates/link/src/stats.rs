@@ -25,7 +25,8 @@ counters! {
     tx_datagrams,
     /// System-call messages that carried them: GSO trains and lone datagrams.
     tx_trains,
-    /// Bytes of UDP payload that the kernel took.
+    /// Bytes of datagrams that the kernel took: of their UDP payload, or of whole frames where the
+    /// endpoint is on an Ethernet of its own.
     tx_bytes,
     /// Ethernet frames of raw packets that the kernel took.
     tx_frames,
@@ -33,7 +34,7 @@ counters! {
     rx_datagrams,
     /// System-call messages that carried datagrams, good or bad: GRO trains and lone ones.
     rx_trains,
-    /// Bytes of UDP payload received, good or bad.
+    /// Bytes of datagrams received, good or bad, as `tx_bytes` counts them.
     rx_bytes,
     /// Datagrams whose ICRC was wrong.
     rx_icrc_errors,

@@ -1,26 +1,27 @@
 //! A packet trace as a pcap file, for tshark and its kind.
 //!
-//! A UDP socket sees no IP and UDP headers, so they are made up from what is known: addresses, ports,
-//! traffic class, hop limit, right lengths and checksums, and the identification that the packet was
-//! sent with or, on receipt, that its ICRC was made with. The flow label is not kept. Packets are
-//! LINKTYPE_RAW with nanosecond time stamps.
+//! A UDP socket sees no IP and UDP headers, so they are made up from what is known: addresses,
+//! ports, traffic class, hop limit, right lengths and checksums, and the identification that the
+//! packet was sent with or, on receipt, that its ICRC was made with. The flow label is not kept.
+//! Packets are LINKTYPE_RAW with nanosecond time stamps.
 //!
 //! Records are written whole and in append mode, so several processes may share one file.
 
 use descriptors::Kept;
+use engine_thread::lock;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
-use wire::internet::{checksum, fold, sum};
+use wire::grh::Grh;
+use wire::ip::Addresses;
+use wire::{ROCE_PORT, udp};
 
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_RAW: u32 = 101;
 const SNAPLEN_BYTES: u32 = 0x4_0000;
-const UDP_LEN: usize = 8;
-const UDP_PROTOCOL: u8 = 17;
 /// Bytes that may wait before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -39,10 +40,10 @@ pub(crate) struct Traced<'a> {
 /// A trace file being written. Records are buffered; they reach the file when there are many, on
 /// [`Trace::flush`] and on drop.
 pub struct Trace {
-    state: Mutex<State>,
+    state: Mutex<TraceFile>,
 }
 
-struct State {
+struct TraceFile {
     out: Box<dyn Write + Send>,
     waiting: Vec<u8>,
     /// The first write that failed; nothing is recorded after it.
@@ -85,7 +86,7 @@ impl Trace {
     }
 
     fn with(out: Box<dyn Write + Send>) -> Trace {
-        Trace { state: Mutex::new(State { out, waiting: Vec::new(), failed: None }) }
+        Trace { state: Mutex::new(TraceFile { out, waiting: Vec::new(), failed: None }) }
     }
 
     /// Writes what waits.
@@ -117,8 +118,8 @@ impl Trace {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TraceFile> {
+        lock(&self.state)
     }
 }
 
@@ -128,7 +129,7 @@ impl Drop for Trace {
     }
 }
 
-impl State {
+impl TraceFile {
     fn write(&mut self) {
         if self.failed.is_none() {
             let result = engine_thread::growing_files(|| {
@@ -151,61 +152,40 @@ fn header() -> [u8; 24] {
 }
 
 fn emit(out: &mut Vec<u8>, packet: &Traced<'_>, seconds: u32, nanoseconds: u32) {
-    let udp_len = (UDP_LEN + packet.datagram.len()) as u16;
-    let mut ip = [0; 40];
-    let ip: &[u8] = match (packet.src, packet.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            ip[0] = 0x45;
-            ip[1] = packet.traffic_class;
-            ip[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
-            ip[4..6].copy_from_slice(&packet.identification.to_be_bytes());
-            ip[6] = 0x40;
-            ip[8] = packet.hop_limit;
-            ip[9] = UDP_PROTOCOL;
-            ip[12..16].copy_from_slice(&src.octets());
-            ip[16..20].copy_from_slice(&dst.octets());
-            let checksum = checksum(&ip[..20]);
-            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-            &ip[..20]
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            ip[0] = 0x60 | packet.traffic_class >> 4;
-            ip[1] = packet.traffic_class << 4;
-            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
-            ip[6] = UDP_PROTOCOL;
-            ip[7] = packet.hop_limit;
-            ip[8..24].copy_from_slice(&src.octets());
-            ip[24..].copy_from_slice(&dst.octets());
-            &ip
-        }
+    let udp_len = (udp::HEADER_LEN + packet.datagram.len()) as u16;
+    let addresses = match (packet.src, packet.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4(src, dst),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Addresses::V6(src, dst),
         // Flows and receipts have one family.
         _ => return,
     };
-    let mut udp = [0; UDP_LEN];
-    udp[..2].copy_from_slice(&packet.udp_src.to_be_bytes());
-    udp[2..4].copy_from_slice(&wire::ROCE_PORT.to_be_bytes());
-    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let addresses = if ip.len() == 20 { &ip[12..] } else { &ip[8..] };
-    let pseudo = sum(addresses) + u64::from(UDP_PROTOCOL) + u64::from(udp_len);
-    // Zero would say that there is no checksum (RFC 768).
-    let checksum = match !fold(pseudo + sum(&udp) + sum(packet.datagram)) {
-        0 => u16::MAX,
-        checksum => checksum,
+    let ip = Grh {
+        addresses,
+        traffic_class: packet.traffic_class,
+        flow_label: 0,
+        hop_limit: packet.hop_limit,
+        udp_len,
+        identification: packet.identification,
     };
-    udp[6..].copy_from_slice(&checksum.to_be_bytes());
+    let ip = ip.ip();
+    let ports = udp::Repr { src: packet.udp_src, dst: ROCE_PORT, len: udp_len };
+    let pseudo_header = ip.pseudo_header(udp_len.into());
 
-    let len = (ip.len() + usize::from(udp_len)) as u32;
+    let len = (ip.header_len() + usize::from(udp_len)) as u32;
     for field in [seconds, nanoseconds, len, len] {
         out.extend(field.to_ne_bytes());
     }
-    out.extend(ip);
-    out.extend(udp);
+    let at = out.len();
+    out.resize(at + ip.header_len(), 0);
+    ip.emit(&mut out[at..]);
+    out.extend(ports.emit_with_checksum(pseudo_header, packet.datagram));
     out.extend(packet.datagram);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::internet::{fold, sum};
 
     #[test]
     fn headers_are_right_to_the_byte() {

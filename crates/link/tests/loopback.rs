@@ -206,8 +206,8 @@ fn damaged_packets_are_counted_and_not_handed_out() {
     let (good, from) = captured(Only, 4, 100);
     let (socket, port) = receive_socket(Ipv4Addr::UNSPECIFIED.into(), 0);
     let ep = Endpoint::new(Some(socket), None, port).unwrap();
-    // Every single-bit error within 32 bits of another place is found for sure; the fifth byte of the
-    // BTH is not covered.
+    // Every single-bit error within 32 bits of another place is found for sure; the fifth byte of
+    // the BTH is not covered.
     let damaged: Vec<Vec<u8>> = (0..good.len())
         .filter(|at| *at != 4)
         .map(|at| {

@@ -1,5 +1,5 @@
-//! Packets on a wire: between two namespaces, with the kernel's real segmentation, captured and judged
-//! by programs that share no code with this one.
+//! Packets on a wire: between two namespaces, with the kernel's real segmentation, captured and
+//! judged by programs that share no code with this one.
 
 mod common;
 

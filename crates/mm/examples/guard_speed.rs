@@ -1,4 +1,5 @@
-//! Speed of the guarded copies next to the C library's memcpy: `cargo run --release -p mm --example guard_speed`.
+//! Speed of the guarded copies next to the C library's memcpy: `cargo run --release -p mm --example
+//! guard_speed`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,7 +20,7 @@ fn rate(len: usize, mut copy: impl FnMut()) -> f64 {
 
 fn main() {
     mm::guard::install();
-    println!("{:>9} {:>10} {:>10} {:>10}   GB/s", "bytes", "write", "copy_from", "memcpy");
+    println!("{:>9} {:>10} {:>10} {:>10}   GB/s", "bytes", "write", "read", "memcpy");
     for len in [8, 64, 256, 1024, 2048, 4096, 16384, 65536, 1 << 20, 16 << 20] {
         let src = vec![1u8; len + 64];
         let mut dst = vec![0u8; len + 64];
@@ -30,10 +31,9 @@ fn main() {
         let to = rate(len, || {
             black_box(map.sink()).write(black_box(&src[shift..][..len])).expect("mapped")
         });
-        let addr = src.as_ptr() as u64;
         let from = rate(len, || {
-            mm::guard::copy_from(black_box(addr), black_box(&mut dst[shift..][..len]))
-                .expect("mapped")
+            let from = mm::Source::from(black_box(&src[..]));
+            from.read(black_box(&mut dst[shift..][..len])).expect("mapped")
         });
         let plain = rate(len, || {
             black_box(&mut dst[..len]).copy_from_slice(black_box(&src[shift..][..len]))

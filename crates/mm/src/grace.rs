@@ -1,9 +1,10 @@
 //! Waiting for those who were inside before now, without keeping anyone out.
 //!
-//! Readers count themselves into one of two phases. [`Grace::wait`] turns the phase, so that those who come later count elsewhere,
-//! and returns once the earlier ones have left (sleepable RCU's idea, `Documentation/RCU`). Entering and leaving neither
-//! locks nor waits; nothing here allocates, since the waiter may be an interposed `munmap` that `malloc` called. The model
-//! tests (`--cfg loom`) check the promise of `wait`, and that it returns.
+//! Readers count themselves into one of two phases. [`Grace::wait`] turns the phase, so that those
+//! who come later count elsewhere, and returns once the earlier ones have left (sleepable RCU's
+//! idea, `Documentation/RCU`). Entering and leaving neither locks nor waits; nothing here
+//! allocates, since the waiter may be an interposed `munmap` that `malloc` called. The model tests
+//! (`--cfg loom`) check the promise of `wait`, and that it returns.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -44,8 +45,8 @@ impl Grace {
         }
     }
 
-    /// Goes inside. What is read from here to [`Grace::leave`] is older than no change made before a [`Grace::wait`] that
-    /// does not wait for this reader.
+    /// Goes inside. What is read from here to [`Grace::leave`] is older than no change made before
+    /// a [`Grace::wait`] that does not wait for this reader.
     #[inline]
     pub(crate) fn enter(&self) -> Phase {
         let phase = self.phase.load(Relaxed) & 1;
@@ -72,8 +73,8 @@ impl Grace {
         self.left.notify_all();
     }
 
-    /// Returns once everyone who was inside when it was called has left. A change made before the call is seen by all who
-    /// are inside afterwards.
+    /// Returns once everyone who was inside when it was called has left. A change made before the
+    /// call is seen by all who are inside afterwards.
     pub(crate) fn wait(&self) {
         fence(SeqCst);
         if self.inside.iter().all(|count| count.load(Acquire) == 0) {

@@ -1,8 +1,9 @@
 //! A set of address intervals that may overlap, searched for those that touch a range.
 //!
-//! A treap over a slab, each node augmented with the greatest end below it: O(log n) to insert, remove and find.
-//! **Nothing here allocates or frees except [`Set::with_capacity`]**: the set is changed under a lock that an interposed
-//! `munmap` takes, which `malloc` itself may have called. Whoever inserts makes room beforehand with [`Set::adopt`].
+//! A treap over a slab, each node augmented with the greatest end below it: O(log n) to insert,
+//! remove and find. **Nothing here allocates or frees except [`Set::with_capacity`]**: the set is
+//! changed under a lock that an interposed `munmap` takes, which `malloc` itself may have called.
+//! Whoever inserts makes room beforehand with [`Set::adopt`].
 
 use std::collections::TryReserveError;
 
@@ -55,8 +56,8 @@ impl<T> Set<T> {
         self.free != NONE || self.nodes.len() < self.nodes.capacity()
     }
 
-    /// Moves all intervals into the larger empty set `other`; `other` then holds the old storage, to be dropped without a
-    /// lock. Handles stay valid.
+    /// Moves all intervals into the larger empty set `other`; `other` then holds the old storage,
+    /// to be dropped without a lock. Handles stay valid.
     pub(crate) fn adopt(&mut self, other: &mut Set<T>) {
         debug_assert!(other.nodes.is_empty() && other.nodes.capacity() >= self.nodes.len());
         other.nodes.append(&mut self.nodes);
@@ -115,7 +116,8 @@ impl<T> Set<T> {
         self.nodes.get_mut(id as usize)?.value.as_mut()
     }
 
-    /// The first interval that overlaps `[start, end)` and comes after `after` (in start and handle order).
+    /// The first interval that overlaps `[start, end)` and comes after `after` (in start and handle
+    /// order).
     pub(crate) fn next_overlap(
         &self,
         start: u64,

@@ -1,13 +1,14 @@
-//! Mappings and populated ranges, by raw system calls: the C library's `mmap` and `munmap` are interposed by the shim.
+//! Mappings and populated ranges, by raw system calls: the C library's `mmap` and `munmap` are
+//! interposed by the shim.
 
-use crate::guard::{self, Sink};
-use crate::space::page_size;
+use crate::guard::{self, Sink, Source};
+use crate::page_size;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A mapping, unmapped on drop: of a descriptor, or of memory that has none. Its bytes are reached by the guarded copies only: another
-/// process may write or truncate the file.
+/// A mapping, unmapped on drop: of a descriptor, or of memory that has none. Its bytes are reached
+/// by the guarded copies only: another process may write or truncate the file.
 #[derive(Debug)]
 pub struct Mapping {
     addr: u64,
@@ -69,8 +70,15 @@ impl Mapping {
     /// Its bytes, for writing.
     #[inline]
     pub fn sink(&self) -> Sink<'_> {
-        // SAFETY: the mapping is ours for as long as it is borrowed, and nobody forms a reference into it.
+        // SAFETY: the mapping is ours for as long as it is borrowed, and nobody forms a reference
+        // into it.
         unsafe { Sink::vouched(self.addr, self.len) }
+    }
+
+    /// Its bytes, for reading.
+    #[inline]
+    pub fn source(&self) -> Source<'_> {
+        self.sink().source()
     }
 
     /// Length in bytes.
@@ -96,8 +104,9 @@ impl Drop for Mapping {
     }
 }
 
-/// Makes every page that `[addr, addr + len)` touches resident, for writing if `writable`, as `pin_user_pages` would.
-/// Fails where that does: unmapped, protected against the access, or beyond the end of a file (`EFAULT`).
+/// Makes every page that `[addr, addr + len)` touches resident, for writing if `writable`, as
+/// `pin_user_pages` would. Fails where that does: unmapped, protected against the access, or beyond
+/// the end of a file (`EFAULT`).
 pub fn populate(addr: u64, len: u64, writable: bool) -> Result<(), guard::Fault> {
     let page = page_size();
     let start = addr & !(page - 1);
@@ -117,8 +126,8 @@ pub fn populate(addr: u64, len: u64, writable: bool) -> Result<(), guard::Fault>
         }
         match io::Error::last_os_error().raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => {}
-            // Linux before 5.14 does not know the advice; since then EINVAL means protection or a device mapping,
-            // both of which pin_user_pages refuses too
+            // Linux before 5.14 does not know the advice; since then EINVAL means protection or a
+            // device mapping, both of which pin_user_pages refuses too
             Some(libc::EINVAL) if !populate_known() => return touch(start, end, writable),
             _ => return Err(guard::Fault),
         }

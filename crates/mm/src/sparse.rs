@@ -1,7 +1,8 @@
-//! Words by page number, few of many: a tree of four levels whose parts are made when a word in them is first set.
+//! Words by page number, few of many: a tree of four levels whose parts are made when a word in
+//! them is first set.
 //!
-//! Looking up takes no lock. The parts come from the kernel and never from `malloc`, because the thread that serves page
-//! faults looks here while others may wait for it inside of `malloc`.
+//! Looking up takes no lock. The parts come from the kernel and never from `malloc`, because the
+//! thread that serves page faults looks here while others may wait for it inside of `malloc`.
 
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -15,7 +16,8 @@ const LEVELS: u32 = 3;
 /// Words in all: 2^48 bytes of 4 KiB pages.
 pub(crate) const MOST: u64 = 1 << (FAN_BITS * (LEVELS + 1));
 
-/// A part: of pointers to lower parts, or at the lowest level of words. Both are 64 bits and all zero at first.
+/// A part: of pointers to lower parts, or at the lowest level of words. Both are 64 bits and all
+/// zero at first.
 #[repr(C)]
 union Part {
     lower: [std::mem::ManuallyDrop<AtomicPtr<Part>>; FAN as usize],
@@ -56,15 +58,16 @@ impl Sparse {
         }
         let mut part = self.root.load(Acquire);
         for level in (1..=LEVELS).rev() {
-            // SAFETY: parts above the lowest level hold pointers, null or to live parts; they live as long as `self`.
+            // SAFETY: parts above the lowest level hold pointers, null or to live parts; they live
+            // as long as `self`.
             part = unsafe { part.as_ref()?.lower[index(number, level)].load(Acquire) };
         }
         // SAFETY: a part of the lowest level holds words.
         unsafe { part.as_ref().map(|part| &*part.words[index(number, 0)]) }
     }
 
-    /// Word `number`, whose part is made if it is not there. `None` beyond the last number, or when the system is out of
-    /// memory.
+    /// Word `number`, whose part is made if it is not there. `None` beyond the last number, or when
+    /// the system is out of memory.
     pub(crate) fn make(&self, number: u64) -> Option<&AtomicU64> {
         if number >= MOST {
             return None;
@@ -80,6 +83,19 @@ impl Sparse {
 
     /// Calls `each` for the words of `numbers` that are not 0, in order.
     pub(crate) fn each(&self, numbers: &Range<u64>, mut each: impl FnMut(u64, &AtomicU64)) {
+        self.first(numbers, |number, word| {
+            each(number, word);
+            false
+        });
+    }
+
+    /// The first of the words of `numbers` that are not 0 for which `is_it`; asks for no word
+    /// behind it.
+    pub(crate) fn first(
+        &self,
+        numbers: &Range<u64>,
+        mut is_it: impl FnMut(u64, &AtomicU64) -> bool,
+    ) -> Option<u64> {
         let end = numbers.end.min(MOST);
         let mut number = numbers.start;
         'numbers: while number < end {
@@ -99,12 +115,13 @@ impl Sparse {
                 }
                 // SAFETY: as in `word`.
                 let word = unsafe { &*there.words[index(number, 0)] };
-                if word.load(Acquire) != 0 {
-                    each(number, word);
+                if word.load(Acquire) != 0 && is_it(number, word) {
+                    return Some(number);
                 }
                 number += 1;
             }
         }
+        None
     }
 }
 
@@ -174,6 +191,13 @@ mod tests {
         let mut seen = Vec::new();
         words.each(&(0..u64::MAX), |number, word| seen.push((number, word.load(Relaxed))));
         assert_eq!(seen, numbers.map(|number| (number, number + 1)));
+        seen.clear();
+        let second = words.first(&(0..u64::MAX), |number, word| {
+            seen.push((number, word.load(Relaxed)));
+            number > 0
+        });
+        assert_eq!((second, &seen[..]), (Some(1), &[(0, 1), (1, 2)][..]), "no more is asked for");
+        assert_eq!(words.first(&(1..512), |_, _| false), None);
         seen.clear();
         words.each(&(1..512), |number, word| seen.push((number, word.swap(0, Relaxed))));
         assert_eq!(seen, [(1, 2), (511, 512)]);

@@ -1,4 +1,5 @@
-//! userfaultfd(2): the kernel hands page faults of chosen ranges to this process instead of answering them itself.
+//! userfaultfd(2): the kernel hands page faults of chosen ranges to this process instead of
+//! answering them itself.
 
 use descriptors::Kept;
 use std::io;
@@ -27,6 +28,8 @@ const EVENTS: u64 =
     FEATURE_PAGEFAULT_FLAG_WP | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
+/// `1 << _UFFDIO_ZEROPAGE`, among the requests that a registered range takes.
+const OFFERS_ZEROPAGE: u64 = 1 << 4;
 const COPY_MODE_DONTWAKE: u64 = 1;
 const COPY_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
@@ -39,7 +42,8 @@ const PAGEFAULT_FLAG_WP: u64 = 2;
 /// What the kernel tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A thread waits at an address: nothing is mapped there, or with `protected` a page that may not be written now.
+    /// A thread waits at an address: nothing is mapped there, or with `protected` a page that may
+    /// not be written now.
     Fault { addr: u64, protected: bool },
     /// A mapping has moved.
     Moved { from: u64, to: u64, len: u64 },
@@ -106,16 +110,16 @@ fn open(flags: i32) -> io::Result<OwnedFd> {
 }
 
 impl Uffd {
-    /// A new one for faults of all kinds, those that system calls take on the program's behalf too, ready for
-    /// [`Uffd::register`]. The error is userfaultfd(2)'s: EPERM without the right to it.
+    /// A new one for faults of all kinds, those that system calls take on the program's behalf too,
+    /// ready for [`Uffd::register`]. The error is userfaultfd(2)'s: EPERM without the right to it.
     pub(crate) fn new() -> io::Result<Uffd> {
         let uffd = Uffd(Kept::alone(open(0)?));
         uffd.request(UFFDIO_API, &mut [UFFD_API, EVENTS, 0])?;
         Ok(uffd)
     }
 
-    /// A new one that takes no faults and tells what becomes of mappings, for [`Uffd::watch`]. From Linux 5.11 on no right is
-    /// needed for it. The error is userfaultfd(2)'s.
+    /// A new one that takes no faults and tells what becomes of mappings, for [`Uffd::watch`]. From
+    /// Linux 5.11 on no right is needed for it. The error is userfaultfd(2)'s.
     pub(crate) fn for_events() -> io::Result<Uffd> {
         let opened = match open(UFFD_USER_MODE_ONLY) {
             // a kernel that does not know the flag
@@ -135,8 +139,8 @@ impl Uffd {
     }
 
     fn request<const N: usize>(&self, what: libc::c_ulong, words: &mut [u64; N]) -> io::Result<()> {
-        // SAFETY: each request reads and writes exactly the words that its caller passes. The ranges in them are touched by
-        // the kernel as it would for the program's own faults.
+        // SAFETY: each request reads and writes exactly the words that its caller passes. The
+        // ranges in them are touched by the kernel as it would for the program's own faults.
         let code =
             unsafe { libc::syscall(libc::SYS_ioctl, self.0.as_raw_fd(), what, words.as_mut_ptr()) };
         if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -148,10 +152,13 @@ impl Uffd {
         self.request(UFFDIO_REGISTER, &mut [range.start, range.end - range.start, mode, 0])
     }
 
-    /// Asks to be told what becomes of the mappings of a range, whose faults stay the kernel's: nothing in it is protected.
-    pub(crate) fn watch(&self, range: &Range<u64>) -> io::Result<()> {
-        let words = &mut [range.start, range.end - range.start, REGISTER_MODE_WP, 0];
-        self.request(UFFDIO_REGISTER, words)
+    /// Asks for notices of what becomes of the mappings of a range, whose faults stay the kernel's:
+    /// nothing in it is protected. `true` if none of the mappings is of hugetlbfs, the only one
+    /// whose pages the kernel does not offer to fill with zeros.
+    pub(crate) fn watch(&self, range: &Range<u64>) -> io::Result<bool> {
+        let mut words = [range.start, range.end - range.start, REGISTER_MODE_WP, 0];
+        self.request(UFFDIO_REGISTER, &mut words)?;
+        Ok(words[3] & OFFERS_ZEROPAGE != 0)
     }
 
     /// Leaves a range to the kernel again. Mappings that are gone were left with their end.
@@ -166,7 +173,8 @@ impl Uffd {
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
-    /// Lets stores to the pages of a range that are there fault from now on, or no more; the latter wakes who waits.
+    /// Lets stores to the pages of a range that are there fault from now on, or no more; the latter
+    /// wakes who waits.
     pub(crate) fn write_protect(&self, range: &Range<u64>, protect: bool) -> io::Result<()> {
         let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
         self.request(UFFDIO_WRITEPROTECT, &mut [range.start, range.end - range.start, mode])

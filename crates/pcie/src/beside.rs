@@ -1,4 +1,5 @@
-//! What connects devices beside PCIe, and processors with each other: links between GPUs, sockets, distances of NUMA nodes.
+//! What connects devices beside PCIe, and processors with each other: links between GPUs, sockets,
+//! distances of NUMA nodes.
 
 use crate::Address;
 use std::collections::BTreeMap;
@@ -28,24 +29,24 @@ impl fmt::Display for GpuLinkKind {
 /// Where a link of a GPU leads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GpuLinkEnd {
-    /// To another GPU.
+    /// Another GPU.
     Gpu(Address),
-    /// To a switch that is no bridge of PCIe.
+    /// A switch that is no bridge of PCIe.
     Switch,
-    /// To a processor.
+    /// A processor.
     Processor,
 }
 
 /// Links of one kind between a GPU and something else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuLink {
-    /// What they are.
+    /// What kind of links they are.
     pub kind: GpuLinkKind,
     /// The GPU.
     pub from: Address,
     /// The other end.
     pub to: GpuLinkEnd,
-    /// How many, if the source counts them.
+    /// How many links, if the source counts them.
     pub count: Option<u32>,
     /// Bytes per second of all in one direction, if the source says it.
     pub bytes_per_second: Option<u64>,
@@ -61,8 +62,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// How far two nodes are, as a number to compare: same node, same socket, then the others, within each by firmware's distance.
-    /// Nodes that are not known are farther than any.
+    /// How far two nodes are, as a number to compare: same node, same socket, then the others,
+    /// within each by firmware's distance. Nodes that are not known are farther than any.
     pub fn distance(&self, a: Option<u32>, b: Option<u32>) -> (u32, u32) {
         let (Some(a), Some(b)) = (a, b) else { return (3, 0) };
         let firmware = self.distances.get(&(a, b)).copied().unwrap_or(0);

@@ -1,7 +1,8 @@
-//! Linux's boot parameter `pci=config_acs=`, which sets ACS bits of single functions, and the machine as it is after such a boot.
+//! Linux's boot parameter `pci=config_acs=`, which sets ACS bits of single functions, and the
+//! machine as it is after such a boot.
 
 use crate::machine::{Acs, AcsBits, Machine};
-use crate::{Address, Version, isolation};
+use crate::{Address, Kernel, Version, isolation};
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,7 +13,8 @@ pub struct AcsSetting {
     pub at: Address,
     /// Bits that shall be set.
     pub set: AcsBits,
-    /// Bits that shall not be. The others stay as *firmware* left them: what Linux sets by itself, it does not set here.
+    /// Bits that shall not be. The others stay as *firmware* left them: what Linux sets by itself,
+    /// it does not set here.
     pub clear: AcsBits,
 }
 
@@ -27,9 +29,10 @@ impl AcsSetting {
     }
 }
 
-/// The parameter's value: `xx110x1@0000:02:00.0;x0x00xx@0000:02:01.0`. Seven characters for each function, the highest bit of the
-/// control register first: 1 sets, 0 clears, x is as firmware left it. Kernel 6.11 and later; more than one function from
-/// 6.15, and in stable kernels with that fix (kernel's `__pci_config_acs`).
+/// The parameter's value: `xx110x1@0000:02:00.0;x0x00xx@0000:02:01.0`. Seven characters for each
+/// function, the highest bit of the control register first: 1 sets, 0 clears, x is as firmware left
+/// it. Kernel 6.11 and later; more than one function from 6.15, and in stable kernels with that fix
+/// (kernel's `__pci_config_acs`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigAcs(pub Vec<AcsSetting>);
 
@@ -38,7 +41,8 @@ const ORDER: [AcsBits; 7] =
     [AcsBits::DT, AcsBits::EC, AcsBits::UF, AcsBits::CR, AcsBits::RR, AcsBits::TB, AcsBits::SV];
 
 impl ConfigAcs {
-    /// What stops bridges from sending peer traffic up ([`crate::Verdict::redirects`]), and changes nothing else of a machine.
+    /// What stops bridges from sending peer traffic up ([`crate::Verdict::redirects`]), and changes
+    /// nothing else of a machine.
     pub fn without_redirect(machine: &Machine, bridges: &[Address]) -> ConfigAcs {
         let clear = crate::verdict::REDIRECT;
         let of = |&at| AcsSetting { at, set: AcsBits::empty(), clear };
@@ -50,8 +54,8 @@ impl ConfigAcs {
         format!("pci=config_acs={self}")
     }
 
-    /// The same settings with every bit named that is set on a machine now and may stay: left to firmware, bits that Linux
-    /// itself set would be lost.
+    /// The same settings with every bit named that is set on a machine now and may stay: left to
+    /// firmware, bits that Linux itself set would be lost.
     pub fn keeping(&self, machine: &Machine) -> ConfigAcs {
         let keep = |setting: &AcsSetting| {
             let now = match machine.function(setting.at).map(|function| function.acs) {
@@ -63,7 +67,8 @@ impl ConfigAcs {
         ConfigAcs(self.0.iter().map(keep).collect())
     }
 
-    /// Functions of which it leaves a bit to firmware that is set now: whether firmware set it only a boot can tell.
+    /// Functions of which it leaves a bit to firmware that is set now: whether firmware set it only
+    /// a boot can tell.
     pub fn left_to_firmware(&self, machine: &Machine) -> Vec<Address> {
         let kept = self.keeping(machine);
         let pairs = self.0.iter().zip(&kept.0).filter(|(asked, kept)| asked != kept);
@@ -71,20 +76,27 @@ impl ConfigAcs {
     }
 }
 
-/// The boot parameter that stops bridges from sending peer traffic up, of those that the machine's kernel knows:
-/// `pci=config_acs=` where it can be trusted with several functions (from 6.15 on), else `pci=disable_acs_redir=` (from 4.19 on),
-/// which clears the same bits and leaves the others. `None` for a kernel that has neither, and without bridges.
+/// Whether a machine's kernel reads `pci=config_acs=` of several functions rightly; `None` where
+/// its release does not tell.
+pub fn config_acs_works(machine: &Machine) -> Option<bool> {
+    machine.kernel()?.has(Version(6, 15), Version(6, 11))
+}
+
+/// The boot parameter that stops bridges from sending peer traffic up, of those that the machine's
+/// kernel knows: `pci=config_acs=` where it can be trusted with several functions (from 6.15 on),
+/// else `pci=disable_acs_redir=` (from 4.19 on), which clears the same bits and leaves the others.
+/// So too where the release is unknown: a kernel before 6.15 would misread the other and set bits
+/// that nobody named. `None` for a kernel that has neither, and without bridges.
 pub fn without_redirect(machine: &Machine, bridges: &[Address]) -> Option<String> {
     if bridges.is_empty() {
         return None;
     }
-    let has = |version| machine.kernel().is_none_or(|kernel| kernel.version >= version);
-    if has(Version(6, 15)) {
+    if config_acs_works(machine) == Some(true) {
         return Some(ConfigAcs::without_redirect(machine, bridges).parameter());
     }
     let list: Vec<String> = bridges.iter().map(Address::to_string).collect();
-    let known = has(Version(4, 19)) || machine.kernel().is_some_and(|kernel| kernel.backports);
-    known.then(|| format!("pci=disable_acs_redir={}", list.join(";")))
+    let known = |kernel: &Kernel| kernel.version >= Version(4, 19) || kernel.backports;
+    machine.kernel().is_none_or(known).then(|| format!("pci=disable_acs_redir={}", list.join(";")))
 }
 
 impl fmt::Display for ConfigAcs {
@@ -109,7 +121,8 @@ impl fmt::Display for ConfigAcs {
 /// A text that is no value of `pci=config_acs=`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is not seven of 0, 1 and x, then @ and a PCI address, such as x0x00xx@0000:3b:00.0 (several: with ; between)"
+    "{0:?} is not seven of 0, 1 and x, then @ and a PCI address, such as x0x00xx@0000:3b:00.0 \
+     (several: with ; between)"
 )]
 pub struct BadConfigAcs(pub String);
 
@@ -157,8 +170,9 @@ pub enum CannotConfigure {
 }
 
 impl Machine {
-    /// The machine after a boot with the parameter: its ACS bits and, where it has IOMMU groups, the groups that Linux then
-    /// makes. A bit that is left to firmware is as now, see [`ConfigAcs::left_to_firmware`].
+    /// The machine after a boot with the parameter: its ACS bits and, where it has IOMMU groups,
+    /// the groups that Linux then makes. A bit that is left to firmware is as now, see
+    /// [`ConfigAcs::left_to_firmware`].
     ///
     /// # Errors
     /// A function is not there, has no ACS, or its bits were not read.

@@ -1,5 +1,6 @@
-//! IOMMU groups: which functions Linux takes for isolated from each other (`pci_device_group`). Its exceptions for single devices,
-//! such as chipsets whose ports isolate without saying so, are not known here.
+//! IOMMU groups: which functions Linux takes for isolated from each other (`pci_device_group`). Its
+//! exceptions for single devices, such as chipsets whose ports isolate without saying so, are not
+//! known here.
 
 use crate::Address;
 use crate::machine::{Acs, AcsBits, Function, Kind, Machine};
@@ -8,7 +9,8 @@ use std::collections::BTreeMap;
 /// The bits that isolate (`REQ_ACS_FLAGS`).
 const ISOLATING: AcsBits = AcsBits::SV.union(AcsBits::RR).union(AcsBits::CR).union(AcsBits::UF);
 
-/// The groups of a machine whose IOMMU covers all its functions, in the order in which Linux numbers them.
+/// The groups of a machine whose IOMMU covers all its functions, in the order in which Linux
+/// numbers them.
 ///
 /// # Errors
 /// The address of a function whose ACS bits were not read and count.

@@ -40,7 +40,8 @@ impl Kernel {
         Some(Kernel { release: release.to_owned(), version, patch, backports })
     }
 
-    /// Whether it has something that came with `since` and was in none before `not_before`; `None` if its number does not tell.
+    /// Whether it has something that came with `since` and was in none before `not_before`; `None`
+    /// if its number does not tell.
     pub fn has(&self, since: Version, not_before: Version) -> Option<bool> {
         match self.version {
             version if version >= since => Some(true),

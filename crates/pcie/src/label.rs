@@ -101,8 +101,9 @@ mod tests {
     use super::*;
     use crate::{Below, HostBridge};
 
-    /// Two sockets: on node 0 the bridges `a` and `b`, on node 1 `c`, on no known node `d`, and `?` for a processor whose
-    /// bridges are not shown; `!` and `!!` are buses above which nothing is shown. Below `a` a switch with a nested one.
+    /// Two sockets: on node 0 the bridges `a` and `b`, on node 1 `c`, on no known node `d`, and `?`
+    /// for a processor whose bridges are not shown; `!` and `!!` are buses above which nothing is
+    /// shown. Below `a` a switch with a nested one.
     fn machine() -> Machine {
         use Kind::*;
         let host = |name: &str, numa_node, shown| HostBridge {

@@ -43,8 +43,8 @@ impl Link {
         }
     }
 
-    /// Bytes per second in one direction after line coding (8b/10b up to 5 GT/s, 128b/130b up to 32, 242/256 flits at 64); packet
-    /// headers are not deducted.
+    /// Bytes per second in one direction after line coding (8b/10b up to 5 GT/s, 128b/130b up to
+    /// 32, 242/256 flits at 64); packet headers are not deducted.
     pub fn bytes_per_second(&self) -> u64 {
         let (speed_gts, width) = match *self {
             Link::Lanes { speed_gts, width } => (speed_gts, width),
@@ -89,7 +89,8 @@ impl fmt::Display for Link {
 pub enum LinkId {
     /// The link below this root port or switch downstream port.
     Below(Address),
-    /// The link above this function, where the port at its other end is not known (virtual machines, NCCL's files).
+    /// The link above this function, where the port at its other end is not known (virtual
+    /// machines, NCCL's files).
     Above(Address),
     /// The root complex behind a host bridge, by its index in the machine.
     RootComplex(usize),

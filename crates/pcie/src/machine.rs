@@ -5,7 +5,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 bitflags::bitflags! {
-    /// Bits of the ACS capability and control registers (PCIe Base 7.7.11), in the order of `pci=config_acs=`.
+    /// Bits of the ACS capability and control registers (PCIe Base 7.7.11), in the order of
+    /// `pci=config_acs=`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct AcsBits: u8 {
         /// Source Validation.
@@ -86,9 +87,11 @@ pub enum Below {
 /// How much a source shows above functions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shown {
-    /// Nothing (nvidia-smi, lspci without its bridges): functions here may share a bridge, or be below different processors.
+    /// Nothing (nvidia-smi, lspci without its bridges): functions here may share a bridge, or be
+    /// below different processors.
     Nothing,
-    /// Every switch, and the processor at most (NCCL): what hangs here may be below several host bridges.
+    /// Every switch, and the processor at most (NCCL): what hangs here may be below several host
+    /// bridges.
     Switches,
     /// The host bridge and every bridge below it.
     Bridges,
@@ -103,8 +106,8 @@ pub struct HostBridge {
     pub shown: Shown,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
-    /// Vendor and device id of the first device on the root bus, if known: what P2PDMA's list is about
-    /// ([`HostBridge::NO_DEVICE`] if that is neither device 00.0 nor a root port).
+    /// Vendor and device id of the first device on the root bus, if known: what P2PDMA's list is
+    /// about ([`HostBridge::NO_DEVICE`] if that is neither device 00.0 nor a root port).
     pub root_device: Option<(u16, u16)>,
 }
 
@@ -137,7 +140,8 @@ pub struct Function {
     pub class: Option<u32>,
     /// What it hangs below.
     pub below: Below,
-    /// For a root port or switch downstream port the link below it, for any other function the one above it, as it runs.
+    /// For a root port or switch downstream port the link below it, for any other function the one
+    /// above it, as it runs.
     pub link: Option<Link>,
     /// The same link at its best, as this end could run it.
     pub best_link: Option<Link>,
@@ -155,14 +159,15 @@ pub struct Function {
     pub driver: Option<String>,
     /// The number by which its vendor's tools know a GPU.
     pub index: Option<u32>,
-    /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices. On a software platform the
-    /// host's network interfaces that an HCA has for itself.
+    /// Names that drivers gave it: RDMA devices, network interfaces, DRM cards, block devices. On a
+    /// software platform the host's network interfaces that an HCA has for itself.
     pub interfaces: Vec<String>,
     /// What the source calls it, where it gives no id.
     pub product: Option<String>,
     /// The physical function of which it is a virtual one, if that is on the machine.
     pub virtual_of: Option<Address>,
-    /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of the Vital Product Data).
+    /// The unique id by which a Data Direct function and its HCA know each other (keyword `VU` of
+    /// the Vital Product Data).
     pub vuid: Option<String>,
     /// `HCA_CAP.data_direct` of an HCA: whether it may use a Data Direct function.
     pub data_direct: Option<bool>,
@@ -244,7 +249,7 @@ pub struct Machine {
     kernel: Option<Kernel>,
     hosts: Vec<HostBridge>,
     functions: BTreeMap<Address, Function>,
-    /// Of hops inside processors, where somebody knows.
+    /// Bytes per second of hops inside processors, where somebody knows.
     rates: BTreeMap<LinkId, u64>,
     sockets: Sockets,
     gpu_links: Vec<GpuLink>,
@@ -298,7 +303,8 @@ impl Machine {
         self.cpu.as_ref()
     }
 
-    /// The kernel that runs on it, if known: which rules it has, and what it can be told at boot. Without one the newest rules count.
+    /// The kernel that runs on it, if known: which rules it has, and which options it takes at
+    /// boot. Without one the newest rules count.
     pub fn kernel(&self) -> Option<&Kernel> {
         self.kernel.as_ref()
     }
@@ -356,7 +362,8 @@ impl Machine {
         bridges
     }
 
-    /// The function itself, its upstream bridge, that one's, … up to the root bus (`pci_upstream_bridge`).
+    /// The function itself, its upstream bridge, that one's, … up to the root bus
+    /// (`pci_upstream_bridge`).
     pub fn upwards<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Function> {
         std::iter::successors(Some(function), |f| match f.below {
             Below::Port(port) => self.functions.get(&port),

@@ -1,10 +1,11 @@
-//! Links paced to their rate: a transfer occupies every link of its route for as long as the real one would take.
+//! Links paced to their rate: a transfer occupies every link of its route for as long as the real
+//! one would take.
 //!
-//! Nobody waits here. Each direction of a link has a clock that says until when it is busy; a transfer moves the clocks on, and
-//! the thread that made it asks afterwards, by [`owed`], when the last of its links is free again, and holds back until then.
-//! Who holds back comes late by what the scheduler takes; a pause that short is not idleness, and the link makes up for it, so
-//! that it carries its rate.
-//! The clocks are those of one process: another process is another machine.
+//! Nobody waits here. Each direction of a link has a clock that says until when it is busy; a
+//! transfer moves the clocks on, and the thread that made it asks afterwards, by [`owed`], when the
+//! last of its links is free again, and holds back until then. Who holds back comes late by what
+//! the scheduler takes; a pause that short is not idleness, and the link makes up for it, so that
+//! it carries its rate. The clocks are those of one process: another process is another machine.
 
 use crate::LinkId;
 use std::cell::Cell;
@@ -48,7 +49,8 @@ impl LinkClock {
         LinkClock { bytes_per_second, busy_until_ns: AtomicU64::new(0) }
     }
 
-    /// Occupies the link for `bytes`, from when it is free, or from `now_ns` where it has been idle. Until when.
+    /// Occupies the link for `bytes`, from when it is free, or from `now_ns` where it has been
+    /// idle. Until when.
     fn occupy(&self, now_ns: u64, bytes: u64) -> u64 {
         let takes_ns = (bytes as f64 * 1e9 / self.bytes_per_second) as u64;
         let until = |busy: u64| {
@@ -80,7 +82,8 @@ impl Pacer {
     }
 }
 
-/// The clocks of a route, for bytes read from its target and for bytes written to it. None of links whose rate is not known.
+/// The clocks of a route, for bytes read from its target and for bytes written to it. None of links
+/// whose rate is not known.
 #[derive(Debug, Default)]
 pub(crate) struct RouteClocks {
     pub read: Box<[Arc<LinkClock>]>,
@@ -103,7 +106,8 @@ fn epoch() -> Instant {
 }
 
 thread_local! {
-    /// Until when, in nanoseconds after the epoch, the links are busy with what this thread moved; 0 for nothing.
+    /// Until when, in nanoseconds after the epoch, the links are busy with what this thread moved;
+    /// 0 for nothing.
     static OWED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -116,7 +120,8 @@ fn occupy(clocks: &[Arc<LinkClock>], bytes: u64) {
     }
 }
 
-/// When the links are free of all that this thread moved since it last asked; nothing where no link is paced.
+/// When the links are free of all that this thread moved since it last asked; nothing where no link
+/// is paced.
 #[inline]
 pub fn owed() -> Option<Instant> {
     match OWED_NS.replace(0) {
@@ -125,8 +130,8 @@ pub fn owed() -> Option<Instant> {
     }
 }
 
-/// Whether the links will be busy for longer than `burst` after `now` with what this thread moved since it last asked when they
-/// are free.
+/// Whether the links will be busy for longer than `burst` after `now` with what this thread moved
+/// since it last asked when they are free.
 #[inline]
 pub fn owes_more(now: Instant, burst: Duration) -> bool {
     match OWED_NS.get() {

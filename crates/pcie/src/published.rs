@@ -1,16 +1,19 @@
-//! Routes as other processes see them: a table in shared memory of who reached what, over which links, and how many bytes.
+//! Routes as other processes see them: a table in shared memory of who reached what, over which
+//! links, and how many bytes.
 //!
-//! A [`RouteTable`] belongs to one function and lies in the directory of its device. Entries are added and never removed
-//! while the device is open; an entry's first word is set last, so a reader sees it whole or not at all. What a reader finds
-//! was written by another process and is checked: an entry that makes no sense is left out.
+//! A [`RouteTable`] belongs to one function and lies in the directory of its device. Entries are
+//! added and never removed while the device is open; an entry's first word is set last, so a reader
+//! sees it whole or not at all. What a reader finds was written by another process and is checked:
+//! an entry that makes no sense is left out.
 
 use crate::{Address, Link, LinkId, MapType, Target};
+use engine_thread::lock;
 use shm::Shm;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Routes that a table has room for: GPUs and NUMA nodes of a large machine, for a function and its Data Direct one.
+/// Routes that a table has room for: GPUs and NUMA nodes of a large machine, for a function and its
+/// Data Direct one.
 const ENTRIES: usize = 64;
 /// Hops that an entry has room for.
 const HOPS: usize = 28;
@@ -60,7 +63,7 @@ impl RouteTable {
 
     /// Adds a route; where its counters are, or nothing if the table is full or the route too long.
     pub(crate) fn add(&self, route: &Description<'_>) -> Option<Counters> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock(&self.used);
         if *used == ENTRIES || route.hops.len() > HOPS {
             return None;
         }
@@ -96,7 +99,7 @@ pub(crate) struct Counters {
 pub struct PublishedRoute {
     /// The function that issues the DMA.
     pub function: Address,
-    /// Where it goes.
+    /// The memory that it leads to.
     pub target: Target,
     /// How the target is mapped.
     pub map_type: MapType,

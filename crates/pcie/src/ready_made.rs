@@ -22,14 +22,16 @@ pub const READY_MADE: [ReadyMade; 6] = [
 ];
 
 impl ReadyMade {
-    /// The one that `--platform` calls by this: a bare name. A file of that name is meant by `./NAME`.
+    /// The one that `--platform` calls by this: a bare name. A file of that name is meant by
+    /// `./NAME`.
     pub fn called(name: &Path) -> Option<ReadyMade> {
         READY_MADE.into_iter().find(|ready| name.as_os_str() == ready.name)
     }
 
-    /// What it is: the first sentence of the file.
-    pub fn summary(&self) -> &'static str {
-        self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
+    /// What it is: the first paragraph of the file's comment, a sentence.
+    pub fn summary(&self) -> String {
+        let words = self.text.lines().map_while(|line| line.strip_prefix("# "));
+        words.collect::<Vec<_>>().join(" ")
     }
 }
 

@@ -70,7 +70,7 @@ pub struct Route {
 /// Where a route's bytes are counted.
 #[derive(Debug)]
 enum Counted {
-    /// In the route.
+    /// In the route itself.
     Here { read: AtomicU64, written: AtomicU64 },
     /// Where other processes see them.
     Published { table: Arc<RouteTable>, at: Counters },
@@ -97,7 +97,8 @@ impl Counted {
 }
 
 impl Route {
-    /// A route within one piece of memory, over no link: for tests and for memory that no function stands before.
+    /// A route within one piece of memory, over no link: for tests and for memory that no function
+    /// stands before.
     pub fn local() -> Route {
         Route {
             function: None,
@@ -151,7 +152,7 @@ impl Route {
     pub fn function(&self) -> Option<Address> {
         self.function
     }
-    /// Where it goes.
+    /// The memory that it leads to.
     pub fn target(&self) -> Target {
         self.target
     }
@@ -159,7 +160,8 @@ impl Route {
     pub fn map_type(&self) -> MapType {
         self.map_type
     }
-    /// Whether only requests take it whose addresses are translated already, as ACS may leave them a way of their own.
+    /// Whether only requests take it whose addresses are translated already, as ACS may leave them
+    /// a way of their own.
     pub fn is_translated(&self) -> bool {
         self.translated
     }
@@ -187,6 +189,14 @@ impl Route {
     pub fn count_written(&self, bytes: u64) {
         self.counted.written().fetch_add(bytes, Relaxed);
         self.clocks.occupy_written(bytes);
+    }
+    /// Where in the shared memory of its table bytes read and bytes written are counted, where
+    /// other processes see them.
+    pub fn published_at(&self) -> Option<(usize, usize)> {
+        match &self.counted {
+            Counted::Published { at, .. } => Some((at.read, at.written)),
+            Counted::Here { .. } => None,
+        }
     }
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
@@ -255,9 +265,10 @@ pub(crate) fn find(
     Ok(route.over(machine, way))
 }
 
-/// The route of translated requests with relaxed ordering (PCIe Base 6.12.1), where it is another: through the common switch although
-/// ACS sends untranslated requests up to the root complex. Direct Translated P2P lets requests pass, and redirected completions
-/// are only those without relaxed ordering.
+/// The route of translated requests with relaxed ordering (PCIe Base 6.12.1), where it is another:
+/// through the common switch although ACS sends untranslated requests up to the root complex.
+/// Direct Translated P2P lets requests pass, and redirected completions are only those without
+/// relaxed ordering.
 pub(crate) fn find_translated(
     machine: &Machine,
     function: &Function,
@@ -288,7 +299,8 @@ pub(crate) fn find_translated(
     Some(Route { translated: true, ..route.over(machine, way) })
 }
 
-/// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream link.
+/// The links above a function, from it upwards, up to and without the bridge `until`'s own upstream
+/// link.
 fn links_above<'a>(
     machine: &'a Machine,
     function: &'a Function,
@@ -298,7 +310,8 @@ fn links_above<'a>(
     machine
         .upwards(function)
         .zip(uppers)
-        // a port above the function carries the link below it, also when the paths turn round at that very port
+        // a port above the function carries the link below it, also when the paths turn round at
+        // that very port
         .take_while(move |(lower, _)| until != Some(lower.address))
         .filter_map(|(lower, upper)| match upper {
             Some(port) if port.is_downstream_port() => Some(LinkId::Below(port.address)),
@@ -311,24 +324,24 @@ fn links_above<'a>(
 
 /// The way between two functions on a machine that is only looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Way {
+pub struct RoutePlan {
     /// What P2PDMA says.
     pub verdict: Verdict,
-    /// The hops from client to provider: over the host bridge where the verdict sends them there, else by the nearest common bridge,
-    /// also where there is no verdict for it.
+    /// The hops from client to provider: over the host bridge where the verdict sends them there,
+    /// else by the nearest common bridge, also where there is no verdict for it.
     pub links: Vec<LinkId>,
     /// Rate of the narrowest hop in bytes per second, if any is known and none is hidden.
     pub bytes_per_second: Option<u64>,
 }
 
 /// The way by which `client` would reach the memory of `provider`.
-pub fn way(machine: &Machine, provider: &Function, client: &Function) -> Way {
+pub fn route_plan(machine: &Machine, provider: &Function, client: &Function) -> RoutePlan {
     let verdict = verdict(machine, provider, client);
     let (links, _) = peer_links(machine, client, provider, &verdict);
     // a bridge that is not shown may be narrower
     let shown = [provider, client].iter().all(|function| machine.shows_bridges_above(function));
     let bytes_per_second = narrowest(machine, &links).filter(|_| shown);
-    Way { verdict, links, bytes_per_second }
+    RoutePlan { verdict, links, bytes_per_second }
 }
 
 fn narrowest(machine: &Machine, links: &[LinkId]) -> Option<u64> {

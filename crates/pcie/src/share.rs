@@ -10,10 +10,11 @@ pub struct Flow {
     pub links: Vec<LinkId>,
 }
 
-/// Bytes per second of each flow when all run at once: nobody can have more without taking from one who has no more. `None` for a
-/// flow that crosses no link whose rate is known.
+/// Bytes per second of each flow when all run at once: nobody can have more without taking from one
+/// who has no more. `None` for a flow that crosses no link whose rate is known.
 ///
-/// Links are full duplex, so flows in opposite directions do not share; hand over those of one direction.
+/// Links are full duplex, so flows in opposite directions do not share; hand over those of one
+/// direction.
 pub fn share(machine: &Machine, flows: &[Flow]) -> Vec<Option<u64>> {
     let mut links: BTreeMap<LinkId, Shared> = BTreeMap::new();
     for (index, flow) in flows.iter().enumerate() {
@@ -27,7 +28,8 @@ pub fn share(machine: &Machine, flows: &[Flow]) -> Vec<Option<u64>> {
         }
     }
     let mut shares = vec![None; flows.len()];
-    // The link with the least for each of its users settles them; what they take leaves the other links.
+    // The link with the least for each of its users settles them; what they take leaves the other
+    // links.
     while let Some((&link, each)) = links
         .iter()
         .map(|(link, shared)| (link, shared.left / shared.users.len() as u64))

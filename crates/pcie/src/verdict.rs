@@ -1,9 +1,11 @@
 //! Linux's P2PDMA decision: may `client` reach the memory of `provider`, and how.
 //!
-//! The kernel's release bounds the answer: its list of host bridges grew. Without a release the newest list counts.
+//! The kernel's release bounds the answer: its list of host bridges grew. Without a release the
+//! newest list counts.
 //!
-//! Source of every rule: `drivers/pci/p2pdma.c` (`calc_map_type_and_dist`, `pci_bridge_has_acs_redir`,
-//! `cpu_supports_p2pdma`, `host_bridge_whitelist`) and the map types of `include/linux/pci-p2pdma.h`.
+//! Source of every rule: `drivers/pci/p2pdma.c` (`calc_map_type_and_dist`,
+//! `pci_bridge_has_acs_redir`, `cpu_supports_p2pdma`, `host_bridge_whitelist`) and the map types of
+//! `include/linux/pci-p2pdma.h`.
 
 use crate::machine::{Acs, AcsBits, Cpu, Function, Machine};
 use crate::{Address, NEWEST_READ, Version};
@@ -13,7 +15,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum MapType {
-    /// What decides could not be read.
+    /// The machine did not show what the verdict depends on.
     Unknown = 0,
     /// Not peer memory: ordinary DMA to host memory.
     None = 1,
@@ -42,7 +44,8 @@ impl fmt::Display for MapType {
 pub struct Verdict {
     /// Map type.
     pub map_type: MapType,
-    /// Hops through the common upstream bridge, or over both root buses: 0 the same function, 2 one device, 4 one switch.
+    /// Hops through the common upstream bridge, or over both root buses: 0 the same function, 2 one
+    /// device, 4 one switch.
     pub distance: u32,
     /// The bridge at which the paths meet, unless they meet above the root buses.
     pub common: Option<Address>,
@@ -62,7 +65,7 @@ const ANY: u32 = u32::MAX;
 /// A host bridge that routes between its ports (`pci_p2pdma_whitelist`).
 struct Listed {
     vendor: u16,
-    /// Of the first device of the root bus, or [`ANY`].
+    /// Device id of the first device on the root bus, or [`ANY`].
     device: u32,
     /// Only within one host bridge.
     same_bridge: bool,
@@ -92,13 +95,14 @@ const V5_8: (Version, Version) = (Version(5, 8), Version(5, 8));
 const V5_18: (Version, Version) = (Version(5, 18), Version(5, 18));
 /// "Add Google SoCs to the P2P DMA host bridge list".
 const V7_1: (Version, Version) = (Version(7, 1), Version(7, 1));
-/// In the newest source read and not in 6.12's.
+/// What is in the newest source read and not in 6.12's.
 const LATELY: (Version, Version) = (NEWEST_READ, Version(6, 13));
 /// AMD's processors by family: "Allow P2PDMA on AMD Zen and newer CPUs".
 const ZEN: (Version, Version) = (Version(5, 9), Version(5, 9));
 
 const LISTED: &[Listed] = &[
-    // AMD Zen, Raven and Renoir: off the list since every Zen processor is taken, which says the same
+    // AMD Zen, Raven and Renoir: off the list since every Zen processor is taken, which says the
+    // same
     listed(0x1022, 0x1450, V5_2),
     listed(0x1022, 0x15d0, V5_8),
     listed(0x1022, 0x1630, V5_8),
@@ -206,11 +210,18 @@ impl Found {
                     kernel.has(Version(4, 19), Version(4, 19)) == Some(false)
                 });
                 let remedy = match self.redirects.as_slice() {
-                    [] => "the functions must share a switch, or the processor must be on the kernel's list".into(),
-                    _ if old => "a kernel from 4.19 on can be told to switch ACS redirect off".into(),
+                    [] => "the functions must share a switch, or the processor must be on the \
+                           kernel's list"
+                        .into(),
+                    _ if old => {
+                        "a kernel from 4.19 on can be told to switch ACS redirect off".into()
+                    }
                     redirects => {
                         let list: Vec<String> = redirects.iter().map(Address::to_string).collect();
-                        format!("ACS redirect can be switched off: pci=disable_acs_redir={}", list.join(";"))
+                        format!(
+                            "ACS redirect can be switched off: pci=disable_acs_redir={}",
+                            list.join(";")
+                        )
                     }
                 };
                 self.verdict(MapType::NotSupported, format!("{why}; {remedy}"))
@@ -282,14 +293,16 @@ fn host_bridge_allows(machine: &Machine, provider: &Function, client: &Function)
             }
             Some((entry, Some(false))) => {
                 return Allowed::No(format!(
-                    "{bridge} is on the kernel's list of those that route between ports from {} on, not in {}",
+                    "{bridge} is on the kernel's list of those that route between ports from {} \
+                     on, not in {}",
                     entry.since.0,
                     kernel_name(machine)
                 ));
             }
             Some((entry, None)) => {
                 return Allowed::Unknown(format!(
-                    "{bridge} is on the kernel's list of those that route between ports in {}; whether in {} is not known",
+                    "{bridge} is on the kernel's list of those that route between ports in {}; \
+                     whether in {} is not known",
                     entry.since.0,
                     kernel_name(machine)
                 ));
@@ -304,5 +317,4 @@ fn host_bridge_allows(machine: &Machine, provider: &Function, client: &Function)
 }
 
 #[cfg(test)]
-#[path = "verdict_tests.rs"]
 mod tests;

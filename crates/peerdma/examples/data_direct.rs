@@ -1,5 +1,5 @@
-//! GPU memory by the HCA's second PCIe function (Data Direct), which a ConnectX-8 has and peerdma's own device when it is shown
-//! as one:
+//! GPU memory by the HCA's second PCIe function (Data Direct), which a ConnectX-8 has and peerdma's
+//! own device when it is shown as one:
 //!
 //! ```console
 //! $ peerdma run --model connectx -- cargo run --package peerdma --example data_direct

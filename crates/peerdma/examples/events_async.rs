@@ -1,4 +1,5 @@
-//! Completions in an asynchronous program: a channel's descriptor becomes readable, so any reactor can wait for it, here async-io's.
+//! Completions in an asynchronous program: a channel's descriptor becomes readable, so any reactor
+//! can wait for it, here async-io's.
 //!
 //! ```console
 //! $ peerdma run -- cargo run --package peerdma --example events_async

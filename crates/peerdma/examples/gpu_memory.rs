@@ -4,8 +4,8 @@
 //! $ peerdma run -- cargo run --package peerdma --example gpu_memory
 //! ```
 //!
-//! The buffer is of peerdma's software GPU. Any exporter's descriptor would do, as of CUDA's `cuMemGetHandleForAddressRange` or
-//! `hsa_amd_portable_export_dmabuf`.
+//! The buffer is of peerdma's software GPU. Any exporter's descriptor would do, as of CUDA's
+//! `cuMemGetHandleForAddressRange` or `hsa_amd_portable_export_dmabuf`.
 
 use peerdma::{Access, HostBuffer, Library};
 use std::error::Error;

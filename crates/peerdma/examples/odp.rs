@@ -1,5 +1,5 @@
-//! On-demand paging: memory is registered without being pinned, and pages come as the device touches them, also those that have
-//! moved into a GPU's memory.
+//! On-demand paging: memory is registered without being pinned, and pages come as the device
+//! touches them, also those that have moved into a GPU's memory.
 //!
 //! ```console
 //! $ peerdma run -- cargo run --package peerdma --example odp

@@ -1,4 +1,5 @@
-//! Two programs, one of which writes into the other's memory. In two shells, here or on two machines:
+//! Two programs, one of which writes into the other's memory. In two shells, here or on two
+//! machines:
 //!
 //! ```console
 //! $ peerdma run -- cargo run --package peerdma --example write
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             completion.result?;
         }
         println!("{len} bytes written");
-        // The peer's processor took no part in it: it must be told.
+        // The peer's processor took no part in it: it needs a message.
         tell("written".into())?;
         hear()?;
     } else {

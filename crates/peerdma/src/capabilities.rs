@@ -1,11 +1,14 @@
-//! What a device's hardware offers beyond `ibv_query_device(3)`, as far as memory is concerned: on-demand paging, whether a confidential guest's
-//! DMA bounces, and of a ConnectX the words of its firmware.
+//! What a device's hardware offers beyond `ibv_query_device(3)`, as far as memory is concerned:
+//! on-demand paging, whether a confidential guest's DMA bounces, and of a ConnectX the words of its
+//! firmware.
 
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi;
 use libc::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use verbs_sys::{ibv_context, ibv_device_attr_ex};
 
 /// What `ibv_query_device_ex(3)` says of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,8 +17,9 @@ pub struct MemoryAttr {
     pub on_demand: bool,
     /// What RC queue pairs may do with such regions: bits of `enum ibv_odp_transport_cap_bits`.
     pub on_demand_rc: u32,
-    /// The machine is a guest with encrypted memory, and DMA goes by way of bounce buffers (`IB_UVERBS_DEVICE_CC_DMA_BOUNCE`): plain
-    /// memory cannot be registered. Kernels before 7.3 do not tell.
+    /// The machine is a guest with encrypted memory, and DMA goes by way of bounce buffers
+    /// (`IB_UVERBS_DEVICE_CC_DMA_BOUNCE`): plain memory cannot be registered. Kernels before 7.3 do
+    /// not say.
     pub bounces: bool,
 }
 
@@ -32,7 +36,8 @@ pub struct FirmwareCaps {
     pub ats: bool,
 }
 
-/// Bits within a group of capabilities (`mlx5_ifc_cmd_hca_cap_bits`, `mlx5_ifc_cmd_hca_cap_2_bits`).
+/// Bits within a group of capabilities (`mlx5_ifc_cmd_hca_cap_bits`,
+/// `mlx5_ifc_cmd_hca_cap_2_bits`).
 const ATS: usize = 0x461;
 const CROSSING_VHCA_MKEY: usize = 0x5b2;
 const DATA_DIRECT: usize = 0x752;
@@ -46,7 +51,7 @@ const HEAD: usize = 16;
 const GROUP: usize = 4096;
 
 type GeneralCmd = unsafe extern "C" fn(
-    *mut ffi::Context,
+    *mut ibv_context,
     *const c_void,
     libc::size_t,
     *mut c_void,
@@ -57,7 +62,8 @@ type GeneralCmd = unsafe extern "C" fn(
 fn general_cmd() -> Result<GeneralCmd> {
     static LOADED: OnceLock<Option<GeneralCmd>> = OnceLock::new();
     let load = || {
-        // SAFETY: a NUL-terminated name. The library's constructors run; it belongs to the libibverbs in use.
+        // SAFETY: a NUL-terminated name. The library's constructors run; it belongs to the
+        // libibverbs in use.
         let handle = unsafe { libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
             return None;
@@ -75,7 +81,8 @@ impl Context {
     /// What the device says of registered memory.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] of a libibverbs older than `ibv_query_device_ex(3)`; else the call's.
+    /// [`Error::NotSupported`] of a libibverbs older than `ibv_query_device_ex(3)`; else the
+    /// call's.
     pub fn memory_attr(&self) -> Result<MemoryAttr> {
         const ODP_SUPPORT: u64 = 1;
         const CC_DMA_BOUNCE: u64 = 1 << 41;
@@ -84,17 +91,20 @@ impl Context {
         let Some(query) = (unsafe { ffi::query_device_ex(context) }) else {
             return Err(Error::NotSupported("this libibverbs has no ibv_query_device_ex"));
         };
-        let mut attr = ffi::DeviceAttrEx::zeroed();
+        let mut attr = MaybeUninit::<ibv_device_attr_ex>::zeroed();
         // SAFETY: the context is open, no input is given, and `attr` is as long as is said.
-        let value =
-            unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ffi::DeviceAttrEx>()) };
+        let value = unsafe {
+            query(context, std::ptr::null(), attr.as_mut_ptr(), size_of::<ibv_device_attr_ex>())
+        };
         if value != 0 {
             let source = std::io::Error::from_raw_os_error(value);
             return Err(Error::Call { call: "ibv_query_device_ex", source });
         }
+        // SAFETY: every bit pattern, the zeroes it began with included, is a value of the struct.
+        let attr = unsafe { attr.assume_init() };
         Ok(MemoryAttr {
-            on_demand: attr.odp_general & ODP_SUPPORT != 0,
-            on_demand_rc: attr.odp_rc,
+            on_demand: attr.odp_caps.general_caps & ODP_SUPPORT != 0,
+            on_demand_rc: attr.odp_caps.rc_odp_caps,
             bounces: attr.device_cap_flags_ex & CC_DMA_BOUNCE != 0,
         })
     }
@@ -102,8 +112,8 @@ impl Context {
     /// What a ConnectX's firmware offers.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] without a libmlx5 that passes commands on; EOPNOTSUPP, or another one, for a device that is no ConnectX; EREMOTEIO
-    /// where the firmware refuses.
+    /// [`Error::NotSupported`] without a libmlx5 that passes commands on; EOPNOTSUPP, or another
+    /// one, for a device that is no ConnectX; EREMOTEIO where the firmware refuses.
     pub fn firmware_caps(&self) -> Result<FirmwareCaps> {
         let general = self.firmware_group(GENERAL)?;
         let second = self.firmware_group(GENERAL_2)?;

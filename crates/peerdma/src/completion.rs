@@ -1,7 +1,8 @@
 //! Completions as values: what finished, or why not and what to do about it.
 
-use crate::ffi;
 use std::fmt;
+use verbs_sys::flags::{WC_WITH_IMM, WC_WITH_INV};
+use verbs_sys::ibv_wc;
 
 /// One finished work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ pub struct Completed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Operation {
-    /// SEND.
+    /// A message of this side.
     Send,
     /// RDMA WRITE.
     Write,
@@ -62,7 +63,10 @@ macro_rules! statuses {
     ($($name:ident = $number:literal, $meaning:literal, $remedy:literal;)*) => {
         /// Why a request failed (`enum ibv_wc_status`, IBA 10.10.2).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[allow(missing_docs, reason = "meaning() documents them, and ibv_poll_cq(3) has the names")]
+        #[allow(
+            missing_docs,
+            reason = "meaning() documents them, and ibv_poll_cq(3) has the names"
+        )]
         #[non_exhaustive]
         pub enum Status {
             $($name,)*
@@ -101,21 +105,25 @@ statuses! {
         "post receives as long as the longest message";
     LocalQpOperation = 2, "the request is not legal on this queue pair",
         "check the operation against the queue pair's type and state";
-    LocalProtection = 4, "a local slice names memory that is not registered in this protection domain",
+    LocalProtection = 4,
+        "a local slice names memory that is not registered in this protection domain",
         "keep the region alive until the completion, and register it in the queue pair's domain";
     Flushed = 5, "the queue pair failed earlier and gave this request back",
         "look at the first completion that failed; then connect anew";
     MwBind = 6, "binding a memory window failed", "check the region's access";
-    BadResponse = 7, "the peer answered what the protocol does not allow", "check that both ends use the same PSNs and MTU";
+    BadResponse = 7, "the peer answered what the protocol does not allow",
+        "check that both ends use the same PSNs and MTU";
     LocalAccess = 8, "a local buffer may not be written", "register it with Access::LOCAL_WRITE";
     RemoteInvalidRequest = 9, "the peer cannot take this request",
-        "check that the peer posted long enough receives and that the queue pair allows the operation";
+        "check that the peer posted long enough receives and that the queue pair allows the \
+         operation";
     RemoteAccess = 10, "the peer's memory may not be accessed this way",
         "check rkey, range and access of the peer's region, and that it is still registered";
     RemoteOperation = 11, "the peer could not complete the request",
         "look for an error on the peer's side: its memory may be gone";
     RetryExceeded = 12, "the peer does not answer",
-        "check that the peer is alive and connected, and that UDP port 4791 passes between the hosts without address translation";
+        "check that the peer is alive and connected, and that UDP port 4791 passes between the \
+         hosts without address translation";
     RnrRetryExceeded = 13, "the peer had no receive posted in time",
         "post receives before the peer sends, or raise rnr_retry (7 is without end)";
     RemoteAborted = 16, "the peer aborted", "look for an error on the peer's side";
@@ -140,15 +148,15 @@ impl fmt::Display for CompletionError {
 impl std::error::Error for CompletionError {}
 
 impl Completion {
-    pub(crate) fn from_raw(wc: &ffi::Wc) -> Completion {
+    pub(crate) fn from_raw(wc: &ibv_wc) -> Completion {
         let result = if wc.status == 0 {
-            let with_imm = wc.wc_flags & ffi::WC_WITH_IMM != 0;
-            let with_inv = wc.wc_flags & ffi::WC_WITH_INV != 0;
+            let with_imm = wc.wc_flags & WC_WITH_IMM != 0;
+            let with_inv = wc.wc_flags & WC_WITH_INV != 0;
             Ok(Completed {
                 operation: Operation::from_raw(wc.opcode),
                 byte_len: wc.byte_len,
-                imm: with_imm.then_some(u32::from_be(wc.imm_data)),
-                invalidated: with_inv.then_some(wc.imm_data),
+                imm: with_imm.then_some(u32::from_be(wc.imm_or_rkey)),
+                invalidated: with_inv.then_some(wc.imm_or_rkey),
             })
         } else {
             Err(CompletionError { status: Status::from_raw(wc.status), vendor: wc.vendor_err })
@@ -178,21 +186,21 @@ mod tests {
 
     #[test]
     fn immediate_data_is_swapped_and_keys_are_not() {
-        let wc = ffi::Wc {
+        let wc = ibv_wc {
             opcode: 129,
-            imm_data: 0x0102_0304_u32.to_be(),
+            imm_or_rkey: 0x0102_0304_u32.to_be(),
             wc_flags: 2,
             ..Default::default()
         };
         let done = Completion::from_raw(&wc).result.unwrap();
         assert_eq!((done.operation, done.imm), (Operation::RecvWriteImm, Some(0x0102_0304)));
-        let wc = ffi::Wc { opcode: 128, imm_data: 77, wc_flags: 8, ..Default::default() };
+        let wc = ibv_wc { opcode: 128, imm_or_rkey: 77, wc_flags: 8, ..Default::default() };
         assert_eq!(Completion::from_raw(&wc).result.unwrap().invalidated, Some(77));
     }
 
     #[test]
     fn a_failure_says_what_to_do() {
-        let wc = ffi::Wc { status: 12, vendor_err: 0x81, opcode: 255, ..Default::default() };
+        let wc = ibv_wc { status: 12, vendor_err: 0x81, opcode: 255, ..Default::default() };
         let error = Completion::from_raw(&wc).result.unwrap_err();
         assert_eq!(error.status, Status::RetryExceeded);
         assert!(error.to_string().contains("4791"), "{error}");

@@ -3,17 +3,18 @@
 use crate::completion::Completion;
 use crate::context::{Context, OpenDevice};
 use crate::error::{Error, Result, check};
-use crate::ffi;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use verbs_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
 
 /// Completions taken in one call of [`Cq::poll`].
 const BATCH: usize = 32;
 
-/// A channel on which queues announce completions. Its descriptor becomes readable; clones share it.
+/// A channel on which queues announce completions. Its descriptor becomes readable; clones share
+/// it.
 #[derive(Clone)]
 pub struct CompChannel {
     inner: Arc<Channel>,
@@ -21,10 +22,11 @@ pub struct CompChannel {
 
 struct Channel {
     context: Context,
-    raw: NonNull<ffi::CompChannel>,
+    raw: NonNull<ibv_comp_channel>,
 }
 
-// SAFETY: see OpenDevice in context.rs; the struct behind `raw` is not changed after creation by anyone but the library.
+// SAFETY: see OpenDevice in context.rs; the struct behind `raw` is not changed after creation by
+// anyone but the library.
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
@@ -36,8 +38,20 @@ impl Drop for Channel {
     }
 }
 
+impl Context {
+    /// A completion queue for at least `entries` completions; with a channel it can be waited for.
+    pub fn create_cq(&self, entries: u32, channel: Option<&CompChannel>) -> Result<Cq> {
+        Cq::create(self, entries, channel)
+    }
+
+    /// A channel on which completion queues of this device announce completions.
+    pub fn create_comp_channel(&self) -> Result<CompChannel> {
+        CompChannel::create(self)
+    }
+}
+
 impl CompChannel {
-    pub(crate) fn create(context: &Context) -> Result<CompChannel> {
+    fn create(context: &Context) -> Result<CompChannel> {
         // SAFETY: the context is open.
         let raw = unsafe {
             (context.inner.functions().ibv_create_comp_channel)(context.inner.raw.as_ptr())
@@ -46,7 +60,8 @@ impl CompChannel {
         let channel = CompChannel { inner: Arc::new(Channel { context: context.clone(), raw }) };
         // Reads must not block: another thread may take the event between poll and read.
         let fd = channel.as_fd().as_raw_fd();
-        // SAFETY: `fd` is open; the flags are plain integers (ibv_get_cq_event(3) documents this use).
+        // SAFETY: `fd` is open; the flags are plain integers (ibv_get_cq_event(3) documents this
+        // use).
         let set = unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFL);
             flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
@@ -54,8 +69,8 @@ impl CompChannel {
         if set { Ok(channel) } else { Err(Error::last("fcntl")) }
     }
 
-    /// Waits for an announcement and answers with the [`Cq::id`] of its queue; `None` after `timeout`. The queue must
-    /// be armed again before it announces anew.
+    /// Waits for an announcement and answers with the [`Cq::id`] of its queue; `None` after
+    /// `timeout`. The queue must be armed again before it announces anew.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -81,7 +96,8 @@ impl CompChannel {
                 _ => Err(Error::Call { call: "ibv_get_cq_event", source: error }),
             };
         }
-        // SAFETY: the queue of an event that is not acknowledged yet exists: destroying it waits for this call.
+        // SAFETY: the queue of an event that is not acknowledged yet exists: destroying it waits
+        // for this call.
         unsafe { (functions.ibv_ack_cq_events)(cq, 1) };
         Ok(Some(id as u64))
     }
@@ -100,7 +116,8 @@ impl std::fmt::Debug for CompChannel {
     }
 }
 
-/// A completion queue. Clones share it. It must hold all completions outstanding at once, or the queue pairs on it fail.
+/// A completion queue. Clones share it. It must hold all completions outstanding at once, or the
+/// queue pairs on it fail.
 #[derive(Clone)]
 pub struct Cq {
     pub(crate) inner: Arc<Queue>,
@@ -108,7 +125,7 @@ pub struct Cq {
 
 pub(crate) struct Queue {
     device: Arc<OpenDevice>,
-    pub(crate) raw: NonNull<ffi::Cq>,
+    pub(crate) raw: NonNull<ibv_cq>,
     channel: Option<CompChannel>,
     id: u64,
 }
@@ -120,17 +137,14 @@ unsafe impl Sync for Queue {}
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the last owner; queue pairs on it held references and are destroyed. The field `channel` goes later.
+        // SAFETY: the last owner; queue pairs on it held references and are destroyed. The field
+        // `channel` goes later.
         unsafe { (self.device.functions().ibv_destroy_cq)(self.raw.as_ptr()) };
     }
 }
 
 impl Cq {
-    pub(crate) fn create(
-        context: &Context,
-        entries: u32,
-        channel: Option<&CompChannel>,
-    ) -> Result<Cq> {
+    fn create(context: &Context, entries: u32, channel: Option<&CompChannel>) -> Result<Cq> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let entries =
             libc::c_int::try_from(entries).map_err(|_| Error::Argument("too many entries"))?;
@@ -141,7 +155,8 @@ impl Cq {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let raw_channel =
             channel.map_or(std::ptr::null_mut(), |channel| channel.inner.raw.as_ptr());
-        // SAFETY: context and channel are alive; the queue's own context is a number that is never followed.
+        // SAFETY: context and channel are alive; the queue's own context is a number that is never
+        // followed.
         let raw = unsafe {
             (context.inner.functions().ibv_create_cq)(
                 context.inner.raw.as_ptr(),
@@ -172,7 +187,7 @@ impl Cq {
         let Some(poll) = self.inner.device.ops().poll_cq else {
             return Err(Error::NotSupported("the device has no poll_cq"));
         };
-        let mut completions = [ffi::Wc::default(); BATCH];
+        let mut completions = [ibv_wc::default(); BATCH];
         // SAFETY: the queue is alive and the array holds BATCH entries.
         let count = unsafe {
             poll(self.inner.raw.as_ptr(), BATCH as libc::c_int, completions.as_mut_ptr())
@@ -182,8 +197,9 @@ impl Cq {
         Ok(count)
     }
 
-    /// Asks for one announcement on the channel at the next completion, or with `solicited_only` at the next one that
-    /// the sender solicited or that failed. Poll once after arming: what came before is not announced.
+    /// Asks for one announcement on the channel at the next completion, or with `solicited_only` at
+    /// the next one that the sender solicited or that failed. Poll once after arming: what came
+    /// before is not announced.
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         if self.inner.channel.is_none() {
             return Err(Error::Argument("the completion queue has no channel"));
@@ -195,8 +211,8 @@ impl Cq {
         check("ibv_req_notify_cq", unsafe { arm(self.inner.raw.as_ptr(), solicited_only.into()) })
     }
 
-    /// Waits until there are completions and takes them; empty after `timeout`. Sleeps where the queue has a channel
-    /// that it does not share, else polls and yields the processor.
+    /// Waits until there are completions and takes them; empty after `timeout`. Sleeps where the
+    /// queue has a channel that it does not share, else polls and yields the processor.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Completion>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut out = Vec::new();

@@ -26,8 +26,11 @@ pub enum Error {
         symbol: &'static str,
     },
     /// No device, or none of that name.
-    #[error("no RDMA device {}(present: {})", wanted.as_ref().map(|name| format!("named {name} ")).unwrap_or_default(),
-        if present.is_empty() { "none".to_owned() } else { present.join(", ") })]
+    #[error(
+        "no RDMA device {}(present: {})",
+        wanted.as_ref().map(|name| format!("named {name} ")).unwrap_or_default(),
+        if present.is_empty() { "none".to_owned() } else { present.join(", ") }
+    )]
     NoDevice {
         /// The name asked for; `None` for any.
         wanted: Option<String>,
@@ -49,7 +52,10 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A range leaves the memory it is taken from, or is longer than one message can be.
-    #[error("bytes {offset}..{} lie outside the {size} bytes there are", offset.saturating_add(*len))]
+    #[error(
+        "bytes {offset}..{} lie outside the {size} bytes there are",
+        offset.saturating_add(*len)
+    )]
     Range {
         /// First byte.
         offset: u64,
@@ -94,7 +100,8 @@ impl Error {
             }
             Error::Symbol { .. } => "use libibverbs of rdma-core 34 or newer, or `peerdma run`",
             Error::NoDevice { .. } => {
-                "start the program under `peerdma run`, or load the driver of the NIC (`ibv_devices` lists what is there)"
+                "start the program under `peerdma run`, or load the driver of the NIC \
+                 (`ibv_devices` lists what is there)"
             }
             Error::Call { call, source } => match (source.raw_os_error(), *call) {
                 (Some(libc::ENOMEM), "ibv_reg_mr") => {
@@ -102,22 +109,26 @@ impl Error {
                 }
                 (Some(libc::EFAULT), "ibv_reg_mr") => "register memory that is mapped and writable",
                 (Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT), "ibv_reg_dmabuf_mr") => {
-                    "this device or its driver takes no dma-buf: use another device, or go through host memory"
+                    "this device or its driver takes no dma-buf: use another device, or go through \
+                     host memory"
                 }
                 (Some(libc::EBADF), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
                     "pass an open dma-buf descriptor"
                 }
                 (Some(libc::EINVAL), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
-                    "the descriptor must be a dma-buf that holds offset + length bytes, and offset and iova must agree within a page"
+                    "the descriptor must be a dma-buf that holds offset + length bytes, and offset \
+                     and iova must agree within a page"
                 }
                 (Some(libc::EBUSY), "ibv_reg_dmabuf_mr" | "ibv_reg_mr_fd" | "ibv_rereg_mr_fd") => {
                     "the device cannot reach that memory over PCIe: PEERDMA_LOG=1 tells why"
                 }
                 (Some(libc::EADDRINUSE), "ibv_open_device") => {
-                    "another user's process holds the RoCE port (UDP 4791) here: end it, or use a network namespace of your own (`unshare -rn`, and in it `ip link set lo up`)"
+                    "another user's process holds the RoCE port (UDP 4791) here: end it, or use a \
+                     network namespace of your own (`unshare -rn`, and in it `ip link set lo up`)"
                 }
                 (Some(libc::ENOMEM), "ibv_post_send" | "ibv_post_recv") => {
-                    "the queue is full: poll completions first, or build the queue pair with a longer queue"
+                    "the queue is full: poll completions first, or build the queue pair with a \
+                     longer queue"
                 }
                 (Some(libc::ENOMEM), _) => {
                     "ask for less; the device's limits are in Context::device_attr"
@@ -138,6 +149,17 @@ impl Error {
             Error::Argument(_) => "see the documentation of the function",
             Error::Endpoint(_) => "pass the text that the peer's Endpoint prints",
             Error::Completion(error) => error.status.remedy(),
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> std::io::Error {
+        match error {
+            Error::Call { call, source } => {
+                std::io::Error::new(source.kind(), format!("{call}: {source}"))
+            }
+            other => std::io::Error::other(other),
         }
     }
 }

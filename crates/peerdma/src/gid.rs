@@ -22,20 +22,6 @@ impl Gid {
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
-
-    /// From the two words of the C union, whose bytes are in wire order.
-    pub(crate) fn from_raw(raw: [u64; 2]) -> Gid {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&raw[0].to_ne_bytes());
-        bytes[8..].copy_from_slice(&raw[1].to_ne_bytes());
-        Gid(bytes)
-    }
-
-    /// The inverse of [`Gid::from_raw`].
-    pub(crate) fn to_raw(self) -> [u64; 2] {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;
-        [u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes([i, j, k, l, m, n, o, p])]
-    }
 }
 
 impl From<IpAddr> for Gid {
@@ -88,7 +74,6 @@ mod tests {
         let gid: Gid = "192.0.2.7".parse().unwrap();
         assert_eq!(&gid.0[10..], &[0xff, 0xff, 192, 0, 2, 7]);
         assert_eq!(gid.to_string(), "192.0.2.7");
-        assert_eq!(Gid::from_raw(gid.to_raw()), gid);
         let gid: Gid = "fe80::1".parse().unwrap();
         assert_eq!(gid.to_string(), "fe80::1");
     }

@@ -7,8 +7,10 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use verbs_sys::ibv_device;
 
-/// A loaded libibverbs. It stays loaded until the process ends: a provider may have started threads that run its code.
+/// A loaded libibverbs. It stays loaded until the process ends: a provider may have started threads
+/// that run its code.
 #[derive(Clone)]
 pub struct Library {
     pub(crate) inner: Arc<Loaded>,
@@ -29,8 +31,8 @@ pub struct DeviceInfo {
 }
 
 impl Library {
-    /// The library that the dynamic linker finds as `libibverbs.so.1`: the preloaded one if there is one, else the
-    /// first on the library path.
+    /// The library that the dynamic linker finds as `libibverbs.so.1`: the preloaded one if there
+    /// is one, else the first on the library path.
     pub fn system() -> Result<Library> {
         Library::load("libibverbs.so.1")
     }
@@ -41,13 +43,15 @@ impl Library {
         let fail = |reason: String| Error::Load { path: path.to_owned(), reason };
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| fail("the path holds a NUL byte".into()))?;
-        // SAFETY: `name` is a NUL-terminated string. Constructors of the library run; naming a library is trusting it.
+        // SAFETY: `name` is a NUL-terminated string. Constructors of the library run; naming a
+        // library is trusting it.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(fail(linker_error()));
         }
-        // SAFETY: `handle` is a live handle that is never closed, and every name ends in NUL (the macro adds it).
-        // The functions of that name in a libibverbs have the prototypes of verbs.h.
+        // SAFETY: `handle` is a live handle that is never closed, and every name ends in NUL (the
+        // macro adds it). The functions of that name in a libibverbs have the prototypes of
+        // verbs.h.
         let functions = unsafe {
             ffi::Functions::load(|symbol| {
                 libc::dlsym(handle, symbol.as_ptr().cast::<libc::c_char>())
@@ -97,15 +101,16 @@ impl Library {
         })?
     }
 
-    fn name(&self, device: *mut ffi::Device) -> String {
-        // SAFETY: only called with entries of a held device list; the name is a string of the device.
+    fn name(&self, device: *mut ibv_device) -> String {
+        // SAFETY: only called with entries of a held device list; the name is a string of the
+        // device.
         unsafe { CStr::from_ptr((self.inner.functions.ibv_get_device_name)(device)) }
             .to_string_lossy()
             .into_owned()
     }
 
     /// Runs `body` over the device list and frees the list.
-    fn with_devices<R>(&self, body: impl FnOnce(&[*mut ffi::Device]) -> R) -> Result<R> {
+    fn with_devices<R>(&self, body: impl FnOnce(&[*mut ibv_device]) -> R) -> Result<R> {
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let list = unsafe { (self.inner.functions.ibv_get_device_list)(&mut count) };
@@ -119,7 +124,8 @@ impl Library {
         }
         // SAFETY: the list holds `count` entries and stays until it is freed below.
         let result = body(unsafe { std::slice::from_raw_parts(list, count.max(0) as usize) });
-        // SAFETY: `list` came from ibv_get_device_list and is not used again; opened devices survive it.
+        // SAFETY: `list` came from ibv_get_device_list and is not used again; opened devices
+        // survive it.
         unsafe { (self.inner.functions.ibv_free_device_list)(list) };
         Ok(result)
     }

@@ -12,7 +12,8 @@ use test_support::skip;
 /// The longest a completion may take; a failing peer is given up in half a second.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// The library, in the test program's own network: the calling thread moves there, and takes the engine along.
+/// The library, in the test program's own network: the calling thread moves there, and takes the
+/// engine along.
 fn library() -> Library {
     test_support::network::enter();
     let named = std::env::var_os("PEERDMA_TEST_LIBRARY").map(PathBuf::from);

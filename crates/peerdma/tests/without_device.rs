@@ -1,5 +1,5 @@
-//! The system's own library on a machine without a device. A program of its own: where another library of that name was loaded
-//! before, the loader takes that.
+//! The system's own library on a machine without a device. A program of its own: where another
+//! library of that name was loaded before, the loader takes that.
 
 use peerdma::{Error, Library};
 use test_support::skip;

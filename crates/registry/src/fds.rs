@@ -2,8 +2,8 @@
 //!
 //! A fork copies every descriptor of the registry into the child, and as long as the child lives
 //! nobody would see this process's connections end. So all of them are entered in a [`Table`] that
-//! only ever grows and that [`Table::abandon`] empties without locking or allocating; an [`Fd`] whose
-//! entry is gone closes nothing when dropped.
+//! only ever grows and that [`Table::abandon`] empties without locking or allocating; an [`Fd`]
+//! whose entry is gone closes nothing when dropped.
 
 use descriptors::Kept;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -73,9 +73,10 @@ impl Table {
             for cell in &here.cells {
                 let raw = cell.swap(EMPTY, Ordering::AcqRel);
                 if raw != EMPTY {
-                    // The fork copied the descriptors before the memory, and the parent's threads ran on: an entry made
-                    // between the two names nothing here, and closing that is no more than refused.
-                    // SAFETY: as in `close`; nobody else is here who could own the number.
+                    // The fork copied the descriptors before the memory, and the parent's threads
+                    // ran on: an entry made between the two names nothing here, and closing that is
+                    // no more than refused. SAFETY: as in `close`; nobody else is here who could
+                    // own the number.
                     unsafe { libc::close(raw) };
                 }
             }
@@ -86,8 +87,8 @@ impl Table {
 
 fn close(raw: RawFd) {
     if raw != EMPTY {
-        // SAFETY: the number came out of its table entry by an atomic swap, so nobody else closes it,
-        // and an entry is made only from an owned descriptor.
+        // SAFETY: the number came out of its table entry by an atomic swap, so nobody else closes
+        // it, and an entry is made only from an owned descriptor.
         drop(Kept::here(unsafe { OwnedFd::from_raw_fd(raw) }));
     }
 }
@@ -108,8 +109,8 @@ impl PartialEq for Fd {
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as `self` lives, save after `abandon`, which happens
-        // in a forked child only, where the callers (client and worker) use it no more.
+        // SAFETY: the descriptor is open as long as `self` lives, save after `abandon`, which
+        // happens in a forked child only, where the callers (client and worker) use it no more.
         unsafe { BorrowedFd::borrow_raw(self.raw) }
     }
 }

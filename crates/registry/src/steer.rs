@@ -1,14 +1,16 @@
 //! The classic BPF program that steers a datagram to the socket of its slot.
 //!
-//! The kernel runs it for every datagram (or GRO train) to the port and takes the result as an index
-//! into the reuseport group. Offset 0 is the UDP payload, which is the BTH (IBA 9.2); its destination
-//! QP number is bytes 5 to 7, and the slot is that number's upper 10 bits. Slots nobody holds,
-//! slot 0 (QP 0 and 1) and runts go to the leader. A probe, a datagram for QP 0 with [`PROBE_MAGIC`],
-//! goes to the index that it names; that is how the order of a group is found out (see `locate`).
+//! The kernel runs it for every datagram (or GRO train) to the port and takes the result as an
+//! index into the reuseport group. Offset 0 is the UDP payload, which is the BTH (IBA 9.2); its
+//! destination QP number is bytes 5 to 7, and the slot is that number's upper 10 bits. Slots nobody
+//! holds, slot 0 (QP 0 and 1) and runts go to the leader. A probe, a datagram for QP 0 with
+//! [`PROBE_MAGIC`], goes to the index that it names; that is how the order of a group is found out
+//! (see `locate`).
 //!
-//! Datagrams for QP 1 are messages of the connection manager, which every process has one of. An answer goes
-//! by the upper 10 bits of the communication id that its receiver chose; a request goes to the member that
-//! claimed its service id, for the address that the request's private data names or for all (`services`).
+//! Datagrams for QP 1 are messages of the connection manager, which every process has one of. An
+//! answer goes by the upper 10 bits of the communication id that its receiver chose; a request goes
+//! to the member that claimed its service id, for the address that the request's private data names
+//! or for all (`services`).
 //!
 //! The map is a compare tree over runs of slots: runs that share an index are one leaf, and so are
 //! runs where the index grows with the slot, which is what members that joined in turn look like.
@@ -16,8 +18,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Bits of a queue pair's index within its slot.
-pub const QPN_INDEX_BITS: u32 = 14;
+pub use wire::QPN_INDEX_BITS;
+use wire::cm::{Kind, place};
+
 /// Number of slots; 0 is reserved.
 pub const SLOTS: u16 = 1024;
 
@@ -116,20 +119,10 @@ fn tree(runs: &[Run]) -> Vec<Insn> {
 
 /// The QP of the general services interface.
 const GSI_QPN: u32 = 1;
-/// Where a MAD begins: behind BTH and DETH.
-const MAD: u32 = 12 + 8;
-/// Within the UDP payload: attribute id, first and second communication id, service id.
-const ATTRIBUTE: u32 = MAD + 16;
-const FIRST_ID: u32 = MAD + 24;
-const SECOND_ID: u32 = MAD + 28;
-const SERVICE_ID: u32 = MAD + 32;
-/// Private data of the two requests, and the destination address in it (kernel `struct cma_hdr`).
-const REQ_DESTINATION: u32 = MAD + 24 + 140 + 20;
-const SIDR_REQ_DESTINATION: u32 = MAD + 24 + 16 + 20;
-/// Attributes of the communication management class (IBA 12.6).
-const REQ: u32 = 0x10;
-const SIDR_REQ: u32 = 0x17;
-const SIDR_REP: u32 = 0x18;
+// Kinds of messages.
+const REQ: u32 = Kind::Req as u32;
+const SIDR_REQ: u32 = Kind::SidrReq as u32;
+const SIDR_REP: u32 = Kind::SidrRep as u32;
 /// Bits of a communication id below the slot of the process that chose it.
 pub const COMM_ID_INDEX_BITS: u32 = 22;
 /// Longest program the kernel takes (BPF_MAXINSNS).
@@ -212,8 +205,8 @@ fn services(plan: Plan<'_>) -> Vec<Insn> {
 /// The program that steers a group.
 pub(crate) fn program(plan: Plan<'_>) -> Vec<Insn> {
     let tree = tree(&runs(plan.map, plan.leader));
-    let sidr = fold_address(SIDR_REQ_DESTINATION, plan.v6);
-    let req = fold_address(REQ_DESTINATION, plan.v6);
+    let sidr = fold_address(place::SIDR_REQ_DESTINATION, plan.v6);
+    let req = fold_address(place::REQ_DESTINATION, plan.v6);
     let behind_tree = tree.len() as u32 + 1;
     let mut code = vec![
         op(LD_ABS, 4),
@@ -225,13 +218,13 @@ pub(crate) fn program(plan: Plan<'_>) -> Vec<Insn> {
         op(RET_A, 0),
         op(RET_K, plan.leader),
         jump(JEQ, GSI_QPN, 0, 11),
-        op(LDH_ABS, ATTRIBUTE),
+        op(LDH_ABS, place::ATTRIBUTE),
         jump(JEQ, REQ, 7, 0),
         jump(JEQ, SIDR_REQ, 7, 0),
         jump(JEQ, SIDR_REP, 0, 2),
-        op(LD_ABS, FIRST_ID),
+        op(LD_ABS, place::LOCAL_ID),
         op(JA, 1),
-        op(LD_ABS, SECOND_ID),
+        op(LD_ABS, place::REMOTE_ID),
         op(RSH, COMM_ID_INDEX_BITS),
         op(JA, 3),
         op(JA, behind_tree + 1 + sidr.len() as u32 + 1),
@@ -243,8 +236,8 @@ pub(crate) fn program(plan: Plan<'_>) -> Vec<Insn> {
     code.push(op(JA, req.len() as u32));
     code.extend(req);
     // Service ids of the RDMA CM have no upper half (IBA annex A11).
-    code.extend([op(LD_ABS, SERVICE_ID), jump(JEQ, 0, 1, 0), op(RET_K, plan.leader)]);
-    code.push(op(LD_ABS, SERVICE_ID + 4));
+    code.extend([op(LD_ABS, place::SERVICE_ID), jump(JEQ, 0, 1, 0), op(RET_K, plan.leader)]);
+    code.push(op(LD_ABS, place::SERVICE_ID + 4));
     code.extend(services(plan));
     code
 }
@@ -326,7 +319,8 @@ mod tests {
         code.len()
     }
 
-    /// A MAD with its attribute, the words behind its header, and a destination address in its private data.
+    /// A MAD with its attribute, the words behind its header, and a destination address in its
+    /// private data.
     fn mad(attribute: u16, words: [u32; 3], to: Option<IpAddr>) -> Vec<u8> {
         let mut bytes = bth(GSI_QPN).to_vec();
         bytes.resize(12 + 8 + 256, 0);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, content, identity, memfd};
+use common::{Rendezvous, content, identity, memfd};
 use registry::{Client, Error, Role};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ fn child_process() {
 
 #[test]
 fn each_slot_receives_its_own_datagrams_over_both_families() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut members: Vec<_> = (0..4).map(|_| place.member()).collect();
     for ip in ["127.0.0.1", "::1"] {
         for ((_, slot), tag) in members.iter().zip(0..) {
@@ -44,7 +44,7 @@ fn each_slot_receives_its_own_datagrams_over_both_families() {
 
 #[test]
 fn an_observer_sees_members_but_never_hosts() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let none = Client::connect_at(Role::Observer, &place.options());
     assert_eq!(none.err(), Some(Error::NoRegistry));
     let (child, slot) = place.member();
@@ -60,7 +60,7 @@ fn an_observer_sees_members_but_never_hosts() {
 
 #[test]
 fn publications_reach_other_processes_and_end_with_their_owner() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut host, _) = place.member();
     let (mut owner, _) = place.member();
     assert_eq!(owner.ask("publish vram/1 control"), "ok");
@@ -79,7 +79,7 @@ fn publications_reach_other_processes_and_end_with_their_owner() {
 
 #[test]
 fn claims_are_exclusive_and_name_their_owner() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut a, slot_a) = place.member();
     let (mut b, slot_b) = place.member();
     assert_eq!(a.ask(&format!("claim {slot_a} 5")), "ok");
@@ -102,7 +102,7 @@ fn until(condition: impl Fn() -> bool) {
 
 #[test]
 fn who_leaves_receives_nothing_and_nobody_else_notices() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut members: Vec<_> = (0..5).map(|_| place.member()).collect();
     let (mut gone, slot) = members.remove(1);
     assert_eq!(gone.ask(&format!("leave {slot}")), "ok");
@@ -116,10 +116,11 @@ fn who_leaves_receives_nothing_and_nobody_else_notices() {
     }
 }
 
-/// The rule that a member's end moves nobody: no datagram is lost or misdirected while others are killed.
+/// The rule that a member's end moves nobody: no datagram is lost or misdirected while others are
+/// killed.
 #[test]
 fn killing_members_loses_no_datagram_of_others() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (_host, _) = place.member();
     let victims: Vec<_> = (0..4).map(|_| place.member()).collect();
     let (mut steady, slot) = place.member();
@@ -141,7 +142,7 @@ fn killing_members_loses_no_datagram_of_others() {
 
 #[test]
 fn peers_that_break_the_protocol_or_never_read_hurt_nobody() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut host, _) = place.member();
     let mut crowd = place.child();
     assert_eq!(crowd.ask("crowd 50"), "ok");
@@ -154,7 +155,7 @@ fn peers_that_break_the_protocol_or_never_read_hurt_nobody() {
 
 #[test]
 fn bad_arguments_are_refused() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let client = place.connect();
     let fd = memfd("x");
     let long = "x".repeat(200);
@@ -170,7 +171,7 @@ fn bad_arguments_are_refused() {
 
 #[test]
 fn one_process_can_hold_several_slots() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut child, first) = place.member();
     let second = child.join();
     assert_ne!(first, second);
@@ -185,7 +186,7 @@ fn another_user_has_a_registry_of_its_own_but_not_the_port() {
     if !is_root() {
         skip!("needs root to become another user");
     }
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (_ours, _) = place.member();
     let mut nobody = place.child();
     assert_eq!(nobody.ask("setuid 65534"), "ok");
@@ -202,7 +203,7 @@ fn a_squatter_of_another_user_denies_nothing() {
     if !is_root() {
         skip!("needs root to become another user");
     }
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut squatter = place.child();
     assert_eq!(squatter.ask("setuid 65534"), "ok");
     assert_eq!(squatter.ask("squat 0"), "ok");
@@ -230,7 +231,7 @@ fn a_squatter_of_another_user_denies_nothing() {
 
 #[test]
 fn a_port_held_without_sharing_is_reported() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let _rude = std::net::UdpSocket::bind(("0.0.0.0", place.port)).unwrap();
     let client = place.connect();
     let refused = client.join(&identity("peerdma0"), memfd("x").as_fd()).unwrap_err();

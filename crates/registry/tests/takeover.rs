@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Child, Place, until_received};
+use common::{Child, Rendezvous, until_received};
 use registry::{Client, Role};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ fn child_process() {
 }
 
 /// Whether one datagram to each slot, over each family, arrives there and nowhere else.
-fn is_exact(place: &Place, members: &mut [(Child, u16)], tag: u32, within: Duration) -> bool {
+fn is_exact(place: &Rendezvous, members: &mut [(Child, u16)], tag: u32, within: Duration) -> bool {
     for (child, _) in members.iter_mut() {
         while child.receive(NOW).is_some() {}
     }
@@ -34,12 +34,12 @@ fn is_exact(place: &Place, members: &mut [(Child, u16)], tag: u32, within: Durat
     members.iter_mut().all(|(child, _)| child.receive(NOW).is_none())
 }
 
-fn steering_is_exact(place: &Place, members: &mut [(Child, u16)], tag: u32) {
+fn steering_is_exact(place: &Rendezvous, members: &mut [(Child, u16)], tag: u32) {
     assert!(is_exact(place, members, tag, SOON));
 }
 
 /// Waits until all are listed and steering is exact; returns how long that took.
-fn recovery(place: &Place, members: &mut [(Child, u16)], tag: u32) -> Duration {
+fn recovery(place: &Rendezvous, members: &mut [(Child, u16)], tag: u32) -> Duration {
     let begin = Instant::now();
     let listed = |child: &mut Child, slots: &[u16]| {
         let list = child.ask("members");
@@ -58,7 +58,7 @@ fn recovery(place: &Place, members: &mut [(Child, u16)], tag: u32) -> Duration {
 
 #[test]
 fn after_a_killed_host_every_slot_works_again_also_the_stopped_ones() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
     let (mut stopped, stopped_slot) = place.member();
@@ -101,7 +101,7 @@ fn after_a_killed_host_every_slot_works_again_also_the_stopped_ones() {
 
 #[test]
 fn no_datagram_goes_astray_when_the_host_ends() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let mut members: Vec<_> = (0..5).map(|_| place.member()).collect();
     // A vacant seat in the middle, which only the host holds.
@@ -120,7 +120,7 @@ fn no_datagram_goes_astray_when_the_host_ends() {
 
 #[test]
 fn a_new_member_waits_for_those_of_the_host_before() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let mut members: Vec<_> = (0..4).map(|_| place.member()).collect();
     members.remove(1).0.kill();
@@ -157,7 +157,7 @@ fn a_new_member_waits_for_those_of_the_host_before() {
 
 #[test]
 fn what_a_new_host_is_asked_waits_for_those_who_come_back() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let (mut member, slot) = place.member();
     assert_eq!(member.ask("publish vram/1 control"), "ok");
@@ -197,7 +197,7 @@ fn what_a_new_host_is_asked_waits_for_those_who_come_back() {
 
 #[test]
 fn an_observer_waits_for_members_that_lost_their_host() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let (member, slot) = place.member();
     member.signal(libc::SIGSTOP);
@@ -214,7 +214,7 @@ fn an_observer_waits_for_members_that_lost_their_host() {
 
 #[test]
 fn hosts_killed_one_after_the_other_are_followed_every_time() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut members: Vec<_> = (0..6).map(|_| place.member()).collect();
     let mut tag = 0;
     while members.len() > 1 {
@@ -230,7 +230,7 @@ fn hosts_killed_one_after_the_other_are_followed_every_time() {
 
 #[test]
 fn host_and_members_killed_together_leave_the_others_working() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut members: Vec<_> = (0..8).map(|_| place.member()).collect();
     for at in [6, 3, 1, 0] {
         members[at].0.signal(libc::SIGKILL);
@@ -248,7 +248,7 @@ fn host_and_members_killed_together_leave_the_others_working() {
 
 #[test]
 fn a_stopped_host_is_deposed_and_abdicates_when_it_wakes() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut host, host_slot) = place.member();
     let mut members: Vec<_> = (0..2).map(|_| place.member()).collect();
     assert_eq!(members[0].0.ask("publish vram/1 control"), "ok");
@@ -274,7 +274,7 @@ fn a_stopped_host_is_deposed_and_abdicates_when_it_wakes() {
 
 #[test]
 fn an_observer_that_meets_a_stopped_host_has_it_deposed() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, host_slot) = place.member();
     let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
     host.signal(libc::SIGSTOP);
@@ -293,7 +293,7 @@ fn an_observer_that_meets_a_stopped_host_has_it_deposed() {
 
 #[test]
 fn an_abandoned_copy_in_a_forked_child_holds_nothing_up() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut host, _) = place.member();
     let mut members: Vec<_> = (0..2).map(|_| place.member()).collect();
     let forked: Vec<i32> = [host.ask("fork"), members[0].0.ask("fork")]
@@ -313,7 +313,7 @@ fn an_abandoned_copy_in_a_forked_child_holds_nothing_up() {
 
 #[test]
 fn a_daemon_carries_on_what_its_parent_was() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
     assert_eq!(members[0].0.ask("publish vram/1 control"), "ok");
     assert_eq!(members[0].0.ask("pause"), "ok");
@@ -335,7 +335,7 @@ fn a_daemon_carries_on_what_its_parent_was() {
 
 #[test]
 fn a_host_that_drops_its_client_is_followed_like_a_killed_one() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (mut host, _) = place.member();
     let mut members: Vec<_> = (0..3).map(|_| place.member()).collect();
     assert_eq!(host.ask("drop"), "ok");
@@ -344,7 +344,7 @@ fn a_host_that_drops_its_client_is_followed_like_a_killed_one() {
 
 #[test]
 fn a_hundred_members_come_and_go() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let mut x = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: usize| {
         x ^= x << 13;
@@ -353,7 +353,7 @@ fn a_hundred_members_come_and_go() {
         x as usize % below
     };
     // Twenty processes with five members each; processes are killed and replaced at random.
-    let full = |place: &Place| {
+    let full = |place: &Rendezvous| {
         let (mut child, first) = place.member();
         let mut slots = vec![first];
         slots.extend((1..5).map(|_| child.join()));
@@ -402,7 +402,7 @@ fn a_hundred_members_come_and_go() {
 
 #[test]
 fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let client = place.connect();
     let directory = common::memfd("directory");
@@ -414,7 +414,7 @@ fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
     host.signal(libc::SIGSTOP);
     let begin = Instant::now();
     let deadline = begin + Duration::from_millis(250);
-    keys.for_each(|key| client.release_by(deadline, 1, key));
+    keys.for_each(|key| assert!(!client.release_by(deadline, 1, key)));
     // Two seconds for each would be sixteen.
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     host.signal(libc::SIGCONT);
@@ -423,7 +423,7 @@ fn claims_are_given_back_within_one_deadline_when_nobody_answers() {
 
 #[test]
 fn a_call_that_nobody_answers_holds_a_pause_up_for_a_limited_time() {
-    let place = Place::new();
+    let place = Rendezvous::new();
     let (host, _) = place.member();
     let client = place.connect();
     host.signal(libc::SIGSTOP);

@@ -1,6 +1,7 @@
 //! The interposition layer as a library of its own, with callbacks that tests can observe.
 //!
-//! `PEERDMA_TEST_GID`, if set, is what every `gids/0` reads; `peerdma_test_*` are for C programs that load symbols.
+//! `PEERDMA_TEST_GID`, if set, is what every `gids/0` reads; `peerdma_test_*` are for C programs
+//! that load symbols.
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,7 +18,7 @@ fn on_begin(start: usize, len: usize) -> u64 {
     start as u64 ^ len as u64
 }
 
-/// Counts the end only, of what began: so a call that is told of but not ended is seen as missing.
+/// Counts the end only, of what began: so a call that begins and does not end is seen as missing.
 fn on_end(start: usize, len: usize, change: u64) {
     if change == start as u64 ^ len as u64 {
         CALLS.fetch_add(1, SeqCst);

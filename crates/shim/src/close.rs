@@ -1,13 +1,14 @@
 //! The engine's descriptors survive a program that closes what it did not open.
 //!
-//! Daemons and Python close every descriptor they can name. The engine's ([`descriptors::Kept`]) are spared: for the
-//! program they are not open (EBADF).
+//! Daemons and Python close every descriptor they can name. The engine's ([`descriptors::Kept`])
+//! are spared: for the program they are not open (EBADF).
 
 use core::ffi::{c_int, c_uint};
 
 use descriptors::{is_kept, next_kept};
 
-use crate::{drm, fail, rdma_cm};
+use crate::errno::fail;
+use crate::{drm, rdma_cm};
 
 /// A device of ours that a descriptor is of, by inode number.
 struct Device {
@@ -21,7 +22,7 @@ impl Device {
         Device { channel: rdma_cm::channel(fd), node: drm::node(fd) }
     }
 
-    /// Tells that the descriptor was closed.
+    /// Reports that the descriptor was closed.
     #[inline]
     fn closed(self) {
         self.channel.inspect(|inode| rdma_cm::closed(*inode));
@@ -29,7 +30,7 @@ impl Device {
     }
 }
 
-/// Tells that many descriptors were closed.
+/// Reports that many descriptors were closed.
 fn many_closed() {
     rdma_cm::many_closed();
     drm::many_closed();

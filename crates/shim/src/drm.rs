@@ -1,9 +1,9 @@
 //! `/dev/dri`: the nodes that the software GPUs answer at.
 //!
-//! An open node is a socket whose other end is the engine's: it can be polled and duplicated, and the engine sees when its
-//! last copy is closed. Its permission bits mark it and hold the node's minor number ([`mark_node`]). Requests of `ioctl(2)`
-//! and mappings of such a descriptor are answered by callbacks ([`set_drm`]); while no node is open, the functions here
-//! cost one load.
+//! An open node is a socket whose other end is the engine's: it can be polled and duplicated, and
+//! the engine sees when its last copy is closed. Its permission bits mark it and hold the node's
+//! minor number ([`mark_node`]). Requests of `ioctl(2)` and mappings of such a descriptor are
+//! answered by callbacks ([`set_drm`]); while no node is open, the functions here cost one load.
 
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{dev_t, mode_t, off_t};
 
-use crate::{errno, fail, set_errno};
+use crate::errno::{errno, fail, set_errno};
 
 /// What a program maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,14 +139,14 @@ pub(crate) fn node(fd: c_int) -> Option<u64> {
     stat(fd).filter(is_node).map(|stat| stat.st_ino)
 }
 
-/// Tells that a descriptor of a node was closed.
+/// Reports that a descriptor of a node was closed.
 pub(crate) fn closed(inode: u64) {
     if let Some(drm) = drm() {
         (drm.closed)(Some(inode));
     }
 }
 
-/// Tells that many descriptors were closed.
+/// Reports that many descriptors were closed.
 pub(crate) fn many_closed() {
     if NODES.load(Ordering::Relaxed) != 0
         && let Some(drm) = drm()
@@ -192,7 +192,8 @@ fn is_buffer(stat: &libc::stat, drm: &Drm) -> bool {
     stat.st_mode == libc::S_IFREG | drm.buffer_mode
 }
 
-/// Variadic in C. Its third argument is passed in the same register as a named one on the architectures supported.
+/// Variadic in C. Its third argument is passed in the same register as a named one on the
+/// architectures supported.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if let Some(answer) = answered(fd, request, argument) {

@@ -1,11 +1,14 @@
-//! What the C library's `malloc` gives back to the kernel inside itself: `free`, `realloc` and `malloc_trim`.
+//! What the C library's `malloc` gives back to the kernel inside itself: `free`, `realloc` and
+//! `malloc_trim`.
 //!
-//! A large block is a mapping of its own, which `free` unmaps and `realloc` moves by calls that no symbol leads past. So a callback
-//! is told of such a block before it is freed. What `realloc` takes away, and the end of the heap, is seen only afterwards: where
-//! the kernel does not tell of it ([`watch_heap`]), these calls look before and after, and tell before the program goes on. Unseen
-//! then remains what the arenas of threads discard.
+//! A large block is a mapping of its own, which `free` unmaps and `realloc` moves by calls that no
+//! symbol leads past. So a callback hears of such a block before it is freed. What `realloc` takes
+//! away, and the end of the heap, is seen only afterwards: where the kernel does not report it
+//! ([`watch_heap`]), these calls look before and after, and report before the program goes on.
+//! Unseen then remains what the arenas of threads discard.
 //!
-//! Another allocator's blocks are left alone: whether the next `free` is the C library's is decided once.
+//! Another allocator's blocks are left alone: whether the next `free` is the C library's is decided
+//! once.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -32,12 +35,12 @@ unsafe extern "C" {
     static __curbrk: AtomicPtr<c_void>;
 }
 
-// Of a block's size (glibc, malloc/malloc.c).
+// Flags in the word that holds a block's size (glibc, malloc/malloc.c).
 const IS_MMAPPED: usize = 2;
 const FLAGS: usize = 7;
 
-/// From now on the callback [`crate::Invalidate::gone`] is told what `realloc` took away, and of the end of the heap. For a process in
-/// which nobody else tells.
+/// From now on the callback [`crate::Invalidate::gone`] hears what `realloc` took away, and of the
+/// end of the heap. For a process in which nobody else reports it.
 pub fn watch_heap() {
     HEAP.store(true, Ordering::Relaxed);
 }
@@ -59,12 +62,16 @@ pub(crate) fn initialise() {
 fn mapping_of(block: *mut c_void) -> Option<(usize, usize)> {
     const WORD: usize = size_of::<usize>();
     let start = (block as usize).checked_sub(2 * WORD)?;
-    // SAFETY: before each block of the C library's are two words: of a mapped one what lies in front of it, and its size with
-    // flags. The block is live, as the program passes it to `free` or `realloc`.
+    // SAFETY: before each block of the C library's are two words: of a mapped one what lies in
+    // front of it, and its size with flags. The block is live, as the program passes it to `free`
+    // or `realloc`.
     let (front, size) = unsafe { (*(start as *const usize), *((start + WORD) as *const usize)) };
-    (size & IS_MMAPPED != 0)
-        .then(|| Some((start.checked_sub(front)?, front.checked_add(size & !FLAGS)?)))
-        .flatten()
+    if size & IS_MMAPPED == 0 {
+        return None;
+    }
+    // Since glibc 2.43 the size leaves out the two words; a mapping ends with a page.
+    let len = memory::pages(front.checked_add(size & !FLAGS)?);
+    Some((start.checked_sub(front)?, len))
 }
 
 /// The mapping of a block of the C library's that has one of its own.
@@ -123,7 +130,7 @@ fn free_early(block: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
     let Some(next) = next::REALLOC.resolve() else {
-        crate::set_errno(libc::ENOMEM);
+        crate::errno::set_errno(libc::ENOMEM);
         return null_mut();
     };
     if looks() {
@@ -134,11 +141,12 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
     unsafe { next(block, size) }
 }
 
-/// Changes the size of a block that may be a mapping, and tells what went: a block may stay where it is.
+/// Changes the size of a block that may be a mapping, and reports what went: a block may stay where
+/// it is.
 ///
 /// # Safety
-/// `block` is null or a live block, and `change` answers where it is with its new `size`, or null: of no size it is gone then, else
-/// nothing has changed.
+/// `block` is null or a live block, and `change` answers where it is with its new `size`, or null:
+/// with no size it is gone then, else nothing has changed.
 unsafe fn look_behind(
     block: *mut c_void,
     size: size_t,

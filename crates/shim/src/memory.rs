@@ -1,9 +1,11 @@
-//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`, `brk`; and `mprotect`.
+//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`,
+//! `brk`; and `mprotect`.
 //!
-//! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked before the pages go,
-//! or a later mapping at the same address would receive what was meant for this one. And one whose pages come on demand must
-//! let go of them, and look again only when the kernel is done. So one callback runs before the system call and another after
-//! it, and neither for calls that the kernel refuses by their arguments alone.
+//! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked
+//! before the pages go, or a later mapping at the same address would receive what was meant for
+//! this one. And one whose pages come on demand must let go of them, and look again only when the
+//! kernel is done. So one callback runs before the system call and another after it, and neither
+//! for calls that the kernel refuses by their arguments alone.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -13,6 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use libc::{MAP_FAILED, off_t, size_t};
 
 use crate::drm::{self, MapCall, RemapCall};
+use crate::errno::{errno, set_errno};
 
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -38,21 +41,23 @@ std::thread_local! {
 
 /// What to call with (address, length in bytes) of memory that goes. The range is page-aligned.
 ///
-/// Both are called in the thread that gives the memory away. An allocator inside the process may unmap too, in any place
-/// where it is entered: so a callback must not wait for a lock under which anyone allocates or frees. Should it unmap
-/// itself, it is not called again.
+/// Both are called in the thread that gives the memory away. An allocator inside the process may
+/// unmap too, in any place where it is entered: so a callback must not wait for a lock under which
+/// anyone allocates or frees. Should it unmap itself, it is not called again.
 #[derive(Clone, Copy)]
 pub struct Invalidate {
-    /// Before the memory goes; returns once nothing of the engine's can touch it any more. What it answers goes to `end`.
+    /// Before the memory goes; returns once nothing of the engine's can touch it any more. What it
+    /// answers goes to `end`.
     pub begin: fn(usize, usize) -> u64,
     /// When the kernel is done.
     pub end: fn(usize, usize, u64),
-    /// Before the rights to memory change, which keeps its content: pages in a device's memory come home, where they have
-    /// rights.
+    /// Before the rights to memory change, which keeps its content: pages in a device's memory come
+    /// home, where they have rights.
     pub protect: fn(usize, usize),
     /// What was registered so far, for `gone`.
     pub mark: fn() -> u64,
-    /// After memory went in a call that is not over yet. What was registered after the mark is another's.
+    /// After memory went in a call that is not over yet. What was registered after the mark is
+    /// another's.
     pub gone: fn(usize, usize, u64),
 }
 
@@ -76,8 +81,9 @@ pub(crate) fn watched() -> bool {
     !BEGIN.load(Ordering::Relaxed).is_null()
 }
 
-/// A range that goes: told before, and told again when this is dropped after the system call.
-#[must_use = "the end is told when this is dropped"]
+/// A range that goes: one callback has run, and the other runs when this is dropped after the
+/// system call.
+#[must_use = "the second callback runs when this is dropped"]
 pub(crate) struct Going {
     start: usize,
     len: usize,
@@ -88,7 +94,7 @@ impl Drop for Going {
     #[inline]
     fn drop(&mut self) {
         if self.len > 0 {
-            self.tell_end();
+            self.end();
         }
     }
 }
@@ -97,15 +103,16 @@ impl Going {
     pub(crate) const NOTHING: Going = Going { start: 0, len: 0, change: 0 };
 
     #[cold]
-    fn tell_end(&self) {
+    fn end(&self) {
         let end = END.load(Ordering::Acquire);
-        // SAFETY: stored by `set_invalidate` from this type before any beginning was told.
+        // SAFETY: stored by `set_invalidate` from this type before any `begin` ran.
         let end: End = unsafe { core::mem::transmute::<*mut c_void, End>(end) };
         keeping_errno(|| end(self.start, self.len, self.change));
     }
 }
 
-/// Tells the callback, with the range widened to pages. A range the kernel would refuse is left to the kernel.
+/// Runs the callback, with the range widened to pages. A range the kernel would refuse is left to
+/// the kernel.
 #[inline]
 pub(crate) fn invalidate(start: usize, len: usize) -> Going {
     if watched() { invalidate_watched(start, len) } else { Going::NOTHING }
@@ -121,7 +128,8 @@ fn invalidate_watched(start: usize, len: usize) -> Going {
     };
     // SAFETY: not null, so stored by `set_invalidate` from this type.
     let begin: Begin = unsafe { core::mem::transmute::<*mut c_void, Begin>(begin) };
-    // A thread that is being torn down has no cell any more; it cannot be inside the callback either.
+    // A thread that is being torn down has no cell any more; it cannot be inside the callback
+    // either.
     if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false) {
         return Going::NOTHING;
     }
@@ -143,7 +151,7 @@ pub(crate) fn mark() -> u64 {
     mark()
 }
 
-/// Tells that memory went since the mark.
+/// Reports that memory went since the mark.
 pub(crate) fn gone(start: usize, len: usize, mark: u64) {
     let gone = GONE.load(Ordering::Acquire);
     if len == 0 || gone.is_null() || INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(false)
@@ -158,13 +166,9 @@ pub(crate) fn gone(start: usize, len: usize, mark: u64) {
 
 /// Runs a callback between the program and its errno.
 fn keeping_errno(callback: impl FnOnce()) {
-    // SAFETY: errno is this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
+    let before = errno();
     callback();
-    // SAFETY: as above.
-    unsafe { *errno = before };
+    set_errno(before);
 }
 
 /// `len` widened to whole pages.
@@ -323,7 +327,8 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
 
 /// Length of the System V segment attached at `address`, 0 when there is none.
 ///
-/// The kernel tells only in `maps`: lines of `start-end perms offset dev inode /SYSVkkkkkkkk`, in ascending order.
+/// The kernel says so only in `maps`: lines of `start-end perms offset dev inode /SYSVkkkkkkkk`, in
+/// ascending order.
 fn attached_len(address: usize) -> usize {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return 0 };
     let mut end = address;

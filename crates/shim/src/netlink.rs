@@ -1,8 +1,10 @@
-//! NETLINK_RDMA: the sockets by which `rdma` of iproute2, librdmacm and UCX ask the kernel for RDMA devices.
+//! NETLINK_RDMA: the sockets by which `rdma` of iproute2, librdmacm and UCX ask the kernel for RDMA
+//! devices.
 //!
-//! Such a socket is made as one between programs (NETLINK_USERSOCK), so that binding, waiting and receiving are the kernel's
-//! own, and its permission bits mark it. What the program sends to the kernel on it is answered by a callback
-//! ([`set_rdma_netlink`]). Until the first of them is made, the functions here cost one load.
+//! Such a socket is made as one between programs (NETLINK_USERSOCK), so that binding, waiting and
+//! receiving are the kernel's own, and its permission bits mark it. What the program sends to the
+//! kernel on it is answered by a callback ([`set_rdma_netlink`]). Until the first of them is made,
+//! the functions here cost one load.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -12,18 +14,20 @@ use libc::{iovec, mode_t, msghdr, size_t, sockaddr, sockaddr_nl, socklen_t, ssiz
 
 /// Who answers for the kernel.
 pub struct RdmaNetlink {
-    /// Takes the requests that a program sends on a socket, and puts the answers where it receives them; as `sendmsg(2)`,
-    /// errno included.
+    /// Takes the requests that a program sends on a socket, and puts the answers where it receives
+    /// them; as `sendmsg(2)`, errno included.
     ///
     /// # Safety
-    /// The pointer is to as many elements as the count says; the memory they name need not be readable.
+    /// The pointer is to as many elements as the count says; the memory they name need not be
+    /// readable.
     pub request: unsafe extern "C-unwind" fn(c_int, *const iovec, size_t) -> ssize_t,
 }
 
 static RDMA_NETLINK: AtomicPtr<RdmaNetlink> = AtomicPtr::new(core::ptr::null_mut());
 /// There was such a socket in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// Descriptors that such a socket was made with, one bit each. A copy that the program made elsewhere has none.
+/// Descriptors that such a socket was made with, one bit each. A copy that the program made
+/// elsewhere has none.
 static MADE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// Permission bits that nobody gives a socket.
@@ -114,7 +118,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     }
     if system!(SYS_fchmod, fd, MARK) != 0 {
         system!(SYS_close, fd);
-        return crate::fail(libc::EPROTONOSUPPORT);
+        return crate::errno::fail(libc::EPROTONOSUPPORT);
     }
     if let Some((word, bit)) = made(fd) {
         word.fetch_or(bit, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The next definition of each interposed function in the program's lookup order, usually the C library's.
+//! The next definition of each interposed function in the program's lookup order, usually the C
+//! library's.
 
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::marker::PhantomData;
@@ -27,8 +28,8 @@ impl<F: Copy> Next<F> {
         if address.is_null() {
             return None;
         }
-        // SAFETY: `F` is a function pointer type, as large as a pointer; the table below names the type of the C
-        // function that the dynamic linker found under this name.
+        // SAFETY: `F` is a function pointer type, as large as a pointer; the table below names the
+        // type of the C function that the dynamic linker found under this name.
         Some(unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
@@ -47,7 +48,8 @@ impl<F: Copy> Next<F> {
             if !next.is_null() {
                 next
             } else {
-                // Loaded behind the C library, or by dlopen: there is no next one, but there is the C library's.
+                // Loaded behind the C library, or by dlopen: there is no next one, but there is the
+                // C library's.
                 let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 if libc.is_null() { libc } else { libc::dlsym(libc, self.name.as_ptr()) }
             }
@@ -58,13 +60,15 @@ impl<F: Copy> Next<F> {
 
 macro_rules! table {
     ($($name:ident $symbol:literal: fn($($arg:ty),* $(; $dots:tt)?) -> $ret:ty;)*) => {
-        $(pub(crate) static $name: Next<unsafe extern "C-unwind" fn($($arg),* $(, $dots)?) -> $ret> = Next::new($symbol);)*
+        $(pub(crate) static $name: Next<
+            unsafe extern "C-unwind" fn($($arg),* $(, $dots)?) -> $ret,
+        > = Next::new($symbol);)*
 
         /// Looks every function up.
         pub(crate) fn resolve_all() {
             $($name.look_up();)*
-            // A function this C library lacks leaves a message that the program would read as its own.
-            // SAFETY: no preconditions.
+            // A function this C library lacks leaves a message that the program would read as its
+            // own. SAFETY: no preconditions.
             unsafe { libc::dlerror() };
         }
     };
@@ -119,12 +123,14 @@ table! {
     SYSV_SIGNAL c"__sysv_signal": fn(c_int, sighandler_t) -> sighandler_t;
     SIGSET c"sigset": fn(c_int, sighandler_t) -> sighandler_t;
     SIGPROCMASK c"sigprocmask": fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
-    PTHREAD_SIGMASK c"pthread_sigmask": fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+    PTHREAD_SIGMASK c"pthread_sigmask":
+        fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
     FSTAT c"fstat": fn(c_int, *mut libc::stat) -> c_int;
     FXSTAT c"__fxstat": fn(c_int, c_int, *mut libc::stat) -> c_int;
     SOCKET c"socket": fn(c_int, c_int, c_int) -> c_int;
     SEND c"send": fn(c_int, *const c_void, size_t, c_int) -> ssize_t;
-    SENDTO c"sendto": fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+    SENDTO c"sendto":
+        fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
     SENDMSG c"sendmsg": fn(c_int, *const msghdr, c_int) -> ssize_t;
     WRITE c"write": fn(c_int, *const c_void, size_t) -> ssize_t;
     IOCTL c"ioctl": fn(c_int, c_ulong; ...) -> c_int;
@@ -138,8 +144,8 @@ table! {
 /// One system call with the caller's arguments; errno is set as usual.
 macro_rules! system {
     ($number:ident $(, $arg:expr)*) => {
-        // SAFETY: the arguments are those of a caller of the C function, which asks the same of them; what this
-        // crate adds is valid for the call.
+        // SAFETY: the arguments are those of a caller of the C function, which asks the same of
+        // them; what this crate adds is valid for the call.
         unsafe { libc::syscall(libc::$number $(, $arg as libc::c_long)*) }
     };
 }
@@ -162,7 +168,7 @@ macro_rules! pass_or {
             // SAFETY: the arguments are the caller's own.
             Some(function) => unsafe { function($($arg),*) },
             None => {
-                $crate::fail::<i64>(libc::ENOSYS);
+                $crate::errno::fail::<i64>(libc::ENOSYS);
                 $otherwise
             }
         }

@@ -1,11 +1,12 @@
 //! Opening files and directories: `open`, `fopen`, `opendir` and their kin.
 //!
-//! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous file that holds
-//! it. Our files are read-only, also to root, as the kernel's attributes are. A uverbs node exists but cannot be
-//! opened: nothing speaks the kernel's command ABI behind it. `rdma_cm` can (`rdma_cm`).
+//! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous
+//! file that holds it. Our files are read-only, also to root, as the kernel's attributes are. A
+//! uverbs node exists but cannot be opened: nothing speaks the kernel's command ABI behind it.
+//! `rdma_cm` can (`rdma_cm`).
 //!
-//! Most of these are cancellation points: a thread cancelled inside the C library unwinds through the frames here, hence
-//! `C-unwind`.
+//! Most of these are cancellation points: a thread cancelled inside the C library unwinds through
+//! the frames here, hence `C-unwind`.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr::null_mut;
@@ -14,17 +15,19 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{AT_FDCWD, DIR, FILE, dirent, glob_t, mode_t};
 
 use crate::drm;
-use crate::fail;
+use crate::errno::fail;
 use crate::rdma_cm;
 use crate::redirect::{self, Node, Target};
 
-/// Answers the content of a changing attribute, named like `class/infiniband/peerdma0/ports/1/gids/0` or
+/// Answers the content of a changing attribute, named like
+/// `class/infiniband/peerdma0/ports/1/gids/0` or
 /// `kernel/mm/memory_peers/peerdma_gpu/num_alloc_mrs`; None leaves it to the file in the tree.
 pub type Provider = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
 
 static PROVIDER: AtomicPtr<Provider> = AtomicPtr::new(null_mut());
 
-/// Sets who answers changing attributes. It is called in the thread that opens one, and may itself open files.
+/// Sets who answers changing attributes. It is called in the thread that opens one, and may itself
+/// open files.
 pub fn set_provider(provider: Provider) {
     // A provider that was set before may be running, so it stays.
     PROVIDER.store(Box::into_raw(Box::new(provider)), Ordering::Release);
@@ -101,12 +104,16 @@ fn anonymous(content: &[u8], flags: c_int) -> c_int {
     fd
 }
 
-/// Variadic in C. Its third argument is passed in the same register as a named one on the architectures supported,
-/// and means nothing unless the flags ask for it.
+/// Variadic in C. Its third argument is passed in the same register as a named one on the
+/// architectures supported, and means nothing unless the flags ask for it.
 macro_rules! open_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            flags: c_int,
+            mode: mode_t,
+        ) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find_at(AT_FDCWD, path) } {
                 Some(target) => target.open(flags),
@@ -119,11 +126,23 @@ macro_rules! open_functions {
 macro_rules! openat_functions {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(
+            directory: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: mode_t,
+        ) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find_at(directory, path) } {
                 Some(target) => target.open(flags),
-                None => pass!(OPENAT(directory, path, flags, mode), SYS_openat, directory, path, flags, mode),
+                None => pass!(
+                    OPENAT(directory, path, flags, mode),
+                    SYS_openat,
+                    directory,
+                    path,
+                    flags,
+                    mode
+                ),
             }
         }
     )*};
@@ -142,7 +161,11 @@ macro_rules! checked_open_functions {
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $openat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $openat(
+            directory: c_int,
+            path: *const c_char,
+            flags: c_int,
+        ) -> c_int {
             // SAFETY: the caller's arguments.
             unsafe { openat(directory, path, flags, 0) }
         }
@@ -201,7 +224,11 @@ macro_rules! fopen_functions {
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+        unsafe extern "C-unwind" fn $freopen(
+            path: *const c_char,
+            mode: *const c_char,
+            file: *mut FILE,
+        ) -> *mut FILE {
             // SAFETY: C strings by the function's contract.
             match unsafe { redirect::find(path) } {
                 Some(target) => pass_or!(FREOPEN(target.as_ptr(), mode, file), null_mut()),

@@ -1,11 +1,13 @@
-//! Processes that multiply: forks, and the fork inside `daemon`. Processes that end without atexit(3)'s handlers.
+//! Processes that multiply: forks, and the fork inside `daemon`. Processes that end without
+//! atexit(3)'s handlers.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use crate::{errno, memory, open, set_errno};
+use crate::errno::{errno, set_errno};
+use crate::{memory, open};
 
 static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static EXIT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -13,7 +15,8 @@ static EXIT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static ENDS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
-    /// Of the thread, and of its copy in the child: another thread may fork at the same time.
+    /// Whether this thread is inside `daemon`, and so its copy in the child: another thread may
+    /// fork at the same time.
     static IN_DAEMON: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -25,8 +28,8 @@ fn process() -> libc::pid_t {
 /// What came of the fork inside `daemon(3)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Daemon {
-    /// This is the new process: a fork without the parent's threads; callbacks other than this one are gone and may be
-    /// set again.
+    /// This is the new process: a fork without the parent's threads; callbacks other than this one
+    /// are gone and may be set again.
     Child,
     /// There was no fork, and the process goes on as before.
     Failed,
@@ -43,13 +46,14 @@ pub fn set_exit(callback: fn()) {
     EXIT.store(callback as *mut c_void, Ordering::Release);
 }
 
-/// Whether the fork going on is `daemon`'s, for fork handlers: the parent is about to end and the child carries on.
+/// Whether the fork going on is `daemon`'s, for fork handlers: the parent is about to end and the
+/// child carries on.
 pub fn in_daemon() -> bool {
     IN_DAEMON.get()
 }
 
-/// Sees to it that a forked child forgets the callbacks. Run before anyone else can register a fork handler, so that
-/// theirs, which run later in the child, may set callbacks anew.
+/// Sees to it that a forked child forgets the callbacks. Run before anyone else can register a fork
+/// handler, so that theirs, which run later in the child, may set callbacks anew.
 pub(crate) fn watch_forks() {
     // SAFETY: the handler is async-signal-safe: two stores.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

@@ -1,8 +1,8 @@
 //! `/dev/infiniband/rdma_cm`: the descriptors that librdmacm writes its commands to.
 //!
-//! An open channel is a socket whose other end is the engine's, so that it can be polled, duplicated and made
-//! non-blocking, and so that the engine sees when its last copy is closed. Its permission bits mark it
-//! ([`mark`]); while no channel is open, the functions here cost one load.
+//! An open channel is a socket whose other end is the engine's, so that it can be polled,
+//! duplicated and made non-blocking, and so that the engine sees when its last copy is closed. Its
+//! permission bits mark it ([`mark`]); while no channel is open, the functions here cost one load.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -10,13 +10,15 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{dev_t, mode_t, size_t, ssize_t};
 
-use crate::{drm, fail, netlink};
+use crate::errno::fail;
+use crate::{drm, netlink};
 
 /// Who answers for the connection manager's device.
 pub struct RdmaCm {
     /// Opens a channel with the flags of `open(2)`: a descriptor that was marked, or an errno.
     pub open: fn(c_int) -> Result<c_int, c_int>,
-    /// `write(2)` to the channel of an inode number; sets errno. A cancellation point where it waits.
+    /// `write(2)` to the channel of an inode number; sets errno. A cancellation point where it
+    /// waits.
     ///
     /// # Safety
     /// The buffer need not be readable.
@@ -56,15 +58,11 @@ fn rdma_cm() -> Option<&'static RdmaCm> {
 
 pub(crate) fn open(flags: c_int) -> c_int {
     let Some(rdma_cm) = rdma_cm() else { return fail(libc::ENXIO) };
-    (rdma_cm.open)(flags).unwrap_or_else(|errno| {
-        // SAFETY: errno is this thread's own.
-        unsafe { *libc::__errno_location() = errno };
-        -1
-    })
+    (rdma_cm.open)(flags).unwrap_or_else(fail)
 }
 
-/// The device's number: the kernel's own where its connection manager is loaded too, which librdmacm then asks over
-/// netlink.
+/// The device's number: the kernel's own where its connection manager is loaded too, which
+/// librdmacm then asks over netlink.
 pub(crate) fn device() -> dev_t {
     static DEVICE: AtomicU64 = AtomicU64::new(0);
     let known = DEVICE.load(Ordering::Relaxed);
@@ -114,14 +112,14 @@ pub(crate) fn channel(fd: c_int) -> Option<u64> {
     inode_of_channel(fd)
 }
 
-/// Tells that a descriptor of a channel was closed.
+/// Reports that a descriptor of a channel was closed.
 pub(crate) fn closed(inode: u64) {
     if let Some(rdma_cm) = rdma_cm() {
         (rdma_cm.closed)(Some(inode));
     }
 }
 
-/// Tells that many descriptors were closed.
+/// Reports that many descriptors were closed.
 pub(crate) fn many_closed() {
     if CHANNELS.load(Ordering::Relaxed) != 0
         && let Some(rdma_cm) = rdma_cm()

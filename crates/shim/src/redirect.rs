@@ -1,13 +1,15 @@
 //! Which paths are ours, and where they lead.
 //!
-//! The tree (crate `sysfs`) has the shape of `/sys` below its root, and `dev/infiniband` beside it. Redirected are
-//! `/sys/class/infiniband*`, `/sys/class/misc/rdma_cm` and `/dev/infiniband` always, so that only our devices are seen, and below
-//! `/sys/devices` and `/sys/bus/pci/devices` whatever goes through a PCI function that the tree has. Of GPUs the machine's
-//! own are seen too: the listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
-//! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients. Reading a path is lexical; symbolic links inside the
-//! tree are followed by the kernel.
+//! The tree (crate `sysfs`) has the shape of `/sys` below its root, and `dev/infiniband` beside it.
+//! Redirected are `/sys/class/infiniband*`, `/sys/class/misc/rdma_cm` and `/dev/infiniband` always,
+//! so that only our devices are seen, and below `/sys/devices` and `/sys/bus/pci/devices` whatever
+//! goes through a PCI function that the tree has. Of GPUs the machine's own are seen too: the
+//! listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
+//! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients.
+//! Reading a path is lexical; symbolic links inside the tree are followed by the kernel.
 //!
-//! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe in signal handlers.
+//! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe
+//! in signal handlers.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -102,7 +104,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The attribute's path as a provider knows it, `class/infiniband/…`, whichever way the program took to it.
+    /// The attribute's path as a provider knows it, `class/infiniband/…`, whichever way the program
+    /// took to it.
     pub(crate) fn attribute(&self) -> Option<String> {
         let key = self.key.as_deref()?;
         if key.strip_prefix(sysfs::PEERS).is_some_and(|rest| rest.starts_with('/')) {
@@ -123,8 +126,8 @@ static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
 /// Whether the program holds a directory of the tree, so that relative paths may be ours.
 static RELATIVE: AtomicBool = AtomicBool::new(false);
 
-/// Lets `/dev/infiniband/uverbs<index>` and `rdma_cm` exist, as character devices open to all, also without a sysfs tree.
-/// Indices from 64 on are ignored.
+/// Lets `/dev/infiniband/uverbs<index>` and `rdma_cm` exist, as character devices open to all, also
+/// without a sysfs tree. Indices from 64 on are ignored.
 pub fn announce_uverbs(index: u32) {
     if let Some(bit) = 1u64.checked_shl(index) {
         ANNOUNCED.fetch_or(bit, Relaxed);
@@ -168,7 +171,8 @@ pub(crate) unsafe fn find(path: *const c_char) -> Option<Target> {
     None
 }
 
-/// The same for a path relative to `directory`, whose attributes may be ours after the tree was opened.
+/// The same for a path relative to `directory`, whose attributes may be ours after the tree was
+/// opened.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated.
@@ -201,7 +205,8 @@ pub(crate) fn look_around() {
 /// `path` is null or NUL-terminated.
 #[inline]
 unsafe fn begins(path: *const c_char, prefix: &[u8]) -> bool {
-    // SAFETY: bytes are read one by one up to the first difference, which the terminating NUL is at the latest.
+    // SAFETY: bytes are read one by one up to the first difference, which the terminating NUL is at
+    // the latest.
     !path.is_null() && (0..prefix.len()).all(|i| unsafe { *path.add(i) as u8 } == prefix[i])
 }
 
@@ -377,7 +382,8 @@ fn exists(parts: &[&[u8]]) -> bool {
     parts.iter().all(|part| path.push(part).is_some()) && path.exists()
 }
 
-/// Turns a path below the root back into the one the program knows, in place. Others are left alone.
+/// Turns a path below the root back into the one the program knows, in place. Others are left
+/// alone.
 ///
 /// # Safety
 /// `path` is NUL-terminated and writable.
@@ -392,7 +398,8 @@ pub(crate) unsafe fn restore(path: *mut c_char) {
     };
     let is_dev = below.starts_with(DEV) || below.starts_with(DRI);
     let prefix: &[u8] = if is_dev { b"" } else { SYS };
-    // SAFETY: the prefix is shorter than the root, so the result fits; copied with its NUL, regions may overlap.
+    // SAFETY: the prefix is shorter than the root, so the result fits; copied with its NUL, regions
+    // may overlap.
     unsafe {
         core::ptr::copy(path.add(root.len()), path.add(prefix.len()), below.len() + 1);
         core::ptr::copy_nonoverlapping(prefix.as_ptr().cast(), path, prefix.len());

@@ -1,9 +1,10 @@
 //! The program's actions for SIGSEGV and SIGBUS stand behind the engine's handler.
 //!
-//! Once `mm::guard` is installed, its handler stays in the kernel; what the program sets is recorded there and
-//! called for every fault that is not the engine's. The program reads back what it set. The two signals also stay
-//! unblocked: the kernel kills a process whose blocked synchronous fault arrives, and the engine's touches run in
-//! the program's threads. Before the guard is installed nothing is changed.
+//! Once `mm::guard` is installed, its handler stays in the kernel; what the program sets is
+//! recorded there and called for every fault that is not the engine's. The program reads back what
+//! it set. The two signals also stay unblocked: the kernel kills a process whose blocked
+//! synchronous fault arrives, and the engine's touches run in the program's threads. Before the
+//! guard is installed nothing is changed.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -11,9 +12,9 @@ use core::mem::zeroed;
 use libc::{SIG_ERR, SIGBUS, SIGSEGV, sighandler_t, sigset_t};
 use mm::guard::chain;
 
-use crate::fail;
+use crate::errno::fail;
 
-/// Of sigset(3): add the signal to the mask.
+/// sigset(3)'s disposition that adds the signal to the mask.
 const SIG_HOLD: sighandler_t = 2;
 
 fn guarded(signal: c_int) -> bool {
@@ -38,7 +39,8 @@ unsafe extern "C" fn sigaction(
     pass_or!(SIGACTION(signal, new, old), -1)
 }
 
-/// Sets a handler with `flags`, the signal itself in the mask if `masked`. None before the guard is installed.
+/// Sets a handler with `flags`, the signal itself in the mask if `masked`. None before the guard is
+/// installed.
 fn chain_handler(
     signal: c_int,
     handler: sighandler_t,
@@ -66,7 +68,11 @@ macro_rules! signal_functions {
     ($($name:ident $next:ident $flags:expr, $masked:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            let chained = if guarded(signal) { chain_handler(signal, handler, $flags, $masked) } else { None };
+            let chained = if guarded(signal) {
+                chain_handler(signal, handler, $flags, $masked)
+            } else {
+                None
+            };
             match chained {
                 Some(old) => old,
                 None => pass_or!($next(signal, handler), SIG_ERR),

@@ -1,11 +1,12 @@
-//! Asking about files without opening them: `stat`, `access`, `readlink`, `realpath` and extended attributes.
+//! Asking about files without opening them: `stat`, `access`, `readlink`, `realpath` and extended
+//! attributes.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, size_t, ssize_t};
 
-use crate::fail;
+use crate::errno::fail;
 use crate::redirect::{self, Node, Target};
 
 impl Target {
@@ -59,17 +60,28 @@ stat_functions! {
     lstat64 LSTAT AT_SYMLINK_NOFOLLOW;
 }
 
-/// The forms that programs built before glibc 2.33 call. The version tells the structure's layout, of which these
-/// architectures have one.
+/// The forms that programs built before glibc 2.33 call. The version says the structure's layout,
+/// of which these architectures have one.
 macro_rules! xstat_functions {
     ($($name:ident $next:ident $flags:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(version: c_int, path: *const c_char, buffer: *mut libc::stat) -> c_int {
+        unsafe extern "C" fn $name(
+            version: c_int,
+            path: *const c_char,
+            buffer: *mut libc::stat,
+        ) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find(path) } {
                 // SAFETY: the caller's buffer.
                 Some(target) => unsafe { target.stat(buffer, $flags) },
-                None => pass!($next(version, path, buffer), SYS_newfstatat, AT_FDCWD, path, buffer, $flags),
+                None => pass!(
+                    $next(version, path, buffer),
+                    SYS_newfstatat,
+                    AT_FDCWD,
+                    path,
+                    buffer,
+                    $flags
+                ),
             }
         }
     )*};
@@ -85,12 +97,24 @@ xstat_functions! {
 macro_rules! fstatat_functions {
     ($($fstatat:ident $fxstatat:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $fstatat(directory: c_int, path: *const c_char, buffer: *mut libc::stat, flags: c_int) -> c_int {
+        unsafe extern "C" fn $fstatat(
+            directory: c_int,
+            path: *const c_char,
+            buffer: *mut libc::stat,
+            flags: c_int,
+        ) -> c_int {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find(path) } {
                 // SAFETY: the caller's buffer.
                 Some(target) => unsafe { target.stat(buffer, flags) },
-                None => pass!(FSTATAT(directory, path, buffer, flags), SYS_newfstatat, directory, path, buffer, flags),
+                None => pass!(
+                    FSTATAT(directory, path, buffer, flags),
+                    SYS_newfstatat,
+                    directory,
+                    path,
+                    buffer,
+                    flags
+                ),
             }
         }
 
@@ -106,9 +130,14 @@ macro_rules! fstatat_functions {
             match unsafe { redirect::find(path) } {
                 // SAFETY: the caller's buffer.
                 Some(target) => unsafe { target.stat(buffer, flags) },
-                None => {
-                    pass!(FXSTATAT(version, directory, path, buffer, flags), SYS_newfstatat, directory, path, buffer, flags)
-                }
+                None => pass!(
+                    FXSTATAT(version, directory, path, buffer, flags),
+                    SYS_newfstatat,
+                    directory,
+                    path,
+                    buffer,
+                    flags
+                ),
             }
         }
     )*};
@@ -254,7 +283,8 @@ unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mu
     }
     let found = pass_or!(REALPATH(target.as_ptr(), resolved), null_mut());
     if !found.is_null() {
-        // SAFETY: a string the C library wrote, in the caller's buffer or one allocated for the caller.
+        // SAFETY: a string the C library wrote, in the caller's buffer or one allocated for the
+        // caller.
         unsafe { redirect::restore(found) };
     }
     found
@@ -316,8 +346,17 @@ macro_rules! getxattr_functions {
         ) -> ssize_t {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find(path) } {
-                Some(target) => system!($number, target.as_ptr(), attribute, value, size) as ssize_t,
-                None => pass!($next(path, attribute, value, size), $number, path, attribute, value, size),
+                Some(target) => {
+                    system!($number, target.as_ptr(), attribute, value, size) as ssize_t
+                }
+                None => pass!(
+                    $next(path, attribute, value, size),
+                    $number,
+                    path,
+                    attribute,
+                    value,
+                    size
+                ),
             }
         }
     )*};
@@ -331,7 +370,11 @@ getxattr_functions! {
 macro_rules! listxattr_functions {
     ($($name:ident $next:ident $number:ident;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t {
+        unsafe extern "C" fn $name(
+            path: *const c_char,
+            list: *mut c_char,
+            size: size_t,
+        ) -> ssize_t {
             // SAFETY: a C string by the function's contract.
             match unsafe { redirect::find(path) } {
                 Some(target) => system!($number, target.as_ptr(), list, size) as ssize_t,

@@ -1,4 +1,5 @@
-//! The layer preloaded into real programs: the system's own tools, Python, and C programs that try every function.
+//! The layer preloaded into real programs: the system's own tools, Python, and C programs that try
+//! every function.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,8 @@ impl Bench {
         text(self.command("sh").args(["-c", script]).output().unwrap())
     }
 
-    /// Compiles `tests/c/<name>.c`, without warnings because it errs on purpose, with the checks of `_FORTIFY_SOURCE`, which call functions of their own.
+    /// Compiles `tests/c/<name>.c`, without warnings because it errs on purpose, with the checks of
+    /// `_FORTIFY_SOURCE`, which call functions of their own.
     fn compile(&self, name: &str) -> PathBuf {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
         let program = self.0.join(name);
@@ -197,9 +199,11 @@ fn python_sees_the_device_and_closes_no_engine() {
     let bench = Bench::new("python");
     let script = format!(
         "import glob, os, stat, subprocess\n\
-         print(os.listdir('/sys/class/infiniband'), glob.glob('/sys/class/infiniband/*/ports/*/state'))\n\
+         print(os.listdir('/sys/class/infiniband'), \
+         glob.glob('/sys/class/infiniband/*/ports/*/state'))\n\
          print(open('{DEVICE}/ports/1/rate').read().strip(), os.path.realpath('{DEVICE}/device'))\n\
-         print(stat.S_ISCHR(os.stat('/dev/infiniband/uverbs0').st_mode), os.path.exists('/dev/infiniband/rdma_cm'))\n\
+         print(stat.S_ISCHR(os.stat('/dev/infiniband/uverbs0').st_mode), \
+         os.path.exists('/dev/infiniband/rdma_cm'))\n\
          print(subprocess.run(['ls', '{DEVICE}/device/net/'], capture_output=True).stdout)\n\
          import ctypes\n\
          fd = os.dup2(1, 200)\n\
@@ -209,7 +213,8 @@ fn python_sees_the_device_and_closes_no_engine() {
          print(subprocess.run(['true'], close_fds=True).returncode)\n"
     );
     let expected = format!(
-        "['peerdma0'] ['{DEVICE}/ports/1/state']\n100 Gb/sec (4X EDR) {FUNCTION}\nTrue True\nb'lo\\n'\n0\n"
+        "['peerdma0'] ['{DEVICE}/ports/1/state']\n100 Gb/sec (4X EDR) {FUNCTION}\nTrue True\n\
+         b'lo\\n'\n0\n"
     );
     assert_eq!(
         text(bench.command("/usr/bin/python3").args(["-c", &script]).output().unwrap()),

@@ -1,8 +1,15 @@
 //! Shared memory that several processes read and write: atomic words in a sealed memfd.
 //!
-//! The only view is a bounds-checked [`AtomicU64`], so no reference to changing plain memory exists. The memfd is
-//! sealed against shrinking before it is mapped, so a touch of the mapping cannot fault whatever another process
-//! does with the descriptor; [`Shm::open`] refuses one that is not.
+//! The only view is a bounds-checked [`AtomicU64`], so no reference to changing plain memory
+//! exists. The memfd is sealed against shrinking before it is mapped, so a touch of the mapping
+//! cannot fault whatever another process does with the descriptor; [`Shm::open`] refuses one that
+//! is not.
+
+mod held;
+mod passes;
+
+pub use held::Held;
+pub use passes::{Pass, Passes, Ticket};
 
 use descriptors::Kept;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -42,7 +49,8 @@ impl Shm {
     /// Maps another process's region.
     ///
     /// # Errors
-    /// `PERM` when the descriptor is not sealed against shrinking, `INVAL` when it is empty, else what `mmap` says.
+    /// `PERM` when the descriptor is not sealed against shrinking, `INVAL` when it is empty, else
+    /// what `mmap` says.
     pub fn open(fd: OwnedFd) -> Result<Shm> {
         if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(Errno::PERM);
@@ -74,16 +82,17 @@ impl Shm {
     /// The word at byte offset `at`.
     ///
     /// # Panics
-    /// When `at` is not a multiple of 8 or lies outside: a mistake of the caller, never of another process, whose
-    /// values must be checked before they are used as offsets.
+    /// When `at` is not a multiple of 8 or lies outside: a mistake of the caller, never of another
+    /// process, whose values must be checked before they are used as offsets.
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at / 8 < self.words, "word {at} outside the shared region");
-        // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed atomically.
+        // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed
+        // atomically.
         unsafe { self.base.add(at / 8).as_ref() }
     }
 
-    /// Waits while the lower half of the word at `at` is that of `seen`, for `limit` at most; may end early. See
-    /// [`Shm::word`] for panics.
+    /// Waits while the lower half of the word at `at` is that of `seen`, for `limit` at most; may
+    /// end early. See [`Shm::word`] for panics.
     pub fn wait(&self, at: usize, seen: u64, limit: Duration) {
         let limit =
             Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -100,11 +109,12 @@ impl Shm {
     fn low_half(&self, at: usize) -> &AtomicU32 {
         let word = std::ptr::from_ref(self.word(at)).cast::<AtomicU32>();
         let half = if cfg!(target_endian = "big") { 1 } else { 0 };
-        // SAFETY: one half of a live word, aligned. Only the kernel reads it through this reference.
+        // SAFETY: one half of a live word, aligned, and only ever accessed atomically.
         unsafe { &*word.add(half) }
     }
 
-    /// Address of the byte at `at`, for memory behind the words: reach it by guarded copies only. `None` beyond the end.
+    /// Address of the byte at `at`, for memory behind the words: reach it by guarded copies only.
+    /// `None` beyond the end.
     pub fn addr(&self, at: usize) -> Option<u64> {
         (at <= self.bytes()).then(|| self.base.as_ptr() as u64 + at as u64)
     }
@@ -128,7 +138,7 @@ impl Drop for Shm {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;

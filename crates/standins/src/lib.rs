@@ -1,13 +1,14 @@
 //! Stand-ins for rdma-core's provider libraries.
 //!
-//! perftest, UCX, libfabric and pyverbs link `libmlx5.so.1`, `libefa.so.1` and their like directly. The
-//! distribution's own need private symbols of exactly their libibverbs, so they cannot live beside ours. These
-//! small libraries export every public symbol of each at its version and fail as its manual page says a device
-//! of another provider fails: nothing pretends, and no program finds a symbol missing.
+//! perftest, UCX, libfabric and pyverbs link `libmlx5.so.1`, `libefa.so.1` and their like directly.
+//! The distribution's own need private symbols of exactly their libibverbs, so they cannot live
+//! beside ours. These small libraries export every public symbol of each at its version and fail as
+//! its manual page says a device of another provider fails: nothing pretends, and no program finds
+//! a symbol missing.
 //!
-//! The one table is `symbols.txt`. The built libraries are inside this crate as bytes ([`LIBRARIES`]); whoever
-//! unpacks them also makes the link without the version ([`link_name`]), which programs that load a provider at
-//! run time ask for.
+//! The one table is `symbols.txt`. The built libraries are inside this crate as bytes
+//! ([`LIBRARIES`]); whoever unpacks them also makes the link without the version ([`link_name`]),
+//! which programs that load a provider at run time ask for.
 #![forbid(unsafe_code)]
 
 pub mod table;

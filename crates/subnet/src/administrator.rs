@@ -1,49 +1,21 @@
 //! Subnet administration (IBA 15): requests at QP 1 of the manager's LID, and their answers.
 
 use crate::Mad;
-use crate::bytes::{BAD_ATTRIBUTE, BAD_METHOD, BAD_VERSION, be16, be32, be64, header, method, put};
-use crate::mask::Template;
-use crate::rmpp::{self, Transfers};
+use crate::groups;
+use crate::rmpp::Transfers;
 use crate::view::{Groups, View};
-use crate::{class_port_info, groups};
+use std::time::Instant;
+use wire::field::{be16, be32, be64, put};
+use wire::mad::sa::{self, ClassPortInfo, Template, VERSION, attribute};
+use wire::mad::{class, field, method, rmpp, status};
 
-/// The class (IBA 13.4.4), and its version.
-const CLASS: u8 = 0x03;
-const VERSION: u8 = 2;
-
-/// The header behind the common one and that of RMPP (IBA 15.2.1.1).
-const RMPP_AT: usize = 24;
-const KEY_AT: usize = 36;
-const OFFSET_AT: usize = 44;
-const MASK_AT: usize = 48;
-const DATA_AT: usize = 56;
 /// The longest table, in bytes.
 const MOST_BYTES: usize = 1 << 20;
+/// An answer comes within 4.096 µs * 2^18, about a second.
+const RESPONSE_TIME: u8 = 18;
 
 /// Status of an answer.
 pub(crate) type Status = u16;
-
-/// Status of this class (IBA 15.2.2).
-pub(crate) mod status {
-    pub(crate) const NO_RESOURCES: u16 = 0x0100;
-    pub(crate) const INVALID: u16 = 0x0200;
-    pub(crate) const NO_RECORDS: u16 = 0x0300;
-    pub(crate) const TOO_MANY_RECORDS: u16 = 0x0400;
-    pub(crate) const INVALID_GID: u16 = 0x0500;
-    pub(crate) const TOO_FEW_COMPONENTS: u16 = 0x0600;
-    pub(crate) const DENIED: u16 = 0x0700;
-}
-
-mod attribute {
-    pub(super) const CLASS_PORT_INFO: u16 = 0x01;
-    pub(super) const NODE: u16 = 0x11;
-    pub(super) const PORT_INFO: u16 = 0x12;
-    pub(super) const SWITCH_INFO: u16 = 0x14;
-    pub(super) const SM_INFO: u16 = 0x18;
-    pub(super) const LINK: u16 = 0x20;
-    pub(super) const PATH: u16 = 0x35;
-    pub(super) const MULTICAST_MEMBER: u16 = 0x38;
-}
 
 /// Answers the requests of one port.
 #[derive(Default)]
@@ -51,6 +23,13 @@ pub struct Administrator {
     transfers: Transfers,
     /// Groups made without a name.
     made: u32,
+}
+
+/// Whether a datagram asks to make a port a member of a group.
+pub(crate) fn asks_to_join(mad: &Mad) -> bool {
+    mad[field::CLASS] == class::SUBNET_ADMINISTRATION
+        && mad[field::METHOD] == method::SET
+        && be16(mad, field::ATTRIBUTE_ID) == attribute::MULTICAST_MEMBER
 }
 
 /// What a request gets.
@@ -62,56 +41,66 @@ enum Answer {
 }
 
 impl Administrator {
-    /// The datagrams that answer one from the port at `source`. Requests of other ports than the own one, and what is no
-    /// request, get none.
+    /// The datagrams that answer one from the port at `source`. Requests of other ports than the
+    /// own one, and what is no request, get none.
     pub fn hear(
         &mut self,
         view: &View,
         groups: &mut dyn Groups,
         source: u16,
         mad: &Mad,
+        now: Instant,
     ) -> Vec<Mad> {
-        if mad[header::CLASS] != CLASS || source != view.own {
+        if mad[field::CLASS] != class::SUBNET_ADMINISTRATION || source != view.own {
             return Vec::new();
         }
-        if rmpp::is_about_transfer(mad) {
-            return self.transfers.hear(source, mad);
+        if let Some(header) = rmpp::Header::parse(mad)
+            && header.kind != rmpp::kind::DATA
+        {
+            let transaction = be64(mad, field::TRANSACTION_ID);
+            return self.transfers.hear(source, transaction, &header, now);
         }
-        let asked = mad[header::METHOD];
+        let asked = mad[field::METHOD];
         if asked & method::RESPONSE != 0 || asked == method::REPORT {
             return Vec::new();
         }
-        let mut head = [0; 256];
-        put(&mut head, 0, &mad[..DATA_AT]);
-        put(&mut head, RMPP_AT, &[0; 12]);
-        head[header::METHOD] = asked | method::RESPONSE;
-        let answer = if mad[header::CLASS_VERSION] == VERSION {
+        let answer = if mad[field::CLASS_VERSION] == VERSION {
             self.answer(view, groups, mad)
         } else {
-            Err(BAD_VERSION)
+            Err(status::BAD_VERSION)
         };
+        let mut head = head_of(mad);
         match answer {
             Ok(Answer::One(record)) => {
-                put(&mut head, header::STATUS, &[0; 2]);
-                put(&mut head, OFFSET_AT, &eights(record.len()).to_be_bytes());
-                put(&mut head, DATA_AT, &record);
+                put(&mut head, sa::field::ATTRIBUTE_OFFSET, &eights(record.len()).to_be_bytes());
+                put(&mut head, sa::field::DATA, &record);
                 vec![head]
             }
             Ok(Answer::Table(records)) => {
                 let step = records.first().map_or(0, |record| eights(record.len()));
-                put(&mut head, header::STATUS, &[0; 2]);
-                put(&mut head, OFFSET_AT, &step.to_be_bytes());
+                put(&mut head, sa::field::ATTRIBUTE_OFFSET, &step.to_be_bytes());
                 let data = records.into_iter().flat_map(|mut record| {
                     record.resize(usize::from(step) * 8, 0);
                     record
                 });
-                self.transfers.begin(source, head, data.collect())
+                self.transfers.begin(source, head, data.collect(), now)
             }
             Err(status) => {
-                put(&mut head, header::STATUS, &status.to_be_bytes());
+                put(&mut head, field::STATUS, &status.to_be_bytes());
                 vec![head]
             }
         }
+    }
+
+    /// When [`Administrator::on_timeout`] is wanted.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.transfers.next_deadline()
+    }
+
+    /// The datagrams that are sent now because no acknowledge of them came, each with the port that
+    /// it is for.
+    pub fn on_timeout(&mut self, now: Instant) -> Vec<(u16, Mad)> {
+        self.transfers.on_timeout(now)
     }
 
     fn answer(
@@ -120,10 +109,11 @@ impl Administrator {
         groups: &mut dyn Groups,
         mad: &Mad,
     ) -> Result<Answer, Status> {
-        let wanted = Template { mask: be64(mad, MASK_AT), record: &mad[DATA_AT..] };
-        let number = be16(mad, header::ATTRIBUTE);
-        match (mad[header::METHOD], number) {
-            (method::GET, attribute::CLASS_PORT_INFO) => Ok(Answer::One(class_port_info::record())),
+        let wanted =
+            Template { mask: be64(mad, sa::field::COMPONENT_MASK), record: &mad[sa::field::DATA] };
+        let number = be16(mad, field::ATTRIBUTE_ID);
+        match (mad[field::METHOD], number) {
+            (method::GET, attribute::CLASS_PORT_INFO) => Ok(Answer::One(class_port_info())),
             (method::SET, attribute::MULTICAST_MEMBER) => {
                 self.made = self.made.wrapping_add(1);
                 groups::join(view, groups, &wanted, self.made).map(Answer::One)
@@ -134,36 +124,59 @@ impl Administrator {
             (method::GET, _) => {
                 let mut records = records(view, &wanted, mad)?;
                 match (records.pop(), records.is_empty()) {
-                    (None, _) => Err(status::NO_RECORDS),
+                    (None, _) => Err(sa::status::NO_RECORDS),
                     (Some(record), true) => Ok(Answer::One(record)),
                     // Of equal paths any will do.
                     (Some(record), false) if number == attribute::PATH => Ok(Answer::One(record)),
-                    (Some(_), false) => Err(status::TOO_MANY_RECORDS),
+                    (Some(_), false) => Err(sa::status::TOO_MANY_RECORDS),
                 }
             }
             (method::GET_TABLE, _) => {
                 let records = records(view, &wanted, mad)?;
                 if records.iter().map(|record| record.len() + 8).sum::<usize>() > MOST_BYTES {
-                    return Err(status::NO_RESOURCES);
+                    return Err(sa::status::NO_RESOURCES);
                 }
                 Ok(Answer::Table(records))
             }
-            (method::SET | method::DELETE, _) => Err(BAD_ATTRIBUTE),
-            _ => Err(BAD_METHOD),
+            (method::SET | method::DELETE, _) => Err(status::BAD_ATTRIBUTE),
+            _ => Err(status::BAD_METHOD),
         }
     }
 }
 
+/// The answer to a request before it says anything: the request's headers, but for the method, the
+/// status and what concerns a transfer.
+fn head_of(mad: &Mad) -> Mad {
+    let mut head = [0; wire::mad::MAD_LEN];
+    let headers = 0..sa::field::DATA.start;
+    put(&mut head, headers.clone(), &mad[headers]);
+    put(&mut head, field::STATUS, &[0; 2]);
+    head[rmpp::field::WHOLE].fill(0);
+    head[field::METHOD] = mad[field::METHOD] | method::RESPONSE;
+    head
+}
+
+/// What this administrator can do.
+fn class_port_info() -> Vec<u8> {
+    let info = ClassPortInfo {
+        capabilities: ClassPortInfo::MULTICAST,
+        capabilities_2: ClassPortInfo::SEND_ONLY_MEMBERS,
+        response_time: RESPONSE_TIME,
+    };
+    info.emit().to_vec()
+}
+
 fn records(view: &View, wanted: &Template<'_>, mad: &Mad) -> Result<Vec<Vec<u8>>, Status> {
-    Ok(match be16(mad, header::ATTRIBUTE) {
+    let trusted = be64(mad, sa::field::SM_KEY) != 0;
+    Ok(match be16(mad, field::ATTRIBUTE_ID) {
         attribute::NODE => view.node_records(wanted),
-        attribute::PORT_INFO => view.port_records(wanted, be32(mad, header::MODIFIER)),
+        attribute::PORT_INFO => view.port_records(wanted, be32(mad, field::ATTRIBUTE_MODIFIER)),
         attribute::SWITCH_INFO => view.switch_records(wanted),
         attribute::SM_INFO => view.sm_records(wanted),
         attribute::LINK => view.link_records(wanted),
         attribute::PATH => view.paths(wanted),
-        attribute::MULTICAST_MEMBER => view.group_records(wanted, be64(mad, KEY_AT) != 0),
-        _ => return Err(BAD_ATTRIBUTE),
+        attribute::MULTICAST_MEMBER => view.group_records(wanted, trusted),
+        _ => return Err(status::BAD_ATTRIBUTE),
     })
 }
 
@@ -177,6 +190,7 @@ mod tests {
     use super::*;
     use crate::view::tests::view;
     use hca::Membership;
+    use wire::mad::{Header, smp};
 
     struct Nobody;
 
@@ -189,42 +203,54 @@ mod tests {
     }
 
     fn ask(method: u8, number: u16) -> Mad {
-        let mut mad = [0; 256];
-        mad[..4].copy_from_slice(&[1, CLASS, VERSION, method]);
-        put(&mut mad, header::ATTRIBUTE, &number.to_be_bytes());
-        mad
+        let header = Header {
+            class: class::SUBNET_ADMINISTRATION,
+            class_version: VERSION,
+            method,
+            attribute: number,
+            ..Header::default()
+        };
+        header.alone()
     }
 
     fn status_of(method: u8, number: u16) -> u16 {
         let mut administrator = Administrator::default();
-        let answer = administrator.hear(&view(), &mut Nobody, 7, &ask(method, number));
-        assert_eq!(answer[0][header::METHOD], method | method::RESPONSE);
-        be16(&answer[0], header::STATUS)
+        let answer =
+            administrator.hear(&view(), &mut Nobody, 7, &ask(method, number), Instant::now());
+        assert_eq!(answer[0][field::METHOD], method | method::RESPONSE);
+        be16(&answer[0], field::STATUS)
     }
 
     #[test]
     fn what_is_not_there_gets_the_status_for_it() {
         assert_eq!(status_of(method::GET, attribute::CLASS_PORT_INFO), 0);
-        assert_eq!(status_of(method::GET, attribute::NODE), status::TOO_MANY_RECORDS);
+        assert_eq!(status_of(method::GET, attribute::NODE), sa::status::TOO_MANY_RECORDS);
         assert_eq!(status_of(method::GET, attribute::SM_INFO), 0);
         // ServiceRecord, InformInfo.
-        assert_eq!(status_of(method::SET, 0x31), BAD_ATTRIBUTE);
-        assert_eq!(status_of(method::SET, 0x03), BAD_ATTRIBUTE);
-        assert_eq!(status_of(0x77, attribute::NODE), BAD_METHOD);
+        assert_eq!(status_of(method::SET, 0x31), status::BAD_ATTRIBUTE);
+        assert_eq!(status_of(method::SET, 0x03), status::BAD_ATTRIBUTE);
+        assert_eq!(status_of(0x77, attribute::NODE), status::BAD_METHOD);
         let mut old = ask(method::GET, attribute::NODE);
-        old[header::CLASS_VERSION] = 1;
-        let answer = Administrator::default().hear(&view(), &mut Nobody, 7, &old);
-        assert_eq!(be16(&answer[0], header::STATUS), BAD_VERSION);
+        old[field::CLASS_VERSION] = 1;
+        let answer = Administrator::default().hear(&view(), &mut Nobody, 7, &old, Instant::now());
+        assert_eq!(be16(&answer[0], field::STATUS), status::BAD_VERSION);
     }
 
     #[test]
     fn a_table_has_every_record_at_its_step() {
         let mut administrator = Administrator::default();
         let asked = ask(method::GET_TABLE, attribute::LINK);
-        let answer = administrator.hear(&view(), &mut Nobody, 7, &asked);
-        assert_eq!((answer.len(), be16(&answer[0], OFFSET_AT)), (1, 1));
-        assert_eq!(be16(&answer[0], DATA_AT + 8 * 2), 9, "the other port's cable");
-        assert!(administrator.hear(&view(), &mut Nobody, 9, &asked).is_empty(), "not its own port");
+        let answer = administrator.hear(&view(), &mut Nobody, 7, &asked, Instant::now());
+        assert_eq!((answer.len(), be16(&answer[0], sa::field::ATTRIBUTE_OFFSET)), (1, 1));
+        assert_eq!(
+            sa::LinkRecord::parse(&answer[0][sa::field::DATA][16..]).from_lid,
+            9,
+            "the other port's cable"
+        );
+        assert!(
+            administrator.hear(&view(), &mut Nobody, 9, &asked, Instant::now()).is_empty(),
+            "not its own port"
+        );
     }
 
     #[test]
@@ -237,14 +263,13 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 *byte = (state >> 33) as u8;
             }
-            mad[header::CLASS] = [CLASS, 1, 0x81][mad[0] as usize % 3];
-            mad[header::CLASS_VERSION] = VERSION;
-            mad[header::METHOD] = [1, 2, 0x12, 0x15][mad[2] as usize % 4];
-            mad[header::ATTRIBUTE] = 0;
-            mad[header::ATTRIBUTE + 1] =
-                [0x11, 0x12, 0x15, 0x18, 0x20, 0x35, 0x38, 0x19][mad[4] as usize % 8];
-            mad[header::HOP_POINTER] = 1;
-            administrator.hear(&view(), &mut Nobody, 7, &mad);
+            mad[field::CLASS] = [class::SUBNET_ADMINISTRATION, 1, 0x81][mad[0] as usize % 3];
+            mad[field::CLASS_VERSION] = VERSION;
+            mad[field::METHOD] = [1, 2, 0x12, 0x15][mad[2] as usize % 4];
+            let number = [0x11, 0x12, 0x15, 0x18, 0x20, 0x35, 0x38, 0x19][mad[4] as usize % 8];
+            put(&mut mad, field::ATTRIBUTE_ID, &[0, number]);
+            mad[smp::field::HOP_POINTER] = 1;
+            administrator.hear(&view(), &mut Nobody, 7, &mad, Instant::now());
             let view = view();
             view.answer_smp(7, true, &mad);
             view.answer_smp(7, false, &mad);

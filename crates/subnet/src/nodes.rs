@@ -1,14 +1,16 @@
-//! Nodes as attributes of subnet management show them: channel adapters of one port, and the switch between them (IBA 14.2.5).
+//! Nodes as attributes of subnet management show them: channel adapters of one port, and the switch
+//! between them (IBA 14.2.5).
 
-use crate::bytes::put;
-use crate::view::{MANAGER_GUID, PKEY, View};
+use crate::view::{MANAGER_GUID, View};
+use hca::DEFAULT_PKEY;
 use hca::subnet::{MANAGER_LID, PREFIX};
+use wire::field::put;
+use wire::mad::port_info::PortInfo;
+use wire::mad::smp::{ATTRIBUTE_LEN, FIRST_GUID, FIRST_PKEY, NodeInfo, SwitchInfo, node_type};
 
 /// What channel adapters are called.
 pub const ADAPTER_DESCRIPTION: &[u8] = b"peerdma software ConnectX";
 const SWITCH_DESCRIPTION: &[u8] = b"peerdma software switch";
-/// Bytes of an attribute.
-pub(crate) const ATTRIBUTE_LEN: usize = 64;
 /// Mellanox, as our PCI functions say.
 const VENDOR: [u8; 3] = [0, 0x02, 0xc9];
 /// ConnectX-8.
@@ -31,6 +33,9 @@ const MTU_4096: u8 = 5;
 /// VL0 alone.
 const ONE_LANE: u8 = 1;
 const SUBNET_TIMEOUT: u8 = 18;
+/// Entries of the switch's forwarding tables: all LIDs of each kind.
+const UNICAST_LIDS: u16 = 0xc000;
+const MULTICAST_LIDS: u16 = 0x3fff;
 
 /// IsSM: the manager is here.
 const IS_SM: u32 = 1 << 1;
@@ -49,9 +54,9 @@ const SWITCH_CAPABILITIES: u32 = IS_SM | SYSTEM_IMAGE_GUID | EXTENDED_SPEED;
 pub enum Node {
     /// A channel adapter with its port.
     Adapter {
-        /// Of node and port.
+        /// GUID of the node and of its port.
         guid: u64,
-        /// Of the port.
+        /// LID of the port.
         lid: u16,
         /// CapabilityMask of the port.
         capabilities: u32,
@@ -125,78 +130,91 @@ impl Node {
             Node::Adapter { .. } => ADAPTER_DESCRIPTION,
             Node::Switch { .. } => SWITCH_DESCRIPTION,
         };
-        put(&mut description, 0, text);
+        put(&mut description, 0..ATTRIBUTE_LEN, text);
         description
     }
 
-    /// NodeInfo (IBA 14.2.5.3), asked through `local_port`.
-    pub(crate) fn info(self, local_port: u8) -> [u8; ATTRIBUTE_LEN] {
-        let mut info = [0; ATTRIBUTE_LEN];
-        let (kind, ports, pkeys, device) = match self {
-            Node::Adapter { .. } => (1, 1, ADAPTER_PKEYS, ADAPTER_DEVICE),
-            Node::Switch { ports } => (2, ports, 1, 0),
+    /// What it is, asked through `local_port`.
+    pub(crate) fn info(self, local_port: u8) -> NodeInfo {
+        let (node_type, ports, partition_cap, device_id) = match self {
+            Node::Adapter { .. } => (node_type::CHANNEL_ADAPTER, 1, ADAPTER_PKEYS, ADAPTER_DEVICE),
+            Node::Switch { ports } => (node_type::SWITCH, ports, 1, 0),
         };
-        put(&mut info, 0, &[1, 1, kind, ports]); // versions before it
-        for at in [4, 12, 20] {
-            put(&mut info, at, &self.guid().to_be_bytes());
+        NodeInfo {
+            node_type,
+            ports,
+            system_image_guid: self.guid(),
+            node_guid: self.guid(),
+            port_guid: self.guid(),
+            partition_cap,
+            device_id,
+            revision: 0,
+            local_port,
+            vendor_id: VENDOR,
         }
-        put(&mut info, 28, &pkeys.to_be_bytes());
-        put(&mut info, 30, &device.to_be_bytes());
-        info[36] = local_port;
-        put(&mut info, 37, &VENDOR);
-        info
     }
 
-    /// SwitchInfo (IBA 14.2.5.4).
-    pub(crate) fn switch_info(self) -> Option<[u8; ATTRIBUTE_LEN]> {
+    /// What it is as a switch.
+    pub(crate) fn switch_info(self) -> Option<SwitchInfo> {
         let Node::Switch { .. } = self else { return None };
-        let mut info = [0; ATTRIBUTE_LEN];
-        put(&mut info, 0, &0xc000_u16.to_be_bytes()); // unicast LIDs
-        put(&mut info, 4, &0x3fff_u16.to_be_bytes()); // multicast LIDs
-        put(&mut info, 6, &MANAGER_LID.to_be_bytes()); // the highest in use
-        info[16] = 0x08; // port 0 is as able as others
-        Some(info)
+        Some(SwitchInfo {
+            linear_cap: UNICAST_LIDS,
+            multicast_cap: MULTICAST_LIDS,
+            linear_top: MANAGER_LID,
+            enhanced_port_0: true,
+        })
     }
 
-    /// PortInfo (IBA 14.2.5.6) of its port with this number, asked through `local_port`.
-    pub(crate) fn port_info(self, number: u8, local_port: u8) -> Option<[u8; ATTRIBUTE_LEN]> {
+    /// What its port with this number is, asked through `local_port`.
+    pub(crate) fn port_info(self, number: u8, local_port: u8) -> Option<PortInfo> {
         if !self.port_numbers().contains(&number) {
             return None;
         }
+        let link = PortInfo {
+            local_port,
+            width_enabled: WIDTH_4X,
+            width_supported: WIDTH_4X,
+            width_active: WIDTH_4X,
+            speed_supported: SPEEDS,
+            speed_enabled: SPEEDS,
+            speed_active: SPEED_10,
+            state: ACTIVE,
+            physical_state: LINK_UP,
+            down_default_state: POLLING,
+            neighbor_mtu: MTU_4096,
+            mtu_cap: MTU_4096,
+            vl_cap: ONE_LANE,
+            operational_vls: ONE_LANE,
+            speed_ext_supported: EXTENDED_SPEEDS,
+            speed_ext_enabled: EXTENDED_SPEEDS,
+            speed_ext_active: SPEED_NDR,
+            ..PortInfo::default()
+        };
         let (lid, capabilities) = match self {
             Node::Adapter { lid, capabilities, .. } => (lid, capabilities),
             Node::Switch { .. } if number == 0 => (MANAGER_LID, SWITCH_CAPABILITIES),
             // The other ports of a switch have no LID.
             Node::Switch { .. } => (0, 0),
         };
-        let mut info = [0; ATTRIBUTE_LEN];
-        if lid != 0 {
-            put(&mut info, 8, &PREFIX.to_be_bytes());
-            put(&mut info, 16, &lid.to_be_bytes());
-            put(&mut info, 18, &MANAGER_LID.to_be_bytes());
-            put(&mut info, 20, &capabilities.to_be_bytes());
-            info[50] = 1; // one GUID
-            info[51] = SUBNET_TIMEOUT;
+        if lid == 0 {
+            return Some(link);
         }
-        info[28] = local_port;
-        info[29..32].fill(WIDTH_4X);
-        info[32] = SPEEDS << 4 | ACTIVE;
-        info[33] = LINK_UP << 4 | POLLING;
-        info[35] = SPEED_10 << 4 | SPEEDS;
-        info[36] = MTU_4096 << 4;
-        info[37] = ONE_LANE << 4;
-        info[41] = MTU_4096;
-        info[43] = ONE_LANE << 4;
-        info[62] = SPEED_NDR << 4 | EXTENDED_SPEEDS;
-        info[63] = EXTENDED_SPEEDS;
-        Some(info)
+        Some(PortInfo {
+            gid_prefix: PREFIX,
+            lid,
+            master_sm_lid: MANAGER_LID,
+            capabilities,
+            guid_cap: 1,
+            subnet_timeout: SUBNET_TIMEOUT,
+            ..link
+        })
     }
 
     /// GUIDInfo (IBA 14.2.5.5): the block of eight that `block` names.
     pub(crate) fn guid_info(self, block: u32) -> [u8; ATTRIBUTE_LEN] {
         let mut info = [0; ATTRIBUTE_LEN];
         if block == 0 {
-            put(&mut info, 0, &self.guid().to_be_bytes());
+            put(&mut info, FIRST_GUID, &self.guid().to_be_bytes());
         }
         info
     }
@@ -205,7 +223,7 @@ impl Node {
     pub(crate) fn pkey_table(self, block: u32) -> [u8; ATTRIBUTE_LEN] {
         let mut table = [0; ATTRIBUTE_LEN];
         if block == 0 {
-            put(&mut table, 0, &PKEY.to_be_bytes());
+            put(&mut table, FIRST_PKEY, &DEFAULT_PKEY.to_be_bytes());
         }
         table
     }

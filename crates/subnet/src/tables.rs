@@ -1,116 +1,77 @@
-//! Records of nodes, ports and links (IBA 15.2.5): what is there, as administration tells it.
+//! Records of nodes, ports and links (IBA 15.2.5): what is there, as administration answers it.
 
-use crate::bytes::{be32, put};
-use crate::mask::{Component, Template, bytes};
 use crate::smp::sm_info;
 use crate::view::View;
 use hca::subnet::MANAGER_LID;
+use wire::field::be32;
+use wire::mad::sa::{
+    LinkRecord, NodeRecord, PortInfoRecord, SmInfoRecord, SwitchInfoRecord, Template,
+};
 
-/// LID, NodeType, the GUIDs, NodeDescription.
-const NODE_COMPONENTS: [(usize, Component); 7] = [
-    (0, bytes(0, 2)),
-    (4, bytes(6, 1)),
-    (5, bytes(7, 1)),
-    (6, bytes(8, 8)),
-    (7, bytes(16, 8)),
-    (8, bytes(24, 8)),
-    (14, bytes(44, 64)),
-];
-const NODE_DESCRIPTION: usize = 14;
-/// EndportLID, PortNum, LID, MasterSMLID.
-const PORT_COMPONENTS: [(usize, Component); 4] =
-    [(0, bytes(0, 2)), (1, bytes(2, 1)), (5, bytes(20, 2)), (6, bytes(22, 2))];
-const PORT_CAPABILITIES: usize = 7;
-const CAPABILITIES_AT: usize = 24;
-/// In the modifier of a request for ports: they may have more capabilities than those named.
+/// Bit in the modifier of a request for ports: they may have more capabilities than those named.
 const CAPABILITIES_AMONG: u32 = 1 << 31;
-/// From and to.
-const LINK_COMPONENTS: [(usize, Component); 4] =
-    [(0, bytes(0, 2)), (1, bytes(2, 1)), (2, bytes(3, 1)), (3, bytes(4, 2))];
-const SM_COMPONENTS: [(usize, Component); 1] = [(0, bytes(0, 2))];
 
 impl View {
-    /// NodeRecord (IBA 15.2.5.2).
+    /// Every node that a request wants.
     pub(crate) fn node_records(&self, wanted: &Template<'_>) -> Vec<Vec<u8>> {
         let records = self.nodes().map(|(lid, node)| {
-            let mut record = vec![0; 108];
-            let local_port = *node.port_numbers().start();
-            put(&mut record, 0, &lid.to_be_bytes());
-            put(&mut record, 4, &node.info(local_port)[..40]);
-            put(&mut record, 44, &node.description());
-            record
+            let info = node.info(*node.port_numbers().start());
+            NodeRecord { lid, info, description: node.description() }.emit().to_vec()
         });
-        let (description, others): (Vec<_>, Vec<_>) =
-            NODE_COMPONENTS.into_iter().partition(|(number, _)| *number == NODE_DESCRIPTION);
-        let described = |record: &[u8]| {
-            description.is_empty()
-                || !wanted.names(NODE_DESCRIPTION)
-                || (44..108).all(|at| wanted.record.get(at) == record.get(at))
-        };
-        records.filter(|record| wanted.matches(record, &others) && described(record)).collect()
+        records.filter(|record| wanted.matches(record, &NodeRecord::COMPONENTS)).collect()
     }
 
-    /// PortInfoRecord (IBA 15.2.5.3).
+    /// Every port that a request wants.
     pub(crate) fn port_records(&self, wanted: &Template<'_>, modifier: u32) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         for (lid, node) in self.nodes() {
-            for number in node.port_numbers() {
-                let Some(info) = node.port_info(number, number) else { continue };
-                let mut record = vec![0; 68];
-                put(&mut record, 0, &lid.to_be_bytes());
-                record[2] = number;
-                put(&mut record, 4, &info);
-                records.push(record);
+            for port in node.port_numbers() {
+                let Some(info) = node.port_info(port, port) else { continue };
+                records.push(PortInfoRecord { lid, port, info }.emit().to_vec());
             }
         }
         let capable = |record: &[u8]| {
-            let (has, asked) =
-                (be32(record, CAPABILITIES_AT), be32(wanted.record, CAPABILITIES_AT));
-            !wanted.names(PORT_CAPABILITIES)
+            let has = be32(record, PortInfoRecord::CAPABILITIES_AT);
+            let asked = be32(wanted.record, PortInfoRecord::CAPABILITIES_AT);
+            !wanted.names(PortInfoRecord::CAPABILITIES)
                 || has == asked
                 || modifier & CAPABILITIES_AMONG != 0 && has & asked == asked
         };
-        records.retain(|record| wanted.matches(record, &PORT_COMPONENTS) && capable(record));
+        records.retain(|record| {
+            wanted.matches(record, &PortInfoRecord::COMPONENTS) && capable(record)
+        });
         records
     }
 
-    /// LinkRecord (IBA 15.2.5.13): each cable from both its ends.
+    /// Each cable that a request wants, from both its ends.
     pub(crate) fn link_records(&self, wanted: &Template<'_>) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         for port in &self.ports {
             let Some(at_switch) = self.switch_port_of(port.lid) else { continue };
             let ends = [(port.lid, 1), (MANAGER_LID, at_switch)];
             for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-                let mut record = vec![0; 8];
-                put(&mut record, 0, &from.0.to_be_bytes());
-                put(&mut record, 2, &[from.1, to.1]);
-                put(&mut record, 4, &to.0.to_be_bytes());
-                records.push(record);
+                let ((from_lid, from_port), (to_lid, to_port)) = (from, to);
+                let record = LinkRecord { from_lid, from_port, to_port, to_lid };
+                records.push(record.emit().to_vec());
             }
         }
-        records.retain(|record| wanted.matches(record, &LINK_COMPONENTS));
+        records.retain(|record| wanted.matches(record, &LinkRecord::COMPONENTS));
         records
     }
 
-    /// SMInfoRecord (IBA 15.2.5.6).
+    /// The manager, if a request wants it.
     pub(crate) fn sm_records(&self, wanted: &Template<'_>) -> Vec<Vec<u8>> {
-        let mut record = vec![0; 28];
-        put(&mut record, 0, &MANAGER_LID.to_be_bytes());
-        put(&mut record, 4, &sm_info()[..24]);
-        let mut records = vec![record];
-        records.retain(|record| wanted.matches(record, &SM_COMPONENTS));
+        let record = SmInfoRecord { lid: MANAGER_LID, info: sm_info() };
+        let mut records = vec![record.emit().to_vec()];
+        records.retain(|record| wanted.matches(record, &SmInfoRecord::COMPONENTS));
         records
     }
 
-    /// SwitchInfoRecord (IBA 15.2.5.5).
+    /// The switch, if a request wants it.
     pub(crate) fn switch_records(&self, wanted: &Template<'_>) -> Vec<Vec<u8>> {
-        let mut record = vec![0; 24];
-        put(&mut record, 0, &MANAGER_LID.to_be_bytes());
-        if let Some(info) = self.switch().switch_info() {
-            put(&mut record, 4, &info[..20]);
-        }
-        let mut records = vec![record];
-        records.retain(|record| wanted.matches(record, &SM_COMPONENTS));
+        let info = self.switch().switch_info().unwrap_or_default();
+        let mut records = vec![SwitchInfoRecord { lid: MANAGER_LID, info }.emit().to_vec()];
+        records.retain(|record| wanted.matches(record, &SwitchInfoRecord::COMPONENTS));
         records
     }
 }
@@ -118,16 +79,16 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::{be16, be64};
     use crate::view::MANAGER_GUID;
     use crate::view::tests::view;
 
     #[test]
-    fn every_node_and_port_is_told() {
+    fn every_node_and_port_has_a_record() {
         let view = view();
         let all = Template { mask: 0, record: &[] };
         let nodes = view.node_records(&all);
-        let guids: Vec<u64> = nodes.iter().map(|node| be64(node, 16)).collect();
+        let guids: Vec<u64> =
+            nodes.iter().map(|node| NodeRecord::parse(node).info.node_guid).collect();
         assert_eq!(guids, [MANAGER_GUID, 0x70, 0x90]);
         assert_eq!(view.port_records(&all, 0).len(), 3 + 2);
         assert_eq!(view.link_records(&all).len(), 4);
@@ -136,19 +97,25 @@ mod tests {
     #[test]
     fn components_choose() {
         let view = view();
-        let mut wanted = [0; 108];
-        put(&mut wanted, 0, &9_u16.to_be_bytes());
-        let nodes = view.node_records(&Template { mask: 1, record: &wanted });
-        assert_eq!(nodes.iter().map(|node| be16(node, 0)).collect::<Vec<_>>(), [9]);
-        put(&mut wanted, 44, b"peerdma software switch");
-        let by_name = Template { mask: 1 << NODE_DESCRIPTION, record: &wanted };
+        let mut wanted = NodeRecord::parse(&[]);
+        wanted.lid = 9;
+        let record = wanted.emit();
+        let nodes = view.node_records(&Template { mask: 1, record: &record });
+        assert_eq!(nodes.iter().map(|node| NodeRecord::parse(node).lid).collect::<Vec<_>>(), [9]);
+        wanted.description = view.switch().description();
+        let record = wanted.emit();
+        let by_name = Template { mask: 1 << 14, record: &record };
         assert_eq!(view.node_records(&by_name).len(), 1);
         // Who is a subnet manager?
-        let mut manager = [0; 68];
-        put(&mut manager, CAPABILITIES_AT, &2_u32.to_be_bytes());
-        let among = Template { mask: 1 << PORT_CAPABILITIES, record: &manager };
+        let mut manager = PortInfoRecord::parse(&[]);
+        manager.info.capabilities = 2;
+        let record = manager.emit();
+        let among = Template { mask: 1 << 7, record: &record };
         let ports = view.port_records(&among, CAPABILITIES_AMONG);
-        assert_eq!(ports.iter().map(|port| be16(port, 0)).collect::<Vec<_>>(), [MANAGER_LID]);
+        assert_eq!(
+            ports.iter().map(|port| PortInfoRecord::parse(port).lid).collect::<Vec<_>>(),
+            [MANAGER_LID]
+        );
         assert!(view.port_records(&among, 0).is_empty());
     }
 }

@@ -1,12 +1,11 @@
 //! The subnet as a port's manager sees it: what the answers are made from.
 
-use hca::subnet::{FIRST_MULTICAST_LID, MANAGER_LID, PREFIX};
-use hca::{Membership, SubnetPort};
+use hca::subnet::{FIRST_MULTICAST_LID, MANAGER_LID, PERMISSIVE_LID, PREFIX};
+use hca::{DEFAULT_PKEY, Membership, SubnetPort};
 
-/// The manager's GUID, and the switch's: the organisation part of our hardware addresses, then its LID.
+/// The manager's GUID, and the switch's: the organisation part of our hardware addresses, then its
+/// LID.
 pub(crate) const MANAGER_GUID: u64 = 0x0250_444d_0000_0000 | MANAGER_LID as u64;
-/// The default partition, with full membership.
-pub(crate) const PKEY: u16 = 0xffff;
 /// Code of a path MTU of 4096 bytes.
 pub(crate) const MTU: u8 = 5;
 /// Code of 400 Gb/s (IBA 15.2.5.16).
@@ -16,7 +15,7 @@ pub(crate) const PACKET_LIFE: u8 = 14;
 /// The group that every IPoIB interface is in (RFC 4391).
 const IPOIB_BROADCAST: [u8; 16] =
     [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
-/// Its Q_Key.
+/// The Q_Key of that group.
 const IPOIB_QKEY: u32 = 0x0b1b;
 
 /// What is there at one moment.
@@ -24,7 +23,8 @@ const IPOIB_QKEY: u32 = 0x0b1b;
 pub struct View {
     /// LID of the port whose manager looks.
     pub own: u16,
-    /// All ports, by LID, that one included. Those of the switch have their numbers, from 1, in this order.
+    /// All ports, by LID, that one included. Those of the switch have their numbers, from 1, in
+    /// this order.
     pub ports: Vec<SubnetPort>,
 }
 
@@ -79,9 +79,10 @@ impl View {
         groups
     }
 
-    /// The LID for a new group. Made from its GID, so that two ports which make it at the same time take the same.
+    /// The LID for a new group. Made from its GID, so that a group which ends and is made again
+    /// mostly has the one that it had.
     pub(crate) fn free_mlid(&self, mgid: [u8; 16]) -> Option<u16> {
-        const LIDS: u16 = 0xffff - FIRST_MULTICAST_LID;
+        const LIDS: u16 = PERMISSIVE_LID - FIRST_MULTICAST_LID;
         let taken: Vec<u16> = self.groups().iter().map(|group| group.mlid).collect();
         // FNV-1a.
         let hash = mgid.iter().fold(0x811c_9dc5_u32, |hash, byte| {
@@ -96,13 +97,13 @@ impl View {
     }
 }
 
-fn ipoib_broadcast() -> Membership {
+pub(crate) fn ipoib_broadcast() -> Membership {
     Membership {
         mgid: IPOIB_BROADCAST,
         mlid: FIRST_MULTICAST_LID,
         join_state: 0,
         qkey: IPOIB_QKEY,
-        pkey: PKEY,
+        pkey: DEFAULT_PKEY,
         mtu: MTU,
         rate: RATE,
         packet_life: PACKET_LIFE,
@@ -129,7 +130,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn two_ports_make_a_group_at_the_same_lid_and_no_two_groups_share_one() {
+    fn a_group_is_made_at_the_lid_of_its_gid_and_no_two_groups_share_one() {
         let mut view = view();
         let (one, other) = ([0xff; 16], [0xfe; 16]);
         let mlid = view.free_mlid(one).unwrap();

@@ -1,6 +1,7 @@
 //! The text of each attribute of the device and its ports.
 //!
-//! [`content`] is the one place where an attribute's format is written; the tree's files are made from it.
+//! [`content`] is the one place where an attribute's format is written; the tree's files are made
+//! from it.
 
 use crate::description::{DeviceDescription, Gid, Port, STANDARD_COUNTERS};
 
@@ -35,8 +36,8 @@ const LIFESPAN_MS: u32 = 10;
 
 /// Content of the attribute at `path`, such as `class/infiniband/peerdma0/ports/1/gids/0`.
 ///
-/// None when the device has no such attribute, also for the attributes of empty GID table entries, which the
-/// kernel refuses to read.
+/// None when the device has no such attribute, also for the attributes of empty GID table entries,
+/// which the kernel refuses to read.
 pub fn content(device: &DeviceDescription, path: &str) -> Option<String> {
     let path = path
         .strip_prefix("class/infiniband/")?
@@ -47,7 +48,7 @@ pub fn content(device: &DeviceDescription, path: &str) -> Option<String> {
         Some(path) => {
             let (number, path) = path.split_once('/')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
-            port_file(device.ports.get(index)?, path)
+            port_content(device.ports.get(index)?, path)
         }
     }
 }
@@ -68,7 +69,8 @@ fn device_file(device: &DeviceDescription, name: &str) -> Option<String> {
     Some(text + "\n")
 }
 
-fn port_file(port: &Port, path: &str) -> Option<String> {
+/// Content of the attribute at `path` below `ports/N/`, such as `gids/0`; None as for [`content`].
+pub fn port_content(port: &Port, path: &str) -> Option<String> {
     let text = match path.split_once('/') {
         None => match path {
             "cap_mask" => format!("0x{:08x}", port.cap_mask),

@@ -12,9 +12,9 @@ pub const DRM_RENDER_BASE_MINOR: u32 = 128;
 /// The minor device numbers of a GPU's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DrmNodes {
-    /// Of `card<number>`.
+    /// The number of `card<number>`.
     pub card: u32,
-    /// Of `renderD<number>`, from [`DRM_RENDER_BASE_MINOR`] on.
+    /// The number of `renderD<number>`, from [`DRM_RENDER_BASE_MINOR`] on.
     pub render: u32,
 }
 

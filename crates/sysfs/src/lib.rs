@@ -1,18 +1,20 @@
 //! The sysfs face of a software HCA: what Linux shows under `/sys/class/infiniband`.
 //!
-//! A pure generator. Given a [`DeviceDescription`] it says which directories, files and links the kernel would
-//! show ([`entries`]), writes them as a tree below a folder ([`write_tree`]), and answers the content of one
-//! attribute again whenever it is read ([`content`]), so that GIDs and counters can change while a program runs.
-//! Names and formats are those of `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and
-//! `drivers/pci/pci-sysfs.c`.
+//! A pure generator. Given a [`DeviceDescription`] it says which directories, files and links the
+//! kernel would show ([`entries`]), writes them as a tree below a folder ([`write_tree`]), and
+//! answers the content of one attribute again whenever it is read ([`content`], [`port_content`]),
+//! so that GIDs and counters can change while a program runs. What ports of a software HCA have in
+//! common is said once ([`Port::roce`]). Names and formats are those of
+//! `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and `drivers/pci/pci-sysfs.c`.
 //!
-//! A software GPU's DRM nodes are shown too ([`drm_entries`]), and its Peer-Direct client ([`peer_entries`]).
+//! A software GPU's DRM nodes are shown too ([`drm_entries`]), and its Peer-Direct client
+//! ([`peer_entries`]).
 //!
-//! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from `class/…` and
-//! `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for each uverbs node and one for `rdma_cm`,
-//! and `dev/dri/` one for each node of a GPU: a program
-//! that only asks whether the node is a character device it may open gets the answer it would get from the
-//! kernel, without privilege.
+//! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from
+//! `class/…` and `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for
+//! each uverbs node and one for `rdma_cm`, and `dev/dri/` one for each node of a GPU: a program
+//! that only asks whether the node is a character device it may open gets the answer it would get
+//! from the kernel, without privilege.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -20,9 +22,10 @@ mod description;
 mod drm;
 mod pci;
 mod peers;
+mod roce;
 mod tree;
 
-pub use attributes::content;
+pub use attributes::{content, port_content};
 pub use description::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PhysState, Port, PortState, Rate,
     STANDARD_COUNTERS,

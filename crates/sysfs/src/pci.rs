@@ -31,17 +31,19 @@ pub struct PciFunction {
     pub link_width: u8,
 }
 
-/// Lines of `resource` of a function without bridge windows: six BARs, the ROM and, in kernels with SR-IOV, its six.
+/// Lines of `resource` of a function without bridge windows: six BARs, the ROM and, in kernels with
+/// SR-IOV, its six.
 const RESOURCE_LINES: usize = 13;
 
-/// IORESOURCE_MEM | IORESOURCE_PREFETCH | IORESOURCE_SIZEALIGN | IORESOURCE_MEM_64 and the BAR's own bits, as a
-/// 64-bit prefetchable BAR shows.
+/// IORESOURCE_MEM | IORESOURCE_PREFETCH | IORESOURCE_SIZEALIGN | IORESOURCE_MEM_64 and the BAR's
+/// own bits, as a 64-bit prefetchable BAR shows.
 const RESOURCE_FLAGS_MEM64: u64 = 0x0014_220c;
 
 /// Class code of a PCI-to-PCI bridge.
 const CLASS_BRIDGE: u32 = 0x06_0400;
 
-/// Path of a function's directory, relative to the tree's root. `bridges` are those above it, root port first.
+/// Path of a function's directory, relative to the tree's root. `bridges` are those above it, root
+/// port first.
 pub fn pci_directory(bridges: &[String], bdf: &str) -> String {
     let root_bus: String = bridges.first().map_or(bdf, String::as_str).chars().take(7).collect();
     let parts = bridges.iter().map(String::as_str).chain([bdf]);
@@ -134,7 +136,8 @@ impl PciFunction {
 
     fn uevent(&self) -> String {
         format!(
-            "PCI_CLASS={:X}\nPCI_ID={:04X}:{:04X}\nPCI_SUBSYS_ID={:04X}:{:04X}\nPCI_SLOT_NAME={}\nMODALIAS={}\n",
+            "PCI_CLASS={:X}\nPCI_ID={:04X}:{:04X}\nPCI_SUBSYS_ID={:04X}:{:04X}\nPCI_SLOT_NAME={}\n\
+             MODALIAS={}\n",
             self.class,
             self.vendor,
             self.device,
@@ -146,7 +149,8 @@ impl PciFunction {
     }
 }
 
-/// A CPU set as the kernel's `%*pb`: 32-bit words in hexadecimal, most significant first, comma separated.
+/// A CPU set as the kernel's `%*pb`: 32-bit words in hexadecimal, most significant first, comma
+/// separated.
 fn cpu_mask(cpus: &[u32]) -> String {
     let words = cpus.iter().max().map_or(1, |&highest| highest as usize / 32 + 1);
     let mut mask = vec![0u32; words];

@@ -8,7 +8,8 @@ pub const PEERS: &str = "kernel/mm/memory_peers";
 /// Name of the software GPU's client.
 pub const PEER_CLIENT: &str = "peerdma_gpu";
 
-/// What a client shows before it was asked anything; `files` are the version's and the counters' names.
+/// What a client shows before it was asked anything; `files` are the version's and the counters'
+/// names.
 pub fn peer_entries(client: &str, version: &str, files: &[&str]) -> Vec<Entry> {
     let mut tree = Builder::default();
     for file in files {

@@ -14,7 +14,8 @@ use crate::{
     UVERBS_BASE_MINOR, UVERBS_MAJOR,
 };
 
-/// Mode of every attribute: readable by all, writable by none, as the kernel's read-only attributes.
+/// Mode of every attribute: readable by all, writable by none, as the kernel's read-only
+/// attributes.
 const FILE_MODE: u32 = 0o444;
 
 /// Something in the tree.
@@ -65,7 +66,8 @@ pub fn write_tree(root: &Path, device: &DeviceDescription) -> io::Result<()> {
     write_entries(root, &entries(device))
 }
 
-/// Writes `entries` below `root`, which is created when missing. An entry already there is replaced.
+/// Writes `entries` below `root`, which is created when missing. An entry already there is
+/// replaced.
 pub fn write_entries(root: &Path, entries: &[Entry]) -> io::Result<()> {
     fs::create_dir_all(root)?;
     for entry in entries {
@@ -125,7 +127,8 @@ impl Builder {
         self.entries.push(Entry { path: path.into(), node: Node::Link(target) });
     }
 
-    /// A link at `path` to `target`, both relative to the root, written relative to the link as in sysfs.
+    /// A link at `path` to `target`, both relative to the root, written relative to the link as in
+    /// sysfs.
     pub(crate) fn link_inside(&mut self, path: &str, target: &str) {
         let up = "../".repeat(path.matches('/').count());
         self.link(path, format!("{up}{target}"));

@@ -1,7 +1,13 @@
-//! What the tests of every room stand on: a skip that is counted, and a network of their own.
+//! What the tests of every room stand on: a skip that is counted, a network of their own, and the
+//! built library.
 //!
-//! A test that cannot run here ends with [`skip!`]; its harness takes it for passed, the test command for skipped. A test that
-//! opens a device calls [`network::enter`] first, so that no device, program or user of the machine is in its way.
+//! It promises that a test which cannot run here is counted in the test command's closing line, and
+//! that no device, program or user of the machine is in the way of a test that has a network of its
+//! own.
+//!
+//! Start at [`skip!`], which ends a test that cannot run: its harness takes it for passed, the test
+//! command for skipped. A test that opens a device calls [`network::enter`] first; [`library`]
+//! finds the library for those that load it.
 #![forbid(unsafe_code)]
 
 pub mod library;
@@ -11,7 +17,8 @@ mod skips;
 pub use network::Network;
 pub use skips::{FILE, note_skip};
 
-/// Ends the calling test as skipped: prints the reason and notes it for the test command's closing line.
+/// Ends the calling test as skipped: prints the reason and notes it for the test command's closing
+/// line.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{

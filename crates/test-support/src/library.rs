@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// `libibverbs.so` of the profile that the calling test was built with. Cargo builds no library for tests that cannot link to
-/// it, so it is built here: an old one would be tested otherwise.
+/// `libibverbs.so` of the profile that the calling test was built with. Cargo builds no library for
+/// tests that cannot link to it, so it is built here: an old one would be tested otherwise.
 ///
 /// # Panics
 /// When it does not build.

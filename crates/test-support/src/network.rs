@@ -1,4 +1,5 @@
-//! Network namespaces that end with whoever made them, and the one that all tests of a program share.
+//! Network namespaces that end with whoever made them, and the one that all tests of a program
+//! share.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
@@ -8,7 +9,8 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// A network namespace. A child process holds it, which ends with its standard input: nothing is left however a test ends.
+/// A network namespace. A child process holds it, which ends with its standard input: nothing is
+/// left however a test ends.
 #[derive(Debug)]
 pub struct Network {
     holder: Child,
@@ -68,8 +70,9 @@ impl Drop for Network {
     }
 }
 
-/// The network of this test program, with nothing but its loopback interface, made when first asked for; `None` for a user who
-/// may not make one. UDP port 4791 is one user's in a network: here it is the test program's, whoever has it on the machine.
+/// The network of this test program, with nothing but its loopback interface, made when first asked
+/// for; `None` for a user who may not make one. UDP port 4791 is one user's in a network: here it
+/// is the test program's, whoever has it on the machine.
 pub fn own() -> Option<&'static Network> {
     static OWN: OnceLock<Option<Network>> = OnceLock::new();
     OWN.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! How a skipped test is told from one that passed: a line in a file that the test command names.
+//! What distinguishes a skipped test from one that passed: a line in a file that the test
+//! command names.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,8 +8,8 @@ use std::path::Path;
 /// Environment variable with the file that skipped tests are noted in.
 pub const FILE: &str = "PEERDMA_SKIPS";
 
-/// Notes that the calling test is skipped, or that a part of it is: it counts as skipped either way. Called from the test's own
-/// thread, which bears its name.
+/// Notes that the calling test is skipped, or that a part of it is: it counts as skipped either
+/// way. Called from the test's own thread, which bears its name.
 ///
 /// # Panics
 /// When the file cannot be written: the skip would count as a pass.

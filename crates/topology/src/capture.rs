@@ -1,7 +1,8 @@
-//! Taking a machine home: the part of `/sys` and `/proc` that readers look at, in one compressed archive.
+//! Taking a machine home: the part of `/sys` and `/proc` that readers look at, in one compressed
+//! archive.
 
-use crate::source::Tree;
-use crate::sysfs::release;
+use crate::readers::sysfs::release;
+use crate::source::tree::Tree;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
@@ -61,8 +62,8 @@ pub const LIBMLX5: [&str; 5] = [
     "/lib64/libmlx5.so.1",
 ];
 
-/// Writes a `tar.gz` of what [`crate::read`] and the doctor look at. Names of hosts and users are not in it; serial numbers of devices
-/// are, where Vital Product Data could be read.
+/// Writes a `tar.gz` of what [`crate::read`] and the doctor look at. Names of hosts and users are
+/// not in it; serial numbers of devices are, where Vital Product Data could be read.
 ///
 /// # Errors
 /// Those of `out`.
@@ -149,7 +150,7 @@ fn device(archive: &mut tar::Builder<impl Write>, tree: &dyn Tree, name: &str) -
     Ok(())
 }
 
-/// Of a library the names of its symbols' versions, which is all that is asked of it.
+/// The names of a library's symbol versions, which are all that is asked of it.
 fn symbol_versions(library: &[u8]) -> Vec<u8> {
     let strings = library.split(|byte| *byte == 0).filter(|string| string.starts_with(b"MLX5_1."));
     let mut kept: Vec<&[u8]> = strings.filter(|string| string.len() < 16).collect();
@@ -161,7 +162,7 @@ fn symbol_versions(library: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Of the process that captures its capabilities alone.
+/// Nothing of the status but the capabilities of the process that captures.
 fn capabilities(status: &[u8]) -> Vec<u8> {
     let lines = status.split_inclusive(|byte| *byte == b'\n');
     lines.filter(|line| line.starts_with(b"CapEff:")).flatten().copied().collect()

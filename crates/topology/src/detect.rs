@@ -1,10 +1,12 @@
 //! What a file is, by its content.
 
-use crate::archive::{Archive, is_archive};
-use crate::bounds::{self, LONGEST_SOURCE, LONGEST_TEXT, clean};
+use crate::Error;
 use crate::capture::take;
-use crate::source::{Folder, Tree};
-use crate::{Error, hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs, xml};
+use crate::model::build;
+use crate::readers::{hwloc, lspci, lspci_tree, nccl, rdma_topo, smi, sysfs, xml};
+use crate::source::archive::{Archive, is_archive};
+use crate::source::bounds::{self, LONGEST_SOURCE, LONGEST_TEXT, clean};
+use crate::source::tree::{Folder, Tree};
 use pcie::{Machine, Platform, ReadyMade, Shown};
 use std::fmt;
 use std::path::Path;
@@ -58,7 +60,8 @@ pub struct Capture {
     pub notes: Vec<String>,
 }
 
-/// A folder or archive as a file tree; `None` for a file of any other kind, and for the name of a ready-made platform.
+/// A folder or archive as a file tree; `None` for a file of any other kind, and for the name of a
+/// ready-made platform.
 ///
 /// # Errors
 /// A file that cannot be read, an archive that is broken.
@@ -94,7 +97,7 @@ pub fn this_machine() -> Result<Capture, Error> {
     of_tree(&Folder::new(Path::new("/")))
 }
 
-/// Takes the machine of a folder or archive home in one file (see [`crate::capture`]).
+/// Takes the machine of a folder or archive home in one file (see `capture.rs`).
 ///
 /// # Errors
 /// A source that is neither, or cannot be read; those of writing.
@@ -154,12 +157,15 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Capture, Error> {
         _ if lspci::is_listing(&text) => {
             let machine = lspci::read(&text)?;
             let hidden = machine.hosts().iter().any(|host| host.shown == Shown::Nothing);
-            let note = "not every bridge and its buses are listed, so who shares a switch is not known: `sudo lspci -D -nn -vvv` lists them";
+            let note = "not every bridge and its buses are listed, so who shares a switch is not \
+                        known: `sudo lspci -D -nn -vvv` lists them";
             let notes = if hidden { vec![note.to_owned()] } else { Vec::new() };
             Ok(Capture { notes, ..plain(Format::Lspci, machine) })
         }
         _ if is_platform(&text) => {
-            Ok(plain(Format::Platform, Platform::from_toml(&text)?.machine().clone()))
+            let machine = Platform::from_toml(&text)?.machine().clone();
+            build::few_pairs("platform file", &machine)?;
+            Ok(plain(Format::Platform, machine))
         }
         _ => Err(Error::UnknownFormat(name.to_owned())),
     }

@@ -1,4 +1,5 @@
-//! Captures of real machines that lie beside the project, not in it. Without them its tests are skipped.
+//! Captures of real machines that lie beside the project, not in it. Without them its tests are
+//! skipped.
 
 use pcie::{Label, Machine, labels};
 use std::path::{Path, PathBuf};

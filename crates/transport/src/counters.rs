@@ -82,7 +82,8 @@ counters! {
     OutOfBuffer = "out_of_buffer",
     /// Datagrams longer than the port's MTU, or that the system would not send.
     TxRefused = "tx_refused",
-    /// Pages of on-demand regions that accesses had brought in; the names are those of `rdma statistic show mr`.
+    /// Pages of on-demand regions that accesses had brought in; the names are those of
+    /// `rdma statistic show mr`.
     PageFaults = "page_faults",
     /// Page faults of on-demand regions served.
     PageFaultsHandled = "page_faults_handled",
@@ -92,7 +93,8 @@ counters! {
     PageInvalidationsHandled = "page_invalidations_handled",
     /// Pages of on-demand regions mapped by advice.
     PagePrefetch = "page_prefetch",
-    /// Pages of on-demand regions mapped where they are, in a GPU's memory; no other driver has this, or the next.
+    /// Pages of on-demand regions mapped where they are, in a GPU's memory; no other driver has
+    /// this, or the next.
     PagePeerMapped = "page_peer_mapped",
     /// Pages in a GPU's memory that the device does not reach there, brought to host memory.
     PagePeerFallback = "page_peer_fallback",
@@ -102,12 +104,17 @@ counters! {
     AtsMisses = "ats_misses",
     /// Translations in the cache that the owner of the memory took back.
     AtsInvalidations = "ats_invalidations",
-    /// Page faults that a guest's driver was told of.
+    /// Page faults that were reported to a guest's driver.
     PageFaultEvents = "page_fault_events",
-    /// Those of them that it answered, or that nobody waits for any more.
+    /// Page faults reported to a guest's driver that it answered, or that nobody waits for any
+    /// more.
     PageFaultEventsEnded = "page_fault_events_ended",
-    /// Microseconds that the longest turn of progress so far worked, by its thread's CPU clock, a tenth of a millisecond
-    /// too many at most: how long a packet may have waited for others' while they had a CPU.
+    /// WRITEs and READs of this device's that went to a neighbour's memory without packets; no
+    /// other driver has this.
+    DirectRequests = "direct_requests",
+    /// Microseconds that the longest turn of progress so far worked, by its thread's CPU clock, a
+    /// tenth of a millisecond too many at most: how long a packet may have waited for others' while
+    /// they had a CPU.
     LongestTurn = "longest_turn_us",
 }
 
@@ -117,8 +124,8 @@ pub trait Count {
     fn count(&self, what: Counter, by: u64);
 }
 
-/// What some queue pairs count apart, besides their device: those that were told to
-/// ([`Qp::count_into`](crate::Qp::count_into)).
+/// What some queue pairs count apart, besides their device: those that were asked to
+/// (`hca::Qp::count_into`).
 #[derive(Debug)]
 pub struct CounterSet([AtomicU64; Counter::ALL.len()]);
 
@@ -129,7 +136,7 @@ impl Default for CounterSet {
 }
 
 impl CounterSet {
-    /// What was counted of this.
+    /// The present value of one counter.
     pub fn get(&self, what: Counter) -> u64 {
         self.0[what as usize].load(Relaxed)
     }

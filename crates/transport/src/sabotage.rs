@@ -1,8 +1,8 @@
 //! Deliberate defects, to prove that the tests would notice them.
 //!
-//! Without the feature `sabotage` every question here is answered "no" at compile time and nothing is left in the
-//! program. With it, a test switches one defect on for its own thread and asserts that the named check then fails; or a
-//! process that a test started has one everywhere.
+//! Without the feature `sabotage` every question here is answered "no" at compile time and nothing
+//! is left in the program. With it, a test switches one defect on for its own thread and asserts
+//! that the named check then fails; or a process that a test started has one everywhere.
 
 /// A rule that can be broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,13 +1,15 @@
-//! Memory that a queue sets aside when it is made, so that posting and receiving ask nobody for any.
+//! Memory that a queue sets aside when it is made, so that posting and receiving ask nobody for
+//! any.
 //!
-//! The lists of most requests are short and lie in the request itself. The store of a longer one comes off a [`Shelf`] of
-//! its queue's, made for as many requests as the queue takes, and goes back when the list is dropped, by whomever.
-//! A list that was made without a shelf is on the heap.
+//! The lists of most requests are short and lie in the request itself. The store of a longer one
+//! comes off a [`Shelf`] of its queue's, made for as many requests as the queue takes, and goes
+//! back when the list is dropped, by whomever. A list that was made without a shelf is on the heap.
 
 use crate::error::{Error, Result};
+use engine_thread::lock;
 use smallvec::{Array, SmallVec};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const NO_MEMORY: Error = Error::NoMemory("the system has no memory for the queue");
 
@@ -43,7 +45,8 @@ impl<A: Array> Default for Shelf<A> {
 }
 
 impl<A: Array> Shelf<A> {
-    /// Stores for `count` lists of up to `longest` entries each; none where such a list lies in its request.
+    /// Stores for `count` lists of up to `longest` entries each; none where such a list lies in its
+    /// request.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when there is no memory for them.
@@ -57,13 +60,14 @@ impl<A: Array> Shelf<A> {
     }
 
     fn stores(&self) -> MutexGuard<'_, Vec<Vec<A::Item>>> {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.stores)
     }
 
     /// An empty list with room for `len` entries.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when all stores are lent, or too short, and there is no memory for another.
+    /// [`Error::NoMemory`] when all stores are lent, or too short, and there is no memory for
+    /// another.
     pub fn lend(self: &Arc<Shelf<A>>, len: usize) -> Result<Lent<A>> {
         if len <= A::size() {
             return Ok(Lent::default());

@@ -1,4 +1,5 @@
-//! What a registration costs on the data path and to set up: `cargo run --release -p umem --example access_speed`.
+//! What a registration costs on the data path and to set up: `cargo run --release -p umem --example
+//! access_speed`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ impl umem::LookupWatcher for Ignored {
     fn looked_up(&self, _what: umem::Lookup) {}
 }
 
-/// Writes of a packet, one after the other, over memory that fits the translation cache and memory that does not.
+/// Writes of a packet, one after the other, over memory that fits the translation cache and memory
+/// that does not.
 fn on_demand(
     space: &Arc<mm::AddressSpace>,
     memory: mm::Sink<'static>,
@@ -51,7 +53,8 @@ fn on_demand(
         };
         let [pinned, asked, cached] = [&pinned, &register(), &cached].map(|umem| time(umem));
         println!(
-            "4096 B throughout {len} B: pinned {pinned:.1} ns, on demand {asked:.1} ns, with translations cached {cached:.1} ns"
+            "4096 B throughout {len} B: pinned {pinned:.1} ns, on demand {asked:.1} ns, with \
+             translations cached {cached:.1} ns"
         );
     }
 }

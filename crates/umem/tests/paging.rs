@@ -1,4 +1,5 @@
-//! On-demand registrations of real memory of this process, with the interposed calls played by the test.
+//! On-demand registrations of real memory of this process, with the interposed calls played by the
+//! test.
 
 #![cfg(not(loom))]
 
@@ -62,13 +63,13 @@ fn pages_come_as_they_are_used() {
 
 #[test]
 fn an_invalidation_is_no_revoke() {
-    struct Told(AtomicBool);
-    impl RevokeWatcher for Told {
+    struct RevokeFlag(AtomicBool);
+    impl RevokeWatcher for RevokeFlag {
         fn revoked(&self) {
             self.0.store(true, SeqCst);
         }
     }
-    let told = Arc::new(Told(AtomicBool::new(false)));
+    let told = Arc::new(RevokeFlag(AtomicBool::new(false)));
     let (file, map) = memory();
     let (space, umem) = register(&map, RW);
     umem.watch_revoke(told.clone());
@@ -171,7 +172,8 @@ fn bad_registrations_have_the_kernels_errno() {
     assert_eq!(refused((4096, 1 << 60, 4096), RW), None, "nothing is looked at yet");
 }
 
-/// A program that discards the pages of an operation again and again, in several threads, without a pause.
+/// A program that discards the pages of an operation again and again, in several threads, without a
+/// pause.
 #[test]
 fn pages_discarded_without_pause_hold_no_operation_up() {
     const BYTES: usize = 8 << 12;

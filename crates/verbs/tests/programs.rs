@@ -2,9 +2,10 @@
 
 mod library;
 
+use engine_thread::lock;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 fn run(program: &str, args: &[&str]) -> (bool, String, String) {
     let out = library::command(program).args(args).output();
@@ -39,14 +40,15 @@ fn a_device_that_is_not_there_is_not_found() {
     assert!(!run("ibv_devinfo", &["-d", "mlx5_0"]).0);
 }
 
-/// One pair at a time: a process that ends may take the registry with it, and a takeover may cost others an unreliable
-/// packet, for which UC and UD pingpongs then wait.
+/// One pair at a time: a process that ends may take the registry with it, and a takeover may cost
+/// others an unreliable packet, for which UC and UD pingpongs then wait.
 static ONE_PAIR: Mutex<()> = Mutex::new(());
 
 /// Runs `tool` as server and client; both must succeed.
 fn pingpong(tool: &str, args: &[&str]) {
-    let _alone = ONE_PAIR.lock().unwrap_or_else(PoisonError::into_inner);
-    // The tool listens on its own: a port that was free just now, tried again should somebody have taken it.
+    let _alone = lock(&ONE_PAIR);
+    // The tool listens on its own: a port that was free just now, tried again should somebody have
+    // taken it.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let port = port.to_string();
     let base: Vec<&str> = args.iter().copied().chain(["-g", "0", "-p", &port]).collect();
@@ -56,7 +58,8 @@ fn pingpong(tool: &str, args: &[&str]) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The server prints its address once it listens no earlier than its QP exists; the client retries until then.
+    // The server prints its address once it listens no earlier than its QP exists; the client
+    // retries until then.
     let client = loop {
         let client = told(library::command(tool).args(&base).arg("127.0.0.1").output().unwrap());
         if client.0 || !client.2.contains("Couldn't connect") {

@@ -1,5 +1,5 @@
-//! The built library exports exactly the versioned symbols of `data/verbs-symbols.txt`, under its soname, and beside
-//! them only names of the C library that the crate `shim` interposes.
+//! The built library exports exactly the versioned symbols of `data/verbs-symbols.txt`, under its
+//! soname, and beside them only names of the C library that the crate `shim` interposes.
 
 mod library;
 
@@ -23,7 +23,8 @@ fn defined() -> BTreeSet<String> {
         .collect()
 }
 
-/// Functions of ours that stand-ins call where they are loaded: weak symbols, so a missing one would not show.
+/// Functions of ours that stand-ins call where they are loaded: weak symbols, so a missing one
+/// would not show.
 fn called_by_standins() -> BTreeSet<String> {
     let listed = include_str!("../../standins/symbols.txt").lines();
     let words = listed.map(|line| line.split(' ').collect::<Vec<_>>());

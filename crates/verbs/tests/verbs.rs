@@ -1,10 +1,12 @@
-//! C programs that use the verbs as programs may, and as they should not. Each prints the checks that failed.
+//! C programs that use the verbs as programs may, and as they should not. Each prints the checks
+//! that failed.
 
 mod library;
 
+use engine_thread::lock;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Compiles `tests/c/NAME.c` against the installed headers and the distribution's library.
 fn compile(name: &str) -> PathBuf {
@@ -20,12 +22,12 @@ fn compile(name: &str) -> PathBuf {
     exe
 }
 
-/// One program at a time: when processes come and go, others may lose a packet, and a receiver that has left cannot
-/// acknowledge its repetition.
+/// One program at a time: when processes come and go, others may lose a packet, and a receiver that
+/// has left cannot acknowledge its repetition.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn run(name: &str) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = lock(&ALONE);
     let exe = compile(name);
     let out = library::command(exe.to_str().unwrap()).output().unwrap();
     let told = String::from_utf8_lossy(&out.stderr);

@@ -1,6 +1,7 @@
 //! Whole messages over a UNIX socket, with the descriptors that come with them.
 
 use crate::protocol::{HEADER_LEN, Header, MAX_FDS};
+use engine_thread::lock;
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -8,11 +9,11 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-/// How long a client may leave its socket full before it is taken for dead. One that is stopped makes its own machine wait,
-/// never the rest of the program.
+/// How long a client may leave its socket full before it is taken for dead. One that is stopped
+/// makes its own machine wait, never the rest of the program.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end of a connection. Any thread may send; one receives.
@@ -38,7 +39,8 @@ impl Channel {
         Ok(Channel { socket, sending: Mutex::new(()) })
     }
 
-    /// Sends one message: its header with the right size put in, its parts, and perhaps a descriptor.
+    /// Sends one message: its header with the right size put in, its parts, and perhaps a
+    /// descriptor.
     ///
     /// # Errors
     /// What sendmsg says; part of the message may have gone then, so the connection is closed.
@@ -51,7 +53,7 @@ impl Channel {
         let size = HEADER_LEN + parts[0].len() + parts[1].len();
         header.size = u32::try_from(size).map_err(|_| Errno::MSGSIZE)?;
         let header = header.bytes();
-        let _turn = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.sending);
         let sent = self.send_all([&header, parts[0], parts[1]], fd);
         if sent.is_err() {
             self.close();
@@ -85,8 +87,8 @@ impl Channel {
     /// The next message; none when the other end has closed.
     ///
     /// # Errors
-    /// `INVAL` when the bytes are no message, `CONNRESET` when the connection ends inside of one, `TOOBIG` for more
-    /// descriptors than a message may carry, else what recvmsg says.
+    /// `INVAL` when the bytes are no message, `CONNRESET` when the connection ends inside of one,
+    /// `TOOBIG` for more descriptors than a message may carry, else what recvmsg says.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         let mut fds = Vec::new();
         let mut header = [0; HEADER_LEN];

@@ -2,6 +2,7 @@
 
 use crate::channel::{Channel, Message, PATIENCE};
 use crate::protocol::{Body, ERROR, Header, MAX_DATA, command};
+use engine_thread::lock;
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -29,7 +30,7 @@ pub(crate) struct Client {
 #[derive(Debug, Default)]
 struct Waiting {
     next: u16,
-    /// By id: nothing yet, or the reply.
+    /// The request of each id: nothing yet, or its reply.
     replies: HashMap<u16, Option<Message>>,
     gone: bool,
     /// Nobody may wait now.
@@ -54,7 +55,7 @@ impl Client {
         &self.channel
     }
 
-    /// The process at the other end, which is the machine; none where it cannot be told.
+    /// The process at the other end, which is the machine; none where it is not known.
     pub(crate) fn machine(&self) -> Option<u32> {
         self.machine
     }
@@ -65,7 +66,7 @@ impl Client {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     /// Hands a reply to who waits for it; one that nobody waits for is dropped.
@@ -133,7 +134,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request and waits for its reply's body; none when it failed, or there is nobody to answer.
+    /// Sends a request and waits for its reply's body; none when it failed, or there is nobody to
+    /// answer.
     fn ask(&self, command: u16, head: &[u8], data: &[u8]) -> Option<Vec<u8>> {
         if std::thread::current().id() == self.server {
             return None;

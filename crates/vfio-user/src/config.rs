@@ -1,5 +1,6 @@
-//! Configuration space of a function: the header, and the capabilities that its description asks for. Registers are bytes
-//! under a mask of those bits that a write changes; few writes have an effect besides, and [`Config::write`] tells of it.
+//! Configuration space of a function: the header, and the capabilities that its description asks
+//! for. Registers are bytes under a mask of those bits that a write changes; few writes have an
+//! effect besides, and [`Config::write`] tells of it.
 
 use crate::function::{Description, Msix};
 
@@ -26,7 +27,8 @@ const EXTENDED: usize = 0x100;
 /// Bit 15 of Device Control: function-level reset (PCIe 7.5.3.4), seen in its upper byte.
 const DEVICE_CONTROL_HIGH: usize = EXPRESS + 9;
 const RESET: u8 = 1 << 7;
-/// Upper byte of the VPD address register, whose top bit says that a transfer is complete (PCI 2.2, 6.8.1).
+/// Upper byte of the VPD address register, whose top bit says that a transfer is complete (PCI 2.2,
+/// 6.8.1).
 const VPD_ADDRESS_HIGH: usize = VPD + 3;
 const VPD_DONE: u8 = 1 << 7;
 const VPD_DATA: usize = VPD + 4;
@@ -77,7 +79,8 @@ impl Config {
         space
     }
 
-    /// As after power-on again, but for the BARs' places: the machine keeps those itself and does not write them again.
+    /// As after power-on again, but for the BARs' places: the machine keeps those itself and does
+    /// not write them again.
     pub(crate) fn reset(&mut self) {
         let bars = self.bytes[BARS..BARS_END].to_vec();
         self.bytes.clone_from(&self.initial);
@@ -123,7 +126,8 @@ impl Config {
         self.bytes[VPD] == 0x03
     }
 
-    /// Four bytes of product data at the address just written; a write (its top bit set) changes nothing and is complete.
+    /// Four bytes of product data at the address just written; a write (its top bit set) changes
+    /// nothing and is complete.
     fn vpd_transfer(&mut self) {
         let high = self.bytes[VPD_ADDRESS_HIGH];
         if high & VPD_DONE == 0 {
@@ -193,7 +197,8 @@ impl Config {
         self.put(MSIX + 8, (msix.pending | u32::from(msix.bar)).to_le_bytes());
     }
 
-    /// PCI Express capability (PCIe 7.5.3): an endpoint of version 2 at 64 GT/s, 16 lanes, that can be reset by itself.
+    /// PCI Express capability (PCIe 7.5.3): an endpoint of version 2 at 64 GT/s, 16 lanes, that can
+    /// be reset by itself.
     fn express(&mut self, last: &mut usize) {
         const SPEED: u32 = 6;
         const LINK: u32 = SPEED | 16 << 4;
@@ -237,7 +242,8 @@ impl Config {
         };
         if let Some(serial) = description.serial {
             let at = begin(self, 0x03, 1, 12);
-            // The lower half of the number first, each half with its most significant byte last (PCIe 7.9.3).
+            // The lower half of the number first, each half with its most significant byte last
+            // (PCIe 7.9.3).
             self.put(at + 4, serial.to_le_bytes());
         }
         if description.acs {

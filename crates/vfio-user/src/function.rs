@@ -1,4 +1,5 @@
-//! What a PCI function is: its face in configuration space, and what it does when its registers are touched.
+//! What a PCI function is: its face in configuration space, and what it does when its registers are
+//! touched.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub struct PciIdentity {
     pub subsystem: u16,
     /// Revision.
     pub revision: u8,
-    /// Base class, subclass and programming interface in the low 24 bits, such as `0x020700` for an InfiniBand adapter.
+    /// Base class, subclass and programming interface in the low 24 bits, such as `0x020700` for an
+    /// InfiniBand adapter.
     pub class: u32,
 }
 
@@ -25,9 +27,11 @@ pub struct PciIdentity {
 pub enum BarKind {
     /// Registers below 4 GiB.
     Memory32,
-    /// Anywhere; takes the next BAR's place too, so it is an even one that the next must leave free.
+    /// Anywhere; takes the next BAR's place too, so it is an even one that the next must leave
+    /// free.
     Memory64 {
-        /// Reading has no side effect: bridges may merge and fetch ahead, and it may lie above 4 GiB behind them.
+        /// Reading has no side effect: bridges may merge and fetch ahead, and it may lie above 4
+        /// GiB behind them.
         prefetchable: bool,
     },
 }
@@ -39,12 +43,14 @@ pub struct Bar {
     pub size: u64,
     /// Where it may lie.
     pub kind: BarKind,
-    /// The bytes themselves, where they are plain memory: the machine maps the descriptor's first `size` bytes, and its
-    /// accesses no longer come to [`Function::bar_read`] and [`Function::bar_write`].
+    /// The bytes themselves, where they are plain memory: the machine maps the descriptor's first
+    /// `size` bytes, and its accesses no longer come to [`Function::bar_read`] and
+    /// [`Function::bar_write`].
     pub memory: Option<Arc<OwnedFd>>,
 }
 
-/// Where the interrupt table lies (PCIe 7.7.2). The server keeps both; accesses to them never come to the function.
+/// Where the interrupt table lies (PCIe 7.7.2). The server keeps both; accesses to them never come
+/// to the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Msix {
     /// Vectors, 1 to 2048.
@@ -57,51 +63,57 @@ pub struct Msix {
     pub pending: u32,
 }
 
-/// All of a function that configuration space shows. It does not change while the function is served.
+/// All of a function that configuration space shows. It does not change while the function is
+/// served.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
-    /// Who it is.
+    /// The identity of the function in configuration space.
     pub identity: PciIdentity,
-    /// Its windows.
+    /// The BARs, by their number.
     pub bars: [Option<Bar>; 6],
-    /// Its interrupts; a function without has none.
+    /// The interrupt vectors; `None` for a function that has none.
     pub msix: Option<Msix>,
-    /// Vital product data as PCI 2.2 appendix I lays it out (resources and their end tag), up to 32 KiB.
+    /// Vital product data as PCI 2.2 appendix I lays it out (resources and their end tag), up to 32
+    /// KiB.
     pub vpd: Option<Vec<u8>>,
-    /// Bytes of registers in a vendor-specific capability (PCI 3.0, 6.7) that only remember what is written, up to 64; 0 for no
-    /// such capability.
+    /// Bytes of registers in a vendor-specific capability (PCI 3.0, 6.7) that only remember what is
+    /// written, up to 64; 0 for no such capability.
     pub vendor_registers: u8,
     /// Device serial number (extended capability 3), an EUI-64.
     pub serial: Option<u64>,
     /// Whether it says that it can translate addresses (ATS, extended capability 15).
     pub ats: bool,
-    /// Whether it is one function of several behind one slot that says what may pass between them (ACS, extended
-    /// capability 13: peer-to-peer request redirect, completion redirect and egress are offered).
+    /// Whether it is one function of several behind one slot that says what may pass between them
+    /// (ACS, extended capability 13: peer-to-peer request redirect, completion redirect and egress
+    /// are offered).
     pub acs: bool,
 }
 
 /// A PCI function: what a guest's driver drives.
 ///
-/// Calls come from the thread that serves its client, one after the other, but for writes that [take time](Function::takes_time).
-/// A write is posted, as PCI's are: the guest goes on before [`Function::bar_write`] returns. None of the others may wait for the
-/// guest, which may wait for them.
+/// Calls come from the thread that serves its client, one after the other, but for writes that
+/// [take time](Function::takes_time). A write is posted, as PCI's are: the guest goes on before
+/// [`Function::bar_write`] returns. None of the others may wait for the guest, which may wait for
+/// them.
 pub trait Function: Send + Sync {
     /// What configuration space shows; asked once, when serving begins.
     fn description(&self) -> Description;
-    /// Reads a BAR. The range lies inside of it and outside of the interrupt table. What is not there reads as the caller
-    /// finds `data`: all zero.
+    /// Reads a BAR. The range lies inside of it and outside of the interrupt table. What is not
+    /// there reads as the caller finds `data`: all zero.
     fn bar_read(&self, bar: u8, offset: u64, data: &mut [u8]);
     /// Writes a BAR. The range lies inside of it and outside of the interrupt table.
     fn bar_write(&self, bar: u8, offset: u64, data: &[u8]);
-    /// Whether what a write there sets off may now reach memory by messages ([`crate::Host::writes_by_messages`]), or wait for who
-    /// does. Another thread carries such writes out, one after the other; accesses that came after it do not wait for it, and
-    /// none is under way in [`Function::reset`].
+    /// Whether what a write there sets off may now reach memory by messages
+    /// ([`crate::Host::writes_by_messages`]), or wait for who does. Another thread carries such
+    /// writes out, one after the other; accesses that came after it do not wait for it, and none is
+    /// under way in [`Function::reset`].
     fn takes_time(&self, bar: u8, offset: u64) -> bool {
         let _ = (bar, offset);
         false
     }
-    /// Forgets everything, as after power-on: a function-level or bus reset, a rebooted machine, a client that has gone. DMA
-    /// that is under way when it returns must not touch memory that a later driver hands out.
+    /// Forgets everything, as after power-on: a function-level or bus reset, a rebooted machine, a
+    /// client that has gone. DMA that is under way when it returns must not touch memory that a
+    /// later driver hands out.
     fn reset(&self);
 }
 

@@ -1,8 +1,9 @@
 //! Interrupt vectors: event descriptors that the client hands in, one a vector.
 
+use engine_thread::{read, write};
 use rustix::io::{Errno, Result};
 use std::os::fd::OwnedFd;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 /// The vectors of one function.
 #[derive(Debug, Default)]
@@ -13,26 +14,28 @@ pub(crate) struct Interrupts {
 impl Interrupts {
     /// Adds one to the event of `vector`, if it has one.
     pub(crate) fn raise(&self, vector: u16) {
-        let events = self.events.read().unwrap_or_else(PoisonError::into_inner);
+        let events = read(&self.events);
         if let Some(Some(event)) = events.get(usize::from(vector)) {
-            // An event whose counter is full (EAGAIN) is raised already; one of another kind is the client's own loss.
+            // An event whose counter is full (EAGAIN) is raised already; one of another kind is the
+            // client's own loss.
             let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
 
     /// Forgets all events and has `vectors` places for new ones.
     pub(crate) fn clear(&self, vectors: u16) {
-        let mut events = self.events.write().unwrap_or_else(PoisonError::into_inner);
+        let mut events = write(&self.events);
         events.clear();
         events.resize_with(vectors.into(), || None);
     }
 
-    /// Puts `given` in the places from `start` on: `count` of them; empty ones where nothing is given.
+    /// Puts `given` in the places from `start` on: `count` of them; empty ones where nothing is
+    /// given.
     ///
     /// # Errors
     /// `INVAL` for places that there are not, or another number of descriptors than places.
     pub(crate) fn assign(&self, start: u32, count: u32, given: Vec<OwnedFd>) -> Result<()> {
-        let mut events = self.events.write().unwrap_or_else(PoisonError::into_inner);
+        let mut events = write(&self.events);
         let end = start.checked_add(count).ok_or(Errno::INVAL)?;
         let places = events.get_mut(start as usize..end as usize).ok_or(Errno::INVAL)?;
         if !given.is_empty() && given.len() != places.len() {

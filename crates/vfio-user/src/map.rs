@@ -1,20 +1,22 @@
-//! The client's memory as the function sees it: ranges of DMA addresses over files that the client handed in, or over
-//! nothing but the client itself.
+//! The client's memory as the function sees it: ranges of DMA addresses over files that the client
+//! handed in, or over nothing but the client itself.
 //!
-//! Copies run under the map's read lock and changes take its write lock, so that a range is taken away only after those
-//! inside have left: that is the quiescing which DMA_UNMAP promises. A range without a descriptor is reached by messages
-//! outside of the lock; there the client keeps the promise, as it performs the access. Each file is mapped once and whole,
-//! because a machine with an IOMMU maps single pages of its memory by the thousand.
+//! Copies run under the map's read lock and changes take its write lock, so that a range is taken
+//! away only after those inside have left: that is the quiescing which DMA_UNMAP promises. A range
+//! without a descriptor is reached by messages outside of the lock; there the client keeps the
+//! promise, as it performs the access. Each file is mapped once and whole, because a machine with
+//! an IOMMU maps single pages of its memory by the thousand.
 
 use crate::client::Client;
 use crate::neighbours::Neighbours;
-use mm::guard::fold::{Fold, copy_from_folding};
+use engine_thread::read;
+use mm::guard::fold::Fold;
 use mm::{AtomicOp, Mapping, Sink, guard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use umem::{AccessError, DmaSpace};
 
 /// Ranges that one client may map at a time: as many as QEMU has as its own limit.
@@ -67,7 +69,7 @@ impl Range {
 struct FileId(u64, u64);
 
 /// Where one piece of an access lies.
-enum Place<'a> {
+enum Piece<'a> {
     /// Here, while the map is locked.
     Here(Sink<'a>),
     There(Arc<Client>),
@@ -79,11 +81,11 @@ impl DmaMap {
     }
 
     fn read_lock(&self) -> RwLockReadGuard<'_, Ranges> {
-        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.ranges)
     }
 
     fn write_lock(&self) -> RwLockWriteGuard<'_, Ranges> {
-        self.ranges.write().unwrap_or_else(PoisonError::into_inner)
+        engine_thread::write(&self.ranges)
     }
 
     /// A new client, with nothing mapped.
@@ -104,8 +106,8 @@ impl DmaMap {
         };
     }
 
-    /// Whether the function may reach memory at all: bit 2 of its command register. When this answers no access that it
-    /// forbids is under way.
+    /// Whether the function may reach memory at all: bit 2 of its command register. When this
+    /// answers no access that it forbids is under way.
     pub(crate) fn set_master(&self, allowed: bool) {
         self.master.store(allowed, Ordering::Release);
         drop(self.write_lock());
@@ -115,11 +117,12 @@ impl DmaMap {
         self.by_messages.load(Ordering::Relaxed) > 0
     }
 
-    /// Maps `size` bytes of `file` from `offset` on, or of a neighbour's or the client's, at `address`.
+    /// Maps `size` bytes of `file` from `offset` on, or of a neighbour's or the client's, at
+    /// `address`.
     ///
     /// # Errors
-    /// `INVAL` for a range that is empty or ends past the last address, `EXIST` for one that overlaps another, `NOSPC` for one
-    /// too many, else why the file cannot be mapped.
+    /// `INVAL` for a range that is empty or ends past the last address, `EXIST` for one that
+    /// overlaps another, `NOSPC` for one too many, else why the file cannot be mapped.
     pub(crate) fn map(
         &self,
         address: u64,
@@ -156,10 +159,12 @@ impl DmaMap {
         Ok(())
     }
 
-    /// Takes away every range that lies in `[address, address + size)`. When it answers, no access to them is under way.
+    /// Takes away every range that lies in `[address, address + size)`. When it answers, no access
+    /// to them is under way.
     ///
     /// # Errors
-    /// `INVAL` for an empty range, one past the last address, or one that would cut a mapped range: nothing changes then.
+    /// `INVAL` for an empty range, one past the last address, or one that would cut a mapped range:
+    /// nothing changes then.
     pub(crate) fn unmap(&self, address: u64, size: u64) -> Result<(), Errno> {
         let last = last(address, size)?;
         let mut ranges = self.write_lock();
@@ -185,13 +190,14 @@ impl DmaMap {
         ranges.files.clear();
     }
 
-    /// Calls `act` for each piece of an access that one range holds: with its place, and where it lies in the access.
+    /// Calls `act` for each piece of an access that one range holds: with its place, and where it
+    /// lies in the access.
     fn pieces(
         &self,
         addr: u64,
         len: usize,
         write: bool,
-        mut act: impl FnMut(Place, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
+        mut act: impl FnMut(Piece, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut done = 0;
         while done < len {
@@ -211,12 +217,12 @@ impl DmaMap {
             match &range.backing {
                 Backing::File { offset, file } => {
                     let bytes = file.sink().part(offset + (from - first), piece.len() as u64)?;
-                    act(Place::Here(bytes), from, piece)?;
+                    act(Piece::Here(bytes), from, piece)?;
                 }
                 Backing::Client => {
                     let client = ranges.client.clone().ok_or(AccessError::Fault)?;
                     drop(ranges);
-                    act(Place::There(client), from, piece)?;
+                    act(Piece::There(client), from, piece)?;
                 }
             }
         }
@@ -260,15 +266,15 @@ impl Ranges {
 impl DmaSpace for DmaMap {
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         self.pieces(addr, dst.len(), false, |place, from, piece| match place {
-            Place::Here(bytes) => Ok(guard::copy_from(bytes.addr(), &mut dst[piece])?),
-            Place::There(client) => client.dma_read(from, &mut dst[piece]),
+            Piece::Here(bytes) => Ok(bytes.source().read(&mut dst[piece])?),
+            Piece::There(client) => client.dma_read(from, &mut dst[piece]),
         })
     }
 
     fn read_folding(&self, addr: u64, dst: &mut [u8], fold: &mut Fold) -> Result<(), AccessError> {
         self.pieces(addr, dst.len(), false, |place, from, piece| match place {
-            Place::Here(bytes) => Ok(copy_from_folding(bytes.addr(), &mut dst[piece], fold)?),
-            Place::There(client) => {
+            Piece::Here(bytes) => Ok(bytes.source().read_folding(&mut dst[piece], fold)?),
+            Piece::There(client) => {
                 *fold = Fold::off();
                 client.dma_read(from, &mut dst[piece])
             }
@@ -277,15 +283,15 @@ impl DmaSpace for DmaMap {
 
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         self.pieces(addr, src.len(), true, |place, from, piece| match place {
-            Place::Here(bytes) => Ok(bytes.write(&src[piece])?),
-            Place::There(client) => client.dma_write(from, &src[piece]),
+            Piece::Here(bytes) => Ok(bytes.write(&src[piece])?),
+            Piece::There(client) => client.dma_write(from, &src[piece]),
         })
     }
 
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
         let mut old = Err(AccessError::Fault);
         self.pieces(addr, 8, true, |place, _, piece| match place {
-            Place::Here(bytes) if piece == (0..8) => {
+            Piece::Here(bytes) if piece == (0..8) => {
                 old = bytes.atomic_u64(op).map_err(AccessError::from);
                 Ok(())
             }

@@ -1,10 +1,13 @@
-//! Functions of one process that are plugged into one machine: they reach each other's memory directly.
+//! Functions of one process that are plugged into one machine: they reach each other's memory
+//! directly.
 //!
-//! A machine tells a function of another's BAR without a descriptor (QEMU 11.1 has none for what it mapped itself), so every
-//! access would be a message through the machine. Where the other function is served here as well, its memory is at hand.
+//! A machine tells a function of another's BAR without a descriptor (QEMU 11.1 has none for what it
+//! mapped itself), so every access would be a message through the machine. Where the other function
+//! is served here as well, its memory is at hand.
 
+use engine_thread::lock;
 use mm::Mapping;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Functions that may find each other in one machine. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +22,9 @@ pub(crate) struct Windows(Mutex<Vec<Window>>);
 pub(crate) struct Window {
     /// The process that is the machine.
     pub(crate) machine: u32,
-    /// Of its first byte.
+    /// The address of its first byte.
     pub(crate) address: u64,
     pub(crate) memory: Arc<Mapping>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Neighbours {
@@ -38,7 +37,8 @@ impl Neighbours {
         windows
     }
 
-    /// The memory that lies at `[address, address + size)` in a machine, and where in it that begins.
+    /// The memory that lies at `[address, address + size)` in a machine, and where in it that
+    /// begins.
     pub(crate) fn find(
         &self,
         machine: u32,

@@ -1,12 +1,15 @@
-//! Writes that are carried out in a thread of their own, in order, so that the thread that serves the machine can go on.
+//! Writes that are carried out in a thread of their own, in order, so that the thread that serves
+//! the machine can go on.
 //!
-//! What such a write sets off may reach memory by messages to the machine, or wait for somebody who does. The machine's answer
-//! comes in through the thread that serves it: were that one to wait, nobody would. And QEMU, which holds its lock while a
-//! processor waits for the answer to a read, serves no memory meanwhile; after 5 s it gives the function up for good.
+//! What such a write sets off may reach memory by messages to the machine, or wait for somebody who
+//! does. The machine's answer comes in through the thread that serves it: were that one to wait,
+//! nobody would. And QEMU, which holds its lock while a processor waits for the answer to a read,
+//! serves no memory meanwhile; after 5 s it gives the function up for good.
 
 use crate::function::Function;
+use engine_thread::{lock, wait};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Bytes that may wait. A machine that writes more waits for its turn.
 const MOST: usize = 1 << 20;
@@ -16,12 +19,12 @@ const OVERHEAD: usize = 64;
 /// The writes of one client.
 #[derive(Default)]
 pub(crate) struct Posted {
-    state: Mutex<State>,
+    state: Mutex<Backlog>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Backlog {
     waiting: VecDeque<Write>,
     /// Bytes that wait, as [`MOST`] counts.
     bytes: usize,
@@ -43,15 +46,16 @@ impl Write {
 }
 
 impl Posted {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, Backlog> {
+        lock(&self.state)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, state: MutexGuard<'a, Backlog>) -> MutexGuard<'a, Backlog> {
+        wait(&self.changed, state)
     }
 
-    /// Has a write carried out after those before it, unless too much waits already; whether it has.
+    /// Has a write carried out after those before it, unless too much waits already; whether it
+    /// has.
     pub(crate) fn push(&self, bar: u8, offset: u64, data: &[u8]) -> bool {
         let mut state = self.state();
         if state.bytes >= MOST && !state.ended {

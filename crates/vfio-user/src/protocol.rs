@@ -1,11 +1,13 @@
-//! Messages of vfio-user, version 0.1: bytes to values and back. Little-endian, as every machine that speaks it over a UNIX
-//! socket. Any bytes may come in; nothing here panics or allocates by a length that they name.
+//! Messages of vfio-user, version 0.1: bytes to values and back. Little-endian, as every machine
+//! that speaks it over a UNIX socket. Any bytes may come in; nothing here panics or allocates by a
+//! length that they name.
 
 use rustix::io::Errno;
 
 /// Bytes of a message's header.
 pub const HEADER_LEN: usize = 16;
-/// Most bytes that a read or write may carry, either way: what the protocol assumes of a side that says nothing.
+/// Most bytes that a read or write may carry, either way: what the protocol assumes of a side that
+/// says nothing.
 pub const MAX_DATA: usize = 1 << 20;
 /// Most bytes of a message: the data, and the largest fixed part of a message that carries some.
 pub const MAX_MESSAGE: usize = HEADER_LEN + 64 + MAX_DATA;
@@ -98,7 +100,7 @@ impl Header {
         if (HEADER_LEN..=MAX_MESSAGE).contains(&size) { Ok(header) } else { Err(Errno::INVAL) }
     }
 
-    /// Its bytes.
+    /// The header as bytes.
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0..2].copy_from_slice(&self.id.to_le_bytes());
@@ -127,7 +129,8 @@ pub enum Request<'a> {
         /// JSON, without its final zero; empty where there is none.
         capabilities: &'a [u8],
     },
-    /// Memory appears under DMA addresses; its descriptor, where there is one, comes with the message.
+    /// Memory appears under DMA addresses; its descriptor, where there is one, comes with the
+    /// message.
     DmaMap {
         /// [`MAP_READ`], [`MAP_WRITE`].
         flags: u32,
@@ -198,7 +201,8 @@ impl<'a> Request<'a> {
     /// Reads what follows the header of `command`.
     ///
     /// # Errors
-    /// `INVAL` for a body that is too short or says another length than it has, `NOTSUP` for a command that is none of these.
+    /// `INVAL` for a body that is too short or says another length than it has, `NOTSUP` for a
+    /// command that is none of these.
     pub fn parse(command: u16, body: &'a [u8]) -> Result<Request<'a>, Errno> {
         let mut fields = Fields(body);
         Ok(match command {

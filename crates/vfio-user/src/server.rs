@@ -6,6 +6,7 @@ use crate::function::{Description, Function};
 use crate::host::Host;
 use crate::posted::Posted;
 use crate::session::Session;
+use engine_thread::lock;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, shutdown, socket_with,
@@ -13,7 +14,7 @@ use rustix::net::{
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// A function that is served. Ends, and removes its socket, when dropped.
@@ -35,12 +36,13 @@ struct Now {
     ended: bool,
 }
 
-/// Serves `function` on a new UNIX socket at `path`, to one client after the other, from a thread of its own. The function
-/// was made with `host`, which belongs to it alone. A socket there that nobody listens on any more is replaced.
+/// Serves `function` on a new UNIX socket at `path`, to one client after the other, from a thread
+/// of its own. The function was made with `host`, which belongs to it alone. A socket there that
+/// nobody listens on any more is replaced.
 ///
 /// # Errors
-/// `InvalidInput` with the reason for a description that no PCI function can have; `AddrInUse` when somebody listens at
-/// `path`, else what creating the socket or the thread says.
+/// `InvalidInput` with the reason for a description that no PCI function can have; `AddrInUse` when
+/// somebody listens at `path`, else what creating the socket or the thread says.
 pub fn serve(path: &Path, host: Host, function: Arc<dyn Function>) -> io::Result<Server> {
     let description = function.description();
     let unfit = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
@@ -83,19 +85,19 @@ impl Shared {
             host.map.disconnect();
             host.windows.set(Vec::new());
             function.reset();
-            self.now.lock().unwrap_or_else(PoisonError::into_inner).client = None;
+            lock(&self.now).client = None;
         }
     }
 
     /// Whether the server still serves; if so it can reach the client to end it.
     fn admit(&self, client: &Arc<Client>) -> bool {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = lock(&self.now);
         now.client = Some(client.clone());
         !now.ended
     }
 
     fn end(&self) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = lock(&self.now);
         now.ended = true;
         if let Some(client) = &now.client {
             client.close();
@@ -105,7 +107,8 @@ impl Shared {
     }
 }
 
-/// Serves one client until it goes. Whatever was wrong with it, it is done with: there is nobody to tell.
+/// Serves one client until it goes. Whatever was wrong with it, it is done with: there is nobody to
+/// tell.
 fn converse(host: &Host, function: &dyn Function, description: &Description, client: &Arc<Client>) {
     let posted = Posted::default();
     std::thread::scope(|scope| {

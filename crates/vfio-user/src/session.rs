@@ -116,7 +116,8 @@ impl<'a> Session<'a> {
             self.client.refuse(&header, Errno::INVAL)?;
             return Err(Errno::INVAL);
         }
-        // A posted write is answered before it is carried out, as a bus does: the client's processor goes on.
+        // A posted write is answered before it is carried out, as a bus does: the client's
+        // processor goes on.
         if let Ok(Request::RegionWrite { offset, region, data }) = request
             && region < BARS
         {
@@ -293,7 +294,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has a write carried out by the other thread. That one waits for nobody while this one waits for it.
+    /// Has a write carried out by the other thread. That one waits for nobody while this one waits
+    /// for it.
     fn post(&self, bar: u8, offset: u64, data: &[u8]) {
         while !self.posted.push(bar, offset, data) {
             self.client.hold(true);
@@ -310,7 +312,8 @@ impl<'a> Session<'a> {
         (range.end <= self.table.len()).then_some(range)
     }
 
-    /// Whether an access begins in the pending bits. None ever is: an interrupt goes out when it is raised.
+    /// Whether an access begins in the pending bits. None ever is: an interrupt goes out when it is
+    /// raised.
     fn is_pending(&self, bar: u32, offset: u64) -> bool {
         self.description.msix.is_some_and(|msix| {
             let start = u64::from(msix.pending);
@@ -379,7 +382,8 @@ fn write_done(offset: u64, region: u32, len: usize) -> Answer {
     Body::default().u64(offset).u32(region).u32(len as u32).into()
 }
 
-/// The JSON of a VERSION message. A side leaves out what it has no wish for, and does not know all that the other says.
+/// The JSON of a VERSION message. A side leaves out what it has no wish for, and does not know all
+/// that the other says.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Greeting {
     #[serde(default)]

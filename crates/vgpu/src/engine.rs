@@ -1,9 +1,10 @@
-//! The engine: one command at a time, in a thread of its own, because the thread that serves the machine cannot wait for the
-//! machine's memory.
+//! The engine: one command at a time, in a thread of its own, because the thread that serves the
+//! machine cannot wait for the machine's memory.
 
-use crate::registers::{Job, Place, Source, Status};
+use crate::registers::{Job, Operand, Source, Status};
 use crate::vram::Vram;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use engine_thread::{lock, wait};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use umem::DmaSpace;
 use vfio_user::Host;
@@ -22,12 +23,12 @@ pub(crate) struct Engine {
 struct Shared {
     vram: Arc<Vram>,
     host: Host,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct EngineState {
     next: Option<Job>,
     status: Status,
     running: bool,
@@ -91,12 +92,12 @@ impl Drop for Engine {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, EngineState> {
+        lock(&self.state)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
+        wait(&self.changed, state)
     }
 
     fn work(&self) {
@@ -121,9 +122,9 @@ impl Shared {
 
     /// Carries a command out; none when it was stopped.
     fn run(&self, job: &Job) -> Option<Status> {
-        let in_device = |place: &Place| match place {
-            Place::Device(offset) => self.vram.holds(*offset, job.len),
-            Place::Host(address) => address.checked_add(job.len).is_some(),
+        let in_device = |place: &Operand| match place {
+            Operand::Device(offset) => self.vram.holds(*offset, job.len),
+            Operand::Host(address) => address.checked_add(job.len).is_some(),
         };
         let source_fits = match &job.source {
             Source::Memory(place) => in_device(place),
@@ -153,13 +154,13 @@ impl Shared {
 
     fn piece(&self, job: &Job, memory: &dyn DmaSpace, done: u64, bytes: &mut [u8]) -> Option<()> {
         match job.source {
-            Source::Memory(Place::Device(from)) => self.vram.read(from + done, bytes)?,
-            Source::Memory(Place::Host(from)) => memory.read(from + done, bytes).ok()?,
+            Source::Memory(Operand::Device(from)) => self.vram.read(from + done, bytes)?,
+            Source::Memory(Operand::Host(from)) => memory.read(from + done, bytes).ok()?,
             Source::Pattern(_) => {}
         }
         match job.target {
-            Place::Device(to) => self.vram.write(to + done, bytes),
-            Place::Host(to) => memory.write(to + done, bytes).ok(),
+            Operand::Device(to) => self.vram.write(to + done, bytes),
+            Operand::Host(to) => memory.write(to + done, bytes).ok(),
         }
     }
 }

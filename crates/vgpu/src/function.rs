@@ -3,8 +3,9 @@
 use crate::engine::Engine;
 use crate::registers::{BAR_LEN, MSIX_PENDING, MSIX_TABLE, Registers};
 use crate::vram::Vram;
+use engine_thread::lock;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use vfio_user::{Bar, BarKind, Description, Function, Host, Msix, PciIdentity};
 
 /// PCI vendor: that of emulators' own devices.
@@ -25,11 +26,12 @@ pub struct VirtualGpu {
 }
 
 impl VirtualGpu {
-    /// One with `memory_bytes` of device memory, whose engine reaches the memory of `host`'s machine.
+    /// One with `memory_bytes` of device memory, whose engine reaches the memory of `host`'s
+    /// machine.
     ///
     /// # Errors
-    /// `InvalidInput` with a [`crate::SizeError`] for a size that is no power of two from 1 MiB to 64 GiB, else why there
-    /// is no memory or no thread.
+    /// `InvalidInput` with a [`crate::SizeError`] for a size that is no power of two from 1 MiB to
+    /// 64 GiB, else why there is no memory or no thread.
     pub fn new(host: Host, memory_bytes: u64) -> io::Result<VirtualGpu> {
         let vram = Arc::new(Vram::new(memory_bytes)?);
         let engine = Engine::new(vram.clone(), host)?;
@@ -37,7 +39,7 @@ impl VirtualGpu {
     }
 
     fn registers(&self) -> std::sync::MutexGuard<'_, Registers> {
-        self.registers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registers)
     }
 }
 

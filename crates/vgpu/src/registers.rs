@@ -4,7 +4,7 @@
 pub const BAR_LEN: u64 = 64 << 10;
 /// Where BAR 0 has the interrupt table.
 pub const MSIX_TABLE: u32 = 0x8000;
-/// Where its pending bits.
+/// Where BAR 0 has its pending bits.
 pub const MSIX_PENDING: u32 = 0xc000;
 
 /// The identity register's value.
@@ -56,10 +56,10 @@ pub enum Status {
 
 /// Where bytes lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// At an offset in device memory.
+pub(crate) enum Operand {
+    /// An offset in device memory.
     Device(u64),
-    /// At a DMA address.
+    /// A DMA address.
     Host(u64),
 }
 
@@ -67,14 +67,14 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Job {
     pub(crate) source: Source,
-    pub(crate) target: Place,
+    pub(crate) target: Operand,
     pub(crate) len: u64,
 }
 
 /// What a command writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    Memory(Place),
+    Memory(Operand),
     Pattern([u8; 8]),
 }
 
@@ -98,7 +98,8 @@ impl Registers {
         data.iter_mut().zip(from.unwrap_or_default()).for_each(|(to, from)| *to = *from);
     }
 
-    /// Writes from `offset` on; what is no register of the driver's is dropped. Whether a command came.
+    /// Writes from `offset` on; what is no register of the driver's is dropped. Whether a command
+    /// came.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> bool {
         let Ok(offset) = usize::try_from(offset) else { return false };
         for (at, &byte) in (offset..STATUS).zip(data) {
@@ -118,7 +119,7 @@ impl Registers {
         };
         let number = |at| u64::from_le_bytes(word(at));
         let place =
-            |at, host| if host { Place::Host(number(at)) } else { Place::Device(number(at)) };
+            |at, host| if host { Operand::Host(number(at)) } else { Operand::Device(number(at)) };
         let command = number(COMMAND) as u32;
         let (from_host, to_host) = (command & FROM_HOST != 0, command & TO_HOST != 0);
         let source = match command & !(TO_HOST | FROM_HOST) {
@@ -149,11 +150,11 @@ mod tests {
     #[test]
     fn commands_say_where_bytes_come_from_and_go() {
         let job = |source, target| Some(Job { source, target, len: 3 });
-        let (device, host) = (Place::Device(0x2_0000_0001), Place::Host(0x2_0000_0001));
-        let from = Source::Memory(Place::Device(0x10));
+        let (device, host) = (Operand::Device(0x2_0000_0001), Operand::Host(0x2_0000_0001));
+        let from = Source::Memory(Operand::Device(0x10));
         assert_eq!(commanded(COPY), job(from, device));
         assert_eq!(commanded(COPY | TO_HOST), job(from, host));
-        let from = Source::Memory(Place::Host(0x10));
+        let from = Source::Memory(Operand::Host(0x10));
         assert_eq!(commanded(COPY | FROM_HOST), job(from, device));
         let from = Source::Pattern(*b"12345678");
         assert_eq!(commanded(FILL | TO_HOST), job(from, host));

@@ -55,8 +55,7 @@ impl Vram {
 
     /// Copies out; `None` for what is not there.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) -> Option<()> {
-        let bytes = self.mapping.sink().part(offset, data.len() as u64).ok()?;
-        guard::copy_from(bytes.addr(), data).ok()
+        self.mapping.source().part(offset, data.len() as u64).ok()?.read(data).ok()
     }
 
     /// Copies in; `None` for what is not there.
@@ -68,7 +67,8 @@ impl Vram {
     pub(crate) fn clear(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if rustix::fs::fallocate(&*self.fd, flags, 0, self.bytes()).is_err() {
-            // Every memfd has holes; were there one that has none, its bytes still must not reach the next driver.
+            // Every memfd has holes; were there one that has none, its bytes still must not reach
+            // the next driver.
             let _ = self.mapping.sink().fill(0);
         }
     }

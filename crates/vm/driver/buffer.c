@@ -55,9 +55,8 @@ static bool pgpu_bo_is_revocable(struct pgpu_bo *bo)
 
 	if (!bo->pins || !bo->dma_buf)
 		return true;
-	list_for_each_entry(attachment, &bo->dma_buf->attachments, node)
-		if (!dma_buf_attach_revocable(attachment))
-			return false;
+	list_for_each_entry(attachment, &bo->dma_buf->attachments,
+			    node) if (!dma_buf_attach_revocable(attachment)) return false;
 	return true;
 }
 
@@ -83,11 +82,13 @@ void pgpu_revoke_all(struct pgpu *gpu)
 	struct pgpu_bo *bo;
 
 	mutex_lock(&gpu->buffers_lock);
-	list_for_each_entry(bo, &gpu->buffers, link) {
+	list_for_each_entry(bo, &gpu->buffers, link)
+	{
 		dma_resv_lock(bo->base.resv, NULL);
 		pgpu_bo_revoke(bo, true);
 		if (bo->map_count)
-			drm_warn(&gpu->drm, "%u mappings of a buffer outlive the device\n", bo->map_count);
+			drm_warn(&gpu->drm, "%u mappings of a buffer outlive the device\n",
+				 bo->map_count);
 		dma_resv_unlock(bo->base.resv);
 	}
 	mutex_unlock(&gpu->buffers_lock);

@@ -10,10 +10,7 @@
 
 #include "pgpu.h"
 
-static struct pgpu_bo *pgpu_of(struct dma_buf *dma_buf)
-{
-	return to_bo(dma_buf->priv);
-}
+static struct pgpu_bo *pgpu_of(struct dma_buf *dma_buf) { return to_bo(dma_buf->priv); }
 
 static int pgpu_attach(struct dma_buf *dma_buf, struct dma_buf_attachment *attachment)
 {

@@ -200,7 +200,8 @@ static int pgpu_memory_init(struct pgpu *gpu)
 	gpu->memory = pci_resource_start(pdev, PGPU_MEMORY);
 	gpu->memory_size = readq(gpu->registers + MEMORY_SIZE);
 	if (gpu->memory_size != pci_resource_len(pdev, PGPU_MEMORY))
-		return dev_err_probe(&pdev->dev, -ENODEV, "its memory is not as large as its window\n");
+		return dev_err_probe(&pdev->dev, -ENODEV,
+				     "its memory is not as large as its window\n");
 	ret = pcim_request_region(pdev, PGPU_MEMORY, KBUILD_MODNAME);
 	if (ret)
 		return ret;
@@ -286,10 +287,8 @@ static const struct pci_error_handlers pgpu_error_handlers = {
 	.reset_done = pgpu_reset_done,
 };
 
-static const struct pci_device_id pgpu_ids[] = {
-	{ PCI_DEVICE(PGPU_VENDOR_ID, PGPU_DEVICE_ID) },
-	{}
-};
+static const struct pci_device_id pgpu_ids[] = { { PCI_DEVICE(PGPU_VENDOR_ID, PGPU_DEVICE_ID) },
+						 {} };
 MODULE_DEVICE_TABLE(pci, pgpu_ids);
 
 static struct pci_driver pgpu_pci_driver = {

@@ -47,15 +47,9 @@ int pgpu_engine_init(struct pgpu *gpu)
 				KBUILD_MODNAME, gpu);
 }
 
-void pgpu_engine_hold(struct pgpu *gpu)
-{
-	mutex_lock(&gpu->engine_lock);
-}
+void pgpu_engine_hold(struct pgpu *gpu) { mutex_lock(&gpu->engine_lock); }
 
-void pgpu_engine_release(struct pgpu *gpu)
-{
-	mutex_unlock(&gpu->engine_lock);
-}
+void pgpu_engine_release(struct pgpu *gpu) { mutex_unlock(&gpu->engine_lock); }
 
 static int pgpu_engine_run(struct pgpu *gpu, u32 command, u64 target, u64 source, u64 length,
 			   u64 pattern)

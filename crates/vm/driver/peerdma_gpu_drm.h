@@ -66,7 +66,8 @@ struct pgpu_fill {
 	__u64 pattern;
 };
 
-/* Moves the caller's own pages of private memory to the GPU. They come home when they are touched. */
+/* Moves the caller's own pages of private memory to the GPU. They come home when they are touched.
+ */
 struct pgpu_take {
 	/* In: whole pages. */
 	__u64 address;

@@ -11,7 +11,10 @@
 
 #include "pgpu.h"
 
-/* What a range of device memory holds once it is nobody's, so that whoever still reads it is found out. */
+/*
+ * What a range of device memory holds once it is nobody's, so that whoever still reads it is found
+ * out.
+ */
 #define POISON 0xdeaddeaddeaddeadull
 
 static int pgpu_place_take_vram(struct pgpu_place *place)
@@ -90,10 +93,7 @@ struct pgpu_place *pgpu_place_get(struct pgpu_place *place)
 	return place;
 }
 
-void pgpu_place_put(struct pgpu_place *place)
-{
-	kref_put(&place->ref, pgpu_place_release);
-}
+void pgpu_place_put(struct pgpu_place *place) { kref_put(&place->ref, pgpu_place_release); }
 
 /* For the processor. */
 phys_addr_t pgpu_place_address(struct pgpu_place *place, size_t offset)
@@ -112,8 +112,8 @@ struct sg_table *pgpu_place_pages(struct pgpu_place *place, struct device *devic
 
 	if (!table)
 		return ERR_PTR(-ENOMEM);
-	ret = sg_alloc_table_from_pages(table, place->pages, place->size >> PAGE_SHIFT, 0, place->size,
-					GFP_KERNEL);
+	ret = sg_alloc_table_from_pages(table, place->pages, place->size >> PAGE_SHIFT, 0,
+					place->size, GFP_KERNEL);
 	if (ret)
 		goto free;
 	ret = dma_map_sgtable(device, table, direction, 0);
@@ -146,12 +146,13 @@ static int pgpu_place_exchange(struct pgpu_place *vram, struct pgpu_place *pages
 	table = pgpu_place_pages(pages, device, direction);
 	if (IS_ERR(table))
 		return PTR_ERR(table);
-	for_each_sgtable_dma_sg(table, piece, i) {
+	for_each_sgtable_dma_sg(table, piece, i)
+	{
 		dma_addr_t address = sg_dma_address(piece);
 		unsigned int length = sg_dma_len(piece);
 
-		ret = in ? pgpu_engine_copy_in(vram->gpu, at, address, length) :
-			   pgpu_engine_copy_out(vram->gpu, address, at, length);
+		ret = in ? pgpu_engine_copy_in(vram->gpu, at, address, length)
+			 : pgpu_engine_copy_out(vram->gpu, address, at, length);
 		if (ret)
 			break;
 		at += length;

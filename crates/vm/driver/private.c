@@ -90,7 +90,8 @@ static void pgpu_pages_give_back(struct work_struct *work)
 	struct pgpu *gpu = container_of(work, struct pgpu, pages_gone_work);
 	struct pgpu_page *own, *next;
 
-	llist_for_each_entry_safe(own, next, llist_del_all(&gpu->pages_gone), gone) {
+	llist_for_each_entry_safe(own, next, llist_del_all(&gpu->pages_gone), gone)
+	{
 		/* Without a device there is nobody left who could read it. */
 		(void)pgpu_engine_fill(gpu, own->node.start, PAGE_SIZE, POISON);
 		mutex_lock(&gpu->vram_lock);
@@ -111,13 +112,16 @@ static int pgpu_page_copy(struct pgpu *gpu, struct page *there, struct page *hom
 
 	if (dma_mapping_error(device, address))
 		return -EIO;
-	ret = in ? pgpu_engine_copy_in(gpu, offset, address, PAGE_SIZE) :
-		   pgpu_engine_copy_out(gpu, address, offset, PAGE_SIZE);
+	ret = in ? pgpu_engine_copy_in(gpu, offset, address, PAGE_SIZE)
+		 : pgpu_engine_copy_out(gpu, address, offset, PAGE_SIZE);
 	dma_unmap_page(device, address, PAGE_SIZE, direction);
 	return ret;
 }
 
-/* A page of device memory with the bytes of `home`; with zeros for one that no program has touched yet. */
+/*
+ * A page of device memory with the bytes of `home`; with zeros for one that no program has touched
+ * yet.
+ */
 static unsigned long pgpu_page_away(struct pgpu *gpu, struct page *home)
 {
 	struct page *there = pgpu_page_take(gpu);
@@ -125,8 +129,8 @@ static unsigned long pgpu_page_away(struct pgpu *gpu, struct page *home)
 
 	if (!there)
 		return 0;
-	ret = home ? pgpu_page_copy(gpu, there, home, true) :
-		     pgpu_engine_fill(gpu, pgpu_page_offset(gpu, there), PAGE_SIZE, 0);
+	ret = home ? pgpu_page_copy(gpu, there, home, true)
+		   : pgpu_engine_fill(gpu, pgpu_page_offset(gpu, there), PAGE_SIZE, 0);
 	if (!ret)
 		return migrate_pfn(page_to_pfn(there));
 	unlock_page(there);

@@ -1,7 +1,9 @@
-//! Packages by apt: of this machine's own sources, or of other Debian releases from the same mirror. They are fetched and
-//! unpacked somewhere; nothing is installed, and this machine's own lists stay as they are.
+//! Packages by apt: of this machine's own sources, or of other Debian releases from the same
+//! mirror. They are fetched and unpacked somewhere; nothing is installed, and this machine's own
+//! lists stay as they are.
 
-use crate::error::{At as _, Error, Result, run, run_text};
+use crate::command::{find_program, run, run_text};
+use crate::error::{At as _, Error, Result};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +29,8 @@ impl Apt {
         Apt { options: Vec::new() }
     }
 
-    /// Debian's `suites`, such as `trixie-backports`, the last of which is preferred. Lists are fetched now, into `folder`.
+    /// Debian's `suites`, such as `trixie-backports`, the last of which is preferred. Lists are
+    /// fetched now, into `folder`.
     ///
     /// # Errors
     /// This machine has no Debian mirror, or the mirror cannot be reached.
@@ -101,8 +104,8 @@ impl Apt {
         unpack_folder(downloads.path(), tree)
     }
 
-    /// Fetches a package and all that it needs, as if nothing were installed, and unpacks them into `tree`. Only for releases
-    /// other than this machine's ([`Apt::of`]).
+    /// Fetches a package and all that it needs, as if nothing were installed, and unpacks them into
+    /// `tree`. Only for releases other than this machine's ([`Apt::of`]).
     ///
     /// # Errors
     /// A package cannot be had.
@@ -135,7 +138,7 @@ fn unpack_folder(folder: &Path, tree: &Path) -> Result<()> {
 
 /// Whether this machine has what an [`Apt`] needs.
 pub(crate) fn check() -> Result<()> {
-    match PROGRAMS.into_iter().find(|program| crate::find_program(program).is_err()) {
+    match PROGRAMS.into_iter().find(|program| find_program(program).is_err()) {
         None => Ok(()),
         Some(missing) => Err(Error::missing(
             format!("{missing} is not installed"),

@@ -1,5 +1,6 @@
-//! Archives as the kernel unpacks them at boot: cpio's `newc` form (Linux, `Documentation/driver-api/early-userspace/
-//! buffer-format.rst`). Everything in them belongs to root, whoever writes them.
+//! Archives as the kernel unpacks them at boot: cpio's `newc` form (Linux,
+//! `Documentation/driver-api/early-userspace/ buffer-format.rst`). Everything in them belongs to
+//! root, whoever writes them.
 
 use std::collections::BTreeSet;
 

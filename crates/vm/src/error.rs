@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::process::Command;
 
 /// Result of this room's functions.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -59,28 +58,4 @@ impl<T> At<T> for io::Result<T> {
     fn doing(self, what: &str) -> Result<T> {
         self.map_err(|source| Error::Io { what: what.to_owned(), source })
     }
-}
-
-/// Runs a command that must succeed; what it prints.
-pub(crate) fn run(command: &mut Command) -> Result<Vec<u8>> {
-    let output = command.output().doing(&words(command))?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let said = if said.is_empty() { output.status.to_string() } else { said };
-    Err(Error::Failed { command: words(command), said })
-}
-
-/// As [`run`], where what it prints is text.
-pub(crate) fn run_text(command: &mut Command) -> Result<String> {
-    run(command).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// A command without the settings that every call of apt has.
-fn words(command: &Command) -> String {
-    let words = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
-    let words = words.iter().filter(|word| *word != "-o" && !word.contains("::"));
-    let words = words.map(|word| word.as_ref()).collect::<Vec<_>>().join(" ");
-    format!("{} {words}", command.get_program().to_string_lossy())
 }

@@ -83,8 +83,8 @@ impl Guest {
     /// The guest has ended, or the script has not within `limit`.
     pub fn run(&self, script: &str, limit: Duration, mut out: impl FnMut(&[u8])) -> Result<i32> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
-        // The shell's own input is where the next script comes from. Its octal escapes make the mark, so that an echo of
-        // the line would not look like it.
+        // The shell's own input is where the next script comes from. Its octal escapes make the
+        // mark, so that an echo of the line would not look like it.
         let line = format!("(\n{script}\n) < /dev/null 2>&1; printf '\\n\\001status %d\\n' $?\n");
         agent.write_all(line.as_bytes()).doing("the guest's port")?;
         let deadline = Instant::now() + limit;
@@ -109,8 +109,8 @@ impl Guest {
         }
     }
 
-    /// Has the guest restart itself, for which the machine must be one that [`restarts`](Machine::restarts), and waits until it is
-    /// up again.
+    /// Has the guest restart itself, for which the machine must be one that
+    /// [`restarts`](Machine::restarts), and waits until it is up again.
     ///
     /// # Errors
     /// The guest has ended, or is not up within `limit`.

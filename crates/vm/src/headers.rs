@@ -1,11 +1,13 @@
-//! What modules are built against: the newest kernel's headers and build programs, as unpacked packages, and this machine's
-//! compiler.
+//! What modules are built against: the newest kernel's headers and build programs, as unpacked
+//! packages, and this machine's compiler.
 //!
-//! The build programs are of the kernel's release, and so is the C library that they need: each is run by a script of its name
-//! with the loader from beside it. The compiler may be another than the kernel's; options that only a newer one has are left out.
+//! The build programs are of the kernel's release, and so is the C library that they need: each is
+//! run by a script of its name with the loader from beside it. The compiler may be another than the
+//! kernel's; options that only a newer one has are left out.
 
 use crate::apt::{Apt, SUITES};
-use crate::error::{At as _, Error, Result, run};
+use crate::command::{find_program, run};
+use crate::error::{At as _, Error, Result};
 use crate::store::Store;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,7 +37,7 @@ impl Headers {
     /// Those of the kernel `version` of Debian's, such as `7.3.4+deb13-amd64`, kept in `store`.
     pub(crate) fn fetched(store: &Store, version: &str) -> Result<Headers> {
         for program in ["gcc", "make"] {
-            crate::find_program(program)?;
+            find_program(program)?;
         }
         let tree = store.keep("newest-headers", "the kernel's headers (15 MB)", |tree| {
             let apt = Apt::of(&SUITES, &store.folder().join("newest-apt"))?;

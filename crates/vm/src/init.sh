@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# First process of a guest: loads its modules, then runs what comes over the second serial port, or a shell for who sits at the
-# first.
+# First process of a guest: loads its modules, then runs what comes over the second serial port, or
+# a shell for who sits at the first.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root
 mount -t proc proc /proc

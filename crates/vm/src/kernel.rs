@@ -1,7 +1,9 @@
-//! A guest's kernel: the distribution's own, or the newest that Debian backports to its next release, as unpacked packages.
+//! A guest's kernel: the distribution's own, or the newest that Debian backports to its next
+//! release, as unpacked packages.
 
 use crate::apt::{self, Apt, SUITES};
-use crate::error::{At as _, Error, Result, run};
+use crate::command::run;
+use crate::error::{At as _, Error, Result};
 use crate::headers::Headers;
 use crate::store::Store;
 use std::collections::BTreeMap;
@@ -22,7 +24,7 @@ pub struct Kernel {
 /// A module as the kernel loads it.
 #[derive(Clone)]
 pub(crate) struct Module {
-    /// Its name, with underscores.
+    /// The module's name, with underscores.
     pub(crate) name: String,
     /// The file, unpacked.
     pub(crate) bytes: Vec<u8>,
@@ -37,8 +39,8 @@ impl Kernel {
         Kernel::get(store, "kernel", || Ok(Apt::own()), false)
     }
 
-    /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in `store`. Needs a Debian
-    /// mirror, on the first use.
+    /// The newest that Debian backports to its next release, 7.3 in November 2026, kept in `store`.
+    /// Needs a Debian mirror, on the first use.
     ///
     /// # Errors
     /// Why it cannot be had, in words.
@@ -87,8 +89,8 @@ impl Kernel {
         Headers::fetched(store, &version.file_name().to_string_lossy())
     }
 
-    /// The modules `names`, each after those it depends on, and at last `own` ones. One that is built in is no file and needs
-    /// nothing.
+    /// The modules `names`, each after those it depends on, and at last `own` ones. One that is
+    /// built in is no file and needs nothing.
     pub(crate) fn modules(&self, names: &[&str], own: Vec<Module>) -> Result<Vec<Module>> {
         let known = modules(&self.tree)?;
         let mut found = Vec::new();
@@ -105,7 +107,8 @@ impl Kernel {
     }
 }
 
-/// Packages with the newest kernel: Debian kept the modules with the image and now has them apart, as Ubuntu has.
+/// Packages with the newest kernel: Debian kept the modules with the image and now has them apart,
+/// as Ubuntu has.
 fn packages(apt: &Apt) -> Result<Vec<String>> {
     for meta in ["linux-image-amd64", "linux-image-generic"] {
         let Ok(names) = apt.depends(meta) else { continue };

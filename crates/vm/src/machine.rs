@@ -1,5 +1,5 @@
-//! A machine as QEMU builds it: its PCIe tree, memory that other processes can map, and nothing that a guest of ours does not
-//! need.
+//! A machine as QEMU builds it: its PCIe tree, memory that other processes can map, and nothing
+//! that a guest of ours does not need.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ pub struct Machine {
     pub kernel_options: String,
     /// MiB of memory.
     pub memory_mib: u32,
-    /// Whether functions get its memory as descriptors. Without, they reach it by messages: only to try that.
+    /// Whether functions get its memory as descriptors. Without, they reach it by messages: only to
+    /// try that.
     pub shares_memory: bool,
     /// Processors.
     pub processors: u32,
@@ -59,13 +60,14 @@ impl Machine {
         self.devices.push(words.to_owned());
     }
 
-    /// The contents of a drive, by a name for its device's `drive=`. The guest may write to the file.
+    /// The contents of a drive, by a name for its device's `drive=`. The guest may write to the
+    /// file.
     pub fn drive(&mut self, name: &str, file: &Path) {
         self.drives.push(format!("if=none,id={name},format=raw,file={}", value(file)));
     }
 
-    /// A network card on a cable between the sockets `own` and `other`; the machine at the other end has them the other way
-    /// round.
+    /// A network card on a cable between the sockets `own` and `other`; the machine at the other
+    /// end has them the other way round.
     pub fn cable(&mut self, own: &Path, other: &Path) {
         let name = format!("cable{}", self.cables.len());
         let end = |side: &str, path: &Path| format!("{side}.type=unix,{side}.path={}", value(path));
@@ -83,7 +85,8 @@ impl Machine {
         ));
     }
 
-    /// A switch of so many ports below a root port or another switch's port; port `n` is named `{name}{n}`.
+    /// A switch of so many ports below a root port or another switch's port; port `n` is named
+    /// `{name}{n}`. Its links are of 2.5 GT/s and one lane: QEMU lets nobody say another speed.
     pub fn switch(&mut self, name: &str, above: &str, ports: u8) {
         self.device(&format!("x3130-upstream,id={name},bus={above}"));
         for port in 0..ports {
@@ -95,22 +98,24 @@ impl Machine {
         }
     }
 
-    /// The function that is served at `socket`, below the port `above`; the nth is named `function{n}`.
+    /// The function that is served at `socket`, below the port `above`; the nth is named
+    /// `function{n}`.
     pub fn function(&mut self, socket: &Path, above: &str) {
         let words = function(&format!("function{}", self.functions), socket, above);
         self.device(&words);
         self.functions += 1;
     }
 
-    /// QEMU's options for it. Nobody sees its screen. On its first serial port are the kernel's messages and a shell; with
-    /// `agent` the shell is on the second, for a [`crate::Guest`].
+    /// QEMU's options for it. Nobody sees its screen. On its first serial port are the kernel's
+    /// messages and a shell; with `agent` the shell is on the second, for a [`crate::Guest`].
     pub fn options(&self, agent: bool) -> Vec<String> {
         let mut machine = vec!["q35".to_owned(), "memory-backend=ram".to_owned()];
         machine.extend(self.machine_options.iter().cloned());
         let kind = if self.shares_memory { "memfd,share=on" } else { "ram" };
         let memory = format!("memory-backend-{kind},id=ram,size={}M", self.memory_mib);
         let agent = if agent { "agent " } else { "" };
-        // Whether the timer works the kernel finds out by waiting for it, which a busy host may keep from it.
+        // Whether the timer works the kernel finds out by waiting for it, which a busy host may
+        // keep from it.
         let line =
             format!("console=ttyS0 quiet panic=-1 no_timer_check {agent}{}", self.kernel_options);
         let mut options = ["-nodefaults", "-display", "none"].map(str::to_owned).to_vec();
@@ -143,12 +148,13 @@ impl Machine {
     }
 }
 
-/// The function that is served at `socket`, as a device of this name, below the port `above`. In the form of JSON, because the
-/// socket is a structure.
+/// The function that is served at `socket`, as a device of this name, below the port `above`. In
+/// the form of JSON, because the socket is a structure.
 pub fn function(name: &str, socket: &Path, above: &str) -> String {
     let socket = socket.display().to_string().replace('\\', r"\\").replace('"', "\\\"");
     format!(
-        r#"{{"driver":"vfio-user-pci","id":"{name}","bus":"{above}","socket":{{"type":"unix","path":"{socket}"}}}}"#
+        "{{\"driver\":\"vfio-user-pci\",\"id\":\"{name}\",\"bus\":\"{above}\",\
+         \"socket\":{{\"type\":\"unix\",\"path\":\"{socket}\"}}}}"
     )
 }
 
@@ -164,6 +170,7 @@ fn accelerator() -> &'static str {
         text.split_whitespace().any(|word| word == "vmx" || word == "svm")
     };
     let may = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    // A device without the processor's feature is another kind of KVM, under which not every kernel runs.
+    // A device without the processor's feature is another kind of KVM, under which not every kernel
+    // runs.
     if has_it() && may() { "kvm" } else { "tcg,thread=multi" }
 }

@@ -1,7 +1,8 @@
-//! A QEMU that takes vfio-user functions: this machine's own from 10.1 on, else the newest that Debian backports, unpacked and
-//! run with its own C library beside this machine's.
+//! A QEMU that takes vfio-user functions: this machine's own from 10.1 on, else the newest that
+//! Debian backports, unpacked and run with its own C library beside this machine's.
 
 use crate::apt::{Apt, SUITES};
+use crate::command::find_program;
 use crate::error::{Error, Result};
 use crate::store::Store;
 use std::fs;
@@ -27,7 +28,7 @@ impl Qemu {
     /// # Errors
     /// It has none.
     pub fn own() -> Result<Qemu> {
-        match crate::find_program(PROGRAM) {
+        match find_program(PROGRAM) {
             Ok(_) => Ok(Qemu { root: None }),
             Err(_) => Err(Error::missing(
                 format!("{PROGRAM} is not installed"),

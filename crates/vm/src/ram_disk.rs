@@ -1,7 +1,9 @@
-//! What a guest has in memory when it boots: busybox, modules, programs of this machine with the libraries they need.
+//! What a guest has in memory when it boots: busybox, modules, programs of this machine with the
+//! libraries they need.
 
+use crate::command::{find_program, run_text};
 use crate::cpio::Archive;
-use crate::error::{At as _, Error, Result, run_text};
+use crate::error::{At as _, Error, Result};
 use crate::kernel::{Kernel, Module};
 use crate::store::Store;
 use std::collections::BTreeSet;
@@ -12,7 +14,8 @@ use std::process::Command;
 
 /// Where libraries for programs by name lie, in the order of this machine's own search.
 const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
-/// Libraries that programs load by name: no listing of what they need shows them. glibc's `pthread_exit` wants this one.
+/// Libraries that programs load by name: no listing of what they need shows them. glibc's
+/// `pthread_exit` wants this one.
 const LOADED_BY_NAME: [&str; 1] = ["libgcc_s.so.1"];
 
 /// A RAM disk under construction. Its first process is busybox's shell with the script `/init`.
@@ -51,8 +54,8 @@ impl RamDisk {
         Ok(disk)
     }
 
-    /// Adds modules, and those they depend on, to `/lib/modules`; in the order of its file `order` they can be loaded. Tells
-    /// which it added.
+    /// Adds modules, and those they depend on, to `/lib/modules`; in the order of its file `order`
+    /// they can be loaded. Tells which it added.
     ///
     /// # Errors
     /// A module's file cannot be read.
@@ -60,12 +63,12 @@ impl RamDisk {
         self.add_modules(kernel, names, Vec::new())
     }
 
-    /// As [`RamDisk::modules`], and the driver of the virtual GPU. It is built for the kernel; what that needs and this machine
-    /// lacks is kept in `store`.
+    /// As [`RamDisk::modules`], and the driver of the virtual GPU. It is built for the kernel; what
+    /// that needs and this machine lacks is kept in `store`.
     ///
     /// # Errors
-    /// The kernel is not [`Kernel::newest`], its headers cannot be had, or gcc and make are not installed; a module's file
-    /// cannot be read.
+    /// The kernel is not [`Kernel::newest`], its headers cannot be had, or gcc and make are not
+    /// installed; a module's file cannot be read.
     pub fn modules_with_gpu(
         &mut self,
         kernel: &Kernel,
@@ -91,7 +94,8 @@ impl RamDisk {
         Ok(order)
     }
 
-    /// Adds a program of this machine by its name, and the libraries it needs, all where they lie here.
+    /// Adds a program of this machine by its name, and the libraries it needs, all where they lie
+    /// here.
     ///
     /// # Errors
     /// It is not installed, or cannot be read.
@@ -147,8 +151,9 @@ impl RamDisk {
         Ok(())
     }
 
-    /// Adds files and folders of another root file system below `place`, with what they link to there and the libraries they
-    /// need, so that a guest can `chroot` there. Names are those in that root.
+    /// Adds files and folders of another root file system below `place`, with what they link to
+    /// there and the libraries they need, so that a guest can `chroot` there. Names are those in
+    /// that root.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -194,7 +199,8 @@ impl RamDisk {
     }
 }
 
-/// The program in a root file system that starts its programs, and can list the libraries they need.
+/// The program in a root file system that starts its programs, and can list the libraries they
+/// need.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const ELF: &[u8] = b"\x7fELF";
 
@@ -206,7 +212,8 @@ struct RootCopier<'a> {
 }
 
 impl RootCopier<'_> {
-    /// A name in the root, which may be that of a folder, a file or a link; folders that links lead to stay empty.
+    /// A name in the root, which may be that of a folder, a file or a link; folders that links lead
+    /// to stay empty.
     fn entry(&mut self, name: &str) -> Result<()> {
         let file = self.root.join(name);
         if !self.disk.added.insert(file.clone()) {
@@ -273,19 +280,6 @@ fn libraries(file: &Path) -> Vec<PathBuf> {
     let listing = run_text(Command::new("ldd").arg(file)).unwrap_or_default();
     let words = listing.split_whitespace().filter(|word| word.starts_with('/'));
     words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
-}
-
-/// A program of this machine by its name, as a shell finds it, and where system programs lie besides.
-///
-/// # Errors
-/// It is not installed.
-pub fn find_program(name: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/sbin", "/usr/sbin"].map(PathBuf::from))
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
-        .ok_or_else(|| Error::missing(format!("{name} is not installed"), "install it"))
 }
 
 #[cfg(test)]

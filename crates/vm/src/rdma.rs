@@ -1,5 +1,7 @@
-//! The RAM disk of a guest that drives our adapters: the drivers' modules, rdma-core's user space, programs to try them with.
+//! The RAM disk of a guest that drives our adapters: the drivers' modules, rdma-core's user space,
+//! programs to try them with.
 
+use crate::command::find_program;
 use crate::error::Result;
 use crate::guest::AGENT;
 use crate::kernel::Kernel;
@@ -74,10 +76,11 @@ pub fn rdma_disk(kernel: &Kernel) -> Result<RamDisk> {
     with_programs(disk)
 }
 
-/// As [`rdma_disk`], for a guest with a virtual GPU too, whose driver is built here ([`RamDisk::modules_with_gpu`]).
+/// As [`rdma_disk`], for a guest with a virtual GPU too, whose driver is built here
+/// ([`RamDisk::modules_with_gpu`]).
 ///
 /// # Errors
-/// As for both.
+/// Those of [`rdma_disk`] and of [`RamDisk::modules_with_gpu`].
 pub fn rdma_gpu_disk(kernel: &Kernel, store: &Store) -> Result<RamDisk> {
     let mut disk = RamDisk::new(AGENT)?;
     disk.modules_with_gpu(kernel, &MODULES, store)?;
@@ -86,7 +89,7 @@ pub fn rdma_gpu_disk(kernel: &Kernel, store: &Store) -> Result<RamDisk> {
 
 fn with_programs(mut disk: RamDisk) -> Result<RamDisk> {
     for program in PROGRAMS {
-        if crate::find_program(program).is_ok() {
+        if find_program(program).is_ok() {
             disk.program(program)?;
         }
     }

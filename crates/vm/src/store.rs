@@ -13,17 +13,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store in `folder`, made when it is first needed. What takes long is told to `say`.
+    /// The store in `folder`, made when it is first needed. `say` announces what takes long.
     pub fn at(folder: &Path, say: fn(&str)) -> Store {
         Store { folder: folder.to_owned(), say }
     }
 
-    /// Its folder.
+    /// The folder of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder `name` in it, made once by `make`, which is told where. `what` is it?
+    /// The folder `name` in it. `make` fills it once, at the path that it is given; `what` says
+    /// what is kept there.
     pub(crate) fn keep(
         &self,
         name: &str,

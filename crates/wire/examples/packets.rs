@@ -1,4 +1,5 @@
-//! Writes a pcap with one packet of every opcode over IPv4 and IPv6, to look at with a protocol analyser.
+//! Writes a pcap with one packet of every opcode over IPv4 and IPv6, to look at with a protocol
+//! analyser.
 //!
 //! `cargo run -p wire --example packets -- FILE.pcap [raw|ethernet|vlan|sll|sll2]`
 

@@ -1,4 +1,5 @@
-//! Prints what a packet costs in this room: ns to parse and to emit, and GB/s of ICRC beside bare crc32fast.
+//! Prints what a packet costs in this room: ns to parse and to emit, and GB/s of ICRC beside bare
+//! crc32fast.
 //!
 //! `cargo run --release -p wire --example speed`
 

@@ -1,5 +1,6 @@
-//! Foreign judges over one packet of every opcode: Wireshark's dissector reads our fields, and a Python program written
-//! apart from this crate recomputes our ICRCs. Without its judge a test is skipped.
+//! Foreign judges over one packet of every opcode: Wireshark's dissector reads our fields, and a
+//! Python program written apart from this crate recomputes our ICRCs. Without its judge a test is
+//! skipped.
 
 mod common;
 

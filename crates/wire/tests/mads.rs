@@ -1,12 +1,13 @@
-//! Messages of connection management: what is emitted parses to the same, and what parses emits the same but for reserved
-//! bits and private data that nobody uses.
+//! Messages of connection management: what is emitted parses to the same, and what parses emits the
+//! same but for reserved bits and private data that nobody uses.
 
 use proptest::array::{uniform16, uniform32};
 use proptest::prelude::*;
 use wire::cm::{
-    About, Dreq, Ece, Kind, Mra, Reason, Rej, Rep, Req, SidrRep, SidrReq, SidrStatus, Transport,
+    About, Dreq, Ece, Ids, Kind, Mad, Mra, Reason, Rej, Rep, Req, SidrRep, SidrReq, SidrStatus,
+    Transport,
 };
-use wire::mad::{Ids, MAD_LEN, Mad};
+use wire::mad::MAD_LEN;
 
 const QPN: std::ops::Range<u32> = 0..1 << 24;
 
@@ -111,7 +112,8 @@ proptest! {
     #[test]
     fn requests(req in req(), tid in any::<u64>()) {
         let mad = req.emit(tid);
-        prop_assert_eq!((mad.kind(), mad.tid(), mad.ids().local), (Some(Kind::Req), tid, req.local_id));
+        let wanted = (Some(Kind::Req), tid, req.local_id);
+        prop_assert_eq!((mad.kind(), mad.tid(), mad.ids().local), wanted);
         prop_assert_eq!(Req::parse(&mad), Some(req));
         prop_assert_eq!(Rep::parse(&mad), None);
     }
@@ -159,7 +161,8 @@ proptest! {
         prop_assert_eq!(SidrRep::parse(&rep.emit(6)), Some(rep));
     }
 
-    /// Any bytes that are a message come out again but for what the specification reserves or this room leaves out.
+    /// Any bytes that are a message come out again but for what the specification reserves or this
+    /// room leaves out.
     #[test]
     fn any_bytes(kind in prop::sample::select(Kind::ALL.to_vec()), body in uniform32(any::<u8>())) {
         let mut bytes = [0u8; MAD_LEN];

@@ -1,4 +1,5 @@
-//! Whatever can be emitted parses back to itself, and whatever parses emits the same bytes but for reserved bits.
+//! Whatever can be emitted parses back to itself, and whatever parses emits the same bytes but for
+//! reserved bits.
 
 mod common;
 

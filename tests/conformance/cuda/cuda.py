@@ -1,4 +1,5 @@
 """The driver API. Results are tuples that begin with a CUresult, as cuda-python's are."""
+
 import ctypes
 import enum
 import fcntl
@@ -6,9 +7,9 @@ import mmap
 import os
 import struct
 
-PRIME_HANDLE_TO_FD = 0xc00c642d
-AMDGPU_GEM_CREATE = 0xc0206440
-AMDGPU_GEM_MMAP = 0xc0086441
+PRIME_HANDLE_TO_FD = 0xC00C642D
+AMDGPU_GEM_CREATE = 0xC0206440
+AMDGPU_GEM_MMAP = 0xC0086441
 DOMAIN_VRAM = 4
 
 
@@ -43,19 +44,22 @@ class Memory:
     """A buffer of the GPU's, mapped."""
 
     def __init__(self, size):
-        # On a machine with GPUs of its own the software ones come after them; they are two. A guest has one, the virtual one.
-        nodes = sorted(name for name in os.listdir('/dev/dri') if name.startswith('render'))
-        self.node = os.open(f'/dev/dri/{nodes[-2:][0]}', os.O_RDWR | os.O_CLOEXEC)
-        create = fcntl.ioctl(self.node, AMDGPU_GEM_CREATE, struct.pack('4Q', size, 0, DOMAIN_VRAM, 0))
-        self.handle = struct.unpack_from('I', create)[0]
-        place = fcntl.ioctl(self.node, AMDGPU_GEM_MMAP, struct.pack('2I', self.handle, 0))
-        self.mapping = mmap.mmap(self.node, size, offset=struct.unpack('Q', place)[0])
+        # On a machine with GPUs of its own the software ones come after them; they are two. A guest
+        # has one, the virtual one.
+        nodes = sorted(name for name in os.listdir("/dev/dri") if name.startswith("render"))
+        self.node = os.open(f"/dev/dri/{nodes[-2:][0]}", os.O_RDWR | os.O_CLOEXEC)
+        create = fcntl.ioctl(
+            self.node, AMDGPU_GEM_CREATE, struct.pack("4Q", size, 0, DOMAIN_VRAM, 0)
+        )
+        self.handle = struct.unpack_from("I", create)[0]
+        place = fcntl.ioctl(self.node, AMDGPU_GEM_MMAP, struct.pack("2I", self.handle, 0))
+        self.mapping = mmap.mmap(self.node, size, offset=struct.unpack("Q", place)[0])
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapping))
         self.size = size
 
     def export(self):
-        prime = struct.pack('2Ii', self.handle, os.O_RDWR | os.O_CLOEXEC, -1)
-        return struct.unpack('2Ii', fcntl.ioctl(self.node, PRIME_HANDLE_TO_FD, prime))[2]
+        prime = struct.pack("2Ii", self.handle, os.O_RDWR | os.O_CLOEXEC, -1)
+        return struct.unpack("2Ii", fcntl.ioctl(self.node, PRIME_HANDLE_TO_FD, prime))[2]
 
 
 memories = {}

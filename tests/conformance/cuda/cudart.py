@@ -1,4 +1,5 @@
 """The runtime API."""
+
 from .cuda import CUresult
 
 

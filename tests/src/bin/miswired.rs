@@ -1,5 +1,6 @@
-//! A software ConnectX whose keys of the Data Direct function reach memory as the adapter itself: what must go wrong where the two
-//! functions have different maps. Arguments: the sockets of the function and of the Data Direct function.
+//! A software ConnectX whose keys of the Data Direct function reach memory as the adapter itself:
+//! what must go wrong where the two functions have different maps. Arguments: the sockets of the
+//! function and of the Data Direct function.
 
 use anyhow::{Context as _, Result};
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
@@ -27,6 +28,7 @@ fn main() -> Result<()> {
         mtu_bytes: None,
         network: Network::Subnet,
         trace: None,
+        neighbours: false,
         receive_buffer_bytes: None,
     })?;
     let host = Host::new();

@@ -83,8 +83,8 @@ impl Lab {
         self.folder.path().join(name)
     }
 
-    /// A machine whose guest has these modules loaded, programs of this machine and programs of the tests; `more` adds to its
-    /// RAM disk.
+    /// A machine whose guest has these modules loaded, programs of this machine and programs of the
+    /// tests; `more` adds to its RAM disk.
     ///
     /// # Errors
     /// Something of it is not installed here.
@@ -221,7 +221,7 @@ impl Booted {
         said
     }
 
-    /// What both ends of a program say in one guest: the second is told where the first is.
+    /// What both ends of a program say in one guest: the second gets the address of the first.
     ///
     /// # Panics
     /// When either fails.

@@ -1,5 +1,5 @@
-//! The guest's RAM disk: busybox, the RoCE modules of its kernel and the verbs programs of this machine with the libraries they
-//! need.
+//! The guest's RAM disk: busybox, the RoCE modules of its kernel and the verbs programs of this
+//! machine with the libraries they need.
 
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -46,7 +46,8 @@ const PROGRAMS: &[&str] = &[
 
 const INIT: &str = include_str!("init.sh");
 
-/// Writes the RAM disk for a kernel to the file `out`. The programs `extra` are added to it, in `/usr/bin`.
+/// Writes the RAM disk for a kernel to the file `out`. The programs `extra` are added to it, in
+/// `/usr/bin`.
 ///
 /// # Errors
 /// What is missing, in words.
@@ -59,7 +60,8 @@ pub(super) fn build(kernel: &Kernel, extra: &[&Path], out: &Path) -> Result<()> 
     for program in PROGRAMS {
         disk.program(program)?;
     }
-    // Only the driver that is needed: libibverbs complains about each one that is named and missing.
+    // Only the driver that is needed: libibverbs complains about each one that is named and
+    // missing.
     disk.verbs_driver("rxe")?;
     for program in extra {
         disk.own_program(program)?;

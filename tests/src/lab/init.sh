@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# First process of the lab's guest: brings up the kernel's RoCE driver, then runs scripts sent to TCP port 2323.
+# First process of the lab's guest: brings up the kernel's RoCE driver, then runs scripts sent to
+# TCP port 2323.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin
 mount -t proc proc /proc
@@ -22,7 +23,8 @@ $IP addr add 198.18.7.2/24 dev $NIC
 $IP -6 addr add fd07::2/64 dev $NIC nodad
 $IP link set $NIC up
 rdma link add rxe0 type rxe netdev $NIC
-# rxe drops a packet with a wrong ICRC without a word or a counter: count what its check says (0: right).
+# rxe drops a packet with a wrong ICRC without a word or a counter: count what its check says (0:
+# right).
 mount -t tracefs tracing /sys/kernel/tracing
 echo 'r64:icrc rxe_icrc_check verdict=$retval:s32' > /sys/kernel/tracing/kprobe_events
 echo 'hist:keys=verdict' > /sys/kernel/tracing/events/kprobes/icrc/trigger

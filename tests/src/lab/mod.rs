@@ -1,8 +1,9 @@
-//! The lab: a distribution kernel, this one's or a newer one, in QEMU with the kernel's own RoCE driver, joined to a namespace by a tap interface.
+//! The lab: a distribution kernel, this one's or a newer one, in QEMU with the kernel's own RoCE
+//! driver, joined to a namespace by a tap interface.
 //!
-//! Software emulation, so it needs no hardware virtualisation; the guest's user space is up in seconds. Addresses are
-//! real on both sides: translation between them would break the ICRC. The guest runs shell scripts sent to it over
-//! TCP.
+//! Software emulation, so it needs no hardware virtualisation; the guest's user space is up in
+//! seconds. Addresses are real on both sides: translation between them would break the ICRC. The
+//! guest runs shell scripts sent to it over TCP.
 
 mod functions;
 mod image;
@@ -46,14 +47,16 @@ pub struct Guest {
 /// Boots of one guest at most.
 const BOOTS: usize = 3;
 
-/// Whether a guest's kernel met a breakpoint that it had set and taken out again while it changed its own code: QEMU's emulation of
-/// several processors at times still executes it. No program has run by then, so another boot is as good.
+/// Whether a guest's kernel met a breakpoint that it had set and taken out again while it changed
+/// its own code: QEMU's emulation of several processors at times still executes it. No program has
+/// run by then, so another boot is as good.
 fn died_of_emulation(console: &str) -> bool {
     console.contains("Oops: int3")
 }
 
 impl Guest {
-    /// Boots a guest with the distribution's kernel whose RoCE device is `rxe0`, with the programs `extra` in it.
+    /// Boots a guest with the distribution's kernel whose RoCE device is `rxe0`, with the programs
+    /// `extra` in it.
     ///
     /// # Errors
     /// When the lab cannot run here, with what is missing. A test skips with it.
@@ -196,7 +199,8 @@ pub struct Background<'a> {
 }
 
 impl Background<'_> {
-    /// Waits until something listens on TCP `port`, or the line has ended: its client sees the difference.
+    /// Waits until something listens on TCP `port`, or the line has ended: its client sees the
+    /// difference.
     pub fn listening(&self, port: u16) {
         let file = &self.file;
         self.guest.output(&format!(

@@ -1,4 +1,5 @@
-//! The next Debian's rdma-core in a guest, beside this machine's: in a root of its own, which programs are run in.
+//! The next Debian's rdma-core in a guest, beside this machine's: in a root of its own, which
+//! programs are run in.
 
 use super::Booted;
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! Registered memory of each kind: how long its registration takes, and how fast RDMA is over it beside pinned memory, in the
-//! same run (`tests/c/memory_speed.c`).
+//! Registered memory of each kind: how long its registration takes, and how fast RDMA is over it
+//! beside pinned memory, in the same run (`tests/c/memory/memory_speed.c`).
 
-use super::{Row, Table, output};
+use super::program::output;
+use super::table::{Row, Table};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use system::Run;

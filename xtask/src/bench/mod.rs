@@ -1,22 +1,19 @@
-//! The speed tables of the book: the wire ([`wire`]), registered memory of each kind ([`memory`]), and how long it takes to look at a
-//! large machine ([`machine`]).
+//! The speed tables of the book: the wire ([`wire`]), registered memory of each kind ([`memory`]),
+//! and how long it takes to look at a large machine ([`machine`]).
 //!
-//! Everything runs in a network namespace of its own, where only loopback exists and its MTU carries the path MTU of
-//! 4096. Rounds are interleaved and ratios taken within a round, so that a machine whose speed drifts does not decide.
+//! Everything runs in a network namespace of its own, where only loopback exists and its MTU
+//! carries the path MTU of 4096. Rounds are interleaved and ratios taken within a round, so that a
+//! machine whose speed drifts does not decide.
 
 mod machine;
 mod memory;
+mod program;
+mod table;
 mod wire;
 
 use anyhow::{Result, bail};
-use std::path::{Path, PathBuf};
+use program::target;
 use std::process::Command;
-use std::time::Duration;
-use system::Run;
-
-/// How long one program may take, which needs some ten seconds: perftest's latency programs wait for ever for a peer that
-/// failed, since they spin on memory only.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// A part of what is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -37,21 +34,6 @@ impl Part {
             Part::Machine => "machine",
         }
     }
-}
-
-/// What figures are compared with, and their rows.
-struct Table {
-    against: &'static str,
-    rows: Vec<Row>,
-}
-
-/// One row: what was measured, one figure a round.
-struct Row {
-    name: String,
-    unit: &'static str,
-    figures: Vec<f64>,
-    /// Figures of the same rounds to divide by.
-    against: Option<Vec<f64>>,
 }
 
 /// Builds what is measured and runs the rounds in a fresh namespace.
@@ -106,80 +88,9 @@ pub fn inside(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
         tables.push(machine::measure(rounds)?);
     }
     if json {
-        print_json(&tables);
+        table::print_json(&tables);
     } else {
-        tables.iter().for_each(print_table);
+        tables.iter().for_each(table::print);
     }
     Ok(true)
-}
-
-fn median(figures: &[f64]) -> Option<f64> {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
-impl Row {
-    fn plain(name: impl Into<String>, unit: &'static str, figures: Vec<f64>) -> Row {
-        Row { name: name.into(), unit, figures, against: None }
-    }
-
-    fn ratio_to(self, against: &[f64]) -> Row {
-        Row { against: Some(against.to_vec()), ..self }
-    }
-
-    fn ratio(&self) -> Option<f64> {
-        let pairs = self.figures.iter().zip(self.against.as_ref()?);
-        median(&pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
-    }
-}
-
-fn print_table(table: &Table) {
-    println!("| what | median | best | {} |", table.against);
-    println!("| --- | --- | --- | --- |");
-    for row in &table.rows {
-        let Some(median) = median(&row.figures) else {
-            println!("| {} | not possible here | | |", row.name);
-            continue;
-        };
-        let best = match row.unit {
-            "us" | "ms" => row.figures.iter().copied().fold(f64::INFINITY, f64::min),
-            _ => row.figures.iter().copied().fold(0.0, f64::max),
-        };
-        let ratio = row.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-        println!(
-            "| {} | {median:.2} {unit} | {best:.2} {unit} | {ratio} |",
-            row.name,
-            unit = row.unit
-        );
-    }
-}
-
-fn print_json(tables: &[Table]) {
-    let rows: Vec<String> = tables
-        .iter()
-        .flat_map(|table| &table.rows)
-        .map(|row| {
-            let ratio = row.ratio().map_or("null".into(), |ratio| format!("{ratio:.4}"));
-            format!(
-                "{{\"what\":{:?},\"unit\":{:?},\"figures\":{:?},\"ratio\":{ratio}}}",
-                row.name, row.unit, row.figures
-            )
-        })
-        .collect();
-    println!("[{}]", rows.join(","));
-}
-
-fn target() -> PathBuf {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    std::env::var_os("CARGO_TARGET_DIR").map_or(default, PathBuf::from).join("release")
-}
-
-/// Runs a program to its end, and gives what it said.
-fn output(run: Run) -> Result<String> {
-    let finished = run.limit(LIMIT).finish();
-    if !finished.succeeded() {
-        bail!("{finished}");
-    }
-    Ok(finished.stdout)
 }

@@ -1,6 +1,7 @@
 //! The wire: our UDP path beside bare GSO/GRO sockets and beside UCX over TCP, in the same run.
 
-use super::{LIMIT, Row, Table, output, target};
+use super::program::{LIMIT, output, target};
+use super::table::{Row, Table};
 use anyhow::{Context, Result, bail};
 use system::Run;
 
@@ -42,7 +43,8 @@ pub(super) fn measure(rounds: u32) -> Result<Table> {
     Ok(Table { against: "share of bare", rows })
 }
 
-/// Runs a server and, once it listens, its client; gives what the client said. Neither outlives this.
+/// Runs a server and, once it listens, its client; gives what the client said. Neither outlives
+/// this.
 fn pair(server: Run, client: Run, port: u16) -> Result<String> {
     let mut server = server.limit(LIMIT).start();
     system::listening(port, None, &mut server);
@@ -109,7 +111,8 @@ fn latency_us(program: &str) -> Result<f64> {
     figures.get(4).copied().context("no typical latency")
 }
 
-/// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical latency.
+/// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical
+/// latency.
 fn ucx(test: &str, bytes: &str, count: &str, column: usize) -> Result<f64> {
     let port = system::port();
     let call =

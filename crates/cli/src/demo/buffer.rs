@@ -1,8 +1,8 @@
 //! A registered buffer of the demo, of any kind of memory that a region can be over.
 
-use super::vram::{Gpu, Vram};
-use crate::args::MemoryKind;
-use crate::failure::{self, Context, Outcome};
+use crate::args::demo::MemoryKind;
+use crate::console::failure::{self, Context, Outcome};
+use crate::gpu::vram::{Gpu, Vram};
 use peerdma::{Access, Dmabuf, HostBuffer, LocalSlice, MappedBuffer, Mr, Pd, RemoteSlice};
 use std::ops::Range;
 use std::os::fd::AsRawFd;

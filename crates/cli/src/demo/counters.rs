@@ -1,8 +1,10 @@
-//! What a side's library counted: the report that it appends to the file named by `PEERDMA_COUNTERS` when the side ends.
+//! What a side's library counted: the report that it appends to the file named by
+//! `PEERDMA_COUNTERS` when the side ends.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A report: lines `NAME VALUE`, `link NAME BYTES`, `route FUNCTION TARGET MAP-TYPE READ WRITTEN`, `translated` with the same.
+/// A report: lines `NAME VALUE`, `link NAME BYTES`, `route FUNCTION TARGET MAP-TYPE READ
+/// WRITTEN`, `translated` with the same.
 #[derive(Default, Debug)]
 pub struct Counters {
     values: HashMap<String, u64>,
@@ -63,7 +65,8 @@ impl Counters {
         self.values.get(counter.name()).copied().unwrap_or(0)
     }
 
-    /// The links that bytes crossed. The library also names those of places where a buffer could have been moved to.
+    /// The links that bytes crossed. The library also names those of places where a buffer could
+    /// have been moved to.
     pub fn links(&self) -> impl Iterator<Item = &str> {
         self.links.iter().filter(|(_, bytes)| **bytes > 0).map(|(name, _)| name.as_str())
     }

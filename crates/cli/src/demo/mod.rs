@@ -1,19 +1,22 @@
-//! `peerdma demo`: GPU memory crosses between two processes by RDMA, and a hash taken on the far GPU proves it.
+//! `peerdma demo`: GPU memory crosses between two processes by RDMA, and a hash taken on the far
+//! GPU proves it.
 //!
-//! This process conducts: it starts two of itself ([`peer`]) under the settings of `run`, passes their messages on
-//! ([`protocol`]), judges what they found, and prints ([`report`]). It touches neither GPU nor HCA.
+//! This process conducts: it starts two of itself ([`peer`]) under the settings of `run`, passes
+//! their messages on ([`protocol`]), judges what they found, and prints ([`report`]). It touches
+//! neither GPU nor HCA.
 
 mod buffer;
 mod counters;
 pub mod peer;
 mod protocol;
 mod report;
-pub mod vram;
 
-use crate::args::{DEMO_PEER, Demo, Device, Memory, MemoryKind, Model, ProviderKind, Side};
-use crate::failure::{Context, Failure, Outcome};
-use crate::supervise::Interrupts;
-use crate::{settings, style, tree};
+use crate::args::demo::{DEMO_PEER, Demo, Memory, MemoryKind, ProviderKind, Side};
+use crate::args::device::{Device, Model};
+use crate::console::failure::{Context, Failure, Outcome};
+use crate::console::style;
+use crate::process::supervise::Interrupts;
+use crate::surroundings::{settings, tree};
 use counters::Counters;
 use protocol::{FromPeer, Ready, ToPeer};
 use report::{Report, SideReport, Transfer};
@@ -24,7 +27,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Without a sign from either side for this long, the demo has failed. Progress is reported every few milliseconds.
+/// Without a sign from either side for this long, the demo has failed. Progress is reported every
+/// few milliseconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Runs the demo.
@@ -54,7 +58,8 @@ pub fn demo(arguments: &Demo) -> Outcome {
             command.arg("--corrupt");
         }
         let counters = session.path().join(format!("counters-{}", side_name(side)));
-        // What they say is told afterwards, or it would be lost in the progress bar, and only if it is wanted.
+        // What they say is printed afterwards, or it would be lost in the progress bar, and only if
+        // it is wanted.
         command.env(settings::COUNTERS, &counters).env(settings::LOG, "1");
         command.stderr(File::create(said(side)).what("cannot write a file of the session")?);
         Peer::start(side, command, counters, events)

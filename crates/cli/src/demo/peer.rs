@@ -1,11 +1,13 @@
-//! One side of the demo: a process with a GPU and an RDMA device, which does what the conductor says.
+//! One side of the demo: a process with a GPU and an RDMA device, which does what the conductor
+//! says.
 
 use super::buffer::Buffer;
 use super::protocol::{self, FromPeer, Messages, Ready, ToPeer};
-use super::vram::Gpu;
-use crate::args::{DemoPeer, HcaChoice, MemoryKind, Side};
-use crate::failure::{self, Context, Failure, Outcome};
-use crate::{settings, topo};
+use crate::args::demo::{DemoPeer, HcaChoice, MemoryKind, Side};
+use crate::console::failure::{self, Context, Failure, Outcome};
+use crate::gpu::vram::Gpu;
+use crate::machine::pairs;
+use crate::surroundings::settings;
 use pcie::{Function, Platform};
 use peerdma::{Cq, IdleQp, Library, Op, Qp, RemoteSlice, SendFlags};
 use std::fs::File;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 const CHUNK: u64 = 1 << 20;
 /// Work requests outstanding at once.
 const DEPTH: u32 = 32;
-/// How often progress is told.
+/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs one side, with the conductor on standard input.
@@ -30,7 +32,7 @@ pub fn peer(arguments: &DemoPeer) -> Outcome {
         Ok(()) => Ok(0),
         Err(failure) => {
             let (what, remedy) = failure.into_parts();
-            // Where the conductor has gone, its end of the story is told by the exit status.
+            // If the conductor has gone, the exit status alone says that this peer failed.
             drop(protocol::send(&mut connection, &FromPeer::Failed { what, remedy }));
             Ok(1)
         }
@@ -207,12 +209,12 @@ impl Peer {
 /// The HCA of the platform that is nearest to a GPU, or farthest from it.
 fn choose<'a>(platform: &'a Platform, gpu: &Gpu, choice: HcaChoice) -> Outcome<&'a Function> {
     let gpu = platform.named(gpu.name()).ok_or_else(|| Failure::new("the GPU is gone"))?;
-    let mut pairs = topo::by_nearness(platform.machine(), gpu).into_iter();
+    let mut pairs = pairs::by_nearness(platform.machine(), gpu).into_iter();
     let chosen = match choice {
         HcaChoice::Nearest => pairs.next(),
         HcaChoice::Farthest => pairs.last(),
     };
-    let none = || Failure::new("the platform has no HCA").remedy(crate::tree::FORM);
+    let none = || Failure::new("the platform has no HCA").remedy(crate::surroundings::tree::FORM);
     chosen.map(|pair| pair.nic).ok_or_else(none)
 }
 
@@ -223,7 +225,8 @@ enum Direction {
     Read,
 }
 
-/// Copies the file to the buffer, from its start again where it is shorter, and hashes what was copied on the way.
+/// Copies the file to the buffer, from its start again where it is shorter, and hashes what was
+/// copied on the way.
 fn load(arguments: &DemoPeer, buffer: &Buffer, connection: &UnixStream) -> Outcome<String> {
     let mut connection = connection.try_clone().what("cannot copy a socket")?;
     let mut told = Instant::now();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-/// What a side is told.
+/// A message to a side.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum ToPeer {
     /// Connect to the other side.
@@ -23,7 +23,7 @@ pub enum ToPeer {
     End,
 }
 
-/// What a side says.
+/// A message from a side.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum FromPeer {
     /// GPU memory is allocated, filled where it is the source, and registered.

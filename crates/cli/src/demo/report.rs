@@ -3,9 +3,9 @@
 use super::counters::{Counters, RouteBytes};
 use super::protocol::{Buffer, Ready};
 use super::rate;
-use crate::args::{Memory, MemoryKind};
-use crate::style::{self, Paint};
-use crate::topo;
+use crate::args::demo::{Memory, MemoryKind};
+use crate::console::style::{self, Paint};
+use crate::machine::pairs::Pair;
 use hca::Counter;
 use pcie::{Platform, Target};
 use serde_json::json;
@@ -24,9 +24,9 @@ pub struct Transfer {
 pub struct Report {
     /// The file that was sent.
     pub file: PathBuf,
-    /// How much of it.
+    /// How many bytes of it crossed.
     pub size: u64,
-    /// From and to what memory.
+    /// The memory that it came from and went to.
     pub memory: Memory,
     /// BLAKE3 of what was sent, in hexadecimal.
     pub hash: String,
@@ -63,8 +63,8 @@ struct Link {
 }
 
 impl SideReport {
-    /// Gathers the facts of a side. The links of the platform's route come first, in its order, then whatever others
-    /// bytes crossed; the bytes are the library's.
+    /// Gathers the facts of a side. The links of the platform's route come first, in its order,
+    /// then whatever others bytes crossed; the bytes are the library's.
     pub fn new(
         platform: &Platform,
         memory: Memory,
@@ -93,7 +93,7 @@ impl SideReport {
         let link = |name: String| Link { bytes: counters.link(&name), name };
         SideReport {
             label: ends.map_or_else(String::new, |(hca, gpu)| {
-                topo::Pair::new(platform.machine(), gpu, hca).label()
+                Pair::new(platform.machine(), gpu, hca).label()
             }),
             links: names.into_iter().map(link).collect(),
             hca_address: ends.map_or_else(String::new, |(hca, _)| hca.address.to_string()),
@@ -126,7 +126,8 @@ impl SideReport {
         format!("{}, {} packets", style::bytes(of(Counter::RcvdBytes)), of(Counter::RcvdPackets))
     }
 
-    /// Label and text, line by line; `near` and `far` give the same labels in the same order, but for the counted ones.
+    /// Label and text, line by line; `near` and `far` give the same labels in the same order, but
+    /// for the counted ones.
     fn lines(&self) -> Vec<(&'static str, Vec<String>)> {
         let Ready { pid, device, gpu, endpoint, buffers, .. } = &self.ready;
         let route = self.route().map_or_else(Vec::new, |route| {
@@ -331,7 +332,7 @@ fn table(sides: &[(&str, &SideReport)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ProviderKind;
+    use crate::args::demo::ProviderKind;
 
     const MEMORY: Memory = Memory { kind: MemoryKind::Dmabuf, provider: ProviderKind::Software };
 
@@ -362,7 +363,8 @@ mod tests {
     }
 
     fn report() -> Report {
-        let counters = "link link below 0000:17:00.0 30\nroute 0000:18:00.0 0000:1a:00.0 BUS_ADDR 10 20\n\
+        let counters = "link link below 0000:17:00.0 30\n\
+                        route 0000:18:00.0 0000:1a:00.0 BUS_ADDR 10 20\n\
                         sent_pkts 123456\nsent_bytes 104752742\nretransmits 12\n";
         let transfer = Transfer { bytes: 1 << 20, seconds: 0.5 };
         Report {

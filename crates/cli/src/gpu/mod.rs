@@ -1,15 +1,19 @@
-//! `peerdma gpu`: the software GPUs' exported buffers on this host, moving them, taking them back; and who else makes such
-//! buffers ([`providers`]).
+//! `peerdma gpu`: the software GPUs' exported buffers on this host, moving them, taking them back;
+//! and who else makes such buffers ([`providers`]).
 //!
-//! A buffer is found by its descriptor in some process of the user's, and its control block by the registry; whoever has both
-//! may move it.
+//! A buffer is found by its descriptor in some process of the user's, and its control block by the
+//! registry; whoever has both may move it.
 
 mod providers;
+pub mod vram;
 
-use crate::args::{Device, Gpu, GpuAction, GpuPlace, ProviderKind, Side};
-use crate::demo::vram;
-use crate::failure::{Context, Failure, Outcome};
-use crate::{observer, style};
+use crate::args::demo::{ProviderKind, Side};
+use crate::args::device::Device;
+use crate::args::gpu::{Gpu, GpuAction, GpuPlace};
+use crate::console::failure::{Context, Failure, Outcome};
+use crate::console::style;
+use crate::surroundings::tree;
+use crate::watch::observer;
 use dmabuf::{MEMFD_PREFIX, Placement, Storage, User, id_of};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -29,7 +33,7 @@ pub fn gpu(arguments: &Gpu) -> Outcome {
         Some(GpuAction::Alloc { size, platform }) => alloc(*size, platform.clone()),
         Some(GpuAction::Providers { json, platform }) => {
             let device = Device { platform: platform.clone(), ..Device::default() };
-            providers::list(&crate::tree::platform(&device)?, *json)
+            providers::list(&tree::platform(&device)?, *json)
         }
         Some(GpuAction::Move { buffer, place }) => {
             let to = match place {
@@ -48,11 +52,11 @@ pub fn gpu(arguments: &Gpu) -> Outcome {
     }
 }
 
-/// Holds exported memory. The kernel frees it when a signal ends this process and nobody has it open.
+/// Holds exported memory. The kernel frees it when a signal ends this process and nobody has it
+/// open.
 fn alloc(size: u64, platform: Option<PathBuf>) -> Outcome {
     let device = Device { platform, ..Device::default() };
-    let gpu =
-        vram::Gpu::open(Side::Near, &crate::tree::platform(&device)?, ProviderKind::Software)?;
+    let gpu = vram::Gpu::open(Side::Near, &tree::platform(&device)?, ProviderKind::Software)?;
     let memory = gpu.allocate(size)?;
     let (pid, fd) = (std::process::id(), memory.fd().as_raw_fd());
     style::outln(format_args!("/proc/{pid}/fd/{fd}"));
@@ -61,7 +65,8 @@ fn alloc(size: u64, platform: Option<PathBuf>) -> Outcome {
     }
 }
 
-/// Exported buffers by id. Those whose exporter has ended are left out: nobody keeps their control block.
+/// Exported buffers by id. Those whose exporter has ended are left out: nobody keeps their control
+/// block.
 fn buffers() -> Outcome<BTreeMap<u64, Arc<Storage>>> {
     let Some(client) = observer::registry()? else { return Ok(BTreeMap::new()) };
     let mut buffers = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! `peerdma gpu providers`: who makes dma-bufs, what these are, and whether it works here.
 
-use crate::failure::Outcome;
-use crate::style;
+use crate::console::failure::Outcome;
+use crate::console::style;
 use dmabuf::LocalControls;
 use gpu::providers::Kind;
 use gpu::{Error, Provider, Residence, SoftwareGpu, Traits};

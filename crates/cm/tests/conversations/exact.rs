@@ -1,12 +1,13 @@
-//! Each way a conversation goes, message by message: who repeats what, how often, when, and what is told.
+//! Each way a connection's conversation goes, message by message: who repeats what, how often,
+//! when, and which events come of it.
 
 use crate::net::*;
-use cm::{Event, MAD_LEN, Reason, Refused, SidrReplyParams, SidrStatus};
+use cm::{Event, MAD_LEN, Reason, Refused};
 use std::time::Duration;
 
-const MS: Duration = Duration::from_millis(1);
+pub const MS: Duration = Duration::from_millis(1);
 
-fn pair() -> Net {
+pub fn pair() -> Net {
     Net::new(2, 1)
 }
 
@@ -56,7 +57,8 @@ fn a_request_is_repeated_as_often_and_as_late_as_it_says() {
     net.nothing_is_left();
 }
 
-/// A REQ that did not arrive, with a local response timeout of 2^18, 1024 ms, and so many repetitions.
+/// A REQ that did not arrive, with a local response timeout of 2^18, 1024 ms, and so many
+/// repetitions.
 fn patient_req(net: &mut Net, repetitions: u8) -> [u8; MAD_LEN] {
     net.lose.insert(REQ, 1);
     net.connect(0, 1, 1, &[]);
@@ -276,8 +278,8 @@ fn a_disconnect_overtakes_the_rtu() {
     net.nothing_is_left();
 }
 
-/// A program that thinks is granted time once, by the answer to the first repetition, and each repetition thereafter waits
-/// as long (kernel `ib_modify_mad`).
+/// A program that thinks is granted time once, by the answer to the first repetition, and each
+/// repetition thereafter waits as long (kernel `ib_modify_mad`).
 #[test]
 fn who_thinks_is_given_time_but_not_for_ever() {
     let mut net = pair();
@@ -320,7 +322,8 @@ fn who_thinks_about_a_reply_is_given_time_too() {
     assert_eq!(net.only(1), Event::Established(passive));
 }
 
-/// Every reason arrives as it was given, with its private data, in every state in which it may come.
+/// Every reason arrives as it was given, with its private data, in every state in which it may
+/// come.
 #[test]
 fn every_reason_arrives() {
     for reason in (1..=35).map(Reason) {
@@ -450,89 +453,8 @@ fn private_data_beyond_its_room_is_refused_and_leaves_all_as_it_was() {
     assert_eq!(net.only(1), Event::Established(passive));
 }
 
-fn ask(net: &mut Net) -> cm::ConnId {
-    net.cms[0].sidr_request(path(0, 1), SERVICE, &[9; 216], net.now).unwrap()
-}
-
-#[track_caller]
-fn asked(net: &mut Net) -> cm::ConnId {
-    match net.only(1) {
-        Event::SidrRequest(request) => {
-            assert_eq!((request.service_id, &request.private[..]), (SERVICE, &[9; 216][..]));
-            request.conn
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-fn tell(net: &mut Net, conn: cm::ConnId) {
-    let status = SidrStatus::SUCCESS;
-    let params = SidrReplyParams { status, qpn: 77, qkey: 88, private: vec![6; 136] };
-    net.cms[1].sidr_reply(conn, params).unwrap();
-}
-
-#[test]
-fn a_datagram_service_is_asked_for_until_it_answers() {
-    let mut net = pair();
-    net.lose.insert(SIDR_REQ, 2);
-    net.lose.insert(SIDR_REP, 1);
-    let conn = ask(&mut net);
-    net.run(2 * PASSIVE_PATIENCE + MS);
-    let first = asked(&mut net);
-    // The question is repeated before it is answered: it is one question.
-    let question = net.last(SIDR_REQ).mad;
-    net.forge(0, 1, &question);
-    net.silent();
-    tell(&mut net, first);
-    // The answer is lost: the repeated question is a new one for the service.
-    net.run(PASSIVE_PATIENCE);
-    let second = asked(&mut net);
-    tell(&mut net, second);
-    net.run(MS);
-    match net.only(0) {
-        Event::SidrReply(reply) => {
-            assert_eq!((reply.conn, reply.qpn, reply.qkey), (conn, 77, 88));
-            assert_eq!(reply.private, [6; 136]);
-        }
-        other => panic!("{other:?}"),
-    }
-    // The answer comes twice.
-    let answer = net.last(SIDR_REP).mad;
-    net.forge(1, 0, &answer);
-    net.silent();
-    net.nothing_is_left();
-}
-
-#[test]
-fn a_datagram_service_that_never_answers() {
-    let mut net = pair();
-    net.lose.insert(SIDR_REQ, u32::MAX);
-    let begin = net.now;
-    let conn = ask(&mut net);
-    net.run(SENDINGS * PASSIVE_PATIENCE);
-    assert_eq!(net.only(0), Event::SidrUnanswered(conn));
-    let due: Vec<Duration> = (0..SENDINGS).map(|n| n * PASSIVE_PATIENCE).collect();
-    assert_eq!(net.times(SIDR_REQ, begin), due);
-    net.nothing_is_left();
-}
-
-#[test]
-fn a_datagram_service_that_ends_says_so() {
-    let mut net = pair();
-    let conn = ask(&mut net);
-    net.run(MS);
-    let asked = asked(&mut net);
-    net.cms[1].destroy(asked, net.now);
-    net.run(MS);
-    let refused = net.only(0);
-    assert!(
-        matches!(&refused, Event::SidrReply(reply) if (reply.conn, reply.status) == (conn, SidrStatus::REJECT)),
-        "{refused:?}"
-    );
-    net.nothing_is_left();
-}
-
-/// Whoever forges the source of requests makes us send no faster for it; nobody's answer is left out.
+/// Whoever forges the source of requests makes us send no faster for it; nobody's answer is left
+/// out.
 #[test]
 fn answers_to_many_are_repeated_at_a_limited_rate() {
     const ASKED: u32 = 300;

@@ -1,6 +1,9 @@
 //! The network between the managers. A whole run follows from one number.
 
-use cm::{Cm, Config, ConnId, ConnectParams, Ece, Event, MAD_LEN, Path, ReplyParams, Transport};
+use cm::{
+    Adapter, Cm, Config, ConnId, ConnectParams, Ece, Event, Invalid, MAD_LEN, Path, ReplyParams,
+    Transport,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -24,7 +27,7 @@ pub const ACK_TIMEOUT: u8 = 19;
 pub const TIMEWAIT: Duration = Duration::from_millis(1 << 11);
 /// How long an answer may take: the response timeout, 2^20, and twice the way.
 pub const PATIENCE: Duration = Duration::from_millis((1 << 12) + 2 * (1 << 10));
-/// The passive side was told the response timeout only.
+/// The same for the passive side, which knows the response timeout only.
 pub const PASSIVE_PATIENCE: Duration = Duration::from_millis(1 << 12);
 /// What an MRA grants.
 pub const THINKING: Duration = Duration::from_millis(1 << 16);
@@ -64,7 +67,8 @@ pub struct Faults {
     pub loss: u64,
     pub duplicate: u64,
     pub reorder: u64,
-    /// At most so many messages of one kind between two nodes are lost one after the other; 0 is no limit.
+    /// At most so many messages of one kind between two nodes are lost one after the other; 0 is no
+    /// limit.
     pub in_a_row: u32,
 }
 
@@ -125,18 +129,23 @@ fn node_of(ip: IpAddr) -> usize {
 }
 
 pub fn path(local: usize, remote: usize) -> Path {
-    Path { local: ip(local), remote: ip(remote), ifindex: 1, traffic_class: 0, hop_limit: 64 }
+    Path {
+        adapter: 0,
+        local: ip(local),
+        remote: ip(remote),
+        ifindex: 1,
+        traffic_class: 0,
+        hop_limit: 64,
+    }
 }
 
 impl Net {
     pub fn new(nodes: usize, seed: u64) -> Net {
         let cm = |node: usize| {
-            Cm::new(Config {
-                ca_guid: 0x0200_0000_0000_0000 + node as u64,
-                id_prefix: (node as u32) << 22,
-                id_bits: 22,
-                seed: seed ^ node as u64,
-            })
+            let mut cm = Cm::new(Config { id_bits: 22, seed: seed ^ node as u64 });
+            let ca_guid = 0x0200_0000_0000_0000 + node as u64;
+            cm.attach(0, Adapter { ca_guid, id_prefix: (node as u32) << 22 });
+            cm
         };
         Net {
             cms: (0..nodes).map(cm).collect(),
@@ -155,8 +164,13 @@ impl Net {
 
     /// Asks for a connection; `qpn` is the active side's.
     pub fn connect(&mut self, from: usize, to: usize, qpn: u32, private: &[u8]) -> ConnId {
+        self.connect_by(path(from, to), qpn, private).expect("there is room")
+    }
+
+    /// The same along a path.
+    pub fn connect_by(&mut self, path: Path, qpn: u32, private: &[u8]) -> Result<ConnId, Invalid> {
         let params = ConnectParams {
-            path: path(from, to),
+            path,
             service_id: SERVICE,
             transport: Transport::Rc,
             qpn,
@@ -176,7 +190,7 @@ impl Net {
             remote_gid: [2; 16],
             private: private.to_vec(),
         };
-        self.cms[from].connect(params, self.now).expect("there is room")
+        self.cms[node_of(path.local)].connect(params, self.now)
     }
 
     pub fn reply(&mut self, node: usize, conn: ConnId, qpn: u32) -> Result<(), cm::Invalid> {

@@ -1,5 +1,6 @@
-//! Thousands of runs with programs that accept, refuse, dawdle, disconnect and die as a seed says, over networks as bad as it
-//! says. Whatever happens, both ends come to the same conclusion in time, are told each thing once, and nothing is left.
+//! Thousands of runs with programs that accept, refuse, dawdle, disconnect and die as a seed says,
+//! over networks as bad as it says. Whatever happens, both ends come to the same conclusion in
+//! time, hear of each thing once, and nothing is left.
 
 use crate::net::*;
 use cm::{ConnId, Event};
@@ -228,7 +229,8 @@ impl Run {
                 let _ = self.net.cms[node].disconnect(conn, now);
             }
             Act::Notify => {
-                // Only the peer's data may say so: it sends none before it is ready, nor to a conversation that a late REQ began.
+                // Only the peer's data may say so: it sends none before it is ready, nor to a
+                // conversation that a late REQ began.
                 let token = self.ends[&at].token;
                 let others =
                     self.ends.iter().filter(|(key, end)| **key != at && end.token == token);
@@ -359,7 +361,8 @@ fn a_good_network_and_honest_programs() {
     assert_eq!(outcomes.keys().collect::<Vec<_>>(), ["Some(Connected)"]);
 }
 
-/// The specification's repetitions overcome whatever is not lost for ever: both are connected, or both know better.
+/// The specification's repetitions overcome whatever is not lost for ever: both are connected, or
+/// both know better.
 #[test]
 fn a_network_that_loses_a_message_twice_but_not_three_times() {
     let faults = Faults { loss: 40, duplicate: 20, reorder: 30, in_a_row: 2 };

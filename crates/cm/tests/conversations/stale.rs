@@ -77,8 +77,8 @@ fn who_asked_and_died_is_not_waited_for() {
     net.nothing_is_left();
 }
 
-/// A peer that uses a queue pair of a connection for another has lost the first: it is refused, and the first ended, so
-/// that it may try again.
+/// A peer that uses a queue pair of a connection for another has lost the first: it is refused, and
+/// the first ended, so that it may try again.
 #[test]
 fn a_stale_queue_pair_number_in_a_request() {
     let mut net = Net::new(2, 5);
@@ -175,7 +175,7 @@ fn a_request_repeated_in_timewait_is_stale_and_after_it_a_new_one() {
     net.nothing_is_left();
 }
 
-/// Every message of a connection comes again at every later moment: nothing is told twice.
+/// Every message of a connection comes again at every later moment: nothing is reported twice.
 #[test]
 fn every_message_comes_again() {
     let mut net = Net::new(2, 11);

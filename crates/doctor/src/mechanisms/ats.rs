@@ -3,7 +3,7 @@
 use super::Pair;
 use crate::acs::{Translated, translated};
 use crate::conditions::{imports, not_told, rdma_device};
-use crate::{Condition, State};
+use crate::{Condition, ConditionState};
 use pcie::{Acs, AcsBits, Function, Kind};
 
 impl Pair<'_> {
@@ -34,20 +34,21 @@ impl Pair<'_> {
         let answer = self.facts.probe(self.nic).and_then(|probe| probe.firmware);
         Condition::new(
             "the adapter's firmware gives keys translated addresses (HCA_CAP.ats)",
-            State::of(answer.map(|firmware| firmware.ats)),
+            ConditionState::of(answer.map(|firmware| firmware.ats)),
             match answer {
                 Some(firmware) => format!("QUERY_HCA_CAP: ats {}", u8::from(firmware.ats)),
                 None => "the firmware was not asked".into(),
             },
-            "run the doctor on the host, where libmlx5 asks the firmware; enable ATS in the adapter's configuration (mlxconfig ATS_ENABLED)",
+            "run the doctor on the host, where libmlx5 asks the firmware; enable ATS in the \
+             adapter's configuration (mlxconfig ATS_ENABLED)",
         )
     }
 
     fn ats_on(&self) -> Condition {
         let (state, said) = match self.nic.ats {
-            Some(true) => (State::Holds, "enabled"),
-            Some(false) => (State::Fails, "off or absent"),
-            None => (State::Unknown, "not read (needs root)"),
+            Some(true) => (ConditionState::Holds, "enabled"),
+            Some(false) => (ConditionState::Fails, "off or absent"),
+            None => (ConditionState::Unknown, "not read (needs root)"),
         };
         Condition::new(
             "Address Translation Services are on in the adapter",
@@ -64,13 +65,13 @@ impl Pair<'_> {
         match kind {
             Some((group, kind)) => Condition::new(
                 what,
-                if kind == "identity" { State::Fails } else { State::Holds },
+                if kind == "identity" { ConditionState::Fails } else { ConditionState::Holds },
                 format!("/sys/kernel/iommu_groups/{group}/type: {kind}"),
                 "without translation there is nothing to cache: ATS is not needed",
             ),
             None => Condition::new(
                 what,
-                State::Unknown,
+                ConditionState::Unknown,
                 "the adapter's IOMMU group or its type could not be read",
                 "run the doctor as root on the host",
             ),
@@ -93,7 +94,7 @@ impl Pair<'_> {
                 Acs::Unknown => {
                     return Condition::new(
                         what,
-                        State::Unknown,
+                        ConditionState::Unknown,
                         format!("{}: ACS not read", port.address),
                         "run the doctor as root on the host",
                     );
@@ -107,8 +108,8 @@ impl Pair<'_> {
             (_, names) => format!("set: {}", names.join(" ")),
         };
         let state = match translated(bits, true, true) {
-            Translated::Works => State::Holds,
-            Translated::Slow | Translated::Fails => State::Fails,
+            Translated::Works => ConditionState::Holds,
+            Translated::Slow | Translated::Fails => ConditionState::Fails,
         };
         Condition::new(
             what,

@@ -7,7 +7,7 @@ use crate::conditions::{
 };
 use crate::exporter::{self, Maker};
 use crate::importer::{self, Mode};
-use crate::{Condition, State, Version};
+use crate::{Condition, ConditionState, Version};
 
 impl Pair<'_> {
     pub(super) fn pinned(&self) -> Vec<Condition> {
@@ -37,7 +37,7 @@ impl Pair<'_> {
             _ => conditions.push(exporter::moves(self.facts, self.gpu)),
         }
         // from 7.1 on there is no such setting
-        if has(self.facts, Version(7, 1), Version(7, 1)) != State::Holds {
+        if has(self.facts, Version(7, 1), Version(7, 1)) != ConditionState::Holds {
             conditions.push(configured(self.facts, "DMABUF_MOVE_NOTIFY"));
         }
         conditions.push(self.fault_is_served());
@@ -57,11 +57,12 @@ impl Pair<'_> {
         conditions
     }
 
-    /// How a program learns that the GPU is done with a buffer; one that asks the GPU's own library needs it not.
+    /// How a program learns that the GPU is done with a buffer; one that asks the GPU's own library
+    /// needs it not.
     fn fences(&self) -> Option<Condition> {
         let what =
             "fences of a buffer for programs that ask for them (DMA_BUF_IOCTL_EXPORT_SYNC_FILE)";
-        Some(Condition::new(what, State::Holds, setting(self.facts, "SYNC_FILE")?, ""))
+        Some(Condition::new(what, ConditionState::Holds, setting(self.facts, "SYNC_FILE")?, ""))
     }
 
     /// What a buffer that was registered proves is not in doubt; one that was not is the answer.
@@ -70,17 +71,19 @@ impl Pair<'_> {
         match self.facts.registered(self.gpu, self.nic) {
             None => conditions.extend(self.unexported()),
             Some(Ok(bytes)) => {
-                for condition in conditions.iter_mut().filter(|c| c.state == State::Unknown) {
-                    condition.state = State::Holds;
+                for condition in
+                    conditions.iter_mut().filter(|c| c.state == ConditionState::Unknown)
+                {
+                    condition.state = ConditionState::Holds;
                     condition.remedy.clear();
                 }
                 let evidence = format!("`ibv_reg_dmabuf_mr` took {bytes} bytes");
-                conditions.push(Condition::new(what, State::Holds, evidence, ""));
+                conditions.push(Condition::new(what, ConditionState::Holds, evidence, ""));
             }
             Some(Err(why)) => {
                 let remedy =
                     "the conditions above that do not hold, or are not known, are where to look";
-                conditions.push(Condition::new(what, State::Fails, why.clone(), remedy));
+                conditions.push(Condition::new(what, ConditionState::Fails, why.clone(), remedy));
             }
         }
         conditions
@@ -94,7 +97,12 @@ impl Pair<'_> {
         let remedy = "the conditions above that do not hold, or are not known, are where to look";
         let condition = || {
             let what = "a buffer of this GPU was exported to be registered";
-            Condition::new(what, State::Unknown, format!("{way}: {}", said.join("; ")), remedy)
+            Condition::new(
+                what,
+                ConditionState::Unknown,
+                format!("{way}: {}", said.join("; ")),
+                remedy,
+            )
         };
         (!said.is_empty()).then(condition)
     }
@@ -102,14 +110,15 @@ impl Pair<'_> {
     /// Before 7.2 the driver made the queue of faults only for a process with an on-demand region.
     fn fault_is_served(&self) -> Condition {
         let state = match has(self.facts, Version(7, 2), Version(5, 12)) {
-            State::Fails => State::Unknown,
+            ConditionState::Fails => ConditionState::Unknown,
             state => state,
         };
         Condition::new(
             "a fault after a move is served (kernel 7.2)",
             state,
             release(self.facts),
-            "register one on-demand region in the process first (IBV_ACCESS_ON_DEMAND), or use 7.2 or later",
+            "register one on-demand region in the process first (IBV_ACCESS_ON_DEMAND), or use 7.2 \
+             or later",
         )
     }
 
@@ -117,17 +126,20 @@ impl Pair<'_> {
         let what = "the adapter's driver lets a registered buffer move (mlx5 does)";
         match importer::of(self.nic) {
             Some(driver) if driver.mode == Mode::Dynamic => {
-                Condition::new(what, State::Holds, format!("driver {}", driver.driver), "")
+                Condition::new(what, ConditionState::Holds, format!("driver {}", driver.driver), "")
             }
             Some(driver) => Condition::new(
                 what,
-                State::Fails,
+                ConditionState::Fails,
                 format!("driver {} pins or takes none", driver.driver),
                 "use the pinned way, or a ConnectX",
             ),
-            None => {
-                Condition::new(what, State::Unknown, "driver unknown", "run the doctor on the host")
-            }
+            None => Condition::new(
+                what,
+                ConditionState::Unknown,
+                "driver unknown",
+                "run the doctor on the host",
+            ),
         }
     }
 }

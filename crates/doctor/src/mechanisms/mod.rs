@@ -7,7 +7,7 @@ mod peer_direct;
 mod software;
 
 use crate::conditions::{configured, release};
-use crate::{Condition, Facts, Finding, Mechanism, State};
+use crate::{Condition, ConditionState, Facts, Finding, Mechanism};
 use pcie::{Function, Machine};
 use software::software_hca;
 
@@ -56,8 +56,9 @@ impl Pair<'_> {
         let published = self.facts.published.contains(&self.gpu.address);
         let note = if published { ", though the GPU publishes p2pmem" } else { "" };
         let mut conditions = vec![Condition::new(
-            "the kernel gives peers the address of a device-private page (the patch series of 2024 and 2025)",
-            State::Fails,
+            "the kernel gives peers the address of a device-private page (the patch series of 2024 \
+             and 2025)",
+            ConditionState::Fails,
             format!("{}: no released kernel has it{note}", release(self.facts)),
             "nothing to do: on-demand paging works by migrating the page to host memory",
         )];

@@ -3,7 +3,7 @@
 use super::Pair;
 use crate::conditions::{carries, rdma_device, unencrypted};
 use crate::exporter::{self, Maker};
-use crate::{Condition, State};
+use crate::{Condition, ConditionState};
 
 impl Pair<'_> {
     pub(super) fn peer_direct(&self) -> Vec<Condition> {
@@ -20,15 +20,16 @@ impl Pair<'_> {
 
     fn peer_core(&self) -> Condition {
         let (state, evidence) = match (&self.facts.memory_peers, self.facts.sysfs) {
-            (Some(_), _) => (State::Holds, "/sys/kernel/mm/memory_peers exists"),
-            (None, true) => (State::Fails, "/sys/kernel/mm/memory_peers is absent"),
-            (None, false) => (State::Unknown, "the source does not tell"),
+            (Some(_), _) => (ConditionState::Holds, "/sys/kernel/mm/memory_peers exists"),
+            (None, true) => (ConditionState::Fails, "/sys/kernel/mm/memory_peers is absent"),
+            (None, false) => (ConditionState::Unknown, "the source does not tell"),
         };
         Condition::new(
             "the kernel's RDMA core takes peer memory clients (no released kernel does)",
             state,
             evidence,
-            "install NVIDIA's DOCA-OFED, whose RDMA core does; or use dma-buf, which needs no patch",
+            "install NVIDIA's DOCA-OFED, whose RDMA core does; or use dma-buf, which needs no \
+             patch",
         )
     }
 
@@ -43,8 +44,11 @@ impl Pair<'_> {
             clients => format!("/sys/kernel/mm/memory_peers: {}", clients.join(", ")),
         };
         if exporter::maker(self.gpu) != Maker::Nvidia {
-            let state =
-                if clients.is_empty() && self.facts.sysfs { State::Fails } else { State::Unknown };
+            let state = if clients.is_empty() && self.facts.sysfs {
+                ConditionState::Fails
+            } else {
+                ConditionState::Unknown
+            };
             return Condition::new(
                 what,
                 state,
@@ -53,26 +57,27 @@ impl Pair<'_> {
             );
         }
         if clients.iter().any(|client| client.starts_with("nv_mem")) {
-            return Condition::new(what, State::Holds, evidence, "");
+            return Condition::new(what, ConditionState::Holds, evidence, "");
         }
         match loaded {
             Some(true) => Condition::new(
                 what,
-                State::Fails,
+                ConditionState::Fails,
                 format!(
-                    "{evidence}, though nvidia_peermem{loaded_as} is loaded: it was built without the peer symbols"
+                    "{evidence}, though nvidia_peermem{loaded_as} is loaded: it was built without \
+                     the peer symbols"
                 ),
                 "install DOCA-OFED first, then rebuild the NVIDIA modules against it",
             ),
             Some(false) => Condition::new(
                 what,
-                State::Fails,
+                ConditionState::Fails,
                 format!("{evidence}; nvidia_peermem is not loaded"),
                 "modprobe nvidia-peermem",
             ),
             None => Condition::new(
                 what,
-                State::Unknown,
+                ConditionState::Unknown,
                 "/proc/modules could not be read",
                 "modprobe nvidia-peermem",
             ),
@@ -82,15 +87,18 @@ impl Pair<'_> {
     /// The memory counts as locked before any peer is asked.
     fn lockable(&self) -> Condition {
         let (state, evidence) = match self.facts.locked_bytes {
-            Some(None) => (State::Holds, "no limit".to_owned()),
-            Some(Some(bytes)) => (State::Unknown, format!("RLIMIT_MEMLOCK {} KiB", bytes >> 10)),
-            None => (State::Unknown, "/proc/self/limits could not be read".to_owned()),
+            Some(None) => (ConditionState::Holds, "no limit".to_owned()),
+            Some(Some(bytes)) => {
+                (ConditionState::Unknown, format!("RLIMIT_MEMLOCK {} KiB", bytes >> 10))
+            }
+            None => (ConditionState::Unknown, "/proc/self/limits could not be read".to_owned()),
         };
         Condition::new(
             "the user may lock as much memory as it registers",
             state,
             evidence,
-            "ulimit -l unlimited (in /etc/security/limits.conf, LimitMEMLOCK= of the unit, --ulimit memlock=-1 of the container)",
+            "ulimit -l unlimited (in /etc/security/limits.conf, LimitMEMLOCK= of the unit, \
+             --ulimit memlock=-1 of the container)",
         )
     }
 }

@@ -1,19 +1,19 @@
 //! The software HCA, which needs Linux and a free port.
 
 use crate::conditions::{release, setting};
-use crate::{Condition, Facts, State};
+use crate::{Condition, ConditionState, Facts};
 
 pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
     let rxe = match facts.module("rdma_rxe") {
-        Some(true) => (State::Unknown, "rdma_rxe is loaded"),
-        Some(false) => (State::Holds, "rdma_rxe is not loaded"),
-        None => (State::Unknown, "/proc/modules could not be read"),
+        Some(true) => (ConditionState::Unknown, "rdma_rxe is loaded"),
+        Some(false) => (ConditionState::Holds, "rdma_rxe is not loaded"),
+        None => (ConditionState::Unknown, "/proc/modules could not be read"),
     };
     let architecture = facts.architecture.as_deref();
     let mut conditions = vec![
         Condition::new(
             "Linux on x86-64",
-            State::of(architecture.map(|name| name == "x86_64")),
+            ConditionState::of(architecture.map(|name| name == "x86_64")),
             format!("{}, {}", release(facts), architecture.unwrap_or("architecture unknown")),
             "it is built and tested for x86-64 alone",
         ),
@@ -21,17 +21,24 @@ pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
             "UDP port 4791 is free",
             rxe.0,
             rxe.1,
-            "if an rxe link exists in this network namespace, delete it (rdma link delete) or take a namespace of your own (unshare -rn)",
+            "if an rxe link exists in this network namespace, delete it (rdma link delete) or take \
+             a namespace of your own (unshare -rn)",
         ),
     ];
     conditions.extend(facts.kernel_watches.as_ref().map(|watches| {
         let evidence = match watches {
             Ok(()) => "the kernel (userfaultfd), and interposed calls before it".to_owned(),
             Err(why) => format!(
-                "interposed calls alone: userfaultfd: {why}; bare system calls go unseen, so deregister before you unmap"
+                "interposed calls alone: userfaultfd: {why}; bare system calls go unseen, so \
+                 deregister before you unmap"
             ),
         };
-        Condition::new("somebody tells when registered memory goes", State::Holds, evidence, "")
+        Condition::new(
+            "somebody tells when registered memory goes",
+            ConditionState::Holds,
+            evidence,
+            "",
+        )
     }));
     conditions.extend(host_buffers(facts));
     let proof = "two programs exchange GPU memory over it";
@@ -40,15 +47,15 @@ pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
         Some(Ok(())) => {
             // What was proven is not in doubt.
             for condition in &mut conditions {
-                condition.state = State::Holds;
+                condition.state = ConditionState::Holds;
                 condition.remedy.clear();
             }
             let evidence = "`peerdma demo --size 256K` proved it";
-            conditions.push(Condition::new(proof, State::Holds, evidence, ""));
+            conditions.push(Condition::new(proof, ConditionState::Holds, evidence, ""));
         }
         Some(Err(why)) => {
             let remedy = "`peerdma demo` says more";
-            conditions.push(Condition::new(proof, State::Fails, why.clone(), remedy));
+            conditions.push(Condition::new(proof, ConditionState::Fails, why.clone(), remedy));
         }
     }
     conditions
@@ -67,5 +74,5 @@ fn host_buffers(facts: &Facts) -> Option<Condition> {
         told.extend(setting(facts, config));
     }
     let what = "dma-bufs of host memory, for programs that ask for them (udmabuf, dma-heap)";
-    (!told.is_empty()).then(|| Condition::new(what, State::Holds, told.join(", "), ""))
+    (!told.is_empty()).then(|| Condition::new(what, ConditionState::Holds, told.join(", "), ""))
 }

@@ -1,5 +1,6 @@
-//! Memory of an NVIDIA GPU, exported by CUDA's driver (`cuMemGetHandleForAddressRange`). Its exporter pins for as long as
-//! anybody is attached, and does not let the CPU map: the bytes are reached by copies of the driver's.
+//! Memory of an NVIDIA GPU, exported by CUDA's driver (`cuMemGetHandleForAddressRange`). Its
+//! exporter pins for as long as anybody is attached, and does not let the CPU map: the bytes are
+//! reached by copies of the driver's.
 
 use super::cuda_driver::{Context, Device, Driver, Mapping};
 use super::exported::whole_pages;
@@ -30,7 +31,8 @@ impl CudaGpu {
     /// The GPUs that a driver's library names, each asked whether it exports.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`], [`Error::NoFunction`], and [`Error::Cuda`] where the driver finds no GPU.
+    /// [`Error::NoLibrary`], [`Error::NoFunction`], and [`Error::Cuda`] where the driver finds no
+    /// GPU.
     pub fn all(library: &str) -> Result<Vec<Result<CudaGpu, Error>>, Error> {
         let driver = Arc::new(Driver::load(library)?);
         let devices = driver.devices()?;
@@ -65,7 +67,8 @@ impl Provider for CudaGpu {
     }
     fn alloc(&self, len: u64) -> Result<Box<dyn Memory>, Error> {
         let (page, size) = (mm::page_size(), whole_pages(len)?);
-        // Small allocations share a page with others: one more, and the exported part begins at a page.
+        // Small allocations share a page with others: one more, and the exported part begins at a
+        // page.
         let room = size.checked_add(page).and_then(|room| usize::try_from(room).ok());
         let allocated = self.context.alloc(room.ok_or(Error::BadLength(len))?)?;
         let start = allocated.next_multiple_of(page);
@@ -90,7 +93,8 @@ impl Memory for CudaMemory {
     fn len(&self) -> u64 {
         self.len
     }
-    /// By a mapping through BAR1, as peers need it, or else as the driver chooses: those before CUDA 12.8 know no other.
+    /// The export is a mapping through BAR1, as peers need it, or else what the driver chooses:
+    /// drivers before CUDA 12.8 know no other.
     fn export(&self) -> Result<OwnedFd, Error> {
         let size = self.size as usize;
         self.context

@@ -1,5 +1,5 @@
-//! The CUDA driver's library, loaded when it is asked for: the few functions that allocate, copy and export, as safe calls. All
-//! unsafe code of the CUDA provider is here.
+//! The CUDA driver's library, loaded when it is asked for: the few functions that allocate, copy
+//! and export, as safe calls. All unsafe code of the CUDA provider is here.
 #![allow(unsafe_code, reason = "a C library loaded at run time")]
 
 use crate::Error;
@@ -17,8 +17,8 @@ const DMA_BUF_FD: c_int = 1;
 /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
 const SYNC_MEMOPS: c_int = 6;
 
-/// Whether an export's mapping goes through BAR1 in any case (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, CUDA 12.8), or
-/// as the driver chooses.
+/// Whether an export's mapping goes through BAR1 in any case
+/// (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, CUDA 12.8), or as the driver chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mapping {
     Pcie = 1,
@@ -27,7 +27,8 @@ pub(super) enum Mapping {
 
 type Code = c_int;
 
-/// Declares the functions, by their names in the library: those of version 2 have the suffix that the header's macros add.
+/// Declares the functions, by their names in the library: those of version 2 have the suffix that
+/// the header's macros add.
 macro_rules! functions {
     ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
         struct Functions { $($field: unsafe extern "C" fn($($argument),*) -> Code,)* }
@@ -36,8 +37,14 @@ macro_rules! functions {
             fn find(library: &Library) -> Result<Functions, Error> {
                 Ok(Functions { $($field: {
                     let function = library.symbol($name)?;
-                    // SAFETY: the function of this name has this signature in the driver's ABI (cuda.h).
-                    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> Code>(function) }
+                    // SAFETY: the function of this name has this signature in the driver's ABI
+                    // (cuda.h).
+                    unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($argument),*) -> Code,
+                        >(function)
+                    }
                 },)* })
             }
         }
@@ -77,7 +84,8 @@ impl Library {
         // SAFETY: a string of C; the library's constructors are the driver's own.
         let handle = unsafe { libc::dlopen(owned.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: dlerror answers a string of C after a failure, which lasts until this thread's next call.
+            // SAFETY: dlerror answers a string of C after a failure, which lasts until this
+            // thread's next call.
             let said = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(refused(said.to_string_lossy().into_owned()));
         }
@@ -114,7 +122,8 @@ impl Driver {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: it stores a pointer to a constant string, or null for a code that it does not know.
+        // SAFETY: it stores a pointer to a constant string, or null for a code that it does not
+        // know.
         unsafe { (self.functions.error_name)(code, &raw mut name) };
         let name = if name.is_null() {
             format!("error {code}")
@@ -177,7 +186,8 @@ pub(super) struct Context {
     context: *mut c_void,
 }
 
-// SAFETY: a context may be current to several threads at once (CUDA 4.0 on); here it is so only during a call.
+// SAFETY: a context may be current to several threads at once (CUDA 4.0 on); here it is so only
+// during a call.
 unsafe impl Send for Context {}
 // SAFETY: see above.
 unsafe impl Sync for Context {}
@@ -191,7 +201,8 @@ impl Context {
         Ok(Context { driver, device, context })
     }
 
-    /// Makes a call with the context current to this thread, and what was current before afterwards.
+    /// Makes a call with the context current to this thread, and what was current before
+    /// afterwards.
     fn call(
         &self,
         name: &'static str,
@@ -216,7 +227,8 @@ impl Context {
         Ok(address)
     }
 
-    /// Gives memory back that [`Context::alloc`] answered. A wrong address is refused by the driver.
+    /// Gives memory back that [`Context::alloc`] answered. A wrong address is refused by the
+    /// driver.
     pub(super) fn free(&self, address: u64) -> Result<(), Error> {
         // SAFETY: device memory; nothing of this process's is touched.
         self.call("cuMemFree", |cuda| unsafe { (cuda.free)(address) })

@@ -1,4 +1,5 @@
-//! A dma-heap: buffers of the kernel's pages (`drivers/dma-buf/dma-heap.c`, `drivers/dma-buf/heaps/system_heap.c`).
+//! A dma-heap: buffers of the kernel's pages (`drivers/dma-buf/dma-heap.c`,
+//! `drivers/dma-buf/heaps/system_heap.c`).
 
 use super::exported::{Exported, whole_pages};
 use super::ioctl::{DmaHeapAllocation, Request, answered, open};

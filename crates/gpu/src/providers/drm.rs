@@ -1,11 +1,15 @@
-//! Dumb buffers of a DRM node, exported by PRIME (`drivers/gpu/drm/drm_dumb_buffers.c`, `drm_prime.c`): vgem's, or a graphics
-//! card's. Only primary nodes make them.
+//! Memory of the nodes below `/dev/dri`, exported by PRIME (`drivers/gpu/drm/drm_prime.c`): a GPU's
+//! own, through its render node, where the driver's request for it is known here, else dumb buffers
+//! (`drm_dumb_buffers.c`) of a primary node: vgem's, or a graphics card's.
 
 use super::exported::{Exported, whole_pages};
 use super::ioctl::{CreateDumb, DestroyDumb, PrimeHandle, Request, answered, drm_driver, open};
+use super::vram::{self, Vram};
 use crate::{Error, Memory, Provider, Residence, Traits};
+use pcie::Address;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -18,10 +22,17 @@ const EXPORT: Request<PrimeHandle> =
 /// Bytes of one line of a dumb buffer: 1024 pixels of 32 bits. Drivers may make it longer.
 const LINE: u64 = 4096;
 
-/// A primary node.
+/// Numbers in the names of primary nodes, and of render nodes.
+const PRIMARY: Range<u32> = 0..64;
+const RENDER: Range<u32> = 128..192;
+
+/// A node that allocates.
 pub struct DrmNode {
     name: String,
     driver: String,
+    address: Option<Address>,
+    /// How the device's own memory is had; without it buffers are dumb.
+    vram: Option<Vram>,
     node: OwnedFd,
 }
 
@@ -33,37 +44,78 @@ impl DrmNode {
     pub fn open(path: &str) -> Result<DrmNode, Error> {
         let node = open(path, REMEDY)?;
         let driver = drm_driver(&node)?;
-        Ok(DrmNode { name: format!("{driver} at {path}"), driver, node })
+        let vram = Vram::of(&driver, &node)?;
+        let address = rustix::fs::fstat(&node).ok().and_then(|stat| address(&stat));
+        Ok(DrmNode { name: format!("{driver} at {path}"), driver, address, vram, node })
     }
 
-    /// The primary nodes in a folder, lowest first, each opened.
+    /// The nodes in a folder that allocate, each opened: the render nodes of GPUs whose own memory
+    /// can be had, and the primary nodes of all other devices, lowest first.
     ///
     /// # Errors
     /// [`Error::NoNode`] for the first, where there is none.
     pub fn all(folder: &Path) -> Result<Vec<Result<DrmNode, Error>>, Error> {
-        let path = |minor: u32| format!("{}/card{minor}", folder.display());
-        let exists = |path: &String| rustix::fs::stat(path.as_str()).is_ok();
-        let found: Vec<_> = (0..64).map(path).filter(exists).collect();
+        let path = |name: &str, minor: u32| format!("{}/{name}{minor}", folder.display());
+        let existing = |name: &'static str, minors: Range<u32>| {
+            let nodes = minors.map(move |minor| path(name, minor));
+            nodes.filter_map(|path| Some((rustix::fs::stat(path.as_str()).ok()?, path)))
+        };
+        let (rendering, closed): (Vec<_>, Vec<_>) = existing("renderD", RENDER)
+            .map(|(_, path)| DrmNode::open(&path))
+            .partition(|node| node.is_ok());
+        let rendering: Vec<DrmNode> =
+            rendering.into_iter().flatten().filter(|node| node.vram.is_some()).collect();
+        let known: Vec<Address> = rendering.iter().filter_map(|node| node.address).collect();
+        let is_known =
+            |stat: &rustix::fs::Stat| address(stat).is_some_and(|at| known.contains(&at));
+        let primary = existing("card", PRIMARY).filter(|(stat, _)| !is_known(stat));
+        let primary: Vec<_> = primary.map(|(_, path)| DrmNode::open(&path)).collect();
+        let mut found: Vec<_> = rendering.into_iter().map(Ok).chain(primary).collect();
         if found.is_empty() {
-            return Err(Error::NoNode { path: path(0), errno: Errno::NOENT, remedy: REMEDY });
+            // a container may have render nodes alone
+            found = closed;
         }
-        Ok(found.iter().map(|path| DrmNode::open(path)).collect())
+        if found.is_empty() {
+            let path = format!("{}/card0", folder.display());
+            return Err(Error::NoNode { path, errno: Errno::NOENT, remedy: REMEDY });
+        }
+        Ok(found)
     }
 
-    /// A dumb buffer of at least `size` bytes; its dma-buf.
+    /// A buffer of at least `size` bytes; its dma-buf.
     fn create(&self, size: u64) -> Result<OwnedFd, Error> {
+        let Some(vram) = self.vram else { return self.create_dumb(size) };
+        let handle = vram.create(&self.node, size)?;
+        let exported = self.export(handle);
+        // The dma-buf holds the buffer; the handle was needed for the export only.
+        let closed = vram::close(&self.node, handle);
+        let exported = exported?;
+        closed.map(|()| exported)
+    }
+
+    fn create_dumb(&self, size: u64) -> Result<OwnedFd, Error> {
         let height = u32::try_from(size.div_ceil(LINE)).map_err(|_| Error::BadLength(size))?;
         let mut dumb = CreateDumb { height, width: 1024, bpp: 32, ..CreateDumb::default() };
         CREATE.make(&self.node, &mut dumb)?;
-        let flags = (OFlags::RDWR | OFlags::CLOEXEC).bits();
-        let mut prime = PrimeHandle { handle: dumb.handle, flags, fd: -1 };
-        let exported = EXPORT.make(&self.node, &mut prime);
-        // The dma-buf holds the buffer; the handle was needed for the export only.
+        let exported = self.export(dumb.handle);
         let destroyed = DESTROY.make(&self.node, &mut DestroyDumb { handle: dumb.handle });
-        exported?;
-        let fd = answered(prime.fd);
-        destroyed.map(|_| fd)
+        let exported = exported?;
+        destroyed.map(|_| exported)
     }
+
+    fn export(&self, handle: u32) -> Result<OwnedFd, Error> {
+        let flags = (OFlags::RDWR | OFlags::CLOEXEC).bits();
+        let mut prime = PrimeHandle { handle, flags, fd: -1 };
+        EXPORT.make(&self.node, &mut prime)?;
+        Ok(answered(prime.fd))
+    }
+}
+
+/// The PCI function of a node: the name of the device that its number belongs to.
+fn address(stat: &rustix::fs::Stat) -> Option<Address> {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let link = rustix::fs::readlink(format!("/sys/dev/char/{major}:{minor}/device"), []).ok()?;
+    link.to_str().ok()?.rsplit('/').next()?.parse().ok()
 }
 
 /// What drivers' exports are. Most use the DRM core's exporter, but those who do not are not few.
@@ -77,7 +129,7 @@ fn traits_of(driver: &str) -> Traits {
     match driver {
         // pinned by the first attach, which moves i915's to host memory
         "vgem" | "i915" => known(false, Residence::Host),
-        "amdgpu" | "xe" => known(true, Residence::Device),
+        "amdgpu" | "xe" | "peerdma_gpu" => known(true, Residence::Device),
         _ => Traits::default(),
     }
 }
@@ -89,8 +141,10 @@ impl Provider for DrmNode {
     fn traits(&self) -> Traits {
         traits_of(&self.driver)
     }
-    fn address(&self) -> Option<pcie::Address> {
-        None
+    /// Only of a node that gives the GPU's own memory: others' buffers are the host's, and say
+    /// nothing of the way to the GPU.
+    fn address(&self) -> Option<Address> {
+        self.address.filter(|_| self.vram.is_some())
     }
     fn alloc(&self, len: u64) -> Result<Box<dyn Memory>, Error> {
         Ok(Box::new(Exported::new(self.create(whole_pages(len)?)?, len)?))

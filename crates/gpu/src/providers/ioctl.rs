@@ -1,5 +1,6 @@
-//! Requests to the kernel's device nodes, whose structures are its user interface (`include/uapi`). By raw system calls: the
-//! C library's are interposed where this runs under `peerdma run`, and the machine's own nodes are meant.
+//! Requests to the kernel's device nodes, whose structures are its user interface (`include/uapi`).
+//! By raw system calls: the C library's are interposed where this runs under `peerdma run`, and the
+//! machine's own nodes are meant.
 #![allow(unsafe_code, reason = "an ioctl is a pointer to a structure")]
 
 use crate::Error;
@@ -39,7 +40,8 @@ impl<T: Plain> Request<T> {
 
     /// Makes the request; what the call returns.
     pub(super) fn make(&self, node: &OwnedFd, argument: &mut T) -> Result<i32, Error> {
-        // SAFETY: the number says the structure's size, and that the kernel reads or writes no more; `Plain` has no pointers.
+        // SAFETY: the number says the structure's size, and that the kernel reads or writes no
+        // more; `Plain` has no pointers.
         unsafe { ioctl(self.name, node, self.number, argument) }
     }
 }
@@ -47,7 +49,8 @@ impl<T: Plain> Request<T> {
 /// Makes a request; what the call returns.
 ///
 /// # Safety
-/// The number's structure is `T`, and what pointers in it lead to has the room that the structure says.
+/// The number's structure is `T`, and what pointers in it lead to has the room that the structure
+/// says.
 unsafe fn ioctl<T>(
     name: &'static str,
     node: &OwnedFd,
@@ -102,7 +105,8 @@ pub(super) fn drm_driver(node: &OwnedFd) -> Result<String, Error> {
         desc: null,
     };
     let request = number::<DrmVersion>(3, b'd', 0);
-    // SAFETY: the structure's size is in the number; the name has the room it says, the other strings have none.
+    // SAFETY: the structure's size is in the number; the name has the room it says, the other
+    // strings have none.
     unsafe { ioctl("DRM_IOCTL_VERSION", node, request, &mut version) }?;
     let len = version.name_len.min(name.len());
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
@@ -167,6 +171,98 @@ pub(super) struct PrimeHandle {
 // SAFETY: integers of one width.
 unsafe impl Plain for PrimeHandle {}
 
+/// `struct drm_gem_close`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct GemClose {
+    pub(super) handle: u32,
+    pub(super) pad: u32,
+}
+// SAFETY: integers of one width.
+unsafe impl Plain for GemClose {}
+
+/// `union drm_amdgpu_gem_create`, and `struct pgpu_create` of the virtual GPU's driver. The
+/// answer's handle is in the lower half of the size.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct AmdgpuGemCreate {
+    pub(super) size_or_handle: u64,
+    pub(super) alignment: u64,
+    pub(super) domains: u64,
+    pub(super) flags: u64,
+}
+// SAFETY: integers of one width.
+unsafe impl Plain for AmdgpuGemCreate {}
+
+/// `struct drm_xe_gem_create`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct XeGemCreate {
+    /// A pointer to the kernel; there are none.
+    extensions: u64,
+    pub(super) size: u64,
+    pub(super) placement: u32,
+    pub(super) flags: u32,
+    pub(super) vm_id: u32,
+    pub(super) handle: u32,
+    pub(super) cpu_caching: u16,
+    pad: [u16; 3],
+    reserved: [u64; 2],
+}
+// SAFETY: integers without a gap; the pointer among them is null, for nobody else can set it.
+unsafe impl Plain for XeGemCreate {}
+
+/// `struct drm_xe_device_query`.
+#[derive(Default)]
+#[repr(C)]
+struct XeDeviceQuery {
+    extensions: u64,
+    query: u32,
+    size: u32,
+    data: u64,
+    reserved: [u64; 2],
+}
+
+/// `struct drm_xe_mem_region`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct XeMemRegion {
+    /// 1 for the device's own memory.
+    pub(super) class: u16,
+    pub(super) instance: u16,
+    pub(super) min_page_size: u32,
+    sizes: [u64; 4],
+    reserved: [u64; 6],
+}
+
+/// `struct drm_xe_query_mem_regions` with more regions than `placement` has bits.
+#[derive(Default)]
+#[repr(C)]
+struct XeMemRegions {
+    count: u32,
+    pad: u32,
+    regions: [XeMemRegion; 32],
+}
+
+/// The memories of a node of xe's (`DRM_XE_DEVICE_QUERY_MEM_REGIONS`).
+pub(super) fn xe_regions(node: &OwnedFd) -> Result<Vec<XeMemRegion>, Error> {
+    const NAME: &str = "DRM_IOCTL_XE_DEVICE_QUERY";
+    let mut regions = XeMemRegions::default();
+    let mut query = XeDeviceQuery { query: 1, ..XeDeviceQuery::default() };
+    let request = number::<XeDeviceQuery>(3, b'd', 0x40);
+    // SAFETY: the structure's size is in the number; of size 0, the data is not touched, and the
+    // size that it has is answered.
+    unsafe { ioctl(NAME, node, request, &mut query) }?;
+    if query.size as usize > size_of::<XeMemRegions>() {
+        return Err(Error::System(NAME, Errno::OVERFLOW));
+    }
+    query.data = (&raw mut regions).expose_provenance() as u64;
+    // SAFETY: as before, and the data has at least as much room as the size says; any bytes are a
+    // value of it.
+    unsafe { ioctl(NAME, node, request, &mut query) }?;
+    Ok(regions.regions.into_iter().take(regions.count as usize).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,5 +276,11 @@ mod tests {
         assert_eq!(number::<DestroyDumb>(3, b'd', 0xb4), 0xc004_64b4);
         assert_eq!(number::<PrimeHandle>(3, b'd', 0x2d), 0xc00c_642d);
         assert_eq!(number::<DrmVersion>(3, b'd', 0), 0xc040_6400);
+        // and drm/amdgpu_drm.h, drm/xe_drm.h
+        assert_eq!(number::<GemClose>(1, b'd', 0x09), 0x4008_6409);
+        assert_eq!(number::<AmdgpuGemCreate>(3, b'd', 0x40), 0xc020_6440);
+        assert_eq!(number::<XeDeviceQuery>(3, b'd', 0x40), 0xc028_6440);
+        assert_eq!(number::<XeGemCreate>(3, b'd', 0x41), 0xc038_6441);
+        assert_eq!(size_of::<XeMemRegion>(), 88);
     }
 }

@@ -1,5 +1,6 @@
-//! Providers beside the software GPU: what this machine's kernel and drivers export as dma-bufs. Each tells what it is as its
-//! driver has it; whether it works here only a trial shows ([`Kind::open`]).
+//! Providers beside the software GPU: what this machine's kernel and drivers export as dma-bufs.
+//! Each tells what it is as its driver has it; whether it works here only a trial shows
+//! ([`Kind::open`]).
 
 mod cuda;
 mod cuda_driver;
@@ -8,6 +9,7 @@ mod drm;
 mod exported;
 mod ioctl;
 mod udmabuf;
+mod vram;
 
 use crate::{Error, Provider, Traits};
 use std::path::Path;
@@ -28,7 +30,7 @@ pub enum Kind {
     Udmabuf,
     /// Pages of the kernel's, by `/dev/dma_heap/system`.
     DmaHeap,
-    /// Dumb buffers of a node below `/dev/dri`, by PRIME.
+    /// A GPU's memory, or dumb buffers, of a node below `/dev/dri`, by PRIME.
     Drm,
     /// Memory of an NVIDIA GPU, by `cuMemGetHandleForAddressRange`.
     Cuda,

@@ -37,8 +37,9 @@ impl Udmabuf {
         Ok(Udmabuf { node: open(PATH, REMEDY)? })
     }
 
-    /// Makes `len` bytes of a memfd from `offset` a dma-buf, as the kernel does or refuses: it wants whole pages, sealed against
-    /// shrinking (`F_SEAL_SHRINK`) and not against writing (EINVAL), and EBADFD is for what is no memfd.
+    /// Makes `len` bytes of a memfd from `offset` a dma-buf, as the kernel does or refuses: it
+    /// wants whole pages, sealed against shrinking (`F_SEAL_SHRINK`) and not against writing
+    /// (EINVAL), and EBADFD is for what is no memfd.
     fn create(&self, memfd: &OwnedFd, offset: u64, len: u64) -> Result<OwnedFd, Error> {
         let memfd = memfd.as_raw_fd() as u32;
         let mut request = UdmabufCreate { memfd, flags: CLOEXEC, offset, size: len };

@@ -13,6 +13,15 @@ use umem::Umem;
 /// The queue key of all.
 pub const QKEY: u32 = 0x1111_1111;
 
+/// The queues of all.
+pub const CAP: QpCap = QpCap {
+    max_send_wr: 64,
+    max_recv_wr: 64,
+    max_send_sge: 4,
+    max_recv_sge: 4,
+    max_inline_data: 64,
+};
+
 /// A device with one of everything and a buffer of its own.
 pub struct End {
     pub device: Arc<Device>,
@@ -25,7 +34,8 @@ pub struct End {
 
 /// A buffer as its region has it.
 pub fn memory(buffer: &[u8]) -> mm::Sink<'static> {
-    // SAFETY: tests look into a buffer only while nothing writes to it, and keep it as long as its region.
+    // SAFETY: tests look into a buffer only while nothing writes to it, and keep it as long as its
+    // region.
     unsafe { mm::Sink::vouched(buffer.as_ptr() as u64, buffer.len() as u64) }
 }
 
@@ -49,6 +59,17 @@ impl End {
         options: &Options,
         qp_type: QpType,
     ) -> End {
+        End::receiving(None, interfaces, attr, options, qp_type)
+    }
+
+    /// With a receive buffer of so many bytes.
+    pub fn receiving(
+        receive_buffer_bytes: Option<usize>,
+        interfaces: link::Interfaces,
+        attr: DeviceAttr,
+        options: &Options,
+        qp_type: QpType,
+    ) -> End {
         mm::guard::install();
         let registry = Client::connect_at(Role::Member, options).unwrap();
         let config = DeviceConfig {
@@ -58,22 +79,16 @@ impl End {
             mtu_bytes: Some(4096),
             network: hca::Network::Host(interfaces),
             trace: None,
-            receive_buffer_bytes: None,
+            neighbours: false,
+            receive_buffer_bytes,
         };
         let device = Device::open(config).unwrap();
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(256, None).unwrap();
-        let cap = QpCap {
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline_data: 64,
-        };
         let init = QpInit {
             send_cq: Some(cq.clone()),
             recv_cq: Some(cq.clone()),
-            cap,
+            cap: CAP,
             sq_sig_all: true,
             ..QpInit::new(qp_type)
         };
@@ -93,7 +108,9 @@ impl End {
         let rights = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND
+            | Access::FLUSH_GLOBAL;
         let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
         End { device, pd, cq, qp, mr, buffer }
     }
@@ -114,11 +131,18 @@ impl End {
 
     pub fn connect(&self, other: &End) {
         type M = AttrMask;
-        let reliable = |mask| if self.qp.init().qp_type == QpType::Rc { mask } else { M::empty() };
+        let qp_type = self.qp.init().qp_type;
+        let of = |types: &[QpType], mask| if types.contains(&qp_type) { mask } else { M::empty() };
+        let reliable = |mask| of(&[QpType::Rc, QpType::XrcSend, QpType::XrcRecv], mask);
+        let asks = |mask| of(&[QpType::Rc, QpType::XrcSend], mask);
+        let answers = |mask| of(&[QpType::Rc, QpType::XrcRecv], mask);
         let mut attr = QpAttr {
             qp_state: QpState::Init,
             port_num: 1,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            access: Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL,
             ..self.qp.query()
         };
         if reliable(M::STATE).is_empty() {
@@ -137,7 +161,7 @@ impl End {
             ..attr
         };
         let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-        self.qp.modify(&attr, rtr | reliable(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)).unwrap();
+        self.qp.modify(&attr, rtr | answers(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)).unwrap();
         attr = QpAttr {
             qp_state: QpState::Rts,
             sq_psn: 77,
@@ -147,8 +171,9 @@ impl End {
             max_rd_atomic: 4,
             ..attr
         };
-        let repeats = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&attr, M::STATE | M::SQ_PSN | reliable(repeats)).unwrap();
+        let repeats = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        let rts = M::STATE | M::SQ_PSN | reliable(M::TIMEOUT) | asks(repeats);
+        self.qp.modify(&attr, rts).unwrap();
     }
 
     /// Takes a datagram queue pair to RTS.

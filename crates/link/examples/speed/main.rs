@@ -10,16 +10,17 @@
 //!   source memory, without a staging copy.
 //!
 //! Each runs with path MTU 1024 and 4096, with a large receive buffer and with the stock 212992, in
-//! two ways. `GB/s` is of two threads at once: the sender keeps at most the window outstanding, told
-//! by a counter in shared memory, so that nothing is lost and the figure is the kernel's and ours
-//! alone. The others are of one thread that sends a train and receives it, by turns, and say what the
-//! CPU needs for 1 KiB on either side, undisturbed by waiting and by other programs. All count
-//! payload; GB are 10^9 bytes.
+//! two ways. `GB/s` is of two threads at once: the sender keeps at most the window outstanding,
+//! told by a counter in shared memory, so that nothing is lost and the figure is the kernel's and
+//! ours alone. The others are of one thread that sends a train and receives it, by turns, and say
+//! what the CPU needs for 1 KiB on either side, undisturbed by waiting and by other programs. All
+//! count payload; GB are 10^9 bytes.
 
 mod socket;
 
 use link::{Batch, Endpoint, Path, Receiver};
-use mm::guard::fold::{Fold, copy_from_folding};
+use mm::Source;
+use mm::guard::fold::Fold;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, sendmsg_addr};
 use socket::set_option;
@@ -311,9 +312,8 @@ fn link(case: Case) -> io::Result<Figures> {
     let send = move || {
         for _ in 0..case.train_segments() {
             let from = &memory[place(psn, case.mtu)];
-            let mut fill = |out: &mut [u8], fold: &mut Fold| {
-                copy_from_folding(from.as_ptr() as u64, out, fold)
-            };
+            let mut fill =
+                |out: &mut [u8], fold: &mut Fold| Source::from(from).read_folding(out, fold);
             let filled = batch.packet(&sending, &flow, &headers(psn), case.mtu, &mut fill);
             filled.expect("the memory is ours");
             psn += 1;

@@ -1,4 +1,5 @@
-//! The two socket options that the bare pair and the gathering sender need beyond the standard library.
+//! The two socket options that the bare pair and the gathering sender need beyond the standard
+//! library.
 
 use std::io;
 use std::os::fd::AsRawFd;

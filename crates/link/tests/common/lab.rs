@@ -5,14 +5,15 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use test_support::{Network, is_root, note_skip};
 
-/// The two namespaces: `a` has `va` with 10.77.0.1, fd77::1 and fe80::1, `b` has `vb` with 10.77.0.2,
-/// fd77::2 and fe80::2.
+/// The two namespaces: `a` has `va` with 10.77.0.1, fd77::1 and fe80::1, `b` has `vb` with
+/// 10.77.0.2, fd77::2 and fe80::2.
 pub struct Lab {
     pub a: Network,
     pub b: Network,
 }
 
-/// Runs `test` in a thread of its own, which may change namespaces. Skips, and says so, without root.
+/// Runs `test` in a thread of its own, which may change namespaces. Skips, and says so, without
+/// root.
 pub fn in_lab(test: impl FnOnce(&Lab) + Send + 'static) {
     if !is_root() {
         return note_skip("network namespaces need root");

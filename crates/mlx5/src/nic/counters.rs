@@ -1,12 +1,12 @@
-//! What a port of an Ethernet counts of its frames, and how its counter register groups that (PRM "Ports Counters Register",
-//! `ppcnt_reg`). On the wire its RoCE packets are frames too, of priority 0 and to one station each; the HCA counts those.
+//! What a port counts of packets and frames, and how its counter register groups that (PRM "Ports
+//! Counters Register", `ppcnt_reg`). On an Ethernet RoCE packets are frames too, of priority 0 and
+//! to one station each, which the HCA's endpoint counts.
 
-use super::vport::kind;
-use crate::bits::{Field, be16};
-use crate::function::Shared;
-use hca::Counter;
+use super::vport::{Vport, kind};
+use crate::layout::bits::Field;
+use crate::object::shared::{Shared, is_on_ethernet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use wire::frame::{ETHERTYPE_VLAN, Mac, VLAN_AT};
+use wire::ethernet::{self, Mac};
 
 /// Groups of counters, as the register names them.
 mod group {
@@ -14,6 +14,7 @@ mod group {
     pub(super) const RFC_2863: u64 = 0x1;
     pub(super) const RFC_2819: u64 = 0x2;
     pub(super) const PER_PRIORITY: u64 = 0x10;
+    pub(super) const PHYSICAL_LAYER: u64 = 0x12;
     pub(super) const INFINIBAND: u64 = 0x20;
 }
 
@@ -21,10 +22,14 @@ const GROUP: Field = Field::new(0x1a, 6);
 const PRIORITY: Field = Field::new(0x3d, 3);
 /// Where the counters begin, in bits.
 const COUNTERS: usize = 64;
+/// `link_down_events` among those of the physical layer.
+const LINK_DOWNS: Field = Field::new(0x600, 32).at(COUNTERS);
 
 const PRIORITIES: usize = 8;
 /// The frame check sequence, which counts in sizes by RFC 2819 and is not in our frames.
 const FCS_LEN: u64 = 4;
+/// The local route header, which packets of the subnet's network do not carry.
+const LRH_LEN: u64 = 8;
 /// Longest frames of each class of sizes by RFC 2819.
 const SIZES: [u64; 10] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191, 10239];
 
@@ -48,9 +53,9 @@ impl Count {
 
 /// As much as was counted at some time.
 #[derive(Clone, Copy, Default)]
-struct Sum {
-    frames: u64,
-    bytes: u64,
+pub(crate) struct Sum {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Frames of one direction.
@@ -64,8 +69,7 @@ pub(super) struct Direction {
 impl Direction {
     fn add(&self, frame: &[u8]) {
         let dst: Mac = frame.first_chunk().copied().unwrap_or_default();
-        let tagged = be16(frame, VLAN_AT) == ETHERTYPE_VLAN;
-        let priority = if tagged { be16(frame, VLAN_AT + 2) >> 13 } else { 0 };
+        let priority = ethernet::tag_of(frame).map_or(0, |tag| tag >> 13);
         self.kinds[kind(dst)].add(frame.len());
         self.priorities[usize::from(priority)].add(frame.len());
     }
@@ -87,6 +91,8 @@ pub(super) struct Counters {
     pub(super) unwanted: AtomicU64,
     /// Frames that could not be sent.
     pub(super) lost: AtomicU64,
+    /// How often the link went down.
+    pub(super) link_downs: AtomicU64,
     sizes: [AtomicU64; SIZES.len()],
 }
 
@@ -161,6 +167,10 @@ impl Counters {
                     (0x240, went.frames + plain[1].frames),
                 ]
             }
+            group::PHYSICAL_LAYER => {
+                LINK_DOWNS.set(data, of(&self.link_downs).min(u32::MAX.into()));
+                Vec::new()
+            }
             // Nothing of the others can happen: no symbol is wrong and nobody pauses.
             _ => Vec::new(),
         };
@@ -170,30 +180,39 @@ impl Counters {
     }
 }
 
-/// RoCE or InfiniBand packets of the HCA, received and sent.
-fn packets(shared: &Shared) -> [Sum; 2] {
-    let Ok(reader) = shared.hca.directory().reader() else { return Default::default() };
-    let sum = |frames, bytes| Sum { frames: reader.counter(frames), bytes: reader.counter(bytes) };
-    [sum(Counter::RcvdPackets, Counter::RcvdBytes), sum(Counter::SentPackets, Counter::SentBytes)]
+/// RoCE or InfiniBand packets of the HCA, received and sent, with all their bytes: of an InfiniBand
+/// packet those from its LRH to its ICRC (IBA 16.1.3.5), of a RoCE packet its frame.
+pub(crate) fn packets(shared: &Shared) -> [Sum; 2] {
+    let stats = shared.hca.endpoint().stats();
+    let head = if is_on_ethernet(&shared.hca) { 0 } else { LRH_LEN };
+    let sum = |packets: &AtomicU64, bytes: &AtomicU64| {
+        let frames = packets.load(Relaxed);
+        Sum { frames, bytes: bytes.load(Relaxed) + head * frames }
+    };
+    [sum(&stats.rx_datagrams, &stats.rx_bytes), sum(&stats.tx_datagrams, &stats.tx_bytes)]
 }
 
 /// Reads the counter register of an Ethernet port, in place.
-pub(crate) fn ethernet(shared: &Shared, data: &mut [u8]) {
+pub(crate) fn ethernet(vport: &Vport, shared: &Shared, data: &mut [u8]) {
     if GROUP.get(data) == group::INFINIBAND {
         infiniband(shared, data);
     } else {
-        shared.nic.vport.counters.fill(data, packets(shared));
+        vport.counters.fill(data, packets(shared));
     }
 }
 
-/// The same of any port's group of InfiniBand (IBA 16.1.3.5, PortCounters): what does not fit stays at the most there is.
+/// The same of any port's group of InfiniBand.
 pub(crate) fn infiniband(shared: &Shared, data: &mut [u8]) {
+    if GROUP.get(data) == group::INFINIBAND {
+        fill_infiniband(data, packets(shared));
+    }
+}
+
+/// PortCounters (IBA 16.1.3.5) of packets received and sent: what does not fit stays at the most
+/// there is.
+fn fill_infiniband(data: &mut [u8], [received, sent]: [Sum; 2]) {
     /// Data are counted in words.
     const WORD: u64 = 4;
-    if GROUP.get(data) != group::INFINIBAND {
-        return;
-    }
-    let [received, sent] = packets(shared);
     for (bit, value) in [
         (0xa0, sent.bytes / WORD),
         (0xc0, received.bytes / WORD),
@@ -249,5 +268,18 @@ mod tests {
         assert_eq!(read(&counters, group::PER_PRIORITY, 5, 0x0), 1000);
         assert_eq!(read(&counters, group::PER_PRIORITY, 5, 0x100), 1);
         assert_eq!(read(&counters, 0x12, 0, 0x0), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_at_the_most() {
+        const MOST: u64 = u32::MAX as u64;
+        let read = |frames, bytes| {
+            let mut data = vec![0; 0x100];
+            fill_infiniband(&mut data, [Sum { frames, bytes }; 2]);
+            [0xa0, 0xc0, 0xe0, 0x100].map(|bit| Field::new(bit, 32).at(COUNTERS).get(&data))
+        };
+        assert_eq!(read(MOST - 1, 4 * MOST - 4), [MOST - 1; 4]);
+        assert_eq!(read(MOST + 1, 4 * MOST + 4), [MOST; 4]);
+        assert_eq!(read(u64::MAX, u64::MAX), [MOST; 4]);
     }
 }

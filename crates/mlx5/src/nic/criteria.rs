@@ -1,10 +1,10 @@
-//! What frames are told apart by (PRM `fte_match_set_lyr_2_4`): their outer headers laid out as the criteria of flow groups are.
+//! What distinguishes frames (PRM `fte_match_set_lyr_2_4`): their outer headers laid out as the
+//! criteria of flow groups are.
 
-use crate::bits::Field;
-use wire::frame::{Frame, Ip, PROTOCOL_TCP, PROTOCOL_UDP};
-
-/// Bytes of the outer headers' criteria.
-pub(super) const MATCH_LEN: usize = 64;
+use crate::layout::bits::Field;
+use crate::request::steering::MATCH_LEN;
+use wire::frame::Frame;
+use wire::ip::{Ip, PROTOCOL_TCP, PROTOCOL_UDP};
 
 pub(super) type Match = [u8; MATCH_LEN];
 

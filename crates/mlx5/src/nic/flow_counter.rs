@@ -1,17 +1,18 @@
-//! Counters that entries of flow tables name (PRM `traffic_counter`): frames that an entry was found for, and their bytes.
+//! Counters that entries of flow tables name (PRM `traffic_counter`): frames that an entry was
+//! found for, and their bytes.
 
-use crate::bits::Field;
-use crate::opcode::{Answer, Status};
+use crate::layout::head::{Answer, Status};
+use crate::request::steering::{AllocFlowCounter, DeallocFlowCounter, QueryFlowCounter};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters that there can be.
-pub(super) const MAX_COUNTERS: u64 = 1 << 12;
+pub(crate) const MAX_COUNTERS: u64 = 1 << 12;
 /// Counters of one query, as a logarithm.
-pub(super) const LOG_MAX_QUERY: u64 = 10;
+pub(crate) const LOG_MAX_QUERY: u64 = 10;
 
-/// What one counts.
+/// What one counter counts.
 #[derive(Default)]
 pub(super) struct Traffic {
     frames: AtomicU64,
@@ -25,7 +26,7 @@ impl Traffic {
     }
 }
 
-/// All of them.
+/// All counters of flows, by number.
 #[derive(Default)]
 pub(super) struct FlowCounters(BTreeMap<u32, Arc<Traffic>>);
 
@@ -35,9 +36,8 @@ impl FlowCounters {
     }
 
     /// `ALLOC_FLOW_COUNTER`: one at a time.
-    pub(super) fn alloc(&mut self, input: &[u8]) -> Answer {
-        const MANY: Field = Field::new(0x73, 13);
-        if MANY.is_set(input) {
+    pub(super) fn alloc(&mut self, request: &AllocFlowCounter) -> Answer {
+        if request.flow_counter_bulk != 0 {
             return Err(Status::BadParameter);
         }
         let free = (1..=MAX_COUNTERS as u32).find(|number| !self.0.contains_key(number));
@@ -49,9 +49,8 @@ impl FlowCounters {
     }
 
     /// `DEALLOC_FLOW_COUNTER`.
-    pub(super) fn dealloc(&mut self, input: &[u8]) -> Answer {
-        const NUMBER: Field = Field::new(0x40, 32);
-        let number = NUMBER.get32(input);
+    pub(super) fn dealloc(&mut self, request: &DeallocFlowCounter) -> Answer {
+        let number = request.flow_counter_id;
         let traffic = self.0.get(&number).ok_or(Status::BadResource)?;
         if Arc::strong_count(traffic) > 1 {
             return Err(Status::Busy);
@@ -60,18 +59,16 @@ impl FlowCounters {
         Ok(vec![0; 8])
     }
 
-    /// `QUERY_FLOW_COUNTER`: some numbers in a row, where those that are not given out count nothing.
-    pub(super) fn query(&self, input: &[u8]) -> Answer {
-        const CLEAR: Field = Field::new(0xc0, 1);
-        const COUNT: Field = Field::new(0xd0, 16);
-        const FIRST: Field = Field::new(0xe0, 32);
-        let count = COUNT.get32(input).max(1);
+    /// `QUERY_FLOW_COUNTER`: some numbers in a row, where those that are not given out count
+    /// nothing.
+    pub(super) fn query(&self, request: &QueryFlowCounter) -> Answer {
+        let count = request.num_of_counters.max(1);
         if u64::from(count) > 1 << LOG_MAX_QUERY {
             return Err(Status::Limits);
         }
-        let first = FIRST.get32(input);
+        let first = request.flow_counter_id;
         let take = |value: &AtomicU64| {
-            if CLEAR.is_set(input) { value.swap(0, Relaxed) } else { value.load(Relaxed) }
+            if request.clear { value.swap(0, Relaxed) } else { value.load(Relaxed) }
         };
         let mut answer = vec![0; 8];
         for step in 0..count {
@@ -89,35 +86,29 @@ impl FlowCounters {
 mod tests {
     use super::*;
 
-    fn query(first: u32, count: u64, clear: u64) -> Vec<u8> {
-        let mut input = vec![0; 32];
-        Field::new(0xc0, 1).set(&mut input, clear);
-        Field::new(0xd0, 16).set(&mut input, count);
-        Field::new(0xe0, 32).set(&mut input, first.into());
-        input
+    fn query(flow_counter_id: u32, num_of_counters: u32, clear: bool) -> QueryFlowCounter {
+        QueryFlowCounter { clear, num_of_counters, flow_counter_id }
     }
 
     #[test]
     fn what_was_met_is_counted_until_it_is_cleared() {
         let mut counters = FlowCounters::default();
-        assert_eq!(counters.alloc(&[0; 16]).unwrap()[..4], [0, 0, 0, 1]);
+        assert_eq!(counters.alloc(&AllocFlowCounter::default()).unwrap()[..4], [0, 0, 0, 1]);
         let used = counters.get(1).unwrap();
         used.add(60);
         used.add(100);
         let mut answer = vec![0; 8];
         answer.extend([0u64, 0, 2, 160].into_iter().flat_map(u64::to_be_bytes));
-        assert_eq!(counters.query(&query(0, 2, 1)).unwrap(), answer);
-        assert_eq!(counters.query(&query(1, 0, 0)).unwrap(), [0; 24], "cleared");
-        assert_eq!(counters.query(&query(u32::MAX, 2, 0)).unwrap(), [0; 40]);
-        assert_eq!(counters.query(&query(0, 0xffff, 0)), Err(Status::Limits));
-        let mut about = vec![0; 16];
-        about[11] = 1;
+        assert_eq!(counters.query(&query(0, 2, true)).unwrap(), answer);
+        assert_eq!(counters.query(&query(1, 0, false)).unwrap(), [0; 24], "cleared");
+        assert_eq!(counters.query(&query(u32::MAX, 2, false)).unwrap(), [0; 40]);
+        assert_eq!(counters.query(&query(0, 0xffff, false)), Err(Status::Limits));
+        let about = DeallocFlowCounter { flow_counter_id: 1 };
         assert_eq!(counters.dealloc(&about), Err(Status::Busy));
         drop(used);
         counters.dealloc(&about).unwrap();
         assert_eq!(counters.dealloc(&about), Err(Status::BadResource));
-        let mut many = vec![0; 16];
-        many[15] = 1;
+        let many = AllocFlowCounter { flow_counter_bulk: 1 };
         assert_eq!(counters.alloc(&many), Err(Status::BadParameter), "128 at once");
     }
 }

@@ -1,23 +1,17 @@
-//! Frames on their way out and in: checksums (RFC 1071) in IP, TCP and UDP headers, and large sends cut into segments.
+//! Frames on their way out and in: checksums (RFC 1071) in IP, TCP and UDP headers, and large sends
+//! cut into segments.
 //!
-//! Whatever a guest sends is read as far as its headers go; a header that is cut short is none, and is left as it is.
+//! Whatever a guest sends is read as far as its headers go; a header that is cut short is none, and
+//! is left as it is.
 
-use crate::bits::{be16, be32, put};
 use std::ops::Range;
-use wire::frame::{
-    ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_TCP, PROTOCOL_UDP,
-    VLAN_AT, VLAN_LEN,
+use wire::ethernet::{
+    self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, VLAN_AT,
 };
-use wire::internet::{checksum, fold, sum};
-
-/// Least bytes of a frame without its frame check sequence (IEEE 802.3).
-pub(super) const LEAST_LEN: usize = 60;
-const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
-const IPV6_LEN: usize = 40;
-const TCP_CHECKSUM: usize = 16;
-const UDP_CHECKSUM: usize = 6;
-const TCP_FIN_AND_PSH: u8 = 0x09;
-const TCP_CWR: u8 = 0x80;
+use wire::field::{Field, be16, put};
+use wire::internet::{fold, pseudo_header, sum};
+use wire::ip::{PROTOCOL_TCP, PROTOCOL_UDP};
+use wire::{ipv4, ipv6, tcp, udp};
 
 /// Where the headers of a frame lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,44 +27,39 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of a frame with an IP packet.
+    /// The layout of a frame with an IP packet.
     pub(super) fn of(frame: &[u8]) -> Option<Layout> {
         let (kind, ip) = network(frame)?;
-        let version = frame.get(ip)? >> 4;
-        let (v4, header, total, protocol, whole) = match (kind, version) {
-            (ETHERTYPE_IPV4, 4) => {
-                let header = usize::from(frame[ip] & 0xf) * 4;
-                let whole = be16(frame, ip + 6) & 0x3fff == 0;
-                (true, header, usize::from(be16(frame, ip + 2)), frame.get(ip + 9)?, whole)
-            }
-            (ETHERTYPE_IPV6, 6) => {
-                let total = IPV6_LEN + usize::from(be16(frame, ip + 4));
-                (false, IPV6_LEN, total, frame.get(ip + 6)?, true)
-            }
-            _ => return None,
+        let packet = frame.get(ip..)?;
+        let (v4, header, total, protocol, whole) = if kind == ETHERTYPE_IPV4 {
+            let (header, rest) = ipv4::Repr::parse(packet)?;
+            let len = packet.len() - rest.len();
+            (true, len, usize::from(header.total_len), header.protocol, !header.is_fragment())
+        } else {
+            let (header, _) = ipv6::Repr::parse(packet)?;
+            let total = ipv6::HEADER_LEN + usize::from(header.payload_len);
+            (false, ipv6::HEADER_LEN, total, header.next_header, true)
         };
-        if header < 20 || total < header || frame.len() < ip + total {
+        if total < header || packet.len() < total {
             return None;
         }
         let at = ip + header;
-        let least = match *protocol {
-            PROTOCOL_TCP => 20,
-            PROTOCOL_UDP => 8,
-            _ => usize::MAX,
-        };
-        let transport = (whole && total - header >= least).then_some((*protocol, at));
+        let least = header_len_of(protocol).unwrap_or(usize::MAX);
+        let transport = (whole && total - header >= least).then_some((protocol, at));
         Some(Layout { ip, body: at, v4, transport, end: ip + total })
     }
 
     /// Whether the IP header's checksum is right; version 6 has none.
     pub(super) fn network_is_right(&self, frame: &[u8]) -> bool {
-        !self.v4 || fold(sum(&frame[self.header()])) == 0xffff
+        !self.v4 || ipv4::checksum_is_right(&frame[self.header()])
     }
 
     /// Whether there is a TCP or UDP checksum and it is right.
     pub(super) fn transport_is_right(&self, frame: &[u8]) -> bool {
         self.transport.is_some_and(|(protocol, at)| {
-            let absent = self.v4 && protocol == PROTOCOL_UDP && be16(frame, at + UDP_CHECKSUM) == 0;
+            let absent = self.v4
+                && protocol == PROTOCOL_UDP
+                && be16(&frame[at..], udp::field::CHECKSUM) == 0;
             absent || fold(self.transport_sum(frame, protocol, at)) == 0xffff
         })
     }
@@ -89,38 +78,44 @@ impl Layout {
         self.ip..self.body
     }
 
-    /// With the pseudo header.
+    /// The sum over the transport's part of the packet, with the pseudo header.
     fn transport_sum(&self, frame: &[u8], protocol: u8, at: usize) -> u64 {
-        let addresses =
-            if self.v4 { self.ip + 12..self.ip + 20 } else { self.ip + 8..self.ip + 40 };
-        let len = (self.end - at) as u64;
-        sum(&frame[addresses]) + u64::from(protocol) + len + sum(&frame[at..self.end])
+        let addresses = if self.v4 { ipv4::field::ADDRESSES } else { ipv6::field::ADDRESSES };
+        let addresses = &frame[self.header()][addresses];
+        pseudo_header(addresses, protocol, self.end - at) + sum(&frame[at..self.end])
     }
 
     /// Fills the IP header's checksum in.
     fn fill_network(&self, frame: &mut [u8]) {
         if self.v4 {
-            put(frame, self.ip + 10, &[0; 2]);
-            let value = checksum(&frame[self.header()]);
-            put(frame, self.ip + 10, &value.to_be_bytes());
+            ipv4::fill_checksum(&mut frame[self.header()]);
         }
     }
 
     /// Fills the checksum of TCP or UDP in.
     fn fill_transport(&self, frame: &mut [u8]) {
         let Some((protocol, at)) = self.transport else { return };
-        let place = at + if protocol == PROTOCOL_TCP { TCP_CHECKSUM } else { UDP_CHECKSUM };
-        put(frame, place, &[0; 2]);
-        let value = !fold(self.transport_sum(frame, protocol, at));
-        // In UDP 0 would say that there is none.
-        let value = if protocol == PROTOCOL_UDP && value == 0 { 0xffff } else { value };
-        put(frame, place, &value.to_be_bytes());
+        let tcp = protocol == PROTOCOL_TCP;
+        let place: Field = if tcp { tcp::field::CHECKSUM } else { udp::field::CHECKSUM };
+        put(&mut frame[at..], place.clone(), &[0; 2]);
+        let sum = self.transport_sum(frame, protocol, at);
+        let value = if tcp { !fold(sum) } else { udp::checksum_of_sum(sum) };
+        put(&mut frame[at..], place, &value.to_be_bytes());
+    }
+}
+
+/// Least length of a header of this protocol; `None` for neither TCP nor UDP.
+fn header_len_of(protocol: u8) -> Option<usize> {
+    match protocol {
+        PROTOCOL_TCP => Some(tcp::HEADER_LEN),
+        PROTOCOL_UDP => Some(udp::HEADER_LEN),
+        _ => None,
     }
 }
 
 /// Sum of everything behind the Ethernet header, as a completion carries it.
 pub(super) fn sum_of_body(frame: &[u8]) -> u16 {
-    fold(sum(frame.get(ETHERNET_LEN..).unwrap_or_default()))
+    fold(sum(frame.get(ethernet::HEADER_LEN..).unwrap_or_default()))
 }
 
 /// Which checksums a send request wants.
@@ -143,8 +138,8 @@ impl Checksums {
     }
 }
 
-/// Cuts a large send into frames of up to `mss` bytes behind `headers`, each handed to `each`. `None` if the headers are not
-/// those of TCP or UDP over IP.
+/// Cuts a large send into frames of up to `mss` bytes behind `headers`, each handed to `each`.
+/// `None` if the headers are not those of TCP or UDP over IP.
 pub(super) fn segments(
     headers: &[u8],
     payload: &[u8],
@@ -155,32 +150,37 @@ pub(super) fn segments(
     let mut template = headers.to_vec();
     let (kind, ip) = network(&template)?;
     let v4 = kind == ETHERTYPE_IPV4;
-    let transport = if v4 { ip + usize::from(template.get(ip)? & 0xf) * 4 } else { ip + IPV6_LEN };
-    let protocol = *template.get(if v4 { ip + 9 } else { ip + 6 })?;
-    let least = if protocol == PROTOCOL_TCP { 20 } else { 8 };
-    if ![PROTOCOL_TCP, PROTOCOL_UDP].contains(&protocol) || template.len() < transport + least {
-        return None;
-    }
-    let (sequence, identification) = (be32(&template, transport + 4), be16(&template, ip + 4));
-    let flags = template.get(transport + 13).copied().unwrap_or(0);
+    let packet = template.get(ip..)?;
+    let (len, protocol) = if v4 {
+        (ipv4::header_len(packet), *packet.get(ipv4::field::PROTOCOL)?)
+    } else {
+        (ipv6::HEADER_LEN, *packet.get(ipv6::field::NEXT_HEADER)?)
+    };
+    let at = ip + len;
+    let least = header_len_of(protocol)?;
+    let transport = template.get(at..).filter(|rest| rest.len() >= least)?;
+    let stream = tcp::Repr::parse(transport).filter(|_| protocol == PROTOCOL_TCP);
+    let identification = be16(packet, ipv4::field::IDENTIFICATION);
     let count = payload.len().div_ceil(mss.max(1));
     for (index, piece) in payload.chunks(mss.max(1)).enumerate() {
-        let packet = (template.len() - ip + piece.len()) as u16;
+        let total = (template.len() - ip + piece.len()) as u16;
+        let packet = &mut template[ip..];
         if v4 {
-            put(&mut template, ip + 2, &packet.to_be_bytes());
-            put(&mut template, ip + 4, &identification.wrapping_add(index as u16).to_be_bytes());
+            let identification = identification.wrapping_add(index as u16);
+            put(packet, ipv4::field::TOTAL_LENGTH, &total.to_be_bytes());
+            put(packet, ipv4::field::IDENTIFICATION, &identification.to_be_bytes());
         } else {
-            put(&mut template, ip + 4, &packet.wrapping_sub(IPV6_LEN as u16).to_be_bytes());
+            ipv6::set_payload_len(packet, total.wrapping_sub(ipv6::HEADER_LEN as u16));
         }
-        if protocol == PROTOCOL_TCP {
-            let sequence = sequence.wrapping_add((index * mss) as u32);
-            put(&mut template, transport + 4, &sequence.to_be_bytes());
-            let not_last = if index + 1 < count { TCP_FIN_AND_PSH } else { 0 };
-            let not_first = if index > 0 { TCP_CWR } else { 0 };
-            put(&mut template, transport + 13, &[flags & !not_last & !not_first]);
+        let transport = &mut packet[len..];
+        if let Some(first) = stream {
+            let sequence = first.sequence.wrapping_add((index * mss) as u32);
+            let not_last = if index + 1 < count { tcp::FIN | tcp::PSH } else { 0 };
+            let not_first = if index > 0 { tcp::CWR } else { 0 };
+            let flags = first.flags & !not_last & !not_first;
+            tcp::Repr { sequence, flags, ..first }.emit_over(transport);
         } else {
-            let len = (template.len() - transport + piece.len()) as u16;
-            put(&mut template, transport + 4, &len.to_be_bytes());
+            udp::set_len(transport, (transport.len() + piece.len()) as u16);
         }
         let mut frame = [&template[..], piece].concat();
         Checksums { network: true, transport: true }.fill(&mut frame);
@@ -191,26 +191,25 @@ pub(super) fn segments(
 
 /// Type of the IP header behind VLAN tags, and where that begins.
 fn network(frame: &[u8]) -> Option<(u16, usize)> {
-    let mut kind = VLAN_AT;
-    while [ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN].contains(&be16(frame, kind)) {
-        kind += VLAN_LEN;
-    }
-    let value = be16(frame, kind);
-    [ETHERTYPE_IPV4, ETHERTYPE_IPV6].contains(&value).then_some((value, kind + 2))
+    let ip = |(kind, _): &(u16, usize)| [ETHERTYPE_IPV4, ETHERTYPE_IPV6].contains(kind);
+    ethernet::behind_tags(frame).filter(ip)
 }
 
 /// Puts a VLAN tag in.
 pub(super) fn insert_tag(frame: &mut Vec<u8>, service: bool, tag: u16) {
     if frame.len() >= VLAN_AT {
         let kind = if service { ETHERTYPE_SERVICE_VLAN } else { ETHERTYPE_VLAN };
-        frame.splice(VLAN_AT..VLAN_AT, [kind.to_be_bytes(), tag.to_be_bytes()].concat());
+        frame.splice(VLAN_AT..VLAN_AT, ethernet::tag_bytes(kind, tag));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::frame::{Frame, Ip};
+    use wire::ethernet::HEADER_LEN;
+    use wire::field::be32;
+    use wire::frame::Frame;
+    use wire::ip::Ip;
 
     fn tcp(v4: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut headers = vec![2; 12];
@@ -241,9 +240,9 @@ mod tests {
                 let layout = Layout::of(frame).unwrap();
                 assert!(layout.network_is_right(frame) && layout.transport_is_right(frame));
                 let at = layout.transport.unwrap().1;
-                assert_eq!(be32(frame, at + 4), sequence);
+                assert_eq!(be32(&frame[at..], tcp::field::SEQUENCE), sequence);
                 let expected = [0x90, 0x10, 0x19][index];
-                assert_eq!(frame[at + 13], expected, "flags of segment {index}");
+                assert_eq!(frame[at + tcp::field::FLAGS], expected, "flags of segment {index}");
                 sequence = sequence.wrapping_add(1000);
                 let parsed = Frame::parse(frame).unwrap();
                 assert_eq!(matches!(parsed.ip, Some(Ip::V4(_))), v4);
@@ -261,7 +260,7 @@ mod tests {
         let mut wrong = frames[0].clone();
         *wrong.last_mut().unwrap() ^= 1;
         assert!(layout.network_is_right(&wrong) && !layout.transport_is_right(&wrong));
-        wrong[ETHERNET_LEN + 8] ^= 1;
+        wrong[HEADER_LEN + 8] ^= 1;
         assert!(!layout.network_is_right(&wrong));
     }
 

@@ -1,41 +1,42 @@
-//! The Ethernet side of a RoCE port: what a network driver makes to send and receive frames. Queues, transport interfaces
-//! and steering tables are kept as objects and honoured as far as frames need them; frames travel on the HCA's Ethernet.
+//! The Ethernet side of a RoCE port: what a network driver makes to send and receive frames.
+//! Queues, transport interfaces and steering tables are kept as objects and honoured as far as
+//! frames need them; frames travel on the HCA's Ethernet.
 //!
-//! Frames arrive in whichever thread receives for the HCA. It holds the tables for reading until a frame is in guest memory, so
-//! that a command that takes a queue away, which holds them for writing, ends what reaches memory through it.
+//! Frames arrive in whichever thread receives for the HCA. It holds the tables for reading until a
+//! frame is in guest memory, so that a command that takes a queue away, which holds them for
+//! writing, ends what reaches memory through it.
 
-pub(crate) mod caps;
 pub(crate) mod counters;
 mod criteria;
-mod flow_counter;
+pub(crate) mod flow_counter;
 mod frame;
-mod opcode;
-mod queue;
+pub(crate) mod queue;
 mod receive;
 mod registers;
-mod send;
-mod steering;
-mod tir;
-mod users;
-mod vport;
+pub(crate) mod send;
+pub(crate) mod steering;
+pub(crate) mod tir;
+pub(crate) mod vport;
 
-use crate::bits::Field;
-use crate::command::{OBJECT, done, number};
-use crate::function::Shared;
-use crate::objects::Numbers;
-use crate::opcode::{Answer, Status};
-use crate::uar::Uar;
-use hca::Device;
+use crate::layout::bits::Field;
+use crate::layout::context::Context;
+use crate::layout::head::{Answer, Status, done, number};
+use crate::machine::table::Numbers;
+use crate::object::shared::Shared;
+use crate::object::uar::Uar;
+use crate::request::command::{self, About, Flow, Interface, Ring};
+use crate::request::nic::{CreateRq, CreateSq, ModifyTis};
+use engine_thread::{read, write};
+use hca::{Device, Fabric};
 use link::FrameSink;
 use receive::Receives;
 use send::Sends;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use steering::Steering;
 use tir::Tir;
 
 pub(crate) use registers::register;
-pub(crate) use users::{Role, named, role, sends_frames};
 use vport::Vport;
 use wire::frame::Frame;
 
@@ -52,7 +53,7 @@ struct Tables {
     tirs: HashMap<u32, Tir>,
     tables: HashMap<u32, Vec<u32>>,
     /// Contexts of transport interface sends.
-    tiss: HashMap<u32, Vec<u8>>,
+    tiss: HashMap<u32, Context>,
     steering: Steering,
 }
 
@@ -70,7 +71,7 @@ impl Default for Tables {
     }
 }
 
-/// All of it.
+/// The whole Ethernet side of a port.
 #[derive(Default)]
 pub(crate) struct Nic {
     tables: RwLock<Tables>,
@@ -83,16 +84,18 @@ impl Nic {
     /// From now on frames come from `hca`.
     pub(crate) fn attach(self: &Arc<Nic>, hca: &Arc<Device>) {
         let _ = self.hca.set(Arc::downgrade(hca));
-        self.vport.set_mac(hca.mac().unwrap_or_default());
-        hca.set_frame_sink(self.clone());
+        if let Fabric::Ethernet(port) = hca.network() {
+            self.vport.set_mac(port.mac());
+            port.set_frame_sink(self.clone());
+        }
     }
 
     fn tables(&self) -> RwLockReadGuard<'_, Tables> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.tables)
     }
 
     fn change(&self) -> RwLockWriteGuard<'_, Tables> {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+        write(&self.tables)
     }
 
     /// As after power-on; nothing reaches memory through any object afterwards.
@@ -108,7 +111,8 @@ impl Nic {
         queue.inspect(|queue| queue.run(shared, self)).is_some()
     }
 
-    /// Hands a frame that the port itself sent, from the transport `domain`, to those of its queues that are to see it.
+    /// Hands a frame that the port itself sent, from the transport `domain`, to those of its queues
+    /// that are to see it.
     fn loop_back(&self, hca: &Device, bytes: &[u8], domain: u32) {
         let Some(frame) = Frame::parse(bytes) else { return };
         if self.vport.loops(frame.dst) {
@@ -132,93 +136,91 @@ impl Nic {
         }
     }
 
-    /// Executes a command about these objects; "bad operation" for any other.
-    pub(crate) fn execute(
-        &self,
-        opcode: u16,
-        shared: &Arc<Shared>,
-        op_mod: u16,
-        input: &[u8],
-    ) -> Answer {
-        match opcode {
-            opcode::QUERY_NIC_VPORT_CONTEXT => self.vport.query(shared.port.guid(), input),
-            opcode::MODIFY_NIC_VPORT_CONTEXT => self.vport.modify(input),
-            opcode::QUERY_VPORT_STATE => self.vport.state(),
-            opcode::MODIFY_VPORT_STATE => self.vport.set_state(shared, input),
-            opcode::SET_ROCE_ADDRESS => vport::set_address(&shared.hca, input),
-            opcode::CREATE_FLOW_TABLE => self.change().steering.create_table(input),
-            opcode::MODIFY_FLOW_TABLE => self.change().steering.modify_table(input),
-            opcode::DESTROY_FLOW_TABLE => self.change().steering.destroy_table(input),
-            opcode::SET_FLOW_TABLE_ROOT => self.change().steering.set_root(op_mod, input),
-            opcode::CREATE_FLOW_GROUP => self.change().steering.create_group(&shared.budget, input),
-            opcode::DESTROY_FLOW_GROUP => self.change().steering.destroy_group(input),
-            opcode::SET_FLOW_TABLE_ENTRY => {
-                self.change().steering.set_entry(&shared.budget, op_mod, input)
+    /// Executes a command about the port.
+    pub(crate) fn on_port(&self, shared: &Shared, command: &command::Vport) -> Answer {
+        match command {
+            command::Vport::QueryNicVportContext(asked) => {
+                self.vport.query(shared.port.guid(), asked)
             }
-            opcode::ALLOC_FLOW_COUNTER => self.change().steering.counters.alloc(input),
-            opcode::DEALLOC_FLOW_COUNTER => self.change().steering.counters.dealloc(input),
-            opcode::QUERY_FLOW_COUNTER => self.tables().steering.counters.query(input),
-            opcode::DELETE_FLOW_TABLE_ENTRY => self.change().steering.delete_entry(input),
-            opcode::CREATE_SQ | opcode::MODIFY_SQ | opcode::QUERY_SQ | opcode::DESTROY_SQ => {
-                self.execute_on_sends(opcode, shared, input)
-            }
-            other => self.execute_on_others(other, shared, input),
+            command::Vport::ModifyNicVportContext(wanted) => self.vport.modify(wanted),
+            command::Vport::QueryVportState => self.vport.state(),
+            command::Vport::ModifyVportState(wanted) => self.vport.set_state(shared, wanted),
+            command::Vport::SetRoceAddress(wanted) => vport::set_address(&shared.hca, wanted),
         }
     }
 
-    /// Commands about send queues. No table is held while a queue is: one that runs may hand a frame back to us.
-    fn execute_on_sends(&self, opcode: u16, shared: &Arc<Shared>, input: &[u8]) -> Answer {
-        let object = OBJECT.get32(input);
-        if opcode == opcode::CREATE_SQ {
-            let domain = self.tables().domain(input)?;
-            let queue = Sends::new(shared, input, domain)?;
-            return self.change().make(|tables, number| {
-                queue.set_number(number);
-                tables.sends.insert(number, queue)
-            });
-        }
-        let queue = self.tables().sends.get(&object).cloned().ok_or(Status::BadResource)?;
-        match opcode {
-            opcode::MODIFY_SQ => queue.modify(input).and_then(|()| done()),
-            opcode::QUERY_SQ => queried(&queue.context()),
-            _ => {
-                queue.stop();
+    /// Executes a command about a queue.
+    pub(crate) fn on_ring(self: &Arc<Nic>, shared: &Arc<Shared>, command: &Ring) -> Answer {
+        match command {
+            Ring::CreateSq(wanted) => self.create_sends(shared, wanted),
+            Ring::ModifySq(wanted) => {
+                self.sends(wanted.number)?.modify(wanted).and_then(|()| done())
+            }
+            Ring::QuerySq(About { number }) => queried(&self.sends(*number)?.context()),
+            Ring::DestroySq(About { number }) => self.destroy_sends(*number),
+            Ring::CreateRq(wanted) => self.change().create_receives(shared, wanted),
+            Ring::ModifyRq(wanted) => {
+                self.change().receives(wanted.number)?.modify(wanted).and_then(|()| done())
+            }
+            Ring::QueryRq(About { number }) => queried(&self.change().receives(*number)?.context()),
+            Ring::DestroyRq(About { number }) => {
                 let mut tables = self.change();
-                tables.sends.remove(&object).ok_or(Status::BadResource)?;
-                tables.numbers.give_back(object).and_then(|()| done())
+                let ended = tables.receives.remove(number).is_some();
+                tables.give_back(*number, ended)
             }
         }
     }
 
-    fn execute_on_others(&self, opcode: u16, shared: &Shared, input: &[u8]) -> Answer {
-        let object = OBJECT.get32(input);
-        let mut tables = self.change();
-        match opcode {
-            opcode::CREATE_RQ => {
-                let queue = Receives::new(shared, input)?;
-                tables.make(|tables, number| tables.receives.insert(number, queue))
-            }
-            opcode::MODIFY_RQ => {
-                let queue = tables.receives.get(&object).ok_or(Status::BadResource)?;
-                queue.modify(input).and_then(|()| done())
-            }
-            opcode::QUERY_RQ => {
-                let queue = tables.receives.get(&object).ok_or(Status::BadResource)?;
-                queried(&queue.context())
-            }
-            opcode::DESTROY_RQ => {
-                tables.receives.remove(&object).ok_or(Status::BadResource)?;
-                tables.numbers.give_back(object).and_then(|()| done())
-            }
-            other => tables.execute(other, object, input),
+    /// Executes a command about a transport interface or an indirection table.
+    pub(crate) fn on_interface(&self, command: &Interface) -> Answer {
+        self.change().on_interface(command)
+    }
+
+    /// Executes a command about steering.
+    pub(crate) fn on_flow(&self, shared: &Shared, command: &Flow) -> Answer {
+        let budget = &shared.budget;
+        match command {
+            Flow::CreateFlowTable(wanted) => self.change().steering.create_table(wanted),
+            Flow::ModifyFlowTable(wanted) => self.change().steering.modify_table(wanted),
+            Flow::DestroyFlowTable(table) => self.change().steering.destroy_table(table),
+            Flow::SetFlowTableRoot(wanted) => self.change().steering.set_root(wanted),
+            Flow::CreateFlowGroup(wanted) => self.change().steering.create_group(budget, wanted),
+            Flow::DestroyFlowGroup(group) => self.change().steering.destroy_group(group),
+            Flow::SetFlowTableEntry(wanted) => self.change().steering.set_entry(budget, wanted),
+            Flow::DeleteFlowTableEntry(entry) => self.change().steering.delete_entry(entry),
+            Flow::AllocFlowCounter(wanted) => self.change().steering.counters.alloc(wanted),
+            Flow::DeallocFlowCounter(counter) => self.change().steering.counters.dealloc(counter),
+            Flow::QueryFlowCounter(asked) => self.tables().steering.counters.query(asked),
         }
+    }
+
+    /// The send queue of this number. No table is held while a queue is: one that runs may hand a
+    /// frame back to us.
+    fn sends(&self, number: u32) -> Result<Arc<Sends>, Status> {
+        self.tables().sends.get(&number).cloned().ok_or(Status::BadResource)
+    }
+
+    fn create_sends(self: &Arc<Nic>, shared: &Arc<Shared>, wanted: &CreateSq) -> Answer {
+        let domain = self.tables().domain(wanted)?;
+        let queue = Sends::new(shared, self, wanted, domain)?;
+        self.change().make(|tables, number| {
+            queue.set_number(number);
+            tables.sends.insert(number, queue)
+        })
+    }
+
+    fn destroy_sends(&self, number: u32) -> Answer {
+        self.sends(number)?.stop();
+        let mut tables = self.change();
+        tables.sends.remove(&number).ok_or(Status::BadResource)?;
+        tables.numbers.give_back(number).and_then(|()| done())
     }
 }
 
 /// The answer to a query of a context.
-fn queried(context: &[u8]) -> Answer {
+fn queried(context: &Context) -> Answer {
     let mut answer = vec![0; QUERY_HEAD];
-    answer.extend(context);
+    answer.extend(context.bytes());
     Ok(answer)
 }
 
@@ -230,68 +232,81 @@ impl Tables {
         number(new)
     }
 
+    /// The number of an object that `ended` is free again; nothing ended if there was none.
+    fn give_back(&mut self, number: u32, ended: bool) -> Answer {
+        if !ended {
+            return Err(Status::BadResource);
+        }
+        self.numbers.give_back(number).and_then(|()| done())
+    }
+
+    fn receives(&self, number: u32) -> Result<&Receives, Status> {
+        self.receives.get(&number).ok_or(Status::BadResource)
+    }
+
     /// The transport domain of the interface that a new send queue names, if it does.
-    fn domain(&self, input: &[u8]) -> Result<u32, Status> {
+    fn domain(&self, wanted: &CreateSq) -> Result<u32, Status> {
         const DOMAIN: Field = Field::new(0x128, 24);
-        if queue::INTERFACES.get(input) == 0 {
+        if wanted.tis_lst_sz == 0 {
             return Ok(0);
         }
-        let context = self.tiss.get(&queue::INTERFACE.get32(input)).ok_or(Status::BadResource)?;
-        Ok(DOMAIN.get32(context))
+        let context = self.tiss.get(&wanted.tis_num_0).ok_or(Status::BadResource)?;
+        Ok(context.get32(DOMAIN))
+    }
+
+    fn create_receives(&mut self, shared: &Shared, wanted: &CreateRq) -> Answer {
+        let queue = Receives::new(shared, wanted)?;
+        self.make(|tables, number| tables.receives.insert(number, queue))
     }
 
     /// Commands about transport interfaces and indirection tables.
-    fn execute(&mut self, opcode: u16, object: u32, input: &[u8]) -> Answer {
-        const TIS_CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xa0;
-        const RQT_LIST: Field = Field::new(0x80 + 0x3f, 1);
-        match opcode {
-            opcode::CREATE_TIS => {
-                let context = input.get(TIS_CONTEXT).ok_or(Status::BadInputLength)?.to_vec();
+    fn on_interface(&mut self, command: &Interface) -> Answer {
+        match command {
+            Interface::CreateTis(wanted) => {
+                let context = wanted.context.clone().ok_or(Status::BadInputLength)?;
                 self.make(|tables, number| tables.tiss.insert(number, context))
             }
-            opcode::MODIFY_TIS => {
-                let context = input.get(TIS_CONTEXT).ok_or(Status::BadInputLength)?;
-                let known = self.tiss.get_mut(&object).ok_or(Status::BadResource)?;
-                *known = context.to_vec();
+            Interface::ModifyTis(ModifyTis { tisn, new }) => {
+                let context = new.context.clone().ok_or(Status::BadInputLength)?;
+                *self.tiss.get_mut(tisn).ok_or(Status::BadResource)? = context;
                 done()
             }
-            opcode::QUERY_TIS => {
+            Interface::QueryTis(About { number }) => {
                 let mut answer = vec![0; 8];
-                answer.extend(self.tiss.get(&object).ok_or(Status::BadResource)?);
+                answer.extend(self.tiss.get(number).ok_or(Status::BadResource)?.bytes());
                 Ok(answer)
             }
-            opcode::DESTROY_TIS => {
-                self.tiss.remove(&object).ok_or(Status::BadResource)?;
-                self.numbers.give_back(object).and_then(|()| done())
+            Interface::DestroyTis(About { number }) => {
+                let ended = self.tiss.remove(number).is_some();
+                self.give_back(*number, ended)
             }
-            opcode::CREATE_TIR => {
-                let tir = Tir::new(input)?;
+            Interface::CreateTir(wanted) => {
+                let tir = Tir::new(wanted)?;
                 self.make(|tables, number| tables.tirs.insert(number, tir))
             }
-            opcode::MODIFY_TIR => {
-                let tir = self.tirs.get_mut(&object).ok_or(Status::BadResource)?;
-                tir.modify(input).and_then(|()| done())
+            Interface::ModifyTir(wanted) => {
+                let tir = self.tirs.get_mut(&wanted.tirn).ok_or(Status::BadResource)?;
+                tir.modify(wanted).and_then(|()| done())
             }
-            opcode::DESTROY_TIR => {
-                self.tirs.remove(&object).ok_or(Status::BadResource)?;
-                self.numbers.give_back(object).and_then(|()| done())
+            Interface::DestroyTir(About { number }) => {
+                let ended = self.tirs.remove(number).is_some();
+                self.give_back(*number, ended)
             }
-            opcode::CREATE_RQT => {
-                let table = tir::table(input)?;
+            Interface::CreateRqt(wanted) => {
+                let table = tir::table(wanted)?;
                 self.make(|tables, number| tables.tables.insert(number, table))
             }
-            opcode::MODIFY_RQT => {
-                let table = self.tables.get_mut(&object).ok_or(Status::BadResource)?;
-                if RQT_LIST.is_set(input) {
-                    *table = tir::table(input)?;
+            Interface::ModifyRqt(wanted) => {
+                let table = self.tables.get_mut(&wanted.rqtn).ok_or(Status::BadResource)?;
+                if wanted.rqn_list {
+                    *table = tir::table(&wanted.new)?;
                 }
                 done()
             }
-            opcode::DESTROY_RQT => {
-                self.tables.remove(&object).ok_or(Status::BadResource)?;
-                self.numbers.give_back(object).and_then(|()| done())
+            Interface::DestroyRqt(About { number }) => {
+                let ended = self.tables.remove(number).is_some();
+                self.give_back(*number, ended)
             }
-            _ => Err(Status::BadOperation),
         }
     }
 }

@@ -1,47 +1,25 @@
-//! Work queues of the Ethernet (PRM "Work Queue" `wq`, "Receive Queue Context" `rqc`, "Send Queue Context" `sqc`): one ring of
-//! entries in guest memory with a doorbell record, in the states reset, ready and error.
+//! Work queues of the Ethernet (PRM "Work Queue" `wq`, "Receive Queue Context" `rqc`, "Send Queue
+//! Context" `sqc`): one ring of entries in guest memory with a doorbell record, in the states
+//! reset, ready and error.
 
-use crate::bits::{Field, be32, be64, put};
-use crate::buffer::{Buffer, DoorbellRecord};
-use crate::cq::InUse;
-use crate::cqe;
-use crate::function::Shared;
-use crate::opcode::Status;
-use crate::user_memory::{Place, Places};
+use crate::layout::bits::{be32, be64, put};
+use crate::layout::context::Context;
+use crate::layout::cqe;
+use crate::layout::head::Status;
+use crate::machine::buffer::{Buffer, DoorbellRecord};
+use crate::object::cq::InUse;
+use crate::object::shared::Shared;
+use crate::request::nic::{CreateRq, ModifyQueue};
 use hca::PdId;
 use hca::{Access, Device};
 
-/// `rqc` or `sqc` in the commands that carry one, and bytes of it.
-pub(super) const CONTEXT: std::ops::Range<usize> = 0x20..0x20 + 0xf8;
-const CONTEXT_BIT: usize = 0x100;
-pub(super) const STATE: Field = Field::new(0x8, 4).at(CONTEXT_BIT);
-const USER_INDEX: Field = Field::new(0x28, 24).at(CONTEXT_BIT);
-pub(super) const CQ: Field = Field::new(0x48, 24).at(CONTEXT_BIT);
-/// Of a send queue: the interface that it sends by (`tis_num_0`), if there is one.
-pub(super) const INTERFACES: Field = Field::new(0x100, 16).at(CONTEXT_BIT);
-pub(super) const INTERFACE: Field = Field::new(0x168, 24).at(CONTEXT_BIT);
-pub(super) const WQ_BIT: usize = CONTEXT_BIT + 0x180;
-const WQ_TYPE: Field = Field::new(0x0, 4).at(WQ_BIT);
-const SIGNED: Field = Field::new(0x4, 1).at(WQ_BIT);
-const PAGE_OFFSET: Field = Field::new(0x2b, 5).at(WQ_BIT);
-pub(super) const PD: Field = Field::new(0x48, 24).at(WQ_BIT);
-/// User memory in the place of pages and of the doorbell record's address.
-pub(super) const ENTRIES: Place = Place::of_work_queue(WQ_BIT);
-pub(super) const RECORD: Place = Place::of_work_queue_record(WQ_BIT);
-const LOG_STRIDE: Field = Field::new(0x10c, 4).at(WQ_BIT);
-const LOG_PAGE_SIZE: Field = Field::new(0x113, 5).at(WQ_BIT);
-const LOG_SIZE: Field = Field::new(0x11b, 5).at(WQ_BIT);
-const PAGES: usize = 0x880 / 8;
-/// The state that a command believes the queue to be in.
-const STATE_BEFORE: Field = Field::new(0x40, 4);
-
-const CYCLIC: u64 = 1;
-pub(super) const LOG_MAX_SIZE: u64 = 15;
+const CYCLIC: u8 = 1;
+pub(crate) const LOG_MAX_SIZE: u64 = 15;
 const UNIT: usize = 16;
 /// In a data segment: the bytes follow in the entry.
 const INLINE: u32 = 1 << 31;
 
-/// Of a completion: what user space calls the queue, when, why not, and which request.
+/// In a completion: what user space calls the queue, when, why not, and which request.
 const QUEUE_INDEX: usize = 0x20;
 const TIMESTAMP: usize = 0x30;
 const SYNDROME: usize = 0x37;
@@ -69,36 +47,38 @@ pub(super) enum Scattered {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum QueueState {
     Reset,
     Ready,
     Error,
 }
 
-impl State {
-    fn of(number: u64) -> Result<State, Status> {
+impl QueueState {
+    fn of(number: u8) -> Result<QueueState, Status> {
         match number {
-            0 => Ok(State::Reset),
-            1 => Ok(State::Ready),
-            3 => Ok(State::Error),
+            0 => Ok(QueueState::Reset),
+            1 => Ok(QueueState::Ready),
+            3 => Ok(QueueState::Error),
             _ => Err(Status::BadParameter),
         }
     }
 
-    pub(super) fn number(self) -> u64 {
+    pub(super) fn number(self) -> u8 {
         match self {
-            State::Reset => 0,
-            State::Ready => 1,
-            State::Error => 3,
+            QueueState::Reset => 0,
+            QueueState::Ready => 1,
+            QueueState::Error => 3,
         }
     }
 
     /// The state that `MODIFY_RQ` or `MODIFY_SQ` leads to from `now`.
-    pub(super) fn next(now: State, input: &[u8]) -> Result<State, Status> {
-        let next = State::of(STATE.get(input))?;
-        let fits =
-            matches!((now, next), (State::Reset, State::Ready) | (_, State::Error | State::Reset));
-        if STATE_BEFORE.get(input) != now.number() || !(fits || now == next) {
+    pub(super) fn next(now: QueueState, request: &ModifyQueue) -> Result<QueueState, Status> {
+        let next = QueueState::of(request.state)?;
+        let fits = matches!(
+            (now, next),
+            (QueueState::Reset, QueueState::Ready) | (_, QueueState::Error | QueueState::Reset)
+        );
+        if request.from_state != now.number() || !(fits || now == next) {
             return Err(Status::BadResourceState);
         }
         Ok(next)
@@ -114,42 +94,40 @@ pub(super) struct Ring {
     pd: PdId,
     cq: InUse,
     user_index: u32,
-    pub(super) context: Vec<u8>,
+    pub(super) context: Context,
 }
 
 impl Ring {
     /// As `create_rq_in` and `create_sq_in` describe it.
-    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Ring, Status> {
-        let (log_size, log_stride) = (LOG_SIZE.get32(input), LOG_STRIDE.get32(input));
-        if WQ_TYPE.get(input) != CYCLIC || SIGNED.is_set(input) || log_stride < 4 {
+    pub(super) fn new(shared: &Shared, request: &CreateRq) -> Result<Ring, Status> {
+        let wq = &request.wq;
+        let (log_size, log_stride) = (wq.log_wq_sz, wq.log_wq_stride);
+        if wq.wq_type != CYCLIC || wq.wq_signature || log_stride < 4 {
             return Err(Status::BadParameter);
         }
         if u64::from(log_size) > LOG_MAX_SIZE {
             return Err(Status::Limits);
         }
-        let cq = InUse::of(shared.objects.cqs.get(CQ.get32(input))?.front);
-        let pd = match shared.objects.pds.get(PD.get32(input)) {
+        let cq = InUse::of(shared.objects.cqs.get(request.cqn)?.front);
+        let pd = match shared.objects.pds.get(wq.pd) {
             Ok(pd) => pd.id(),
             // A queue that nothing is posted to may name none.
             Err(_) => shared.no_pd,
         };
-        let pages = input.get(PAGES..).unwrap_or_default();
-        let shift = LOG_PAGE_SIZE.get32(input) + 12;
-        let places = Places::new(shared);
-        let pages = (pages, shift, PAGE_OFFSET.get(input));
-        let buffer = places.buffer(input, &ENTRIES, pages)?;
+        let places = shared.queue_memory();
+        let buffer = places.buffer(&wq.placement)?;
         if !buffer.holds(1 << (log_size + log_stride)) {
             return Err(Status::BadParameter);
         }
         Ok(Ring {
             buffer,
-            record: places.record(input, &RECORD)?,
+            record: places.record(&wq.placement)?,
             log_size,
             log_stride,
             pd,
             cq,
-            user_index: USER_INDEX.get32(input),
-            context: input.get(CONTEXT).unwrap_or_default().to_vec(),
+            user_index: request.user_index,
+            context: request.context.clone(),
         })
     }
 
@@ -178,8 +156,8 @@ impl Ring {
         Some(bytes)
     }
 
-    /// Tells the driver that the request at `counter` is done; `entry` has what else there is to say. False if the driver
-    /// cannot be told.
+    /// Tells the driver that the request at `counter` is done; `entry` has what else there is to
+    /// say. False if nothing reaches the driver.
     pub(super) fn complete(
         &self,
         hca: &Device,

@@ -1,17 +1,23 @@
-//! Receive queues: a frame goes where the next request says, and its completion says what was found in it.
+//! Receive queues: a frame goes where the next request says, and its completion says what was found
+//! in it.
 //!
-//! A queue that fails gives its requests back once, if it is to: nobody tells of those that are posted later.
+//! A queue that fails gives its requests back once, if it is to: nobody tells of those that are
+//! posted later.
 
 use super::frame::{self, Layout};
-use super::queue::{CONTEXT, Ring, Scattered, State, Syndrome};
-use crate::bits::{Field, be16, put};
-use crate::cqe;
-use crate::function::Shared;
-use crate::opcode::Status;
+use super::queue::{QueueState, Ring, Scattered, Syndrome};
+use crate::layout::bits::{Field, put};
+use crate::layout::context::Context;
+use crate::layout::cqe;
+use crate::layout::head::Status;
+use crate::object::shared::Shared;
+use crate::request::nic::{CreateRq, ModifyQueue};
+use engine_thread::lock;
 use hca::Device;
 use std::borrow::Cow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use wire::frame::{ETHERTYPE_VLAN, PROTOCOL_TCP, VLAN_AT, VLAN_LEN};
+use std::sync::{Mutex, MutexGuard};
+use wire::ethernet::{self, VLAN_AT, VLAN_LEN};
+use wire::ip::PROTOCOL_TCP;
 
 /// VLAN tags stay in frames.
 const KEEPS_TAGS: Field = Field::new(0x3, 1);
@@ -43,7 +49,7 @@ pub(super) struct Receives {
 }
 
 struct Turn {
-    state: State,
+    state: QueueState,
     keeps_tags: bool,
     /// Requests taken.
     taken: u16,
@@ -51,47 +57,45 @@ struct Turn {
 
 impl Receives {
     /// As `create_rq_in` describes it.
-    pub(super) fn new(shared: &Shared, input: &[u8]) -> Result<Receives, Status> {
-        let ring = Ring::new(shared, input)?;
-        let keeps_tags = KEEPS_TAGS.is_set(&ring.context);
-        let turn = Mutex::new(Turn { state: State::Reset, keeps_tags, taken: 0 });
+    pub(super) fn new(shared: &Shared, request: &CreateRq) -> Result<Receives, Status> {
+        let ring = Ring::new(shared, request)?;
+        let keeps_tags = ring.context.is_set(KEEPS_TAGS);
+        let turn = Mutex::new(Turn { state: QueueState::Reset, keeps_tags, taken: 0 });
         Ok(Receives { ring, turn })
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.turn)
     }
 
     /// `MODIFY_RQ`.
-    pub(super) fn modify(&self, input: &[u8]) -> Result<(), Status> {
-        /// Which fields beside the state are meant.
-        const MODIFIED: Field = Field::new(0x80, 64);
+    pub(super) fn modify(&self, request: &ModifyQueue) -> Result<(), Status> {
         const MODIFY_TAGS: u64 = 1 << 1;
         const MODIFY_COUNTERS: u64 = 1 << 3;
-        let which = MODIFIED.get(input);
+        let which = request.modify_bitmask;
         if which & !(MODIFY_TAGS | MODIFY_COUNTERS) != 0 {
             return Err(Status::BadParameter);
         }
         let mut turn = self.turn();
-        turn.state = State::next(turn.state, input)?;
+        turn.state = QueueState::next(turn.state, request)?;
         if which & MODIFY_TAGS != 0 {
-            turn.keeps_tags = KEEPS_TAGS.is_set(input.get(CONTEXT).unwrap_or_default());
+            turn.keeps_tags = request.context.is_set(KEEPS_TAGS);
         }
         match turn.state {
-            State::Reset => turn.taken = 0,
-            State::Ready => {}
-            State::Error => self.flush(&mut turn),
+            QueueState::Reset => turn.taken = 0,
+            QueueState::Ready => {}
+            QueueState::Error => self.flush(&mut turn),
         }
         Ok(())
     }
 
     /// Its context as it is now.
-    pub(super) fn context(&self) -> Vec<u8> {
+    pub(super) fn context(&self) -> Context {
         const OWN_STATE: Field = Field::new(0x8, 4);
         let turn = self.turn();
         let mut context = self.ring.context.clone();
-        OWN_STATE.set(&mut context, turn.state.number());
-        KEEPS_TAGS.set(&mut context, turn.keeps_tags.into());
+        context.set(OWN_STATE, turn.state.number().into());
+        context.set(KEEPS_TAGS, turn.keeps_tags.into());
         context
     }
 
@@ -104,7 +108,7 @@ impl Receives {
     /// Takes a frame that was given `flow_tag` on its way; false if there is no request for it.
     pub(super) fn take(&self, hca: &Device, frame: &[u8], flow_tag: u32) -> bool {
         let mut turn = self.turn();
-        if turn.state != State::Ready || self.waiting(&turn) == 0 {
+        if turn.state != QueueState::Ready || self.waiting(&turn) == 0 {
             return false;
         }
         let counter = turn.taken;
@@ -119,7 +123,7 @@ impl Receives {
         if scattered == Scattered::Unreachable {
             let syndrome = Syndrome::LocalProtection;
             self.ring.fail(RESPONSE_ERROR, counter, syndrome, [0; cqe::LEN]);
-            turn.state = State::Error;
+            turn.state = QueueState::Error;
             self.flush(&mut turn);
             return false;
         }
@@ -130,7 +134,7 @@ impl Receives {
 
     /// Gives the requests of a failed queue back.
     fn flush(&self, turn: &mut Turn) {
-        if !FLUSHES.is_set(&self.ring.context) {
+        if !self.ring.context.is_set(FLUSHES) {
             return;
         }
         for _ in 0..self.waiting(turn) {
@@ -143,12 +147,13 @@ impl Receives {
 
 /// The frame without its VLAN tag, and the tag, unless tags stay in frames.
 fn untagged(frame: &[u8], keeps_tags: bool) -> (Cow<'_, [u8]>, Option<u16>) {
-    let body = VLAN_AT + VLAN_LEN;
-    if keeps_tags || be16(frame, VLAN_AT) != ETHERTYPE_VLAN || frame.len() < body {
-        return (Cow::Borrowed(frame), None);
+    match ethernet::tag_of(frame) {
+        Some(tag) if !keeps_tags => {
+            let without = [&frame[..VLAN_AT], &frame[VLAN_AT + VLAN_LEN..]].concat();
+            (Cow::Owned(without), Some(tag))
+        }
+        _ => (Cow::Borrowed(frame), None),
     }
-    let without = [&frame[..VLAN_AT], &frame[body..]].concat();
-    (Cow::Owned(without), Some(be16(frame, VLAN_AT + 2)))
 }
 
 /// What the entry for a frame says of it.

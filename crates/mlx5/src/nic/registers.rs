@@ -1,10 +1,11 @@
-//! Port registers of an Ethernet (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `paos_reg`, `ppcnt_reg` and their neighbours).
+//! Port registers of an Ethernet (`ACCESS_REG`: `ptys_reg`, `pmtu_reg`, `paos_reg`, `ppcnt_reg` and
+//! their neighbours).
 
 use super::counters;
-use super::vport::MAX_MTU;
-use crate::bits::Field;
-use crate::function::Shared;
-use crate::opcode::Status;
+use super::vport::{MAX_MTU, Vport};
+use crate::layout::bits::Field;
+use crate::layout::head::Status;
+use crate::object::shared::Shared;
 
 const PMTU: u16 = 0x5003;
 const PTYS: u16 = 0x5004;
@@ -18,7 +19,9 @@ const OPER: Field = Field::new(0x60, 16);
 const PROTOCOLS: [Field; 3] = [Field::new(0x60, 32), Field::new(0xc0, 32), Field::new(0x120, 32)];
 const PROTOCOL_MASK: Field = Field::new(0x1d, 3);
 const ETHERNET: u64 = 1 << 2;
-/// 100GBASE-CR4.
+/// 100GBASE-CR4, the fastest that these fields can name. A ConnectX-8 does 800GBASE-CR4 as well,
+/// but by the register's extended fields, which drivers read where the register of port
+/// capabilities (`pcam_reg`) says so; older kernels do not know it.
 const SPEED: u64 = 1 << 20;
 const ADMIN_STATUS: Field = Field::new(0x14, 4);
 const OPER_STATUS: Field = Field::new(0x1c, 4);
@@ -27,12 +30,12 @@ const DOWN: u64 = 2;
 
 /// Reads or writes a register of an Ethernet port in place; false for one that is no such.
 pub(crate) fn register(
+    vport: &Vport,
     shared: &Shared,
     number: u16,
     write: bool,
     data: &mut [u8],
 ) -> Result<bool, Status> {
-    let vport = &shared.nic.vport;
     match number {
         PMTU => {
             if write {
@@ -56,7 +59,7 @@ pub(crate) fn register(
             ADMIN_STATUS.set(data, status);
             OPER_STATUS.set(data, status);
         }
-        PPCNT => counters::ethernet(shared, data),
+        PPCNT => counters::ethernet(vport, shared, data),
         // Nobody pauses, but what a driver settles it finds again.
         PFCC => {
             let register = data.first_chunk_mut().ok_or(Status::BadInputLength)?;

@@ -1,26 +1,30 @@
-//! Send queues (PRM "Ethernet Segment"; `struct mlx5_wqe_eth_seg`): requests become frames, with the checksums that they ask for,
-//! or large sends many frames. A ring of those is millions of frames, which are sent in shares ([`crate::share`]).
+//! Send queues (PRM "Ethernet Segment"; `struct mlx5_wqe_eth_seg`): requests become frames, with
+//! the checksums that they ask for, or large sends many frames. A ring of those is millions of
+//! frames, which are sent in shares ([`crate::machine::share`]).
 
 use super::Nic;
-use super::frame::{self, Checksums, LEAST_LEN};
-use super::queue::{self, Ring, State, Syndrome};
-use crate::alarm::Appointed;
-use crate::bits::{Field, be16, put};
-use crate::cqe;
-use crate::function::Shared;
-use crate::opcode::Status;
-use crate::share::Shares;
-use crate::uar::{self, Uar};
-use crate::wqe::Control;
+use super::frame::{self, Checksums};
+use super::queue::{QueueState, Ring, Syndrome};
+use crate::layout::bits::{Field, be16, put};
+use crate::layout::context::Context;
+use crate::layout::cqe;
+use crate::layout::head::Status;
+use crate::layout::wqe::Control;
+use crate::machine::alarm::Appointed;
+use crate::machine::share::Shares;
+use crate::object::shared::Shared;
+use crate::object::uar::Uar;
+use crate::request::nic::{CreateSq, ModifyQueue};
 use hca::Device;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, Weak};
+use wire::ethernet;
 
 const NOP: u8 = 0x00;
 const SEND: u8 = 0x0a;
 const LARGE_SEND: u8 = 0x0e;
 
-/// Of the Ethernet segment, behind the control segment.
+// The Ethernet segment, behind the control segment.
 const ETHERNET: usize = 16;
 const FLAGS: usize = ETHERNET + 4;
 const SEGMENT_SIZE: usize = ETHERNET + 6;
@@ -57,10 +61,11 @@ pub(super) struct Sends {
     turn: Shares<Turn>,
     this: Weak<Sends>,
     shared: Weak<Shared>,
+    nic: Weak<Nic>,
 }
 
 struct Turn {
-    state: State,
+    state: QueueState,
     /// What is left is sent later.
     appointed: bool,
     /// Counter of the next request's first basic block.
@@ -71,16 +76,18 @@ impl Sends {
     /// As `create_sq_in` describes it; its frames are of the transport `domain`.
     pub(super) fn new(
         shared: &Arc<Shared>,
-        input: &[u8],
+        nic: &Arc<Nic>,
+        request: &CreateSq,
         domain: u32,
     ) -> Result<Arc<Sends>, Status> {
-        let turn = Shares::new(Turn { state: State::Reset, appointed: false, sent: 0 });
-        let (ring, uar) = (Ring::new(shared, input)?, uar::named(shared, input, queue::WQ_BIT)?);
-        let shared = Arc::downgrade(shared);
+        let turn = Shares::new(Turn { state: QueueState::Reset, appointed: false, sent: 0 });
+        let ring = Ring::new(shared, &request.queue)?;
+        let uar = shared.objects.uars.get(request.queue.wq.uar_page)?;
+        let (shared, nic) = (Arc::downgrade(shared), Arc::downgrade(nic));
         let number = AtomicU32::new(0);
         Ok(Arc::new_cyclic(|this| {
             let this = this.clone();
-            Sends { ring, uar, domain, number, turn, this, shared }
+            Sends { ring, uar, domain, number, turn, this, shared, nic }
         }))
     }
 
@@ -98,31 +105,30 @@ impl Sends {
     }
 
     /// `MODIFY_SQ`: only the state changes.
-    pub(super) fn modify(&self, input: &[u8]) -> Result<(), Status> {
-        const MODIFIED: Field = Field::new(0x80, 64);
-        if MODIFIED.get(input) != 0 {
+    pub(super) fn modify(&self, request: &ModifyQueue) -> Result<(), Status> {
+        if request.modify_bitmask != 0 {
             return Err(Status::BadParameter);
         }
         let mut turn = self.turn();
-        turn.state = State::next(turn.state, input)?;
+        turn.state = QueueState::next(turn.state, request)?;
         match turn.state {
-            State::Reset => turn.sent = 0,
-            State::Ready => {}
-            State::Error => self.flush(&mut turn),
+            QueueState::Reset => turn.sent = 0,
+            QueueState::Ready => {}
+            QueueState::Error => self.flush(&mut turn),
         }
         Ok(())
     }
 
     /// Nothing reaches memory through it afterwards.
     pub(super) fn stop(&self) {
-        self.turn().state = State::Error;
+        self.turn().state = QueueState::Error;
     }
 
     /// Its context as it is now.
-    pub(super) fn context(&self) -> Vec<u8> {
+    pub(super) fn context(&self) -> Context {
         const OWN_STATE: Field = Field::new(0x8, 4);
         let mut context = self.ring.context.clone();
-        OWN_STATE.set(&mut context, self.turn().state.number());
+        context.set(OWN_STATE, self.turn().state.number().into());
         context
     }
 
@@ -136,13 +142,13 @@ impl Sends {
 
     fn go_on(&self, mut turn: MutexGuard<'_, Turn>, shared: &Shared, nic: &Nic) {
         match turn.state {
-            State::Reset => return,
-            State::Ready => {}
-            State::Error => return self.flush(&mut turn),
+            QueueState::Reset => return,
+            QueueState::Ready => {}
+            QueueState::Error => return self.flush(&mut turn),
         }
         let mut share = self.turn.begin();
         let Some(mut left) = self.waiting(&turn) else {
-            turn.state = State::Error;
+            turn.state = QueueState::Error;
             return;
         };
         while left > 0 {
@@ -174,7 +180,7 @@ impl Sends {
                     self.ring.complete(&shared.hca, REQUEST, counter, entry);
                 }
                 Err(syndrome) => {
-                    turn.state = State::Error;
+                    turn.state = QueueState::Error;
                     self.ring.fail(REQUEST_ERROR, counter, syndrome, self.entry(control.opcode));
                     return self.flush(&mut turn);
                 }
@@ -191,7 +197,7 @@ impl Sends {
     /// Gives the requests of a failed queue back.
     fn flush(&self, turn: &mut Turn) {
         let mut left = match self.waiting(turn) {
-            Some(left) if FLUSHES.is_set(&self.ring.context) => left,
+            Some(left) if self.ring.context.is_set(FLUSHES) => left,
             _ => return,
         };
         while left > 0 {
@@ -228,11 +234,13 @@ impl Sends {
         let mut entry = self.ring.entries(counter, blocks).ok_or(Syndrome::LocalProtection)?;
         entry.truncate(control.len());
         let mut frames = 0;
+        let port = shared.hca.ethernet();
         let mut send = |frame: Vec<u8>| {
             frames += 1;
             let mut frame = frame;
-            frame.resize(frame.len().max(LEAST_LEN), 0);
-            if frame.len() <= MAX_FRAME && shared.hca.send_frame(&frame).is_ok() {
+            frame.resize(frame.len().max(ethernet::LEAST_LEN), 0);
+            let sent = |frame| port.as_ref().is_ok_and(|port| port.send_frame(frame).is_ok());
+            if frame.len() <= MAX_FRAME && sent(&frame) {
                 nic.vport.counters.sent(&frame);
                 nic.loop_back(&shared.hca, &frame, self.domain);
             } else {
@@ -288,9 +296,9 @@ impl Sends {
 
 impl Appointed for Sends {
     fn due(&self) {
-        let Some(shared) = self.shared.upgrade() else { return };
+        let Some((shared, nic)) = self.shared.upgrade().zip(self.nic.upgrade()) else { return };
         let mut turn = self.turn.lock_to_go_on();
         turn.appointed = false;
-        self.go_on(turn, &shared, &shared.nic);
+        self.go_on(turn, &shared, &nic);
     }
 }

@@ -1,34 +1,19 @@
-//! Where steered frames go on: transport interface receives (PRM "TIR Context" `tirc`) to a receive queue, or by a hash through
-//! an indirection table (`rqtc`) to one of many.
+//! Where steered frames go on: transport interface receives (PRM "TIR Context" `tirc`) to a receive
+//! queue, or by a hash through an indirection table (`rqtc`) to one of many.
 
-use crate::bits::Field;
-use crate::opcode::Status;
-use hca::{HASH_KEY_LEN, HashFields, RxHash};
-use wire::frame::Frame;
+use crate::layout::head::Status;
+use crate::request::nic::{CreateRqt, CreateTir, ModifyTir};
+use hca::{HashFields, RxHash};
+use wire::frame::{Frame, Ports};
 
-/// `tirc` in the commands that carry one.
-const CONTEXT_BIT: usize = 0x100;
-const KIND: Field = Field::new(0x20, 4).at(CONTEXT_BIT);
-pub(super) const QUEUE: Field = Field::new(0xe8, 24).at(CONTEXT_BIT);
-const SYMMETRIC: Field = Field::new(0x100, 1).at(CONTEXT_BIT);
-pub(super) const TABLE: Field = Field::new(0x108, 24).at(CONTEXT_BIT);
-const TUNNELED: Field = Field::new(0x102, 1).at(CONTEXT_BIT);
-const HASH: Field = Field::new(0x120, 4).at(CONTEXT_BIT);
-/// Which frames of the same transport domain arrive (`self_lb_block`, which drivers take to allow them).
-const LOOPS: Field = Field::new(0x126, 2).at(CONTEXT_BIT);
-const LOOPS_UNICAST: u64 = 1;
-const LOOPS_MULTICAST: u64 = 2;
-pub(super) const DOMAIN: Field = Field::new(0x128, 24).at(CONTEXT_BIT);
-const KEY: std::ops::Range<usize> = 0x48..0x48 + HASH_KEY_LEN;
-const HASHED_V6: Field = Field::new(0x280, 1).at(CONTEXT_BIT);
-const HASHED_UDP: Field = Field::new(0x281, 1).at(CONTEXT_BIT);
-const HASHED: Field = Field::new(0x282, 30).at(CONTEXT_BIT);
-const MERGING: Field = Field::new(0x94, 4).at(CONTEXT_BIT);
-const DIRECT: u64 = 0;
-const INDIRECT: u64 = 1;
-const TOEPLITZ: u64 = 2;
+// Values of `self_lb_block`.
+const LOOPS_UNICAST: u8 = 1;
+const LOOPS_MULTICAST: u8 = 2;
+// Values of `disp_type` and `rx_hash_fn`.
+const DIRECT: u8 = 0;
+const INDIRECT: u8 = 1;
+const TOEPLITZ: u8 = 2;
 /// Which parts of `MODIFY_TIR` are meant.
-const MODIFIED: Field = Field::new(0x80, 64);
 const MODIFY_MERGING: u64 = 1;
 const MODIFY_TABLE: u64 = 2;
 const MODIFY_HASH: u64 = 4;
@@ -39,8 +24,8 @@ const MODIFY_LOOPBACK: u64 = 16;
 pub(super) struct Tir {
     to: Destination,
     domain: u32,
-    /// [`LOOPS`].
-    loops: u64,
+    /// Which frames of the same transport domain arrive (`self_lb_block`).
+    loops: u8,
 }
 
 /// Where its frames go.
@@ -61,13 +46,13 @@ pub(super) struct Hash {
 }
 
 impl Hash {
-    fn of(input: &[u8]) -> Result<Option<Hash>, Status> {
+    fn of(request: &CreateTir) -> Result<Option<Hash>, Status> {
         type F = HashFields;
-        if HASH.get(input) != TOEPLITZ {
+        if request.rx_hash_fn != TOEPLITZ {
             return Ok(None);
         }
-        let (v6, udp) = (HASHED_V6.is_set(input), HASHED_UDP.is_set(input));
-        let selected = HASHED.get(input);
+        let (v6, udp) = (request.l3_prot_type, request.l4_prot_type);
+        let selected = request.selected_fields;
         let mut fields = F::empty();
         let all = [
             (1, if v6 { F::SRC_IPV6 } else { F::SRC_IPV4 }),
@@ -76,9 +61,9 @@ impl Hash {
             (8, if udp { F::DST_PORT_UDP } else { F::DST_PORT_TCP }),
         ];
         all.iter().filter(|(bit, _)| selected & bit != 0).for_each(|(_, field)| fields |= *field);
-        let key = input.get(KEY).ok_or(Status::BadInputLength)?;
-        let hash = RxHash::new(fields, key)?;
-        Ok(Some(Hash { hash, symmetric: SYMMETRIC.is_set(input) }))
+        let key = request.rx_hash_toeplitz_key.ok_or(Status::BadInputLength)?;
+        let hash = RxHash::new(fields, &key)?;
+        Ok(Some(Hash { hash, symmetric: request.rx_hash_symmetric }))
     }
 
     fn value(&self, frame: &Frame) -> u32 {
@@ -92,27 +77,25 @@ impl Hash {
 
 /// The frame of an answer.
 fn reversed(frame: &Frame) -> Frame {
-    use wire::frame::{Ip, Ipv4, Ipv6, Ports};
-    let ip = frame.ip.map(|ip| match ip {
-        Ip::V4(ip) => Ip::V4(Ipv4 { src: ip.dst, dst: ip.src, ..ip }),
-        Ip::V6(ip) => Ip::V6(Ipv6 { src: ip.dst, dst: ip.src, ..ip }),
-    });
+    let ip = frame.ip.map(|ip| ip.reversed());
     let ports = frame.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
     Frame { ip, ports, ..*frame }
 }
 
 impl Tir {
     /// As `create_tir_in` describes it.
-    pub(super) fn new(input: &[u8]) -> Result<Tir, Status> {
-        if MERGING.get(input) != 0 || TUNNELED.is_set(input) {
+    pub(super) fn new(request: &CreateTir) -> Result<Tir, Status> {
+        if request.lro_enable_mask != 0 || request.tunneled_offload_en {
             return Err(Status::BadParameter);
         }
-        let to = match KIND.get(input) {
-            DIRECT => Destination::Queue(QUEUE.get32(input)),
-            INDIRECT => Destination::Table { table: TABLE.get32(input), hash: Hash::of(input)? },
+        let to = match request.disp_type {
+            DIRECT => Destination::Queue(request.inline_rqn),
+            INDIRECT => {
+                Destination::Table { table: request.indirect_table, hash: Hash::of(request)? }
+            }
             _ => return Err(Status::BadParameter),
         };
-        Ok(Tir { to, domain: DOMAIN.get32(input), loops: LOOPS.get(input) })
+        Ok(Tir { to, domain: request.transport_domain, loops: request.self_lb_block })
     }
 
     /// Whether it takes a frame that `from`, a transport domain of the same port, sent.
@@ -122,24 +105,24 @@ impl Tir {
     }
 
     /// `MODIFY_TIR`.
-    pub(super) fn modify(&mut self, input: &[u8]) -> Result<(), Status> {
-        let which = MODIFIED.get(input);
+    pub(super) fn modify(&mut self, request: &ModifyTir) -> Result<(), Status> {
+        let (which, new) = (request.bitmask, &request.new);
         let known = MODIFY_MERGING | MODIFY_TABLE | MODIFY_HASH | MODIFY_LOOPBACK;
-        if which & !known != 0 || (which & MODIFY_MERGING != 0 && MERGING.get(input) != 0) {
+        if which & !known != 0 || (which & MODIFY_MERGING != 0 && new.lro_enable_mask != 0) {
             return Err(Status::BadParameter);
         }
         if let Destination::Table { table, hash } = &mut self.to {
             if which & MODIFY_TABLE != 0 {
-                *table = TABLE.get32(input);
+                *table = new.indirect_table;
             }
             if which & MODIFY_HASH != 0 {
-                *hash = Hash::of(input)?;
+                *hash = Hash::of(new)?;
             }
         } else if which & (MODIFY_TABLE | MODIFY_HASH) != 0 {
             return Err(Status::BadResourceState);
         }
         if which & MODIFY_LOOPBACK != 0 {
-            self.loops = LOOPS.get(input);
+            self.loops = new.self_lb_block;
         }
         Ok(())
     }
@@ -162,35 +145,36 @@ impl Tir {
 }
 
 /// Most entries of an indirection table, as a logarithm.
-pub(super) const LOG_MAX_TABLE: u64 = 11;
+pub(crate) const LOG_MAX_TABLE: u64 = 11;
 
 /// The queues of an indirection table that a command lists (`rqtc`).
-pub(super) fn table(input: &[u8]) -> Result<Vec<u32>, Status> {
-    const SIZE: Field = Field::new(CONTEXT_BIT + 0xd0, 16);
-    const LIST: usize = (CONTEXT_BIT + 0x780) / 8;
-    let size = SIZE.get(input) as usize;
+pub(crate) fn table(request: &CreateRqt) -> Result<Vec<u32>, Status> {
+    let size = usize::from(request.rqt_actual_size);
     if size > 1 << LOG_MAX_TABLE {
         return Err(Status::Limits);
     }
-    let list = input.get(LIST..).unwrap_or_default();
-    let list = list.get(..size * 4).ok_or(Status::BadInputLength)?;
-    Ok(list.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word) & 0xff_ffff).collect())
+    let list = request.rq_num.get(..size).ok_or(Status::BadInputLength)?;
+    Ok(list.iter().map(|word| word & 0xff_ffff).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::frame::{Ip, Ipv4, PROTOCOL_TCP, Ports};
+    use wire::ip::{Ip, PROTOCOL_TCP};
+    use wire::ipv4;
 
     fn conversation() -> Frame {
-        let ip = Ipv4 {
+        let ip = ipv4::Repr {
             src: [10, 0, 0, 1].into(),
             dst: [10, 0, 0, 2].into(),
             protocol: PROTOCOL_TCP,
             tos: 0,
             ttl: 64,
+            identification: 0,
             dont_fragment: true,
             more_fragments: false,
+            fragment_offset: 0,
+            total_len: 0,
         };
         Frame {
             dst: [1; 6],
@@ -202,25 +186,17 @@ mod tests {
         }
     }
 
-    fn indirect(symmetric: u64) -> Tir {
-        let mut input = vec![0x6d; 0x110];
-        for (field, value) in [
-            (KIND, INDIRECT),
-            (TABLE, 3),
-            (HASH, TOEPLITZ),
-            (SYMMETRIC, symmetric),
-            (HASHED_V6, 0),
-            (HASHED_UDP, 0),
-            (HASHED, 15),
-            (MERGING, 0),
-            (TUNNELED, 0),
-        ] {
-            field.set(&mut input, value);
-        }
-        for (index, byte) in input[KEY].iter_mut().enumerate() {
-            *byte = (index * 37 + 11) as u8;
-        }
-        Tir::new(&input).unwrap()
+    fn indirect(rx_hash_symmetric: bool) -> Tir {
+        let request = CreateTir {
+            disp_type: INDIRECT,
+            indirect_table: 3,
+            rx_hash_fn: TOEPLITZ,
+            rx_hash_symmetric,
+            selected_fields: 15,
+            rx_hash_toeplitz_key: Some(std::array::from_fn(|index| (index * 37 + 11) as u8)),
+            ..CreateTir::default()
+        };
+        Tir::new(&request).unwrap()
     }
 
     #[test]
@@ -233,9 +209,9 @@ mod tests {
                 Some(&queues[..])
             })
         };
-        let symmetric = indirect(1);
+        let symmetric = indirect(true);
         assert_eq!(at(&symmetric, &forth), at(&symmetric, &back));
-        let plain = indirect(0);
+        let plain = indirect(false);
         assert_ne!(at(&plain, &forth), at(&plain, &back));
         assert_eq!(plain.queue(&forth, |_| None), None);
         assert_eq!(plain.queue(&forth, |_| Some(&[])), None);
@@ -243,30 +219,26 @@ mod tests {
 
     #[test]
     fn frames_of_the_same_domain_arrive_where_they_may() {
-        let mut input = vec![0; 0x110];
-        DOMAIN.set(&mut input, 5);
-        let mut tir = Tir::new(&input).unwrap();
+        let new = CreateTir { transport_domain: 5, ..CreateTir::default() };
+        let mut tir = Tir::new(&new).unwrap();
         let (unicast, group) = (Frame { dst: [2; 6], ..conversation() }, conversation());
         let taken = |tir: &Tir| {
             [(5, &unicast), (5, &group), (6, &unicast), (6, &group)]
                 .map(|(from, frame)| tir.takes_from(from, frame))
         };
         assert_eq!(taken(&tir), [false, false, true, true]);
-        MODIFIED.set(&mut input, MODIFY_LOOPBACK);
-        LOOPS.set(&mut input, LOOPS_UNICAST);
-        tir.modify(&input).unwrap();
+        let new = CreateTir { self_lb_block: LOOPS_UNICAST, ..new };
+        tir.modify(&ModifyTir { tirn: 0, bitmask: MODIFY_LOOPBACK, new }).unwrap();
         assert_eq!(taken(&tir), [true, false, true, true]);
     }
 
     #[test]
     fn tables_that_are_cut_short_are_refused() {
-        let mut input = vec![0; 0x110 + 8];
-        Field::new(CONTEXT_BIT + 0xd0, 16).set(&mut input, 2);
-        input[0x110..].copy_from_slice(&[0, 0, 0, 5, 0, 0, 0, 6]);
-        assert_eq!(table(&input), Ok(vec![5, 6]));
-        input.pop();
-        assert_eq!(table(&input), Err(Status::BadInputLength));
-        Field::new(CONTEXT_BIT + 0xd0, 16).set(&mut input, 0xffff);
-        assert_eq!(table(&input), Err(Status::Limits));
+        let mut request = CreateRqt { rqt_actual_size: 2, rq_num: vec![5, 6] };
+        assert_eq!(table(&request), Ok(vec![5, 6]));
+        request.rq_num.pop();
+        assert_eq!(table(&request), Err(Status::BadInputLength));
+        request.rqt_actual_size = 0xffff;
+        assert_eq!(table(&request), Err(Status::Limits));
     }
 }

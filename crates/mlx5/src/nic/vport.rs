@@ -1,16 +1,21 @@
-//! The port as a network driver sees it: its vport context (PRM `nic_vport_context`), whether it is up, its GIDs (`roce_addr_layout`)
-//! and its counters of frames.
+//! The port as a network driver sees it: its vport context (PRM `nic_vport_context`), whether it is
+//! up, its GIDs (`roce_addr_layout`) and its counters of frames.
 
 use super::counters::Counters;
-use crate::bits::{Field, put};
-use crate::eq::{DATA_LEN, event};
-use crate::function::Shared;
-use crate::opcode::{Answer, Status};
-use hca::Device;
+use crate::layout::bits::{Field, put};
+use crate::layout::head::{Answer, Status};
+use crate::object::eq::{DATA_LEN, event};
+use crate::object::shared::Shared;
+use crate::request::vport::{
+    ALLOWED_LIST_SIZE, ALLOWED_LIST_TYPE, DISABLE_LOCAL_LB, MTU, ModifyNicVportContext,
+    ModifyVportState, PROMISC, QueryNicVportContext, ROCE_EN, SetRoceAddress,
+};
+use engine_thread::lock;
+use hca::{Device, Fabric};
 use link::Station;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use wire::frame::{Mac, is_multicast};
+use std::sync::{Mutex, MutexGuard};
+use wire::ethernet::{Mac, is_multicast};
 
 /// GIDs of the port.
 pub(crate) const GIDS: u64 = 128;
@@ -19,18 +24,11 @@ pub(super) const MAX_MTU: u16 = 9978;
 const FIRST_MTU: u16 = 1522;
 
 const CONTEXT_LEN: usize = 0x100;
-const ROCE: Field = Field::new(0x1f, 1);
-/// Which of its own frames do not come back to the port.
-const LOOPBACK: Field = Field::new(0x1d, 2);
+/// In [`DISABLE_LOCAL_LB`]: which of its own frames do not come back to the port.
 const NO_UNICAST_LOOPS: u64 = 1;
 const NO_MULTICAST_LOOPS: u64 = 2;
-const MTU: Field = Field::new(0x130, 16);
 const GUIDS: [Field; 3] = [Field::new(0x140, 64), Field::new(0x180, 64), Field::new(0x1c0, 64)];
-const PROMISCUOUS: Field = Field::new(0x780, 3);
-const LIST_KIND: Field = Field::new(0x785, 3);
-const LIST_SIZE: Field = Field::new(0x790, 16);
 const ADDRESS: usize = 0x7a0 / 8 + 2;
-const LIST: usize = 0x100;
 /// Entries of a list.
 pub(crate) const LOG_MAX_LIST: u64 = 7;
 /// Bytes of the register of pauses (`pfcc_reg`).
@@ -39,34 +37,30 @@ pub(super) const PAUSES_LEN: usize = 16;
 const LISTS: usize = 3;
 
 /// Which fields `MODIFY_NIC_VPORT_CONTEXT` means.
-const SELECT: Field = Field::new(0x60, 32);
-const MODIFIED: usize = 0x800 / 8;
-const SELECT_ROCE: u64 = 1 << 1;
-const SELECT_LIST: u64 = 1 << 2;
-const SELECT_PROMISCUOUS: u64 = 1 << 4;
-const SELECT_CHANGE_EVENT: u64 = 1 << 5;
-const SELECT_MTU: u64 = 1 << 6;
-const SELECT_MULTICAST_LOOPS: u64 = 1 << 10;
-const SELECT_UNICAST_LOOPS: u64 = 1 << 11;
-/// The kind of list that a query wants.
-const WANTED_LIST: Field = Field::new(0x65, 3);
+const SELECT_ROCE: u32 = 1 << 1;
+const SELECT_LIST: u32 = 1 << 2;
+const SELECT_PROMISCUOUS: u32 = 1 << 4;
+const SELECT_CHANGE_EVENT: u32 = 1 << 5;
+const SELECT_MTU: u32 = 1 << 6;
+const SELECT_MULTICAST_LOOPS: u32 = 1 << 10;
+const SELECT_UNICAST_LOOPS: u32 = 1 << 11;
 
-struct State {
+struct VportState {
     mac: Mac,
     up: bool,
     mtu: u16,
     admin_mtu: u16,
     roce: bool,
-    /// [`LOOPBACK`].
+    /// [`DISABLE_LOCAL_LB`].
     no_loops: u64,
     promiscuous: u64,
     lists: [Vec<[u8; 8]>; LISTS],
     pauses: [u8; PAUSES_LEN],
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
+impl Default for VportState {
+    fn default() -> VportState {
+        VportState {
             mac: Mac::default(),
             up: true,
             mtu: FIRST_MTU,
@@ -80,7 +74,7 @@ impl Default for State {
     }
 }
 
-/// Of frames by destination: unicast, multicast, broadcast.
+/// The kind of a frame by its destination: unicast, multicast or broadcast.
 pub(super) fn kind(dst: Mac) -> usize {
     if dst == [0xff; 6] { 2 } else { usize::from(is_multicast(dst)) }
 }
@@ -88,13 +82,13 @@ pub(super) fn kind(dst: Mac) -> usize {
 /// The port.
 #[derive(Default)]
 pub(crate) struct Vport {
-    state: Mutex<State>,
+    state: Mutex<VportState>,
     pub(super) counters: Counters,
 }
 
 impl Vport {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VportState> {
+        lock(&self.state)
     }
 
     pub(super) fn set_mac(&self, mac: Mac) {
@@ -104,26 +98,27 @@ impl Vport {
     /// As after power-on, but for what was counted.
     pub(super) fn reset(&self, hca: &Device) {
         let mut state = self.lock();
-        *state = State { mac: state.mac, ..State::default() };
+        *state = VportState { mac: state.mac, ..VportState::default() };
         drop(state);
+        let Fabric::Ethernet(port) = hca.network() else { return };
         for index in 0..GIDS as u32 {
-            let _ = hca.set_gid(index, None);
+            let _ = port.set_gid(index, None);
         }
     }
 
     /// `QUERY_NIC_VPORT_CONTEXT`.
-    pub(super) fn query(&self, guid: u64, input: &[u8]) -> Answer {
+    pub(super) fn query(&self, guid: u64, request: &QueryNicVportContext) -> Answer {
         let state = self.lock();
-        let kind = WANTED_LIST.get(input);
-        let list = state.lists.get(kind as usize).ok_or(Status::BadParameter)?;
+        let kind = request.allowed_list_type;
+        let list = state.lists.get(usize::from(kind)).ok_or(Status::BadParameter)?;
         let mut context = vec![0; CONTEXT_LEN];
         for (field, value) in [
-            (ROCE, state.roce.into()),
-            (LOOPBACK, state.no_loops),
+            (ROCE_EN, state.roce.into()),
+            (DISABLE_LOCAL_LB, state.no_loops),
             (MTU, state.mtu.into()),
-            (PROMISCUOUS, state.promiscuous),
-            (LIST_KIND, kind),
-            (LIST_SIZE, list.len() as u64),
+            (PROMISC, state.promiscuous),
+            (ALLOWED_LIST_TYPE, kind.into()),
+            (ALLOWED_LIST_SIZE, list.len() as u64),
         ] {
             field.set(&mut context, value);
         }
@@ -135,9 +130,10 @@ impl Vport {
         Ok(answer)
     }
 
-    /// `MODIFY_NIC_VPORT_CONTEXT`. Which frames arrive the steering tables say; the lists are only remembered.
-    pub(super) fn modify(&self, input: &[u8]) -> Answer {
-        let which = SELECT.get(input);
+    /// `MODIFY_NIC_VPORT_CONTEXT`. Which frames arrive the steering tables say; the lists are only
+    /// remembered.
+    pub(super) fn modify(&self, request: &ModifyNicVportContext) -> Answer {
+        let which = request.field_select;
         let known = SELECT_ROCE
             | SELECT_LIST
             | SELECT_PROMISCUOUS
@@ -145,36 +141,35 @@ impl Vport {
             | SELECT_MTU
             | SELECT_MULTICAST_LOOPS
             | SELECT_UNICAST_LOOPS;
-        let context = input.get(MODIFIED..).ok_or(Status::BadInputLength)?;
+        let context = request.context.as_ref().ok_or(Status::BadInputLength)?;
         if which & !known != 0 {
             return Err(Status::BadParameter);
         }
         let mut state = self.lock();
         if which & SELECT_LIST != 0 {
-            let count = LIST_SIZE.get(context) as usize;
+            let count = usize::from(context.allowed_list_size);
             if count > 1 << LOG_MAX_LIST {
                 return Err(Status::Limits);
             }
-            let list = context.get(LIST..).unwrap_or_default();
-            let list = list.get(..count * 8).ok_or(Status::BadInputLength)?.as_chunks().0;
-            let place = state.lists.get_mut(LIST_KIND.get(context) as usize);
+            let list = context.allowed_list.get(..count).ok_or(Status::BadInputLength)?;
+            let place = state.lists.get_mut(usize::from(context.allowed_list_type));
             *place.ok_or(Status::BadParameter)? = list.to_vec();
         }
         if which & SELECT_ROCE != 0 {
-            state.roce = ROCE.is_set(context);
+            state.roce = context.roce_en;
         }
         for (select, flag) in
             [(SELECT_MULTICAST_LOOPS, NO_MULTICAST_LOOPS), (SELECT_UNICAST_LOOPS, NO_UNICAST_LOOPS)]
         {
             if which & select != 0 {
-                state.no_loops = state.no_loops & !flag | LOOPBACK.get(context) & flag;
+                state.no_loops = state.no_loops & !flag | context.disable_local_lb & flag;
             }
         }
         if which & SELECT_PROMISCUOUS != 0 {
-            state.promiscuous = PROMISCUOUS.get(context);
+            state.promiscuous = context.promisc;
         }
         if which & SELECT_MTU != 0 {
-            state.mtu = MTU.get(context) as u16;
+            state.mtu = context.mtu;
         }
         Ok(vec![0; 8])
     }
@@ -191,9 +186,8 @@ impl Vport {
     }
 
     /// `MODIFY_VPORT_STATE`.
-    pub(super) fn set_state(&self, shared: &Shared, input: &[u8]) -> Answer {
-        const ADMIN: Field = Field::new(0x78, 4);
-        self.set_up(shared, ADMIN.get(input) != 0);
+    pub(super) fn set_state(&self, shared: &Shared, request: &ModifyVportState) -> Answer {
+        self.set_up(shared, request.admin_state != 0);
         Ok(vec![0; 8])
     }
 
@@ -207,11 +201,12 @@ impl Vport {
         self.lock().up
     }
 
-    /// The driver wants the link up, or down, and is told that it is.
+    /// Takes the link up or down, as the driver wants it, and raises the event for that.
     pub(super) fn set_up(&self, shared: &Shared, up: bool) {
         const DOWN: u8 = 1;
         const ACTIVE: u8 = 4;
         if std::mem::replace(&mut self.lock().up, up) != up {
+            self.counters.link_downs.fetch_add((!up).into(), Relaxed);
             let mut data = [0; DATA_LEN];
             data[8] = 1 << 4; // the port
             shared.eqs.post(event::PORT_CHANGE, if up { ACTIVE } else { DOWN }, &data);
@@ -258,62 +253,57 @@ impl Vport {
 }
 
 /// `SET_ROCE_ADDRESS`: a GID with its hardware address and VLAN, or none.
-pub(super) fn set_address(hca: &Device, input: &[u8]) -> Answer {
-    const INDEX: Field = Field::new(0x40, 16);
-    const GID: usize = 0x80 / 8;
-    const TAGGED: Field = Field::new(0x80 + 0x83, 1);
-    const VLAN: Field = Field::new(0x80 + 0x84, 12);
-    const MAC: usize = GID + 0x90 / 8;
-    const VERSION: Field = Field::new(0x80 + 0xd8, 8);
-    const ROCE_V2: u64 = 2;
+pub(super) fn set_address(hca: &Device, request: &SetRoceAddress) -> Answer {
+    const ROCE_V2: u8 = 2;
     /// All ones is reserved, and 0 is no VLAN (IEEE 802.1Q).
     const VLANS: std::ops::Range<u16> = 1..0xfff;
-    let index = INDEX.get(input);
-    if index >= GIDS {
+    let index = request.roce_address_index;
+    if u64::from(index) >= GIDS {
         return Err(Status::BadIndex);
     }
-    let gid: [u8; 16] =
-        *input.get(GID..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
-    let mac = *input.get(MAC..).and_then(<[u8]>::first_chunk).ok_or(Status::BadInputLength)?;
-    let vlan = TAGGED.is_set(input).then(|| VLAN.get(input) as u16);
+    let gid = request.source_l3_address.ok_or(Status::BadInputLength)?;
+    let mac = request.source_mac.ok_or(Status::BadInputLength)?;
+    let vlan = request.vlan_valid.then_some(request.vlan_id);
     let wanted = gid != [0; 16];
-    if wanted && (VERSION.get(input) != ROCE_V2 || vlan.is_some_and(|id| !VLANS.contains(&id))) {
+    if wanted && (request.roce_version != ROCE_V2 || vlan.is_some_and(|id| !VLANS.contains(&id))) {
         return Err(Status::BadParameter);
     }
-    hca.set_gid(index as u32, wanted.then_some(Station { gid, mac, vlan }))?;
+    hca.ethernet()?.set_gid(index.into(), wanted.then_some(Station { gid, mac, vlan }))?;
     Ok(vec![0; 8])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::vport::NicVportContext;
 
     #[test]
     fn lists_and_flags_are_remembered() {
         let vport = Vport::default();
-        let mut input = vec![0; MODIFIED + LIST + 16];
-        SELECT.set(&mut input, SELECT_LIST | SELECT_ROCE | SELECT_MTU);
-        let context = &mut input[MODIFIED..];
-        ROCE.set(context, 1);
-        MTU.set(context, 1500);
-        LIST_KIND.set(context, 1);
-        LIST_SIZE.set(context, 2);
-        context[LIST..].copy_from_slice(&[7; 16]);
-        vport.modify(&input).unwrap();
-        let mut wanted = vec![0; 16];
-        WANTED_LIST.set(&mut wanted, 1);
-        let answer = vport.query(5, &wanted).unwrap();
-        let context = &answer[8..];
-        assert_eq!((ROCE.get(context), MTU.get(context), LIST_SIZE.get(context)), (1, 1500, 2));
-        assert_eq!(context[LIST..], [7; 16]);
-        LIST_SIZE.set(&mut input[MODIFIED..], 3);
-        assert_eq!(vport.modify(&input), Err(Status::BadInputLength));
+        let modify = |field_select, context: &NicVportContext| {
+            let context = Some(context.clone());
+            vport.modify(&ModifyNicVportContext { field_select, context })
+        };
+        let mut context = NicVportContext {
+            roce_en: true,
+            mtu: 1500,
+            allowed_list_type: 1,
+            allowed_list_size: 2,
+            allowed_list: vec![[7; 8]; 2],
+            ..NicVportContext::default()
+        };
+        modify(SELECT_LIST | SELECT_ROCE | SELECT_MTU, &context).unwrap();
+        let answer = vport.query(5, &QueryNicVportContext { allowed_list_type: 1 }).unwrap();
+        let told = &answer[8..];
+        let fields = [ROCE_EN, MTU, ALLOWED_LIST_SIZE].map(|field| field.get(told));
+        assert_eq!(fields, [1, 1500, 2]);
+        assert_eq!(told[CONTEXT_LEN..], [7; 16]);
+        context.allowed_list_size = 3;
+        assert_eq!(modify(SELECT_LIST, &context), Err(Status::BadInputLength));
         assert!(vport.loops([2; 6]) && vport.loops([3; 6]));
-        SELECT.set(&mut input, SELECT_UNICAST_LOOPS);
-        LOOPBACK.set(&mut input[MODIFIED..], 3);
-        vport.modify(&input).unwrap();
+        context.disable_local_lb = 3;
+        modify(SELECT_UNICAST_LOOPS, &context).unwrap();
         assert!(!vport.loops([2; 6]) && vport.loops([3; 6]), "only the one that is meant");
-        SELECT.set(&mut input, 1 << 3);
-        assert_eq!(vport.modify(&input), Err(Status::BadParameter), "the address stays");
+        assert_eq!(modify(1 << 3, &context), Err(Status::BadParameter), "the address stays");
     }
 }

@@ -1,6 +1,7 @@
 //! Doorbell pages: each rings for the queues that name it and for no other.
 
 use crate::driver::{Pair, pair};
+use crate::support::numbers::{BAD_RESOURCE, REQUEST, WRITE};
 use crate::support::verbs::{
     CREATE_CQ, CREATE_EQ, CREATE_QP, cq, eq_for, inline, qp, remote, user_qp,
 };
@@ -9,9 +10,6 @@ use crate::support::{ALLOC_UAR, field};
 const DEALLOC_UAR: u16 = 0x803;
 const CREATE_UCTX: u16 = 0xa04;
 const QUERY_ISSI: u16 = 0x10a;
-const WRITE: u8 = 0x08;
-const REQUEST: u8 = 0;
-const BAD_RESOURCE: u8 = 5;
 
 fn about(uid: u16, number: u32) -> Vec<u8> {
     let mut input = vec![0; 16];
@@ -80,7 +78,8 @@ fn completion_and_event_queues_hear_their_own_page_only() {
     assert_eq!(told(), 1);
 }
 
-/// A consumer counter that a stranger writes would let the device overwrite entries that nobody read.
+/// A consumer counter that a stranger writes would let the device overwrite entries that nobody
+/// read.
 #[test]
 fn a_stranger_moves_no_consumer_counter() {
     let Pair { mut driver, ring, .. } = pair("consumer");

@@ -1,21 +1,14 @@
 //! A driver in the order of Linux's, against the function: what each step must find.
 
+use crate::support::numbers::{
+    BAD_PARAMETER, BAD_RESOURCE, BUSY, FETCH_ADD, READ, REQUEST, REQUEST_ERROR, RESPONSE_ERROR,
+    RESPONSE_SEND, SEND, WRITE,
+};
 use crate::support::verbs::{self, Qp, cq, data, eq, inline, key_over, physical_key, qp, remote};
 use crate::support::{Driver, ENABLE_HCA, INIT_HCA, TEARDOWN_HCA, field, word};
 
-const SEND: u8 = 0x0a;
 const SEND_IMM: u8 = 0x0b;
-const WRITE: u8 = 0x08;
-const READ: u8 = 0x10;
-const FETCH_ADD: u8 = 0x12;
-const REQUEST: u8 = 0;
-const RESPONSE_SEND: u8 = 2;
 const RESPONSE_SEND_IMM: u8 = 3;
-const REQUEST_ERROR: u8 = 13;
-const RESPONSE_ERROR: u8 = 14;
-const BAD_PARAMETER: u8 = 3;
-const BAD_RESOURCE: u8 = 5;
-const BUSY: u8 = 6;
 const BAD_SYSTEM_STATE: u8 = 4;
 const BAD_RESOURCE_STATE: u8 = 9;
 const BAD_QP_STATE: u8 = 0x10;
@@ -71,7 +64,7 @@ fn the_probe_of_a_driver_finds_an_infiniband_port() {
 /// Two connected queue pairs of one function.
 pub struct Pair {
     pub driver: Driver,
-    /// Of events.
+    /// The queue of events.
     pub ring: u64,
     pub cq: verbs::Cq,
     pub pd: u32,
@@ -227,7 +220,8 @@ fn objects_in_use_stay_and_unknown_ones_are_refused() {
     driver.command(0x401, about(cq.number), 16);
 }
 
-/// The order in which a driver brings the function up and down, and that nothing is left of what was there before.
+/// The order in which a driver brings the function up and down, and that nothing is left of what
+/// was there before.
 #[test]
 fn the_function_is_enabled_initialized_torn_down_and_disabled() {
     const DISABLE: u16 = 0x105;

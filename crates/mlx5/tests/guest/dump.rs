@@ -1,6 +1,7 @@
 //! The register that dumps objects.
 
 use crate::driver::{Pair, pair};
+use crate::support::numbers::{BAD_PARAMETER, BAD_RESOURCE};
 use crate::support::{Driver, field, word};
 
 const ACCESS_REGISTER: u16 = 0x805;
@@ -8,8 +9,6 @@ const RESOURCE_DUMP: u64 = 0xc000;
 const MENU: u16 = 0xffff;
 const ERROR: u16 = 0xfffc;
 const TERMINATE: u16 = 0xfffb;
-const BAD_PARAMETER: u8 = 3;
-const BAD_RESOURCE: u8 = 5;
 
 /// A command that reads the register with these bytes in it.
 fn command(register: &[u8]) -> Vec<u8> {

@@ -1,170 +1,19 @@
-//! Two functions with ports on one Ethernet: frames and RoCE packets between them, as the drivers of mlx5e and mlx5_ib set them
-//! up.
+//! Two functions with ports on one Ethernet: frames and RoCE packets between them, as the drivers
+//! of mlx5e and mlx5_ib set them up.
 
-use crate::support::verbs::{self, Cq, Qp, cq, data, eq, physical_key, qp, remote};
+use crate::support::ethernet::{
+    End, IN_A_VLAN, LOG_SIZE, connect, end, gid, headers, on_ethernet, queue, queue_with,
+    roce_address, set_gid, steer, steer_with,
+};
+use crate::support::numbers::{
+    BAD_PARAMETER, BAD_RESOURCE, REQUEST, REQUEST_ERROR, RESPONSE_ERROR, RESPONSE_SEND, SEND, WRITE,
+};
+use crate::support::verbs::{self, data, qp, remote};
 use crate::support::{ALLOC_UAR, Driver, alone, field, word};
-use hca::Network;
-use registry::Options;
 use std::time::{Duration, Instant};
 
-const SEND: u8 = 0x0a;
 const LARGE_SEND: u8 = 0x0e;
-const WRITE: u8 = 0x08;
-const REQUEST: u8 = 0;
-const RESPONSE_SEND: u8 = 2;
-const REQUEST_ERROR: u8 = 13;
-const RESPONSE_ERROR: u8 = 14;
-const BAD_PARAMETER: u8 = 3;
-const BAD_RESOURCE: u8 = 5;
 const BROADCAST: [u8; 6] = [0xff; 6];
-
-fn on_ethernet(name: &str, options: &Options) -> Driver {
-    Driver::on_network(name, options, Network::Ethernet { host_addresses: Vec::new() })
-}
-
-fn mac(driver: &mut Driver) -> [u8; 6] {
-    let context = driver.command(0x754, vec![0; 16], 16 + 264);
-    context[16 + 0xf6..16 + 0xfc].try_into().unwrap()
-}
-
-/// A work queue of the Ethernet and where the driver is in it.
-struct Queue {
-    number: u32,
-    page: u64,
-    record: u64,
-    posted: u16,
-}
-
-const LOG_SIZE: u64 = 4;
-const STRIDE: u64 = 64;
-
-/// Made by `create`, and brought to the ready state by `modify`.
-fn queue(driver: &mut Driver, create: u16, modify: u16, pd: u32, cq: &Cq) -> Queue {
-    queue_with(driver, create, modify, pd, cq, &[])
-}
-
-/// With more fields of the command that makes it: place, width, value.
-fn queue_with(
-    driver: &mut Driver,
-    create: u16,
-    modify: u16,
-    pd: u32,
-    cq: &Cq,
-    more: &[(usize, usize, u64)],
-) -> Queue {
-    let (page, record) = (driver.page(), driver.page());
-    let mut input = vec![0; 0x110 + 8];
-    let wq = 0x100 + 0x180;
-    field(&mut input, 0x100 + 0x48, 24, cq.number.into());
-    field(&mut input, wq, 4, 1);
-    field(&mut input, wq + 0x48, 24, pd.into());
-    field(&mut input, wq + 0x68, 24, driver.uar.into());
-    field(&mut input, wq + 0x80, 64, record);
-    field(&mut input, wq + 0x10c, 4, 6);
-    field(&mut input, wq + 0x11b, 5, LOG_SIZE);
-    field(&mut input, 0x880, 64, page);
-    more.iter().for_each(|(bit, width, value)| field(&mut input, *bit, *width, *value));
-    let number = driver.create(create, input);
-    let mut input = vec![0; 0x110];
-    field(&mut input, 0x48, 24, number.into());
-    field(&mut input, 0x108, 4, 1);
-    driver.command(modify, input, 16);
-    Queue { number, page, record, posted: 0 }
-}
-
-impl Queue {
-    fn place(&self) -> u64 {
-        self.page + u64::from(self.posted % (1 << LOG_SIZE)) * STRIDE
-    }
-
-    fn post_receive(&mut self, driver: &Driver, key: u32, addr: u64, len: u32) {
-        driver.poke(self.place(), &[data(key, addr, len), data(0x100, 0, 0)].concat());
-        self.posted += 1;
-        driver.poke(self.record, &u32::from(self.posted).to_be_bytes());
-    }
-
-    /// Posts a frame: `headers` in the request, the rest as data segments.
-    fn post(&mut self, driver: &Driver, opcode: u8, mss: u16, headers: &[u8], segments: &[u8]) {
-        for block in self.request(opcode, mss, headers, segments).chunks(64) {
-            driver.poke(self.place(), block);
-            self.posted += 1;
-        }
-        driver.poke(self.record + 4, &u32::from(self.posted).to_be_bytes());
-        driver.ring(self.number);
-    }
-
-    /// What stands in the ring then.
-    fn request(&self, opcode: u8, mss: u16, headers: &[u8], segments: &[u8]) -> Vec<u8> {
-        let mut entry = vec![0; 30];
-        entry[11] = 2 << 2;
-        entry[20] = 0xc0;
-        entry[22..24].copy_from_slice(&mss.to_be_bytes());
-        entry[28..30].copy_from_slice(&(headers.len() as u16).to_be_bytes());
-        entry.extend(headers);
-        entry.resize(entry.len().max(32).next_multiple_of(16), 0);
-        entry.extend(segments);
-        let first = u32::from(self.posted) << 8 | u32::from(opcode);
-        entry[..4].copy_from_slice(&first.to_be_bytes());
-        let units = self.number << 8 | (entry.len() / 16) as u32;
-        entry[4..8].copy_from_slice(&units.to_be_bytes());
-        entry
-    }
-}
-
-/// Steers every frame to the queue.
-fn steer(driver: &mut Driver, queue: u32) {
-    steer_with(driver, queue, 0, 0);
-}
-
-/// By way of an interface of a transport domain, and with a tag.
-fn steer_with(driver: &mut Driver, queue: u32, domain: u64, tag: u64) {
-    let mut input = vec![0; 0x110];
-    field(&mut input, 0x100 + 0xe8, 24, queue.into());
-    field(&mut input, 0x100 + 0x128, 24, domain);
-    let tir = driver.create(0x900, input);
-    let table = driver.create(0x930, vec![0; 64]);
-    let mut input = vec![0; 1024];
-    field(&mut input, 0xa8, 24, table.into());
-    let group = driver.create(0x933, input);
-    let mut input = vec![0; 0x340 + 8];
-    field(&mut input, 0xa8, 24, table.into());
-    field(&mut input, 0x220, 32, group.into());
-    field(&mut input, 0x248, 24, tag);
-    field(&mut input, 0x270, 16, 4);
-    field(&mut input, 0x288, 24, 1);
-    field(&mut input, 0x1a00, 8, 2);
-    field(&mut input, 0x1a08, 24, tir.into());
-    driver.command(0x936, input, 16);
-    let mut input = vec![0; 64];
-    field(&mut input, 0xa8, 24, table.into());
-    driver.command(0x92f, input, 16);
-}
-
-struct End {
-    driver: Driver,
-    cq: Cq,
-    pd: u32,
-    key: u32,
-    mac: [u8; 6],
-}
-
-fn end(name: &str, options: &Options) -> End {
-    let mut driver = on_ethernet(name, options);
-    let (eqn, _) = eq(&mut driver, 0);
-    let cq = cq(&mut driver, eqn);
-    let pd = driver.create(verbs::ALLOC_PD, vec![0; 16]);
-    let key = physical_key(&mut driver, pd);
-    let mac = mac(&mut driver);
-    End { driver, cq, pd, key, mac }
-}
-
-fn headers(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
-    let mut frame =
-        [&dst[..], &src, &[0x08, 0, 0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0]].concat();
-    frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0]);
-    frame.extend([0x50, 0x18, 1, 0, 0, 0, 0, 0]);
-    frame
-}
 
 #[test]
 fn frames_go_to_who_they_are_for() {
@@ -218,7 +67,8 @@ fn frames_go_to_who_they_are_for() {
     assert_eq!(left.cq.expect(&left.driver, REQUEST_ERROR)[0x37], 4, "local protection");
 }
 
-/// A ring of requests that each become thousands of frames: whoever rang goes on, and so does who wants to end it.
+/// A ring of requests that each become thousands of frames: whoever rang goes on, and so does who
+/// wants to end it.
 #[test]
 fn a_ring_of_large_sends_holds_nobody_up() {
     const LOG_SIZE: u64 = 14;
@@ -263,7 +113,8 @@ fn frames_come_back_to_other_transport_domains() {
     let mut interface = vec![0; 0xc0];
     field(&mut interface, 0x100 + 0x128, 24, 1);
     let tis = driver.create(0x912, interface);
-    // A queue's name for user space, and that it gives back what it does not do; the interface of sends.
+    // A queue's name for user space, and that it gives back what it does not do; the interface of
+    // sends.
     let named = |name| (0x100 + 0x28, 24, name);
     let sends = [named(0x51), (0x103, 1, 1), (0x200, 16, 1), (0x268, 24, tis.into())];
     let mut sends = queue_with(&mut driver, 0x904, 0x905, pd, &cq, &sends);
@@ -281,7 +132,7 @@ fn frames_come_back_to_other_transport_domains() {
     assert_eq!((word(&received, 0x20), word(&received, 0x38)), (0x52, 0x1234));
     assert_eq!(word(&cq.expect(&driver, REQUEST), 0x20), 0x51);
     assert_eq!(driver.peek(to, 60), frame);
-    // The port is told to keep them away.
+    // The port keeps them away from now on.
     let mut vport = vec![0; 0x200];
     field(&mut vport, 0x60, 32, 1 << 11);
     field(&mut vport, 0x800 + 0x1d, 2, 1);
@@ -301,23 +152,6 @@ fn frames_come_back_to_other_transport_domains() {
     assert_eq!(driver.status(0x904, vec![0; 0x118]), BAD_PARAMETER, "no ring");
 }
 
-/// `SET_ROCE_ADDRESS`, with what stands before the hardware address: whether there is a VLAN, and which.
-fn roce_address(index: u8, gid: [u8; 16], mac: [u8; 6], vlan: u16) -> Vec<u8> {
-    let mut input = vec![0; 48];
-    input[9] = index;
-    input[16..32].copy_from_slice(&gid);
-    input[32..34].copy_from_slice(&vlan.to_be_bytes());
-    input[34..40].copy_from_slice(&mac);
-    field(&mut input, 0x80 + 0xd8, 8, 2);
-    input
-}
-
-const IN_A_VLAN: u16 = 1 << 12;
-
-fn set_gid(driver: &mut Driver, gid: [u8; 16], mac: [u8; 6]) {
-    driver.command(0x761, roce_address(0, gid, mac, 0), 16);
-}
-
 const QKEY: u32 = 0x1111;
 
 /// An address vector.
@@ -331,21 +165,6 @@ fn address(qpn: u32, mac: [u8; 6], gid: [u8; 16], index: u32, priority: u8) -> V
     address[28..32].copy_from_slice(&(1 << 30 | index << 20).to_be_bytes());
     address[32..].copy_from_slice(&gid);
     address
-}
-
-fn gid(low: u8) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[10..].copy_from_slice(&[0xff, 0xff, 10, 9, 8, low]);
-    gid
-}
-
-/// RESET to RTS of a reliable connection.
-fn connect(end: &mut End, qp: &Qp, peer: u32, gid: [u8; 16], mac: [u8; 6]) {
-    let path = 0xc0;
-    let mut fields = vec![(path + 0x58, 8, 64), (path + 0x110, 16, 0xc077)];
-    fields.extend((0..16).map(|byte| (path + 0x80 + byte * 8, 8, gid[byte].into())));
-    fields.extend((0..6).map(|byte| (path + 0x130 + byte * 8, 8, mac[byte].into())));
-    qp.connect_by(&mut end.driver, &fields, peer);
 }
 
 #[test]
@@ -456,7 +275,8 @@ fn interfaces_are_in_domains_of_their_users() {
     }
 }
 
-/// Nothing is written into a completion queue that a driver took back, and it takes none back that something completes to.
+/// Nothing is written into a completion queue that a driver took back, and it takes none back that
+/// something completes to.
 #[test]
 fn a_completion_queue_stays_while_a_work_queue_is_there() {
     const DESTROY_CQ: u16 = 0x401;
@@ -475,29 +295,6 @@ fn a_completion_queue_stays_while_a_work_queue_is_there() {
         driver.command(destroy, about(queue.number), 16);
     }
     assert_eq!(driver.status(DESTROY_CQ, about(cq.number)), 0);
-}
-
-/// The kernel's list of UDP sockets: who is bound to 127.0.0.1 at `port`.
-fn is_bound_to_loopback(port: u16) -> bool {
-    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
-    sockets.contains(&format!(": 0100007F:{port:04X}"))
-}
-
-/// A guest says which addresses it has; the host's stay the host's.
-#[test]
-fn a_gid_takes_no_address_of_the_host() {
-    let localhost = "127.0.0.1".parse().unwrap();
-    for host_addresses in [vec![], vec![localhost]] {
-        let options = alone("localhost");
-        let network = Network::Ethernet { host_addresses };
-        let mut driver = Driver::on_network("localhost", &options, network);
-        let port = options.port;
-        let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
-        let own = mac(&mut driver);
-        set_gid(&mut driver, gid, own);
-        assert!(!is_bound_to_loopback(port));
-    }
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Events of completion queues: at once, or after a time or a number of completions.
 
+use crate::support::numbers::{REQUEST, WRITE};
 use crate::support::verbs::{
     ALLOC_PD, Cq, Eq, Qp, cq, eq, eq_for, inline, physical_key, qp, remote,
 };
 use crate::support::{Driver, field};
 use std::time::{Duration, Instant};
 
-const WRITE: u8 = 0x08;
-const REQUEST: u8 = 0;
 const MODIFY_CQ: u16 = 0x403;
 const QUERY_CQ: u16 = 0x402;
 const PERIOD: Duration = Duration::from_micros(4000);
@@ -73,7 +72,7 @@ impl Moderated {
 fn events_wait_for_a_time_or_a_number_of_completions() {
     let mut it = moderated();
     it.set(PERIOD.as_micros() as u64, 3, 0);
-    // It was quiet before: the first is told at once, the next not before the period is over.
+    // It was quiet before: the first raises an event at once, the next not before the period ends.
     it.arm();
     let begun = Instant::now();
     it.complete();
@@ -81,7 +80,7 @@ fn events_wait_for_a_time_or_a_number_of_completions() {
     it.arm();
     it.complete();
     assert!(it.event() - begun >= PERIOD);
-    // Three together are told of sooner, unless this thread does not run for so long.
+    // Three together raise an event sooner, unless this thread does not run for so long.
     let soon = (0..100).any(|_| {
         it.arm();
         (0..3).for_each(|_| it.complete());
@@ -114,7 +113,8 @@ fn the_period_begins_with_each_completion_if_asked() {
     let context = &it.driver.command(QUERY_CQ, input, 0x110)[0x10..];
     assert_eq!(context[0x10..0x14], (4000u32 << 16 | 100).to_be_bytes());
     assert_eq!(context[2] >> 7, 1);
-    // What waits is told at once when the driver wants no moderation any more, and never after the queue has gone.
+    // What waits is reported at once when the driver wants no moderation any more, and never after
+    // the queue has gone.
     it.arm();
     it.complete();
     it.set(0, 0, 0);

@@ -1,22 +1,17 @@
 //! Tag matching: a queue with a list, changed by requests, and what its completions say.
 
 use crate::driver::{Pair, pair};
+use crate::support::numbers::{BAD_PARAMETER, BUSY, REQUEST, REQUEST_ERROR, RESPONSE_SEND, SEND};
 use crate::support::verbs::{Cq, Qp, cq, data, inline, qp, qp_over};
 use crate::support::{Driver, field, word};
 
-const CREATE: u16 = 0x717;
+pub const CREATE: u16 = 0x717;
 const DESTROY: u16 = 0x718;
 const QUERY: u16 = 0x719;
 const ARM: u16 = 0x703;
 const DESTROY_QP: u16 = 0x501;
-const SEND: u8 = 0x0a;
 const TAG_MATCHING: u8 = 0x28;
-const REQUEST: u8 = 0;
-const RESPONSE_SEND: u8 = 2;
 const NO_PACKET: u8 = 6;
-const REQUEST_ERROR: u8 = 13;
-const BAD_PARAMETER: u8 = 3;
-const BUSY: u8 = 6;
 /// Entries of the queue and bytes of each, as logarithms.
 const LOG_SIZE: u32 = 3;
 const LOG_STRIDE: u32 = 5;
@@ -51,7 +46,7 @@ struct Tags {
 }
 
 /// The command that makes one with a list of 2^`log_list` entries.
-fn create(driver: &mut Driver, pd: u32, cq: &Cq, log_list: u64) -> (Vec<u8>, u64, u64) {
+pub fn create(driver: &mut Driver, pd: u32, cq: &Cq, log_list: u64) -> (Vec<u8>, u64, u64) {
     let (page, record) = (driver.page(), driver.page());
     let mut input = vec![0; 0x150 + 8];
     let (context, queue) = (0x80, 0x480);

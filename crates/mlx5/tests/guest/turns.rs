@@ -1,6 +1,7 @@
-//! How much of a guest's work one doorbell carries out before others get their turn: counted in what the thread that rings reads
-//! of memory meanwhile.
+//! How much of a guest's work one doorbell carries out before others get their turn: counted in
+//! what the thread that rings reads of memory meanwhile.
 
+use crate::support::numbers::{REQUEST, UMR, WRITE};
 use crate::support::verbs::{
     self, Cq, Qp, context, cq, data, eq, free_key, mask, physical_key, qp, remote, repeated, umr,
 };
@@ -10,10 +11,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use umem::{AccessError, AtomicOp, DmaSpace};
 
-const UMR: u8 = 0x25;
 const COPY: u8 = 0x2f;
-const WRITE: u8 = 0x08;
-const REQUEST: u8 = 0;
 
 /// Memory that counts how often, and how much, each thread reads of it.
 struct Counted(Ram);

@@ -1,6 +1,7 @@
 //! User contexts: whose objects are, what their users may write, queues in their memory.
 
 use crate::driver::{Pair, pair};
+use crate::support::numbers::{BAD_PARAMETER, BAD_RESOURCE, BUSY, READ, SEND, UMR, WRITE};
 use crate::support::verbs::{
     ALLOC_PD, CREATE_CQ, CREATE_MKEY, CREATE_QP, CREATE_UMEM, Cq, Qp, context, create_key, data,
     eq_for, free, key_over, mask, qp, remote, umr, user_cq, user_memory, user_qp,
@@ -19,14 +20,7 @@ const DESTROY_PSV: u16 = 0x601;
 
 const OK: u8 = 0;
 const BAD_OPERATION: u8 = 2;
-const BAD_PARAMETER: u8 = 3;
-const BAD_RESOURCE: u8 = 5;
-const BUSY: u8 = 6;
-
-const SEND: u8 = 0x0a;
-const WRITE: u8 = 0x08;
-const READ: u8 = 0x10;
-const UMR: u8 = 0x25;
+const BAD_QP_STATE: u8 = 0x10;
 
 fn user(driver: &mut Driver) -> u16 {
     driver.create(CREATE_UCTX, vec![0; 0x40]) as u16
@@ -87,6 +81,19 @@ fn objects_are_their_users_alone() {
     let drivers = driver.command(0x771, about(0, 0), 16)[11];
     assert_eq!(driver.status(0x502, to_init(one, drivers)), BAD_RESOURCE);
     assert_eq!(driver.status(0x502, to_init(one, counters)), OK);
+    // Later too, where the mask says that it is named; this queue pair is not that far.
+    let later = |set: u8, mask: u64| {
+        let mut input = to_init(one, set);
+        field(&mut input, 0x80, 32, mask);
+        input
+    };
+    for (set, mask, status) in [
+        (drivers, 1 << 25, BAD_RESOURCE),
+        (drivers, 0, BAD_QP_STATE),
+        (counters, 1 << 25, BAD_QP_STATE),
+    ] {
+        assert_eq!(driver.status(0x505, later(set, mask)), status, "{set} {mask:x}");
+    }
     // A context stays while something is in it.
     assert_eq!(end(&mut driver, one), BUSY);
     assert_eq!(end(&mut driver, two), OK);
@@ -274,7 +281,8 @@ fn user_memory_is_named_by_its_user_within_its_bounds() {
     assert_eq!(end(&mut driver, one), OK);
 }
 
-/// What a program's queue pair makes of keys: its windows and lists, and nothing by the machine's addresses.
+/// What a program's queue pair makes of keys: its windows and lists, and nothing by the machine's
+/// addresses.
 #[test]
 fn a_programs_queue_pair_lays_out_keys_over_keys_of_its_domain_and_no_pages() {
     const MW_BIND: u8 = 0x06;
@@ -306,7 +314,8 @@ fn a_programs_queue_pair_lays_out_keys_over_keys_of_its_domain_and_no_pages() {
         one.post(&driver, UMR, registered, &[&umr(0, mask, &context, &list)]);
         assert_eq!(cq.expect(&driver, 13)[0x37], MW_BIND, "{mask:#x}");
     }
-    // A list of the program's own shows what the program registered, with that one's rights or fewer.
+    // A list of the program's own shows what the program registered, with that one's rights or
+    // fewer.
     let (mut driver, mut cq, pd, mut one, registered, page, secret) = begin();
     let other = driver.create(ALLOC_PD, vec![0; 16]);
     let foreign = key_over(&mut driver, other, 0x1000, 0x1000, &[secret]);
@@ -413,7 +422,8 @@ fn memory_is_copied_by_who_may_within_keys() {
     one.post_modified(&driver, 1, COPY, &body);
     cq.expect(&driver, 0);
     assert_eq!(driver.peek(to + 0xff0, 6), b"copied");
-    // Beyond either key, into a foreign domain, of two lengths, too long, of another kind; by who may not.
+    // Beyond either key, into a foreign domain, of two lengths, too long, of another kind; by who
+    // may not.
     for (kind, from, to, syndrome) in [
         (1, data(source, 0x5ffc, 6), data(target, 0x5000, 6), PROTECTION),
         (1, data(source, 0x5000, 6), data(target, 0x5ffc, 6), PROTECTION),

@@ -1,4 +1,5 @@
-//! The guarded instructions for aarch64: plain loops, aligned on the side that others watch, ascending.
+//! The guarded instructions for aarch64: plain loops, aligned on the side that others watch,
+//! ascending.
 
 use core::arch::global_asm;
 
@@ -15,8 +16,9 @@ global_asm!(
     \name:
     .endm
 
-    // x0 destination, x1 source, x2 bytes; \aligned is the side that others watch. \store is the store of everything
-    // after the last whole word but one: others poll the last byte, so it must not become visible before what precedes it
+    // x0 destination, x1 source, x2 bytes; \aligned is the side that others watch. \store is the
+    // store of everything after the last whole word but one: others poll the last byte, so it must
+    // not become visible before what precedes it
     .macro peerdma_guard_copy name, aligned, store
     peerdma_guard_function \name
     2:
@@ -90,7 +92,8 @@ global_asm!(
         mov     x0, #0
         ret
 
-    // x0 address; storing back exclusively makes the page writable without losing a concurrent store
+    // x0 address; storing back exclusively makes the page writable without losing a concurrent
+    // store
     peerdma_guard_function peerdma_guard_touch_write
     2:
         ldaxrb  w1, [x0]
@@ -128,7 +131,8 @@ global_asm!(
     .hidden peerdma_guard_end
     peerdma_guard_end:
 
-    peerdma_guard_function peerdma_guard_fixup          // where the handler sends a faulting instruction
+    // where the handler sends a faulting instruction
+    peerdma_guard_function peerdma_guard_fixup
         mov     x0, #1
         ret
 

@@ -1,12 +1,15 @@
 //! Copies that fold a CRC on their way, so that what is sent is read once.
 //!
-//! Folding is carry-less arithmetic over 64-byte registers (Gopal et al., "Fast CRC Computation for Generic Polynomials
-//! Using PCLMULQDQ", Intel 2009): `sum = low(sum) · low(factor) + high(sum) · high(factor) + next`, on each 128-bit
-//! lane. Which polynomial, what stands before the copied bytes and what follows them is the caller's affair; here
-//! are four running sums, 256 bytes apart. It wants AVX-512 and VPCLMULQDQ; elsewhere a [`Fold`] takes nothing and the
-//! caller goes over the bytes by itself.
+//! Folding is carry-less arithmetic over 64-byte registers (Gopal et al., "Fast CRC Computation for
+//! Generic Polynomials Using PCLMULQDQ", Intel 2009): `sum = low(sum) · low(factor) + high(sum) ·
+//! high(factor) + next`, on each 128-bit lane. Which polynomial, what stands before the copied
+//! bytes and what follows them is the caller's affair; here are four running sums, 256 bytes apart.
+//! It wants AVX-512 and VPCLMULQDQ; elsewhere a [`Fold`] takes nothing and the caller goes over the
+//! bytes by itself.
 
-use super::{Fault, copy_from, range};
+#[cfg(target_arch = "x86_64")]
+use super::range;
+use super::{Fault, LoadFault, Source};
 
 /// Sums and factors of one register: eight words in memory order.
 pub type Register = [u64; 8];
@@ -16,14 +19,14 @@ pub const STEP: usize = 256;
 
 /// What the assembly reads and writes.
 #[repr(C, align(64))]
-struct State {
+struct FoldRegisters {
     sums: [Register; 4],
     factors: Register,
 }
 
 /// The sums of the bytes copied so far. Takes whole [`STEP`]s of memory at 64-byte boundaries.
 pub struct Fold {
-    state: State,
+    state: FoldRegisters,
     on: bool,
     folded: usize,
 }
@@ -41,16 +44,18 @@ impl Fold {
     /// One that takes nothing.
     #[inline]
     pub fn off() -> Fold {
-        Fold { state: State { sums: [[0; 8]; 4], factors: [0; 8] }, on: false, folded: 0 }
+        Fold { state: FoldRegisters { sums: [[0; 8]; 4], factors: [0; 8] }, on: false, folded: 0 }
     }
 
-    /// One that goes on from `sums`, each moved on by `factors` per [`STEP`]; takes nothing on a CPU that cannot.
+    /// One that goes on from `sums`, each moved on by `factors` per [`STEP`]; takes nothing on a
+    /// CPU that cannot.
     #[inline]
     pub fn new(sums: [Register; 4], factors: Register) -> Fold {
-        Fold { state: State { sums, factors }, on: Fold::is_supported(), folded: 0 }
+        Fold { state: FoldRegisters { sums, factors }, on: Fold::is_supported(), folded: 0 }
     }
 
-    /// Bytes folded so far: those of every [`copy_from_folding`] through this value, or 0 once one of them was not taken.
+    /// Bytes folded so far: those of every [`Source::read_folding`] through this value, or 0 once
+    /// one of them was not taken.
     #[inline]
     pub fn folded(&self) -> usize {
         self.folded
@@ -68,36 +73,45 @@ impl Fold {
     }
 }
 
-/// As [`copy_from`], and folds the very bytes that it copies where `fold` takes them.
-#[inline]
-pub fn copy_from_folding(addr: u64, dst: &mut [u8], fold: &mut Fold) -> Result<(), Fault> {
-    if !fold.takes(addr, dst.len()) {
-        // Sums with a gap are of no use.
-        *fold = Fold::off();
-        return copy_from(addr, dst);
+impl Source<'_> {
+    /// As [`Source::read`], and folds the very bytes that it copies where `fold` takes them.
+    #[inline]
+    pub fn read_folding(self, dst: &mut [u8], fold: &mut Fold) -> Result<(), LoadFault> {
+        if !fold.takes(self.addr(), dst.len()) {
+            // Sums with a gap are of no use.
+            *fold = Fold::off();
+            return self.read(dst);
+        }
+        let part = self.part(0, dst.len() as u64)?;
+        run(part, dst, &mut fold.state)?;
+        fold.folded += dst.len();
+        Ok(())
     }
-    let src = range(addr, dst.len())?;
-    run(src, dst, &mut fold.state)?;
-    fold.folded += dst.len();
-    Ok(())
 }
 
 #[cfg(target_arch = "x86_64")]
-fn run(src: usize, dst: &mut [u8], state: &mut State) -> Result<(), Fault> {
-    // SAFETY (of the declaration): defined in this room's assembly with this signature; answers 0, or non-zero after a
-    // fault.
+fn run(source: Source<'_>, dst: &mut [u8], state: &mut FoldRegisters) -> Result<(), Fault> {
+    // SAFETY (of the declaration): defined in this room's assembly with this signature; answers 0,
+    // or non-zero after a fault.
     unsafe extern "C" {
-        fn peerdma_guard_copy_fold(dst: *mut u8, src: usize, len: usize, state: *mut State) -> u32;
+        fn peerdma_guard_copy_fold(
+            dst: *mut u8,
+            src: usize,
+            len: usize,
+            state: *mut FoldRegisters,
+        ) -> u32;
     }
-    // SAFETY: `dst` and `state` are ours, `state` has the layout the routine knows; every load from `src` is guarded;
-    // the length is a non-zero multiple of `STEP` and the CPU has the instructions (`Fold::takes`).
+    let src = range(source.addr(), dst.len())?;
+    // SAFETY: `dst` and `state` are ours, `state` has the layout the routine knows; every load from
+    // `src` is guarded and may be made (`Source`); the length is a non-zero multiple of `STEP` and
+    // the CPU has the instructions (`Fold::takes`).
     let code = unsafe { peerdma_guard_copy_fold(dst.as_mut_ptr(), src, dst.len(), state) };
     super::done(code)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn run(src: usize, dst: &mut [u8], _state: &mut State) -> Result<(), Fault> {
-    copy_from(src as u64, dst)
+fn run(source: Source<'_>, dst: &mut [u8], _: &mut FoldRegisters) -> Result<(), Fault> {
+    Ok(source.read(dst)?)
 }
 
 #[cfg(test)]
@@ -142,7 +156,7 @@ mod tests {
         }
         let mut fold = Fold::new(sums, factors);
         let mut dst = [0u8; 769];
-        copy_from_folding(source.as_ptr() as u64, &mut dst[1..], &mut fold).unwrap();
+        Source::from(source).read_folding(&mut dst[1..], &mut fold).unwrap();
         assert_eq!(&dst[1..], source);
         if Fold::is_supported() {
             assert_eq!(fold.folded(), 768);
@@ -155,15 +169,15 @@ mod tests {
     #[test]
     fn what_it_does_not_take_is_copied_and_ends_the_folding() {
         let bytes = Aligned([7; 1024]);
-        let base = bytes.0.as_ptr() as u64;
+        let from = |offset: usize| Source::from(&bytes.0[offset..]);
         for (offset, len) in [(8, 256), (0, 255), (0, 0), (1, 512)] {
             let mut fold = Fold::new([[1; 8]; 4], [3; 8]);
             let mut dst = [0; 512];
-            copy_from_folding(base, &mut dst[..256], &mut fold).unwrap();
-            copy_from_folding(base + offset, &mut dst[..len], &mut fold).unwrap();
+            from(0).read_folding(&mut dst[..256], &mut fold).unwrap();
+            from(offset).read_folding(&mut dst[..len], &mut fold).unwrap();
             assert_eq!(dst[..len], [7; 512][..len]);
             assert_eq!(fold.folded(), 0);
-            copy_from_folding(base, &mut dst[..256], &mut fold).unwrap();
+            from(0).read_folding(&mut dst[..256], &mut fold).unwrap();
             assert_eq!(fold.folded(), 0, "after a gap");
         }
     }
@@ -172,7 +186,9 @@ mod tests {
     fn memory_that_is_gone_is_a_fault() {
         super::super::install();
         let mut fold = Fold::new([[1; 8]; 4], [3; 8]);
-        assert_eq!(copy_from_folding(4096, &mut [0; 256], &mut fold), Err(Fault));
+        // SAFETY: no memory is at these addresses.
+        let gone = unsafe { Source::vouched(4096, 256) };
+        assert_eq!(gone.read_folding(&mut [0; 256], &mut fold), Err(LoadFault));
         assert_eq!(fold.folded(), 0);
     }
 }

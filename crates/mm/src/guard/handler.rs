@@ -1,7 +1,7 @@
 //! The SIGSEGV/SIGBUS handler and the program's own action behind it.
 //!
-//! Everything here is async-signal-safe: no allocation, no lock, raw system calls only (the C library's functions are
-//! interposed by the shim and would come back to us).
+//! Everything here is async-signal-safe: no allocation, no lock, raw system calls only (the C
+//! library's functions are interposed by the shim and would come back to us).
 
 use super::arch;
 use core::cell::Cell;
@@ -18,7 +18,8 @@ unsafe extern "C" {
     static peerdma_guard_restorer: u8;
 }
 
-/// `struct sigaction` as the kernel knows it (`arch/x86/include/uapi/asm/signal.h`, `asm-generic/signal.h`).
+/// `struct sigaction` as the kernel knows it (`arch/x86/include/uapi/asm/signal.h`,
+/// `asm-generic/signal.h`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct KernelAction {
@@ -32,9 +33,9 @@ const SA_RESTORER: u64 = 0x0400_0000;
 /// Bytes in the kernel's signal set.
 const SIGSET_BYTES: usize = 8;
 
-/// The program's action for one signal. `sigaction` is async-signal-safe and a fork may happen at any time, so there is no
-/// lock: a writer fills the next slot of a ring and then makes it current. A reader would be misled only if
-/// 63 changes happened while it read four words.
+/// The program's action for one signal. `sigaction` is async-signal-safe and a fork may happen at
+/// any time, so there is no lock: a writer fills the next slot of a ring and then makes it current.
+/// A reader would be misled only if 63 changes happened while it read four words.
 struct Chained {
     current: AtomicUsize,
     next: AtomicUsize,
@@ -141,7 +142,8 @@ fn kernel_sigprocmask(how: c_int, set: u64, old: Option<&mut u64>) {
     };
 }
 
-/// One system call without the C library, whose `errno` an interrupted function may be about to read.
+/// One system call without the C library, whose `errno` an interrupted function may be about to
+/// read.
 ///
 /// # Safety
 /// The arguments must be valid for the call.
@@ -150,17 +152,27 @@ unsafe fn raw_syscall(number: i64, a: usize, b: usize, c: usize, d: usize) -> i6
     // SAFETY: the kernel's calling convention; what the call does is the caller's statement.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        core::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
-            lateout("rcx") _, lateout("r11") _, options(nostack));
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
         #[cfg(target_arch = "aarch64")]
-        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
-            options(nostack));
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d,
+            options(nostack),
+        );
     }
     result
 }
 
-/// Our action in the kernel. SA_RESTART follows the program's wish: it matters to a system call that an asynchronous
-/// signal interrupts.
+/// Our action in the kernel. SA_RESTART follows the program's wish: it matters to a system call
+/// that an asynchronous signal interrupts.
 fn ours(program: &KernelAction) -> KernelAction {
     #[cfg(target_arch = "x86_64")]
     let (restorer, extra) = (&raw const peerdma_guard_restorer as usize, SA_RESTORER);
@@ -176,10 +188,11 @@ fn ours(program: &KernelAction) -> KernelAction {
     }
 }
 
-/// Takes SIGSEGV and SIGBUS over, remembering the program's actions. Idempotent, and cheap once done.
+/// Takes SIGSEGV and SIGBUS over, remembering the program's actions. Idempotent, and cheap once
+/// done.
 ///
-/// Without an interposed `sigaction` that calls [`chain`], a program that sets its own action later takes the signals back;
-/// guarded touches then fault for real.
+/// Without an interposed `sigaction` that calls [`chain`], a program that sets its own action later
+/// takes the signals back; guarded touches then fault for real.
 pub fn install() {
     ONCE.call_once(|| {
         for (signal, chained) in [(libc::SIGSEGV, &SEGV), (libc::SIGBUS, &BUS)] {
@@ -195,7 +208,8 @@ pub fn install() {
 }
 
 thread_local! {
-    /// Whether this thread has unblocked the signals since it began. Threads inherit masks, also from before [`install`].
+    /// Whether this thread has unblocked the signals since it began. Threads inherit masks, also
+    /// from before [`install`].
     static UNBLOCKED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -207,7 +221,8 @@ pub(super) fn ensure_unblocked() {
     }
 }
 
-/// Unblocks SIGSEGV and SIGBUS in the calling thread, as every thread needs that touches guarded memory.
+/// Unblocks SIGSEGV and SIGBUS in the calling thread, as every thread needs that touches guarded
+/// memory.
 #[cold]
 pub fn unblock_signals() {
     kernel_sigprocmask(libc::SIG_UNBLOCK, bit(libc::SIGSEGV) | bit(libc::SIGBUS), None);
@@ -217,9 +232,10 @@ fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// `sigaction(2)` of the program for SIGSEGV or SIGBUS: records `new`, returns the program's previous action in `old`, and
-/// leaves ours in the kernel. Returns whether it was handled: `false` for any other signal and before [`install`], where
-/// the caller goes to the kernel itself. Async-signal-safe.
+/// `sigaction(2)` of the program for SIGSEGV or SIGBUS: records `new`, returns the program's
+/// previous action in `old`, and leaves ours in the kernel. Returns whether it was handled: `false`
+/// for any other signal and before [`install`], where the caller goes to the kernel itself.
+/// Async-signal-safe.
 pub fn chain(
     signal: c_int,
     new: Option<&libc::sigaction>,
@@ -306,7 +322,8 @@ fn forward(signal: c_int, code: c_int, info: *mut siginfo_t, context: *mut c_voi
                     );
                 }
             }
-            // the instruction faults again, now with the default action: same signal, address and core as without us
+            // the instruction faults again, now with the default action: same signal, address and
+            // core as without us
         }
         handler => {
             let flags = action.flags as c_int;
@@ -321,8 +338,8 @@ fn forward(signal: c_int, code: c_int, info: *mut siginfo_t, context: *mut c_voi
             let own = if flags & libc::SA_NODEFER != 0 { 0 } else { bit(signal) };
             let mut before = 0;
             kernel_sigprocmask(libc::SIG_BLOCK, action.mask | own, Some(&mut before));
-            // SAFETY: the program registered this address as a handler of this form. It may leave by siglongjmp, as it may
-            // from any handler: nothing here needs to run after it.
+            // SAFETY: the program registered this address as a handler of this form. It may leave
+            // by siglongjmp, as it may from any handler: nothing here needs to run after it.
             unsafe {
                 if flags & libc::SA_SIGINFO != 0 {
                     let f: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =

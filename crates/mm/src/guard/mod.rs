@@ -1,24 +1,27 @@
 //! Fault-guarded access to memory that may vanish at any moment.
 //!
-//! The engine touches memory that belongs to the program, which may unmap or truncate it meanwhile (D4). Every touch is one of
-//! the few routines here. When one of their instructions faults, the SIGSEGV/SIGBUS handler sends it to a fix-up that
-//! returns [`Fault`], like the kernel's exception table does for `copy_from_user`. A fault anywhere else goes to the
-//! program's own action as if this handler did not exist.
+//! The engine touches memory that belongs to the program, which may unmap or truncate it meanwhile
+//! (D4). Every touch is one of the few routines here. When one of their instructions faults, the
+//! SIGSEGV/SIGBUS handler sends it to a fix-up that returns [`Fault`], like the kernel's exception
+//! table does for `copy_from_user`. A fault anywhere else goes to the program's own action as if
+//! this handler did not exist.
 //!
-//! Memory reached here is never behind a reference: others write it concurrently, and a copy then holds a mixture of old
-//! and new bytes, as a DMA engine's would. Aligned words of up to 8 bytes are never torn, and the last byte of a
-//! [`Sink::write`] changes last. What is written must be vouched for, which is a [`Sink`]; what is read need not.
+//! Memory reached here is never behind a reference: others write it concurrently, and a copy then
+//! holds a mixture of old and new bytes, as a DMA engine's would. Aligned words of up to 8 bytes
+//! are never torn, and the last byte of a [`Sink::write`] changes last. What is written must be
+//! vouched for, which is a [`Sink`], and so must what is read, which is a [`Source`].
 //!
-//! [`install`] must have run before the first guarded touch. A thread that touches must not block the two signals, since the
-//! kernel kills a process whose blocked synchronous fault arrives: a thread's first touch unblocks them
-//! ([`unblock_signals`]), and the interposed `sigprocmask` keeps them so. What remains are masks that come with a signal
-//! handler, a saved context or a bare system call.
+//! [`install`] must have run before the first guarded touch. A thread that touches must not block
+//! the two signals, since the kernel kills a process whose blocked synchronous fault arrives: a
+//! thread's first touch unblocks them ([`unblock_signals`]), and the interposed `sigprocmask` keeps
+//! them so. What remains are masks that come with a signal handler, a saved context or a bare
+//! system call.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub mod fold;
 mod handler;
-mod sink;
+mod span;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -28,7 +31,7 @@ use aarch64 as arch;
 use x86_64 as arch;
 
 pub use handler::{chain, install, unblock_signals};
-pub use sink::Sink;
+pub use span::{Direction, Load, LoadFault, Sink, Source, Span, Store, StoreFault};
 
 /// The memory is not there, or not for this kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,8 +55,8 @@ pub enum AtomicOp {
     },
 }
 
-// SAFETY (of the declarations): defined in this room's assembly with these signatures; each returns 0, or non-zero after
-// a fault.
+// SAFETY (of the declarations): defined in this room's assembly with these signatures; each returns
+// 0, or non-zero after a fault.
 unsafe extern "C" {
     fn peerdma_guard_copy_to(dst: usize, src: *const u8, len: usize) -> u32;
     fn peerdma_guard_copy_from(dst: *mut u8, src: usize, len: usize) -> u32;
@@ -68,8 +71,8 @@ fn done(code: u32) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault) }
 }
 
-/// Begins every touch: its thread takes the signals. Refuses ranges that no user mapping can have: they would wrap, or
-/// reach the kernel's half.
+/// Begins every touch: its thread takes the signals. Refuses ranges that no user mapping can have:
+/// they would wrap, or reach the kernel's half.
 #[inline]
 fn range(addr: u64, len: usize) -> Result<usize, Fault> {
     handler::ensure_unblocked();
@@ -77,14 +80,6 @@ fn range(addr: u64, len: usize) -> Result<usize, Fault> {
         Some(end) if end <= 1 << 63 => Ok(addr as usize),
         _ => Err(Fault),
     }
-}
-
-/// Copies `dst.len()` bytes from `addr`. After a fault, a prefix of unknown length of `dst` has been written.
-#[inline]
-pub fn copy_from(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
-    let src = range(addr, dst.len())?;
-    // SAFETY: `dst` is ours for the whole length; every load from `src` is guarded.
-    done(unsafe { peerdma_guard_copy_from(dst.as_mut_ptr(), src, dst.len()) })
 }
 
 /// Reads one byte of the page at `addr`, so that it becomes resident.

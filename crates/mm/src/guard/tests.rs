@@ -30,15 +30,19 @@ fn sink(addr: u64, len: usize) -> Sink<'static> {
     unsafe { Sink::vouched(addr, len as u64) }
 }
 
-fn copy_to(addr: u64, src: &[u8]) -> Result<(), Fault> {
+fn copy_from(addr: u64, dst: &mut [u8]) -> Result<(), LoadFault> {
+    sink(addr, dst.len()).source().read(dst)
+}
+
+fn copy_to(addr: u64, src: &[u8]) -> Result<(), StoreFault> {
     sink(addr, src.len()).write(src)
 }
 
-fn fill(addr: u64, byte: u8, len: usize) -> Result<(), Fault> {
+fn fill(addr: u64, byte: u8, len: usize) -> Result<(), StoreFault> {
     sink(addr, len).fill(byte)
 }
 
-fn atomic_u64(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
+fn atomic_u64(addr: u64, op: AtomicOp) -> Result<u64, StoreFault> {
     sink(addr, 8).atomic_u64(op)
 }
 
@@ -80,13 +84,16 @@ fn unmapped_protected_and_wild_addresses_fault() {
     let none = Map::anon(4096, libc::PROT_NONE);
     for bad in [addr, none.addr(), 0, 8, 0xdead_0000_0000_0000, u64::MAX - 4, 1 << 62] {
         for len in [1, 8, 64, 5000] {
-            assert_eq!(copy_from(bad, &mut vec![0; len]), Err(Fault), "{bad:#x}");
-            assert_eq!(copy_to(bad, &vec![0; len]), Err(Fault), "{bad:#x}");
-            assert_eq!(fill(bad, 1, len), Err(Fault));
+            assert_eq!(copy_from(bad, &mut vec![0; len]), Err(LoadFault), "{bad:#x}");
+            assert_eq!(copy_to(bad, &vec![0; len]), Err(StoreFault), "{bad:#x}");
+            assert_eq!(fill(bad, 1, len), Err(StoreFault));
         }
         let word = bad & !7;
-        assert_eq!(atomic_u64(word, AtomicOp::FetchAdd { add: 1 }), Err(Fault));
-        assert_eq!(atomic_u64(word, AtomicOp::CompareSwap { compare: 0, swap: 1 }), Err(Fault));
+        assert_eq!(atomic_u64(word, AtomicOp::FetchAdd { add: 1 }), Err(StoreFault));
+        assert_eq!(
+            atomic_u64(word, AtomicOp::CompareSwap { compare: 0, swap: 1 }),
+            Err(StoreFault)
+        );
         assert_eq!(touch_read(bad), Err(Fault));
         assert_eq!(touch_write(bad), Err(Fault));
     }
@@ -100,9 +107,9 @@ fn read_only_memory_reads_but_does_not_write() {
     copy_from(map.addr(), &mut word).unwrap();
     assert_eq!(word, [0; 8]);
     touch_read(map.addr()).unwrap();
-    assert_eq!(copy_to(map.addr(), &word), Err(Fault));
+    assert_eq!(copy_to(map.addr(), &word), Err(StoreFault));
     assert_eq!(touch_write(map.addr()), Err(Fault));
-    assert_eq!(atomic_u64(map.addr(), AtomicOp::FetchAdd { add: 0 }), Err(Fault));
+    assert_eq!(atomic_u64(map.addr(), AtomicOp::FetchAdd { add: 0 }), Err(StoreFault));
 }
 
 #[test]
@@ -114,13 +121,13 @@ fn a_copy_that_runs_off_the_end_has_copied_what_was_there() {
         // SAFETY: the last page of our own mapping.
         unsafe { libc::mprotect((end as usize) as *mut _, 4096, libc::PROT_NONE) };
         let at = end - len as u64 + 1;
-        assert_eq!(copy_to(at, &vec![7; len]), Err(Fault));
+        assert_eq!(copy_to(at, &vec![7; len]), Err(StoreFault));
         let mut there = vec![0; len - 1];
         copy_from(at, &mut there).unwrap();
         // whole words or blocks before the edge arrived
         assert!(there[..(len - 1) / 64 * 64].iter().all(|&b| b == 7), "len {len}");
         let mut dst = vec![0; len];
-        assert_eq!(copy_from(at, &mut dst), Err(Fault));
+        assert_eq!(copy_from(at, &mut dst), Err(LoadFault));
     }
 }
 
@@ -137,9 +144,9 @@ fn truncated_memfd_is_a_fault_not_a_sigbus() {
         assert_eq!(libc::ftruncate(fd, 4096), 0);
         libc::close(fd);
         let mut bytes = [0; 8192];
-        assert_eq!(copy_from(map.addr(), &mut bytes), Err(Fault));
-        assert_eq!(copy_to(map.addr() + 4096, &[1]), Err(Fault));
-        assert_eq!(atomic_u64(map.addr() + 4096, AtomicOp::FetchAdd { add: 1 }), Err(Fault));
+        assert_eq!(copy_from(map.addr(), &mut bytes), Err(LoadFault));
+        assert_eq!(copy_to(map.addr() + 4096, &[1]), Err(StoreFault));
+        assert_eq!(atomic_u64(map.addr() + 4096, AtomicOp::FetchAdd { add: 1 }), Err(StoreFault));
         copy_from(map.addr(), &mut bytes[..4096]).unwrap();
     }
 }
@@ -154,7 +161,7 @@ fn atomics_return_the_old_value() {
     assert_eq!(atomic_u64(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), Ok(5));
     assert_eq!(atomic_u64(at, AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
     assert_eq!(atomic_u64(at, AtomicOp::FetchAdd { add: 0 }), Ok(1));
-    assert_eq!(atomic_u64(at + 1, AtomicOp::FetchAdd { add: 0 }), Err(Fault));
+    assert_eq!(atomic_u64(at + 1, AtomicOp::FetchAdd { add: 0 }), Err(StoreFault));
 }
 
 #[test]
@@ -269,7 +276,7 @@ fn the_programs_handler_gets_its_own_faults_only() {
         assert!(chain(libc::SIGSEGV, None, Some(&mut old)));
         assert_eq!(old.sa_sigaction, handler);
         assert_eq!(old.sa_flags, libc::SA_SIGINFO);
-        assert_eq!(copy_to(16, &[1]), Err(Fault));
+        assert_eq!(copy_to(16, &[1]), Err(StoreFault));
         own_fault();
         0
     });

@@ -1,14 +1,14 @@
 //! The guarded instructions for x86-64.
 //!
-//! `copy_to` aligns its stores to the destination, `copy_from` its loads to the source: on the side that others
-//! watch, every access is naturally aligned and ascending, so an aligned word is never torn and the last byte changes last.
-//! `rep movsb` may make its stores visible out of order (Intel SDM vol. 3, 9.2.4), so it moves only the body of a
-//! long copy; ordinary stores move the end.
+//! `copy_to` aligns its stores to the destination, `copy_from` its loads to the source: on the side
+//! that others watch, every access is naturally aligned and ascending, so an aligned word is never
+//! torn and the last byte changes last. `rep movsb` may make its stores visible out of order (Intel
+//! SDM vol. 3, 9.2.4), so it moves only the body of a long copy; ordinary stores move the end.
 
 use core::arch::global_asm;
 
-/// Copies of at least this many bytes move their body by `rep movsb`. Fixed by measurement: below it the start-up cost of
-/// the microcode exceeds what it saves.
+/// Copies of at least this many bytes move their body by `rep movsb`. Fixed by measurement: below
+/// it the start-up cost of the microcode exceeds what it saves.
 const REP_FROM: usize = 2048;
 
 // one block: that alone keeps the routines together and in order
@@ -141,7 +141,8 @@ global_asm!(
     peerdma_guard_copy peerdma_guard_copy_to, dil
     peerdma_guard_copy peerdma_guard_copy_from, sil
 
-    # rdi destination, rsi source at a 64-byte boundary, rdx bytes: a multiple of 256, not 0; rcx four sums and the factors
+    # rdi destination, rsi source at a 64-byte boundary, rdx bytes: a multiple of 256, not 0;
+    # rcx four sums and the factors
     peerdma_guard_function peerdma_guard_copy_fold
         vmovdqa64 zmm0, [rcx]
         vmovdqa64 zmm1, [rcx + 64]
@@ -218,11 +219,13 @@ global_asm!(
     .hidden peerdma_guard_end
     peerdma_guard_end:
 
-    peerdma_guard_function peerdma_guard_fixup          # where the handler sends a faulting instruction
+    # where the handler sends a faulting instruction
+    peerdma_guard_function peerdma_guard_fixup
         mov     eax, 1
         ret
 
-    # debuggers and unwinders know a signal frame by exactly these bytes: mov rax, 15 (rt_sigreturn); syscall
+    # debuggers and unwinders know a signal frame by exactly these bytes:
+    # mov rax, 15 (rt_sigreturn); syscall
     peerdma_guard_function peerdma_guard_restorer
         .byte   0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00
         syscall

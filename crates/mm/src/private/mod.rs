@@ -1,18 +1,21 @@
-//! Pages of this process that live in a device's memory (`MEMORY_DEVICE_PRIVATE`, `mm/migrate_device.c`).
+//! Pages of this process that live in a device's memory (`MEMORY_DEVICE_PRIVATE`,
+//! `mm/migrate_device.c`).
 //!
-//! [`PrivateMemory::migrate`] moves pages there, a touch by a processor brings them home: userfaultfd(2) hands the fault to
-//! a thread here. A migration write-protects a page, copies it and drops it, so that no store is lost that happens meanwhile:
-//! it faults, waits, and lands in the page when that has come home. Pages move in private, anonymous memory that may be written; those
-//! that a registration holds in place stay, as pinned ones do.
+//! [`PrivateMemory::migrate`] moves pages there, a touch by a processor brings them home:
+//! userfaultfd(2) hands the fault to a thread here. A migration write-protects a page, copies it
+//! and drops it, so that no store is lost that happens meanwhile: it faults, waits, and lands in
+//! the page when that has come home. Pages move in private, anonymous memory that may be written;
+//! those that a registration holds in place stay, as pinned ones do.
 //!
 //! # Who waits for whom
-//! Two threads serve. The *reader* takes the kernel's events and never waits for anybody: it answers what needs no more than
-//! that (pages never touched, mappings moved or gone) and hands on the rest. The *mover* brings pages home; it waits for devices
-//! inside a mirror, which touch only pages that are there. Neither allocates, for a thread that waits for its page may be inside
+//! Two threads serve. The *reader* takes the kernel's events and never waits for anybody: it
+//! answers what needs no more than that (pages never touched, mappings moved or gone) and hands on
+//! the rest. The *mover* brings pages home; it waits for devices inside a mirror, which touch only
+//! pages that are there. Neither allocates, for a thread that waits for its page may be inside
 //! `malloc`, nor touches memory that can be migrated.
 //!
-//! Calls that go past the interposed ones are seen by their events too, with one exception: a discard of pages that are just
-//! being migrated has no effect.
+//! Calls that go past the interposed ones are seen by their events too, with one exception: a
+//! discard of pages that are just being migrated has no effect.
 
 mod moves;
 mod serve;
@@ -20,23 +23,26 @@ mod serve;
 mod tests;
 mod vma;
 
-use crate::guard::{Fault, Sink};
+use crate::guard::{Fault, Sink, Source};
 use crate::map::populate;
-use crate::space::{AddressSpace, page_size};
+use crate::page_size;
+use crate::space::{AddressSpace, Migration};
 use crate::sparse::Sparse;
 use crate::uffd::Uffd;
+use engine_thread::lock;
 use serve::Work;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Pages that migrate at a time.
 const CHUNK: u64 = 64;
 /// Devices of a process.
 const DEVICES: usize = 63;
 
-// Of an entry: the page's place in a device's memory, or 0; below the lowest bit of an address, the following.
+// An entry is the page's place in a device's memory, or 0. Below the lowest bit of an address it
+// has the following.
 /// Which device, from 1.
 const TAG: u64 = 0x3f;
 /// On its way to a device.
@@ -45,8 +51,8 @@ const MOVING: u64 = 1 << 6;
 const DEAD: u64 = 1 << 7;
 const FRAME: u64 = !0xfff;
 
-/// The memory of a device that can hold pages of processes (`struct dev_pagemap`). A frame holds one page and is named by its
-/// address in this process, which is no memory of the program's.
+/// The memory of a device that can hold pages of processes (`struct dev_pagemap`). A frame holds
+/// one page and is named by its address in this process, which is no memory of the program's.
 pub trait DeviceMemory: Send + Sync {
     /// The device, which owns the pages in its memory (`pgmap->owner`).
     fn owner(&self) -> pcie::Address;
@@ -54,8 +60,8 @@ pub trait DeviceMemory: Send + Sync {
     fn take(&self, most: usize, taken: &mut dyn FnMut(Sink<'static>));
     /// Takes a frame back. Must not allocate, free or wait.
     fn give(&self, frame: Sink<'static>);
-    /// Where peers reach a frame (`get_dma_pfn_for_device` of the series of 2025): an address of this process, as [`crate::Pages`]
-    /// has it. `None` if the device shows it to nobody.
+    /// Where peers reach a frame (`get_dma_pfn_for_device` of the series of 2025): an address of
+    /// this process, as [`crate::Pages`] has it. `None` if the device shows it to nobody.
     fn dma_address(&self, frame: u64) -> Option<u64>;
 }
 
@@ -73,7 +79,8 @@ pub enum MigrateError {
     Full,
     /// The kernel does not hand over page faults.
     #[error(
-        "userfaultfd: {0}; it needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1 or access to /dev/userfaultfd"
+        "userfaultfd: {0}; it needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1 or access to \
+         /dev/userfaultfd"
     )]
     Userfaultfd(#[from] io::Error),
 }
@@ -102,7 +109,8 @@ pub struct MigrationCounts {
 /// Who asks for pages, and what for (`struct hmm_range`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeFault {
-    /// For writing (`HMM_PFN_REQ_WRITE`); faults in either case (`HMM_PFN_REQ_FAULT`).
+    /// Whether they are to be written (`HMM_PFN_REQ_WRITE`). They are faulted in either way
+    /// (`HMM_PFN_REQ_FAULT`).
     pub write: bool,
     /// Take device pages where they are, if their device shows them to peers (`HMM_PFN_ALLOW_P2P`).
     pub allow_p2p: bool,
@@ -137,7 +145,7 @@ pub struct PrivateMemory {
     pid: u32,
     space: Arc<AddressSpace>,
     uffd: Uffd,
-    /// By page number.
+    /// Where each page is, by its number.
     entries: Sparse,
     devices: Box<[OnceLock<Arc<dyn DeviceMemory>>]>,
     /// Guards an entry together with what is done to its page; held for moments.
@@ -158,10 +166,6 @@ pub struct AllHome<'a> {
 
 static PROCESS: OnceLock<&'static PrivateMemory> = OnceLock::new();
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn addr_of(number: u64) -> u64 {
     number * page_size()
 }
@@ -170,6 +174,12 @@ fn addr_of(number: u64) -> u64 {
 fn frame(entry: u64) -> Sink<'static> {
     // SAFETY: entries name only what a device's `take` gave, which is vouched for.
     unsafe { Sink::vouched(entry & FRAME, page_size()) }
+}
+
+/// The program's page at an address.
+fn home_page(at: u64) -> Source<'static> {
+    // SAFETY: the program gave the page to be moved, and no reference of ours points into it.
+    unsafe { Source::vouched(at, page_size()) }
 }
 
 /// The runs of ones in `bits`, as pages from `start` on.
@@ -208,6 +218,7 @@ impl PrivateMemory {
             to_host: AtomicU64::new(0),
         }));
         serve::start(private)?;
+        private.space.migrates_by(private);
         Ok(private)
     }
 
@@ -236,11 +247,6 @@ impl PrivateMemory {
         PROCESS.get().copied().filter(|private| private.pid == std::process::id())
     }
 
-    /// That of a space, if any of its pages ever migrated.
-    pub(crate) fn of(space: &Arc<AddressSpace>) -> Option<&'static PrivateMemory> {
-        PrivateMemory::running().filter(|private| Arc::ptr_eq(&private.space, space))
-    }
-
     /// What has happened so far.
     pub fn counts(&self) -> MigrationCounts {
         MigrationCounts {
@@ -249,8 +255,9 @@ impl PrivateMemory {
         }
     }
 
-    /// Moves the pages of `range` to `device` (`migrate_vma_setup`, `_pages`, `_finalize`). Those that are at a device already,
-    /// are held in place or cannot be migrated are left out. Gives how many moved.
+    /// Moves the pages of `range` to `device` (`migrate_vma_setup`, `_pages`, `_finalize`). Those
+    /// that are at a device already, are held in place or cannot be migrated are left out. Gives
+    /// how many moved.
     ///
     /// # Errors
     /// Nothing moved because of what [`MigrateError`] says.
@@ -303,20 +310,9 @@ impl PrivateMemory {
         came
     }
 
-    /// Brings the pages of `range` home for good: their faults are the kernel's again, until they are migrated anew.
-    pub(crate) fn release(&self, range: &Range<u64>) {
-        let turn = lock(&self.turn);
-        let mut from = range.start / page_size();
-        let end = range.end.div_ceil(page_size());
-        while let Some(first) = self.next_away(from..end) {
-            from = end.min(first + CHUNK);
-            self.home_chunk(&turn, &(first..from));
-        }
-        self.uffd.unregister(range);
-    }
-
-    /// Brings everything home and lets nothing leave while the answer lives: for a fork, whose child has the memory of the
-    /// processors only.
+    /// Brings everything home and lets nothing leave while the answer lives: for a fork, whose
+    /// child has the memory of the processors only. However long that takes: of a page that stayed
+    /// away the child would read zeros.
     pub fn all_home(&self) -> AllHome<'_> {
         let turn = lock(&self.turn);
         let mut from = 0;
@@ -327,9 +323,10 @@ impl PrivateMemory {
         AllHome { _turn: turn }
     }
 
-    /// Makes sure of pages for a device (`hmm_range_fault`): what is not there is faulted in, and each page in a device's
-    /// memory is, in this order, left to its owner if that asks, shown to a peer that may be, or brought home. Names those that
-    /// are in a device's memory, in order, and counts those brought home. They may move as soon as this returns; a [`crate::Mirror`]
+    /// Makes sure of pages for a device (`hmm_range_fault`): what is not there is faulted in, and
+    /// each page in a device's memory is, in this order, left to its owner if that asks, shown to a
+    /// peer that may be, or brought home. Names those that are in a device's memory, in order, and
+    /// counts those brought home. They may move as soon as this returns; a [`crate::Mirror`]
     /// notices.
     ///
     /// # Errors
@@ -397,13 +394,7 @@ impl PrivateMemory {
         if self.away.load(SeqCst) == 0 {
             return None;
         }
-        let mut first = None;
-        self.entries.each(&numbers, |number, word| {
-            if first.is_none() && word.load(Acquire) & (MOVING | DEAD) == 0 {
-                first = Some(number);
-            }
-        });
-        first
+        self.entries.first(&numbers, |_, word| word.load(Acquire) & (MOVING | DEAD) == 0)
     }
 
     /// Hears of mappings that went before this call, and forgets what they had.
@@ -435,7 +426,8 @@ impl PrivateMemory {
         let here = |number: &u64| self.entries.get(chunk.start / page + number) == 0;
         let bits = (0..pages).filter(here).fold(0, |bits, number| bits | 1 << number);
         for run in runs(chunk.start, bits) {
-            // what was never touched is made, and what is swapped out comes back; what cannot stays out below
+            // what was never touched is made, and what is swapped out comes back; what cannot stays
+            // out below
             let _ = populate(run.start, run.end - run.start, false);
         }
         let (most, mut taken) = (bits.count_ones() as usize, 0);
@@ -460,5 +452,21 @@ impl PrivateMemory {
         drop(turn);
         frames.iter().filter(|frame| **frame != 0).for_each(|&at| device.give(frame(at)));
         Some(moved)
+    }
+}
+
+impl Migration for PrivateMemory {
+    fn release(&self, range: &Range<u64>) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        let turn = lock(&self.turn);
+        let mut from = range.start / page_size();
+        let end = range.end.div_ceil(page_size());
+        while let Some(first) = self.next_away(from..end) {
+            from = end.min(first + CHUNK);
+            self.home_chunk(&turn, &(first..from));
+        }
+        self.uffd.unregister(range);
     }
 }

@@ -1,14 +1,15 @@
 //! The two ways of a page: to a device and home.
 
-use super::{CHUNK, DEAD, FRAME, MOVING, PrivateMemory, addr_of, frame, lock, runs};
-use crate::space::page_size;
+use super::{CHUNK, DEAD, FRAME, MOVING, PrivateMemory, addr_of, frame, home_page, runs};
+use crate::page_size;
+use engine_thread::lock;
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 impl PrivateMemory {
-    /// Moves what can be of `chunk` into `frames`; those that hold a page then are 0. Nobody else moves anything, no device
-    /// reaches the chunk and no interposed call changes it meanwhile.
+    /// Moves what can be of `chunk` into `frames`; those that hold a page then are 0. Nobody else
+    /// moves anything, no device reaches the chunk and no interposed call changes it meanwhile.
     pub(super) fn send(&self, chunk: &Range<u64>, tag: u64, frames: &mut [u64]) -> u64 {
         let page = page_size();
         let mut chosen = self.choose(chunk, frames.len());
@@ -22,7 +23,7 @@ impl PrivateMemory {
         let mut used = 0;
         for run in runs(chunk.start, chosen) {
             for at in run.step_by(page as usize) {
-                if frame(frames[used]).copy_from(at).is_err() {
+                if frame(frames[used]).copy_from(home_page(at)).is_err() {
                     chosen &= !self.bits(chunk, &(at..at + page));
                     self.stay(&(at..at + page));
                     continue;
@@ -86,8 +87,8 @@ impl PrivateMemory {
         let _ = self.uffd.write_protect(run, false);
     }
 
-    /// Settles one page after its copy: away if it was dropped here, else it stays. A frame that is not used goes back to
-    /// `frames`.
+    /// Settles one page after its copy: away if it was dropped here, else it stays. A frame that is
+    /// not used goes back to `frames`.
     fn arrive(&self, at: u64, discarded: bool, frames: &mut [u64]) -> bool {
         let _guard = lock(&self.lock);
         let Some(word) = self.entries.word(at / page_size()) else { return false };
@@ -167,6 +168,7 @@ impl PrivateMemory {
 /// Drops the pages of a range, whose bytes are elsewhere.
 fn discard(range: &Range<u64>) -> bool {
     let (addr, len) = (range.start as usize, (range.end - range.start) as usize);
-    // SAFETY: the program asked for these pages to be moved; their content was copied and is served from there.
+    // SAFETY: the program asked for these pages to be moved; their content was copied and is served
+    // from there.
     unsafe { libc::syscall(libc::SYS_madvise, addr, len, libc::MADV_DONTNEED) == 0 }
 }

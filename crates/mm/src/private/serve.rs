@@ -1,12 +1,13 @@
 //! The two threads that answer the kernel.
 
-use super::{DEAD, FRAME, MOVING, PrivateMemory, lock};
-use crate::space::page_size;
+use super::{DEAD, FRAME, MOVING, PrivateMemory};
+use crate::page_size;
 use crate::uffd::{Event, Message};
+use engine_thread::{lock, wait};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 
 /// Longest queue from the reader to the mover.
 const MOST: usize = 1024;
@@ -31,7 +32,7 @@ struct Queue {
     overflowed: bool,
 }
 
-/// From the reader to the mover, in a fixed place so that nothing allocates.
+/// The queue from the reader to the mover, in a fixed place so that nothing allocates.
 pub(super) struct Work {
     queue: Mutex<Queue>,
     filled: Condvar,
@@ -60,7 +61,7 @@ impl Work {
     fn pop(&self) -> Option<Task> {
         let mut queue = lock(&self.queue);
         while queue.used == 0 && !queue.overflowed {
-            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = wait(&self.filled, queue);
         }
         if queue.used == 0 {
             queue.overflowed = false;
@@ -84,7 +85,8 @@ impl PrivateMemory {
     fn read_events(&self) {
         let mut room = [Message::default(); 16];
         while self.uffd.wait() {
-            // whoever caused an event goes on when it is read, and finds the entries changed once it gets the lock
+            // whoever caused an event goes on when it is read, and finds the entries changed once
+            // it gets the lock
             let _guard = lock(&self.lock);
             self.uffd
                 .read(&mut room)

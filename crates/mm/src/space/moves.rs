@@ -1,13 +1,16 @@
 //! Pages that move while the program's mappings stay: to a device's memory and home.
 
-use super::{AddressSpace, Change, pid, tid};
+use super::identity::{pid, tid};
+use super::{AddressSpace, Change};
+use engine_thread::{lock, wait};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 
 std::thread_local! {
-    /// Changes of mappings that this thread has begun and not ended: it waits for nobody who may wait for it.
+    /// Changes of mappings that this thread has begun and not ended: it waits for nobody who may
+    /// wait for it.
     static OPEN: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -37,8 +40,9 @@ impl Mover {
 }
 
 impl AddressSpace {
-    /// Keeps the interposed calls out and has everyone who can let go of the pages of `range`; when it returns nobody uses
-    /// them. One move at a time is the caller's duty. `None` in a forked child, where nothing is to be moved.
+    /// Keeps the interposed calls out and has everyone who can let go of the pages of `range`; when
+    /// it returns nobody uses them. One move at a time is the caller's duty. `None` in a forked
+    /// child, where nothing is to be moved.
     pub(crate) fn begin_move(&self, range: Range<u64>) -> Option<Change> {
         if self.pid.load(Relaxed) != pid() {
             return None;
@@ -57,7 +61,7 @@ impl AddressSpace {
         self.tell(&range, change.stamp, |target| target.moved(range.clone()));
         self.changes.leave(change.phase);
         {
-            let _guard = self.mover.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = lock(&self.mover.lock);
             self.moving.store(0, SeqCst);
         }
         self.mover.ended.notify_all();
@@ -73,14 +77,14 @@ impl AddressSpace {
 
     #[cold]
     pub(super) fn wait_for_move(&self) {
-        let mut guard = self.mover.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.mover.lock);
         while self.moving.load(SeqCst) != 0 {
-            guard = self.mover.ended.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = wait(&self.mover.ended, guard);
         }
     }
 
-    /// Calls `claim` for the parts of `range` that no pinned registration has, until it fails. Nobody registers meanwhile; `claim`
-    /// neither allocates nor waits.
+    /// Calls `claim` for the parts of `range` that no pinned registration has, until it fails.
+    /// Nobody registers meanwhile; `claim` neither allocates nor waits.
     pub(crate) fn each_unpinned<E>(
         &self,
         range: &Range<u64>,

@@ -1,53 +1,68 @@
 //! The kernel as a notifier: it tells of the unmappings that no interposed call sees.
 //!
-//! What the C library unmaps inside itself, a bare system call, a library linked without the C library: of ranges that
-//! [`AddressSpace::register_pinned`] was given, userfaultfd(2) tells when their mappings go, move or are emptied. They are
-//! registered for write protection with nothing protected, which costs the program no fault.
+//! What the C library unmaps inside itself, a bare system call, a library linked without the C
+//! library: of ranges that [`AddressSpace::register_pinned`] was given, userfaultfd(2) tells when
+//! their mappings go, move or are emptied. They are registered for write protection with nothing
+//! protected, which costs the program no fault.
 //!
 //! # What is promised
-//! The thread that unmaps waits in the kernel until its event is *read*, and goes on before it is answered. So the watcher first brings
-//! the registrations into doubt ([`Invalidate::doubt`]), which keeps everyone out of them, then reads, revokes what is
-//! gone, and settles the others. Hence **when the call that unmapped has returned, nothing touches the range any more**: whoever
-//! uses the address after that call is safe. What is not promised: a mapping that *another* thread makes there
-//! while the call is still in the kernel may be touched in that moment, since the kernel tells after the pages went. Where the call
-//! is interposed there is no such moment; the interposed calls tell before, and leave the kernel nothing to tell.
+//! The thread that unmaps waits in the kernel until its event is *read*, and goes on before it is
+//! answered. So the watcher first brings the registrations into doubt ([`Invalidate::doubt`]),
+//! which keeps everyone out of them, then reads, revokes what is gone, and settles the others.
+//! Hence **when the call that unmapped has returned, nothing touches the range any more**: whoever
+//! uses the address after that call is safe. What is not promised: a mapping that *another* thread
+//! makes there while the call is still in the kernel may be touched in that moment, since the
+//! kernel tells after the pages went. Where the call is interposed there is no such moment; the
+//! interposed calls tell before, and leave the kernel nothing to tell.
 //!
 //! # Who waits for whom
-//! The thread that unmaps may hold any lock of the program's, of `malloc` for one. So the watcher allocates nothing and waits only for
-//! accesses in progress and for the table, whose holder waits for no other thread. It holds `round` from before it reads until it has
-//! told; who registers waits for that, and first for what the kernel has begun to tell, so that no late word about an earlier
-//! mapping reaches a new registration. Lock order: `started`, `round`, the table.
+//! The thread that unmaps may hold any lock of the program's, of `malloc` for one. So the watcher
+//! allocates nothing and waits only for accesses in progress and for the table, whose holder waits
+//! for no other thread. It holds `round` from before it reads until it has told; who registers
+//! waits for that, and first for what the kernel has begun to tell, so that no late word about an
+//! earlier mapping reaches a new registration. Lock order: `started`, `round`, the table.
 //!
 //! A forked child has its parent's descriptor and none of its watches; it never uses it.
 
-use super::{AddressSpace, Entry, Invalidate, NoMemory, Registration, Set, pid};
-use crate::private::PrivateMemory;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use super::identity::pid;
+use super::invalidate::Invalidate;
+use super::table::Entry;
+use super::{AddressSpace, NoMemory, Registration};
+use crate::interval::Set;
+use crate::page_size;
 use crate::uffd::{Event, Message, Uffd};
+use engine_thread::lock;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 const STACK_BYTES: usize = 128 << 10;
-/// Ranges of a process that the kernel watches. Each may cut a mapping in three, of which a process may have 65530
-/// (`vm.max_map_count`); the program needs some too.
+/// Ranges of a process that the kernel watches. Each may cut a mapping in three, of which a process
+/// may have 65530 (`vm.max_map_count`); the program needs some too.
 const MOST: usize = 16 << 10;
-/// How long a registration waits for the kernel to tell what it has begun to. It takes microseconds.
+/// How long a registration waits for the kernel to tell what it has begun to. It takes
+/// microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 /// Whether this kernel, and who confines this process, let it watch.
 ///
 /// # Errors
-/// userfaultfd(2)'s: EPERM under a seccomp filter such as Docker's default one, ENOSYS without the system call.
+/// userfaultfd(2)'s: EPERM under a seccomp filter such as Docker's default one, ENOSYS without the
+/// system call.
 pub fn can_watch() -> io::Result<()> {
     Uffd::for_events().map(drop)
 }
 
 /// What the kernel tells of one address space.
 pub(super) struct Kernel {
-    /// Null if nobody asked yet or it is refused; never freed, as the unmapping threads use it without a lock.
+    /// Null if nobody asked yet or it is refused; never freed, as the unmapping threads use it
+    /// without a lock.
     watch: AtomicPtr<Watch>,
     /// Whether it was tried to start.
     started: Mutex<bool>,
@@ -61,10 +76,6 @@ struct Watch {
     uffd: Uffd,
     /// Held by the watcher from before it reads until it has told.
     round: Mutex<()>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kernel {
@@ -118,9 +129,9 @@ impl Kernel {
 }
 
 impl AddressSpace {
-    /// As [`AddressSpace::register`], for memory that the target holds as pinned: the registration ends with the mapping, however
-    /// that ends. `range` is of whole pages. Where the kernel does not watch it, only the interposed calls tell
-    /// ([`Registration::is_watched`]).
+    /// As [`AddressSpace::register`], for memory that the target holds as pinned: the registration
+    /// ends with the mapping, however that ends. `range` is of whole pages. Where the kernel does
+    /// not watch it, only the interposed calls tell ([`Registration::is_watched`]).
     ///
     /// # Errors
     /// As of [`AddressSpace::register`].
@@ -133,14 +144,15 @@ impl AddressSpace {
         if let Some(watch) = self.kernel.get() {
             watch.await_told();
         }
-        let registration = self.enter_table(range.clone(), target, true)?;
-        let watched = self.watch(&registration, &range);
-        let busy = watched.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
-        if busy && let Some(private) = PrivateMemory::of(self) {
-            // pages that are held do not migrate, so that watch is free to go
-            private.release(&range);
-            let _ = self.watch(&registration, &range);
+        let mut registration = self.enter_table(range.clone(), target, true)?;
+        let mut watched = self.watch(&registration, &range);
+        let busy = watched.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+        if busy && let Some(migration) = self.migration.get() {
+            // Pages that are held do not migrate, so that watch is free to go.
+            migration.release(&range);
+            watched = self.watch(&registration, &range);
         }
+        registration.base_pages = watched.unwrap_or(false);
         Ok(registration)
     }
 
@@ -159,21 +171,22 @@ impl AddressSpace {
         }
     }
 
-    /// Asks the kernel to watch a registration's range.
-    fn watch(&self, registration: &Registration, range: &Range<u64>) -> io::Result<()> {
-        let Some(watch) = self.kernel.get() else { return Ok(()) };
-        // whatever is told from here on is told with this registration in doubt too
+    /// Asks the kernel to watch a registration's range; `true` if it told that all of the range's
+    /// mappings have base pages.
+    fn watch(&self, registration: &Registration, range: &Range<u64>) -> io::Result<bool> {
+        let Some(watch) = self.kernel.get() else { return Ok(false) };
+        // every notice from here on finds this registration in doubt too
         drop(lock(&watch.round));
         let mut table = self.lock();
         if self.kernel.ranges.load(Relaxed) >= MOST {
-            return Ok(());
+            return Ok(false);
         }
-        watch.uffd.watch(range)?;
+        let base_pages = watch.uffd.watch(range)?;
         if let Some(entry) = table.get_mut(registration.id) {
             entry.watched = Some(range.clone());
             self.kernel.ranges.fetch_add(1, Relaxed);
         }
-        Ok(())
+        Ok(base_pages)
     }
 
     /// In a child that carries its parent's registrations on: the kernel forgot them at the fork.
@@ -198,8 +211,8 @@ impl AddressSpace {
         }
     }
 
-    /// Ends the watch of registrations up to number `stamp` that have been revoked by a change of `range`; what is `gone` of it
-    /// already needs no asking, and may be another's by now.
+    /// Ends the watch of registrations up to number `stamp` that have been revoked by a change of
+    /// `range`; what is `gone` of it already needs no asking, and may be another's by now.
     pub(super) fn unwatch(&self, range: &Range<u64>, stamp: u64, gone: bool) {
         if self.kernel.get().is_none() {
             return;
@@ -229,7 +242,7 @@ impl AddressSpace {
             Event::Discarded(range) => (range.clone(), false),
             Event::Fault { addr, .. } => {
                 // nothing was protected by us
-                let page = super::page_size();
+                let page = page_size();
                 let start = addr & !(page - 1);
                 let _ = watch.uffd.write_protect(&(start..start + page), false);
                 return;
@@ -246,7 +259,8 @@ impl AddressSpace {
 }
 
 impl Watch {
-    /// Returns once the kernel has told what it has begun to: whatever a mapping that is here now replaced is told.
+    /// Returns once the kernel has told what it has begun to: it has given notice of whatever a
+    /// mapping that is here now replaced.
     fn await_told(&self) {
         let until = Instant::now() + PATIENCE;
         while self.uffd.is_changing() && Instant::now() < until {
@@ -259,7 +273,8 @@ impl Watch {
         let mut room = [Message::default(); 16];
         while self.uffd.wait() {
             let _round = lock(&self.round);
-            // those too that are about to be watched: what goes of them may be in this round already
+            // those too that are about to be watched: what goes of them may be in this round
+            // already
             space.tell_those(&EVERYWHERE, |entry| entry.pinned.is_some(), |t| t.doubt());
             let stamp = space.made.load(SeqCst);
             // whoever unmapped goes on from here
@@ -269,7 +284,3 @@ impl Watch {
         }
     }
 }
-
-#[cfg(all(test, not(loom)))]
-#[path = "watch_tests.rs"]
-mod tests;

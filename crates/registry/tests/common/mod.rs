@@ -1,8 +1,8 @@
-//! Real processes for the tests: the test binary runs itself as children that obey lines on their standard
-//! input, and the parent sends real datagrams.
+//! Real processes for the tests: the test binary runs itself as children that obey lines on their
+//! standard input, and the parent sends real datagrams.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use registry::{Client, Error, Grant, Identity, Options, QPN_INDEX_BITS, Role};
+use registry::{CLAIM_JOINING, Client, Error, Grant, Identity, Options, QPN_INDEX_BITS, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType};
 use std::collections::BTreeMap;
@@ -20,17 +20,17 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 
 /// A place of its own for a test: port and name.
 #[derive(Clone)]
-pub struct Place {
+pub struct Rendezvous {
     pub port: u16,
     suffix: String,
 }
 
-impl Place {
+impl Rendezvous {
     pub fn new() -> Self {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
         let port = 10_000 + ((pid * 32 + u32::from(n)) % 20_000) as u16;
-        Place { port, suffix: format!("test-{pid}-{n}") }
+        Rendezvous { port, suffix: format!("test-{pid}-{n}") }
     }
 
     pub fn options(&self) -> Options {
@@ -68,8 +68,9 @@ impl Place {
     }
 
     pub fn send_to(&self, ip: &str, slot: u16, tag: u32) {
-        // From the port, since sockets drop what others on this host send, but beside the group that is steered; IPv6 has one
-        // loopback address only, so there a socket is the group's last for this moment.
+        // From the port, since sockets drop what others on this host send, but beside the group
+        // that is steered; IPv6 has one loopback address only, so there a socket is the group's
+        // last for this moment.
         let (family, from) = match ip {
             "127.0.0.1" => (AddressFamily::INET, "127.0.0.99"),
             _ => (AddressFamily::INET6, "::"),
@@ -182,7 +183,7 @@ impl Drop for Child {
 }
 
 /// Sends to a slot until the child there receives it; returns how long that took.
-pub fn until_received(place: &Place, child: &mut Child, slot: u16, tag: u32) -> Duration {
+pub fn until_received(place: &Rendezvous, child: &mut Child, slot: u16, tag: u32) -> Duration {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
         place.send(slot, tag);
@@ -200,7 +201,7 @@ pub fn run_as_child() {
     let Ok(place) = std::env::var(CHILD) else { return };
     let (port, suffix) = place.split_once(' ').unwrap();
     let options = Options { port: port.parse().unwrap(), name_suffix: Some(suffix.to_owned()) };
-    let mut state = State { options, client: None, grants: BTreeMap::new(), kept: Vec::new() };
+    let mut state = Served { options, client: None, grants: BTreeMap::new(), kept: Vec::new() };
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
@@ -211,14 +212,14 @@ pub fn run_as_child() {
     std::process::exit(0);
 }
 
-struct State {
+struct Served {
     options: Options,
     client: Option<Arc<Client>>,
     grants: BTreeMap<u16, Grant>,
     kept: Vec<OwnedFd>,
 }
 
-impl State {
+impl Served {
     fn client(&self) -> &Client {
         self.client.as_ref().unwrap()
     }
@@ -269,6 +270,13 @@ impl State {
                 self.client().release(1, key.parse().unwrap());
                 ok()
             }
+            ["claim-joining", slot] => {
+                self.client().claim(slot.parse().unwrap(), CLAIM_JOINING, 0)?;
+                ok()
+            }
+            ["release-joining"] => {
+                Ok(if self.client().release(CLAIM_JOINING, 0) { "kept" } else { "lost" }.into())
+            }
             ["owner", key] => Ok(self.client().owner(1, key.parse().unwrap())?.to_string()),
             ["setuid", uid] => {
                 // SAFETY: a plain system call; it changes all threads of this test process.
@@ -306,14 +314,16 @@ impl State {
                 ok()
             }
             ["crowd", count] => {
-                // Connections that never say or read anything, after a hello that fills the way back.
+                // Connections that never say or read anything, after a hello that fills the way
+                // back.
                 for _ in 0..count.parse().unwrap() {
                     self.kept.push(silent(&self.options));
                 }
                 ok()
             }
             ["fork"] => {
-                // SAFETY: the child only calls `abandon`, which takes no lock, and sleeps until killed.
+                // SAFETY: the child only calls `abandon`, which takes no lock, and sleeps until
+                // killed.
                 match unsafe { libc::fork() } {
                     0 => {
                         self.client().abandon();
@@ -336,7 +346,8 @@ impl State {
             }
             ["daemon"] => {
                 assert!(self.client().pause(Instant::now() + Duration::from_secs(2)));
-                // SAFETY: the child goes on with this thread alone, as after `daemon(3)`; the parent only ends.
+                // SAFETY: the child goes on with this thread alone, as after `daemon(3)`; the
+                // parent only ends.
                 match unsafe { libc::fork() } {
                     0 => {
                         self.client().adopt()?;

@@ -1,9 +1,10 @@
 //! Memory windows (IBA 10.6.7.2): a key over a part of a registration, bound by a work request.
 //!
-//! A window of type 1 is open to every QP of its protection domain and is bound anew at will; a bind of length 0 unbinds
-//! it. One of type 2 (the kind B, as Linux has it) is free until it is bound, is then open to the peer of the binding QP
-//! only, and becomes free again by an invalidate. Windows live in the key table but not in the shared directory:
-//! a process that does not find a key there asks the key's owner.
+//! A window of type 1 is open to every QP of its protection domain and is bound anew at will; a
+//! bind of length 0 unbinds it. One of type 2 (the kind B, as Linux has it) is free until it is
+//! bound, is then open to the peer of the binding QP only, and becomes free again by an invalidate.
+//! Windows live in the key table but not in the shared directory: a process that does not find a
+//! key there asks the key's owner.
 
 use super::rights::KeyError;
 use super::table::{Entry, KeyTable, Slots};
@@ -87,7 +88,8 @@ impl Slots {
 }
 
 impl KeyTable {
-    /// A new window: of type 1 bound to nothing, of type 2 free. The key is the first of those it will have.
+    /// A new window: of type 1 bound to nothing, of type 2 free. The key is the first of those it
+    /// will have.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the device has no key left.
@@ -111,7 +113,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds a window on behalf of QP `qpn` in domain `pd`. Its key becomes the old one with the tag of `bind.key`.
+    /// Binds a window on behalf of QP `qpn` in domain `pd`. Its key becomes the old one with the
+    /// tag of `bind.key`.
     ///
     /// # Errors
     /// [`BindError`]; nothing has changed then.
@@ -134,8 +137,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Invalidates a key by a local invalidate at QP `qpn`. Memory windows of type 2 bound to that QP can be invalidated
-    /// (IBA 10.6.7.2.4), and indirect keys; they become free.
+    /// Invalidates a key by a local invalidate at QP `qpn`. Memory windows of type 2 bound to that
+    /// QP can be invalidated (IBA 10.6.7.2.4), and indirect keys; they become free.
     ///
     /// # Errors
     /// Why the key cannot be.

@@ -3,6 +3,7 @@
 use super::indirect::{ConfigureError, Indirect};
 use super::table::{Entry, KeyTable};
 use crate::error::{Error, Result};
+use crate::shelf::list_of;
 use crate::signature::SignatureError;
 use crate::values::PdId;
 use crate::values::{Access, IndirectInit, KeyConfig};
@@ -12,14 +13,22 @@ impl KeyTable {
     /// A new key that is free.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when the device has no key left.
+    /// [`Error::NoMemory`] when the device has no key left, or the system none for its entries.
     pub fn insert_indirect(&self, pd: PdId, init: IndirectInit) -> Result<u32> {
-        let (access, layout, signature) = (Access::empty(), None, None);
-        let ledger = Arc::default();
-        self.install(Entry::Indirect(Indirect { pd, init, access, layout, signature, ledger }))
+        let indirect = Indirect {
+            pd,
+            init,
+            access: Access::empty(),
+            repeat: None,
+            strides: list_of(init.max_entries.into())?,
+            signature: None,
+            ledger: Arc::default(),
+        };
+        self.install(Entry::Indirect(indirect))
     }
 
-    /// What the checks of a key's block signatures found first since this was last called (mlx5dv_mkey_check(3)).
+    /// What the checks of a key's block signatures found first since this was last called
+    /// (mlx5dv_mkey_check(3)).
     ///
     /// # Errors
     /// [`Error::Invalid`] for a key that was not made for them.
@@ -32,7 +41,8 @@ impl KeyTable {
         }
     }
 
-    /// Ends a key of [`KeyTable::insert_indirect`]. Accesses that were checked go on in the regions below.
+    /// Ends a key of [`KeyTable::insert_indirect`]. Accesses that were checked go on in the regions
+    /// below.
     pub fn remove_indirect(&self, key: u32) {
         let mut table = self.write();
         if matches!(table.find(key), Some(Entry::Indirect(_))) {

@@ -3,7 +3,7 @@
 use super::rights::KeyError;
 use super::signed::{Ledger, Signed};
 use crate::values::PdId;
-use crate::values::{Access, IndirectInit, KeyConfig, KeyLayout, Sge, SignatureChange, Stride};
+use crate::values::{Access, IndirectInit, KeyConfig, KeyLayout, SignatureChange, Stride};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,14 +29,17 @@ pub(crate) struct Indirect {
     pub(super) pd: PdId,
     pub(super) init: IndirectInit,
     pub(super) access: Access,
-    pub(super) layout: Option<KeyLayout>,
+    /// How often its strides repeat; `None` while it is free.
+    pub(super) repeat: Option<u32>,
+    /// Where its bytes are; with room for all the entries that it may have.
+    pub(super) strides: Vec<Stride>,
     pub(super) signature: Option<Signed>,
     /// What checks of its signatures found, those that it had before as well.
     pub(super) ledger: Arc<Ledger>,
 }
 
 impl Indirect {
-    /// Makes it free.
+    /// Takes its layout away: it is free then.
     pub(crate) fn invalidate(
         &mut self,
         pd: PdId,
@@ -48,7 +51,7 @@ impl Indirect {
         if by_peer && !self.init.remote_invalidate {
             return Err(KeyError::Denied);
         }
-        self.layout = None;
+        self.repeat = None;
         self.signature = None;
         Ok(())
     }
@@ -76,24 +79,51 @@ impl Indirect {
         {
             return Err(ConfigureError::Entries);
         }
-        let layout = config.layout.as_ref().or(self.layout.as_ref());
         let signature = match &config.signature {
             SignatureChange::Keep => self.signature.clone(),
             SignatureChange::Reset => None,
-            SignatureChange::Set(rules) => Some(Signed::noting(rules.clone(), &self.ledger)),
+            SignatureChange::Set(rules) => Some(Signed::noting(*rules, &self.ledger)),
         };
-        let long = layout.is_some_and(|layout| layout.len() > u32::MAX.into());
+        let len = config.layout.as_ref().map_or_else(|| self.len(), KeyLayout::len);
+        let long = len > u32::MAX.into();
         if signature.is_some() && (long || !self.init.signatures) {
             return Err(ConfigureError::Signature);
         }
-        (self.layout, self.signature) = (layout.cloned(), signature);
+        if let Some(layout) = &config.layout {
+            let (repeat, strides) = layout.strides();
+            self.repeat = Some(repeat);
+            self.strides.clear();
+            self.strides.extend(strides);
+        }
+        self.signature = signature;
         self.access = access;
         Ok(())
     }
 
     /// Its bytes in memory.
     pub(super) fn len(&self) -> u64 {
-        self.layout.as_ref().map_or(0, KeyLayout::len)
+        // Less than 2^32 runs of less than 2^32 bytes, of at most MAX_KEY_ENTRIES strides.
+        self.bytes_of_a_turn().saturating_mul(self.repeat.unwrap_or(0).into())
+    }
+
+    fn bytes_of_a_turn(&self) -> u64 {
+        self.strides.iter().map(|stride| u64::from(stride.bytes)).sum()
+    }
+
+    /// Calls `each` with the parts that `len` bytes from `va` on fall into, in order.
+    pub(super) fn parts(
+        &self,
+        va: u64,
+        len: u64,
+        each: impl FnMut(Part) -> std::result::Result<(), KeyError>,
+    ) -> std::result::Result<(), KeyError> {
+        let repeat = u64::from(self.repeat.ok_or(KeyError::NotBound)?);
+        let end = va.checked_add(len).ok_or(KeyError::Range)?;
+        let turn = self.bytes_of_a_turn();
+        // Turns before the first byte that is meant are not walked through.
+        let skipped = va.checked_div(turn).unwrap_or(0).min(repeat);
+        let wanted = va - skipped * turn..end - skipped * turn;
+        interleaved(&self.strides, skipped..repeat, wanted, each)
     }
 }
 
@@ -104,36 +134,8 @@ pub(super) struct Part {
     pub(super) len: u64,
 }
 
-/// Calls `each` with the parts of `layout` that `len` bytes from `va` on fall into, in order.
-pub(super) fn parts(
-    layout: &KeyLayout,
-    va: u64,
-    len: u64,
-    each: impl FnMut(Part) -> std::result::Result<(), KeyError>,
-) -> std::result::Result<(), KeyError> {
-    let end = va.checked_add(len).ok_or(KeyError::Range)?;
-    match layout {
-        KeyLayout::List(parts) => {
-            let run = |part: &Sge| Stride {
-                addr: part.addr,
-                bytes: part.length,
-                skip: 0,
-                lkey: part.lkey,
-            };
-            let runs: Vec<Stride> = parts.iter().map(run).collect();
-            interleaved(&runs, 0..1, va..end, each)
-        }
-        KeyLayout::Interleaved { repeat, strides } => {
-            let turn: u64 = strides.iter().map(|stride| u64::from(stride.bytes)).sum();
-            // Turns before the first byte that is meant are not walked through.
-            let skipped = va.checked_div(turn).unwrap_or(0).min((*repeat).into());
-            let wanted = va - skipped * turn..end - skipped * turn;
-            interleaved(strides, skipped..(*repeat).into(), wanted, each)
-        }
-    }
-}
-
-/// The parts of `turns` of the strides that `wanted` falls into; its numbers count from the first of these turns.
+/// The parts of `turns` of the strides that `wanted` falls into; its numbers count from the first
+/// of these turns.
 fn interleaved(
     strides: &[Stride],
     turns: Range<u64>,

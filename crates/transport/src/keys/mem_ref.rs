@@ -3,26 +3,45 @@
 use super::rights::KeyError;
 use super::signed_memory::{Alarm, SignedMemory};
 use crate::sabotage::{self, Sabotage};
+use std::ops::Range;
 use std::sync::Arc;
-use umem::{AccessError, AtomicOp, Fold, Umem};
+use umem::{AccessError, AtomicOp, Fold, Sink, Source, Umem};
 
-/// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each access enters anew and
-/// fails once the key is gone.
-#[derive(Clone)]
+/// A checked range under a key. Holding it keeps the key's memory object, not its mapping: each
+/// access enters anew and fails once the key is gone.
+///
+/// Most are in one registration, and nothing is asked for to hold one. Others take memory each
+/// time, for as many pieces as they are in, and may find none: [`KeyError::NoMemory`].
 pub struct MemRef {
     pub(super) memory: Memory,
     pub(super) len: u64,
 }
 
 /// Where the bytes of a range are.
-#[derive(Clone)]
 pub(super) enum Memory {
-    /// In one registration, from an offset on.
+    /// One registration, and where in it they begin.
     One(Arc<Umem>, u64),
-    /// In several, each with its place among them, from an offset on.
-    Many(Arc<Vec<(u64, MemRef)>>, u64),
-    /// Those of a key with signatures, from an address of the wire's on.
-    Signed(Arc<SignedMemory>, u64),
+    /// Several pieces, each with its place among them, and where in all of them the range begins.
+    Many(Vec<(u64, MemRef)>, u64),
+    /// A key with signatures, and the address on the wire at which the range begins.
+    Signed(Apart<SignedMemory>, u64),
+}
+
+/// A value in memory of its own: a box that can be had without ending the program where there is
+/// no memory for it.
+pub(super) struct Apart<T>(Vec<T>);
+
+impl<T> Apart<T> {
+    fn new(value: T) -> std::result::Result<Apart<T>, KeyError> {
+        let mut place = Vec::new();
+        place.try_reserve_exact(1).map_err(|_| KeyError::NoMemory)?;
+        place.push(value);
+        Ok(Apart(place))
+    }
+
+    fn get(&self) -> std::result::Result<&T, AccessError> {
+        self.0.first().ok_or(AccessError::OutOfRange)
+    }
 }
 
 fn end_of(pieces: &[(u64, MemRef)]) -> u64 {
@@ -61,7 +80,7 @@ impl MemRef {
             Memory::Many(pieces, _) => for_each(pieces, offset, dst.len(), |piece, at, part| {
                 piece.read(at, &mut dst[part])
             }),
-            Memory::Signed(signed, _) => signed.read(offset, dst),
+            Memory::Signed(signed, _) => signed.get()?.read(offset, dst),
         }
     }
 
@@ -92,7 +111,39 @@ impl MemRef {
             Memory::Many(pieces, _) => {
                 for_each(pieces, offset, src.len(), |piece, at, part| piece.write(at, &src[part]))
             }
-            Memory::Signed(signed, _) => signed.write(offset, src),
+            Memory::Signed(signed, _) => signed.get()?.write(offset, src),
+        }
+    }
+
+    /// Has `each` read bytes where they are, piece by piece; see [`umem::Access::read_in_place`].
+    /// [`AccessError::Unreachable`] for memory that is not simply there: in several registrations,
+    /// with signatures, or brought in on demand.
+    pub fn read_in_place(
+        &self,
+        at: u64,
+        len: usize,
+        each: &mut dyn FnMut(Source<'_>) -> std::result::Result<(), AccessError>,
+    ) -> std::result::Result<(), AccessError> {
+        let (umem, offset) = self.simple(at, len)?;
+        umem.enter()?.read_in_place(offset, len, each)
+    }
+
+    /// The same for writing; see [`umem::Access::write_in_place`].
+    pub fn write_in_place(
+        &self,
+        at: u64,
+        len: usize,
+        each: &mut dyn FnMut(Sink<'_>) -> std::result::Result<(), AccessError>,
+    ) -> std::result::Result<(), AccessError> {
+        let (umem, offset) = self.simple(at, len)?;
+        umem.enter()?.write_in_place(offset, len, each)
+    }
+
+    fn simple(&self, at: u64, len: usize) -> std::result::Result<(&Umem, u64), AccessError> {
+        let offset = self.place(at, len)?;
+        match &self.memory {
+            Memory::One(umem, _) if !umem.is_on_demand() => Ok((umem, offset)),
+            _ => Err(AccessError::Unreachable),
         }
     }
 
@@ -130,13 +181,45 @@ impl MemRef {
                 });
                 looked.is_err() || ready
             }
-            Memory::Signed(signed, _) => signed.is_ready(offset, len, write),
+            Memory::Signed(signed, _) => {
+                signed.get().map_or(true, |signed| signed.is_ready(offset, len, write))
+            }
         }
     }
 
     /// The `len` bytes of `signed` from `start` on, as the wire counts.
-    pub(crate) fn signed(signed: SignedMemory, start: u64, len: u64) -> MemRef {
-        MemRef { memory: Memory::Signed(Arc::new(signed), start), len }
+    ///
+    /// # Errors
+    /// [`KeyError::NoMemory`].
+    pub(crate) fn signed(
+        signed: SignedMemory,
+        start: u64,
+        len: u64,
+    ) -> std::result::Result<MemRef, KeyError> {
+        Ok(MemRef { memory: Memory::Signed(Apart::new(signed)?, start), len })
+    }
+
+    /// A second reference to the same range.
+    ///
+    /// # Errors
+    /// [`KeyError::NoMemory`].
+    pub(crate) fn try_clone(&self) -> std::result::Result<MemRef, KeyError> {
+        let memory = match &self.memory {
+            Memory::One(umem, offset) => Memory::One(umem.clone(), *offset),
+            Memory::Many(pieces, offset) => {
+                let mut same = Vec::new();
+                same.try_reserve_exact(pieces.len()).map_err(|_| KeyError::NoMemory)?;
+                for (start, piece) in pieces {
+                    same.push((*start, piece.try_clone()?));
+                }
+                Memory::Many(same, *offset)
+            }
+            Memory::Signed(signed, start) => {
+                let same = signed.get().map_err(|_| KeyError::Range)?.try_clone()?;
+                Memory::Signed(Apart::new(same)?, *start)
+            }
+        };
+        Ok(MemRef { memory, len: self.len })
     }
 
     /// The same, which rings `alarm` when the signature of a block fails its check.
@@ -145,10 +228,10 @@ impl MemRef {
         self
     }
 
-    /// From now on `alarm` rings.
+    /// Has `alarm` ring from now on.
     pub(crate) fn watch(&mut self, alarm: Option<&Alarm>) {
         if let (Memory::Signed(signed, _), Some(alarm)) = (&mut self.memory, alarm)
-            && let Some(signed) = Arc::get_mut(signed)
+            && let Some(signed) = signed.0.first_mut()
         {
             signed.watch(alarm);
         }
@@ -162,7 +245,7 @@ impl MemRef {
             return only;
         }
         let len = end_of(&pieces);
-        MemRef { memory: Memory::Many(Arc::new(pieces), 0), len }
+        MemRef { memory: Memory::Many(pieces, 0), len }
     }
 
     /// The `len` bytes from `at` on, counted from the start of the range.
@@ -171,14 +254,11 @@ impl MemRef {
         if end > self.len && !sabotage::on(Sabotage::SkipRangeCheck) {
             return Err(KeyError::Range);
         }
-        let memory = match &self.memory {
-            Memory::One(umem, offset) => Memory::One(umem.clone(), offset.saturating_add(at)),
-            Memory::Many(pieces, offset) => Memory::Many(pieces.clone(), offset.saturating_add(at)),
-            Memory::Signed(signed, start) => {
-                Memory::Signed(signed.clone(), start.saturating_add(at))
-            }
-        };
-        Ok(MemRef { memory, len })
+        let mut part = MemRef { len, ..self.try_clone()? };
+        let (Memory::One(_, offset) | Memory::Many(_, offset) | Memory::Signed(_, offset)) =
+            &mut part.memory;
+        *offset = offset.saturating_add(at);
+        Ok(part)
     }
 
     /// The `len` bytes from `va` on of memory that begins at `iova`, if all are in it.
@@ -206,12 +286,13 @@ impl MemRef {
     }
 }
 
-/// Calls `each` with the pieces that `len` bytes from `offset` on fall into, where in the piece, and which of the bytes.
+/// Calls `each` with the pieces that `len` bytes from `offset` on fall into, where in the piece,
+/// and which of the bytes.
 fn for_each(
     pieces: &[(u64, MemRef)],
     offset: u64,
     len: usize,
-    mut each: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> std::result::Result<(), AccessError>,
+    mut each: impl FnMut(&MemRef, u64, Range<usize>) -> std::result::Result<(), AccessError>,
 ) -> std::result::Result<(), AccessError> {
     let first = pieces.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
     let (mut at, mut done) = (offset, 0);

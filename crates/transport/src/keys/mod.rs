@@ -1,7 +1,8 @@
 //! Memory keys: what each stands for, and every check of one.
 //!
-//! [`KeyTable`] is the table of one device. What a place of it holds is in [`region`], `window`, `indirect` and `stacked`; `resolve`
-//! checks accesses and hands out a [`MemRef`], and `bind`, `configure` and `stack` change what keys stand for.
+//! [`KeyTable`] is the table of one device. What a place of it holds is in `region`, `window`,
+//! `indirect` and `stacked`; `resolve` checks accesses and hands out a [`MemRef`], and `bind`,
+//! `configure` and `stack` change what keys stand for.
 
 mod bind;
 mod configure;
@@ -23,6 +24,7 @@ pub use indirect::ConfigureError;
 pub use mem_ref::MemRef;
 pub use region::Mkey;
 pub use rights::KeyError;
+pub(crate) use rights::check_rights;
 pub use signed::{BadSignature, SignatureSink, Signed};
 pub(crate) use signed_memory::{Alarm, Watcher};
 pub use stack::StackInit;

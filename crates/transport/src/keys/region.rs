@@ -50,7 +50,7 @@ impl Mkey {
         self.range(va, len)
     }
 
-    /// The same for what `key`, which is this, shows to who knows of its signatures.
+    /// As [`Mkey::resolve`], with the block signatures of this key, whose number is `key`.
     pub(super) fn resolve_span(
         &self,
         key: u32,

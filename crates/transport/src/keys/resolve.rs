@@ -1,6 +1,6 @@
 //! Every check of a key.
 
-use super::indirect::{Indirect, Part, parts};
+use super::indirect::{Indirect, Part};
 use super::mem_ref::{MemRef, Memory, append};
 use super::rights::{KeyError, check_rights};
 use super::span::Span;
@@ -17,9 +17,10 @@ const MAX_DEPTH: u32 = 4;
 const MAX_PIECES: usize = 1 << 16;
 
 impl KeyTable {
-    /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set) and range. Memory windows
-    /// have no local key. A length of 0 resolves for any key (IBA 9.7.4.1.6): callers skip the call then. What a key with
-    /// block signatures gives is as long as what passes on the wire.
+    /// Checks a local access: key, PD, rights (all bits of `access`; LOCAL_READ is the empty set)
+    /// and range. Memory windows have no local key. A length of 0 resolves for any key (IBA
+    /// 9.7.4.1.6): callers skip the call then. What a key with block signatures gives is as long as
+    /// what passes on the wire.
     pub fn resolve(
         &self,
         pd: PdId,
@@ -31,7 +32,8 @@ impl KeyTable {
         self.read().resolve(pd, key, Span::Local(va, len), access)
     }
 
-    /// As [`KeyTable::resolve`] for a key that lies below another one: with block signatures it has no place there.
+    /// As [`KeyTable::resolve`] for a key that lies below another one: with block signatures it has
+    /// no place there.
     pub fn resolve_below(
         &self,
         pd: PdId,
@@ -149,7 +151,9 @@ impl Slots {
         if indirect.pd != pd && !sabotage::on(Sabotage::SkipPdCheck) {
             return Err(KeyError::ForeignPd);
         }
-        let layout = indirect.layout.as_ref().ok_or(KeyError::NotBound)?;
+        if indirect.repeat.is_none() {
+            return Err(KeyError::NotBound);
+        }
         if !indirect.access.contains(access) && !sabotage::on(Sabotage::SkipKeyAccess) {
             return Err(KeyError::Denied);
         }
@@ -158,7 +162,7 @@ impl Slots {
         let writes =
             access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let below = if writes { Access::LOCAL_WRITE } else { Access::empty() };
-        parts(layout, va, len, |Part { lkey, addr, len }| {
+        indirect.parts(va, len, |Part { lkey, addr, len }| {
             if pieces.len() >= MAX_PIECES {
                 return Err(KeyError::Range);
             }

@@ -4,8 +4,10 @@ use super::mem_ref::MemRef;
 use super::rights::KeyError;
 use super::signed_memory::SignedMemory;
 use crate::signature::{BlockSignature, Field, Signature, SignatureError};
+use engine_thread::lock;
+use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// No byte of a key with signatures has a higher address.
 pub(crate) const MAX_ADDRESS: u64 = 1 << 40;
@@ -13,7 +15,7 @@ pub(crate) const MAX_ADDRESS: u64 = 1 << 40;
 /// Fields of which only a part has come, in one key.
 const MAX_PARTS: usize = 16;
 
-/// A check that failed, for who is told at once.
+/// A check that failed, as it is reported at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadSignature {
     /// The key whose blocks were checked.
@@ -26,28 +28,29 @@ pub struct BadSignature {
     pub error: SignatureError,
 }
 
-/// Is told of checks that fail.
+/// Hears of checks that fail.
 pub trait SignatureSink: Send + Sync {
-    /// A check failed, on behalf of a send request or, if `received`, of what came from the peer. Only the first one of a key is
-    /// told, until somebody takes note of it ([`Signed::take`]). Called under a queue pair's lock.
+    /// A check failed, on behalf of a send request or, if `received`, of what came from the peer.
+    /// Only the first one of a key is reported, until somebody takes note of it ([`Signed::take`]).
+    /// Called under a queue pair's lock.
     fn bad_signature(&self, found: &BadSignature, received: bool);
 }
 
 /// Block signatures that a key has, and what their checks found.
 #[derive(Clone, Debug)]
 pub struct Signed {
-    pub(super) rules: Arc<BlockSignature>,
+    pub(super) rules: BlockSignature,
     pub(super) ledger: Arc<Ledger>,
 }
 
 impl Signed {
     /// These signatures, of which no check has failed.
-    pub fn new(rules: Arc<BlockSignature>) -> Signed {
+    pub fn new(rules: BlockSignature) -> Signed {
         Signed { rules, ledger: Arc::default() }
     }
 
     /// The same, which notes what it finds in `ledger`.
-    pub(crate) fn noting(rules: Arc<BlockSignature>, ledger: &Arc<Ledger>) -> Signed {
+    pub(crate) fn noting(rules: BlockSignature, ledger: &Arc<Ledger>) -> Signed {
         Signed { rules, ledger: ledger.clone() }
     }
 
@@ -56,8 +59,8 @@ impl Signed {
         self.ledger.take()
     }
 
-    /// The bytes on the wire that an access to `len` bytes from `va` on means, which counts as the wire does unless it is a
-    /// `local` request's.
+    /// The bytes on the wire that an access to `len` bytes from `va` on means, which counts as the
+    /// wire does unless it is a `local` request's.
     pub(crate) fn range(
         &self,
         va: u64,
@@ -69,8 +72,8 @@ impl Signed {
         Ok(if local { self.rules.on_wire(range) } else { range })
     }
 
-    /// Checks an access to the bytes `on_wire` of `key`, which has `len` bytes in memory: all that lies below the blocks around
-    /// them. `memory` gives an address and a length of it.
+    /// Checks an access to the bytes `on_wire` of `key`, which has `len` bytes in memory: all that
+    /// lies below the blocks around them. `memory` gives an address and a length of it.
     pub(crate) fn resolve(
         &self,
         key: u32,
@@ -85,7 +88,7 @@ impl Signed {
         let end = blocks.end.min(len);
         let memory = memory(blocks.start, end - blocks.start)?;
         let memory = SignedMemory::new(key, self.clone(), memory, blocks.start);
-        Ok(MemRef::signed(memory, on_wire.start, on_wire.end - on_wire.start))
+        MemRef::signed(memory, on_wire.start, on_wire.end - on_wire.start)
     }
 }
 
@@ -96,7 +99,8 @@ pub(crate) struct Ledger(Mutex<Entries>);
 #[derive(Default, Debug)]
 struct Entries {
     first: Option<SignatureError>,
-    parts: Vec<Part>,
+    /// They lie in place, so that a packet never has to ask for memory.
+    parts: SmallVec<[Part; MAX_PARTS]>,
 }
 
 /// A field of which the first bytes have come.
@@ -109,7 +113,7 @@ struct Part {
 
 impl Ledger {
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Keeps the first error until it is taken; whether it is this one.
@@ -125,8 +129,8 @@ impl Ledger {
         self.entries().first.take()
     }
 
-    /// Adds `bytes` to what has come of the field behind block `index`; gives the field once all `len` bytes are there.
-    /// They come in order, but fields of several requests may be under way.
+    /// Adds `bytes` to what has come of the field behind block `index`; gives the field once all
+    /// `len` bytes are there. They come in order, but fields of several requests may be under way.
     pub(super) fn collect(&self, index: u64, at: usize, bytes: &[u8], len: usize) -> Option<Field> {
         let mut field = Field::default();
         let end = at + bytes.len();

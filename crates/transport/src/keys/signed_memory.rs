@@ -1,11 +1,12 @@
 //! The memory of a key with signatures, as the wire sees it.
 //!
-//! Reads give what passes on the wire and check the fields that lie in memory; writes take what comes from it, check its
-//! fields and lay those of memory. Nothing is kept from one packet to the next but fields of which a part has come: a
-//! block's guard is calculated from memory when its last byte was moved, so packets may be repeated, and a key's bytes may
-//! come in several requests.
+//! Reads give what passes on the wire and check the fields that lie in memory; writes take what
+//! comes from it, check its fields and lay those of memory. Nothing is kept from one packet to the
+//! next but fields of which a part has come: a block's guard is calculated from memory when its
+//! last byte was moved, so packets may be repeated, and a key's bytes may come in several requests.
 
 use super::mem_ref::MemRef;
+use super::rights::KeyError;
 use super::signed::{BadSignature, SignatureSink, Signed};
 use crate::sabotage::{self, Sabotage};
 use crate::signature::{Field, MAX_BLOCK, SignatureDomain, SignatureError, data, position};
@@ -23,7 +24,7 @@ pub(crate) struct Watcher {
     sink: Option<(Arc<dyn SignatureSink>, bool)>,
 }
 
-/// The same, shared with the memory that its requests use.
+/// A [`Watcher`] shared with the memory that its requests use.
 pub(crate) type Alarm = Arc<Watcher>;
 
 impl Watcher {
@@ -37,7 +38,7 @@ impl Watcher {
         self.rung.load(Ordering::Relaxed)
     }
 
-    /// From now on none has.
+    /// Forgets the checks that have failed.
     pub(crate) fn silence(&self) {
         self.rung.store(false, Ordering::Relaxed);
     }
@@ -64,6 +65,16 @@ impl SignedMemory {
     /// The memory of `key`.
     pub(crate) fn new(key: u32, signed: Signed, memory: MemRef, base: u64) -> SignedMemory {
         SignedMemory { key, signed, memory, base, alarm: None }
+    }
+
+    /// A second reference to the same memory.
+    ///
+    /// # Errors
+    /// [`KeyError::NoMemory`].
+    pub(crate) fn try_clone(&self) -> Result<SignedMemory, KeyError> {
+        let (signed, alarm) = (self.signed.clone(), self.alarm.clone());
+        let memory = self.memory.try_clone()?;
+        Ok(SignedMemory { key: self.key, signed, memory, base: self.base, alarm })
     }
 
     /// Rings `alarm` as well when a check fails.
@@ -120,7 +131,8 @@ impl SignedMemory {
         self.memory.is_ready(needed.start - self.base, len, write)
     }
 
-    /// Calls `each` with the runs of data and the fields that `len` bytes of the wire from `at` on fall into.
+    /// Calls `each` with the runs of data and the fields that `len` bytes of the wire from `at` on
+    /// fall into.
     fn for_each_run(
         &self,
         at: u64,
@@ -250,11 +262,11 @@ impl SignedMemory {
     }
 }
 
-/// What bytes of the wire are.
+/// What a run of bytes on the wire is.
 enum Run<'a> {
     /// Data, from this byte of it on.
     Data(u64),
-    /// Of the field behind a block, from this byte of it on.
+    /// The field behind a block, from this byte of it on.
     Field(&'a SignatureDomain, u64, usize),
 }
 

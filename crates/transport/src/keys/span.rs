@@ -1,13 +1,13 @@
-//! Which bytes of a key an access names.
+//! The bytes of a key that an access names.
 
-/// Bytes of a key that an access names.
+/// Bytes of a key.
 #[derive(Clone, Copy)]
 pub(crate) enum Span {
     /// Address and length of a local request.
     Local(u64, u64),
-    /// Those of a request that came over the wire.
+    /// Address and length of a request that came over the wire.
     Wire(u64, u64),
-    /// All.
+    /// All bytes of the key.
     Whole,
 }
 

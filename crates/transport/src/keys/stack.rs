@@ -38,7 +38,8 @@ impl KeyTable {
     /// A program's key over a KSM key over the key of the function; both.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the addresses end beyond 2^64, [`Error::NoMemory`] when the device has no key left.
+    /// [`Error::Invalid`] where the addresses end beyond 2^64, [`Error::NoMemory`] when the device
+    /// has no key left.
     pub fn insert_stacked(&self, init: StackInit) -> Result<(u32, u32)> {
         let StackInit { physical: (physical, pd), iova, access, memory, .. } = init;
         let len = iova.checked_add(memory.len()).ok_or(Error::Invalid("the range wraps"))?;
@@ -56,8 +57,8 @@ impl KeyTable {
         }
     }
 
-    /// Removes a crossing key and the KSM key below it; returns once no access through them is in progress. `retract` runs
-    /// before the places can be used again.
+    /// Removes a crossing key and the KSM key below it; returns once no access through them is in
+    /// progress. `retract` runs before the places can be used again.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such key.

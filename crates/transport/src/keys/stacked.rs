@@ -5,7 +5,8 @@ use crate::values::PdId;
 use std::sync::Arc;
 use umem::Umem;
 
-/// A key whose addresses are those the Data Direct function puts on the bus (access mode PA, length64).
+/// A key whose addresses are those the Data Direct function puts on the bus (access mode PA,
+/// length64).
 pub(crate) struct Physical {
     pub(super) pd: PdId,
     pub(super) access: Access,

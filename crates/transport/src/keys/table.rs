@@ -1,9 +1,11 @@
-//! The MKEY table: key and rights to a registration. Every check of a key happens in [`KeyTable::resolve`].
+//! The MKEY table: key and rights to a registration. Every check of a key happens in
+//! [`KeyTable::resolve`].
 //!
-//! A key is an 8-bit salt, a 16-bit place and an 8-bit tag. Tags start at random and change with every use of a place, and
-//! places are reused as late as possible, so a stale key of an earlier registration, or of a dead process, hits
-//! nothing. Salts are random and never 0, so a stranger does not guess a key by counting, even where whoever registers
-//! chooses the tag, as the drivers of a guest do.
+//! A key is an 8-bit salt, a 16-bit place and an 8-bit tag. Tags start at random and change with
+//! every use of a place, and places are reused as late as possible, so a stale key of an earlier
+//! registration, or of a dead process, hits nothing. Salts are random and never 0, so a stranger
+//! does not guess a key by counting, even where whoever registers chooses the tag, as the drivers
+//! of a guest do.
 
 use super::indirect::Indirect;
 use super::region::Mkey;
@@ -13,9 +15,11 @@ use crate::error::{Error, Result};
 use crate::sabotage::{self, Sabotage};
 use crate::values::PdId;
 use crate::values::{Access, MwType};
+use engine_thread::{read, write};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use umem::Umem;
 
 /// Keys that one device can hold: the directory has a place for each.
@@ -54,11 +58,13 @@ pub(crate) struct Slots {
 
 /// All keys of one device.
 ///
-/// One lock guards the table. It is never held while memory is touched: [`KeyTable::resolve`] hands out a
-/// [`MemRef`], whose accesses enter the registration itself.
+/// One lock guards the table. It is never held while memory is touched: [`KeyTable::resolve`] hands
+/// out a [`MemRef`](super::MemRef), whose accesses enter the registration itself.
 pub struct KeyTable {
     slots: RwLock<Slots>,
     random: RandomState,
+    /// How often what keys stand for may have changed.
+    changes: AtomicU64,
 }
 
 impl Default for KeyTable {
@@ -75,15 +81,24 @@ impl KeyTable {
         KeyTable {
             slots: RwLock::new(Slots { slots, free: VecDeque::new(), filed: 0, bound: 0 }),
             random: RandomState::new(),
+            changes: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Slots> {
-        self.slots.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.slots)
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Slots> {
-        self.slots.write().unwrap_or_else(PoisonError::into_inner)
+        let slots = write(&self.slots);
+        self.changes.fetch_add(1, SeqCst);
+        slots
+    }
+
+    /// A number that is another once what any key stands for has changed. Whoever keeps what a key
+    /// gave asks for it first, and again before each use.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(SeqCst)
     }
 
     /// Installs a key over `umem`; lkey and rkey are the same number.
@@ -159,8 +174,9 @@ impl KeyTable {
         Ok(old)
     }
 
-    /// Removes the key of a registration and revokes its memory; returns once no access through it is in progress. Windows
-    /// that are still bound to it lose it. `retract` runs before the place can be used again.
+    /// Removes the key of a registration and revokes its memory; returns once no access through it
+    /// is in progress. Windows that are still bound to it lose it. `retract` runs before the place
+    /// can be used again.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such key.

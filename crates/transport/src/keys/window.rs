@@ -42,7 +42,7 @@ impl Window {
         binding.memory.part(va.checked_sub(binding.base).ok_or(KeyError::Range)?, len)
     }
 
-    /// The same for all of it.
+    /// As [`Window::resolve`], for all that the window is bound to.
     pub(crate) fn resolve_whole(
         &self,
         pd: PdId,

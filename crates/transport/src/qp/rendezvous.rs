@@ -1,43 +1,26 @@
-//! The rendezvous of tag matching, done by the HCA itself: it READs what a message announced into the tagged buffer, then
-//! tells the sender by a FIN message (`infiniband/tm_types.h`).
+//! The rendezvous of tag matching, done by the HCA itself: it READs what a message announced into
+//! the tagged buffer, then tells the sender by a FIN message (`infiniband/tm_types.h`).
 //!
-//! Both are requests in the QP's own send queue, after what the program has posted and beyond the queue's size. A READ that
-//! fails ends the connection as any does; the tagged buffer completes with its status.
+//! Both are requests in the QP's own send queue, after what the program has posted and beyond the
+//! queue's size. A READ that fails ends the connection as any does; the tagged buffer completes
+//! with its status.
 
-use super::Transport;
-use super::executor::Landing;
-use super::send::Wqe;
+use super::{Cx, Transport};
+use crate::executor::Landing;
 use crate::queues::tags::Fetch;
+use crate::requests::wqe::{Offload, Wqe};
 use crate::sabotage::{self, Sabotage};
-use crate::values::PdId;
 use crate::values::*;
-use crate::{Cx, TagReceive};
-use std::sync::Arc;
-
-/// Why the HCA posted a request itself.
-pub(super) enum Offload {
-    /// To READ what a rendezvous announced.
-    Fetch {
-        /// Where the tagged buffer completes.
-        queue: Arc<dyn TagReceive>,
-        /// The domain of its keys.
-        pd: PdId,
-        /// What ends the rendezvous.
-        fin: [u8; 16],
-    },
-    /// To end a rendezvous.
-    Fin,
-}
 
 impl Transport {
     /// Whether the QP can serve a rendezvous now.
-    pub(super) fn can_fetch(&self) -> bool {
+    pub(crate) fn can_fetch(&self) -> bool {
         let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
         sends && self.attr.max_rd_atomic > 0
     }
 
     /// Begins to fetch into `landing`, which is large enough.
-    pub(super) fn rendezvous(&mut self, landing: Landing, fetch: Fetch) {
+    pub(crate) fn rendezvous(&mut self, landing: Landing, fetch: Fetch) {
         let Some(queue) = self.inbox.tags().cloned() else { return };
         let (RecvWr { wr_id, scatter }, pd) = landing.into_request();
         let op = SendOp::Read(fetch.from);
@@ -55,8 +38,8 @@ impl Transport {
         self.req.offload(Wqe::offloaded(fin, Offload::Fin));
     }
 
-    /// Tells who asked for `wqe` what came of it.
-    pub(super) fn report(&mut self, wqe: &Wqe, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
+    /// Reports the end of `wqe` to whoever posted it.
+    pub(crate) fn report(&mut self, wqe: &Wqe, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
         let done = wqe.completion(self.qpn, status, vendor_err);
         let good = status == WcStatus::Success;
         match &wqe.offload {

@@ -105,8 +105,8 @@ fn t10(mut register: u64, block: &[u8]) -> u64 {
     register
 }
 
-/// The guard of `block`. Its calculation begins with all bits one, or with none (`seeded`); those of 32 and 64 bits are
-/// complemented at the end either way.
+/// The guard of `block`. Its calculation begins with all bits one, or with none (`seeded`); those
+/// of 32 and 64 bits are complemented at the end either way.
 pub fn guard(kind: GuardKind, seeded: bool, block: &[u8]) -> u64 {
     let seed = |ones: u64| if seeded { ones } else { 0 };
     let crc32 = |tables| reflected(tables, seed(u32::MAX.into()), block) ^ u64::from(u32::MAX);

@@ -1,6 +1,6 @@
 //! Addresses: where a connection or a datagram goes.
 
-use wire::frame::Mac;
+use wire::ethernet::Mac;
 
 /// A global identifier: on RoCEv2 an IPv6 address or a mapped IPv4 address.
 pub type Gid = [u8; 16];

@@ -149,8 +149,9 @@ pub struct Completion {
     pub vendor_err: u32,
     /// Bytes transferred.
     pub byte_len: u32,
-    /// Immediate data (host order of the wire word) or invalidated key, as `flags` says. Of an operation on a matching list: the
-    /// unexpected messages that the queue has delivered, modulo 2^16.
+    /// Immediate data (host order of the wire word) or invalidated key, as `flags` says. Of an
+    /// operation on a matching list: the unexpected messages that the queue has delivered, modulo
+    /// 2^16.
     pub imm_or_key: u32,
     /// Local QP number.
     pub qp_num: u32,
@@ -168,7 +169,7 @@ pub struct Completion {
     pub timestamp_ns: u64,
     /// The sender asked for a solicited event, or the completion is an error.
     pub solicited: bool,
-    /// Of the tag-matching header.
+    /// What the tag-matching header says.
     pub tm: TmInfo,
 }
 
@@ -195,7 +196,7 @@ impl Completion {
     }
 }
 
-/// What a tag-matching header tells the program (`struct ibv_wc_tm_info`).
+/// The part of a tag-matching header that the program sees (`struct ibv_wc_tm_info`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TmInfo {
     /// Tag of the message that met a tagged buffer; else 0.

@@ -2,7 +2,6 @@
 
 use super::Sge;
 use crate::signature::BlockSignature;
-use std::sync::Arc;
 
 /// A run of bytes that repeats at equal distances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +39,7 @@ pub enum SignatureChange {
     /// It has none.
     Reset,
     /// It has these.
-    Set(Arc<BlockSignature>),
+    Set(BlockSignature),
 }
 
 /// What an indirect key is made from.
@@ -91,5 +90,16 @@ impl KeyLayout {
             KeyLayout::List(parts) => parts.len(),
             KeyLayout::Interleaved { strides, .. } => strides.len(),
         }
+    }
+
+    /// The strides, and how often they repeat: a list is one of strides that do not.
+    pub(crate) fn strides(&self) -> (u32, impl Iterator<Item = Stride>) {
+        let (repeat, parts, strides) = match self {
+            KeyLayout::List(parts) => (1, parts.as_slice(), &[][..]),
+            KeyLayout::Interleaved { repeat, strides } => (*repeat, &[][..], strides.as_slice()),
+        };
+        let once =
+            |part: &Sge| Stride { addr: part.addr, bytes: part.length, skip: 0, lkey: part.lkey };
+        (repeat, parts.iter().map(once).chain(strides.iter().copied()))
     }
 }

@@ -1,4 +1,4 @@
-//! What queue pairs are and may be told to be.
+//! What queue pairs are, and what a program may make of them.
 
 use super::{Access, AhAttr};
 
@@ -149,4 +149,42 @@ pub struct QpAttr {
     pub alt_port_num: u8,
     pub alt_timeout: u8,
     pub rate_limit: u32,
+}
+
+/// `IBV_MIG_MIGRATED`: IBA 17.2.8 lets a QP arm only once it has an alternate path, which ib_core
+/// refuses on RoCE.
+pub(crate) const MIGRATED: u32 = 0;
+
+impl QpAttr {
+    /// Attributes of a QP in RESET.
+    pub(crate) fn in_reset(cap: QpCap) -> QpAttr {
+        QpAttr {
+            qp_state: QpState::Reset,
+            cur_qp_state: QpState::Reset,
+            path_mtu: 5,
+            path_mig_state: MIGRATED,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qp_num: 0,
+            access: Access::empty(),
+            cap,
+            ah: AhAttr::default(),
+            alt_ah: AhAttr::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            alt_port_num: 0,
+            alt_timeout: 0,
+            rate_limit: 0,
+        }
+    }
 }

@@ -8,6 +8,9 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+/// Longest message (IBA 9.4.1): 2^31 bytes.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
 bitflags::bitflags! {
     /// Send flags (`enum ibv_send_flags`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,7 +87,8 @@ pub enum SendOp {
     },
     /// Invalidate a local key.
     LocalInvalidate(u32),
-    /// Something that only the front end knows: its `CustomWork` does it once everything before is complete.
+    /// Something that only the front end knows: its `CustomWork` does it once everything before is
+    /// complete.
     Custom(u64),
     /// Bind a memory window.
     BindMw(Bind),
@@ -139,9 +143,9 @@ pub struct Bind {
 /// Payload of a send request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
-    /// In registered memory.
+    /// The bytes lie in registered memory.
     Gather(SgList),
-    /// Copied at posting time.
+    /// The bytes were copied when the request was posted.
     Inline(InlineData),
 }
 
@@ -179,4 +183,9 @@ pub struct SendWr {
     pub datagram: Option<Datagram>,
     /// The peer's shared receive queue on XRC.
     pub xrc_srqn: u32,
+}
+
+/// Sum of the lengths of a list, in bytes.
+pub(crate) fn total_length(list: &[Sge]) -> u64 {
+    list.iter().map(|sge| u64::from(sge.length)).sum()
 }

@@ -1,4 +1,5 @@
-//! The QP state machine against a table of its own, written from the specification (IBA 11.2.5.2) and Linux.
+//! The QP state machine against a table of its own, written from the specification (IBA 11.2.5.2)
+//! and Linux.
 
 use crate::support::{Node, Setup, port_one, send_wr};
 use QpState::{Err as Error_, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -23,20 +24,31 @@ init  init ud  -                                                        pkey_ind
 init  rtr  rc  av,path_mtu,dest_qpn,rq_psn,max_dest_rd_atomic,min_rnr   access,pkey_index,alt_path
 init  rtr  uc  av,path_mtu,dest_qpn,rq_psn                              access,pkey_index,alt_path
 init  rtr  ud  -                                                        pkey_index,qkey
-rtr   rts  rc  timeout,retry_cnt,rnr_retry,sq_psn,max_rd_atomic         cur_state,access,min_rnr,alt_path,path_mig
-rtr   rts  uc  sq_psn                                                   cur_state,access,alt_path,path_mig
+rtr   rts  rc  timeout,retry_cnt,rnr_retry,sq_psn,max_rd_atomic         cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
+rtr   rts  uc  sq_psn                                                   cur_state,access,alt_path,\
+                                                                        path_mig
 rtr   rts  ud  sq_psn                                                   cur_state,qkey
-rts   rts  rc  -                                                        cur_state,access,min_rnr,alt_path,path_mig
-rts   rts  uc  -                                                        cur_state,access,alt_path,path_mig
+rts   rts  rc  -                                                        cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
+rts   rts  uc  -                                                        cur_state,access,alt_path,\
+                                                                        path_mig
 rts   rts  ud  -                                                        cur_state,qkey
 rts   sqd  rc  -                                                        sqd_notify
 rts   sqd  uc  -                                                        sqd_notify
 rts   sqd  ud  -                                                        sqd_notify
-sqd   rts  rc  -                                                        cur_state,access,min_rnr,alt_path,path_mig
-sqd   rts  uc  -                                                        cur_state,access,alt_path,path_mig
+sqd   rts  rc  -                                                        cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
+sqd   rts  uc  -                                                        cur_state,access,alt_path,\
+                                                                        path_mig
 sqd   rts  ud  -                                                        cur_state,qkey
-sqd   sqd  rc  -                                                        port,av,timeout,retry_cnt,rnr_retry,max_rd_atomic,max_dest_rd_atomic,access,pkey_index,min_rnr,alt_path,path_mig
-sqd   sqd  uc  -                                                        av,access,pkey_index,alt_path,path_mig
+sqd   sqd  rc  -                                                        port,av,timeout,retry_cnt,\
+                                                                        rnr_retry,max_rd_atomic,\
+                                                                        max_dest_rd_atomic,access,\
+                                                                        pkey_index,min_rnr,\
+                                                                        alt_path,path_mig
+sqd   sqd  uc  -                                                        av,access,pkey_index,\
+                                                                        alt_path,path_mig
 sqd   sqd  ud  -                                                        pkey_index,qkey
 reset init ini pkey_index,port,access                                   -
 reset init tgt pkey_index,port,access                                   -
@@ -44,16 +56,28 @@ init  init ini -                                                        pkey_ind
 init  init tgt -                                                        pkey_index,port,access
 init  rtr  ini av,path_mtu,dest_qpn,rq_psn                              access,pkey_index,alt_path
 init  rtr  tgt av,path_mtu,dest_qpn,rq_psn,max_dest_rd_atomic,min_rnr   access,pkey_index,alt_path
-rtr   rts  ini timeout,retry_cnt,rnr_retry,sq_psn,max_rd_atomic         cur_state,access,alt_path,path_mig
-rtr   rts  tgt timeout,sq_psn                                           cur_state,access,min_rnr,alt_path,path_mig
-rts   rts  ini -                                                        cur_state,access,alt_path,path_mig
-rts   rts  tgt -                                                        cur_state,access,min_rnr,alt_path,path_mig
+rtr   rts  ini timeout,retry_cnt,rnr_retry,sq_psn,max_rd_atomic         cur_state,access,alt_path,\
+                                                                        path_mig
+rtr   rts  tgt timeout,sq_psn                                           cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
+rts   rts  ini -                                                        cur_state,access,alt_path,\
+                                                                        path_mig
+rts   rts  tgt -                                                        cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
 rts   sqd  ini -                                                        sqd_notify
 rts   sqd  tgt -                                                        sqd_notify
-sqd   rts  ini -                                                        cur_state,access,alt_path,path_mig
-sqd   rts  tgt -                                                        cur_state,access,min_rnr,alt_path,path_mig
-sqd   sqd  ini -                                                        port,av,timeout,retry_cnt,rnr_retry,max_rd_atomic,access,pkey_index,alt_path,path_mig
-sqd   sqd  tgt -                                                        port,av,timeout,max_dest_rd_atomic,access,pkey_index,min_rnr,alt_path,path_mig
+sqd   rts  ini -                                                        cur_state,access,alt_path,\
+                                                                        path_mig
+sqd   rts  tgt -                                                        cur_state,access,min_rnr,\
+                                                                        alt_path,path_mig
+sqd   sqd  ini -                                                        port,av,timeout,retry_cnt,\
+                                                                        rnr_retry,max_rd_atomic,\
+                                                                        access,pkey_index,alt_path,\
+                                                                        path_mig
+sqd   sqd  tgt -                                                        port,av,timeout,\
+                                                                        max_dest_rd_atomic,access,\
+                                                                        pkey_index,min_rnr,\
+                                                                        alt_path,path_mig
 sqe   rts  rc  -                                                        cur_state
 sqe   rts  uc  -                                                        cur_state,access
 sqe   rts  ud  -                                                        cur_state,qkey

@@ -1,5 +1,6 @@
-//! What the transport itself costs, in CPU time: two QPs wired directly in memory, no link and no network.
-//! `cargo test --release -p transport --test transport -- --ignored --nocapture throughput`
+//! What the transport itself costs, in CPU time: two QPs wired directly in memory, no link and no
+//! network. `cargo test --release -p transport --test transport -- --ignored --nocapture
+//! throughput`
 
 use crate::support::{Node, Setup, send_wr};
 use std::result::Result;

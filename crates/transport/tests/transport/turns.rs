@@ -1,5 +1,5 @@
-//! What one call does is bounded in packets and in bytes, whatever the peer asks; the rest is due at once, and nothing of it is
-//! lost. Path MTU 256.
+//! What one call does is bounded in packets and in bytes, whatever the peer asks; the rest is due
+//! at once, and nothing of it is lost. Path MTU 256.
 
 use crate::support::craft::*;
 use crate::support::{Loose, Node, Packet, Region, Setup, send_wr};
@@ -113,7 +113,8 @@ fn many_sends() -> Node {
     node
 }
 
-/// Calls the timer until nothing is due, eight endings a call; gives what became of each request, in order.
+/// Calls the timer until nothing is due, eight endings a call; gives what became of each request,
+/// in order.
 #[track_caller]
 fn endings(node: &mut Node) -> Vec<(u64, WcStatus)> {
     let told = |node: &Node| node.told.sent.len() + node.told.received.len();

@@ -1,20 +1,23 @@
 //! The program's own mappings of GPU memory: while one lives, the buffer stays where it is.
 //!
-//! A mapping shows a place, and would show poison after a move. So the buffer is brought to the place that its descriptor
-//! shows and pinned there until the last page of the mapping is gone. It can be revoked nevertheless. To `ibv_reg_mr` such
-//! memory is a device's: only Peer-Direct registers it.
+//! A mapping shows a place, and would show poison after a move. So the buffer is brought to the
+//! place that its descriptor shows and pinned there until the last page of the mapping is gone. It
+//! can be revoked nevertheless. To `ibv_reg_mr` such memory is a device's: only Peer-Direct
+//! registers it.
 
-use crate::ffi::{Errno, INVALID, Res, last_errno};
-use crate::{engine, fork};
+use crate::base::ffi::{Errno, INVALID, Res, last_errno};
+use crate::base::hooks;
+use crate::platform::membership;
 use descriptors::Kept;
 use dmabuf::{ControlBlocks, Storage, Use};
+use engine_thread::lock;
 use mm::{AddressSpace, Invalidate, NoMemory, Registration, page_size};
 use registry::{Client, Role};
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use umem::Ticket;
 
@@ -30,7 +33,7 @@ pub struct CpuMap {
     start: AtomicU64,
     end: AtomicU64,
     pinned: AtomicBool,
-    /// Registrations of parts of it, to be told when they go.
+    /// Registrations of parts of it, which hear when they go.
     tickets: Mutex<Vec<(Range<u64>, Ticket)>>,
 }
 
@@ -44,10 +47,9 @@ impl CpuMap {
     }
 
     fn tickets(&self) -> MutexGuard<'_, Vec<(Range<u64>, Ticket)>> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tickets)
     }
 
-    /// The buffer.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
@@ -57,7 +59,8 @@ impl CpuMap {
         addr.wrapping_sub(self.base)
     }
 
-    /// Asks for `ticket` to be invalidated when a byte of `range` is unmapped. Answers whether it is mapped now.
+    /// Asks for `ticket` to be invalidated when a byte of `range` is unmapped. Answers whether it
+    /// is mapped now.
     pub fn notify(&self, range: Range<u64>, ticket: Ticket) -> bool {
         let mut tickets = self.tickets();
         let is_mapped = self.has(range.start, range.end);
@@ -83,7 +86,8 @@ impl CpuMap {
 }
 
 impl Invalidate for CpuMap {
-    /// Unmapped in the middle, the rest counts as whole. It is no memory of `malloc`'s, so this may allocate.
+    /// Unmapped in the middle, the rest counts as whole. It is no memory of `malloc`'s, so this may
+    /// allocate.
     fn invalidate(&self, gone: Range<u64>) {
         let mut tickets = self.tickets();
         self.shrink(&gone);
@@ -106,13 +110,14 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// Mappings that live, and some that were.
 static MAPS: Mutex<Vec<(Registration, Arc<CpuMap>)>> = Mutex::new(Vec::new());
 
-/// The buffer behind a program's descriptor; `None` if its exporter is gone, so that it moves no more.
+/// The buffer behind a program's descriptor; `None` if its exporter is gone, so that it moves no
+/// more.
 pub fn imported(fd: c_int) -> Option<Arc<Storage>> {
     // SAFETY: the program's descriptor, for the time of its call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let id = dmabuf::id_of(fd)?;
     let import = |controls: &dyn ControlBlocks| Storage::import(&fd, id, controls).ok();
-    match engine::registry_now() {
+    match membership::registry_now() {
         Some(registry) => import(&*registry),
         None => import(&*Client::connect(Role::Observer).ok()?),
     }
@@ -130,8 +135,7 @@ pub unsafe fn map(
     if call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
         return Err(INVALID);
     }
-    crate::start();
-    fork::watch();
+    hooks::watch_forks();
     // where it is pinned elsewhere, it is mapped there
     let _ = storage.move_to(storage.control().born(), None, LIMIT);
     let state =
@@ -187,8 +191,9 @@ fn watch(storage: &Arc<Storage>, addr: u64, len: u64, offset: u64) -> Result<(),
     Ok(())
 }
 
-/// Pins for a child that is about to be forked, which has the mappings too, as the kernel's DRM drivers let it. It keeps them open;
-/// this process drops them after the fork. What cannot be pinned, for want of a descriptor, the child may see move.
+/// Pins for a child that is about to be forked, which has the mappings too, as the kernel's DRM
+/// drivers let it. It keeps them open; this process drops them after the fork. What cannot be
+/// pinned, for want of a descriptor, the child may see move.
 pub fn pins_for_child() -> Vec<Kept> {
     if !ANY.load(Acquire) {
         return Vec::new();
@@ -209,11 +214,12 @@ pub fn pins_for_child() -> Vec<Kept> {
 /// What a mapping shows, and a pin that outlasts it: from before `mremap(2)` to after it.
 pub struct Moving {
     storage: Arc<Storage>,
-    /// Of its first byte in the buffer.
+    /// Where its first byte is in the buffer.
     offset: u64,
 }
 
-/// Keeps the buffer of a mapping in place while that moves. `None` for other memory, and for a buffer that was revoked.
+/// Keeps the buffer of a mapping in place while that moves. `None` for other memory, and for a
+/// buffer that was revoked.
 pub fn hold(addr: u64, len: u64) -> Option<Moving> {
     let map = around(addr, len.max(1))?;
     if !map.storage.is_own() || map.storage.enter_within(Use::RevocablePin, LIMIT).is_err() {
@@ -223,7 +229,8 @@ pub fn hold(addr: u64, len: u64) -> Option<Moving> {
 }
 
 impl Moving {
-    /// The mapping is at `addr` now, and keeps the pin: for ever, if there is no memory to notice its end.
+    /// The mapping is at `addr` now, and keeps the pin: for ever, if there is no memory to notice
+    /// its end.
     pub fn settle(self, addr: u64, len: u64) {
         let _ = watch(&self.storage, addr, len, self.offset);
     }
@@ -235,7 +242,7 @@ impl Moving {
 }
 
 fn maps() -> MutexGuard<'static, Vec<(Registration, Arc<CpuMap>)>> {
-    MAPS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&MAPS)
 }
 
 /// The mapping that a range lies in.
@@ -244,7 +251,8 @@ pub fn around(addr: u64, len: u64) -> Option<Arc<CpuMap>> {
     find(|map| map.has(addr, end))
 }
 
-/// Whether a range touches memory that host pages do not back (`VM_PFNMAP`), which cannot be pinned.
+/// Whether a range touches memory that host pages do not back (`VM_PFNMAP`), which cannot be
+/// pinned.
 pub fn is_device_memory(addr: u64, len: u64) -> bool {
     let end = addr.saturating_add(len);
     find(|map| map.start.load(Acquire) < end && addr < map.end.load(Acquire)).is_some()

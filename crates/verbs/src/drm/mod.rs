@@ -1,9 +1,11 @@
-//! `/dev/dri`: the platform's GPUs as the software GPU answers for them, in the words of the kernel's amdgpu driver.
+//! `/dev/dri`: the platform's GPUs as the software GPU answers for them, in the words of the
+//! kernel's amdgpu driver.
 //!
-//! An open node is one end of a socket pair; all copies of the program's end closed is what ends it. Its buffers are a
-//! [`gpu::Gem`] of the GPU that the sysfs tree shows for the node's number; a dma-buf exported from one is the software GPU's
-//! own descriptor, so that registering it takes the way of all GPU memory. The process joins the registry with the first
-//! export, whose control block it makes known there.
+//! An open node is one end of a socket pair; all copies of the program's end closed is what ends
+//! it. Its buffers are a [`gpu::Gem`] of the GPU that the sysfs tree shows for the node's number; a
+//! dma-buf exported from one is the software GPU's own descriptor, so that registering it takes the
+//! way of all GPU memory. The process joins the registry with the first export, whose control block
+//! it makes known there.
 
 mod cpu_map;
 mod pages;
@@ -15,11 +17,11 @@ pub use cpu_map::{is_device_memory, pins_for_child};
 pub use pages::HostPages;
 pub use peer::GpuPeer;
 
-use crate::engine;
-use crate::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
-use crate::memory;
+use crate::base::ffi::{Errno, INVALID, Res, contained, last_errno};
+use crate::platform::{membership, place};
 use descriptors::Kept;
 use dmabuf::ControlBlocks;
+use engine_thread::lock;
 use gpu::{Gem, SoftwareGpu};
 use registry::Client;
 use rustix::io::Errno as System;
@@ -27,7 +29,7 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 static DRM: shim::Drm =
     shim::Drm { open, ioctl, map, remap, sync, buffer_mode: dmabuf::MEMFD_MODE, closed };
@@ -41,12 +43,12 @@ struct Node {
 
 /// Open nodes by inode number, and the GPUs that were opened by their address.
 #[derive(Default)]
-struct State {
+struct OpenNodes {
     nodes: HashMap<u64, Arc<Node>>,
     gpus: HashMap<pcie::Address, SoftwareGpu>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<OpenNodes>> = Mutex::new(None);
 /// The process whose nodes these are; a forked child has only copies of their descriptors.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
@@ -64,8 +66,8 @@ pub fn adopt() {
     OWNER.store(std::process::id(), Relaxed);
 }
 
-fn state() -> MutexGuard<'static, Option<State>> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn state() -> MutexGuard<'static, Option<OpenNodes>> {
+    lock(&STATE)
 }
 
 fn is_owner() -> bool {
@@ -122,7 +124,7 @@ pub fn gpu_at(address: pcie::Address) -> Res<SoftwareGpu> {
     if let Some(gpu) = gpus.get(&address) {
         return Ok(gpu.clone());
     }
-    let gpu = SoftwareGpu::of(memory::gpu(address)?, Arc::new(Controls::default()))?;
+    let gpu = SoftwareGpu::of(place::gpu(address)?, Arc::new(Controls::default()))?;
     gpus.insert(address, gpu.clone());
     Ok(gpu)
 }
@@ -191,14 +193,15 @@ unsafe fn map(what: shim::Mapped, call: &shim::MapCall) -> Option<Result<*mut c_
     }
 }
 
-/// Around an `mremap(2)` of a buffer's mapping, which goes at the old place and is watched at the new one.
+/// Around an `mremap(2)` of a buffer's mapping, which goes at the old place and is watched at the
+/// new one.
 fn remap(call: &shim::RemapCall, system: &dyn Fn() -> *mut c_void) -> *mut c_void {
     let (old, old_len) = (call.old as u64, call.old_len as u64);
     let Some(moving) = cpu_map::hold(old, old_len) else { return system() };
     let stays = if call.keeps_old { cpu_map::hold(old, old_len) } else { None };
     let mapped = system();
     let (now, len) = match mapped {
-        // refused, though it has been told of as gone
+        // refused, though it has been announced as gone
         libc::MAP_FAILED => (old, old_len),
         mapped => (mapped as u64, call.new_len as u64),
     };
@@ -221,7 +224,7 @@ unsafe fn sync(fd: c_int, argument: *mut c_void) -> Result<c_int, c_int> {
 
 impl Node {
     fn gem(&self) -> MutexGuard<'_, Gem> {
-        self.gem.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gem)
     }
 
     /// Whether it is a render node, which has no display.
@@ -242,7 +245,6 @@ fn closed(inode: Option<u64>) {
     if !is_owner() {
         return;
     }
-    let errno = last_errno();
     let _ = contained(|| {
         let mut ended = Vec::new();
         if let Some(state) = state().as_mut() {
@@ -260,7 +262,6 @@ fn closed(inode: Option<u64>) {
         drop(ended);
         Ok(())
     });
-    set_errno(errno);
 }
 
 /// Control blocks through the registry. Its client stays as long as a block is known there.
@@ -271,12 +272,12 @@ impl ControlBlocks for Controls {
     fn publish(&self, id: u64, control: BorrowedFd<'_>) -> Result<(), System> {
         let registry = registry()?;
         ControlBlocks::publish(&*registry, id, control)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, registry);
+        lock(&self.0).insert(id, registry);
         Ok(())
     }
 
     fn withdraw(&self, id: u64) {
-        let registry = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let registry = lock(&self.0).remove(&id);
         if let Some(registry) = registry {
             ControlBlocks::withdraw(&*registry, id);
         }
@@ -288,5 +289,5 @@ impl ControlBlocks for Controls {
 }
 
 fn registry() -> Result<Arc<Client>, System> {
-    engine::registry().map_err(|errno| System::from_raw_os_error(errno.0))
+    membership::registry().map_err(|errno| System::from_raw_os_error(errno.0))
 }

@@ -1,10 +1,12 @@
-//! The memory of this process as an on-demand region may reach it: all but the mappings of GPU memory, which host pages do not back.
+//! The memory of this process as an on-demand region may reach it: all but the mappings of GPU
+//! memory, which host pages do not back.
 
 use super::cpu_map::is_device_memory;
 use mm::{DevicePage, Fault, Pages, ProcessPages, Sink};
 use std::ops::Range;
 
-/// As [`ProcessPages`]. A fault on a GPU's mapping fails, and a snapshot leaves it out (`hmm_vma_walk_test` of VM_PFNMAP).
+/// As [`ProcessPages`]. A fault on a GPU's mapping fails, and a snapshot leaves it out
+/// (`hmm_vma_walk_test` of VM_PFNMAP).
 pub struct HostPages;
 
 fn is_device(range: &Range<u64>) -> bool {
@@ -13,7 +15,8 @@ fn is_device(range: &Range<u64>) -> bool {
 
 /// This process's pages, and those that are in GPUs' memories.
 fn process() -> ProcessPages {
-    // SAFETY: of these addresses only those of frames are used, which GPUs of this process gave as `Sink`s.
+    // SAFETY: of these addresses only those of frames are used, which GPUs of this process gave as
+    // `Sink`s.
     ProcessPages::with_devices(unsafe { Sink::vouched(0, u64::MAX) })
 }
 

@@ -1,12 +1,13 @@
-//! The software GPU's Peer-Direct client: a program that registers an address inside its mapping of a GPU's buffer gets the GPU's
-//! memory (nvidia-peermem's role). Unmapping it invalidates the region.
+//! The software GPU's Peer-Direct client: a program that registers an address inside its mapping of
+//! a GPU's buffer gets the GPU's memory (nvidia-peermem's role). Unmapping it invalidates the
+//! region.
 
 use super::cpu_map::{self, CpuMap};
 use dmabuf::{AttachRequest, DmaBuf, Hold};
-use std::sync::{Arc, Mutex, PoisonError};
+use engine_thread::lock;
+use std::sync::{Arc, Mutex};
 use umem::{PeerClient, PeerMapping, PeerMemory, RegError, Ticket};
 
-/// The client.
 pub struct GpuPeer;
 
 /// A range inside a mapping.
@@ -34,7 +35,7 @@ impl PeerClient for GpuPeer {
 
 impl PeerMemory for Claim {
     fn get_pages(&self, ticket: Ticket) -> Result<(), RegError> {
-        *self.ticket.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket.clone());
+        *lock(&self.ticket) = Some(ticket.clone());
         if self.map.notify(self.addr..self.addr + self.len, ticket) {
             return Ok(());
         }
@@ -49,7 +50,7 @@ impl PeerMemory for Claim {
     }
 
     fn put_pages(&self) {
-        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ticket = lock(&self.ticket).take();
         ticket.inspect(|ticket| self.map.forget(ticket));
     }
 }

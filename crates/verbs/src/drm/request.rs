@@ -1,9 +1,9 @@
-//! The requests of `include/uapi/drm/{drm,drm_mode,amdgpu_drm}.h` as bytes, and carrying them out. As the kernel does, a
-//! request is told by its number alone; a shorter structure is taken as filled up with zeroes, and answered as far as it
-//! reaches.
+//! The requests of `include/uapi/drm/{drm,drm_mode,amdgpu_drm}.h` as bytes, and carrying them out.
+//! As the kernel does, a request is known by its number alone; a shorter structure is taken as
+//! filled up with zeroes, and answered as far as it reaches.
 
 use super::Node;
-use crate::ffi::{Errno, INVALID, Res};
+use crate::base::ffi::{Errno, INVALID, Res};
 use dmabuf::Placement;
 use mm::Sink;
 use std::os::fd::IntoRawFd;
@@ -79,13 +79,14 @@ pub unsafe fn run(node: &Node, request: u32, argument: u64) -> Res<()> {
     let len = ((request >> 16) & 0x3fff) as usize;
     let mut body = Body { bytes: [0; LONGEST] };
     let known = len.min(LONGEST);
+    // SAFETY: the structure is there to be read and answered in.
+    let structure = unsafe { Sink::vouched(argument, known as u64) };
     if let Some(bytes) = body.bytes.get_mut(..known) {
-        mm::guard::copy_from(argument, bytes).map_err(|_| FAULT)?;
+        structure.source().read(bytes).map_err(|_| FAULT)?;
     }
     dispatch(node, request & 0xff, &mut body)?;
     let answer = body.bytes.get(..known).unwrap_or_default();
-    // SAFETY: the structure is there to be answered in.
-    unsafe { Sink::vouched(argument, known as u64) }.write(answer).map_err(|_| FAULT)
+    structure.write(answer).map_err(|_| FAULT)
 }
 
 fn dispatch(node: &Node, number: u32, body: &mut Body) -> Res<()> {
@@ -125,8 +126,8 @@ fn cpu_access(error: gpu::Error) -> Errno {
     }
 }
 
-/// `struct drm_version`: three numbers, then three texts by length and place; a text is cut to the room given, and the
-/// length answered is its own.
+/// `struct drm_version`: three numbers, then three texts by length and place; a text is cut to the
+/// room given, and the length answered is its own.
 fn version(body: &mut Body) -> Res<()> {
     for (at, number) in [0, 4, 8].into_iter().zip(INTERFACE) {
         body.set_u32(at, number);
@@ -154,7 +155,8 @@ fn cap(body: &mut Body) -> Res<()> {
     Ok(())
 }
 
-/// `union drm_amdgpu_gem_create`: size, alignment, domains and flags in, a handle out. Buffers are aligned to pages.
+/// `union drm_amdgpu_gem_create`: size, alignment, domains and flags in, a handle out. Buffers are
+/// aligned to pages.
 fn create(node: &Node, body: &mut Body) -> Res<()> {
     let (size, domains, flags) = (body.u64(0), body.u64(16), body.u64(24));
     let known = CREATE_CPU_ACCESS_REQUIRED
@@ -176,7 +178,8 @@ fn create(node: &Node, body: &mut Body) -> Res<()> {
     Ok(())
 }
 
-/// `struct drm_mode_create_dumb`: height, width, bits per pixel, flags; out come handle, pitch and size.
+/// `struct drm_mode_create_dumb`: height, width, bits per pixel, flags; out come handle, pitch and
+/// size.
 fn create_dumb(node: &Node, body: &mut Body) -> Res<()> {
     let (height, width, bits, flags) = (body.u32(0), body.u32(4), body.u32(8), body.u32(12));
     let pitch = u64::from(width) * u64::from(bits.div_ceil(8));

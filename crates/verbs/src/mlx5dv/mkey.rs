@@ -4,15 +4,15 @@
 
 use super::domain;
 use super::signature::{answer, mlx5dv_mkey_err};
-use crate::abi::ibv_pd;
-use crate::context::{Context, Owned};
-use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
-use crate::fork_state::Made;
-use crate::object::{Object, give, object, take_back};
+use crate::base::ffi::{INVALID, Res, UNSUPPORTED, arg, pointer, status};
+use crate::base::fork_state::Made;
+use crate::base::object::{Object, give, object, take_back};
+use crate::objects::context::{Context, Owned};
 use hca::IndirectInit;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
+use verbs_sys::ibv_pd;
 
 // enum mlx5dv_mkey_init_attr_flags
 const INDIRECT: u32 = 1 << 0;
@@ -39,7 +39,7 @@ pub struct mlx5dv_mkey {
 pub struct Mkey {
     c: UnsafeCell<mlx5dv_mkey>,
     hca: Arc<hca::IndirectKey>,
-    context: *mut crate::abi::ibv_context,
+    context: *mut verbs_sys::ibv_context,
     handle: u32,
     made: Made,
 }

@@ -1,25 +1,25 @@
-//! What libmlx5's stand-in calls while the device shows itself as a ConnectX (`peerdma run --model connectx`): the functions
-//! of `mlx5dv.h` that do something here, under the name `peerdma_` and theirs. Without that option each fails as libmlx5's
-//! does on a device of another vendor.
+//! What libmlx5's stand-in calls while the device shows itself as a ConnectX
+//! (`peerdma run --model connectx`): the functions of `mlx5dv.h` that do something here, under the
+//! name `peerdma_` and theirs. Without that option each fails as libmlx5's does on a device of
+//! another vendor.
 //!
-//! Direct access to queues (`mlx5dv_init_obj`, DEVX) is not among them: its buffers and doorbells are the hardware's. Those
-//! fail in the stand-in itself, and programs go on with plain verbs.
+//! Direct access to queues (`mlx5dv_init_obj`, DEVX) is not among them: its buffers and doorbells
+//! are the hardware's. Those fail in the stand-in itself, and programs go on with plain verbs.
 
 pub mod data_direct;
-pub mod device;
 pub mod mkey;
-mod signature;
+pub mod signature;
 pub mod wr;
 
-use crate::abi::{ibv_context, ibv_pd};
-use crate::context::Context;
-use crate::env::{self, Model};
-use crate::ffi::{Res, UNSUPPORTED};
-use crate::object::object;
-use crate::pd::Pd;
+use crate::base::env::{self, Model};
+use crate::base::ffi::{Res, UNSUPPORTED};
+use crate::base::object::object;
+use crate::objects::context::Context;
+use crate::objects::pd::Pd;
+use verbs_sys::{ibv_context, ibv_pd};
 
 /// Succeeds on a ConnectX; EOPNOTSUPP otherwise.
-fn check() -> Res<()> {
+pub fn check() -> Res<()> {
     match env::model() {
         Model::ConnectX => Ok(()),
         Model::Generic => Err(UNSUPPORTED),
@@ -30,7 +30,7 @@ fn check() -> Res<()> {
 ///
 /// # Safety
 /// As for [`Context::of`].
-unsafe fn context<'a>(context: *mut ibv_context) -> Res<&'a Context> {
+pub unsafe fn context<'a>(context: *mut ibv_context) -> Res<&'a Context> {
     check()?;
     // SAFETY: the caller's promise.
     unsafe { Context::of(context) }
@@ -40,7 +40,7 @@ unsafe fn context<'a>(context: *mut ibv_context) -> Res<&'a Context> {
 ///
 /// # Safety
 /// As for [`object`].
-unsafe fn domain<'a>(pd: *mut ibv_pd) -> Res<&'a Pd> {
+pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Res<&'a Pd> {
     check()?;
     // SAFETY: the caller's promise.
     unsafe { object::<Pd>(pd) }

@@ -2,7 +2,7 @@
 //!
 //! Every value is looked at as libmlx5 does; what it refuses is EINVAL here too.
 
-use crate::ffi::{INVALID, Res};
+use crate::base::ffi::{INVALID, Res};
 use hca::{BlockSignature, Error, Escape, GuardKind, Signature, SignatureDomain, SignatureError};
 use hca::{SignatureFault, T10Dif};
 
@@ -27,7 +27,7 @@ const BLOCK_SIZES: [u32; 5] = [512, 520, 4048, 4096, 4160];
 /// `struct mlx5dv_sig_caps`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct mlx5dv_sig_caps {
+pub(crate) struct mlx5dv_sig_caps {
     block_size: u64,
     block_prot: u32,
     t10dif_bg: u16,
@@ -35,7 +35,7 @@ pub(super) struct mlx5dv_sig_caps {
 }
 
 /// All that there is.
-pub(super) const CAPS: mlx5dv_sig_caps = mlx5dv_sig_caps {
+pub(crate) const CAPS: mlx5dv_sig_caps = mlx5dv_sig_caps {
     block_size: (1 << BLOCK_SIZES.len()) - 1,
     block_prot: 1 << T10DIF | 1 << CRC,
     t10dif_bg: 0b11,
@@ -44,7 +44,7 @@ pub(super) const CAPS: mlx5dv_sig_caps = mlx5dv_sig_caps {
 
 /// `struct mlx5dv_sig_t10dif`.
 #[repr(C)]
-pub(super) struct mlx5dv_sig_t10dif {
+pub(crate) struct mlx5dv_sig_t10dif {
     bg_type: u32,
     bg: u16,
     app_tag: u16,
@@ -54,14 +54,14 @@ pub(super) struct mlx5dv_sig_t10dif {
 
 /// `struct mlx5dv_sig_crc`.
 #[repr(C)]
-pub(super) struct mlx5dv_sig_crc {
+pub(crate) struct mlx5dv_sig_crc {
     kind: u32,
     seed: u64,
 }
 
 /// `struct mlx5dv_sig_block_domain`.
 #[repr(C)]
-pub(super) struct mlx5dv_sig_block_domain {
+pub(crate) struct mlx5dv_sig_block_domain {
     sig_type: u32,
     sig: SignaturePointer,
     block_size: u32,
@@ -70,7 +70,7 @@ pub(super) struct mlx5dv_sig_block_domain {
 
 /// The union of its two pointers.
 #[repr(C)]
-pub(super) union SignaturePointer {
+pub(crate) union SignaturePointer {
     dif: *const mlx5dv_sig_t10dif,
     crc: *const mlx5dv_sig_crc,
 }
@@ -100,7 +100,7 @@ pub(crate) struct mlx5dv_mkey_err {
 ///
 /// # Safety
 /// The struct names null or live ones.
-pub(super) unsafe fn block_signature(attr: &mlx5dv_sig_block_attr) -> hca::Result<BlockSignature> {
+pub(crate) unsafe fn block_signature(attr: &mlx5dv_sig_block_attr) -> hca::Result<BlockSignature> {
     if attr.flags & !COPY_MASK != 0 || attr.comp_mask != 0 {
         return Err(Error::Invalid("unknown flags of mlx5dv_sig_block_attr"));
     }
@@ -139,7 +139,7 @@ fn t10_dif(dif: &mlx5dv_sig_t10dif) -> hca::Result<Signature> {
     if dif.flags & !(REF_REMAP | APP_ESCAPE | APP_REF_ESCAPE) != 0 {
         return Err(Error::Invalid("unknown mlx5dv_sig_t10dif_flags"));
     }
-    // Of both the narrower one counts, as in libmlx5.
+    // Where both are set the narrower one counts, as in libmlx5.
     let escape = match dif.flags {
         flags if flags & APP_REF_ESCAPE != 0 => Escape::AppAndRefTag,
         flags if flags & APP_ESCAPE != 0 => Escape::AppTag,
@@ -197,7 +197,7 @@ impl From<Option<SignatureError>> for mlx5dv_mkey_err {
 ///
 /// # Safety
 /// `into` is null or has `size` bytes.
-pub(super) unsafe fn answer(
+pub(crate) unsafe fn answer(
     found: Option<SignatureError>,
     into: *mut mlx5dv_mkey_err,
     size: usize,

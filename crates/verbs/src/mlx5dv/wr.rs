@@ -3,20 +3,22 @@
 use super::context;
 use super::mkey::{Mkey, mlx5dv_mkey};
 use super::signature::{block_signature, mlx5dv_sig_block_attr};
-use crate::abi::{ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sge};
-use crate::ffi::{INVALID, Res, UNSUPPORTED, arg, last_errno, pointer, quiet, status};
-use crate::object::object;
-use crate::qp::{Qp, create_qp_ex};
-use crate::{post, qp_ex};
+use crate::base::ffi::{INVALID, Res, UNSUPPORTED, arg, last_errno, pointer, quiet, status};
+use crate::base::object::object;
+use crate::objects::lists;
+use crate::queues::qp::{Qp, create_qp_ex};
+use crate::queues::qp_ex;
 use hca::{Error, KeyConfig, KeyLayout, QpType, SendOp, SignatureChange, Stride};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use verbs_sys::{ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sge};
 
 // enum mlx5dv_qp_init_attr_mask
 const MASK_CREATE_FLAGS: u64 = 1 << 0;
 const MASK_SEND_OPS_FLAGS: u64 = 1 << 2;
-// enum mlx5dv_qp_create_flags: whether small responses may come inside completions, which they do not.
+// enum mlx5dv_qp_create_flags: whether small responses may come inside completions, which they do
+// not.
 const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
 const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
 const SIG_PIPELINING: u32 = 1 << 6;
@@ -57,7 +59,8 @@ pub(crate) struct mlx5dv_mkey_conf_attr {
 
 type Extended = *mut mlx5dv_qp_ex;
 
-/// `struct mlx5dv_qp_ex`, and the queue pair it belongs to. Functions whose flag was not asked for are null.
+/// `struct mlx5dv_qp_ex`, and the queue pair it belongs to. Functions whose flag was not asked for
+/// are null.
 #[repr(C)]
 pub(crate) struct mlx5dv_qp_ex {
     comp_mask: u64,
@@ -114,8 +117,9 @@ impl mlx5dv_qp_ex {
     }
 }
 
-/// `mlx5dv_create_qp(3)`: any queue pair of ibv_create_qp_ex(3); of reliable connections also those whose requests lay out keys.
-/// DC, raw queue elements, memory copies and the flags of raw packets are EOPNOTSUPP.
+/// `mlx5dv_create_qp(3)`: any queue pair of ibv_create_qp_ex(3); of reliable connections also those
+/// whose requests lay out keys. DC, raw queue elements, memory copies and the flags of raw packets
+/// are EOPNOTSUPP.
 pub(crate) unsafe extern "C" fn create_qp(
     ctx: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -166,10 +170,12 @@ fn wishes(mlx5: &mlx5dv_qp_init_attr) -> Res<(u32, u64)> {
 /// `mlx5dv_qp_ex_from_ibv_qp_ex`: NULL unless `mlx5dv_create_qp` made it.
 pub(crate) unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> Extended {
     quiet(std::ptr::null_mut(), || {
-        // SAFETY: the program passes null or a live QP, whose extended form begins with the plain one.
+        // SAFETY: the program passes null or a live QP, whose extended form begins with the plain
+        // one.
         let qp = unsafe { object::<Qp>(qp.cast()) }?;
         Ok(qp
             .extension()
+            .and_then(|extension| extension.downcast_ref::<mlx5dv_qp_ex>())
             .map_or(std::ptr::null_mut(), |extension| std::ptr::from_ref(extension).cast_mut()))
     })
 }
@@ -237,8 +243,17 @@ fn check(config: &KeyConfig) -> hca::Result<()> {
 /// `sges` has `count` entries.
 unsafe fn list(count: u16, sges: *const ibv_sge) -> hca::Result<KeyLayout> {
     // SAFETY: the caller's promise.
-    let list = unsafe { post::sg_list(sges, count.into(), |_| Ok(hca::SgList::new())) }?;
-    Ok(KeyLayout::List(list.to_vec()))
+    let entries = unsafe { lists::entries(sges, count.into()) }?;
+    Ok(KeyLayout::List(collected(entries)?))
+}
+
+/// A list of what `entries` gives: long ones are more than may end the program for want of memory.
+fn collected<T>(entries: impl ExactSizeIterator<Item = T>) -> hca::Result<Vec<T>> {
+    let mut list = Vec::new();
+    let reserved = list.try_reserve_exact(entries.len());
+    reserved.map_err(|_| Error::NoMemory("no memory for the layout of a key"))?;
+    list.extend(entries);
+    Ok(list)
 }
 
 /// # Safety
@@ -262,7 +277,7 @@ unsafe fn interleaved(
         skip: entry.bytes_skip,
         lkey: entry.lkey,
     };
-    Ok(KeyLayout::Interleaved { repeat, strides: entries.iter().map(stride).collect() })
+    Ok(KeyLayout::Interleaved { repeat, strides: collected(entries.iter().map(stride))? })
 }
 
 /// `mlx5dv_wr_mr_list(3)`.
@@ -368,7 +383,7 @@ unsafe extern "C" fn wr_set_mkey_sig_block(mqp: Extended, attr: *const mlx5dv_si
             if matches!(config.signature, SignatureChange::Set(_)) {
                 return Err(Error::Invalid("the signatures are set twice"));
             }
-            config.signature = SignatureChange::Set(Arc::new(block_signature(attr)?));
+            config.signature = SignatureChange::Set(block_signature(attr)?);
             Ok(())
         })
     };

@@ -1,7 +1,8 @@
-//! What RDMA_NL_NLDEV's commands are answered with (`rdma/rdma_netlink.h`, kernel `nldev.c`): devices, ports, what programs have
-//! made, counters.
+//! What RDMA_NL_NLDEV's commands are answered with (`rdma/rdma_netlink.h`, kernel `nldev.c`):
+//! devices, ports, what programs have made, counters.
 //!
-//! Whatever changes something, and whatever other processes do not publish, is EOPNOTSUPP with the reason beside it.
+//! Whatever changes something, and whatever other processes do not publish, is EOPNOTSUPP with the
+//! reason beside it.
 
 use super::message::{DONE, ERROR, FIRST_KIND, Message, Request, flags};
 use super::world::{Device, User, World};
@@ -59,6 +60,10 @@ mod attr {
     pub const RES_PD_ENTRY: u16 = 47;
     pub const NDEV_INDEX: u16 = 50;
     pub const NDEV_NAME: u16 = 51;
+    /// What a driver adds: names, each with its value.
+    pub const DRIVER: u16 = 52;
+    pub const DRIVER_STRING: u16 = 54;
+    pub const DRIVER_U64: u16 = 59;
     pub const RES_PDN: u16 = 60;
     pub const RES_MRN: u16 = 62;
     pub const NETNS_MODE: u16 = 66;
@@ -266,6 +271,12 @@ impl Reply<'_> {
                     row.u64(attr::RES_IOVA, key.iova);
                     row.u64(attr::RES_MRLEN, key.len);
                     row.u32(attr::RES_PDN, key.pd);
+                    if let Some(page_size) = key.page_size {
+                        row.nest(attr::DRIVER, |driver| {
+                            driver.text(attr::DRIVER_STRING, "page_size");
+                            driver.u64(attr::DRIVER_U64, page_size);
+                        });
+                    }
                     row
                 })),
                 _ => rows.extend(user.pds().into_iter().map(|(pd, used)| {
@@ -383,8 +394,16 @@ mod tests {
                 dest_qpn: 9,
                 tx_bytes: 0,
                 rx_bytes: 0,
+                goes_directly: false,
             };
-            let key = KeyEntry { key: 0x12_3400, pd: 6, access: 0, iova: 0x1000, len: 64 };
+            let key = KeyEntry {
+                key: 0x12_3400,
+                pd: 6,
+                access: 0,
+                iova: 0x1000,
+                len: 64,
+                page_size: None,
+            };
             let user = User {
                 pid: 42,
                 qps: (1..=1000).map(qp).collect(),

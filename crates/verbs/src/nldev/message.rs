@@ -1,5 +1,5 @@
-//! Netlink messages and their attributes (netlink(7), `linux/netlink.h`): what is asked is read with every length checked, what
-//! is answered is put together.
+//! Netlink messages and their attributes (netlink(7), `linux/netlink.h`): what is asked is read
+//! with every length checked, what is answered is put together.
 
 /// Length of a message's header.
 pub const HEADER: usize = 16;
@@ -40,7 +40,7 @@ pub struct Request<'a> {
     pub header: &'a [u8],
     /// Which message it is.
     pub kind: u16,
-    /// [`flags`].
+    /// Bits of [`flags`].
     pub flags: u16,
     /// The sender's number for it.
     pub sequence: u32,
@@ -123,17 +123,14 @@ impl Message {
         self.end(place);
     }
 
-    /// A byte.
     pub fn u8(&mut self, kind: u16, value: u8) {
         self.put(kind, &[value]);
     }
 
-    /// Four bytes.
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.put(kind, &value.to_ne_bytes());
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self, kind: u16, value: u64) {
         self.put(kind, &value.to_ne_bytes());
     }

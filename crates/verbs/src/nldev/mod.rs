@@ -1,14 +1,16 @@
-//! NETLINK_RDMA, as `rdma` of iproute2 and UCX speak it: which devices there are, their ports, who uses them.
+//! NETLINK_RDMA, as `rdma` of iproute2 and UCX speak it: which devices there are, their ports, who
+//! uses them.
 //!
-//! The shim makes the program's socket and hands over what is sent on it ([`request`]); [`answer`] says what that comes to, from
-//! what [`world`] finds, and it is sent from another socket to where the program receives. The program's socket is connected to
-//! that one, so that nobody else on the machine can answer.
+//! The shim makes the program's socket and hands over what is sent on it ([`request`]); [`answer`]
+//! says what that comes to, from what [`world`] finds, and it is sent from another socket to where
+//! the program receives. The program's socket is connected to that one, so that nobody else on the
+//! machine can answer.
 
 mod answer;
 mod message;
 mod world;
 
-use crate::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
+use crate::base::ffi::{Errno, INVALID, Res, contained, last_errno, set_errno};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -25,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Stack of the thread that sends such a rest.
 const STACK_BYTES: usize = 64 << 10;
 
-/// `rdma` calls no verb, so this is told before the program begins.
+/// `rdma` calls no verb, so the callbacks are set before the program begins.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -38,7 +40,7 @@ extern "C" fn announce() {
 
 unsafe extern "C-unwind" fn request(fd: c_int, parts: *const libc::iovec, count: usize) -> isize {
     let answered = contained(|| {
-        crate::start();
+        crate::edge::start::start();
         mm::guard::install();
         // SAFETY: the caller's array.
         let request = unsafe { gathered(parts, count) }?;
@@ -67,8 +69,9 @@ unsafe fn gathered(parts: *const libc::iovec, count: usize) -> Res<Vec<u8>> {
         let start = bytes.len();
         let end = start.checked_add(part.iov_len).filter(|&end| end <= MAX_REQUEST);
         bytes.resize(end.ok_or(Errno(libc::EMSGSIZE))?, 0);
-        mm::guard::copy_from(part.iov_base as u64, &mut bytes[start..])
-            .map_err(|_| Errno(libc::EFAULT))?;
+        // SAFETY: the program names its request there: sendmsg(2).
+        let from = unsafe { mm::Source::vouched(part.iov_base as u64, part.iov_len as u64) };
+        from.read(&mut bytes[start..]).map_err(|_| Errno(libc::EFAULT))?;
     }
     Ok(bytes)
 }
@@ -117,7 +120,7 @@ impl Answering {
                     let rest: Vec<_> = [datagram].into_iter().chain(datagrams).collect();
                     let go_on = move || {
                         for datagram in rest {
-                            // Who closed its socket, or does not read, is told no more.
+                            // A program that closed its socket, or does not read, gets no more.
                             if say(socket.as_raw_fd(), program, &datagram, 0).is_err() {
                                 return;
                             }

@@ -1,22 +1,18 @@
-//! What there is to tell: devices as their tree in sysfs shows them, and what each process that uses one publishes of it.
+//! What there is to report: devices as their tree in sysfs shows them, and what each process that
+//! uses one publishes of it.
 
-use crate::device;
+use crate::platform::device;
 use hca::directory::{KeyEntry, QpEntry, Reader};
 use registry::{Client, Role};
 use std::collections::BTreeMap;
 
-/// A device.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// Its place in the list, as `ibv_get_device_index` gives it.
     pub index: u32,
-    /// Name.
     pub name: String,
-    /// Firmware version.
     pub fw_ver: String,
-    /// Node GUID.
     pub node_guid: u64,
-    /// System image GUID.
     pub sys_image_guid: u64,
     /// How many ports it has.
     pub ports: u32,
@@ -24,10 +20,8 @@ pub struct Device {
     pub port: Port,
 }
 
-/// A port.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Capability mask.
     pub cap_mask: u32,
     /// `enum ib_port_state`.
     pub state: u8,
@@ -40,11 +34,9 @@ pub struct Port {
 /// A process that has a device open.
 #[derive(Clone, Debug)]
 pub struct User {
-    /// Process.
     pub pid: u32,
     /// Its queue pairs.
     pub qps: Vec<QpEntry>,
-    /// Its regions.
     pub keys: Vec<KeyEntry>,
     /// Its counters, in the order of [`hca::Counter::ALL`].
     pub counters: Vec<u64>,
@@ -64,7 +56,6 @@ impl User {
 
 /// Where the answers come from.
 pub trait World {
-    /// All devices.
     fn devices(&self) -> Vec<Device>;
     /// The processes that have `device` open.
     fn users(&self, device: &Device) -> Vec<User>;

@@ -1,18 +1,22 @@
-//! One open descriptor of the device: the program's end is a socket that is readable while an event waits.
+//! One open descriptor of the device: the program's end is a socket that is readable while an event
+//! waits.
 //!
-//! The other end is ours. One byte lies in the socket while the channel has events; who takes an event reads it first,
-//! with the program's own descriptor, so that O_NONBLOCK, signals and cancellation are as in a system call. All
-//! copies of the program's end closed is what the end of the channel is.
+//! The other end is ours. One byte lies in the socket while the channel has events; who takes an
+//! event reads it first, with the program's own descriptor, so that O_NONBLOCK, signals and
+//! cancellation are as in a system call. All copies of the program's end closed is what the end of
+//! the channel is.
 
-use crate::engine::{self, Engine};
-use crate::ffi::{Errno, Res, last_errno};
+use crate::base::ffi::{Errno, Res, last_errno};
+use crate::engine::process::{self, Engine};
 use cma::ChannelId;
 use descriptors::Kept;
+use engine_thread::lock;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// An open channel. It keeps the engine of its messages running, and those of the devices that its ids are of.
+/// An open channel. It keeps the engine of its messages running, and those of the devices that its
+/// ids are of.
 pub struct Channel {
     inode: u64,
     engine: Arc<Engine>,
@@ -64,12 +68,12 @@ impl Channel {
     }
 
     fn devices(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.devices)
     }
 
     /// The engine of the device of a number, for an id of this channel.
     pub fn device(&self, number: usize) -> Res<Arc<Engine>> {
-        let engine = engine::get(number)?;
+        let engine = process::get(number)?;
         self.keep(&engine);
         Ok(engine)
     }
@@ -98,17 +102,4 @@ impl Channel {
     pub fn end(&self) {
         self.engine.cm.close(self.id());
     }
-}
-
-/// Makes the program's end readable.
-pub fn put_token(ours: RawFd) {
-    // SAFETY: one live byte. A full socket is readable anyhow.
-    unsafe { libc::send(ours, [0u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-}
-
-/// Takes the token if nobody else did.
-pub fn take_token(theirs: RawFd) -> bool {
-    let mut token = [0u8; 1];
-    // SAFETY: one byte of a live local.
-    unsafe { libc::recv(theirs, token.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) == 1 }
 }

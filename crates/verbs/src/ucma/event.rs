@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::command::Header;
 use super::{channel, failed, layout};
-use crate::ffi::{Errno, Res, contained};
+use crate::base::ffi::{Errno, Res, contained};
 use std::ffi::{c_int, c_void};
 
 unsafe extern "C-unwind" {
@@ -12,8 +12,8 @@ unsafe extern "C-unwind" {
     fn wait_read(fd: c_int, into: *mut c_void, len: usize) -> isize;
 }
 
-/// Waits for an event, unless the descriptor is non-blocking, and delivers it. A thread that waits may be cancelled: nothing
-/// is held meanwhile.
+/// Waits for an event, unless the descriptor is non-blocking, and delivers it. A thread that waits
+/// may be cancelled: nothing is held meanwhile.
 ///
 /// # Safety
 /// The program wrote the command at `buffer`, with a place of its own for the answer.
@@ -22,7 +22,9 @@ pub unsafe fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize
         if header.out_len < layout::EVENT_LEN_OLD {
             return Err(Errno(libc::ENOSPC));
         }
-        let response = layout::read_u64(buffer.wrapping_add(8))?;
+        // SAFETY: the caller's promise.
+        let response = unsafe { layout::read(buffer.wrapping_add(8)) }?;
+        let response = u64::from_ne_bytes(response);
         channel(inode).map(|_| response)
     });
     let response = match prepared {
@@ -44,7 +46,8 @@ pub unsafe fn get(fd: c_int, inode: u64, header: Header, buffer: u64, len: usize
     }
 }
 
-/// Delivers the oldest event after the token was taken; false when somebody else did, or it was removed.
+/// Delivers the oldest event after the token was taken; false when somebody else did, or it was
+/// removed.
 ///
 /// # Safety
 /// The program's command names `response` as the place for its answer.

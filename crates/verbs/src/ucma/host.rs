@@ -1,35 +1,27 @@
-//! What the host says: which of its addresses leads to a destination, which device has it, and whether the next hop answers;
-//! which ports are free for all, and the registry as the place of claims.
+//! What the host says: which of its addresses leads to a destination, which device has it, and
+//! whether the next hop answers; which ports are free for all, and the registry as
+//! the place of claims.
 
 use super::channel::Channel;
-use crate::ffi::{Errno, Res};
-use crate::{device, memory};
-use cma::{Claim, ClaimKind, Claims, Error, Local, Neighbour};
-use link::{GidTable, Knowledge};
-use registry::{CLAIM_PORT, CLAIM_SERVICE, Client};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use crate::base::ffi::{Errno, Res};
+use crate::connection::neighbour::{DISCARD, any_like, is_known, socket_addr};
+use crate::platform::{device, place};
+use cma::{Local, Neighbour};
+use link::GidTable;
+use std::net::{IpAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::time::Instant;
 
-/// Any port: nothing is sent there.
-const DISCARD: u16 = 9;
 /// `net.ipv4.ip_local_port_range` where it cannot be read.
 const LOCAL_PORTS: RangeInclusive<u16> = 32768..=60999;
 /// `net.ipv4.ip_unprivileged_port_start` likewise.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
-fn socket_addr(ip: IpAddr, scope: u32, port: u16) -> SocketAddr {
-    match ip {
-        IpAddr::V4(ip) => (ip, port).into(),
-        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope).into(),
-    }
-}
-
 fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Number of the device that an address of this host belongs to: the first that is on its interface.
+/// Number of the device that an address of this host belongs to: the first that is on its
+/// interface.
 fn owner(ip: IpAddr, ifindex: u32) -> Option<usize> {
     if device::count() == 1 {
         return Some(0);
@@ -37,10 +29,17 @@ fn owner(ip: IpAddr, ifindex: u32) -> Option<usize> {
     let table = GidTable::new().ok()?;
     let ours = || table.iter().map(|(_, entry)| entry).filter(|entry| entry.ip == ip);
     let entry = ours().find(|entry| entry.ifindex == ifindex).or_else(|| ours().next())?;
-    memory::first_on(&entry.ifname)
+    place::first_on(&entry.ifname)
 }
 
-/// What an address of this host is among those of its device, which is opened; `ifindex` 0 means any interface.
+/// Opens every device that an address of this host may be of: who listens at all addresses is asked
+/// at each.
+pub fn open_all(channel: &Channel) -> Res<()> {
+    place::owners().into_iter().try_for_each(|number| channel.device(number).map(|_| ()))
+}
+
+/// What an address of this host is among those of its device, which is opened; `ifindex` 0 means
+/// any interface.
 pub fn local(channel: &Channel, ip: IpAddr, ifindex: u32) -> Option<Local> {
     let number = owner(ip, ifindex)?;
     let engine = channel.device(number).ok()?;
@@ -54,8 +53,8 @@ pub fn local(channel: &Channel, ip: IpAddr, ifindex: u32) -> Option<Local> {
     Some(Local { device: number, ip, ifindex: entry.ifindex, gid_index, mtu })
 }
 
-/// The address of this host that packets to `dst` leave from, which is `src` if that is given, and the next hop if its
-/// hardware address is not known yet: the kernel asks for it from now on.
+/// The address of this host that packets to `dst` leave from, which is `src` if that is given, and
+/// the next hop if its hardware address is not known yet: the kernel asks for it from now on.
 pub fn route(
     channel: &Channel,
     src: Option<IpAddr>,
@@ -74,8 +73,9 @@ pub fn route(
     Ok((local, hop.filter(|hop| !is_known(*hop))))
 }
 
-/// The address that packets leave from to `dst`, one of this host's. To itself that is the address; but where it is a virtual
-/// machine's as well, what is sent there goes to that, and the answer must come to another address: the most alike.
+/// The address that packets leave from to `dst`, one of this host's. To itself that is the address;
+/// but where it is a virtual machine's as well, what is sent there goes to that, and the answer
+/// must come to another address: the most alike.
 fn beside(channel: &Channel, dst: IpAddr) -> Res<IpAddr> {
     let device = &channel.engine().device;
     if dst.is_loopback() || !device.is_of_ethernet(dst) {
@@ -92,25 +92,6 @@ fn beside(channel: &Channel, dst: IpAddr) -> Res<IpAddr> {
 fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     let bits = |ip: IpAddr| u128::from_be_bytes(link::gid_of_ip(ip));
     (bits(one) ^ bits(other)).leading_zeros()
-}
-
-fn any_like(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
-/// Whether a neighbour's hardware address is known. If nobody asks for it, the kernel is made to.
-pub fn is_known(neighbour: Neighbour) -> bool {
-    let Neighbour { ip, ifindex } = neighbour;
-    let knowledge = link::Neighbour { ip, ifindex }.knowledge();
-    if let Ok(Knowledge::Nothing) = knowledge {
-        // An empty datagram is what makes it ask, without any privilege.
-        let socket = UdpSocket::bind(socket_addr(any_like(ip), 0, 0));
-        let _ = socket.map(|socket| socket.send_to(&[], socket_addr(ip, ifindex, DISCARD)));
-    }
-    !matches!(knowledge, Ok(Knowledge::Nothing | Knowledge::Asked))
 }
 
 fn sysctl(name: &str) -> Option<Vec<u16>> {
@@ -131,45 +112,4 @@ pub fn may_bind(port: u16) -> bool {
     let first = sysctl("ip_unprivileged_port_start").and_then(|words| words.first().copied());
     // SAFETY: no preconditions.
     port == 0 || port >= first.unwrap_or(FIRST_UNPRIVILEGED_PORT) || unsafe { libc::geteuid() } == 0
-}
-
-/// Claims at the registry.
-pub struct Registry<'a> {
-    pub client: &'a Client,
-    pub slot: u16,
-    /// When to give up giving back, for a program that ends; otherwise the client's own limit holds for each claim.
-    pub deadline: Option<Instant>,
-}
-
-impl Registry<'_> {
-    fn name((kind, service, ip): Claim) -> (u32, u64) {
-        let kind = match kind {
-            ClaimKind::Port => CLAIM_PORT,
-            ClaimKind::Service => CLAIM_SERVICE,
-        };
-        (kind, service << 32 | u64::from(registry::fold(ip)))
-    }
-}
-
-impl Claims for Registry<'_> {
-    fn claim(&self, claim: Claim) -> Result<(), Error> {
-        let (kind, key) = Registry::name(claim);
-        self.client.claim(self.slot, kind, key).map_err(|error| {
-            crate::log!("{error}");
-            match error {
-                registry::Error::Taken => Error::ADDRINUSE,
-                registry::Error::Full(_) => Error::NOMEM,
-                registry::Error::Timeout => Error::TIMEDOUT,
-                _ => Error::NODEV,
-            }
-        })
-    }
-
-    fn release(&self, claim: Claim) {
-        let (kind, key) = Registry::name(claim);
-        match self.deadline {
-            None => self.client.release(kind, key),
-            Some(deadline) => self.client.release_by(deadline, kind, key),
-        }
-    }
 }

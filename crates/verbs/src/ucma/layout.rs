@@ -1,9 +1,9 @@
-//! The structures of `rdma/rdma_user_cm.h`, `rdma/ib_user_verbs.h` and `rdma/ib_user_sa.h` as bytes: reading commands out of
-//! the program's memory and building answers.
+//! The structures of `rdma/rdma_user_cm.h`, `rdma/ib_user_verbs.h` and `rdma/ib_user_sa.h` as
+//! bytes: reading commands out of the program's memory and building answers.
 
-use crate::ffi::{Errno, Res};
+use crate::base::ffi::{Errno, Res};
 use cma::{Addr, AddressVector, ConnParam, DatagramParam, Delivered, Ece, Param, Path, QpAttr};
-use mm::Sink;
+use mm::{Sink, Source};
 
 const FAULT: Errno = Errno(libc::EFAULT);
 /// Length of the private data field.
@@ -18,15 +18,23 @@ pub const STORAGE_LEN: usize = 128;
 pub const IN6_LEN: usize = 28;
 
 /// Reads `N` bytes of the program's memory.
-pub fn read<const N: usize>(at: u64) -> Res<[u8; N]> {
+///
+/// # Safety
+/// The program's command is at `at`, or names it as a place to read.
+pub unsafe fn read<const N: usize>(at: u64) -> Res<[u8; N]> {
     let mut bytes = [0; N];
-    mm::guard::copy_from(at, &mut bytes).map_err(|_| FAULT)?;
+    // SAFETY: the caller's promise.
+    unsafe { read_into(at, &mut bytes) }?;
     Ok(bytes)
 }
 
-/// Reads a word.
-pub fn read_u64(at: u64) -> Res<u64> {
-    read(at).map(u64::from_ne_bytes)
+/// Fills `into` from the program's memory.
+///
+/// # Safety
+/// As for [`read`].
+pub unsafe fn read_into(at: u64, into: &mut [u8]) -> Res<()> {
+    // SAFETY: the caller's promise.
+    unsafe { Source::vouched(at, into.len() as u64) }.read(into).map_err(|_| FAULT)
 }
 
 /// Writes an answer, cut to what the program has room for.
@@ -48,22 +56,18 @@ impl Fields<'_> {
         found.unwrap_or([0; N])
     }
 
-    /// One byte.
     pub fn u8(&self, at: usize) -> u8 {
         self.array::<1>(at)[0]
     }
 
-    /// Two bytes.
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_ne_bytes(self.array(at))
     }
 
-    /// Four bytes.
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_ne_bytes(self.array(at))
     }
 
-    /// Eight bytes.
     pub fn u64(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
     }
@@ -230,7 +234,6 @@ pub fn qp_attr(attr: &QpAttr) -> Vec<u8> {
         .0
 }
 
-const DEFAULT_PKEY: [u8; 2] = [0xff; 2];
 const MTU_EXACTLY: u8 = 2;
 
 /// `struct ib_user_path_rec` of a path, or what is known before there is one.
@@ -240,7 +243,7 @@ pub fn user_path(path: Option<&Path>, dgid: [u8; 16], sgid: [u8; 16]) -> Vec<u8>
             .bytes(&dgid)
             .bytes(&sgid)
             .padded(&[], 4 + 16)
-            .bytes(&DEFAULT_PKEY)
+            .bytes(&hca::DEFAULT_PKEY.to_be_bytes())
             .padded(&[], 10)
             .0;
     };
@@ -252,7 +255,7 @@ pub fn user_path(path: Option<&Path>, dgid: [u8; 16], sgid: [u8; 16]) -> Vec<u8>
         // Reversible.
         .u32(1)
         .u32(path.mtu.into())
-        .bytes(&DEFAULT_PKEY)
+        .bytes(&hca::DEFAULT_PKEY.to_be_bytes())
         .u8(path.hop_limit)
         .u8(path.traffic_class)
         // Number of paths, service level.
@@ -266,12 +269,14 @@ pub fn user_path(path: Option<&Path>, dgid: [u8; 16], sgid: [u8; 16]) -> Vec<u8>
         .0
 }
 
-/// A path that serves in both directions, first choice, also for management datagrams (`IB_PATH_GMP` and so on).
+/// A path that serves in both directions, first choice, also for management datagrams
+/// (`IB_PATH_GMP` and so on).
 pub const PATH_FLAGS: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
 /// `struct ib_path_rec_data`.
 pub const PATH_DATA_LEN: usize = 8 + 64;
 
-/// `struct ib_path_rec_data` with the path record as the subnet administrator packs it (IBA 15.2.5.16).
+/// `struct ib_path_rec_data` with the path record as the subnet administrator packs it (IBA
+/// 15.2.5.16).
 pub fn path_data(path: &Path) -> Vec<u8> {
     let selected = |value: u8| MTU_EXACTLY << 6 | value;
     Answer::default()
@@ -287,7 +292,7 @@ pub fn path_data(path: &Path) -> Vec<u8> {
         .u8(path.traffic_class)
         // Reversible.
         .u8(0x80)
-        .bytes(&DEFAULT_PKEY)
+        .bytes(&hca::DEFAULT_PKEY.to_be_bytes())
         .padded(&[], 2)
         .u8(selected(path.mtu))
         .u8(selected(cma::RATE))

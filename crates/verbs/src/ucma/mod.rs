@@ -1,30 +1,28 @@
-//! `/dev/infiniband/rdma_cm`: the connection manager as librdmacm knows it (`rdma/rdma_user_cm.h`, kernel `ucma.c`).
+//! `/dev/infiniband/rdma_cm`: the connection manager as librdmacm knows it (`rdma/rdma_user_cm.h`,
+//! kernel `ucma.c`).
 //!
-//! A descriptor is one end of a socket pair (`channel`); what the program writes there arrives at [`write`], is decoded
-//! (`layout`) and carried out (`command`, `event`) on the process's one [`Service`], which lives as long as the engine.
-//! Pointers inside commands are followed by guarded copies only: a wrong one is EFAULT.
+//! A descriptor is one end of a socket pair (`channel`); what the program writes there arrives at
+//! [`write`], is decoded (`layout`) and carried out (`command`, `event`) on the process's one
+//! [`Service`], which lives as long as an engine does. Pointers inside commands are followed by
+//! guarded copies only: a wrong one is EFAULT.
 
 mod channel;
 mod command;
 mod event;
 mod host;
 mod layout;
-mod service;
 
-use crate::engine;
-use crate::ffi::{Errno, Res, set_errno};
+use crate::base::ffi::{Errno, Res, set_errno};
+use crate::connection::service::HOME;
+use crate::engine::process;
 use channel::Channel;
+use engine_thread::lock;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-pub use service::Service;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 static RDMA_CM: shim::RdmaCm = shim::RdmaCm { open, write, closed };
-
-/// Number of the device whose queue pair 1 carries the messages of the process, whichever devices they are about.
-const HOME: usize = 0;
 
 /// Open channels by inode number.
 static CHANNELS: Mutex<Option<HashMap<u64, Arc<Channel>>>> = Mutex::new(None);
@@ -42,7 +40,7 @@ pub fn adopt() {
 }
 
 fn channels() -> MutexGuard<'static, Option<HashMap<u64, Arc<Channel>>>> {
-    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&CHANNELS)
 }
 
 /// A forked child may neither use nor close what is its parent's.
@@ -51,12 +49,13 @@ fn is_owner() -> bool {
 }
 
 fn open(flags: c_int) -> Result<c_int, c_int> {
-    crate::ffi::contained(|| {
+    crate::base::ffi::contained(|| {
         if !is_owner() {
-            // The parent's table, perhaps locked by a thread that is not here, is left alone: nobody was there before.
+            // The parent's table, perhaps locked by a thread that is not here, is left alone:
+            // nobody was there before.
             forget_parents();
         }
-        let engine = engine::get(HOME)?;
+        let engine = process::get(HOME)?;
         let (fd, channel) = Channel::open(&engine, flags)?;
         channels().get_or_insert_default().insert(channel.inode(), Arc::new(channel));
         shim::count_channels(1);
@@ -101,7 +100,10 @@ unsafe extern "C-unwind" fn write(
     len: usize,
 ) -> isize {
     let buffer = buffer as u64;
-    let wanted = crate::ffi::contained(|| command::header(buffer, len));
+    let wanted = crate::base::ffi::contained(|| {
+        // SAFETY: the program writes the command.
+        unsafe { command::header(buffer, len) }
+    });
     let header = match wanted {
         Ok(header) => header,
         Err(errno) => return failed(errno),
@@ -110,7 +112,7 @@ unsafe extern "C-unwind" fn write(
         // SAFETY: the program writes the command, as to the kernel's device.
         return unsafe { event::get(fd, inode, header, buffer, len) };
     }
-    let done = crate::ffi::contained(|| {
+    let done = crate::base::ffi::contained(|| {
         let channel = channel(inode)?;
         // SAFETY: as above.
         unsafe { command::run(&channel, fd, header, buffer) }
@@ -131,8 +133,7 @@ fn closed(inode: Option<u64>) {
     if !is_owner() {
         return;
     }
-    let errno = std::io::Error::last_os_error();
-    let _ = crate::ffi::contained(|| {
+    let _ = crate::base::ffi::contained(|| {
         let mut ended = Vec::new();
         if let Some(channels) = channels().as_mut() {
             let is_meant = |number: u64| inode.is_none_or(|inode| inode == number);
@@ -150,5 +151,4 @@ fn closed(inode: Option<u64>) {
         }
         Ok(())
     });
-    set_errno(Errno(errno.raw_os_error().unwrap_or(0)));
 }

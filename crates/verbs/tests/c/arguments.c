@@ -109,7 +109,10 @@ static void regions(void)
 	REFUSED(ibv_reg_mr(pd, readonly, 8, IBV_ACCESS_LOCAL_WRITE), EFAULT);
 	REFUSED(ibv_reg_mr_iova(pd, page, 8, 1, 0), EINVAL);
 
-	/* The order: page offset, the rights of a dma-buf, the common rules, the descriptor, its size. */
+	/*
+	 * The order: page offset, the rights of a dma-buf, the common rules, the descriptor, its
+	 * size.
+	 */
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, page_size, 1, -1, 0), EINVAL);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, page_size, 0, -1, IBV_ACCESS_ON_DEMAND), EINVAL);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, page_size, 0, -1, IBV_ACCESS_REMOTE_WRITE), EINVAL);
@@ -241,8 +244,11 @@ static void pairs(void)
 {
 	struct ibv_qp_init_attr init = basic_qp(cq);
 	struct ibv_cq *foreign = ibv_create_cq(other, 4, NULL, NULL, 0);
-	struct ibv_qp_init_attr_ex ex = { .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
-					  .pd = pd, .send_cq = cq, .recv_cq = cq,
+	struct ibv_qp_init_attr_ex ex = { .comp_mask = IBV_QP_INIT_ATTR_PD |
+						       IBV_QP_INIT_ATTR_CREATE_FLAGS,
+					  .pd = pd,
+					  .send_cq = cq,
+					  .recv_cq = cq,
 					  .qp_type = IBV_QPT_RC,
 					  .create_flags = IBV_QP_CREATE_SCATTER_FCS };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
@@ -342,11 +348,16 @@ static void batches(void)
 {
 	struct ibv_qp_init_attr basic = basic_qp(cq);
 	struct ibv_qp_init_attr_ex init = {
-		.send_cq = cq, .recv_cq = cq, .cap = basic.cap, .qp_type = IBV_QPT_RC, .pd = pd,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = basic.cap,
+		.qp_type = IBV_QPT_RC,
+		.pd = pd,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE,
 	};
-	struct ibv_mr *mr = ibv_reg_mr(pd, page, page_size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_mr *mr =
+		ibv_reg_mr(pd, page, page_size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
 	struct ibv_wc wc;

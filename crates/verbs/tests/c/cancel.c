@@ -1,4 +1,7 @@
-/* Threads that are cancelled: where they wait for an event they end, anywhere else in a verb they do not. */
+/*
+ * Threads that are cancelled: where they wait for an event they end, anywhere else in a verb they
+ * do not.
+ */
 #include "common.h"
 #include <pthread.h>
 

@@ -13,48 +13,48 @@
 
 static int failures;
 
-#define CHECK(condition)                                                                           \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition,  \
-				errno);                                                            \
-			failures++;                                                                \
-		}                                                                                  \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, \
+				errno); \
+			failures++; \
+		} \
 	} while (0)
 
 /* A verb that returns the error number. */
-#define STATUS(call, wanted)                                                                       \
-	do {                                                                                       \
-		int got_ = (call);                                                                 \
-		if (got_ != (wanted)) {                                                            \
-			fprintf(stderr, "%s:%d: %s is %d, not %s\n", __FILE__, __LINE__, #call,    \
-				got_, #wanted);                                                    \
-			failures++;                                                                \
-		}                                                                                  \
+#define STATUS(call, wanted) \
+	do { \
+		int got_ = (call); \
+		if (got_ != (wanted)) { \
+			fprintf(stderr, "%s:%d: %s is %d, not %s\n", __FILE__, __LINE__, #call, \
+				got_, #wanted); \
+			failures++; \
+		} \
 	} while (0)
 
 /* A verb that returns NULL and sets errno. */
-#define REFUSED(call, wanted)                                                                      \
-	do {                                                                                       \
-		errno = 0;                                                                         \
-		void *got_ = (void *)(call);                                                       \
-		if (got_ || errno != (wanted)) {                                                   \
-			fprintf(stderr, "%s:%d: %s is %p with errno %d, not %s\n", __FILE__,       \
-				__LINE__, #call, got_, errno, #wanted);                            \
-			failures++;                                                                \
-		}                                                                                  \
+#define REFUSED(call, wanted) \
+	do { \
+		errno = 0; \
+		void *got_ = (void *)(call); \
+		if (got_ || errno != (wanted)) { \
+			fprintf(stderr, "%s:%d: %s is %p with errno %d, not %s\n", __FILE__, \
+				__LINE__, #call, got_, errno, #wanted); \
+			failures++; \
+		} \
 	} while (0)
 
 /* A verb that returns -1 and sets errno. */
-#define MINUS_ONE(call, wanted)                                                                    \
-	do {                                                                                       \
-		errno = 0;                                                                         \
-		int got_ = (call);                                                                 \
-		if (got_ != -1 || errno != (wanted)) {                                             \
-			fprintf(stderr, "%s:%d: %s is %d with errno %d, not %s\n", __FILE__,       \
-				__LINE__, #call, got_, errno, #wanted);                            \
-			failures++;                                                                \
-		}                                                                                  \
+#define MINUS_ONE(call, wanted) \
+	do { \
+		errno = 0; \
+		int got_ = (call); \
+		if (got_ != -1 || errno != (wanted)) { \
+			fprintf(stderr, "%s:%d: %s is %d with errno %d, not %s\n", __FILE__, \
+				__LINE__, #call, got_, errno, #wanted); \
+			failures++; \
+		} \
 	} while (0)
 
 static inline struct ibv_context *open_context(void)
@@ -75,7 +75,10 @@ static inline struct ibv_qp_init_attr basic_qp(struct ibv_cq *cq)
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
 		.recv_cq = cq,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 2,
+		.cap = { .max_send_wr = 8,
+			 .max_recv_wr = 8,
+			 .max_send_sge = 2,
+			 .max_recv_sge = 2,
 			 .max_inline_data = 64 },
 		.qp_type = IBV_QPT_RC,
 	};
@@ -104,20 +107,21 @@ static inline int connect_qp(struct ibv_qp *qp, struct ibv_qp *peer)
 
 	if (ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid))
 		return errno;
-	failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-						  IBV_QP_ACCESS_FLAGS);
+	failed = ibv_modify_qp(
+		qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	if (failed)
 		return failed;
 	attr.qp_state = IBV_QPS_RTR;
-	failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-						  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	failed = ibv_modify_qp(qp, &attr,
+			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+				       IBV_QP_MIN_RNR_TIMER);
 	if (failed)
 		return failed;
 	attr.qp_state = IBV_QPS_RTS;
-	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-						IBV_QP_MAX_QP_RD_ATOMIC);
+	return ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 static inline struct ibv_wc next_completion(struct ibv_cq *cq)
@@ -136,7 +140,10 @@ static inline int post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, void *addr,
 		       struct ibv_mr *mr, void *remote, uint32_t rkey)
 {
 	struct ibv_sge sge = { (uintptr_t)addr, length, mr ? mr->lkey : 0 };
-	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode,
+	struct ibv_send_wr wr = { .wr_id = 1,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = opcode,
 				  .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_send_wr *bad = NULL;
 	int failed;

@@ -21,10 +21,7 @@ static int quiet(int fd)
 	return poll(&poll_fd, 1, 0) == 0;
 }
 
-static void *destroy(void *cq)
-{
-	return (void *)(intptr_t)ibv_destroy_cq(cq);
-}
+static void *destroy(void *cq) { return (void *)(intptr_t)ibv_destroy_cq(cq); }
 
 static void completions(void)
 {
@@ -70,7 +67,10 @@ static void completions(void)
 	next_completion(cq);
 	next_completion(cq);
 
-	/* Destroying waits for the acknowledgement of both events, and takes undelivered ones along. */
+	/*
+	 * Destroying waits for the acknowledgement of both events, and takes undelivered ones
+	 * along.
+	 */
 	STATUS(ibv_req_notify_cq(cq, 0), 0);
 	STATUS(post_receive(qp, memory, 8, mr), 0);
 	STATUS(post(qp, IBV_WR_SEND, memory, 8, mr, NULL, 0), 0);
@@ -158,14 +158,16 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 }
 
 /*
- * What found a place can be polled. Every queue pair of the CQ that could complete something ends, the idle ones too, and
- * says so once; one in RESET and one of another CQ go on.
+ * What found a place can be polled. Every queue pair of the CQ that could complete something ends,
+ * the idle ones too, and says so once; one in RESET and one of another CQ go on.
  */
 static void overrun(void)
 {
-	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0), *other = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0),
+		      *other = ibv_create_cq(context, 1, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = basic_qp(cq);
-	struct ibv_qp *busy = ibv_create_qp(pd, &init), *idle = ibv_create_qp(pd, &init), *fresh = ibv_create_qp(pd, &init);
+	struct ibv_qp *busy = ibv_create_qp(pd, &init), *idle = ibv_create_qp(pd, &init),
+		      *fresh = ibv_create_qp(pd, &init);
 	struct ibv_qp_init_attr apart = basic_qp(other);
 	struct ibv_qp *healthy = ibv_create_qp(pd, &apart);
 	int cq_errors = 0, busy_ends = 0, idle_ends = 0;
@@ -184,7 +186,8 @@ static void overrun(void)
 		cq_errors += event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq;
 		busy_ends += event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == busy;
 		idle_ends += event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == idle;
-		CHECK(event.event_type != IBV_EVENT_QP_FATAL || (event.element.qp != fresh && event.element.qp != healthy));
+		CHECK(event.event_type != IBV_EVENT_QP_FATAL ||
+		      (event.element.qp != fresh && event.element.qp != healthy));
 		ibv_ack_async_event(&event);
 	}
 	CHECK(cq_errors == 1 && busy_ends == 1 && idle_ends == 1);

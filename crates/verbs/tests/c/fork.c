@@ -1,5 +1,7 @@
-/* Forks: the parent's device goes on, the child's contexts are dead, a device opened by the child is its own, and a
- * process that daemon(3) made carries on. */
+/*
+ * Forks: the parent's device goes on, the child's contexts are dead, a device opened by the child
+ * is its own, and a process that daemon(3) made carries on.
+ */
 #include "common.h"
 #include <sys/resource.h>
 
@@ -104,15 +106,18 @@ static void write_without_polling(struct life *life)
 	void *cookie;
 
 	STATUS(ibv_req_notify_cq(life->cq, 0), 0);
-	STATUS(post(life->qp, IBV_WR_RDMA_WRITE, memory, 8, life->mr, memory + 32, life->mr->rkey), 0);
+	STATUS(post(life->qp, IBV_WR_RDMA_WRITE, memory, 8, life->mr, memory + 32, life->mr->rkey),
+	       0);
 	CHECK(poll(&wait, 1, 10000) == 1);
 	STATUS(ibv_get_cq_event(life->channel, &told, &cookie), 0);
 	ibv_ack_cq_events(life->cq, 1);
 	STATUS(next_completion(life->cq).status, IBV_WC_SUCCESS);
 }
 
-/* A device goes over to the daemon that its process becomes: its thread, its place in the registry, and its watch over
- * registered memory. */
+/*
+ * A device goes over to the daemon that its process becomes: its thread, its place in the registry,
+ * and its watch over registered memory.
+ */
 static void become_daemon(int told)
 {
 	struct life life = open_life();
@@ -129,8 +134,8 @@ static void become_daemon(int told)
 		_exit(whole_life());
 	STATUS(finished(other), 0);
 	/* A page that is gone and replaced is not the registered one. */
-	CHECK(mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-	      page);
+	CHECK(mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		   0) == page);
 	STATUS(post(life.qp, IBV_WR_RDMA_WRITE, page, 8, mr, memory + 32, life.mr->rkey), 0);
 	STATUS(next_completion(life.cq).status, IBV_WC_LOC_PROT_ERR);
 	verdict = failures;
@@ -155,10 +160,12 @@ static void fail_to_become_daemon(void)
 	_exit(failures);
 }
 
-/* In a child, with its parent's context, domain and channel: new objects of all kinds work, and device memory is one for
- * both processes. The context's descriptor leads to the child's objects. */
-static void use_inherited(struct ibv_context *context, struct ibv_pd *pd, struct ibv_comp_channel *channel,
-			  struct ibv_cq *parents, struct ibv_dm *parents_dm)
+/* In a child, with its parent's context, domain and channel: new objects of all kinds work, and
+ * device memory is one for both processes. The context's descriptor leads to the child's objects.
+ */
+static void use_inherited(struct ibv_context *context, struct ibv_pd *pd,
+			  struct ibv_comp_channel *channel, struct ibv_cq *parents,
+			  struct ibv_dm *parents_dm)
 {
 	struct ibv_alloc_dm_attr dm_init = { .length = 64 };
 	struct ibv_port_attr port;
@@ -182,7 +189,8 @@ static void use_inherited(struct ibv_context *context, struct ibv_pd *pd, struct
 	CHECK(life.cq);
 	init = basic_qp(life.cq);
 	life.qp = ibv_create_qp(pd, &init);
-	life.mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	life.mr = ibv_reg_mr(pd, memory, sizeof(memory),
+			     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(life.qp && life.mr);
 	STATUS(connect_qp(life.qp, life.qp), 0);
 	STATUS(write_to_itself(life.qp, life.cq, life.mr), IBV_WC_SUCCESS);
@@ -254,13 +262,17 @@ int main(void)
 	init = basic_qp(cq);
 	qp = ibv_create_qp(pd, &init);
 	srq = ibv_create_srq(pd, &srq_init);
-	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	mr = ibv_reg_mr(pd, memory, sizeof(memory),
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	STATUS(connect_qp(qp, qp), 0);
 	dm = ibv_alloc_dm(context, &dm_init);
 	CHECK(dm);
 	STATUS(ibv_memcpy_to_dm(dm, 0, &word, sizeof(word)), 0);
 
-	/* What belongs to the parent neither works in the child nor is lost there, an event that waits included. */
+	/*
+	 * What belongs to the parent neither works in the child nor is lost there, an event that
+	 * waits included.
+	 */
 	STATUS(ibv_req_notify_cq(cq, 0), 0);
 	STATUS(write_to_itself(qp, cq, mr), IBV_WC_SUCCESS);
 	child = fork();
@@ -277,7 +289,10 @@ int main(void)
 		STATUS(ibv_dereg_mr(mr), EIO);
 		STATUS(ibv_destroy_srq(srq), EIO);
 		STATUS(ibv_destroy_cq(cq), EIO);
-		/* No connection and no name; one that the engine's thread had just made says nothing to anybody. */
+		/*
+		 * No connection and no name; one that the engine's thread had just made says
+		 * nothing to anybody.
+		 */
 		CHECK(sockets("/proc/net/unix", " 03 ") == 0);
 		CHECK(sockets("/proc/net/unix", "@") == 0);
 		CHECK(sockets("/proc/net/udp", ":12B7 ") == 0);

@@ -1,4 +1,7 @@
-/* A receiver that ends as soon as it sees the last message: the sender's request completes all the same. */
+/*
+ * A receiver that ends as soon as it sees the last message: the sender's request completes all the
+ * same.
+ */
 #include "common.h"
 #include <sched.h>
 

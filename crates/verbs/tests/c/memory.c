@@ -40,13 +40,16 @@ static void keys(char *a, char *b)
 	STATUS(outcome(IBV_WR_RDMA_READ, a + 64, 16, local, b, remote->rkey), IBV_WC_SUCCESS);
 	CHECK(!strcmp(a + 64, "from here"));
 
-	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b, remote->rkey ^ 0x10000), IBV_WC_REM_ACCESS_ERR);
+	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b, remote->rkey ^ 0x10000),
+	       IBV_WC_REM_ACCESS_ERR);
 	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b, foreign->rkey), IBV_WC_REM_ACCESS_ERR);
 	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b, closed->rkey), IBV_WC_REM_ACCESS_ERR);
 	STATUS(outcome(IBV_WR_RDMA_READ, a, 16, local, b, closed->rkey), IBV_WC_REM_ACCESS_ERR);
-	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b + 4090, remote->rkey), IBV_WC_REM_ACCESS_ERR);
+	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b + 4090, remote->rkey),
+	       IBV_WC_REM_ACCESS_ERR);
 	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, foreign, b, remote->rkey), IBV_WC_LOC_PROT_ERR);
-	STATUS(outcome(IBV_WR_RDMA_WRITE, a + 4090, 16, local, b, remote->rkey), IBV_WC_LOC_PROT_ERR);
+	STATUS(outcome(IBV_WR_RDMA_WRITE, a + 4090, 16, local, b, remote->rkey),
+	       IBV_WC_LOC_PROT_ERR);
 	STATUS(outcome(IBV_WR_RDMA_READ, a, 16, readonly, b, remote->rkey), IBV_WC_LOC_PROT_ERR);
 	ibv_dereg_mr(closed);
 	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, b, stale), IBV_WC_REM_ACCESS_ERR);
@@ -64,8 +67,11 @@ static void handles(char *a)
 	struct ibv_qp_init_attr init = basic_qp(cq);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 5 };
 	struct ibv_sge sge = { (uintptr_t)a, 16, local->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 	struct ibv_ah *ah, *foreign;
 	struct ibv_qp *qp;
 
@@ -74,7 +80,9 @@ static void handles(char *a)
 	foreign = ibv_create_ah(foreign_pd, &to);
 	init.qp_type = IBV_QPT_UD;
 	qp = ibv_create_qp(pd, &init);
-	STATUS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+	STATUS(ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+	       0);
 	attr.qp_state = IBV_QPS_RTR;
 	STATUS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 	attr.qp_state = IBV_QPS_RTS;
@@ -106,10 +114,12 @@ static void vanishing(char *a)
 	int fd = memfd_create("truncated", 0);
 	char *file;
 
-	/* Unmapped, and mapped anew at the same place: the key is dead, the new memory untouched. */
+	/* Unmapped, and mapped anew at the same place: the key is dead, the new memory untouched.
+	 */
 	STATUS(outcome(IBV_WR_RDMA_WRITE, a, 16, local, gone, remote->rkey), IBV_WC_SUCCESS);
 	munmap(gone, 8192);
-	again = mmap(gone, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	again = mmap(gone, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		     -1, 0);
 	CHECK(again == gone);
 	CHECK(outcome(IBV_WR_RDMA_WRITE, a, 16, local, gone, remote->rkey) != IBV_WC_SUCCESS);
 	CHECK(again[0] == 0);

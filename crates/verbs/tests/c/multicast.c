@@ -1,5 +1,7 @@
-/* Datagrams to a multicast group reach every attached QP of every process, and nobody else: from every GID there is, each
- * in a process of its own that gets the GID's index and the group. */
+/*
+ * Datagrams to a multicast group reach every attached QP of every process, and nobody else: from
+ * every GID there is, each in a process of its own that gets the GID's index and the group.
+ */
 #include "common.h"
 
 #define QKEY 0x11111111
@@ -32,7 +34,9 @@ static void join(struct ibv_pd *pd, struct member *member, int attached)
 	member->qp = new_qp(pd, member->cq, IBV_QPT_UD);
 	member->mr = ibv_reg_mr(pd, member->memory, sizeof(member->memory), IBV_ACCESS_LOCAL_WRITE);
 	CHECK(member->cq && member->qp && member->mr);
-	STATUS(ibv_modify_qp(member->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+	STATUS(ibv_modify_qp(member->qp, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+	       0);
 	attr.qp_state = IBV_QPS_RTR;
 	STATUS(ibv_modify_qp(member->qp, &attr, IBV_QP_STATE), 0);
 	attr.qp_state = IBV_QPS_RTS;
@@ -52,7 +56,10 @@ static void leave(struct member *member)
 static void send_to_group(struct member *from, struct ibv_ah *ah, const char *text)
 {
 	struct ibv_sge sge = { (uintptr_t)text, strlen(text) + 1, 0 };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+	struct ibv_send_wr wr = { .wr_id = 7,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
 				  .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE };
 	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
@@ -113,7 +120,8 @@ static int from_every_gid(void)
 
 	for (index = 0; index < 16; index++) {
 		/* Linux routes no IPv6 multicast over the loopback interface. */
-		if (ibv_query_gid(context, 1, index, &gid) || (!gid.global.subnet_prefix && !gid.raw[10]))
+		if (ibv_query_gid(context, 1, index, &gid) ||
+		    (!gid.global.subnet_prefix && !gid.raw[10]))
 			continue;
 		snprintf(text, sizeof(text), "%d", index);
 		pid_t child = fork();

@@ -28,7 +28,8 @@ fn folder() -> PathBuf {
         .clone()
 }
 
-/// `program`, to be run on the library within 60 seconds, in the test program's own network: the calling thread moves there.
+/// `program`, to be run on the library within 60 seconds, in the test program's own network: the
+/// calling thread moves there.
 pub fn command(program: &str) -> Command {
     test_support::network::enter();
     let mut command = Command::new("timeout");

@@ -18,7 +18,8 @@ fn memory(pages: u64) -> OwnedFd {
     fd
 }
 
-/// A map whose function is a bus master, with `file` at each of `ranges`: address, offset in pages, pages, writable.
+/// A map whose function is a bus master, with `file` at each of `ranges`: address, offset in pages,
+/// pages, writable.
 fn map(file: &OwnedFd, ranges: &[(u64, u64, u64, bool)]) -> DmaMap {
     let map = DmaMap::default();
     map.connect(client().0);

@@ -1,5 +1,5 @@
-//! One packet of every opcode over IPv4 and IPv6, as bytes of an IP packet and as a pcap file: what the tests against
-//! foreign dissectors and the `packets` example share.
+//! One packet of every opcode over IPv4 and IPv6, as bytes of an IP packet and as a pcap file: what
+//! the tests against foreign dissectors and the `packets` example share.
 #![allow(dead_code, reason = "each user needs another part")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,10 +1,12 @@
-//! GPU memory under everything at once: one process owns buffers, moves them, revokes them and frees them at random; three
-//! others register each and write, read and add to it through each other's regions.
+//! GPU memory under everything at once: one process owns buffers, moves them, revokes them and
+//! frees them at random; three others register each and write, read and add to it through each
+//! other's regions.
 //!
-//! Every byte is accounted for. A buffer has a counter, which all add to, and a stripe for each user, which only this user
-//! writes; the user keeps a model of its stripe and compares what it reads. In the end the owner reads the buffer and compares
-//! all stripes and the sum. What may go wrong is known too: after a revoke each user gets an access error, nobody else does,
-//! and no byte changes any more.
+//! Every byte is accounted for. A buffer has a counter, which all add to, and a stripe for each
+//! user, which only this user writes; the user keeps a model of its stripe and compares what it
+//! reads. In the end the owner reads the buffer and compares all stripes and the sum. What may go
+//! wrong is known too: after a revoke each user gets an access error, nobody else does, and no byte
+//! changes any more.
 #![forbid(unsafe_code)]
 
 mod owner;

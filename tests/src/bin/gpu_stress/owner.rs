@@ -35,7 +35,7 @@ struct Stopped {
     doubtful_adds: u64,
     /// Bytes of its stripe that a failed request may have written, or not.
     doubtful: Range<usize>,
-    /// Of its stripe, with the doubtful bytes as zeroes.
+    /// The hash of its stripe, with the doubtful bytes as zeroes.
     hash: u64,
 }
 
@@ -109,7 +109,8 @@ fn pins(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
-/// Who uses a buffer: all, but that the one that pins leaves every other buffer to the others, to be moved.
+/// Who uses a buffer: all, but that the one that pins leaves every other buffer to the others, to
+/// be moved.
 fn users_of(index: u64, seed: u64) -> Range<usize> {
     if pins(seed) && index.is_multiple_of(2) { 0..USERS - 1 } else { 0..USERS }
 }
@@ -279,7 +280,8 @@ impl Owner {
         Ok(bytes)
     }
 
-    /// Ends the use of a buffer, checks what is in it, frees it while it is registered, and has it deregistered.
+    /// Ends the use of a buffer, checks what is in it, frees it while it is registered, and has it
+    /// deregistered.
     fn end(&mut self, index: u64) -> Result<()> {
         let users = self.live[&index].users.clone();
         let stopped = self.stop(index, &users)?;

@@ -1,9 +1,11 @@
 //! A user: does what the owner's lines say, and in between uses the buffers at random.
 //!
-//! `open I FILE LEN` → `opened I SENDS ANSWERS REGION`; `join I ANSWERS SENDS REGION` (of the one it writes through, the one
-//! that writes through it, the former) → `joined I`; `begin I` once all have joined; `stop I` → `stopped I ADDS DOUBTFUL-ADDS FROM TO HASH`, where bytes FROM to TO of the
-//! stripe are doubtful and hashed as zeroes; `again I` reads the stripe once more → `same I`; `count I` reads the counter → `counted I ADDS`; `close I` → `closed I`; `quit`.
-//! An error of an access is `lost I STATUS`, once a buffer.
+//! `open I FILE LEN` → `opened I SENDS ANSWERS REGION`; `join I ANSWERS SENDS REGION` (of the one
+//! it writes through, the one that writes through it, the former) → `joined I`; `begin I` once all
+//! have joined; `stop I` → `stopped I ADDS DOUBTFUL-ADDS FROM TO HASH`, where bytes FROM to TO of
+//! the stripe are doubtful and hashed as zeroes; `again I` reads the stripe once more → `same I`;
+//! `count I` reads the counter → `counted I ADDS`; `close I` → `closed I`; `quit`. An error of an
+//! access is `lost I STATUS`, once a buffer.
 
 use crate::random::Random;
 use crate::{hash, stripe};
@@ -215,7 +217,8 @@ impl User {
                 if buffer.is_used {
                     self.judge(index, slot, access, end)?;
                 } else {
-                    // It may have reached the other end all the same: the one before it may have failed when it was sent again.
+                    // It may have reached the other end all the same: the one before it may have
+                    // failed when it was sent again.
                     ensure!(end == Some(Status::Flushed), "after an error: {end:?}");
                     buffer.doubt(access);
                 }
@@ -224,7 +227,8 @@ impl User {
         Ok(())
     }
 
-    /// A random access to a buffer. Only the `first` may copy: it reads what an access before it may be about to write.
+    /// A random access to a buffer. Only the `first` may copy: it reads what an access before it
+    /// may be about to write.
     fn choose(&mut self, index: u64, first: bool) -> Access {
         let part = self.random.part(self.buffers[&index].model.len() as u64);
         match self.random.below(8) {

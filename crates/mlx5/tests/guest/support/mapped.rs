@@ -1,5 +1,6 @@
-//! The machine's memory as the server of the vfio-user protocol has it: a window of a file that a client hands in. The server maps
-//! the file whole, so poison before and behind the window shows every byte that is written outside of it.
+//! The machine's memory as the server of the vfio-user protocol has it: a window of a file that a
+//! client hands in. The server maps the file whole, so poison before and behind the window shows
+//! every byte that is written outside of it.
 
 use super::RAM_LEN;
 use rustix::fs::MemfdFlags;

@@ -1,16 +1,35 @@
 //! A machine and a driver that speak the formats from the other side, with an encoder of their own.
 
+pub mod ethernet;
 pub mod mapped;
+pub mod numbers;
 pub mod verbs;
 
 use hca::{Device, DeviceAttr, DeviceConfig, Network};
 use mlx5::{Bus, ConnectX, Dma};
 use pcie::Route;
 use registry::{Client, Options, Role};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use umem::{AccessError, AtomicOp, DmaSpace};
+
+/// Runs a test, `module::function`, in a process of its own, where nobody else takes memory or
+/// time.
+pub fn apart(name: &str, body: impl FnOnce()) {
+    const CHILD: &str = "PEERDMA_TEST_APART";
+    if std::env::var_os(CHILD).is_some() {
+        return body();
+    }
+    let own = std::env::current_exe().unwrap();
+    let child = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output();
+    let child = child.unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    print!("{said}");
+    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+}
 
 /// The machine's memory: what lies beyond it faults.
 pub struct Ram(pub Mutex<Vec<u8>>);
@@ -114,7 +133,7 @@ pub struct Driver {
     /// Commands may fail.
     pub forgiving: bool,
     token: u8,
-    /// Next free page of memory for whoever needs some.
+    /// The next free page of memory.
     next_page: u64,
     /// The driver's own doorbell page.
     pub uar: u32,
@@ -135,10 +154,10 @@ impl Driver {
         Driver::with(ram, name, options, (network, MAX_MEMORY))
     }
 
-    /// Of a function that may remember so many bytes for it.
-    pub fn within(name: &str, max_memory: u64) -> Driver {
+    /// A driver of a function that may remember so many bytes for it.
+    pub fn within(name: &str, network: Network, max_memory: u64) -> Driver {
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
-        Driver::with(ram, name, &alone(name), (Network::Subnet, max_memory))
+        Driver::with(ram, name, &alone(name), (network, max_memory))
     }
 
     /// A driver in a machine with this memory.
@@ -163,6 +182,7 @@ impl Driver {
             mtu_bytes: Some(4096),
             network,
             trace: None,
+            neighbours: false,
             receive_buffer_bytes: Some(256 << 10),
         })
         .unwrap();

@@ -216,7 +216,7 @@ fn queues(input: &mut [u8], service: u64, pd: u32, cq: &Cq, uar: u32) {
     field(input, qpc + 0x4e8, 24, cq.number.into());
 }
 
-/// Of `service` (0 RC, 2 UD).
+/// A queue pair of `service` (0 RC, 2 UD).
 pub fn qp(driver: &mut Driver, service: u64, pd: u32, cq: &Cq) -> Qp {
     qp_of(driver, service, pd, cq, None)
 }
@@ -385,10 +385,11 @@ pub mod mask {
     pub const TAG: u64 = 1 << 13;
     pub const RIGHTS: u64 = 0b1_1110 << 17;
     pub const FREE: u64 = 1 << 29;
+    pub const ALL: u64 = LEN | PAGE_SIZE | START | PD | TAG | RIGHTS | FREE;
 }
 
-/// A memory key context: `mode` (1 pages, 2 parts of other keys, 3 of one length, 6 crossing), all rights but atomics, pages of
-/// 4 KiB.
+/// A memory key context: `mode` (1 pages, 2 parts of other keys, 3 of one length, 6 crossing), all
+/// rights but atomics, pages of 4 KiB.
 pub fn context(mode: u64, pd: u32, tag: u8, start: u64, len: u64) -> [u8; 64] {
     let mut context = [0; 64];
     for right in [0x10, 0x12, 0x13, 0x14, 0x15] {
@@ -435,7 +436,8 @@ pub fn crossing(pd: u32, target: u32, len: u64) -> [u8; 64] {
     context
 }
 
-/// A request that changes a key: what of `context` is meant, and the new list in the request itself.
+/// A request that changes a key: what of `context` is meant, and the new list in the request
+/// itself.
 pub fn umr(flags: u8, mask: u64, context: &[u8; 64], list: &[u8]) -> Vec<u8> {
     let mut segments = vec![0; 48];
     segments[0] = flags | 1 << 7;

@@ -1,7 +1,11 @@
 use super::*;
-use crate::values::Payload;
+use crate::values::{
+    Completion, Payload, SendFlags, SendOp, SendWr, SgList, Sge, TmInfo, WcFlags, WcOpcode,
+    WcStatus,
+};
 use mm::AtomicOp;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use umem::{AccessError, DmaSpace};
 
 /// Memory that a test can take away.
 #[derive(Default)]
@@ -133,9 +137,9 @@ fn both_queues_of_a_qp_fit_its_memory_and_do_not_overlap() {
     let list: SgList = receive(7, 5).scatter;
     let wr = |payload| SendWr {
         wr_id: 1,
-        op: crate::values::SendOp::Send,
+        op: SendOp::Send,
         payload,
-        flags: crate::values::SendFlags::empty(),
+        flags: SendFlags::empty(),
         datagram: None,
         xrc_srqn: 0,
     };

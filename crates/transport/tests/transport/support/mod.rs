@@ -1,11 +1,15 @@
 //! A QP with memory, keys, queues and counters around it; and a network between two of them.
 
 pub mod craft;
+mod memory;
 mod net;
 mod node;
+mod queues;
 
+pub use memory::{PAGE, Region};
 pub use net::{Faults, Packet, Pair};
-pub use node::{Loose, Node, PAGE, PD, QUEUE_PD, Region, Setup, TagQueue, XRCD, port_one, send_wr};
+pub use node::{Neighbour, Node, PD, Setup, port_one, send_wr};
+pub use queues::{Loose, QUEUE_PD, TagQueue, XRCD};
 
 /// A small seeded generator (splitmix64): the same seed gives the same run.
 #[derive(Clone)]

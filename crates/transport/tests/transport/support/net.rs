@@ -1,7 +1,9 @@
-//! Two nodes and a network that loses, corrupts, repeats, reorders and delays, by a seed and in virtual time.
+//! Two nodes and a network that loses, corrupts, repeats, reorders and delays, by a seed and in
+//! virtual time.
 
 use super::Rng;
-use super::node::{Node, PAGE, Setup};
+use super::memory::PAGE;
+use super::node::{Node, Setup};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -64,7 +66,8 @@ pub struct Pair {
     paging: BTreeMap<(Instant, u64), (usize, PageFault)>,
     /// Page faults that there were.
     pub faulted: u64,
-    /// Corrupted packets that failed their check, and those that passed it: it leaves a few bits out.
+    /// Corrupted packets that failed their check, and those that passed it: it leaves a few bits
+    /// out.
     pub corrupted: [u64; 2],
 }
 
@@ -240,6 +243,13 @@ impl Pair {
         }
     }
 
+    /// A network that often corrupts has done so: a run without says nothing about corruption.
+    #[track_caller]
+    pub fn assert_corrupted(&self) {
+        let [failed, passed] = self.corrupted;
+        assert!(self.faults.corrupt < 10 || failed + passed > 0, "{:?}", self.faults);
+    }
+
     fn summary(&self) -> Vec<String> {
         self.nodes
             .iter()
@@ -267,7 +277,8 @@ fn transport_bytes(packet: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// What a receiver makes of a packet of which some bits, its ICRC's too, flipped on the way: mostly nothing.
+/// What a receiver makes of a packet of which some bits, its ICRC's too, flipped on the way: mostly
+/// nothing.
 fn corrupted(packet: &Packet, rng: &mut Rng) -> Option<Packet> {
     let between = Addresses::V6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
     let icrc = |transport: &[u8]| compute(between, UDP_SOURCE, 0, transport).to_le_bytes();

@@ -1,128 +1,24 @@
 //! One QP and what surrounds it.
 
 use super::Packet;
-use std::collections::{HashMap, HashSet};
+use super::memory::{PAGE, Ram, Region};
+use super::queues::{Loose, Queues, XRCD, XrcQueue};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::result::Result;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use transport::keys::KeyTable;
-use transport::queues::tags::{Accepted, TagList};
-use transport::queues::tags::{TagOp, TagWr, TmCap};
 use transport::values::*;
 use transport::{
-    Budget, Count, Counter, Cx, Fill, Init, OwnCompletions, PageFault, Routing, Rx, Share,
-    SharedQueue, SharedReceive, Sink, TagReceive, To, Transport, Tx, Verdict, XrcQueues,
-    XrcReceive,
+    Budget, Count, Counter, Cx, Direct, Fill, Init, PageFault, Routing, Rx, Share, SharedQueue,
+    Sink, To, Transport, Tx, Verdict,
 };
-use umem::Fold;
-use umem::{AccessError, AtomicOp, DmaSpace, Segment, Umem};
+use umem::{AccessError, DmaSpace, Fold, Segment, Umem};
 use wire::Headers;
 
-/// Bytes of a page of [`Ram`].
-pub const PAGE: u64 = 256;
-
-/// Memory whose accesses can be made to fail.
+/// What a QP reported to its owner.
 #[derive(Default)]
-pub struct Ram {
-    bytes: Mutex<Vec<u8>>,
-    /// Numbers of pages that are not there.
-    pub absent: Mutex<HashSet<u64>>,
-    /// What faults on them are told to be of.
-    name: u32,
-    /// Such faults are met by a list in another key.
-    pub below: AtomicBool,
-    pub broken: AtomicBool,
-    /// All of it is being moved.
-    pub moving: AtomicBool,
-    pub atomics: AtomicU64,
-}
-
-impl Ram {
-    pub fn len(&self) -> u64 {
-        self.bytes.lock().unwrap().len() as u64
-    }
-
-    fn with<R>(
-        &self,
-        addr: u64,
-        len: usize,
-        f: impl FnOnce(&mut [u8]) -> R,
-    ) -> Result<R, AccessError> {
-        if self.broken.load(Relaxed) {
-            return Err(AccessError::Fault);
-        }
-        if self.moving.load(Relaxed) {
-            return Err(AccessError::Moving);
-        }
-        let absent = self.absent.lock().unwrap();
-        let pages = addr / PAGE..(addr + len as u64).div_ceil(PAGE);
-        if let Some(page) = pages.filter(|_| !absent.is_empty()).find(|page| absent.contains(page))
-        {
-            let addr = addr.max(page * PAGE);
-            let (key, below) = (self.name, self.below.load(Relaxed));
-            return Err(AccessError::NotPresent { key, len: 1, addr, below });
-        }
-        let mut bytes = self.bytes.lock().unwrap();
-        let at = addr as usize;
-        bytes.get_mut(at..at + len).map(f).ok_or(AccessError::Fault)
-    }
-}
-
-impl DmaSpace for Ram {
-    fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.with(addr, dst.len(), |bytes| dst.copy_from_slice(bytes))
-    }
-    fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.with(addr, src.len(), |bytes| bytes.copy_from_slice(src))
-    }
-    fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        self.atomics.fetch_add(1, Relaxed);
-        self.with(addr, 8, |bytes| {
-            let old = u64::from_ne_bytes(bytes.try_into().unwrap());
-            let new = match op {
-                AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-                AtomicOp::CompareSwap { .. } => old,
-                AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            };
-            bytes.copy_from_slice(&new.to_ne_bytes());
-            old
-        })
-    }
-}
-
-/// Registered memory of a node.
-#[derive(Clone)]
-pub struct Region {
-    pub ram: Arc<Ram>,
-    pub key: u32,
-    pub iova: u64,
-    pub len: u64,
-}
-
-impl Region {
-    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
-        self.ram.bytes.lock().unwrap()[at as usize..at as usize + len].to_vec()
-    }
-    pub fn set(&self, at: u64, bytes: &[u8]) {
-        self.ram.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()]
-            .copy_from_slice(bytes);
-    }
-    pub fn word(&self, at: u64) -> u64 {
-        u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
-    }
-    pub fn sge(&self, at: u64, length: u32) -> Sge {
-        Sge { addr: self.iova + at, length, lkey: self.key }
-    }
-    pub fn remote(&self, at: u64) -> Remote {
-        Remote { addr: self.iova + at, rkey: self.key }
-    }
-}
-
-/// What a QP told its owner.
-#[derive(Default)]
-pub struct Told {
+pub struct Reports {
     pub sent: Vec<Completion>,
     pub received: Vec<Completion>,
     pub events: Vec<EventType>,
@@ -131,7 +27,7 @@ pub struct Told {
     pub refuses_faults: bool,
 }
 
-impl Sink for Told {
+impl Sink for Reports {
     fn sent(&mut self, completion: Completion) {
         self.sent.push(completion);
     }
@@ -157,8 +53,20 @@ impl Count for Counts {
     }
 }
 
+/// A neighbour that notes what goes to its memory or comes from it.
+#[derive(Default)]
+pub struct Neighbour {
+    /// Whether a WRITE, where in all of it, and how many bytes.
+    pub moved: Vec<(bool, u64, usize)>,
+    /// It grants so many parts more.
+    pub grants: Option<usize>,
+    /// What WRITEs of inline data brought.
+    pub bytes: Vec<u8>,
+}
+
 /// Emitted packets, in order, and emitted frames, at a port.
 pub struct Outbox {
+    pub neighbour: Option<Neighbour>,
     pub packets: Vec<Packet>,
     pub frames: Vec<Vec<u8>>,
     pub port_mtu: u32,
@@ -168,7 +76,13 @@ pub struct Outbox {
 
 impl Default for Outbox {
     fn default() -> Outbox {
-        Outbox { packets: Vec::new(), frames: Vec::new(), port_mtu: 4096, room: None }
+        Outbox {
+            neighbour: None,
+            packets: Vec::new(),
+            frames: Vec::new(),
+            port_mtu: 4096,
+            room: None,
+        }
     }
 }
 
@@ -197,6 +111,31 @@ impl Tx for Outbox {
         Ok(())
     }
 
+    fn has_neighbour(&self) -> bool {
+        self.neighbour.is_some()
+    }
+
+    fn direct(&mut self, direct: Direct<'_>) -> bool {
+        let Some(neighbour) = &mut self.neighbour else { return false };
+        let Direct { write, remote, length, at, len, memory, .. } = direct;
+        assert!(remote.rkey == 0x1234 && at + len as u64 <= u64::from(length));
+        match &mut neighbour.grants {
+            Some(0) => return false,
+            Some(more) => *more -= 1,
+            None => {}
+        }
+        // The memory here is of no process, unless the request brought its bytes along.
+        let read = memory.read(at, len, &mut |from| {
+            let mut bytes = vec![0; from.len() as usize];
+            from.read(&mut bytes)?;
+            neighbour.bytes.extend(bytes);
+            Ok(())
+        });
+        assert!(write || read == Err(AccessError::Unreachable));
+        neighbour.moved.push((write, at, len));
+        true
+    }
+
     fn room(&mut self, _to: To<'_>, _dest_qpn: u32, bytes: u64, _now: Instant) -> Option<bool> {
         let room = self.room.as_mut()?;
         let left = room.checked_sub(bytes);
@@ -205,126 +144,21 @@ impl Tx for Outbox {
     }
 }
 
-/// A shared receive queue.
-#[derive(Default)]
-pub struct Loose(pub Mutex<std::collections::VecDeque<RecvWr>>);
-
-impl SharedReceive for Loose {
-    fn take(&self) -> Option<RecvWr> {
-        self.0.lock().unwrap().pop_front()
-    }
-}
-
-/// An XRC receive queue and what was told to it.
-pub struct XrcQueue {
-    pub requests: Loose,
-    pub xrcd: XrcdId,
-    pub pd: PdId,
-    pub told: Mutex<Vec<Completion>>,
-}
-
-impl SharedReceive for XrcQueue {
-    fn take(&self) -> Option<RecvWr> {
-        self.requests.take()
-    }
-    fn pd_id(&self) -> Option<PdId> {
-        Some(self.pd)
-    }
-}
-
-impl XrcReceive for XrcQueue {
-    fn xrcd(&self) -> Option<XrcdId> {
-        Some(self.xrcd)
-    }
-}
-
-impl OwnCompletions for XrcQueue {
-    fn received(&self, completion: Completion) {
-        self.told.lock().unwrap().push(completion);
-    }
-}
-
-/// A queue that matches tags, and what was told to it.
-pub struct TagQueue {
-    pub requests: Loose,
-    pub list: Mutex<TagList>,
-    pub told: Mutex<Vec<Completion>>,
-}
-
-impl TagQueue {
-    pub fn new() -> Arc<TagQueue> {
-        let list = Mutex::new(TagList::new(TmCap { max_num_tags: 64, max_ops: 64 }).unwrap());
-        Arc::new(TagQueue { requests: Loose::default(), list, told: Mutex::default() })
-    }
-
-    /// Posts a buffer for `tag`, in step.
-    pub fn add(&self, wr_id: u64, tag: u64, into: &[Sge]) {
-        let request = RecvWr { wr_id, scatter: into.iter().copied().collect() };
-        let op = TagOp::Add { request, tag, mask: u64::MAX };
-        let wr = TagWr { wr_id: 0, op, signaled: false, handled: None };
-        assert_eq!(self.list.lock().unwrap().apply(wr).unwrap().flags, WcFlags::empty());
-    }
-
-    pub fn post(&self, wr_id: u64, sge: Sge) {
-        let request = RecvWr { wr_id, scatter: [sge].into_iter().collect() };
-        self.requests.0.lock().unwrap().push_back(request);
-    }
-
-    pub fn told(&self) -> Vec<Completion> {
-        self.told.lock().unwrap().clone()
-    }
-}
-
-impl SharedReceive for TagQueue {
-    fn take(&self) -> Option<RecvWr> {
-        self.requests.take()
-    }
-    fn pd_id(&self) -> Option<PdId> {
-        Some(QUEUE_PD)
-    }
-}
-
-impl OwnCompletions for TagQueue {
-    fn received(&self, completion: Completion) {
-        self.told.lock().unwrap().push(completion);
-    }
-}
-
-impl TagReceive for TagQueue {
-    fn accept(&self, first: &[u8], whole: bool, fetches: bool) -> Option<Accepted> {
-        self.list.lock().unwrap().accept(first, whole, fetches, || self.requests.take())
-    }
-}
-
-/// The XRC queues of a node, by number.
-#[derive(Default)]
-pub struct Queues(pub HashMap<u32, Arc<XrcQueue>>);
-
-impl XrcQueues for Queues {
-    fn queue(&self, number: u32) -> Option<Arc<dyn XrcReceive>> {
-        Some(self.0.get(&number)?.clone())
-    }
-}
-
-/// The XRC domain of every receiving half.
-pub const XRCD: XrcdId = XrcdId(3);
 pub const PD: PdId = PdId(7);
-/// Domain of the shared queues that have one of their own.
-pub const QUEUE_PD: PdId = PdId(40);
 
-/// A QP, its device's keys, and what it emitted and told.
+/// A QP, its device's keys, and what it emitted and reported.
 pub struct Node {
     pub qp: Transport,
     pub keys: KeyTable,
     pub queues: Queues,
-    pub told: Told,
+    pub told: Reports,
     pub counts: Counts,
     pub out: Outbox,
     pub now: Instant,
-    /// Of each call.
+    /// What each call may do.
     pub budget: Budget,
     pub ip: IpAddr,
-    /// All registered memory, by what faults on it are told to be of.
+    /// All registered memory, by the name that its faults bear.
     pub rams: Vec<Arc<Ram>>,
 }
 
@@ -366,7 +200,7 @@ impl Node {
             qp: Transport::new(init).unwrap(),
             keys: KeyTable::new(),
             queues: Queues::default(),
-            told: Told::default(),
+            told: Reports::default(),
             counts: Counts::default(),
             out: Outbox::default(),
             now: Instant::now(),
@@ -389,9 +223,8 @@ impl Node {
 
     /// Memory of `len` bytes in one or more segments under one key.
     pub fn register_as(&mut self, pd: PdId, len: u64, access: Access) -> Region {
-        let ram = Arc::new(Ram { name: self.rams.len() as u32, ..Ram::default() });
+        let ram = Arc::new(Ram::new(self.rams.len() as u32, len));
         self.rams.push(ram.clone());
-        *ram.bytes.lock().unwrap() = vec![0; len as usize];
         let route = Arc::new(pcie::Route::local());
         let space: Arc<dyn DmaSpace> = ram.clone();
         // Two segments where it can be, so that accesses cross a border.

@@ -1,0 +1,373 @@
+//! The shared directory: what other processes may know of one device while it runs (D6, D7, D13).
+//!
+//! A sealed memfd of atomic words with six parts: a header with identity and counters, a table of
+//! QPs, a table of MKEYs, the table of the routes that its bytes take, the multicast groups that
+//! its port is in, and the passes of those who reach its memory. `peerdma ps` and `peerdma top`
+//! read it; the same-host path finds its target's QPs and keys in it. An entry is valid while its
+//! `generation` word is odd; a reader takes the generation before and after (a sequence lock), so
+//! it never acts on half an entry. Every number read from another process's directory is checked
+//! before use.
+
+use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
+use pcie::{Address, RouteTable};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::{Errno, Result};
+use shm::{Held, Passes, Shm};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use transport::keys::{MAX_KEYS, Mkey, place_of};
+use transport::values::{Access, QpState, QpType};
+use transport::{Count, Counter};
+
+pub(crate) mod neighbour;
+mod reader;
+pub(crate) mod shown;
+
+pub use reader::{KeyEntry, QpEntry, Reader};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
+/// Version of the layout; a reader of another version declines.
+pub const VERSION: u64 = 4;
+/// QP numbers of one slot: 14 bits.
+pub const MAX_QPS: usize = 1 << 14;
+
+const ENTRY: usize = 64;
+const COUNTERS_AT: usize = 512;
+const QPS_AT: usize = 4096;
+const KEYS_AT: usize = QPS_AT + MAX_QPS * ENTRY;
+const ROUTES_AT: usize = KEYS_AT + MAX_KEYS * ENTRY;
+const GROUPS_AT: usize = ROUTES_AT + RouteTable::BYTES;
+const PASSES_AT: usize = GROUPS_AT + MAX_MEMBERSHIPS * ENTRY;
+const BYTES: usize = PASSES_AT + Passes::BYTES;
+
+/// Where in a QP's entry its traffic is counted, beyond the words of its generation.
+const TX_AT: usize = 40;
+const RX_AT: usize = 48;
+
+mod head {
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 8;
+    pub const PID: usize = 16;
+    pub const SLOT: usize = 24;
+    pub const GUID: usize = 32;
+    pub const NAME: usize = 64;
+    pub const NAME_WORDS: usize = 8;
+    /// The Data Direct function: [`super::PRESENT`], [`super::PLUGGED`], its address.
+    pub const DATA_DIRECT: usize = 128;
+    /// What another process asks for it: a number that rises by 2, plus 1 to plug it in.
+    pub const ASKED: usize = 136;
+    /// The last of those that was done.
+    pub const DONE: usize = 144;
+    /// 1 where the port is on an InfiniBand subnet.
+    pub const SUBNET: usize = 152;
+    /// Held by the device's thread as long as its process lives and runs the same program.
+    pub const HOLDER: usize = 160;
+    /// Where in the process's memory a word is that has the value of the next one: who can read it
+    /// there may reach the memory.
+    pub const TOKEN_AT: usize = 168;
+    pub const TOKEN: usize = 176;
+}
+
+/// There is a Data Direct function.
+const PRESENT: u64 = 1 << 63;
+/// It is plugged in.
+const PLUGGED: u64 = 1 << 62;
+
+/// The directory of one device, written by its owner.
+#[derive(Debug)]
+pub struct Directory {
+    shm: Arc<Shm>,
+    passes: Passes,
+    /// Who held it when neighbours were last kept out.
+    holder: AtomicU32,
+    /// Read by neighbours, who find it by its address.
+    _token: Box<AtomicU64>,
+}
+
+/// A QP as it is shown to other processes.
+pub(crate) struct ShownQp {
+    pub(crate) number: u32,
+    pub(crate) qp_type: QpType,
+    pub(crate) state: QpState,
+    pub(crate) pd: u32,
+    pub(crate) dest_qpn: u32,
+    /// Whether its requests may go to its peer's memory without packets.
+    pub(crate) goes_directly: bool,
+    /// What its peer may do without packets, if anything, and [`ends_word`] of its packets.
+    pub(crate) open: Option<(Access, u64)>,
+}
+
+/// What of a QP's entry is 1 where its requests may go without packets.
+const GOES_DIRECTLY: u64 = 1 << 48;
+/// The marks of a QP and of a key that are open to a neighbour.
+const OPEN: u64 = 1 << 63;
+
+/// The addresses that a packet goes from and to, as one number (FNV-1a).
+pub(crate) fn ends_word(from: IpAddr, to: IpAddr) -> u64 {
+    let octets = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let bytes = octets(from).into_iter().chain(octets(to));
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, fold)
+}
+
+impl Directory {
+    /// An empty directory for a device.
+    pub fn create(name: &str, guid: u64) -> Result<Directory> {
+        let shm = Shm::create("peerdma-directory", BYTES)?;
+        let mut bytes = [0u8; head::NAME_WORDS * 8];
+        let take = name.len().min(bytes.len() - 1);
+        bytes[..take].copy_from_slice(&name.as_bytes()[..take]);
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            shm.word(head::NAME + i * 8).store(word, Relaxed);
+        }
+        shm.word(head::GUID).store(guid, Relaxed);
+        shm.word(head::VERSION).store(VERSION, Relaxed);
+        let token = RandomState::new().hash_one(name);
+        let token = Box::new(AtomicU64::new(token));
+        shm.word(head::TOKEN_AT).store(token.as_ptr() as u64, Relaxed);
+        shm.word(head::TOKEN).store(token.load(Relaxed), Relaxed);
+        let directory = Directory {
+            shm: Arc::new(shm),
+            passes: Passes::new(PASSES_AT),
+            holder: AtomicU32::new(0),
+            _token: token,
+        };
+        directory.own();
+        directory.shm.word(head::MAGIC).store(MAGIC, Release);
+        Ok(directory)
+    }
+
+    /// Notes that the device is this process's.
+    pub(crate) fn own(&self) {
+        self.shm.word(head::PID).store(u64::from(std::process::id()), Relaxed);
+    }
+
+    /// Has the calling thread, which is the device's, show that the process lives.
+    ///
+    /// # Errors
+    /// Where the kernel would not notice its end: nobody reaches the memory then.
+    pub(crate) fn hold(&self) -> Result<Held> {
+        Held::new(&self.shm, head::HOLDER)
+    }
+
+    /// Keeps all neighbours out until [`Directory::let_in`], or until another thread holds the
+    /// directory; returns once none is inside.
+    pub(crate) fn keep_out(&self) {
+        if let Some(holder) = self.shm.holder(head::HOLDER) {
+            self.holder.store(holder, Relaxed);
+            self.shm.yield_hold(head::HOLDER, holder, 0);
+        }
+        self.passes.wait(&self.shm, |_| true);
+    }
+
+    /// Ends what [`Directory::keep_out`] began: the thread that held the directory still lives.
+    pub(crate) fn let_in(&self) {
+        let holder = self.holder.swap(0, Relaxed);
+        if holder != 0 {
+            self.shm.yield_hold(head::HOLDER, 0, holder);
+        }
+    }
+
+    /// This process, as neighbours know it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.shm.word(head::PID).load(Relaxed) as u32
+    }
+
+    /// Notes the slot that the registry granted.
+    pub fn set_slot(&self, slot: u16) {
+        self.shm.word(head::SLOT).store(u64::from(slot), Relaxed);
+    }
+
+    /// Shows that the port is on an InfiniBand subnet.
+    pub(crate) fn show_subnet(&self) {
+        self.shm.word(head::SUBNET).store(1, Release);
+    }
+
+    /// Shows a membership of the port's at one of [`MAX_MEMBERSHIPS`] places, or that none is
+    /// there.
+    pub(crate) fn publish_membership(&self, place: usize, membership: Option<&Membership>) {
+        let at = GROUPS_AT + place * ENTRY;
+        match membership {
+            Some(membership) => self.write_entry(at, &membership.to_words()),
+            None => drop(self.shut(at)),
+        }
+    }
+
+    /// Shows the Data Direct function, and whether it is plugged in.
+    pub(crate) fn show_data_direct(&self, function: Address, plugged: bool) {
+        let plugged = if plugged { PLUGGED } else { 0 };
+        self.shm.word(head::DATA_DIRECT).store(PRESENT | plugged | function.to_bits(), Release);
+    }
+
+    /// What another process asked and was not done yet: its number, and whether to plug the
+    /// function in.
+    pub(crate) fn asked(&self) -> Option<(u64, bool)> {
+        let asked = self.shm.word(head::ASKED).load(Acquire);
+        (asked != self.shm.word(head::DONE).load(Relaxed)).then_some((asked, asked & 1 == 1))
+    }
+
+    /// Tells that process that it is done.
+    pub(crate) fn done(&self, asked: u64) {
+        self.shm.word(head::DONE).store(asked, Release);
+        self.shm.wake(head::DONE);
+    }
+
+    /// Changes an entry and makes it valid; nobody who looked before goes by it any more.
+    fn write_entry(&self, at: usize, words: &[u64]) {
+        let closed = self.write_closed(at, words);
+        self.shm.word(at).store(closed + 1, SeqCst);
+    }
+
+    /// Changes an entry that is not valid then; the generation for [`Directory::open`].
+    fn write_closed(&self, at: usize, words: &[u64]) -> u64 {
+        let closed = self.shut(at);
+        // Even while it changes; the fences order the words between the two generations.
+        fence(Release);
+        for (i, &word) in words.iter().enumerate() {
+            self.shm.word(at + 8 + i * 8).store(word, Relaxed);
+        }
+        closed
+    }
+
+    /// Makes an entry invalid, or one that is so of another generation: its generation then, which
+    /// is even. Whoever was about to make it valid fails.
+    fn shut(&self, at: usize) -> u64 {
+        let next = |generation: u64| (generation & !1).wrapping_add(2);
+        let changed = self.shm.word(at).fetch_update(SeqCst, SeqCst, |now| Some(next(now)));
+        next(changed.unwrap_or_else(|now| now))
+    }
+
+    /// The generation of an entry that is not valid.
+    fn closed(&self, at: usize) -> Option<u64> {
+        Some(self.shm.word(at).load(SeqCst)).filter(|generation| generation & 1 == 0)
+    }
+
+    /// Makes an entry valid that was not, and has not changed since `closed` was its generation.
+    fn open(&self, at: usize, closed: u64) {
+        let _ = self.shm.word(at).compare_exchange(closed, closed.wrapping_add(1), SeqCst, SeqCst);
+    }
+
+    /// Publishes a QP or its new state.
+    pub(crate) fn publish_qp(&self, qp: &ShownQp) {
+        let ids = u64::from(qp.number) | (qp.qp_type as u64) << 32 | (qp.state as u64) << 40;
+        let directly = if qp.goes_directly { GOES_DIRECTLY } else { 0 };
+        let (access, ends) = qp.open.unwrap_or((Access::empty(), 0));
+        let open = if qp.open.is_some() { OPEN } else { 0 };
+        self.write_entry(
+            qp_at(qp.number),
+            &[
+                ids | directly,
+                u64::from(qp.pd) | u64::from(qp.dest_qpn) << 32,
+                u64::from(access.bits()) | open,
+                ends,
+            ],
+        );
+    }
+
+    /// Returns once nobody is inside any more who came by an earlier entry of this QP.
+    pub(crate) fn wait_for_visitors_of_qp(&self, number: u32) {
+        let index = number as usize % MAX_QPS;
+        self.passes.wait(&self.shm, |ticket| usize::from(ticket.second()) == index);
+    }
+
+    /// The same for a key.
+    pub(crate) fn wait_for_visitors_of_key(&self, key: u32) {
+        self.passes.wait(&self.shm, |ticket| usize::from(ticket.first()) == place_of(key));
+    }
+
+    /// Keeps a QP's peer out, and returns once it has left; the entry is invalid until the next.
+    pub(crate) fn shut_qp(&self, number: u32) {
+        self.shut(qp_at(number));
+        self.wait_for_visitors_of_qp(number);
+    }
+
+    /// Removes a QP and zeroes its counters. Its peer has left when this returns.
+    pub(crate) fn remove_qp(&self, number: u32) {
+        self.shut_qp(number);
+        let at = qp_at(number);
+        self.shm.word(at + TX_AT).store(0, Relaxed);
+        self.shm.word(at + RX_AT).store(0, Relaxed);
+    }
+
+    /// Adds to a QP's traffic.
+    pub fn add_traffic(&self, number: u32, tx_bytes: u64, rx_bytes: u64) {
+        let at = qp_at(number);
+        if tx_bytes != 0 {
+            self.shm.word(at + TX_AT).fetch_add(tx_bytes, Relaxed);
+        }
+        if rx_bytes != 0 {
+            self.shm.word(at + RX_AT).fetch_add(rx_bytes, Relaxed);
+        }
+    }
+
+    /// Writes the entry of an MKEY, and the size of the pages by which its memory is translated, if
+    /// it is by pages. With `open` a neighbour may reach it without packets. It is not valid yet;
+    /// the generation for [`Directory::open`].
+    fn write_key(&self, key: u32, mkey: &Mkey, page_size: Option<u64>, open: bool) -> u64 {
+        let page_bits = page_size.and_then(u64::checked_ilog2).unwrap_or(0);
+        let (addr, route) = open.then(|| open_words(mkey)).flatten().unwrap_or_default();
+        let words = [
+            u64::from(key) | u64::from(mkey.pd.0) << 32,
+            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32,
+            mkey.iova,
+            mkey.umem.len(),
+            addr,
+            route,
+        ];
+        self.write_closed(key_at(key), &words)
+    }
+
+    /// The table for the routes of the device's functions. A device has one: a second would write
+    /// over the first.
+    pub fn route_table(&self) -> Result<RouteTable> {
+        let fd = self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+        Ok(RouteTable::new(Shm::open(fd)?, ROUTES_AT))
+    }
+
+    /// Shows what is no count but a state.
+    pub(crate) fn show(&self, what: Counter, value: u64) {
+        self.shm.word(COUNTERS_AT + what as usize * 8).store(value, Relaxed);
+    }
+
+    /// A reader over the same memory.
+    pub fn reader(&self) -> Result<Reader> {
+        Reader::open(self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shm.as_fd()
+    }
+}
+
+impl Count for Directory {
+    fn count(&self, what: Counter, by: u64) {
+        self.shm.word(COUNTERS_AT + what as usize * 8).fetch_add(by, Relaxed);
+    }
+}
+
+/// Where the memory of a key is in its process, and where its route counts, with [`OPEN`]; only of
+/// what is plain: one range of resident memory, without signatures, for every QP of its domain.
+fn open_words(mkey: &Mkey) -> Option<(u64, u64)> {
+    let remote = mkey.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ);
+    let plain = remote && mkey.signed.is_none() && mkey.qpn.is_none();
+    let (addr, route) = mkey.umem.shown().filter(|_| plain)?;
+    let (read, written) = route.published_at()?;
+    Some((addr, OPEN | read as u64 | (written as u64) << 31))
+}
+
+fn qp_at(number: u32) -> usize {
+    QPS_AT + (number as usize % MAX_QPS) * ENTRY
+}
+
+fn key_at(key: u32) -> usize {
+    KEYS_AT + place_of(key) * ENTRY
+}

@@ -1,0 +1,167 @@
+//! A neighbour: another process of this user on this host, whose registered memory is reached
+//! without packets (D7).
+//!
+//! The two agree by trying: whoever can read a word of the other's memory that its directory names
+//! may reach the rest. What a request may do there is read in the directory, and checked as the
+//! executor checks it ([`Published`]); whatever is not plainly right is left to the executor, by
+//! packets. The bytes move inside a pass (`shm::Passes`), which the owner of the memory waits for
+//! before it takes the memory away. A neighbour that has ended, or runs another program, is seen
+//! by its holder's word.
+
+use super::{COUNTERS_AT, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, key_at, qp_at};
+use mm::OtherProcess;
+use pcie::RouteTable;
+use rustix::fd::OwnedFd;
+use shm::{Pass, Passes, Shm, Ticket};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use transport::Counter;
+use transport::executor::Published;
+use transport::keys::place_of;
+use transport::values::{Access, PdId, QpType, Remote};
+
+/// Another process's memory, as its directory shows it.
+pub(crate) struct Neighbour {
+    directory: Reader,
+    process: OtherProcess,
+    /// The thread that held the directory when the two agreed.
+    holder: u32,
+    passes: Passes,
+}
+
+/// What a request wants of a neighbour's memory.
+pub(crate) struct Wanted {
+    /// The process that wants it.
+    pub(crate) pid: u32,
+    pub(crate) qpn: u32,
+    pub(crate) dest_qpn: u32,
+    /// [`super::ends_word`] of the request's packets, if they were sent.
+    pub(crate) ends: u64,
+    pub(crate) remote: Remote,
+    pub(crate) length: u32,
+    pub(crate) write: bool,
+}
+
+/// Where an entry is, and the generation under which it was read.
+type Gate = (usize, u64);
+
+/// A visit to memory that a request was granted.
+pub(crate) struct Visit<'a> {
+    neighbour: &'a Neighbour,
+    _pass: Pass<'a>,
+    /// Address of the first byte there.
+    addr: u64,
+    /// Where the route of the bytes counts.
+    route: usize,
+    qp: usize,
+    write: bool,
+}
+
+impl Neighbour {
+    /// Agrees with the owner of a directory, process `pid` as the registry knows it; `None` where
+    /// there is nothing to agree on.
+    pub(crate) fn agree(fd: OwnedFd, pid: u32) -> Option<Neighbour> {
+        let directory = Reader::open(fd).ok()?;
+        let shm = &directory.shm;
+        let holder = shm.holder(head::HOLDER)?;
+        // Whom the bytes go to is for the kernel to say, not for the directory.
+        let process = OtherProcess::new(pid).filter(|_| directory.pid() == pid)?;
+        let token = process.word(shm.word(head::TOKEN_AT).load(Relaxed)).ok()?;
+        if token != shm.word(head::TOKEN).load(Relaxed) {
+            return None;
+        }
+        let passes = Passes::new(PASSES_AT);
+        Some(Neighbour { directory, process, holder, passes })
+    }
+
+    fn shm(&self) -> &Shm {
+        &self.directory.shm
+    }
+
+    /// Whether its process lives and is what it was.
+    pub(crate) fn is_there(&self) -> bool {
+        self.shm().holder(head::HOLDER) == Some(self.holder)
+    }
+
+    /// Begins a visit to what a request wants; `None` if that is not plainly granted.
+    pub(crate) fn visit(&self, wanted: &Wanted) -> Option<Visit<'_>> {
+        let (qp, pd, access) = self.open_qp(wanted)?;
+        let (key, addr, route) = self.open_key(wanted, pd, access)?;
+        let place = place_of(wanted.remote.rkey) as u16;
+        let ticket = Ticket::new(place, wanted.dest_qpn as u16, wanted.pid);
+        let unchanged = || {
+            let is = |(at, generation): Gate| self.shm().word(at).load(SeqCst) == generation;
+            self.is_there() && is(qp) && is(key)
+        };
+        let pass = self.passes.enter(self.shm(), ticket, unchanged)?;
+        let (qp, write) = (qp.0, wanted.write);
+        Some(Visit { neighbour: self, _pass: pass, addr, route, qp, write })
+    }
+
+    /// The peer's QP, if it is connected to the request's and can take it.
+    fn open_qp(&self, wanted: &Wanted) -> Option<(Gate, PdId, Access)> {
+        let at = qp_at(wanted.dest_qpn);
+        let (generation, [ids, pd_and_peer, access, ends]) = self.directory.entry(at)?;
+        let (number, kind) = (ids as u32 & 0xff_ffff, ids >> 32 & 0xff);
+        let connected = number == wanted.dest_qpn
+            && kind == QpType::Rc as u64
+            && (pd_and_peer >> 32) as u32 == wanted.qpn
+            && ends == wanted.ends;
+        let granted = Access::from_bits_truncate(access as u32);
+        let found = ((at, generation), PdId(pd_and_peer as u32), granted);
+        (connected && access & OPEN != 0).then_some(found)
+    }
+
+    /// Where in its process the wanted bytes begin, and where their route counts.
+    fn open_key(&self, wanted: &Wanted, pd: PdId, access: Access) -> Option<(Gate, u64, usize)> {
+        let at = key_at(wanted.remote.rkey);
+        let (generation, [ids, rights, iova, len, addr, route]) = self.directory.entry(at)?;
+        let published = Published {
+            qp_access: access,
+            same_pd: (ids >> 32) as u32 == pd.0,
+            access: Access::from_bits_truncate(rights as u32),
+            iova,
+            len,
+        };
+        if ids as u32 != wanted.remote.rkey || route & OPEN == 0 {
+            return None;
+        }
+        let offset = published.check(wanted.remote, wanted.length, wanted.write)?;
+        let counts = if wanted.write { route >> 31 } else { route } & 0x7fff_ffff;
+        let counts = usize::try_from(counts).ok()?;
+        let in_table = (ROUTES_AT..ROUTES_AT + RouteTable::BYTES).contains(&counts);
+        (in_table && counts.is_multiple_of(8)).then_some((
+            (at, generation),
+            addr.checked_add(offset)?,
+            counts,
+        ))
+    }
+}
+
+impl Visit<'_> {
+    /// Copies `from` to `at`, counted from the first byte.
+    pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
+        self.neighbour.process.write(self.addr.wrapping_add(at), from)
+    }
+
+    /// Fills `into` from `at` on.
+    pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
+        self.neighbour.process.read(self.addr.wrapping_add(at), into)
+    }
+
+    /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a
+    /// request with `last`.
+    pub(crate) fn count(&self, bytes: u64, last: bool) {
+        let add = |at: usize, value: u64| self.neighbour.shm().word(at).fetch_add(value, Relaxed);
+        let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
+        let (traffic, moved, requests) = match self.write {
+            true => (RX_AT, Counter::RcvdBytes, Counter::RxWriteRequests),
+            false => (TX_AT, Counter::SentBytes, Counter::RxReadRequests),
+        };
+        add(self.route, bytes);
+        add(self.qp + traffic, bytes);
+        add(counter(moved), bytes);
+        if last {
+            add(counter(requests), 1);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Who moves packets when: the program's own threads while they poll, one sleeping thread otherwise
+//! (D1).
+//!
+//! [`Device::progress`] is one turn: take what arrived, let every QP that was touched answer, fire
+//! what is due. A turn ends after less than a millisecond whatever peers ask: each visit to a QP
+//! does a part of its work at most (`QUANTUM`), the rest comes due behind all others, and once
+//! the turn's time is over what is left waits for the next. Whose thread takes the turn is for
+//! [`super::thread`] to decide.
+
+use crate::adapter::management::{GSI_QPN, ManagementInterface};
+use crate::adapter::network::{Attached, Subnet};
+use crate::device::Device;
+use crate::device::turn::Turn;
+use crate::fabric::Fabric;
+use crate::fabric::multicast::MULTICAST_QPN;
+use crate::fabric::subnet::{gid_of_guid, lid_of_address, lid_of_group};
+use crate::memory::key_space::parts_reached;
+use crate::objects::qp::Qp;
+use crate::sabotage;
+use engine_thread::lock;
+use link::{Batch, Datagram, FrameReceiver, Receiver, ip_of_gid};
+use smallvec::SmallVec;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, TryLockError};
+use std::time::{Duration, Instant};
+use transport::{Count, Counter, Routing, Rx};
+
+/// Trains taken from the sockets in one turn, so that a poll returns soon.
+const TRAINS_A_TURN: usize = 4;
+/// Parts of keys over other keys that one turn's packets may reach before the next turn takes up
+/// fewer of them.
+const PARTS_A_TURN: u64 = 4096;
+/// Most datagrams of a train (UDP_MAX_SEGMENTS).
+const PACKETS_A_TRAIN: usize = 128;
+/// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
+/// by a packet.
+const ENDINGS_A_TURN: u32 = 1024;
+/// Payload after which acknowledges go out within a turn: a sender with a small window waits for
+/// them.
+const BYTES_AN_ANSWER: usize = 64 << 10;
+
+/// Receive side of a device, used by one thread at a time.
+pub(crate) struct Receiving {
+    receiver: Receiver,
+    /// Made with the first flow rule.
+    frames: Option<FrameReceiver>,
+    batch: Batch,
+    /// QPs that packets of this turn touched.
+    touched: Vec<Arc<Qp>>,
+    seen: LinkCounts,
+    /// The longest turn so far, as the directory shows it.
+    longest: Duration,
+    /// What came in the latest turn went to very many places, and so may what comes next.
+    scattered: bool,
+}
+
+/// Counts of the link that the directory already has.
+#[derive(Clone, Copy, Default)]
+struct LinkCounts {
+    icrc: u64,
+    malformed: u64,
+    refused: u64,
+}
+
+impl Receiving {
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) fn new() -> std::io::Result<Receiving> {
+        let no_memory = |_| rustix::io::Errno::NOMEM;
+        let mut touched = Vec::new();
+        touched.try_reserve_exact(TRAINS_A_TURN * PACKETS_A_TRAIN).map_err(no_memory)?;
+        Ok(Receiving {
+            receiver: Receiver::new()?,
+            frames: None,
+            batch: Batch::new()?,
+            touched,
+            seen: LinkCounts::default(),
+            longest: Duration::ZERO,
+            scattered: false,
+        })
+    }
+}
+
+impl Device {
+    /// One turn of progress in the caller's thread, unless another thread is at it. Called by a
+    /// program that polls.
+    pub fn progress(&self) {
+        if self.alive().is_err() {
+            return;
+        }
+        let mut receiving = match self.receiving.try_lock() {
+            Ok(receiving) => receiving,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return self.adapter.thread.program_polled(self.now_ns());
+            }
+        };
+        // A turn may take long; all the while the program is here.
+        self.adapter.thread.program_polled(u64::MAX);
+        self.turn(&mut receiving);
+        self.adapter.thread.program_polled(self.now_ns());
+    }
+
+    /// A turn that waits for its place; answers with the bytes of payload it took.
+    pub(super) fn progress_waiting(&self) -> usize {
+        let mut receiving = lock(&self.receiving);
+        self.turn(&mut receiving)
+    }
+
+    /// One turn, in whichever thread; answers with the bytes of payload it took.
+    fn turn(&self, receiving: &mut Receiving) -> usize {
+        catch_unwind(AssertUnwindSafe(|| self.take_turn(receiving))).unwrap_or_else(|panic| {
+            self.fail(&*panic);
+            0
+        })
+    }
+
+    fn take_turn(&self, receiving: &mut Receiving) -> usize {
+        let Receiving { receiver, frames, batch, touched, seen, longest, scattered } = receiving;
+        let turn = Turn::begin();
+        let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
+        let parts = parts_reached();
+        let trains = if *scattered { 1 } else { TRAINS_A_TURN };
+        receiver.receive(self.endpoint(), trains, &mut |datagram| {
+            self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
+            bytes += datagram.payload.len();
+            unanswered += datagram.payload.len();
+            if unanswered >= BYTES_AN_ANSWER {
+                unanswered = 0;
+                self.answer(touched, turn, batch);
+            }
+        });
+        bytes += self.frames().receive(frames, batch, touched);
+        sabotage::turn_took(bytes);
+        *scattered = parts_reached() - parts >= PARTS_A_TURN;
+        self.answer(touched, turn, batch);
+        let fired = self.adapter.timers.due(turn.now);
+        if fired {
+            self.fire(turn, batch);
+        }
+        self.take_over_link_counts(seen);
+        if bytes > 0 || fired {
+            self.note_length(turn, longest);
+        }
+        bytes
+    }
+
+    /// Visits who is due, one at least in each turn.
+    fn fire(&self, turn: Turn, batch: &mut Batch) {
+        while let Some(qpn) = self.adapter.timers.pop_due(turn.now) {
+            if let Some(qp) = self.qps.find(qpn) {
+                qp.timer(&self.adapter, turn.now, batch);
+            } else if qpn == GSI_QPN {
+                self.gsi.timer(turn.now);
+            }
+            if turn.is_over() {
+                return;
+            }
+        }
+    }
+
+    fn note_length(&self, turn: Turn, longest: &mut Duration) {
+        if let Some(worked) = turn.worked_longer(*longest) {
+            *longest = worked;
+            self.directory().show(Counter::LongestTurn, worked.as_micros() as u64);
+        }
+    }
+
+    /// Lets every QP that packets touched acknowledge them and go on, in a later turn if this one's
+    /// time is over.
+    fn answer(&self, touched: &mut Vec<Arc<Qp>>, turn: Turn, batch: &mut Batch) {
+        for qp in touched.drain(..) {
+            if turn.is_over() {
+                qp.put_off(&self.adapter, turn.now, batch);
+            } else {
+                qp.end_of_batch(&self.adapter, turn.now, batch);
+            }
+        }
+    }
+
+    /// The link counts for itself what no QP ever sees; the directory shows it to others.
+    fn take_over_link_counts(&self, seen: &mut LinkCounts) {
+        let stats = self.endpoint().stats();
+        let now = LinkCounts {
+            icrc: stats.rx_icrc_errors.load(Relaxed),
+            malformed: stats.rx_malformed.load(Relaxed),
+            refused: [
+                &stats.send_too_big,
+                &stats.send_unreachable,
+                &stats.send_no_buffers,
+                &stats.send_denied,
+                &stats.send_other,
+            ]
+            .map(|counter| counter.load(Relaxed))
+            .iter()
+            .sum(),
+        };
+        let before = std::mem::replace(seen, now);
+        for (what, now, before) in [
+            (Counter::RxIcrcEncapsulated, now.icrc, before.icrc),
+            (Counter::RxMalformed, now.malformed, before.malformed),
+            (Counter::TxRefused, now.refused, before.refused),
+        ] {
+            if now != before {
+                self.directory().count(what, now.wrapping_sub(before));
+            }
+        }
+    }
+
+    fn dispatch(
+        &self,
+        datagram: &Datagram<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
+    ) {
+        let counters = self.directory();
+        counters.count(Counter::RcvdPackets, 1);
+        counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
+        let qpn = datagram.headers.bth.dest_qp;
+        let interface = ManagementInterface::of(qpn);
+        if let (Some(interface), Fabric::Subnet(management)) = (interface, self.network())
+            && management.take(interface, datagram)
+        {
+            return;
+        }
+        let management = interface.and_then(|interface| self.gsi.qp(interface));
+        if qpn == GSI_QPN && management.is_none() {
+            return self.gsi.receive(&self.adapter, datagram, now);
+        }
+        if !self.takes(datagram.dst) {
+            return counters.count(Counter::RxDropped, 1);
+        }
+        if qpn == MULTICAST_QPN {
+            return self.dispatch_multicast(datagram, now, batch, touched, endings);
+        }
+        // A train is of one QP, so the last one touched is nearly always the one.
+        let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
+            Some(index) => index,
+            None => match management.or_else(|| self.qps.find(qpn)) {
+                Some(qp) => {
+                    touched.push(qp);
+                    touched.len() - 1
+                }
+                None => return counters.count(Counter::RxDropped, 1),
+            },
+        };
+        let routing = match self.adapter.network {
+            Attached::Subnet(_) => Routing::Lid,
+            Attached::Host | Attached::Ethernet(_) => Routing::Ip,
+        };
+        touched[index].receive(&self.adapter, &rx_of(datagram, routing), now, batch, endings);
+    }
+
+    /// Each member of the group takes the packet, but for its sender if that one does not want it.
+    fn dispatch_multicast(
+        &self,
+        datagram: &Datagram<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
+    ) {
+        let mut taken = false;
+        for (group, routing) in self.groups_of(datagram) {
+            for qp in self.groups.members(group) {
+                taken = true;
+                if qp.init().blocks_own_multicast && self.is_sender(&qp, datagram) {
+                    continue;
+                }
+                qp.receive(&self.adapter, &rx_of(datagram, routing), now, batch, endings);
+                if touched.iter().all(|known| known.number() != qp.number()) {
+                    touched.push(qp);
+                }
+            }
+        }
+        if !taken {
+            self.directory().count(Counter::RxDropped, 1);
+        }
+    }
+
+    /// The groups that a multicast packet is for.
+    fn groups_of(&self, datagram: &Datagram<'_>) -> SmallVec<[(IpAddr, Routing); 1]> {
+        match &self.adapter.network {
+            Attached::Subnet(subnet) => groups_of_subnet(subnet, datagram),
+            Attached::Host | Attached::Ethernet(_) => {
+                SmallVec::from_elem((datagram.dst, Routing::Ip), 1)
+            }
+        }
+    }
+
+    /// Whether `qp` sent a datagram: numbers are given anew on every host.
+    fn is_sender(&self, qp: &Qp, datagram: &Datagram<'_>) -> bool {
+        let sender = datagram.headers.deth.map(|deth| deth.src_qp);
+        sender == Some(qp.number())
+            && self.gids(1).is_ok_and(|gids| gids.iter().any(|gid| gid.ip == datagram.src))
+    }
+}
+
+/// The groups that a multicast packet in a subnet is for: a LID may be several groups'.
+fn groups_of_subnet(subnet: &Subnet, datagram: &Datagram<'_>) -> SmallVec<[(IpAddr, Routing); 1]> {
+    let Some(mlid) = lid_of_group(datagram.dst) else { return SmallVec::new() };
+    let source = lid_of_address(datagram.src);
+    let Some(guid) = source.and_then(|lid| subnet.memberships.guid_of(lid)) else {
+        if let Some(sink) = subnet.sink.get() {
+            sink.stranger();
+        }
+        return SmallVec::new();
+    };
+    let source = gid_of_guid(guid);
+    let groups = subnet.memberships.groups_at(mlid).into_iter();
+    groups.map(|mgid| (ip_of_gid(mgid), Routing::Gid { source, destination: mgid })).collect()
+}
+
+fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing) -> Rx<'a> {
+    Rx {
+        headers: &datagram.headers,
+        payload: datagram.payload,
+        src: datagram.src,
+        dst: datagram.dst,
+        traffic_class: datagram.traffic_class,
+        hop_limit: datagram.hop_limit,
+        vlan: datagram.vlan,
+        routing,
+    }
+}

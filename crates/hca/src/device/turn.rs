@@ -1,0 +1,108 @@
+//! One turn of progress: when it is over, and how much it worked.
+//!
+//! A turn's length is what its thread computed, by the thread's CPU clock: while others had the CPU
+//! the turn was not to blame. That clock costs a system call where the wall's costs none. So it is
+//! read at most every [`STALE`], and at a turn's end only if the wall's says that the turn may have
+//! been the longest.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// How long a turn takes up work. One visit may begin at its very end.
+const LIMIT: Duration = Duration::from_micros(400);
+/// Age up to which a reading of the CPU clock serves as a turn's beginning; what a turn is said to
+/// have worked is at most this much too long.
+const STALE: Duration = Duration::from_micros(100);
+
+/// Both clocks at about one instant; the wall's first.
+#[derive(Clone, Copy)]
+struct Reading {
+    wall: Instant,
+    cpu: Duration,
+}
+
+thread_local! {
+    /// The thread's latest.
+    static LATEST: Cell<Option<Reading>> = const { Cell::new(None) };
+}
+
+/// A turn of the calling thread. One reading of the clock serves all of it, but for the question
+/// whether its time is over.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) now: Instant,
+    /// The thread's CPU time at its beginning, or a little before.
+    cpu: Duration,
+}
+
+impl Turn {
+    pub(crate) fn begin() -> Turn {
+        let now = Instant::now();
+        let fresh = |latest: &Reading| now.saturating_duration_since(latest.wall) < STALE;
+        let latest = LATEST.get().filter(fresh).unwrap_or_else(|| {
+            let reading = Reading { wall: now, cpu: cpu_time() };
+            LATEST.set(Some(reading));
+            reading
+        });
+        Turn { now, cpu: latest.cpu }
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.now.elapsed() >= LIMIT
+    }
+
+    /// How long it worked, if that is more than `longest`.
+    pub(crate) fn worked_longer(self, longest: Duration) -> Option<Duration> {
+        let took = self.now.elapsed();
+        if took <= longest {
+            return None;
+        }
+        // Of a short turn the wall's clock knows better than a reading from before it.
+        let worked = took.min(cpu_time().saturating_sub(self.cpu));
+        (worked > longest).then_some(worked)
+    }
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compute(time: Duration) {
+        let begun = cpu_time();
+        while cpu_time() - begun < time {}
+    }
+
+    #[test]
+    fn work_counts_and_waiting_does_not() {
+        let turn = Turn::begin();
+        compute(Duration::from_millis(3));
+        std::thread::sleep(Duration::from_millis(50));
+        let worked = turn.worked_longer(Duration::ZERO).unwrap();
+        assert!(
+            worked >= Duration::from_millis(3) && worked < Duration::from_millis(50),
+            "{worked:?}"
+        );
+        assert!(turn.is_over());
+    }
+
+    #[test]
+    fn work_before_a_turn_is_not_the_turns() {
+        Turn::begin();
+        compute(Duration::from_millis(3));
+        let worked = Turn::begin().worked_longer(Duration::ZERO).unwrap_or_default();
+        assert!(worked <= Duration::from_millis(1), "{worked:?}");
+    }
+
+    #[test]
+    fn a_turn_shorter_than_the_longest_is_none() {
+        let turn = Turn::begin();
+        compute(Duration::from_millis(1));
+        assert_eq!(turn.worked_longer(Duration::from_secs(60)), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! What a queue asks of the whole device, which stands above it.
+
+use crate::adapter::Adapter;
+use crate::objects::cq::Cq;
+use std::sync::Arc;
+
+/// The device that an object was made on.
+pub(crate) trait Owner: Send + Sync {
+    /// What its objects share.
+    fn adapter(&self) -> &Arc<Adapter>;
+
+    /// One turn of progress in the caller's thread, unless another thread is at it.
+    fn progress(&self);
+
+    /// Runs `call` while nobody receives, and what was received is answered.
+    fn between_turns(&self, call: &mut dyn FnMut());
+
+    /// Gives every queue pair that completes at `cq` a turn soon.
+    fn rouse_users_of(&self, cq: &Cq);
+
+    /// A queue pair is gone: nothing names it any more. `takes_frames` says whether it was of raw
+    /// packets.
+    fn forget_qp(&self, number: u32, takes_frames: bool);
+}

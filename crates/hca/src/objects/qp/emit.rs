@@ -1,0 +1,173 @@
+//! What comes out of a queue pair's transport: packets and frames on their way to the link,
+//! completions and events on their way to their queues.
+
+use super::Qp;
+use crate::adapter::Adapter;
+use crate::adapter::directory::neighbour::{Neighbour, Visit, Wanted};
+use crate::adapter::event::{AsyncEvent, EventSource};
+use crate::adapter::paths::PeerPath;
+use crate::memory::key_space::parts_reached;
+use crate::objects::ah::handle_of;
+use link::{Batch, FrameBatch, FramePort};
+use std::time::{Duration, Instant};
+use transport::values::*;
+use transport::{Count, Counter, Direct, Fill, PageFault, Sink, To, Tx};
+use umem::AccessError;
+use wire::Headers;
+
+/// Parts of keys over other keys after which one call sends no more: each takes as long as some
+/// hundred bytes.
+const PARTS_A_CALL: u64 = 1024;
+/// How long a burst may keep paced links busy: acknowledges come once a burst, and must come in
+/// time.
+const LINK_BURST: Duration = Duration::from_millis(1);
+
+/// Packets of one QP on their way to the link.
+pub(super) struct Out<'a> {
+    pub(super) adapter: &'a Adapter,
+    /// [`parts_reached`] when the call began.
+    pub(super) parts: u64,
+    pub(super) batch: &'a mut Batch,
+    pub(super) way: Option<&'a PeerPath>,
+    /// Whose memory requests may reach without packets, and the addresses of the packets that they
+    /// would be, as [`Wanted`] has them.
+    pub(super) neighbour: Option<(&'a Neighbour, u64)>,
+    pub(super) number: u32,
+    /// For raw packets: what carries frames, and the frames collected for it.
+    pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
+}
+
+impl Tx for Out<'_> {
+    fn packet(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut Fill<'_>,
+    ) -> std::result::Result<(), AccessError> {
+        let endpoint = self.adapter.endpoint();
+        match to {
+            To::Peer => {
+                let Some(way) = self.way else { return Ok(()) };
+                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+            }
+            To::Ah(ah) => {
+                let way = handle_of(&**ah).map(|ah| ah.way(self.adapter, headers.bth.dest_qp));
+                let Some(Ok(way)) = way else {
+                    self.adapter.directory().count(Counter::TxNoFlow, 1);
+                    return Ok(());
+                };
+                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+            }
+        }
+        self.adapter.directory().add_traffic(self.number, payload_len as u64, 0);
+        Ok(())
+    }
+
+    fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> std::result::Result<(), AccessError> {
+        let Some((port, frames)) = &mut self.frames else { return Err(AccessError::Unreachable) };
+        frames.frame(port, self.adapter.endpoint().stats(), len, fill)?;
+        self.adapter.directory().add_traffic(self.number, len as u64, 0);
+        Ok(())
+    }
+
+    fn port_mtu(&self) -> u32 {
+        self.adapter.active_mtu()
+    }
+
+    fn is_busy(&self, now: Instant) -> bool {
+        parts_reached() - self.parts >= PARTS_A_CALL || pcie::owes_more(now, LINK_BURST)
+    }
+
+    fn has_neighbour(&self) -> bool {
+        self.neighbour.is_some_and(|(neighbour, _)| neighbour.is_there())
+    }
+
+    fn direct(&mut self, direct: Direct<'_>) -> bool {
+        let Some((neighbour, ends)) = self.neighbour else { return false };
+        let Direct { write, dest_qpn, remote, length, at, len, memory } = direct;
+        let (qpn, pid) = (self.number, self.adapter.directory().pid());
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, write };
+        let mut there = at;
+        // The memory here is entered first: who waits for a visitor must not wait for what the
+        // visitor waits for.
+        let mut visit = |bytes: u64, copy: &dyn Fn(&Visit<'_>, u64) -> std::io::Result<()>| {
+            let visit = neighbour.visit(&wanted).ok_or(AccessError::Unreachable)?;
+            copy(&visit, there).map_err(|_| AccessError::Fault)?;
+            there += bytes;
+            visit.count(bytes, there == u64::from(length));
+            Ok(())
+        };
+        let moved = match write {
+            true => memory.read(at, len, &mut |from| {
+                visit(from.len(), &|visit, there| visit.write(there, from))
+            }),
+            false => memory.write(at, len, &mut |into| {
+                visit(into.len(), &|visit, there| visit.read(there, into))
+            }),
+        };
+        if moved.is_err() {
+            return false;
+        }
+        let bytes = len as u64;
+        let (tx, rx) = if write { (bytes, 0) } else { (0, bytes) };
+        self.adapter.directory().add_traffic(self.number, tx, rx);
+        true
+    }
+
+    fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
+        match to {
+            To::Peer => self.way?.room(bytes, now),
+            To::Ah(ah) => handle_of(&**ah)?.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
+        }
+    }
+}
+
+/// Completions and events of one QP on their way to their queues.
+pub(super) struct QpSink<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) adapter: &'a Adapter,
+    /// Whether the directory shows the QP as open to its peer.
+    pub(super) open: bool,
+}
+
+impl Sink for QpSink<'_> {
+    fn sent(&mut self, completion: Completion) {
+        self.shut_unless(completion.status == WcStatus::Success);
+        if let Some(cq) = &self.qp.init.send_cq {
+            cq.push(self.stamp(completion));
+        }
+    }
+
+    fn received(&mut self, completion: Completion) {
+        self.shut_unless(completion.status == WcStatus::Success);
+        if let Some(cq) = &self.qp.init.recv_cq {
+            cq.push(self.stamp(completion));
+        }
+    }
+
+    fn event(&mut self, event: EventType) {
+        let of_errors = [EventType::QpFatal, EventType::QpReqErr, EventType::QpAccessErr];
+        self.shut_unless(!of_errors.contains(&event));
+        let source = EventSource::Qp(self.qp.this.clone());
+        self.adapter.raise(AsyncEvent { event, source });
+    }
+
+    fn page_fault(&mut self, fault: PageFault) -> bool {
+        self.adapter.page_fault(self.qp.number, fault)
+    }
+}
+
+impl QpSink<'_> {
+    /// Before the program hears of an error, which ends the connection: the peer is kept out, and
+    /// has left.
+    fn shut_unless(&mut self, fine: bool) {
+        if !fine && std::mem::take(&mut self.open) {
+            self.adapter.directory().shut_qp(self.qp.number);
+        }
+    }
+
+    fn stamp(&self, completion: Completion) -> Completion {
+        Completion { timestamp_ns: self.adapter.now_ns(), ..completion }
+    }
+}

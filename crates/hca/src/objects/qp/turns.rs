@@ -1,0 +1,236 @@
+//! What turns of progress ask of a queue pair: to take a packet, to answer, to go on. All that runs
+//! its transport runs here.
+
+use super::emit::{Out, QpSink};
+use super::{Core, Qp};
+use crate::adapter::Adapter;
+use crate::memory::key_space::parts_reached;
+use link::Batch;
+use std::time::Instant;
+use transport::{Both, Budget, Count, Counter, Cx, Rx, Share, Transport};
+use wire::frame::Frame;
+
+/// What one visit to a queue pair sends: some tenths of a millisecond.
+const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
+/// What a queue pair still sends in a turn whose time is over.
+const LAST_WORDS: Budget = Budget::of(Share::new(2, 4 << 10));
+/// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a
+/// turn may wait for that.
+const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
+
+impl Qp {
+    /// The device has failed: whoever waits for an answer gets an error, and all requests are
+    /// flushed.
+    pub(crate) fn end_with_device(&self, adapter: &Adapter) {
+        let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
+        self.with_cx(adapter, &mut core, |transport, cx| transport.end_with_device(cx));
+    }
+
+    /// One packet from the wire. `batch` is room for what it makes the QP send; `endings` is how
+    /// many requests may end in this turn, by whatever packets.
+    pub(crate) fn receive(
+        &self,
+        adapter: &Adapter,
+        rx: &Rx<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        endings: &mut u32,
+    ) {
+        let mut core = self.core();
+        // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
+        let foreign = self.init.qp_type.is_connected() && core.ends != Some((rx.src, rx.dst));
+        if core.destroyed || foreign {
+            adapter.directory().count(Counter::RxDropped, 1);
+            return;
+        }
+        adapter.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
+        let budget = QUANTUM.ending(*endings);
+        *endings = self.run(adapter, &mut core, (now, budget), batch, |transport, cx| {
+            transport.receive(rx, cx);
+            cx.budget.endings()
+        });
+    }
+
+    /// One Ethernet frame that steering chose the QP for; `parsed` is what it saw of it.
+    pub(crate) fn receive_frame(
+        &self,
+        adapter: &Adapter,
+        bytes: &[u8],
+        parsed: &Frame,
+        now: Instant,
+        batch: &mut Batch,
+    ) {
+        let mut core = self.core();
+        if core.destroyed {
+            return adapter.directory().count(Counter::RxDropped, 1);
+        }
+        adapter.directory().add_traffic(self.number, 0, bytes.len() as u64);
+        if let Some(queue) = self.init.rss.as_ref().and_then(|rss| rss.queue(parsed)) {
+            return queue.receive_frame(adapter, bytes);
+        }
+        self.run(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
+            transport.receive_frame(bytes, cx)
+        });
+    }
+
+    /// The end of a burst of packets: acknowledges go out, and what the window now allows.
+    pub(crate) fn end_of_batch(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
+        if !core.holds_back(now) {
+            let only_ack = core.transport.owes_only_an_ack();
+            self.stage(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
+                transport.end_of_batch(cx);
+                transport.transmit(cx);
+            });
+            let left = core.transport.has_ack_pending();
+            if !only_ack || left || batch.packets() > 1 {
+                batch.flush(adapter.endpoint());
+            }
+        }
+        self.arm(adapter, &mut core);
+        // A program that spins on its memory has seen what the acknowledge is for, and posts now.
+        drop(core);
+        batch.flush(adapter.endpoint());
+    }
+
+    /// The end of a burst for which this turn has no time any more. Acknowledges go out all the
+    /// same: the program knows already what they are for, and may end or destroy the queue pair
+    /// before the next turn.
+    pub(crate) fn put_off(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
+        if core.transport.has_ack_pending() && !core.holds_back(now) {
+            self.run(adapter, &mut core, (now, LAST_WORDS), batch, Transport::end_of_batch);
+        }
+        core.transport.put_off(now);
+        self.arm(adapter, &mut core);
+    }
+
+    /// A timer set for this QP came due.
+    pub(crate) fn timer(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
+        let mut core = self.core();
+        if core.destroyed {
+            return;
+        }
+        core.appointment.came();
+        if core.holds_back(now) {
+            return self.arm(adapter, &mut core);
+        }
+        let held_back = core.busy_until.take().is_some();
+        let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
+        if due || held_back || self.cqs().any(|cq| cq.failed()) {
+            self.run(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
+                if held_back {
+                    transport.end_of_batch(cx);
+                }
+                transport.timer(cx);
+                transport.transmit(cx);
+            });
+        }
+        self.arm(adapter, &mut core);
+    }
+
+    fn arm(&self, adapter: &Adapter, core: &mut Core) {
+        // While it holds back there is nothing else to do for it.
+        let Some(deadline) = core.busy_until.or_else(|| core.transport.deadline()) else { return };
+        if core.appointment.make(deadline) {
+            adapter.set_timer(deadline, self.number);
+        }
+    }
+
+    /// Emits what window and peer allow, unless the QP holds back.
+    pub(super) fn transmit(&self, adapter: &Adapter, core: &mut Core) {
+        if core.busy_until.is_some() && core.holds_back(Instant::now()) {
+            return self.arm(adapter, core);
+        }
+        self.with_cx(adapter, core, |transport, cx| transport.transmit(cx));
+    }
+
+    pub(super) fn with_cx<R>(
+        &self,
+        adapter: &Adapter,
+        core: &mut Core,
+        call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
+    ) -> R {
+        let mut batch = adapter.take_batch();
+        let result = self.run(adapter, core, (Instant::now(), CALL), &mut batch, call);
+        adapter.return_batch(batch);
+        self.arm(adapter, core);
+        result
+    }
+
+    /// Runs `call` on the transport. What it emits leaves before the lock does, or another thread's
+    /// packets would overtake it.
+    fn run<R>(
+        &self,
+        adapter: &Adapter,
+        core: &mut Core,
+        limits: (Instant, Budget),
+        batch: &mut Batch,
+        call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
+    ) -> R {
+        let result = self.stage(adapter, core, limits, batch, call);
+        batch.flush(adapter.endpoint());
+        result
+    }
+
+    /// The same, but packets that it emits stay in `batch`.
+    fn stage<R>(
+        &self,
+        adapter: &Adapter,
+        core: &mut Core,
+        (now, budget): (Instant, Budget),
+        batch: &mut Batch,
+        call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
+    ) -> R {
+        let mut tx = Out {
+            adapter,
+            parts: parts_reached(),
+            batch,
+            way: core.way.as_ref(),
+            neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
+            number: self.number,
+            frames: self.frame_port().map(|port| (port, &mut core.frames)),
+        };
+        let open = core.shown.1 && adapter.has_neighbours();
+        let mut sink = QpSink { qp: self, adapter, open };
+        let directory = adapter.directory();
+        let both = core.counters.as_deref().map(|set| Both(directory, set));
+        let counters: &dyn Count = match &both {
+            Some(both) => both,
+            None => directory,
+        };
+        let mut cx = Cx {
+            now,
+            tx: &mut tx,
+            keys: adapter.keys(),
+            xrc: &*self.xrc,
+            sink: &mut sink,
+            counters,
+            budget,
+        };
+        let result = call(&mut core.transport, &mut cx);
+        if let Some(until) = pcie::owed() {
+            core.busy_until = core.busy_until.max(Some(until));
+        }
+        if self.cqs().any(|cq| cq.failed()) {
+            core.transport.fail(&mut cx);
+        }
+        let was_shut = open && !sink.open;
+        if let Some(port) = self.frame_port() {
+            core.frames.flush(port, adapter.endpoint().stats());
+        }
+        if core.state() != core.shown || was_shut {
+            self.show(adapter, core);
+        }
+        result
+    }
+}

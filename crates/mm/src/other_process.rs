@@ -1,0 +1,175 @@
+//! The memory of another process, copied by process_vm_readv(2) and process_vm_writev(2).
+//!
+//! It promises that a copy ends with an error where either side's memory is not there, and that
+//! nothing of this process is touched but the range that the caller names. Whether the kernel lets
+//! one process at the other's memory (`ptrace_may_access`) shows at the first copy. Which pages of
+//! the other process may be touched is for the caller to know.
+
+use crate::guard::{Sink, Source};
+use std::io;
+
+/// Another process of the same PID namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OtherProcess(libc::pid_t);
+
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the other process.
+    In,
+    /// To the other process.
+    Out,
+}
+
+impl OtherProcess {
+    /// The process `pid`; `None` for this one and for what is no number of a process: whoever
+    /// copies to an address of this process needs to be vouched for.
+    pub fn new(pid: u32) -> Option<OtherProcess> {
+        let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0)?;
+        // SAFETY: always succeeds.
+        (pid != unsafe { libc::getpid() }).then_some(OtherProcess(pid))
+    }
+
+    /// Copies `from` to its address `to`, the last word last.
+    ///
+    /// # Errors
+    /// process_vm_writev(2)'s; EFAULT when only a part was copied.
+    pub fn write(self, to: u64, from: Source<'_>) -> io::Result<()> {
+        self.copy(Way::Out, from.addr(), to, from.len())
+    }
+
+    /// Fills `into` from its address `from`.
+    ///
+    /// # Errors
+    /// process_vm_readv(2)'s; EFAULT when only a part was copied.
+    pub fn read(self, from: u64, into: Sink<'_>) -> io::Result<()> {
+        self.copy(Way::In, into.addr(), from, into.len())
+    }
+
+    /// The word at its address `at`.
+    ///
+    /// # Errors
+    /// process_vm_readv(2)'s: EPERM when the kernel does not let this process at its memory.
+    pub fn word(self, at: u64) -> io::Result<u64> {
+        let mut word = 0u64;
+        self.copy(Way::In, &raw mut word as u64, at, 8)?;
+        Ok(word)
+    }
+
+    fn copy(self, way: Way, here: u64, there: u64, len: u64) -> io::Result<()> {
+        let local = [part(here, len)?];
+        let last = last_word(there, len);
+        let remote = [part(there, len - last)?, part(there.wrapping_add(len - last), last)?];
+        let remote = if len == last { &remote[1..] } else { &remote[..] };
+        // SAFETY: the local range may be read or written (`Span::vouched`, or a word of the
+        // caller's), and the kernel answers EFAULT where it is not mapped. The other ranges are of
+        // another process, so nothing here aliases them.
+        let copied = unsafe {
+            let (local, remote, pieces) = (local.as_ptr(), remote.as_ptr(), remote.len() as _);
+            match way {
+                Way::In => libc::process_vm_readv(self.0, local, 1, remote, pieces, 0),
+                Way::Out => libc::process_vm_writev(self.0, local, 1, remote, pieces, 0),
+            }
+        };
+        match u64::try_from(copied) {
+            Ok(copied) if copied == len => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn part(addr: u64, len: u64) -> io::Result<libc::iovec> {
+    let fault = || io::Error::from_raw_os_error(libc::EFAULT);
+    let iov_len = usize::try_from(len).map_err(|_| fault())?;
+    addr.checked_add(len).ok_or_else(fault)?;
+    Ok(libc::iovec { iov_base: addr as *mut libc::c_void, iov_len })
+}
+
+/// Bytes of the aligned word in which a range ends: they are copied apart, after all others. The
+/// kernel copies a piece in any order, and a program may wait for the last byte of a message.
+fn last_word(addr: u64, len: u64) -> u64 {
+    len.min((addr.wrapping_add(len).wrapping_sub(1) & 7) + 1)
+}
+
+/// Lets every process of this user at this one's memory where Yama asks for leave
+/// (`PR_SET_PTRACER_ANY`, `ptrace_scope` 1). Without Yama nothing happens.
+pub fn permit_others() {
+    // SAFETY: sets an attribute of this process; no pointers are involved.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Mapping;
+
+    /// A child that sleeps until it is dropped, with all memory as it was here.
+    struct Child(libc::pid_t);
+
+    impl Child {
+        fn new() -> Child {
+            // SAFETY: the child makes two system calls and never returns.
+            match unsafe { libc::fork() } {
+                0 => loop {
+                    // SAFETY: no pointers are involved.
+                    unsafe { libc::pause() };
+                },
+                pid => Child(pid),
+            }
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: our own child, which is waited for here only.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_go_both_ways_and_ours_stay() {
+        let map = Mapping::anonymous(2 << 20).unwrap();
+        map.sink().fill(7).unwrap();
+        let child = Child::new();
+        let other = OtherProcess::new(child.0 as u32).unwrap();
+        let source = [1u8, 2, 3, 4, 5, 6, 7, 8];
+        other.write(map.addr() + 5, Source::from(&source[..])).unwrap();
+        assert_eq!(other.word(map.addr() + 5).unwrap(), u64::from_ne_bytes(source));
+        let mut own = [0; 8];
+        map.sink().source().part(5, 8).unwrap().read(&mut own).unwrap();
+        assert_eq!(own, [7; 8], "the write is the child's");
+        other.read(map.addr() + 5, map.sink().part(100, 8).unwrap()).unwrap();
+        map.sink().source().part(100, 8).unwrap().read(&mut own).unwrap();
+        assert_eq!(own, source);
+    }
+
+    #[test]
+    fn the_last_word_is_the_aligned_one_that_holds_the_end() {
+        for (addr, len, last) in [(0, 0, 0), (8, 8, 8), (8, 9, 1), (5, 2, 2), (7, 9, 8), (0, 20, 4)]
+        {
+            assert_eq!(last_word(addr, len), last, "{addr} {len}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_on_either_side() {
+        let map = Mapping::anonymous(4096).unwrap();
+        map.sink().fill(1).unwrap();
+        let child = Child::new();
+        let other = OtherProcess::new(child.0 as u32).unwrap();
+        let errno = |done: io::Result<()>| done.unwrap_err().raw_os_error();
+        assert_eq!(errno(other.write(8, map.sink().source())), Some(libc::EFAULT));
+        assert_eq!(errno(other.write(u64::MAX - 8, map.sink().source())), Some(libc::EFAULT));
+        // SAFETY: an address that nothing is mapped at; only the copies reach it.
+        let nowhere = unsafe { Sink::vouched(8, 8) };
+        assert_eq!(errno(other.read(map.addr(), nowhere)), Some(libc::EFAULT));
+        drop(child);
+        assert_eq!(errno(other.write(map.addr(), map.sink().source())), Some(libc::ESRCH));
+        assert!(OtherProcess::new(std::process::id()).is_none());
+        assert!(OtherProcess::new(0).is_none() && OtherProcess::new(u32::MAX).is_none());
+    }
+}

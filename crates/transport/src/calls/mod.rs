@@ -1,0 +1,10 @@
+//! What the owner of a queue pair calls, besides posting and transmitting requests: changes of
+//! state, arrivals, the passing of time, the end of a page fault and the end of the device.
+//!
+//! Each call hands on to the [requester](crate::requester) and the [responder](crate::responder).
+
+mod end;
+mod modify;
+mod receive;
+mod resume;
+mod time;

@@ -1,0 +1,86 @@
+//! What arrives: receive requests of the program, and packets of the peer.
+
+use crate::error::{Error, Result};
+use crate::qp::response::{Answer, Response};
+use crate::qp::{QUEUE_LOST, Transport, service};
+use crate::sabotage::{self, Sabotage};
+use crate::values::*;
+use crate::{Counter, Cx, Rx};
+use std::time::Instant;
+
+impl Transport {
+    /// Appends a receive request. In the error state it will be flushed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in RESET, on a QP with a shared queue, or with too many entries;
+    /// [`Error::NoMemory`] when the queue is full; [`Error::Lost`] when the memory that the program
+    /// gave the queue is gone.
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        if self.state == QpState::Reset {
+            return Err(Error::Invalid("the QP is in RESET"));
+        }
+        if !self.inbox.is_own() || matches!(self.kind, QpType::XrcSend | QpType::XrcRecv) {
+            return Err(Error::Invalid("the QP has no receive queue of its own"));
+        }
+        if wr.scatter.len() > self.cap.max_recv_sge as usize {
+            return Err(Error::Invalid("more scatter entries than the QP allows"));
+        }
+        if self.inbox.len() >= self.cap.max_recv_wr as usize {
+            return Err(Error::NoMemory("the receive queue is full"));
+        }
+        self.inbox.post(wr).map_err(|_| QUEUE_LOST)
+    }
+
+    /// One packet. Acknowledges wait for [`Transport::end_of_batch`], requests for
+    /// [`Transport::transmit`].
+    pub fn receive(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        self.now = Some(cx.now);
+        let bth = &rx.headers.bth;
+        let listening =
+            matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        // Membership differs in the high bit; being full members ourselves we may talk to either
+        // kind (IBA 10.9.3).
+        let partition =
+            (bth.pkey ^ wire::DEFAULT_PKEY) & 0x7fff == 0 || sabotage::on(Sabotage::SkipPkey);
+        if !listening || !partition || Some(bth.opcode.service) != service(self.kind) {
+            return cx.counters.count(Counter::RxDropped, 1);
+        }
+        match (self.kind, bth.opcode.is_response()) {
+            (QpType::Rc | QpType::XrcSend, true) => self.answer(rx, cx),
+            (QpType::Rc | QpType::XrcRecv, false) => self.serve(rx, cx),
+            (QpType::Uc, _) => self.serve_unreliable(rx, cx),
+            (QpType::Ud, _) => self.receive_datagram(rx, cx),
+            (QpType::XrcSend, false) | (QpType::XrcRecv, true) | (QpType::RawPacket, _) => {
+                cx.counters.count(Counter::RxDropped, 1);
+            }
+        }
+    }
+
+    /// Ends a burst of received packets: emits acknowledges and responses.
+    pub fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
+        self.now = Some(cx.now);
+        self.respond(cx);
+        self.stop_if_alarmed();
+        self.check_drained(cx);
+        self.tally(cx);
+    }
+
+    /// Ends a burst of received packets for now: what [`Transport::end_of_batch`] and
+    /// [`Transport::transmit`] would do waits for [`Transport::timer`], which is due at once.
+    pub fn put_off(&mut self, now: Instant) {
+        self.now = Some(now);
+        self.more = true;
+    }
+
+    /// Whether all that [`Transport::end_of_batch`] has to emit is one acknowledge of success. What
+    /// leaves after it may overtake it: every later answer says what it says.
+    pub fn owes_only_an_ack(&self) -> bool {
+        matches!(self.resp.responses.front(), Some(Response { answer: Answer::Ack, .. }))
+            && self.resp.responses.len() == 1
+    }
+
+    /// Whether [`Transport::end_of_batch`] has something to emit.
+    pub fn has_ack_pending(&self) -> bool {
+        !self.resp.responses.is_empty()
+    }
+}

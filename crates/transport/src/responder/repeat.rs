@@ -1,0 +1,113 @@
+//! Requests seen before (IBA 9.7.5.1.4): they are answered again, and nothing takes effect twice.
+
+use crate::qp::Transport;
+use crate::qp::response::{Answer, ReadAnswer};
+use crate::sabotage::{self, Sabotage};
+use crate::values::{MAX_MESSAGE, Remote};
+use crate::{Counter, Cx, Rx};
+use wire::{Operation, Psn, Reth};
+
+impl Transport {
+    /// A request seen before (IBA 9.7.5.1.4): nothing takes effect twice.
+    pub(super) fn repeat(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        cx.counters.count(Counter::DuplicateRequest, 1);
+        self.resp.queue = self.named_queue(rx, cx).unwrap_or_default();
+        self.repeat_answer(rx, cx);
+        self.resp.queue = None;
+    }
+
+    fn repeat_answer(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        let psn = rx.headers.bth.psn;
+        let operation = rx.headers.bth.opcode.operation;
+        if operation != Operation::ReadRequest {
+            self.asked_again(psn, 1);
+        }
+        match operation {
+            Operation::Send | Operation::Write => {
+                // An acknowledge beyond a READ whose responses were lost would read as an implied
+                // NAK.
+                let ack = match self.resp.last_answered {
+                    Some(answered) if answered.after(psn) > 0 => psn,
+                    _ => self.resp.expected.minus(1),
+                };
+                self.owe_ack(ack);
+            }
+            Operation::ReadRequest => self.repeat_read(psn, rx.headers.reth, cx),
+            Operation::AtomicWrite | Operation::Flush => {
+                if sabotage::on(Sabotage::ReexecuteAtomics) {
+                    let _ = self.place_or_flush(rx, cx);
+                }
+                if !self.crowded() {
+                    self.owe(psn, Answer::done(psn), false);
+                }
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                if self.crowded() {
+                    return;
+                }
+                let saved = self.resp.saved.iter().find(|(of, _)| *of == psn).map(|(_, old)| *old);
+                let old = if sabotage::on(Sabotage::ReexecuteAtomics) {
+                    self.atomic(rx, cx).ok()
+                } else {
+                    saved
+                };
+                if let Some(old) = old {
+                    self.owe(psn, Answer::Atomic(old), false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that the peer asks again for `packets` from `psn` on. Returns whether they had been
+    /// put off.
+    fn asked_again(&mut self, psn: Psn, packets: u32) -> bool {
+        let (end, expected) = (psn.plus(packets), self.resp.expected);
+        let is_of_it = self.resp.put_off.is_some_and(|from| end.after(from) > 0);
+        if is_of_it {
+            self.resp.put_off = (expected.after(end) > 0).then_some(end);
+        }
+        is_of_it
+    }
+
+    /// Whether the peer repeats itself faster than the answers leave.
+    fn crowded(&self) -> bool {
+        self.resp.responses.len() > 2 * usize::from(self.attr.max_dest_rd_atomic) + 8
+    }
+
+    /// A READ, or the rest of one, asked for again is executed again from the address it names.
+    /// When that fails it is refused, but nothing more: a late duplicate must not break the
+    /// connection after the program took the memory away.
+    fn repeat_read(&mut self, psn: Psn, reth: Option<Reth>, cx: &mut Cx<'_>) {
+        let Some(Reth { va, rkey, len }) = reth else { return };
+        if len > MAX_MESSAGE || self.crowded() {
+            return;
+        }
+        let packets = len.div_ceil(self.mtu).max(1);
+        if packets >= 1 << 23 || psn.plus(packets).after(self.resp.expected) > 0 {
+            return;
+        }
+        let coming = self.resp.responses.iter().any(|response| match &response.answer {
+            Answer::Read(read) => {
+                psn.after(read.psn.plus(read.done)) >= 0
+                    && psn.plus(packets).after(read.psn.plus(read.packets)) <= 0
+            }
+            _ => false,
+        });
+        if coming {
+            return;
+        }
+        let put_off = self.asked_again(psn, packets);
+        let remote = Remote { addr: va, rkey };
+        let (executor, seen) = (self.executor(cx.keys), Some(cx.keys.changes()));
+        let (pd, granted) = (executor.pd, executor.read(remote, len));
+        let answer = match granted {
+            Ok(target) => {
+                Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target, pd, seen })
+            }
+            Err(refusal) if put_off => return self.refuse(refusal, psn, cx),
+            Err(refusal) => Answer::refused_repetition(refusal),
+        };
+        self.owe(psn, answer, put_off);
+    }
+}

@@ -1,0 +1,4 @@
+//! Networks that misbehave by a seed.
+
+mod rc_lossy;
+mod sweeps;

@@ -1,0 +1,183 @@
+//! Completion channels: where armed completion queues report.
+
+use crate::base::ffi::{Errno, INVALID, Res, arg_mut, count, pointer, quiet, status};
+use crate::base::fifo::{self, Fifo};
+use crate::base::fork_state::PerLife;
+use crate::base::object::{Object, give, object, take_back};
+use crate::objects::context::Context;
+use crate::objects::cq::Cq;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
+
+/// A completion event: the address of the CQ it is about, a [`Cq`] that lives until the event is
+/// taken or removed.
+pub type CqEvents = Fifo<usize>;
+
+/// A completion channel.
+#[repr(C)]
+pub struct Channel {
+    c: UnsafeCell<ibv_comp_channel>,
+    events: PerLife<Arc<CqEvents>>,
+    /// Completion queues that report here.
+    users: AtomicU32,
+}
+
+// SAFETY: repr(C), the C struct first.
+unsafe impl Object for Channel {
+    type C = ibv_comp_channel;
+}
+
+impl Channel {
+    /// The context it belongs to.
+    pub fn context(&self) -> *mut ibv_context {
+        // SAFETY: the C struct is live; the program only reads it.
+        unsafe { (*self.c.get()).context }
+    }
+
+    /// Its events; a forked child has its own.
+    fn events(&self) -> Res<&Arc<CqEvents>> {
+        self.events.get(|last| Ok(Arc::new(Fifo::instead_of(last.fd())?)))
+    }
+
+    /// A completion queue begins to report here.
+    pub fn attach(&self) -> Res<Arc<Notifier>> {
+        let events = self.events()?.clone();
+        self.count_users(1);
+        Ok(Arc::new(Notifier { events, cq: AtomicUsize::new(0) }))
+    }
+
+    /// A completion queue is gone: its events too. Nothing notifies of it any more: it has no
+    /// users.
+    pub fn detach(&self, cq: usize) {
+        self.events.latest().remove(|&event| event == cq);
+        self.count_users(-1);
+    }
+
+    fn count_users(&self, by: i32) {
+        let now = self.users.fetch_add(by as u32, SeqCst).wrapping_add(by as u32);
+        // SAFETY: the C struct is live; `refcnt` is for the program to look at only.
+        unsafe { (*self.c.get()).refcnt = now as c_int };
+    }
+}
+
+/// Puts the events of one CQ into its channel.
+pub struct Notifier {
+    events: Arc<CqEvents>,
+    cq: AtomicUsize,
+}
+
+impl Notifier {
+    /// Names the CQ, once its address is known.
+    pub fn set(&self, cq: usize) {
+        self.cq.store(cq, SeqCst);
+    }
+}
+
+impl hca::CqNotify for Notifier {
+    fn notify(&self) {
+        let cq = self.cq.load(SeqCst);
+        if cq != 0 {
+            self.events.push(cq);
+        }
+    }
+}
+
+/// `ibv_create_comp_channel(3)`.
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the program passes an open context.
+        let context = unsafe { Context::of(context) }?;
+        let events = Arc::new(Fifo::new()?);
+        let c = ibv_comp_channel { context: context.as_c(), fd: events.fd(), refcnt: 0 };
+        let events = PerLife::new(events);
+        Ok(give(Box::new(Channel { c: UnsafeCell::new(c), events, users: AtomicU32::new(0) })))
+    })
+}
+
+/// `ibv_destroy_comp_channel(3)`: EBUSY while a CQ reports there.
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(c: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        // SAFETY: the program passes a live channel.
+        let channel = unsafe { object::<Channel>(c) }?;
+        // SAFETY: its context is open.
+        unsafe { Context::of(channel.context()) }?;
+        if channel.users.load(SeqCst) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: it came from `give`, and the program uses it no more.
+        drop(unsafe { take_back::<Channel>(c) });
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event(3)`: waits unless the channel's descriptor was made non-blocking. A
+/// cancellation point.
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    loop {
+        let fd = count(|| {
+            // SAFETY: the program passes a live channel, whose context is open.
+            let channel = unsafe { object::<Channel>(channel) }?;
+            // A forked child hears nothing of its parent's queues.
+            let events = channel.events.present()?;
+            // SAFETY: as above.
+            unsafe { Context::of_even_failed(channel.context()) }?;
+            // Before the wait: an event may not lose its unit to a call that fails.
+            if cq.is_null() || cq_context.is_null() {
+                return Err(INVALID);
+            }
+            Ok(events.fd())
+        });
+        if fd < 0 || !fifo::wait(fd) {
+            return -1;
+        }
+        // SAFETY: the program's arguments.
+        let taken = count(|| unsafe { take_event(channel, cq, cq_context) });
+        if taken != NONE_LEFT {
+            return taken;
+        }
+    }
+}
+
+/// The event was removed between waiting and taking.
+const NONE_LEFT: c_int = 1;
+
+/// # Safety
+/// The channel is null or live, the places null or free to fill.
+unsafe fn take_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> Res<c_int> {
+    // SAFETY: the caller's promise.
+    let (channel, cq, cq_context) =
+        unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
+    let taken = channel.events()?.take(|event| {
+        // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
+        let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
+        found.inspect(|cq| cq.completion_acks().delivered())
+    });
+    let Some(event) = taken.transpose()? else { return Ok(NONE_LEFT) };
+    *cq = event.as_c();
+    // SAFETY: the CQ is live until the program acknowledges this event.
+    *cq_context = unsafe { (*event.as_c()).cq_context };
+    Ok(0)
+}
+
+/// `ibv_ack_cq_events(3)`.
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    quiet((), || {
+        // SAFETY: the program passes a live CQ.
+        let cq = unsafe { object::<Cq>(cq) }.map_err(|_| INVALID)?;
+        cq.completion_acks().acknowledge(events);
+        Ok(())
+    });
+}

@@ -1,0 +1,511 @@
+/*
+ * The end of what two processes of one host share, amid WRITEs or READs of a mebibyte: the memory,
+ * its key, the queue pair, a process. What its owner took back is touched no more from then on, and
+ * whoever is left hears of it as it would over a network.
+ *
+ *   neighbours_part STORY direct|packets ROUNDS SEED
+ */
+#include "neighbours.h"
+
+enum {
+	BUFFERS = 4,
+	/* What the owner writes to memory that it took back, and nobody else ever. */
+	SENTINEL = 0xff,
+	LOOK_US = 200000,
+	/* A WRITE takes a fraction of it: some rounds end amid one, some between two. */
+	LONGEST_DELAY_US = 500,
+	/* How long the owner of memory waits for a neighbour that stands still, seconds. */
+	LIMIT = 5,
+};
+
+/* How the owner takes it back, and what its neighbour is told then. */
+static const struct way {
+	const char *name;
+	enum ibv_wc_status told;
+} ways[] = {
+	{ "dereg", IBV_WC_REM_ACCESS_ERR },
+	{ "munmap", IBV_WC_REM_ACCESS_ERR },
+	{ "map-over", IBV_WC_REM_ACCESS_ERR },
+	{ "mremap", IBV_WC_REM_ACCESS_ERR },
+	{ "dontneed", IBV_WC_REM_ACCESS_ERR },
+	{ "rereg-memory", IBV_WC_REM_ACCESS_ERR },
+	{ "rereg-access", IBV_WC_REM_ACCESS_ERR },
+	{ "rereg-pd", IBV_WC_REM_ACCESS_ERR },
+	{ "qp-access", IBV_WC_REM_INV_REQ_ERR },
+	{ "qp-err", IBV_WC_RETRY_EXC_ERR },
+	{ "qp-reset", IBV_WC_RETRY_EXC_ERR },
+	{ "qp-destroy", IBV_WC_RETRY_EXC_ERR },
+};
+enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
+
+/* How the initiator fared. */
+struct report {
+	unsigned successes, direct, others, tainted;
+	enum ibv_wc_status first;
+};
+
+/* What the initiator is to do. */
+struct command {
+	int go, read, timeout, retries;
+};
+
+static uint64_t seed;
+static char *sources;
+static struct ibv_mr *sources_mr;
+
+static void new_sources(void)
+{
+	sources = memory_of(BUFFERS * BUFFER);
+	sources_mr = registered(sources, BUFFERS * BUFFER);
+}
+
+static char *source_of(unsigned number) { return sources + number % BUFFERS * BUFFER; }
+
+static void post_one(const struct end *peer, int read, unsigned number)
+{
+	struct ibv_sge sge = { (uintptr_t)source_of(number), BUFFER, sources_mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = number,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+				  .wr.rdma = { peer->address, peer->rkey } };
+	memset(source_of(number), number % 250 + 1, BUFFER);
+	post(qp, &wr);
+}
+
+static int has_sentinel(const char *at) { return memchr(at, SENTINEL, BUFFER) != NULL; }
+
+/* Asks again and again until a request fails. `each` is told of every success. */
+static struct report pound(struct end peer, int read, void (*each)(unsigned))
+{
+	struct report report = { .first = IBV_WC_SUCCESS };
+	unsigned long before = device_counter("direct_requests");
+	unsigned posted = 0, done = 0;
+	struct ibv_wc wc;
+	while (posted < BUFFERS)
+		post_one(&peer, read, posted++);
+	while (done < posted) {
+		if (!wait_for(cq, &wc, PATIENCE))
+			fail("a completion");
+		done++;
+		if (read)
+			report.tainted += has_sentinel(source_of(wc.wr_id));
+		if (wc.status == IBV_WC_SUCCESS && report.first == IBV_WC_SUCCESS) {
+			report.successes++;
+			if (each)
+				each(report.successes);
+			post_one(&peer, read, posted++);
+		} else if (report.first == IBV_WC_SUCCESS) {
+			report.first = wc.status;
+		} else {
+			report.others += wc.status != IBV_WC_WR_FLUSH_ERR;
+		}
+	}
+	report.direct = device_counter("direct_requests") - before;
+	return report;
+}
+
+static void pounder(void)
+{
+	struct command command;
+	new_sources();
+	for (;;) {
+		hear(&command, sizeof(command));
+		if (!command.go)
+			return;
+		ack_timeout = command.timeout;
+		retries = command.retries;
+		struct report report = pound(meet(pd, EVERYTHING, NULL), command.read, NULL);
+		tell(&report, sizeof(report));
+		part();
+	}
+}
+
+/* The memory that is taken away, and where else its pages are then. */
+static char *memory, *elsewhere;
+static struct ibv_mr *mr;
+static struct ibv_pd *second;
+static unsigned long reads_before;
+
+static void spin(unsigned long us)
+{
+	double end = seconds() + us * 1e-6;
+	while (seconds() < end)
+		;
+}
+
+/* Registers memory, has the other end pound it, and returns amid that. */
+static void have_it_pounded(int read, enum ibv_wc_status told)
+{
+	/* What must fail by silence fails soon, what must be answered has time. */
+	int silent = told == IBV_WC_RETRY_EXC_ERR;
+	int soon = directly ? 12 : 14;
+	struct command command = { 1, read, silent ? soon : 16, silent ? 3 : 7 };
+	memory = memory_of(BUFFER);
+	elsewhere = memory_of(BUFFER);
+	memset(memory, 0, BUFFER);
+	memset(elsewhere, 0, BUFFER);
+	mr = registered(memory, BUFFER);
+	reads_before = device_counter("rx_read_requests");
+	tell(&command, sizeof(command));
+	meet(pd, EVERYTHING, mr);
+	/* Amid the first, or after it. */
+	volatile char *touched = memory + (next_random(&seed) % 2 ? 0 : BUFFER - 1);
+	double end = seconds() + PATIENCE;
+	while (read ? device_counter("rx_read_requests") == reads_before : !*touched)
+		if (seconds() > end)
+			fail("no request came");
+	spin(next_random(&seed) % LONGEST_DELAY_US);
+}
+
+static void take_back(unsigned way)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .qp_access_flags = LOCAL };
+	int failed = 0, map = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, rw = PROT_READ | PROT_WRITE;
+	const char *name = ways[way].name;
+	if (!strcmp(name, "dereg")) {
+		failed = ibv_dereg_mr(mr);
+		mr = NULL;
+	} else if (!strcmp(name, "munmap")) {
+		failed = munmap(memory, BUFFER) || mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+	} else if (!strcmp(name, "map-over")) {
+		failed = mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+	} else if (!strcmp(name, "mremap")) {
+		failed = mremap(memory, BUFFER, BUFFER, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) !=
+				 elsewhere ||
+			 mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+	} else if (!strcmp(name, "dontneed")) {
+		failed = madvise(memory, BUFFER, MADV_DONTNEED);
+	} else if (!strcmp(name, "rereg-memory")) {
+		failed = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, elsewhere, BUFFER,
+				      0);
+	} else if (!strcmp(name, "rereg-access")) {
+		failed = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL);
+	} else if (!strcmp(name, "rereg-pd")) {
+		failed = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, second, NULL, 0, 0);
+	} else if (!strcmp(name, "qp-access")) {
+		failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+	} else if (!strcmp(name, "qp-err")) {
+		failed = change(qp, IBV_QPS_ERR, 0);
+	} else if (!strcmp(name, "qp-reset")) {
+		failed = change(qp, IBV_QPS_RESET, 0);
+	} else if (!strcmp(name, "qp-destroy")) {
+		part();
+		qp = NULL;
+	}
+	if (failed)
+		fail(name);
+}
+
+/* From now on the memory is its owner's alone. Gives whether it stays as the owner made it. */
+static int stays_as_it_is(void)
+{
+	memset(memory, SENTINEL, BUFFER);
+	memset(elsewhere, SENTINEL, BUFFER);
+	usleep(LOOK_US);
+	for (int i = 0; i < BUFFER; i++)
+		if ((unsigned char)memory[i] != SENTINEL ||
+		    (unsigned char)elsewhere[i] != SENTINEL) {
+			fprintf(stderr, "byte %d became %d, or %d\n", i, (unsigned char)memory[i],
+				(unsigned char)elsewhere[i]);
+			return 0;
+		}
+	return 1;
+}
+
+static void forget_it(void)
+{
+	if (qp)
+		part();
+	if (mr && ibv_dereg_mr(mr))
+		fail("deregistration");
+	munmap(memory, BUFFER);
+	munmap(elsewhere, BUFFER);
+}
+
+static void end_pounder(pid_t child)
+{
+	struct command command = { 0 };
+	tell(&command, sizeof(command));
+	ended_well(child);
+}
+
+static void taken_back(unsigned way, int rounds)
+{
+	unsigned right[2] = { 0 }, told[2] = { 0 }, tainted = 0, others = 0;
+	unsigned successes = 0, direct = 0;
+	struct report report;
+	pid_t child = start("pounder");
+	for (int round = 0; round < 2 * rounds; round++) {
+		int read = round % 2;
+		have_it_pounded(read, ways[way].told);
+		take_back(way);
+		if (read) {
+			/* What its owner writes now is not shown to anyone. */
+			memset(memory, SENTINEL, BUFFER);
+			memset(elsewhere, SENTINEL, BUFFER);
+			right[read]++;
+		} else {
+			right[read] += stays_as_it_is();
+		}
+		hear(&report, sizeof(report));
+		if (report.first != ways[way].told)
+			fprintf(stderr, "round %d: %s after %u\n", round,
+				ibv_wc_status_str(report.first), report.successes);
+		told[read] += report.first == ways[way].told;
+		tainted += report.tainted;
+		others += report.others;
+		successes += report.successes;
+		direct += report.direct;
+		forget_it();
+	}
+	printf("%u requests succeeded, %u went directly\n", successes, direct);
+	equal("design D7", rounds, right[0], "%s: rounds in which nobody wrote", ways[way].name);
+	equal("design D7", 0, tainted, "READs that show what came later");
+	equal("IBA 9.9.3", rounds, told[0], "WRITEs that end with %s",
+	      ibv_wc_status_str(ways[way].told));
+	equal("IBA 9.9.3", rounds, told[1], "READs that end with %s",
+	      ibv_wc_status_str(ways[way].told));
+	equal("IBA 10.8.3", 0, others, "later requests that were not flushed");
+	equal("design D7", directly ? successes : 0, direct, "requests that went directly");
+	end_pounder(child);
+}
+
+static void killed_initiator(int rounds)
+{
+	unsigned right = 0, soon = 0;
+	for (int round = 0; round < rounds; round++) {
+		pid_t child = start("pounder");
+		have_it_pounded(0, IBV_WC_REM_ACCESS_ERR);
+		double begun = seconds();
+		kill(child, SIGKILL);
+		/* It may be dead and not be waited for, or be gone. */
+		if (round % 2)
+			end_of(child);
+		take_back(0);
+		soon += seconds() - begun < LIMIT - 1;
+		right += stays_as_it_is();
+		if (round % 2 == 0)
+			end_of(child);
+		forget_it();
+	}
+	equal("design D7", rounds, soon, "deregistrations that waited for nobody");
+	equal("design D7", rounds, right, "rounds in which nobody wrote");
+}
+
+/* The state of a process in proc_pid_stat(5). */
+static char process_state(pid_t process)
+{
+	char path[40], state = 0;
+	snprintf(path, sizeof(path), "/proc/%d/stat", process);
+	FILE *file = fopen(path, "r");
+	if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+		fail(path);
+	fclose(file);
+	return state;
+}
+
+static void stopped(int rounds)
+{
+	unsigned soon = 0, told = 0;
+	struct report report;
+	pid_t child = start("pounder");
+	for (int round = 0; round < rounds; round++) {
+		have_it_pounded(0, IBV_WC_REM_ACCESS_ERR);
+		kill(child, SIGSTOP);
+		while (process_state(child) != 'T')
+			;
+		double begun = seconds();
+		take_back(0);
+		double took = seconds() - begun;
+		printf("deregistration took %.3f s\n", took);
+		soon += took < LIMIT + 5;
+		kill(child, SIGCONT);
+		hear(&report, sizeof(report));
+		told += report.first == IBV_WC_REM_ACCESS_ERR && !report.others;
+		forget_it();
+	}
+	equal("design D7", rounds, soon, "deregistrations that ended in time");
+	equal("IBA 9.9.3", rounds, told, "initiators that were told when they went on");
+	end_pounder(child);
+}
+
+/* A target that gets memory written until it is killed, or becomes another program. */
+static void target(int becomes_another)
+{
+	char address[24], program[] = "/proc/self/exe";
+	memory = memory_of(BUFFER);
+	memset(memory, 0, BUFFER);
+	volatile char *touched = memory + BUFFER - 1;
+	seed = hear_number();
+	meet(pd, EVERYTHING, registered(memory, BUFFER));
+	while (!becomes_another)
+		pause();
+	while (!*touched)
+		;
+	spin(next_random(&seed) % LONGEST_DELAY_US);
+	snprintf(address, sizeof(address), "%p", memory);
+	execl(program, "neighbours_part", "watch", address, NULL);
+	fail("execve");
+}
+
+/* The other program: it has memory of its own where the first had some for its neighbour. */
+static int watch(const char *address)
+{
+	void *at = (void *)strtoull(address, NULL, 0);
+	memory = mmap(at, BUFFER, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	/* The new program may have got the place for something else. */
+	if (memory == MAP_FAILED)
+		memory = memory_of(BUFFER);
+	memset(memory, SENTINEL, BUFFER);
+	tell_number(memory == at);
+	for (;;) {
+		for (int i = 0; i < BUFFER; i++)
+			if ((unsigned char)memory[i] != SENTINEL)
+				return 3;
+		usleep(1000);
+	}
+}
+
+static pid_t victim;
+static unsigned killed_after;
+
+static void kill_it(unsigned successes)
+{
+	if (successes != killed_after)
+		return;
+	spin(next_random(&seed) % LONGEST_DELAY_US);
+	kill(victim, SIGKILL);
+}
+
+static void lost_target(int becomes_another, int rounds)
+{
+	unsigned told = 0, unharmed = 0, at_its_place = 0, some = 0, direct = 0;
+	new_sources();
+	ack_timeout = 14;
+	retries = 3;
+	for (int round = 0; round < rounds; round++) {
+		victim = start(becomes_another ? "becoming" : "target");
+		killed_after = 5 + next_random(&seed) % 20;
+		tell_number(next_random(&seed));
+		struct report report = pound(meet(pd, EVERYTHING, NULL), 0,
+					     becomes_another ? NULL : kill_it);
+		told += report.first == IBV_WC_RETRY_EXC_ERR && !report.others;
+		some += report.successes > 0;
+		direct += report.direct;
+		if (becomes_another) {
+			at_its_place += hear_number();
+			usleep(LOOK_US);
+			int alive = !waitpid(victim, NULL, WNOHANG);
+			kill(victim, SIGKILL);
+			int status = alive ? end_of(victim) : 0;
+			unharmed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+		} else {
+			end_of(victim);
+		}
+		part();
+	}
+	printf("%u had the same place; %u requests went directly\n", at_its_place, direct);
+	equal("IBA 9.9.2", rounds, told, "initiators that ran out of retries");
+	equal("design D7", rounds, some, "rounds with a request that succeeded before");
+	holds("design D7", !directly == !direct, "some went directly");
+	if (becomes_another)
+		equal("design D7", rounds, unharmed,
+		      "new programs that lived until they were killed");
+}
+
+/* Waits until somebody writes the memory again. */
+static int is_written(void)
+{
+	/* Each WRITE covers all of it, and may be amid its way. */
+	for (int i = 0; i < 2; i++) {
+		volatile char *last = memory + BUFFER - 1;
+		double end = seconds() + PATIENCE;
+		memset(memory, 0, BUFFER);
+		while (!*last)
+			if (seconds() > end)
+				return 0;
+	}
+	return 1;
+}
+
+static void forked(int rounds)
+{
+	unsigned ended = 0, alive = 0, own = 0;
+	struct report report;
+	pid_t child = start("pounder");
+	have_it_pounded(0, IBV_WC_REM_ACCESS_ERR);
+	for (int round = 0; round < rounds; round++) {
+		fork_us();
+		ended += is_written();
+		char *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				    -1, 0);
+		pid_t sibling = fork();
+		if (sibling == 0) {
+			/* Its memory is its own, whoever writes the parent's. */
+			memset(memory, SENTINEL, BUFFER);
+			shared[0] = 1;
+			while (shared[0] == 1)
+				usleep(1000);
+			_exit(has_sentinel(memory) &&
+			      !memcmp(memory, memory + 1, BUFFER - 1) ? 0 : 1);
+		}
+		while (!((volatile char *)shared)[0])
+			;
+		alive += is_written();
+		int status;
+		((volatile char *)shared)[0] = 2;
+		own += waitpid(sibling, &status, 0) == sibling && status == 0;
+		munmap(shared, 4096);
+	}
+	take_back(0);
+	int right = stays_as_it_is();
+	hear(&report, sizeof(report));
+	printf("%u requests succeeded, %u went directly\n", report.successes, report.direct);
+	equal("man fork", rounds, ended, "forks after whose child WRITEs arrive");
+	equal("man fork", rounds, alive, "forks beside whose child WRITEs arrive");
+	equal("man fork", rounds, own, "children whose memory nobody wrote");
+	holds("design D7", right, "after deregistration nobody wrote");
+	equal("design D7", directly ? report.successes : 0, report.direct,
+	      "requests that went directly");
+	forget_it();
+	end_pounder(child);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3)
+		return 2;
+	const char *story = argv[1];
+	if (!strcmp(story, "watch"))
+		return watch(argv[2]);
+	int is_other = !strcmp(story, "as");
+	directly = !strcmp(argv[2], "direct");
+	int rounds = argc > 3 ? atoi(argv[3]) : 1;
+	seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 1;
+	open_device();
+	if (is_other) {
+		if (!strcmp(argv[2], "pounder"))
+			pounder();
+		else
+			target(!strcmp(argv[2], "becoming"));
+		return 0;
+	}
+	fprintf(stderr, "%s, seed %lu\n", story, seed);
+	second = ibv_alloc_pd(context);
+	for (unsigned way = 0; way < WAYS; way++)
+		if (!strcmp(story, ways[way].name))
+			taken_back(way, rounds);
+	if (!strcmp(story, "killed-initiator"))
+		killed_initiator(rounds);
+	if (!strcmp(story, "stopped"))
+		stopped(rounds);
+	if (!strcmp(story, "killed-target"))
+		lost_target(0, rounds);
+	if (!strcmp(story, "exec"))
+		lost_target(1, rounds);
+	if (!strcmp(story, "fork"))
+		forked(rounds);
+	return finish();
+}

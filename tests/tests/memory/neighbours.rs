@@ -1,0 +1,308 @@
+//! Neighbours: RDMA WRITEs and READs between two processes of one user on one host go from memory
+//! to memory, and nothing else about them changes. What is not plain goes by packets, errors are
+//! what packets make them, and memory that its owner took back is touched no more, whoever dies,
+//! stands still or becomes another program meanwhile.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+use system::{
+    Counters, Finished, Namespace, Packets, Run, User, c_program, is_root, judged, pair, port,
+    skip, veth_pair,
+};
+
+/// How programs are told to reach each other, where the kernel lets them at each other's memory.
+fn allowed() -> &'static str {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    match scope.as_deref().map(str::trim) {
+        // No Yama, or one that keeps nobody out.
+        Err(_) | Ok("0") => "auto",
+        Ok("1") => "local",
+        Ok(_) => "",
+    }
+}
+
+/// What [`allowed`] says, or the end of the test.
+macro_rules! link {
+    () => {
+        match allowed() {
+            "" => skip!("Yama keeps every process from the memory of others"),
+            link => link,
+        }
+    };
+}
+
+macro_rules! need_perftest {
+    () => {
+        if !system::has("ib_write_bw") {
+            skip!("perftest is not installed");
+        }
+    };
+}
+
+macro_rules! need_root {
+    () => {
+        if !is_root() {
+            skip!("another user, or a network namespace, needs root");
+        }
+    };
+}
+
+const ITERATIONS: u64 = 1000;
+
+/// perftest's programs with what a request of each is, at the end that it is made to.
+const PERFTEST: [(&str, &str); 3] = [
+    ("ib_write_bw -s 65536", "rx_write_requests"),
+    ("ib_read_bw -s 65536", "rx_read_requests"),
+    ("ib_write_lat -s 4096", "rx_write_requests"),
+];
+
+/// What the two ends of perftest counted.
+struct Ends {
+    server: Counters,
+    client: Counters,
+}
+
+/// Runs perftest's `line` between two ends that `place` puts where they belong.
+#[track_caller]
+fn perftest(
+    line: &str,
+    place: impl Fn(Run, bool) -> Run,
+    at: Option<&Namespace>,
+    to: &str,
+) -> Ends {
+    let ends = Ends { server: Counters::new(), client: Counters::new() };
+    let port = port();
+    let (program, switches) = line.split_once(' ').expect("a program and its switches");
+    let line = format!("{program} -d peerdma0 -x 0 -F -p {port} -n {ITERATIONS} {switches}");
+    let run = |counters: &Counters| Run::hca(&line).env("PEERDMA_COUNTERS", counters.file());
+    let server = place(run(&ends.server), true);
+    let client = place(run(&ends.client).arg(to), false);
+    pair(server, at, client, port);
+    ends
+}
+
+impl Ends {
+    /// At least half went directly, and the other end counted every one.
+    #[track_caller]
+    fn went_directly(&self, line: &str, at_target: &str) {
+        let direct = self.client.sum("direct_requests");
+        assert!(direct >= ITERATIONS / 2, "{line}: {direct} of {ITERATIONS} went directly");
+        self.arrived(line, at_target);
+    }
+
+    /// All went by packets, and the other end counted every one.
+    #[track_caller]
+    fn went_by_packets(&self, line: &str, at_target: &str) {
+        for end in [&self.server, &self.client] {
+            assert_eq!(end.sum("direct_requests"), 0, "{line}");
+        }
+        let packets = self.server.sum("sent_pkts") + self.client.sum("sent_pkts");
+        assert!(packets >= ITERATIONS, "{line}: {packets} packets");
+        self.arrived(line, at_target);
+    }
+
+    #[track_caller]
+    fn arrived(&self, line: &str, at_target: &str) {
+        let arrived = self.server.sum(at_target);
+        // By packets a long READ may be asked for in several parts.
+        let more = if at_target == "rx_read_requests" { ITERATIONS / 2 } else { 0 };
+        let wanted = ITERATIONS..=ITERATIONS + more;
+        assert!(wanted.contains(&arrived), "{line}: {arrived} {at_target}");
+    }
+}
+
+#[test]
+fn perftest_goes_from_memory_to_memory() {
+    need_perftest!();
+    let link = link!();
+    for (line, at_target) in PERFTEST {
+        let ends = perftest(line, |run, _| run.option("--link").option(link), None, "127.0.0.1");
+        ends.went_directly(line, at_target);
+    }
+}
+
+#[test]
+fn perftest_goes_by_packets_where_they_are_wanted() {
+    need_perftest!();
+    for (line, at_target) in PERFTEST {
+        let roce = |run: Run, _| run.option("--link").option("roce");
+        perftest(line, roce, None, "127.0.0.1").went_by_packets(line, at_target);
+    }
+    // One end that wants packets is enough.
+    for server_wants in [true, false] {
+        let (line, at_target) = PERFTEST[0];
+        let one = |run: Run, is_server| match is_server == server_wants {
+            true => run.option("--link").option("roce"),
+            false => run,
+        };
+        perftest(line, one, None, "127.0.0.1").went_by_packets(line, at_target);
+    }
+}
+
+#[test]
+fn a_trace_has_every_packet() {
+    need_perftest!();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (number, (line, at_target)) in PERFTEST.into_iter().enumerate() {
+        let file = |is_server| folder.path().join(format!("{number}-{is_server}.pcap"));
+        let traced = |run: Run, is_server| run.option("--trace").option(file(is_server));
+        perftest(line, traced, None, "127.0.0.1").went_by_packets(line, at_target);
+        if system::has("tshark") {
+            let packets = Packets::of(&file(false)).count_by(&["infiniband.bth.opcode"]);
+            let all: usize = packets.values().sum();
+            assert!(all as u64 >= ITERATIONS, "{line}: {all} packets in the trace");
+        }
+    }
+}
+
+#[test]
+fn hosts_are_no_neighbours() {
+    need_perftest!();
+    need_root!();
+    let (left, right) = veth_pair("neigh", 1500);
+    for (line, at_target) in PERFTEST {
+        let apart = |run: Run, is_server| run.within(if is_server { &left } else { &right });
+        let ends = perftest(line, apart, Some(&left), "198.18.9.1");
+        ends.went_by_packets(line, at_target);
+    }
+}
+
+#[test]
+fn perftest_of_a_plain_user_goes_from_memory_to_memory() {
+    need_perftest!();
+    need_root!();
+    let link = link!();
+    // UDP port 4791 is one user's in a namespace.
+    let own = Namespace::new("plain");
+    for (line, at_target) in PERFTEST {
+        let plain = |run: Run, _| run.within(&own).user(User::Nobody).option("--link").option(link);
+        perftest(line, plain, Some(&own), "127.0.0.1").went_directly(line, at_target);
+    }
+}
+
+/// The program, or the end of the test.
+macro_rules! compiled {
+    ($name:literal) => {
+        match c_program($name) {
+            Ok(program) => program.display().to_string(),
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// A seed for delays and requests; the programs say which they had.
+fn seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
+}
+
+/// A story between two processes, which go directly or, where `link` says so, by packets.
+#[track_caller]
+fn story(program: &str, arguments: &str, link: &str, least: u32) -> Finished {
+    let way = if link == "roce" { "packets" } else { "direct" };
+    let (story, rounds) = arguments.split_once(' ').unwrap_or((arguments, ""));
+    let line = format!("{program} {story} {way} {rounds} {}", seed());
+    judged(Run::hca(&line).option("--link").option(link), least)
+}
+
+#[test]
+fn every_byte_arrives() {
+    let (program, link) = (compiled!("neighbours"), link!());
+    for link in [link, "roce"] {
+        story(&program, "bytes", link, 119);
+    }
+}
+
+#[test]
+fn requests_are_done_in_the_order_of_their_queue() {
+    let (program, link) = (compiled!("neighbours"), link!());
+    for link in [link, "roce"] {
+        story(&program, "order", link, 6);
+        story(&program, "mixed", link, 4);
+    }
+}
+
+#[test]
+fn what_is_refused_is_refused_as_by_packets() {
+    let (program, link) = (compiled!("neighbours"), link!());
+    let outcomes = [link, "roce"].map(|link| {
+        let said = story(&program, "refusals", link, 113).stdout;
+        let outcomes = said.lines().filter(|line| line.starts_with("outcome"));
+        outcomes.map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0].len(), 30);
+}
+
+/// Stories of one kind at a time: what they wait for is mostly time that goes by.
+fn at_once(program: &str, link: &str, stories: &[&str], rounds: u32, least: u32) {
+    std::thread::scope(|scope| {
+        for name in stories {
+            scope.spawn(move || story(program, &format!("{name} {rounds}"), link, least));
+        }
+    });
+}
+
+const OF_MEMORY: [&str; 5] = ["dereg", "munmap", "map-over", "mremap", "dontneed"];
+const OF_KEYS: [&str; 3] = ["rereg-memory", "rereg-access", "rereg-pd"];
+const OF_QUEUE_PAIRS: [&str; 4] = ["qp-access", "qp-err", "qp-reset", "qp-destroy"];
+
+#[test]
+fn memory_that_was_taken_back_is_touched_no_more() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    at_once(&program, link, &OF_MEMORY, 50, 7);
+}
+
+#[test]
+fn memory_is_touched_no_more_by_a_key_that_no_longer_gives_leave() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    at_once(&program, link, &OF_KEYS, 50, 7);
+}
+
+#[test]
+fn memory_is_touched_no_more_by_a_queue_pair_that_no_longer_gives_leave() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    at_once(&program, link, &OF_QUEUE_PAIRS, 50, 7);
+}
+
+/// What the stories want is no more than what packets do.
+#[test]
+fn by_packets_all_of_it_ends_the_same() {
+    let program = compiled!("neighbours_part");
+    for stories in [&OF_MEMORY[..], &OF_QUEUE_PAIRS[1..]] {
+        at_once(&program, "roce", stories, 3, 7);
+    }
+    for (name, least) in [("killed-initiator", 2), ("killed-target", 3), ("exec", 4), ("fork", 6)] {
+        story(&program, &format!("{name} 3"), "roce", least);
+    }
+}
+
+#[test]
+fn a_message_of_packets_goes_no_further_than_its_leave() {
+    let program = compiled!("neighbours_part");
+    at_once(&program, "roce", &OF_KEYS, 3, 7);
+    at_once(&program, "roce", &OF_QUEUE_PAIRS[..1], 3, 7);
+}
+
+#[test]
+fn nobody_waits_for_a_killed_neighbour() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    story(&program, "killed-initiator 20", link, 2);
+    story(&program, "killed-target 20", link, 3);
+}
+
+#[test]
+fn who_stands_still_is_waited_for_so_long_and_no_longer() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    story(&program, "stopped 4", link, 3);
+}
+
+#[test]
+fn another_program_in_the_same_process_is_no_neighbour() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    story(&program, "exec 30", link, 4);
+}
+
+#[test]
+fn a_fork_leaves_the_memory_its_parents() {
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    story(&program, "fork 20", link, 6);
+}
