@@ -18,6 +18,17 @@ pub struct Mapping {
 impl Mapping {
     /// Maps `len` bytes of `fd` from its start, for reading and writing. The error is `mmap(2)`'s.
     pub fn shared(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
+        Mapping::of_file(fd, len, libc::MAP_SHARED)
+    }
+
+    /// The same, with no page set aside for it, so that huge pages can be mapped where there are
+    /// none: enough for whoever only asks what is mapped.
+    #[cfg(test)]
+    pub fn shared_without_pages(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
+        Mapping::of_file(fd, len, libc::MAP_SHARED | libc::MAP_NORESERVE)
+    }
+
+    fn of_file(fd: BorrowedFd<'_>, len: u64, flags: libc::c_int) -> io::Result<Mapping> {
         let bytes = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing else is affected.
         let addr = unsafe {
@@ -26,7 +37,7 @@ impl Mapping {
                 0usize,
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
+                flags,
                 fd.as_raw_fd(),
                 0usize,
             )

@@ -98,7 +98,7 @@ mod tests {
             let fd = libc::memfd_create(c"pages-test".as_ptr(), libc::MFD_CLOEXEC | flags);
             (fd >= 0 && libc::ftruncate(fd, len as i64) == 0).then(|| OwnedFd::from_raw_fd(fd))?
         };
-        Mapping::shared(fd.as_fd(), len).ok()
+        Mapping::shared_without_pages(fd.as_fd(), len).ok()
     }
 
     #[test]
@@ -120,12 +120,11 @@ mod tests {
         }
     }
 
-    /// Reserving such a mapping takes no page of it, but the pool must have as many.
     #[test]
     fn huge_pages_are_told() {
         const HUGE: u64 = 2 << 20;
         let Some(map) = mapping(libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, 2 * HUGE) else {
-            test_support::skip!("no huge pages are set aside (vm.nr_hugepages)");
+            test_support::skip!("this kernel has no huge pages of 2 MiB");
         };
         if Maps::open().unwrap().mapping(map.addr()).is_none() {
             test_support::skip!("this kernel has no PROCMAP_QUERY");

@@ -205,7 +205,8 @@ static void remap(int fd, size_t length)
 	    mremap(there, length - page, length, 0) != there)
 		fail("shrink it and have it grow");
 	/* the old place stays as well, and keeps the buffer when the new one has gone again */
-	unsigned char *twin = mremap(there, length, length, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+	int both = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+	unsigned char *twin = mremap(there, length, length, both, NULL);
 	if (twin == MAP_FAILED || twin == there)
 		fail("have it in both places");
 	printf("%s\n", twin[length - 1] == 42 && there[length - 1] == 42 ? "seen" : "NOT seen");

@@ -191,10 +191,10 @@ fn an_infiniband_port_counts_packets_and_words() {
         }
         assert!(started.elapsed() < SOON, "{both:?} never agree");
     };
-    assert!(packets >= 2 && packets.is_multiple_of(2), "{packets}: each and its acknowledge");
-    let write = LRH + BTH + RETH + 4096 + ICRC;
-    let acknowledge = LRH + BTH + AETH + ICRC;
-    assert_eq!(words, packets / 2 * (write + acknowledge) / 4, "all they consist of");
+    // Sent again, it may be answered once for both, or its answer may be on its way.
+    let (write, acknowledge) = (LRH + BTH + RETH + 4096 + ICRC, LRH + BTH + AETH + ICRC);
+    let of = |writes: u64| (writes * write + (packets - writes) * acknowledge) / 4;
+    assert!((1..packets).any(|writes| words == of(writes)), "{words} words, {packets} packets");
     // What Linux shows in `counters/port_xmit_data` and `port_rcv_data`, in bytes.
     let counted = driver.command(QUERY_VPORT_COUNTER, vec![0; 16], 0x210);
     let bytes = |bit: usize| Counters(counted.clone()).at(bit, 64);

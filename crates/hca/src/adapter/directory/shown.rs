@@ -29,13 +29,15 @@ pub(crate) struct ShownKey {
 }
 
 impl ShownKey {
-    /// Key `key`, not published yet. With `open`, neighbours may reach its memory, `umem`.
+    /// Key `key`, not published yet. With `open`, neighbours may reach its memory, `umem`, if that
+    /// is simple.
     pub(crate) fn new(
         directory: &Arc<Directory>,
         key: u32,
         umem: &Umem,
         open: bool,
     ) -> Arc<ShownKey> {
+        let open = open && umem.shown().is_some();
         let (directory, reasons) = (directory.clone(), AtomicU8::new(0));
         let shown = Arc::new(ShownKey { directory, key, open, reasons });
         if open && !umem.keep_out(shown.clone()) {

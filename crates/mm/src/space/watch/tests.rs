@@ -137,14 +137,14 @@ fn who_watches_is_told_of_huge_pages() {
     let flags = libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
     // SAFETY: a fresh descriptor, owned at once.
     let fd = unsafe { libc::memfd_create(c"watch".as_ptr(), flags) };
-    assert!(fd >= 0, "memfd_create of huge pages");
+    if fd < 0 {
+        test_support::skip!("this kernel has no huge pages of 2 MiB");
+    }
     // SAFETY: as above.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: our own descriptor.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), HUGE as i64) }, 0);
-    let Ok(map) = Mapping::shared(fd.as_fd(), HUGE) else {
-        test_support::skip!("no huge pages are set aside (vm.nr_hugepages)");
-    };
+    let map = Mapping::shared_without_pages(fd.as_fd(), HUGE).unwrap();
     let huge = space.register_pinned(map.range(), Arc::new(Seen::default())).unwrap();
     assert!(!huge.base_pages);
 }
