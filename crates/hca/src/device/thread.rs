@@ -91,7 +91,8 @@ pub(crate) fn run(device: &Weak<Device>) {
 
 fn go_on(device: &Weak<Device>) {
     // Where it cannot be held, neighbours go by packets.
-    let _held = device.upgrade().and_then(|device| device.directory().hold().ok());
+    let shown = device.upgrade().filter(|device| device.adapter.has_neighbours());
+    let _held = shown.and_then(|device| device.directory().hold().ok());
     let mut growing = Relief::new();
     let mut relief = None;
     let mut stream = Stream::default();
