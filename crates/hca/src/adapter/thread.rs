@@ -33,6 +33,8 @@ pub(crate) struct Thread {
 struct Pause {
     wanted: bool,
     standing: bool,
+    /// What the thread does once was done.
+    begun: bool,
 }
 
 impl Thread {
@@ -104,7 +106,22 @@ impl Thread {
 
     /// A thread is about to begin.
     pub(crate) fn begins(&self) {
+        lock(&self.pause).begun = false;
         self.ended.store(false, SeqCst);
+    }
+
+    /// The thread has done what it does once.
+    pub(crate) fn has_begun(&self) {
+        lock(&self.pause).begun = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for that.
+    pub(crate) fn wait_until_begun(&self) {
+        let mut pause = lock(&self.pause);
+        while !pause.begun && !self.ended.load(SeqCst) {
+            pause = wait(&self.changed, pause);
+        }
     }
 
     /// The thread has ended: nobody waits for it to stand.
@@ -116,7 +133,7 @@ impl Thread {
 
     pub(crate) fn resume(&self) {
         let mut pause = lock(&self.pause);
-        *pause = Pause::default();
+        (pause.wanted, pause.standing) = (false, false);
         self.changed.notify_all();
     }
 

@@ -66,6 +66,8 @@ impl Device {
         let device = self.this.clone();
         self.adapter.thread.begins();
         engine_thread::spawn(c"peerdma", PROGRESS_STACK_BYTES, move || thread::run(&device))?;
+        // Neighbours find the directory held from now on, and data moves without an allocation.
+        self.adapter.thread.wait_until_begun();
         Ok(())
     }
 

@@ -93,6 +93,9 @@ fn go_on(device: &Weak<Device>) {
     // Where it cannot be held, neighbours go by packets.
     let shown = device.upgrade().filter(|device| device.adapter.has_neighbours());
     let _held = shown.and_then(|device| device.directory().hold().ok());
+    if let Some(device) = device.upgrade() {
+        device.adapter.thread.has_begun();
+    }
     let mut growing = Relief::new();
     let mut relief = None;
     let mut stream = Stream::default();
