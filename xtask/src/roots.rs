@@ -3,9 +3,10 @@
 //! committed tree.
 //!
 //! A root is made once by debootstrap and kept under `target/roots`, with what runs installed and
-//! built in it. It has mounts and processes of its own, this machine's network, and no systemd. A
-//! plain user of it has another clone, installs nothing, and downloads nothing: the registry that
-//! cargo keeps is this machine's, and is filled before.
+//! built in it. It has mounts and processes of its own, this machine's network, and no systemd. The
+//! registry that cargo keeps is this machine's, and is filled before: the root may not know the
+//! authority that signs for this machine's way to the network. A plain user of it has another clone,
+//! installs nothing, and downloads nothing.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
@@ -134,8 +135,8 @@ pub fn run(release: Release, afresh: bool, by: By, task: &Task) -> Result<bool> 
     let home = root.join(by.home().trim_start_matches('/'));
     clone(tree, &home.join(CLONE))?;
     let toolchain = Toolchain::of_this_machine()?;
+    fetch(&home.join(CLONE))?;
     if by == By::PlainUser {
-        fetch(&home.join(CLONE))?;
         give_away(&home)?;
     }
     let mut ok = true;
@@ -196,8 +197,10 @@ fn clone(tree: &Path, clone: &Path) -> Result<()> {
 /// anything there.
 fn fetch(clone: &Path) -> Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+    let all = [("Cargo.toml", ""), ("Cargo.toml", "--cfg loom"), ("fuzz/Cargo.toml", "")];
+    for (manifest, flags) in all {
         let mut cargo = Command::new("cargo");
+        cargo.env("RUSTFLAGS", flags);
         cargo.args(["fetch", "--quiet", "--locked", "--target", &target, "--manifest-path"]);
         let status = cargo.arg(manifest).current_dir(clone).status().context("cargo fetch")?;
         ensure!(status.success(), "what {manifest} needs cannot be fetched");
