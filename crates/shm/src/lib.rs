@@ -7,9 +7,11 @@
 
 mod held;
 mod passes;
+mod ring;
 
 pub use held::Held;
 pub use passes::{Pass, Passes, Ticket};
+pub use ring::{Broken, RING_BYTES, RingReader, RingWriter};
 
 use descriptors::Kept;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -89,6 +91,13 @@ impl Shm {
         // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed
         // atomically.
         unsafe { self.base.add(at / 8).as_ref() }
+    }
+
+    /// All words.
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: as in `word`, for all of them.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
     /// Waits while the lower half of the word at `at` is that of `seen`, for `limit` at most; may

@@ -1,0 +1,383 @@
+//! A ring of records that one process writes and another reads, in shared memory.
+//!
+//! The writer counts the words that it wrote, the reader those that it has taken; each counter has
+//! one writer and a cache line of its own. A record is a word with its length in bytes, then its
+//! bytes in whole words. Records are copied out before anybody looks at them.
+//!
+//! Neither side trusts the other: a counter or a length that cannot be right ends the ring for
+//! whoever reads it ([`Broken`]), and never a copy beyond it. The model tests (`--cfg loom`) check
+//! that a record is read as it was written.
+
+use crate::Shm;
+use rustix::io::{Errno, Result};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// What a region begins with.
+const MAGIC: u64 = u64::from_le_bytes(*b"pdmaring");
+/// Words: what it is, words written, words taken, whether there is a reader, the data.
+const WHAT: usize = 0;
+const WRITTEN: usize = 8;
+const TAKEN: usize = 16;
+const ATTACHED: usize = 24;
+const DATA: usize = 32;
+
+/// Bytes of a ring's records and their lengths.
+pub const RING_BYTES: usize = 256 << 10;
+const CAPACITY: usize = RING_BYTES / 8;
+
+/// The other side wrote what cannot be: there is nothing more to read or to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+/// A shared word.
+trait Word {
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+}
+
+macro_rules! word {
+    ($atomic:ty) => {
+        impl Word for $atomic {
+            #[inline]
+            fn load(&self, order: Ordering) -> u64 {
+                self.load(order)
+            }
+            #[inline]
+            fn store(&self, value: u64, order: Ordering) {
+                self.store(value, order);
+            }
+        }
+    };
+}
+
+word!(AtomicU64);
+#[cfg(loom)]
+word!(loom::sync::atomic::AtomicU64);
+
+/// The data words of a record that begins after `count` words: up to the end, and from the start.
+fn parts<W>(data: &[W], count: u64, words: usize) -> (&[W], &[W]) {
+    let at = (count % data.len() as u64) as usize;
+    let first = words.min(data.len() - at);
+    (&data[at..at + first], &data[..words - first])
+}
+
+fn words_of(bytes: usize) -> usize {
+    1 + bytes.div_ceil(8)
+}
+
+/// Where the writer is.
+#[derive(Default, Debug)]
+struct Writing {
+    written: u64,
+    /// As it was seen last.
+    taken: u64,
+}
+
+impl Writing {
+    /// Words that are free. Looks at the reader's counter if there are not `wanted`.
+    fn free<W: Word>(&mut self, ring: &[W], wanted: usize) -> std::result::Result<usize, Broken> {
+        let capacity = ring.len() - DATA;
+        let free = |taken: u64| capacity.checked_sub(self.written.wrapping_sub(taken) as usize);
+        let known = free(self.taken).ok_or(Broken)?;
+        if known >= wanted {
+            return Ok(known);
+        }
+        // Pairs with the reader's release: what is overwritten has been copied out.
+        let taken = ring[TAKEN].load(Acquire);
+        let now = free(taken).ok_or(Broken)?;
+        self.taken = taken;
+        Ok(now)
+    }
+
+    fn push<W: Word>(&mut self, ring: &[W], record: &[u8]) -> std::result::Result<bool, Broken> {
+        let words = words_of(record.len());
+        if self.free(ring, words)? < words {
+            return Ok(false);
+        }
+        let (first, second) = parts(&ring[DATA..], self.written, words);
+        let mut places = first.iter().chain(second);
+        if let Some(place) = places.next() {
+            place.store(record.len() as u64, Relaxed);
+        }
+        let (whole, rest) = record.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let values = whole.iter().chain((!rest.is_empty()).then_some(&last));
+        places.zip(values).for_each(|(place, bytes)| {
+            place.store(u64::from_ne_bytes(*bytes), Relaxed);
+        });
+        self.written = self.written.wrapping_add(words as u64);
+        ring[WRITTEN].store(self.written, Release);
+        Ok(true)
+    }
+}
+
+/// Where the reader is.
+#[derive(Default, Debug)]
+struct Reading {
+    taken: u64,
+}
+
+impl Reading {
+    fn pop<W: Word>(
+        &mut self,
+        ring: &[W],
+        into: &mut [u8],
+    ) -> std::result::Result<Option<usize>, Broken> {
+        // Pairs with the writer's release: the record is whole.
+        let there = ring[WRITTEN].load(Acquire).wrapping_sub(self.taken);
+        if there == 0 {
+            return Ok(None);
+        }
+        let data = &ring[DATA..];
+        let there = usize::try_from(there).ok().filter(|there| *there <= data.len());
+        let there = there.ok_or(Broken)?;
+        let (first, _) = parts(data, self.taken, 1);
+        let len = usize::try_from(first[0].load(Relaxed)).map_err(|_| Broken)?;
+        let into = into.get_mut(..len).ok_or(Broken)?;
+        let words = words_of(len);
+        if words > there {
+            return Err(Broken);
+        }
+        let (first, second) = parts(data, self.taken, words);
+        let mut places = first.iter().chain(second).skip(1);
+        let (whole, rest) = into.as_chunks_mut::<8>();
+        whole.iter_mut().zip(places.by_ref()).for_each(|(bytes, place)| {
+            *bytes = place.load(Relaxed).to_ne_bytes();
+        });
+        if let Some(place) = places.next() {
+            rest.copy_from_slice(&place.load(Relaxed).to_ne_bytes()[..rest.len()]);
+        }
+        self.taken = self.taken.wrapping_add(words as u64);
+        ring[TAKEN].store(self.taken, Release);
+        Ok(Some(len))
+    }
+}
+
+/// The side that writes, and that made the ring.
+#[derive(Debug)]
+pub struct RingWriter {
+    shm: Shm,
+    writing: Writing,
+}
+
+impl RingWriter {
+    /// An empty ring.
+    ///
+    /// # Errors
+    /// Those of [`Shm::create`].
+    pub fn create() -> Result<RingWriter> {
+        let shm = Shm::create("peerdma-ring", (DATA + CAPACITY) * 8)?;
+        shm.word(WHAT * 8).store(MAGIC, Release);
+        Ok(RingWriter { shm, writing: Writing::default() })
+    }
+
+    /// Whether somebody reads it.
+    #[inline]
+    pub fn is_attached(&self) -> bool {
+        self.shm.word(ATTACHED * 8).load(Acquire) != 0
+    }
+
+    /// Whether records of `bytes` in all fit now, if there are few of them.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn has_room(&mut self, bytes: usize) -> std::result::Result<bool, Broken> {
+        let wanted = words_of(bytes).saturating_add(CAPACITY / 8);
+        Ok(self.writing.free(self.shm.words(), wanted)? >= wanted)
+    }
+
+    /// Appends a record, unless there is no room.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn push(&mut self, record: &[u8]) -> std::result::Result<bool, Broken> {
+        self.writing.push(self.shm.words(), record)
+    }
+}
+
+impl AsFd for RingWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shm.as_fd()
+    }
+}
+
+/// The side that reads.
+#[derive(Debug)]
+pub struct RingReader {
+    shm: Shm,
+    reading: Reading,
+}
+
+impl RingReader {
+    /// Opens a ring that another process made.
+    ///
+    /// # Errors
+    /// Those of [`Shm::open`]; `PROTO` when it is no ring.
+    pub fn open(fd: OwnedFd) -> Result<RingReader> {
+        let shm = Shm::open(fd)?;
+        let fits = shm.bytes() == (DATA + CAPACITY) * 8;
+        if !fits || shm.word(WHAT * 8).load(Acquire) != MAGIC {
+            return Err(Errno::PROTO);
+        }
+        Ok(RingReader { shm, reading: Reading::default() })
+    }
+
+    /// Tells the writer that it is read from now on, unless it is already.
+    pub fn attach(&self) -> bool {
+        let attached = self.shm.word(ATTACHED * 8);
+        attached.compare_exchange(0, 1, Ordering::AcqRel, Acquire).is_ok()
+    }
+
+    /// Whether a record waits.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.shm.word(WRITTEN * 8).load(Acquire) != self.reading.taken
+    }
+
+    /// Copies the oldest record into `into`; its length, or `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Broken`], also for a record longer than `into`.
+    #[inline]
+    pub fn pop(&mut self, into: &mut [u8]) -> std::result::Result<Option<usize>, Broken> {
+        self.reading.pop(self.shm.words(), into)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pair() -> (RingWriter, RingReader) {
+        let writer = RingWriter::create().unwrap();
+        assert!(!writer.is_attached());
+        let reader = RingReader::open(writer.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(reader.attach() && writer.is_attached());
+        (writer, reader)
+    }
+
+    fn record(number: usize) -> Vec<u8> {
+        let len = number * 37 % 700;
+        (0..len).map(|at| (number + at) as u8).collect()
+    }
+
+    #[test]
+    fn records_come_out_as_they_went_in_round_and_round() {
+        let (mut writer, mut reader) = pair();
+        let mut into = [0xee; 1024];
+        let (mut pushed, mut popped) = (0, 0);
+        while popped < 20_000 {
+            while writer.push(&record(pushed)).unwrap() {
+                pushed += 1;
+            }
+            assert!(!writer.has_room(1024).unwrap());
+            for _ in 0..popped % 300 + 1 {
+                let Some(len) = reader.pop(&mut into).unwrap() else { break };
+                assert_eq!(into[..len], record(popped), "record {popped}");
+                popped += 1;
+            }
+        }
+        while let Some(len) = reader.pop(&mut into).unwrap() {
+            assert_eq!(into[..len], record(popped));
+            popped += 1;
+        }
+        assert_eq!(popped, pushed);
+        assert!(!reader.has_more() && writer.has_room(RING_BYTES / 2).unwrap());
+    }
+
+    #[test]
+    fn two_threads_agree() {
+        let (mut writer, mut reader) = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..50_000 {
+                    while !writer.push(&record(number)).unwrap() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut into = [0; 700];
+            for number in 0..50_000 {
+                let len = loop {
+                    match reader.pop(&mut into).unwrap() {
+                        Some(len) => break len,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                assert_eq!(into[..len], record(number), "record {number}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_breaks_the_ring_for_whoever_reads_it() {
+        let mut into = [0; 64];
+        for written in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
+            let (writer, mut reader) = pair();
+            writer.shm.word(WRITTEN * 8).store(written, Relaxed);
+            assert_eq!(reader.pop(&mut into), Err(Broken), "{written} words");
+        }
+        // The lengths of records: more than was written, than the buffer takes, than there is.
+        for len in [1, 65, 1 << 40, u64::MAX] {
+            let (mut writer, mut reader) = pair();
+            assert!(writer.push(&[]).unwrap());
+            writer.shm.word(DATA * 8).store(len, Relaxed);
+            assert_eq!(reader.pop(&mut into), Err(Broken), "{len} bytes");
+        }
+        for taken in [1, u64::MAX - CAPACITY as u64] {
+            let (mut writer, reader) = pair();
+            reader.shm.word(TAKEN * 8).store(taken, Relaxed);
+            assert_eq!(writer.has_room(RING_BYTES), Err(Broken), "{taken} words");
+            assert_eq!(writer.push(&[0; RING_BYTES]), Err(Broken));
+        }
+    }
+
+    #[test]
+    fn a_ring_has_one_reader_and_is_one() {
+        let (writer, _reader) = pair();
+        let again = || writer.as_fd().try_clone_to_owned().unwrap();
+        assert!(!RingReader::open(again()).unwrap().attach());
+        let other = Shm::create("peerdma-test", (DATA + CAPACITY) * 8).unwrap();
+        let other = other.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(RingReader::open(other).unwrap_err(), Errno::PROTO);
+        assert!(!RingWriter::create().unwrap().is_attached());
+    }
+}
+
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p shm --release --lib model::`.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64 as Modelled;
+    use loom::thread;
+
+    /// The second record fits only once the first was taken.
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        loom::model(|| {
+            let ring: Arc<Vec<_>> = Arc::new((0..DATA + 3).map(|_| Modelled::new(0)).collect());
+            let other = ring.clone();
+            let writer = thread::spawn(move || {
+                let mut writing = Writing::default();
+                for byte in [1, 2] {
+                    while !writing.push(&other, &[byte; 8]).unwrap() {
+                        thread::yield_now();
+                    }
+                }
+            });
+            let (mut reading, mut into) = (Reading::default(), [0; 8]);
+            for byte in [1, 2] {
+                while reading.pop(&ring, &mut into).unwrap().is_none() {
+                    thread::yield_now();
+                }
+                assert_eq!(into, [byte; 8]);
+            }
+            writer.join().unwrap();
+        });
+    }
+}
