@@ -4,9 +4,9 @@
 //!
 //! A root is made once by debootstrap and kept under `target/roots`, with what runs installed and
 //! built in it. It has mounts and processes of its own, this machine's network, and no systemd. The
-//! registry that cargo keeps is this machine's, and is filled before: the root may not know the
-//! authority that signs for this machine's way to the network. A plain user of it has another clone,
-//! installs nothing, and downloads nothing.
+//! registry that cargo keeps is this machine's, and is filled before: the root may not know who
+//! signs for this machine's way to the network. A plain user of it has another clone, installs
+//! nothing, and downloads nothing.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;

@@ -164,6 +164,15 @@ impl Batch {
         Ok(())
     }
 
+    /// Room for a packet of `len` bytes that leaves by another way: the caller's until the next
+    /// call.
+    pub fn aside(&mut self, ep: &Endpoint, len: usize) -> &mut [u8] {
+        if self.used + len > CAPACITY {
+            self.flush(ep);
+        }
+        &mut self.bytes[self.used..self.used + len]
+    }
+
     /// How many packets are staged.
     pub fn packets(&self) -> usize {
         self.trains.iter().map(|train| train.count).sum()

@@ -112,6 +112,9 @@ counters! {
     /// WRITEs and READs of this device's that went to a neighbour's memory without packets; no
     /// other driver has this.
     DirectRequests = "direct_requests",
+    /// Packets sent that passed through a ring in shared memory instead of the wire; no other
+    /// driver has this.
+    RingPackets = "ring_pkts",
     /// Microseconds that the longest turn of progress so far worked, by its thread's CPU clock, a
     /// tenth of a millisecond too many at most: how long a packet may have waited for others' while
     /// they had a CPU.

@@ -94,6 +94,7 @@ impl Ends {
     fn went_by_packets(&self, line: &str, at_target: &str) {
         for end in [&self.server, &self.client] {
             assert_eq!(end.sum("direct_requests"), 0, "{line}");
+            assert_eq!(end.sum("ring_pkts"), 0, "{line}");
         }
         let packets = self.server.sum("sent_pkts") + self.client.sum("sent_pkts");
         assert!(packets >= ITERATIONS, "{line}: {packets} packets");
@@ -107,6 +108,22 @@ impl Ends {
         let more = if at_target == "rx_read_requests" { ITERATIONS / 2 } else { 0 };
         let wanted = ITERATIONS..=ITERATIONS + more;
         assert!(wanted.contains(&arrived), "{line}: {arrived} {at_target}");
+    }
+}
+
+/// Messages, what answers them, and what is no plain request are packets all the same.
+#[test]
+fn perftests_messages_pass_through_shared_memory() {
+    need_perftest!();
+    for line in ["ib_send_lat -s 8", "ib_send_bw -s 65536 -c UC", "ib_send_bw -s 65536 -b"] {
+        let ends = perftest(line, |run, _| run.option("--link").option("auto"), None, "127.0.0.1");
+        for end in [&ends.server, &ends.client] {
+            let (through, sent) = (end.sum("ring_pkts"), end.sum("sent_pkts"));
+            let most = through >= sent / 2 && through <= sent;
+            assert!(most, "{line}: {through} of {sent} packets");
+        }
+        let messages = ends.client.sum("ring_pkts");
+        assert!(messages >= ITERATIONS / 2, "{line}: {messages} packets");
     }
 }
 

@@ -19,8 +19,8 @@ pub struct Device {
     #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true,
           default_missing_value = "1", value_parser = values::fraction)]
     pub pace: Option<f64>,
-    /// How programs reach each other on this host: from memory to memory where they can agree on
-    /// it, or by packets as on a network
+    /// How programs reach each other on this host: through memory where they can agree on it, or
+    /// by packets as on a network
     #[arg(long, value_enum, value_name = "WAY", default_value_t)]
     pub link: Link,
     /// Append the packets to a file that Wireshark reads; several programs may share it
@@ -51,11 +51,11 @@ pub enum Model {
 /// How programs reach each other on one host.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Link {
-    /// RDMA WRITEs and READs from memory to memory where both ends can agree on it, the rest by
-    /// packets
+    /// RDMA WRITEs and READs from memory to memory and what else a connection sends through shared
+    /// memory, where both ends can agree on it; the rest by packets
     #[default]
     Auto,
-    /// As auto, and permitted where Yama keeps the programs of one user from each other's memory
+    /// As auto, and from memory to memory too where Yama keeps the programs of one user from that
     Local,
     /// Everything by packets, as on a network; with --trace it is always so
     Roce,

@@ -22,7 +22,7 @@ struct Row {
 /// Sums over a member's shared directory.
 struct Usage {
     queue_pairs: usize,
-    /// Those of them whose WRITEs and READs go from memory to memory.
+    /// Those of them that do without the wire.
     local_queue_pairs: usize,
     memory_regions: usize,
     registered_bytes: u64,

@@ -3,6 +3,7 @@
 //! It has the device's identity, its port and its link, the keys, the shared directory, and the
 //! appointments that turns of progress keep. Objects hold it; the device holds both.
 
+mod attach;
 pub(crate) mod batches;
 pub(crate) mod caps;
 pub mod directory;
@@ -13,6 +14,7 @@ pub(crate) mod membership;
 pub(crate) mod network;
 pub(crate) mod paths;
 pub(crate) mod port;
+pub(crate) mod rings;
 pub(crate) mod thread;
 pub(crate) mod timers;
 
@@ -23,6 +25,7 @@ use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::event::{AsyncEvent, EventSink};
 use crate::adapter::network::Attached;
 use crate::adapter::port::Port;
+use crate::adapter::rings::Rings;
 use crate::adapter::thread::Thread;
 use crate::adapter::timers::Timers;
 use link::{Backlog, Batch, Endpoint};
@@ -57,6 +60,8 @@ pub(crate) struct Adapter {
     pub(crate) batches: Batches,
     /// Neighbours whose memory is reached, by slot; `None` where packets are wanted.
     pub(crate) neighbours: Option<Mutex<HashMap<u16, Weak<Neighbour>>>>,
+    /// What packets to processes of this host pass through; `None` as before.
+    pub(crate) rings: Option<Rings>,
     /// Receive sockets on this host that unreliable senders watch, by slot and address family.
     pub(crate) backlogs: Mutex<HashMap<(u16, bool), Weak<Backlog>>>,
     pub(crate) epoch: Instant,
@@ -78,6 +83,7 @@ impl Adapter {
                 self.registry.withdraw(&socket_id(self.slot, v6));
             }
             self.registry.withdraw(&control_id(self.slot));
+            self.withdraw_rings();
             self.registry.leave(self.slot);
         }
     }
@@ -145,6 +151,11 @@ impl Adapter {
     /// Whether neighbours' memory is reached without packets, and theirs reach this device's.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.neighbours.is_some()
+    }
+
+    /// What packets to and from processes of this host pass through.
+    pub(crate) fn rings(&self) -> Option<&Rings> {
+        self.rings.as_ref()
     }
 
     /// What other processes see.

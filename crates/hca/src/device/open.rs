@@ -7,6 +7,7 @@ use crate::adapter::caps::DeviceAttr;
 use crate::adapter::directory::Directory;
 use crate::adapter::network::{Attached, Ethernet, Gateway, Subnet};
 use crate::adapter::port::Port;
+use crate::adapter::rings::Rings;
 use crate::adapter::thread::Thread;
 use crate::adapter::timers::Timers;
 use crate::adapter::{Adapter, control_id, socket_id};
@@ -156,6 +157,7 @@ impl Device {
         let no_memory = |_| OpenError::Directory(rustix::io::Errno::NOMEM);
         let timers = Timers::new(epoch).map_err(no_memory)?;
         let qps = Qps::new(slot).map_err(no_memory)?;
+        let rings = neighbours.then(Rings::new).transpose().map_err(OpenError::Link)?;
         let ats = attr.ats.then(|| mr::translation_cache(directory.clone())).transpose();
         let ats = ats.map_err(|_| OpenError::Directory(rustix::io::Errno::NOMEM))?;
         let adapter = Adapter {
@@ -173,6 +175,7 @@ impl Device {
             events: OnceLock::new(),
             batches,
             neighbours: neighbours.then(Mutex::default),
+            rings,
             backlogs: Mutex::default(),
             epoch,
             lost: AtomicBool::new(false),

@@ -9,6 +9,7 @@
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
+use crate::adapter::rings::PACKETS_A_TURN;
 use crate::device::Device;
 use crate::device::turn::Turn;
 use crate::fabric::Fabric;
@@ -32,6 +33,9 @@ const TRAINS_A_TURN: usize = 4;
 /// Parts of keys over other keys that one turn's packets may reach before the next turn takes up
 /// fewer of them.
 const PARTS_A_TURN: u64 = 4096;
+/// Turns of a program that polls between two looks at the sockets, where packets come by rings: to
+/// look costs more than the whole turn otherwise does.
+const TURNS_BY_RINGS: u32 = 8;
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
@@ -44,6 +48,8 @@ const BYTES_AN_ANSWER: usize = 64 << 10;
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
     receiver: Receiver,
+    /// Turns since the sockets were last looked at.
+    turns_by_rings: u32,
     /// Made with the first flow rule.
     frames: Option<FrameReceiver>,
     batch: Batch,
@@ -70,9 +76,12 @@ impl Receiving {
     pub(crate) fn new() -> std::io::Result<Receiving> {
         let no_memory = |_| rustix::io::Errno::NOMEM;
         let mut touched = Vec::new();
-        touched.try_reserve_exact(TRAINS_A_TURN * PACKETS_A_TRAIN).map_err(no_memory)?;
+        touched
+            .try_reserve_exact(TRAINS_A_TURN * PACKETS_A_TRAIN + PACKETS_A_TURN)
+            .map_err(no_memory)?;
         Ok(Receiving {
             receiver: Receiver::new()?,
+            turns_by_rings: 0,
             frames: None,
             batch: Batch::new()?,
             touched,
@@ -80,6 +89,13 @@ impl Receiving {
             longest: Duration::ZERO,
             scattered: false,
         })
+    }
+
+    /// Whether a program that polls looks at the sockets in its next turn, where packets come by
+    /// rings.
+    fn are_sockets_due(&mut self) -> bool {
+        self.turns_by_rings = (self.turns_by_rings + 1) % TURNS_BY_RINGS;
+        self.turns_by_rings == 0
     }
 }
 
@@ -99,39 +115,62 @@ impl Device {
         };
         // A turn may take long; all the while the program is here.
         self.adapter.thread.program_polled(u64::MAX);
-        self.turn(&mut receiving);
+        let by_rings = self.adapter.rings().is_some_and(|rings| !rings.from().is_empty());
+        let sockets = !by_rings || receiving.are_sockets_due();
+        self.turn(&mut receiving, sockets);
         self.adapter.thread.program_polled(self.now_ns());
     }
 
     /// A turn that waits for its place; answers with the bytes of payload it took.
     pub(super) fn progress_waiting(&self) -> usize {
         let mut receiving = lock(&self.receiving);
-        self.turn(&mut receiving)
+        self.turn(&mut receiving, true)
+    }
+
+    /// The engine thread is about to sleep, and has to be woken for what comes by rings from now
+    /// on. Answers whether it may: what waits there already is for it to take.
+    pub(super) fn rings_may_wait(&self) -> bool {
+        self.directory().sleeps();
+        !self.adapter.rings().is_some_and(|rings| rings.from().has_more())
     }
 
     /// One turn, in whichever thread; answers with the bytes of payload it took.
-    fn turn(&self, receiving: &mut Receiving) -> usize {
-        catch_unwind(AssertUnwindSafe(|| self.take_turn(receiving))).unwrap_or_else(|panic| {
-            self.fail(&*panic);
-            0
-        })
+    fn turn(&self, receiving: &mut Receiving, sockets: bool) -> usize {
+        catch_unwind(AssertUnwindSafe(|| self.take_turn(receiving, sockets))).unwrap_or_else(
+            |panic| {
+                self.fail(&*panic);
+                0
+            },
+        )
     }
 
-    fn take_turn(&self, receiving: &mut Receiving) -> usize {
-        let Receiving { receiver, frames, batch, touched, seen, longest, scattered } = receiving;
+    fn take_turn(&self, receiving: &mut Receiving, sockets: bool) -> usize {
+        let Receiving { receiver, frames, batch, touched, seen, longest, scattered, .. } =
+            receiving;
         let turn = Turn::begin();
         let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
         let parts = parts_reached();
-        let trains = if *scattered { 1 } else { TRAINS_A_TURN };
-        receiver.receive(self.endpoint(), trains, &mut |datagram| {
-            self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
-            bytes += datagram.payload.len();
-            unanswered += datagram.payload.len();
+        let mut answer = |len: usize, touched: &mut Vec<_>, batch: &mut _| {
+            bytes += len;
+            unanswered += len;
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
                 self.answer(touched, turn, batch);
             }
-        });
+        };
+        if let Some(rings) = self.adapter.rings() {
+            rings.from().receive(&mut |datagram| {
+                self.dispatch_to_qp(&datagram, turn.now, batch, touched, &mut endings);
+                answer(datagram.payload.len(), touched, batch);
+            });
+        }
+        if sockets {
+            let trains = if *scattered { 1 } else { TRAINS_A_TURN };
+            receiver.receive(self.endpoint(), trains, &mut |datagram| {
+                self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
+                answer(datagram.payload.len(), touched, batch);
+            });
+        }
         bytes += self.frames().receive(frames, batch, touched);
         sabotage::turn_took(bytes);
         *scattered = parts_reached() - parts >= PARTS_A_TURN;
@@ -217,9 +256,8 @@ impl Device {
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
+        self.note_packet(datagram);
         let counters = self.directory();
-        counters.count(Counter::RcvdPackets, 1);
-        counters.count(Counter::RcvdBytes, datagram.payload.len() as u64);
         let qpn = datagram.headers.bth.dest_qp;
         let interface = ManagementInterface::of(qpn);
         if let (Some(interface), Fabric::Subnet(management)) = (interface, self.network())
@@ -237,6 +275,42 @@ impl Device {
         if qpn == MULTICAST_QPN {
             return self.dispatch_multicast(datagram, now, batch, touched, endings);
         }
+        self.hand_out(datagram, management, now, batch, touched, endings);
+    }
+
+    /// What came by a ring is for a queue pair of the program's.
+    fn dispatch_to_qp(
+        &self,
+        datagram: &Datagram<'_>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
+    ) {
+        self.note_packet(datagram);
+        let qpn = datagram.headers.bth.dest_qp;
+        let special = ManagementInterface::of(qpn).is_some() || qpn == MULTICAST_QPN;
+        if special || !self.takes(datagram.dst) {
+            return self.directory().count(Counter::RxDropped, 1);
+        }
+        self.hand_out(datagram, None, now, batch, touched, endings);
+    }
+
+    fn note_packet(&self, datagram: &Datagram<'_>) {
+        self.directory().count(Counter::RcvdPackets, 1);
+        self.directory().count(Counter::RcvdBytes, datagram.payload.len() as u64);
+    }
+
+    fn hand_out(
+        &self,
+        datagram: &Datagram<'_>,
+        management: Option<Arc<Qp>>,
+        now: Instant,
+        batch: &mut Batch,
+        touched: &mut Vec<Arc<Qp>>,
+        endings: &mut u32,
+    ) {
+        let qpn = datagram.headers.bth.dest_qp;
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,
@@ -245,7 +319,7 @@ impl Device {
                     touched.push(qp);
                     touched.len() - 1
                 }
-                None => return counters.count(Counter::RxDropped, 1),
+                None => return self.directory().count(Counter::RxDropped, 1),
             },
         };
         let routing = match self.adapter.network {

@@ -110,6 +110,7 @@ fn go_on(device: &Weak<Device>) {
             sleep(&device, relief);
         }
         device.data_direct().apply_request();
+        device.adapter.attach_rings();
         let polled_ns = thread.polled_ns();
         let now_ns = device.now_ns();
         let was_relieved = relief.is_some();
@@ -135,7 +136,11 @@ fn go_on(device: &Weak<Device>) {
 fn sleep(device: &Device, relief: Option<Duration>) {
     let adapter = &*device.adapter;
     let thread = &adapter.thread;
-    let timeout = relief.or_else(|| until_timer(adapter));
+    let timeout = match relief {
+        Some(relief) => Some(relief),
+        None if !device.rings_may_wait() => Some(Duration::ZERO),
+        None => until_timer(adapter),
+    };
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let tap = device.raw.tap();
@@ -155,6 +160,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
     }
     // Interrupted or not, the caller looks at everything else afterwards.
     let _ = poll(&mut fds, timeout.as_ref());
+    adapter.directory().is_awake();
     if !fds[0].revents().is_empty() {
         thread.take_kicks();
     }

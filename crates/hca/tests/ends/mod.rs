@@ -70,18 +70,38 @@ impl End {
         options: &Options,
         qp_type: QpType,
     ) -> End {
+        let configure = |config: &mut DeviceConfig| {
+            config.network = hca::Network::Host(interfaces);
+            config.receive_buffer_bytes = receive_buffer_bytes;
+        };
+        End::configured(configure, attr, options, qp_type)
+    }
+
+    /// One that reaches processes of this host by other ways than the wire.
+    pub fn beside(name: &str, options: &Options, qp_type: QpType) -> End {
+        let configure = |config: &mut DeviceConfig| config.neighbours = true;
+        End::configured(configure, DeviceAttr::new(name, 1), options, qp_type)
+    }
+
+    fn configured(
+        configure: impl FnOnce(&mut DeviceConfig),
+        attr: DeviceAttr,
+        options: &Options,
+        qp_type: QpType,
+    ) -> End {
         mm::guard::install();
         let registry = Client::connect_at(Role::Member, options).unwrap();
-        let config = DeviceConfig {
+        let mut config = DeviceConfig {
             attr,
             comm: "test".into(),
             registry,
             mtu_bytes: Some(4096),
-            network: hca::Network::Host(interfaces),
+            network: hca::Network::Host(link::Interfaces::default()),
             trace: None,
             neighbours: false,
-            receive_buffer_bytes,
+            receive_buffer_bytes: None,
         };
+        configure(&mut config);
         let device = Device::open(config).unwrap();
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(256, None).unwrap();

@@ -108,6 +108,11 @@ pub trait Tx {
         false
     }
 
+    /// Whether [`Tx::room`] is cheap to ask, and wants to be asked for each packet.
+    fn counts_packets(&self) -> bool {
+        false
+    }
+
     /// Whether the receiver can take `bytes` more now, `None` where nobody knows. An unreliable
     /// service asks, as an Ethernet fabric with priority flow control would answer by pausing it.
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {

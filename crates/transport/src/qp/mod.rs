@@ -200,6 +200,11 @@ impl Transport {
         }
     }
 
+    /// Whether no packet of a reliable connection is under way that one sent now could overtake.
+    pub fn has_nothing_under_way(&self) -> bool {
+        self.req.una() == self.req.next_psn && self.resp.responses.is_empty()
+    }
+
     /// Remembers that packets leave from this UDP port.
     pub fn set_udp_source(&mut self, port: u16) {
         self.attr.ah.udp_src = port;
@@ -226,7 +231,7 @@ impl Transport {
     /// again. Trains are asked for, not packets.
     pub(crate) fn port_takes(&mut self, bytes: u64, cx: &mut Cx<'_>) -> bool {
         if self.allowance < bytes {
-            let train = bytes.max(TRAIN_BYTES);
+            let train = if cx.tx.counts_packets() { bytes } else { bytes.max(TRAIN_BYTES) };
             match cx.tx.room(To::Peer, self.attr.dest_qp_num, train, cx.now) {
                 Some(true) => self.allowance = train,
                 Some(false) => {

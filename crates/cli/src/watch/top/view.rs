@@ -156,7 +156,7 @@ fn qp_type(number: u32) -> &'static str {
     }
 }
 
-/// How its WRITEs and READs go, by the words of `--link`; empty while it is not connected.
+/// How what it asks goes, by the words of `--link`; empty while it is not connected.
 fn link_of(qp: &hca::directory::QpEntry) -> &'static str {
     match (qp.goes_directly, qp.dest_qpn) {
         (true, _) => "local",

@@ -10,13 +10,14 @@
 
 use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
 use pcie::{Address, RouteTable};
+use registry::SLOTS;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use shm::{Held, Passes, Shm};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use transport::keys::{MAX_KEYS, Mkey, place_of};
 use transport::values::{Access, QpState, QpType};
@@ -30,7 +31,7 @@ pub use reader::{KeyEntry, QpEntry, Reader};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 
@@ -41,13 +42,16 @@ const KEYS_AT: usize = QPS_AT + MAX_QPS * ENTRY;
 const ROUTES_AT: usize = KEYS_AT + MAX_KEYS * ENTRY;
 const GROUPS_AT: usize = ROUTES_AT + RouteTable::BYTES;
 const PASSES_AT: usize = GROUPS_AT + MAX_MEMBERSHIPS * ENTRY;
-const BYTES: usize = PASSES_AT + Passes::BYTES;
+/// A bit for each slot whose device has announced a ring to this one.
+const ANNOUNCED_AT: usize = PASSES_AT + Passes::BYTES;
+const ANNOUNCED_WORDS: usize = SLOTS as usize / 64;
+const BYTES: usize = ANNOUNCED_AT + ANNOUNCED_WORDS * 8;
 
 /// Where in a QP's entry its traffic is counted, beyond the words of its generation.
 const TX_AT: usize = 40;
 const RX_AT: usize = 48;
 
-mod head {
+pub(crate) mod head {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 8;
     pub const PID: usize = 16;
@@ -69,6 +73,11 @@ mod head {
     /// there may reach the memory.
     pub const TOKEN_AT: usize = 168;
     pub const TOKEN: usize = 176;
+    /// How many rings were announced.
+    pub const ANNOUNCED: usize = 184;
+    /// Not 0 while the device's thread sleeps, and has to be woken for what comes by a ring. It is
+    /// written often and has a cache line of its own.
+    pub const ASLEEP: usize = 320;
 }
 
 /// There is a Data Direct function.
@@ -94,7 +103,7 @@ pub(crate) struct ShownQp {
     pub(crate) state: QpState,
     pub(crate) pd: u32,
     pub(crate) dest_qpn: u32,
-    /// Whether its requests may go to its peer's memory without packets.
+    /// Whether it does without the wire, by a ring or to its peer's memory.
     pub(crate) goes_directly: bool,
     /// What its peer may do without packets, if anything, and [`ends_word`] of its packets.
     pub(crate) open: Option<(Access, u64)>,
@@ -217,6 +226,34 @@ impl Directory {
     pub(crate) fn done(&self, asked: u64) {
         self.shm.word(head::DONE).store(asked, Release);
         self.shm.wake(head::DONE);
+    }
+
+    /// How many rings were announced so far.
+    pub(crate) fn announced(&self) -> u64 {
+        self.shm.word(head::ANNOUNCED).load(Acquire)
+    }
+
+    /// The slots that announced one since the last time.
+    pub(crate) fn take_announced(&self) -> impl Iterator<Item = u16> {
+        (0..ANNOUNCED_WORDS).flat_map(|word| {
+            let bits = self.shm.word(ANNOUNCED_AT + word * 8).swap(0, AcqRel);
+            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (word * 64 + bit) as u16)
+        })
+    }
+
+    /// The device's thread is about to sleep: who puts something into a ring from now on wakes it.
+    /// What was put there before is seen after this.
+    pub(crate) fn sleeps(&self) {
+        self.shm.word(head::ASLEEP).store(1, Relaxed);
+        fence(SeqCst);
+    }
+
+    /// It is awake, or leaves the rings to the program.
+    pub(crate) fn is_awake(&self) {
+        let asleep = self.shm.word(head::ASLEEP);
+        if asleep.load(Relaxed) != 0 {
+            asleep.store(0, Relaxed);
+        }
     }
 
     /// Changes an entry and makes it valid; nobody who looked before goes by it any more.

@@ -1,8 +1,8 @@
 //! Another process's directory, as listings see it.
 
 use super::{
-    BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT, MAGIC, MAX_QPS, PLUGGED, PRESENT,
-    QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, head,
+    ANNOUNCED_AT, ANNOUNCED_WORDS, BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT,
+    MAGIC, MAX_QPS, PLUGGED, PRESENT, QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, head,
 };
 use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
 use pcie::{Address, PublishedRoute};
@@ -32,7 +32,7 @@ pub struct QpEntry {
     pub tx_bytes: u64,
     /// Payload bytes received.
     pub rx_bytes: u64,
-    /// Whether its WRITEs and READs may go to the peer's memory without packets.
+    /// Whether it does without the wire: through shared memory, or from memory to memory.
     pub goes_directly: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct KeyEntry {
 /// Another process's directory, read only by convention and never trusted.
 #[derive(Debug)]
 pub struct Reader {
-    pub(super) shm: Shm,
+    pub(crate) shm: Shm,
 }
 
 impl Reader {
@@ -119,6 +119,15 @@ impl Reader {
             }
             let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
             self.shm.wait(head::DONE, done, left);
+        }
+    }
+
+    /// Announces a ring from the device with slot `from`. It looks when it is kicked.
+    pub(crate) fn announce(&self, from: u16) {
+        let (word, bit) = (usize::from(from) / 64, from % 64);
+        if word < ANNOUNCED_WORDS {
+            self.shm.word(ANNOUNCED_AT + word * 8).fetch_or(1 << bit, AcqRel);
+            self.shm.word(head::ANNOUNCED).fetch_add(1, AcqRel);
         }
     }
 

@@ -6,9 +6,11 @@ use crate::adapter::Adapter;
 use crate::adapter::directory::neighbour::{Neighbour, Visit, Wanted};
 use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::adapter::paths::PeerPath;
+use crate::adapter::rings::{self, Ends, RingTo};
 use crate::memory::key_space::parts_reached;
 use crate::objects::ah::handle_of;
 use link::{Batch, FrameBatch, FramePort};
+use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
 use transport::{Count, Counter, Direct, Fill, PageFault, Sink, To, Tx};
@@ -32,9 +34,36 @@ pub(super) struct Out<'a> {
     /// Whose memory requests may reach without packets, and the addresses of the packets that they
     /// would be, as [`Wanted`] has them.
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
+    /// What packets to the peer pass through, if it is not the wire.
+    pub(super) ring: Option<(&'a RingTo, Ends)>,
+    /// Some went by the wire all the same.
+    pub(super) used_wire: bool,
+    /// Some were put there: who reads them may have to be woken.
+    pub(super) filled_ring: bool,
     pub(super) number: u32,
     /// For raw packets: what carries frames, and the frames collected for it.
     pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
+}
+
+impl Out<'_> {
+    /// Sends a packet to the peer by the ring; `false` if there is none, or it is full.
+    fn by_ring(
+        &mut self,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut Fill<'_>,
+    ) -> std::result::Result<bool, AccessError> {
+        let Some((ring, ends)) = &self.ring else { return Ok(false) };
+        let len = rings::PREFIX_LEN + headers.len() + payload_len + usize::from(headers.bth.pad);
+        let record = self.batch.aside(self.adapter.endpoint(), len);
+        fill(rings::begin(ends, headers, payload_len, record), &mut Fold::off())?;
+        let pushed = ring.push(record);
+        if pushed {
+            self.filled_ring = true;
+            self.adapter.directory().count(Counter::RingPackets, 1);
+        }
+        Ok(pushed)
+    }
 }
 
 impl Tx for Out<'_> {
@@ -45,11 +74,14 @@ impl Tx for Out<'_> {
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> std::result::Result<(), AccessError> {
-        let endpoint = self.adapter.endpoint();
         match to {
             To::Peer => {
                 let Some(way) = self.way else { return Ok(()) };
-                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                if !self.by_ring(headers, payload_len, fill)? {
+                    let endpoint = self.adapter.endpoint();
+                    self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                    self.used_wire = true;
+                }
             }
             To::Ah(ah) => {
                 let way = handle_of(&**ah).map(|ah| ah.way(self.adapter, headers.bth.dest_qp));
@@ -57,6 +89,7 @@ impl Tx for Out<'_> {
                     self.adapter.directory().count(Counter::TxNoFlow, 1);
                     return Ok(());
                 };
+                let endpoint = self.adapter.endpoint();
                 self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
             }
         }
@@ -115,9 +148,16 @@ impl Tx for Out<'_> {
         true
     }
 
+    fn counts_packets(&self) -> bool {
+        self.ring.is_some()
+    }
+
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
-            To::Peer => self.way?.room(bytes, now),
+            To::Peer => match &self.ring {
+                Some((ring, _)) => Some(ring.has_room(bytes)),
+                None => self.way?.room(bytes, now),
+            },
             To::Ah(ah) => handle_of(&**ah)?.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
         }
     }

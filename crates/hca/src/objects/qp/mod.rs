@@ -11,6 +11,7 @@ use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::directory::{ShownQp, ends_word};
 use crate::adapter::management::ManagementInterface;
 use crate::adapter::paths::PeerPath;
+use crate::adapter::rings::{Ends, RingTo};
 use crate::adapter::timers::Appointment;
 use crate::memory::pd::Pd;
 use crate::objects::cq::Cq;
@@ -41,6 +42,12 @@ struct Core {
     /// Whose memory requests may reach without packets, and [`ends_word`] of the packets that they
     /// would be; set with the address vector.
     neighbour: Option<(Arc<Neighbour>, u64)>,
+    /// What packets to the peer may pass through instead of the wire, and whether they do; set with
+    /// the address vector.
+    ring: Option<Arc<RingTo>>,
+    by_ring: bool,
+    /// Whether packets to the peer ever went by the wire.
+    used_wire: bool,
     /// The state that the directory shows, and whether it is open to the peer.
     shown: (QpState, bool),
     appointment: Appointment,
@@ -58,6 +65,14 @@ impl Core {
     /// The state, and whether it is open to the peer.
     fn state(&self) -> (QpState, bool) {
         (self.transport.state(), self.transport.is_open_to_peer())
+    }
+
+    /// What packets to the peer say in front, where they pass through a ring.
+    fn ends(&self) -> Option<Ends> {
+        let (peer, own) = self.ends?;
+        let path = self.way.as_ref()?.flow.path();
+        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
+        Some(Ends { src: own, dst: peer, traffic_class, hop_limit })
     }
 
     /// Whether paced links are still busy with what the QP moved.
@@ -146,6 +161,9 @@ impl Qp {
                 way: None,
                 ends: None,
                 neighbour: None,
+                ring: None,
+                by_ring: false,
+                used_wire: false,
                 shown: (QpState::Reset, false),
                 appointment: Appointment::default(),
                 busy_until: None,
@@ -243,7 +261,7 @@ impl Qp {
             state: now.qp_state,
             pd: self.pd.id().0,
             dest_qpn: now.dest_qp_num,
-            goes_directly: core.neighbour.is_some(),
+            goes_directly: core.neighbour.is_some() || core.by_ring,
             open: open.map(|(peer, own)| (now.access - reads, ends_word(peer, own))),
         });
     }
@@ -277,24 +295,27 @@ impl Qp {
             let one_sided = self.init.qp_type == QpType::Rc;
             let neighbour = one_sided.then(|| adapter.neighbour(&path, dest)).flatten();
             let neighbour = neighbour.map(|neighbour| (neighbour, ends_word(ends.1, ends.0)));
-            Some((adapter.way(path, dest, self.losses())?, ends, neighbour))
+            let ring = self.frame_port.is_none().then(|| adapter.ring(&path, dest)).flatten();
+            Some((adapter.way(path, dest, self.losses())?, ends, neighbour, ring))
         } else {
             None
         };
         let mut core = self.core();
         let before = core.transport.state();
         self.with_cx(&adapter, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
-        if let Some((way, ends, neighbour)) = route {
+        if let Some((way, ends, neighbour, ring)) = route {
             core.transport.set_window(adapter.window_bytes(Some(&way)));
             core.way = Some(way);
             core.ends = Some(ends);
             core.neighbour = neighbour;
+            (core.ring, core.by_ring, core.used_wire) = (ring, false, false);
         }
         let after = core.transport.state();
         if after == QpState::Reset {
             core.way = None;
             core.ends = None;
             core.neighbour = None;
+            (core.ring, core.by_ring) = (None, false);
             if before != QpState::Reset {
                 self.init.cqs().for_each(|cq| cq.forget(self.number));
             }
@@ -426,6 +447,7 @@ impl Qp {
         core.destroyed = true;
         core.way = None;
         core.neighbour = None;
+        (core.ring, core.by_ring) = (None, false);
         core.transport.leave_memory();
         true
     }

@@ -167,6 +167,23 @@ impl Qp {
         result
     }
 
+    /// Has packets to the peer pass through a ring from now on: one that is read, once nothing is
+    /// under way by the wire that they would overtake, which of an unreliable connection's nobody
+    /// knows. Answers whether that changed.
+    fn choose_way(&self, core: &mut Core) -> bool {
+        let Some(ring) = &core.ring else { return false };
+        let (before, open) = (core.by_ring, ring.is_open());
+        if !open && before {
+            (core.ring, core.by_ring) = (None, false);
+        } else if open && !before {
+            core.by_ring = match self.init.qp_type.is_reliable() {
+                true => core.transport.has_nothing_under_way(),
+                false => !core.used_wire,
+            };
+        }
+        core.by_ring != before
+    }
+
     /// Runs `call` on the transport. What it emits leaves before the lock does, or another thread's
     /// packets would overtake it.
     fn run<R>(
@@ -191,12 +208,17 @@ impl Qp {
         batch: &mut Batch,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
+        let new_way = self.choose_way(core);
+        let ring = core.ring.as_deref().filter(|_| core.by_ring).zip(core.ends());
         let mut tx = Out {
             adapter,
             parts: parts_reached(),
             batch,
             way: core.way.as_ref(),
             neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
+            ring,
+            used_wire: false,
+            filled_ring: false,
             number: self.number,
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
         };
@@ -224,11 +246,15 @@ impl Qp {
         if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }
+        if let (true, Some((ring, _))) = (tx.filled_ring, ring) {
+            ring.rouse();
+        }
+        core.used_wire |= tx.used_wire;
         let was_shut = open && !sink.open;
         if let Some(port) = self.frame_port() {
             core.frames.flush(port, adapter.endpoint().stats());
         }
-        if core.state() != core.shown || was_shut {
+        if core.state() != core.shown || was_shut || new_way {
             self.show(adapter, core);
         }
         result

@@ -1,0 +1,108 @@
+//! What stands in a ring: the addresses and the few fields of the IP header that a transport asks
+//! for, then the packet from the BTH on, without its ICRC.
+
+use std::net::{IpAddr, Ipv6Addr};
+use wire::Headers;
+
+/// Bytes before the packet.
+pub(crate) const PREFIX_LEN: usize = 40;
+/// Longest record: a packet of the largest MTU with all its headers.
+pub(super) const MAX_RECORD_LEN: usize = 5 << 10;
+
+/// Source and destination of a connection's packets, and what else their IP header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ends {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+impl Ends {
+    fn emit(&self, out: &mut [u8; PREFIX_LEN]) {
+        out[0..16].copy_from_slice(&octets(self.src));
+        out[16..32].copy_from_slice(&octets(self.dst));
+        out[32..].copy_from_slice(&[self.traffic_class, self.hop_limit, 0, 0, 0, 0, 0, 0]);
+    }
+
+    fn parse(prefix: &[u8; PREFIX_LEN]) -> Ends {
+        let ip = |at: usize| {
+            let octets: [u8; 16] = std::array::from_fn(|i| prefix[at + i]);
+            Ipv6Addr::from(octets).to_canonical()
+        };
+        Ends { src: ip(0), dst: ip(16), traffic_class: prefix[32], hop_limit: prefix[33] }
+    }
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Begins a record in `out`, which is as long as the record: where its payload goes, which is
+/// `payload_len` long. Padding is zero.
+pub(crate) fn begin<'a>(
+    ends: &Ends,
+    headers: &Headers,
+    payload_len: usize,
+    out: &'a mut [u8],
+) -> &'a mut [u8] {
+    let Some((prefix, packet)) = out.split_first_chunk_mut() else { return &mut [] };
+    ends.emit(prefix);
+    let at = headers.emit(packet);
+    let (payload, padding) = packet[at..].split_at_mut(payload_len);
+    padding.fill(0);
+    payload
+}
+
+/// Reads a record; `None` where it is none.
+pub(super) fn parse(record: &[u8]) -> Option<(Ends, Headers, &[u8])> {
+    let (prefix, packet) = record.split_first_chunk()?;
+    let (headers, payload) = Headers::parse(packet).ok()?;
+    Some((Ends::parse(prefix), headers, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{Bth, Opcode, Operation, Position, Psn, Service};
+
+    #[test]
+    fn a_packet_comes_out_as_it_went_in() {
+        let headers = Headers::new(Bth {
+            opcode: Opcode {
+                service: Service::Rc,
+                operation: Operation::Send,
+                position: Position::Only,
+                imm: false,
+                invalidate: false,
+            },
+            solicited: true,
+            migrated: true,
+            pad: 3,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: 0x1234,
+            ack_req: true,
+            psn: Psn::new(77),
+        });
+        let ends = |src: &str, dst: &str| Ends {
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            traffic_class: 0x68,
+            hop_limit: 64,
+        };
+        for ends in [ends("10.0.0.1", "10.0.0.2"), ends("fe80::1", "::1")] {
+            let mut record = vec![0xee; PREFIX_LEN + headers.len() + 8];
+            begin(&ends, &headers, 5, &mut record).copy_from_slice(b"bytes");
+            let expected = (ends, headers, &b"bytes"[..]);
+            assert_eq!(parse(&record), Some(expected));
+            for len in 0..record.len() - 8 {
+                assert_eq!(parse(&record[..len]), None, "{len} bytes");
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The ring to one other process, written by all threads of this one.
+
+use crate::adapter::directory::{Reader, head};
+use descriptors::Kept;
+use engine_thread::lock;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use shm::RingWriter;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
+
+/// A ring to the device of another process, or of this one.
+pub(crate) struct RingTo {
+    directory: Reader,
+    /// The thread that held the directory when the ring was made.
+    holder: u32,
+    /// Wakes the device.
+    kick: Kept,
+    attached: AtomicBool,
+    withdrawn: AtomicBool,
+    broken: AtomicBool,
+    writer: Mutex<RingWriter>,
+}
+
+impl RingTo {
+    /// An empty ring to the device with this directory.
+    pub(crate) fn new(directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
+        let directory = Reader::open(directory).ok()?;
+        let holder = directory.shm.holder(head::HOLDER)?;
+        Some(RingTo {
+            directory,
+            holder,
+            kick: Kept::new(kick),
+            attached: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            writer: Mutex::new(RingWriter::create().ok()?),
+        })
+    }
+
+    pub(crate) fn fd<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        with(lock(&self.writer).as_fd())
+    }
+
+    /// Tells the other device that the one with slot `from` has a ring to it.
+    pub(crate) fn announce(&self, from: u16) {
+        self.directory.announce(from);
+        self.kick();
+    }
+
+    /// Whether the other device's process lives and is what it was.
+    pub(crate) fn is_there(&self) -> bool {
+        self.directory.shm.holder(head::HOLDER) == Some(self.holder) && !self.broken.load(Relaxed)
+    }
+
+    /// Whether it can be withdrawn from the registry, and was not yet.
+    pub(crate) fn need_not_be_offered(&self) -> bool {
+        !self.withdrawn.load(Relaxed) && (self.is_open() || !self.is_there())
+    }
+
+    pub(crate) fn note_withdrawn(&self) {
+        self.withdrawn.store(true, Relaxed);
+    }
+
+    /// Whether it is read.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        if !self.is_there() {
+            return false;
+        }
+        if !self.attached.load(Relaxed) {
+            let attached = lock(&self.writer).is_attached();
+            self.attached.store(attached, Relaxed);
+            return attached;
+        }
+        true
+    }
+
+    /// Whether `bytes` more in a few packets would fit now.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.check(lock(&self.writer).has_room(bytes))
+    }
+
+    /// Appends a record, if it fits. Whoever reads may sleep until [`RingTo::rouse`].
+    #[inline]
+    pub(crate) fn push(&self, record: &[u8]) -> bool {
+        self.check(lock(&self.writer).push(record))
+    }
+
+    fn check(&self, done: Result<bool, shm::Broken>) -> bool {
+        done.unwrap_or_else(|_| {
+            self.broken.store(true, Relaxed);
+            false
+        })
+    }
+
+    /// Wakes the reader if it sleeps; to be called after [`RingTo::push`].
+    #[inline]
+    pub(crate) fn rouse(&self) {
+        // Pairs with the fence in `Directory::sleeps`: either the reader sees what was pushed, or
+        // it is seen here that it sleeps.
+        fence(SeqCst);
+        let asleep = self.directory.shm.word(head::ASLEEP);
+        if asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0 {
+            self.kick();
+        }
+    }
+
+    #[cold]
+    fn kick(&self) {
+        // Full counter means a wake is pending already.
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+}
