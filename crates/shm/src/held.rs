@@ -101,6 +101,12 @@ impl Shm {
         let _ = self.low_half(at).compare_exchange(from, to, SeqCst, SeqCst);
     }
 
+    /// Whether the thread that held the word at `at` has ended without letting go. See [`Shm::word`]
+    /// for panics.
+    pub fn has_died(&self, at: usize) -> bool {
+        self.low_half(at).load(SeqCst) & OWNER_DIED != 0
+    }
+
     /// The thread that holds the word at `at`, by its number; `None` when it has let go or ended.
     /// See [`Shm::word`] for panics.
     pub fn holder(&self, at: usize) -> Option<u32> {

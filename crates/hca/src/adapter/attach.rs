@@ -35,7 +35,7 @@ impl Adapter {
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
         let ring = Arc::new(RingTo::new(self.registry.directory(slot).ok()?, kick)?);
         if slot == self.slot {
-            rings.from().add(self.ring_from(slot, ring.fd(|fd| fd.try_clone_to_owned()).ok()?)?);
+            rings.add(self.ring_from(slot, ring.fd(|fd| fd.try_clone_to_owned()).ok()?)?);
         } else {
             ring.fd(|fd| self.registry.publish(&ring_id(self.slot, slot), fd)).ok()?;
             ring.announce(self.slot);
@@ -65,7 +65,7 @@ impl Adapter {
         }
         for slot in self.directory().take_announced() {
             if let Some(ring) = self.announced_ring(slot) {
-                rings.from().add(ring);
+                rings.add(ring);
             }
         }
     }

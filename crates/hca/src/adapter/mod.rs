@@ -77,6 +77,7 @@ impl Adapter {
     pub(crate) fn close(&self) {
         if !self.lost.swap(true, SeqCst) {
             self.thread.stop();
+            self.directory.close();
             // The registry's client may outlive the device, and the slot's next owner publishes
             // under the same names.
             for v6 in [false, true] {

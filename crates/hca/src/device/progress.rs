@@ -9,7 +9,7 @@
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
-use crate::adapter::rings::PACKETS_A_TURN;
+use crate::adapter::rings::{PACKETS_A_TURN, RING_MTU, Rings};
 use crate::device::Device;
 use crate::device::turn::Turn;
 use crate::fabric::Fabric;
@@ -36,6 +36,8 @@ const PARTS_A_TURN: u64 = 4096;
 /// Turns of a program that polls between two looks at the sockets, where packets come by rings: to
 /// look costs more than the whole turn otherwise does.
 const TURNS_BY_RINGS: u32 = 8;
+/// Turns in which no packet came by a ring after which a program that polls lets others run.
+const IDLE_TURNS: u32 = 64;
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
@@ -50,6 +52,8 @@ pub(crate) struct Receiving {
     receiver: Receiver,
     /// Turns since the sockets were last looked at.
     turns_by_rings: u32,
+    /// Turns since a packet came by a ring.
+    idle_turns: u32,
     /// Made with the first flow rule.
     frames: Option<FrameReceiver>,
     batch: Batch,
@@ -82,6 +86,7 @@ impl Receiving {
         Ok(Receiving {
             receiver: Receiver::new()?,
             turns_by_rings: 0,
+            idle_turns: 0,
             frames: None,
             batch: Batch::new()?,
             touched,
@@ -118,7 +123,20 @@ impl Device {
         let by_rings = self.adapter.rings().is_some_and(|rings| !rings.from().is_empty());
         let sockets = !by_rings || receiving.are_sockets_due();
         self.turn(&mut receiving, sockets);
+        let gives_way = by_rings && self.gives_way(&receiving);
+        drop(receiving);
+        if gives_way {
+            std::thread::yield_now();
+        }
         self.adapter.thread.program_polled(self.now_ns());
+    }
+
+    /// Whether a program that polls had better let others run: whoever fills a ring or empties it
+    /// may wait for this CPU, and nothing wakes it.
+    fn gives_way(&self, receiving: &Receiving) -> bool {
+        let was_full = self.adapter.rings().is_some_and(Rings::was_full);
+        let idle = receiving.idle_turns;
+        was_full || idle > 0 && idle.is_multiple_of(IDLE_TURNS)
     }
 
     /// A turn that waits for its place; answers with the bytes of payload it took.
@@ -145,8 +163,17 @@ impl Device {
     }
 
     fn take_turn(&self, receiving: &mut Receiving, sockets: bool) -> usize {
-        let Receiving { receiver, frames, batch, touched, seen, longest, scattered, .. } =
-            receiving;
+        let Receiving {
+            receiver,
+            idle_turns,
+            frames,
+            batch,
+            touched,
+            seen,
+            longest,
+            scattered,
+            ..
+        } = receiving;
         let turn = Turn::begin();
         let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
         let parts = parts_reached();
@@ -159,10 +186,11 @@ impl Device {
             }
         };
         if let Some(rings) = self.adapter.rings() {
-            rings.from().receive(&mut |datagram| {
+            let packets = rings.from().receive(&mut |datagram| {
                 self.dispatch_to_qp(&datagram, turn.now, batch, touched, &mut endings);
                 answer(datagram.payload.len(), touched, batch);
             });
+            *idle_turns = if packets > 0 { 0 } else { idle_turns.wrapping_add(1) };
         }
         if sockets {
             let trains = if *scattered { 1 } else { TRAINS_A_TURN };
@@ -275,7 +303,7 @@ impl Device {
         if qpn == MULTICAST_QPN {
             return self.dispatch_multicast(datagram, now, batch, touched, endings);
         }
-        self.hand_out(datagram, management, now, batch, touched, endings);
+        self.hand_out((datagram, None), management, now, batch, touched, endings);
     }
 
     /// What came by a ring is for a queue pair of the program's.
@@ -293,7 +321,7 @@ impl Device {
         if special || !self.takes(datagram.dst) {
             return self.directory().count(Counter::RxDropped, 1);
         }
-        self.hand_out(datagram, None, now, batch, touched, endings);
+        self.hand_out((datagram, Some(RING_MTU)), None, now, batch, touched, endings);
     }
 
     fn note_packet(&self, datagram: &Datagram<'_>) {
@@ -301,9 +329,10 @@ impl Device {
         self.directory().count(Counter::RcvdBytes, datagram.payload.len() as u64);
     }
 
+    /// Gives a packet, and the bytes of its message's packets as [`Rx`] has them, to its queue pair.
     fn hand_out(
         &self,
-        datagram: &Datagram<'_>,
+        (datagram, mtu): (&Datagram<'_>, Option<u32>),
         management: Option<Arc<Qp>>,
         now: Instant,
         batch: &mut Batch,
@@ -326,7 +355,7 @@ impl Device {
             Attached::Subnet(_) => Routing::Lid,
             Attached::Host | Attached::Ethernet(_) => Routing::Ip,
         };
-        touched[index].receive(&self.adapter, &rx_of(datagram, routing), now, batch, endings);
+        touched[index].receive(&self.adapter, &rx_of(datagram, routing, mtu), now, batch, endings);
     }
 
     /// Each member of the group takes the packet, but for its sender if that one does not want it.
@@ -345,7 +374,7 @@ impl Device {
                 if qp.init().blocks_own_multicast && self.is_sender(&qp, datagram) {
                     continue;
                 }
-                qp.receive(&self.adapter, &rx_of(datagram, routing), now, batch, endings);
+                qp.receive(&self.adapter, &rx_of(datagram, routing, None), now, batch, endings);
                 if touched.iter().all(|known| known.number() != qp.number()) {
                     touched.push(qp);
                 }
@@ -389,7 +418,7 @@ fn groups_of_subnet(subnet: &Subnet, datagram: &Datagram<'_>) -> SmallVec<[(IpAd
     groups.map(|mgid| (ip_of_gid(mgid), Routing::Gid { source, destination: mgid })).collect()
 }
 
-fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing) -> Rx<'a> {
+fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing, mtu: Option<u32>) -> Rx<'a> {
     Rx {
         headers: &datagram.headers,
         payload: datagram.payload,
@@ -399,5 +428,6 @@ fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing) -> Rx<'a> {
         hop_limit: datagram.hop_limit,
         vlan: datagram.vlan,
         routing,
+        mtu,
     }
 }

@@ -45,6 +45,9 @@ impl Transport {
         if !listening || !partition || Some(bth.opcode.service) != service(self.kind) {
             return cx.counters.count(Counter::RxDropped, 1);
         }
+        if !bth.opcode.is_response() {
+            self.resp.mtu = rx.mtu.unwrap_or_else(|| self.path_mtu());
+        }
         match (self.kind, bth.opcode.is_response()) {
             (QpType::Rc | QpType::XrcSend, true) => self.answer(rx, cx),
             (QpType::Rc | QpType::XrcRecv, false) => self.serve(rx, cx),

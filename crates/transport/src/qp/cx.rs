@@ -140,6 +140,9 @@ pub struct Rx<'a> {
     pub vlan: Option<u16>,
     /// What brought it here.
     pub routing: Routing,
+    /// Bytes of all packets but the last of its message, where it did not come by the path that the
+    /// program named; `None`: the path's MTU.
+    pub mtu: Option<u32>,
 }
 
 /// What brought a packet here, and stands in a datagram's receive buffer before the payload.

@@ -101,7 +101,7 @@ pub struct Transport {
     pub(crate) max_rd_atomic: u8,
     pub(crate) state: QpState,
     pub(crate) attr: QpAttr,
-    /// Path MTU in bytes.
+    /// Bytes of all packets but the last of a request.
     pub(crate) mtu: u32,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
@@ -203,6 +203,22 @@ impl Transport {
     /// Whether no packet of a reliable connection is under way that one sent now could overtake.
     pub fn has_nothing_under_way(&self) -> bool {
         self.req.una() == self.req.next_psn && self.resp.responses.is_empty()
+    }
+
+    /// The peer's QP number.
+    pub fn dest_qpn(&self) -> u32 {
+        self.attr.dest_qp_num
+    }
+
+    /// Path MTU in bytes, as the program named it.
+    pub fn path_mtu(&self) -> u32 {
+        mtu(self.kind, &self.attr)
+    }
+
+    /// From now on packets of requests have so many bytes instead of the path's MTU, until the
+    /// queue pair is connected anew. Nothing may be under way.
+    pub fn set_request_mtu(&mut self, bytes: u32) {
+        self.mtu = bytes;
     }
 
     /// Remembers that packets leave from this UDP port.

@@ -42,6 +42,8 @@ pub(crate) struct Write {
 pub(crate) struct Responder {
     /// The PSN that comes next.
     pub(crate) expected: Psn,
+    /// Bytes of all packets but the last of the message that the latest request was of.
+    pub(crate) mtu: u32,
     /// Messages completed, 24 bits.
     pub(crate) msn: u32,
     /// A NAK or RNR NAK went out and the expected packet has not come since: no second one.

@@ -9,6 +9,8 @@ pub(crate) struct ReadAnswer {
     pub(crate) psn: Psn,
     pub(crate) packets: u32,
     pub(crate) done: u32,
+    /// Bytes of all packets but the last.
+    pub(crate) mtu: u32,
     pub(crate) len: u32,
     /// The memory as the peer named it.
     pub(crate) remote: Remote,
@@ -42,8 +44,8 @@ impl Answer {
     /// A READ response without data: what ATOMIC WRITE and FLUSH are answered with.
     pub(crate) fn done(psn: Psn) -> Answer {
         let (remote, target, pd) = (Remote::default(), Target::none(), PdId(0));
-        let (packets, seen) = (1, None);
-        Answer::Read(ReadAnswer { psn, packets, done: 0, len: 0, remote, target, pd, seen })
+        let (packets, done, mtu, len, seen) = (1, 0, 0, 0, None);
+        Answer::Read(ReadAnswer { psn, packets, done, mtu, len, remote, target, pd, seen })
     }
 
     /// The NAK for a repeated READ that can no longer be done. A requester that still waits learns
@@ -72,11 +74,11 @@ impl Response {
     }
 
     /// Bytes of payload that its next packet carries.
-    pub(crate) fn next_len(&self, mtu: u32) -> usize {
+    pub(crate) fn next_len(&self) -> usize {
         match &self.answer {
             Answer::Read(read) => {
-                let at = u64::from(read.done) * u64::from(mtu);
-                u64::from(read.len).saturating_sub(at).min(mtu.into()) as usize
+                let at = u64::from(read.done) * u64::from(read.mtu);
+                u64::from(read.len).saturating_sub(at).min(read.mtu.into()) as usize
             }
             _ => 0,
         }

@@ -34,18 +34,16 @@ impl Transport {
         let (executor, seen) = (self.executor(cx.keys), Some(cx.keys.changes()));
         let (pd, target) = (executor.pd, executor.read(Remote { addr: va, rkey }, len)?);
         self.check_resources()?;
-        target.ready(0, len.min(self.mtu) as usize, false)?;
+        target.ready(0, len.min(self.resp.mtu) as usize, false)?;
         let psn = self.resp.expected;
-        let packets = len.div_ceil(self.mtu).max(1);
+        let packets = len.div_ceil(self.resp.mtu).max(1);
         self.message_done();
         self.resp.expected = psn.plus(packets);
         self.resp.last_answered = Some(psn);
         let remote = Remote { addr: va, rkey };
-        self.owe(
-            psn,
-            Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target, pd, seen }),
-            true,
-        );
+        let mtu = self.resp.mtu;
+        let read = ReadAnswer { psn, packets, done: 0, mtu, len, remote, target, pd, seen };
+        self.owe(psn, Answer::Read(read), true);
         Ok(())
     }
 

@@ -104,7 +104,7 @@ impl Transport {
         };
         let repeated = !fresh;
         let psn = read.psn.plus(read.done);
-        let done = read.done.saturating_mul(self.mtu);
+        let done = read.done.saturating_mul(read.mtu);
         let met = Met {
             work: FaultedWork::Remote(read.remote, read.len),
             write: false,

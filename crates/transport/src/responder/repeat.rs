@@ -83,7 +83,7 @@ impl Transport {
         if len > MAX_MESSAGE || self.crowded() {
             return;
         }
-        let packets = len.div_ceil(self.mtu).max(1);
+        let packets = len.div_ceil(self.resp.mtu).max(1);
         if packets >= 1 << 23 || psn.plus(packets).after(self.resp.expected) > 0 {
             return;
         }
@@ -103,7 +103,9 @@ impl Transport {
         let (pd, granted) = (executor.pd, executor.read(remote, len));
         let answer = match granted {
             Ok(target) => {
-                Answer::Read(ReadAnswer { psn, packets, done: 0, len, remote, target, pd, seen })
+                let mtu = self.resp.mtu;
+                let done = 0;
+                Answer::Read(ReadAnswer { psn, packets, done, mtu, len, remote, target, pd, seen })
             }
             Err(refusal) if put_off => return self.refuse(refusal, psn, cx),
             Err(refusal) => Answer::refused_repetition(refusal),

@@ -23,7 +23,7 @@ impl Transport {
                 self.more = true;
                 return;
             }
-            let due = self.resp.responses.front().map_or(0, |next| next.next_len(self.mtu));
+            let due = self.resp.responses.front().map_or(0, |next| next.next_len());
             if due > 0 && !self.port_takes(due as u64 + FURTHER_COST, cx) {
                 return;
             }
@@ -53,7 +53,6 @@ impl Transport {
         if let Err(refusal) = self.renew_answer(cx) {
             return self.fail_answer(refusal, cx);
         }
-        let mtu = self.mtu;
         let dest_qp = self.attr.dest_qp_num;
         let (Some(service), Some(response)) = (service(self.kind), self.resp.responses.front_mut())
         else {
@@ -85,10 +84,10 @@ impl Transport {
             }
         };
         let at = match &response.answer {
-            Answer::Read(read) => u64::from(read.done) * u64::from(mtu),
+            Answer::Read(read) => u64::from(read.done) * u64::from(read.mtu),
             _ => 0,
         };
-        let len = response.next_len(mtu);
+        let len = response.next_len();
         let mut headers = Headers::new(Bth {
             opcode: Opcode { service, operation, position, imm: false, invalidate: false },
             solicited: false,

@@ -70,7 +70,7 @@ impl Transport {
     fn execute(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let opcode = rx.headers.bth.opcode;
         check_order(self.resp.message.as_ref(), opcode)?;
-        check_packet(opcode, rx.payload.len(), self.mtu)?;
+        check_packet(opcode, rx.payload.len(), self.resp.mtu)?;
         self.resp.queue = self.named_queue(rx, cx)?;
         match opcode.operation {
             Operation::Send => self.serve_send(rx, cx)?,
@@ -181,7 +181,7 @@ impl Transport {
             }
             _ => {
                 cx.counters.count(Counter::RxWriteRequests, 1);
-                Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.mtu)?
+                Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.resp.mtu)?
             }
         };
         let ready = write.target.ready(write.done.into(), rx.payload.len(), true);

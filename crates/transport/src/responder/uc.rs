@@ -26,7 +26,7 @@ impl Transport {
             abandon(&mut self.resp.message, &mut self.inbox);
         }
         let outcome = match check_order(self.resp.message.as_ref(), bth.opcode)
-            .and_then(|()| check_packet(bth.opcode, rx.payload.len(), self.mtu))
+            .and_then(|()| check_packet(bth.opcode, rx.payload.len(), self.resp.mtu))
         {
             Err(refusal) => Err(refusal),
             Ok(()) => match bth.opcode.operation {
@@ -83,7 +83,7 @@ impl Transport {
             }
             _ => {
                 cx.counters.count(Counter::RxWriteRequests, 1);
-                Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.mtu)?
+                Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.resp.mtu)?
             }
         };
         write.check(rx.payload.len(), position.ends())?;

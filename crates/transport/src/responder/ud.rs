@@ -24,7 +24,7 @@ impl Transport {
         let headers = rx.headers;
         let Some(deth) = headers.deth else { return cx.counters.count(Counter::RxDropped, 1) };
         let bad_qkey = deth.qkey != self.attr.qkey && !sabotage::on(Sabotage::SkipQkey);
-        let bad_length = rx.payload.len() > self.mtu as usize;
+        let bad_length = rx.payload.len() > self.resp.mtu as usize;
         if bad_qkey || bad_length || headers.bth.opcode.operation != Operation::Send {
             return cx.counters.count(Counter::RxDropped, 1);
         }

@@ -63,6 +63,7 @@ fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {
                     hop_limit: 64,
                     vlan: None,
                     routing: Routing::Ip,
+                    mtu: None,
                 },
                 cx,
             );

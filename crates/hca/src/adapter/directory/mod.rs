@@ -75,6 +75,8 @@ pub(crate) mod head {
     pub const TOKEN: usize = 176;
     /// How many rings were announced.
     pub const ANNOUNCED: usize = 184;
+    /// 1 once the device is closed.
+    pub const CLOSED: usize = 192;
     /// Not 0 while the device's thread sleeps, and has to be woken for what comes by a ring. It is
     /// written often and has a cache line of its own.
     pub const ASLEEP: usize = 320;
@@ -226,6 +228,11 @@ impl Directory {
     pub(crate) fn done(&self, asked: u64) {
         self.shm.word(head::DONE).store(asked, Release);
         self.shm.wake(head::DONE);
+    }
+
+    /// The device is closed.
+    pub(crate) fn close(&self) {
+        self.shm.word(head::CLOSED).store(1, Release);
     }
 
     /// How many rings were announced so far.

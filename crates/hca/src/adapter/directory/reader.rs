@@ -122,6 +122,11 @@ impl Reader {
         }
     }
 
+    /// Whether the device's process has ended or runs another program, or the device is closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.shm.has_died(head::HOLDER) || self.shm.word(head::CLOSED).load(Acquire) != 0
+    }
+
     /// Announces a ring from the device with slot `from`. It looks when it is kicked.
     pub(crate) fn announce(&self, from: u16) {
         let (word, bit) = (usize::from(from) / 64, from % 64);

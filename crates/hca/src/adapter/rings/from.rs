@@ -1,7 +1,7 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::record::{MAX_RECORD_LEN, parse};
-use crate::adapter::directory::{Reader, head};
+use crate::adapter::directory::Reader;
 use link::Datagram;
 use rustix::fd::OwnedFd;
 use shm::RingReader;
@@ -26,7 +26,7 @@ impl RingFrom {
 
     /// Whether its writer has ended and nothing waits in it.
     fn is_over(&self) -> bool {
-        self.directory.shm.holder(head::HOLDER).is_none() && !self.reader.has_more()
+        self.directory.is_over() && !self.reader.has_more()
     }
 }
 
@@ -59,10 +59,18 @@ impl Incoming {
     /// that are over.
     pub(crate) fn add(&mut self, ring: RingFrom) {
         self.rings.retain(|known| known.slot != ring.slot && !known.is_over());
+        if ring.slot >= registry::SLOTS {
+            return;
+        }
         // Where there is no memory it stays unattached, and packets go by UDP.
         if self.rings.try_reserve(1).is_ok() && ring.reader.attach() {
             self.rings.push(ring);
         }
+    }
+
+    /// The slots of the devices that write them.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
+        self.rings.iter().map(|ring| ring.slot)
     }
 
     /// Whether a packet waits in any.
@@ -133,6 +141,7 @@ mod tests {
         let writer = RingWriter::create().unwrap();
         let reader = RingReader::open(writer.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let directory = Directory::create("peerdma-test", 5).unwrap();
+        directory.close();
         let directory = directory.as_fd().try_clone_to_owned().unwrap();
         (writer, RingFrom::new(slot, directory, reader).unwrap())
     }
@@ -172,7 +181,6 @@ mod tests {
         }
     }
 
-    /// Nobody holds the directories here, as where the process has ended.
     #[test]
     fn a_ring_is_read_to_its_end_and_then_forgotten() {
         let mut incoming = Incoming::new().unwrap();

@@ -12,14 +12,18 @@ mod record;
 mod to;
 
 pub(crate) use from::{PACKETS_A_TURN, RingFrom};
-pub(crate) use record::{Ends, PREFIX_LEN, begin};
+pub(crate) use record::{Ends, PREFIX_LEN, RING_MTU, begin};
 pub(crate) use to::RingTo;
 
 use engine_thread::lock;
 use from::Incoming;
+use registry::SLOTS;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+const SLOT_WORDS: usize = SLOTS as usize / 64;
 
 /// The rings of one device.
 pub(crate) struct Rings {
@@ -27,6 +31,10 @@ pub(crate) struct Rings {
     pub(crate) to: Mutex<HashMap<u16, Arc<RingTo>>>,
     /// Those that it reads, in turns.
     from: Mutex<Incoming>,
+    /// One was found full.
+    full: AtomicBool,
+    /// A bit for each slot whose ring is read, to be asked within turns.
+    read_from: [AtomicU64; SLOT_WORDS],
     /// How many were announced when the engine thread last looked.
     pub(crate) seen: AtomicU64,
 }
@@ -38,7 +46,35 @@ impl Rings {
     /// ENOMEM.
     pub(crate) fn new() -> std::io::Result<Rings> {
         let from = Mutex::new(Incoming::new()?);
-        Ok(Rings { to: Mutex::default(), from, seen: AtomicU64::new(0) })
+        let read_from = [const { AtomicU64::new(0) }; SLOT_WORDS];
+        let (full, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Rings { to: Mutex::default(), from, full, read_from, seen })
+    }
+
+    /// Notes that one is full.
+    pub(crate) fn note_full(&self) {
+        self.full.store(true, Relaxed);
+    }
+
+    /// Whether one was since the last time.
+    pub(crate) fn was_full(&self) -> bool {
+        self.full.load(Relaxed) && self.full.swap(false, Relaxed)
+    }
+
+    /// Begins to read `ring`, instead of an earlier one of the same device, and ends with those
+    /// that are over.
+    pub(crate) fn add(&self, ring: RingFrom) {
+        let mut from = self.from();
+        from.add(ring);
+        let mut bits = [0; SLOT_WORDS];
+        from.slots().for_each(|slot| bits[usize::from(slot) / 64] |= 1 << (slot % 64));
+        self.read_from.iter().zip(bits).for_each(|(word, bits)| word.store(bits, Relaxed));
+    }
+
+    /// Whether the device at `slot` has a ring to this one.
+    pub(crate) fn is_read_from(&self, slot: u16) -> bool {
+        let word = self.read_from.get(usize::from(slot) / 64);
+        word.is_some_and(|word| word.load(Relaxed) >> (slot % 64) & 1 != 0)
     }
 
     /// Those that it reads.

@@ -6,8 +6,11 @@ use wire::Headers;
 
 /// Bytes before the packet.
 pub(crate) const PREFIX_LEN: usize = 40;
-/// Longest record: a packet of the largest MTU with all its headers.
-pub(super) const MAX_RECORD_LEN: usize = 5 << 10;
+/// Bytes of all packets but the last of a message. To make, pass and take a packet costs as much as
+/// to copy some KiB; and several fit into the ring at a time.
+pub(crate) const RING_MTU: u32 = 16 << 10;
+/// Longest record: a packet with all its headers.
+pub(super) const MAX_RECORD_LEN: usize = RING_MTU as usize + 256;
 
 /// Source and destination of a connection's packets, and what else their IP header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

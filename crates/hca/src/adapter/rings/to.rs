@@ -12,8 +12,6 @@ use std::sync::atomic::{AtomicBool, fence};
 /// A ring to the device of another process, or of this one.
 pub(crate) struct RingTo {
     directory: Reader,
-    /// The thread that held the directory when the ring was made.
-    holder: u32,
     /// Wakes the device.
     kick: Kept,
     attached: AtomicBool,
@@ -26,10 +24,10 @@ impl RingTo {
     /// An empty ring to the device with this directory.
     pub(crate) fn new(directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
         let directory = Reader::open(directory).ok()?;
-        let holder = directory.shm.holder(head::HOLDER)?;
+        // Otherwise nobody would see its end.
+        directory.shm.holder(head::HOLDER)?;
         Some(RingTo {
             directory,
-            holder,
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
@@ -50,7 +48,7 @@ impl RingTo {
 
     /// Whether the other device's process lives and is what it was.
     pub(crate) fn is_there(&self) -> bool {
-        self.directory.shm.holder(head::HOLDER) == Some(self.holder) && !self.broken.load(Relaxed)
+        !self.directory.is_over() && !self.broken.load(Relaxed)
     }
 
     /// Whether it can be withdrawn from the registry, and was not yet.

@@ -34,8 +34,12 @@ pub(super) struct Out<'a> {
     /// Whose memory requests may reach without packets, and the addresses of the packets that they
     /// would be, as [`Wanted`] has them.
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
-    /// What packets to the peer pass through, if it is not the wire.
+    /// What packets to the peer can pass through instead of the wire.
     pub(super) ring: Option<(&'a RingTo, Ends)>,
+    /// Whether requests do. Answers do in any case: they may be too long for the wire.
+    pub(super) by_ring: bool,
+    /// Bytes of the longest packet that the peer takes from the wire.
+    pub(super) path_mtu: u32,
     /// Some went by the wire all the same.
     pub(super) used_wire: bool,
     /// Some were put there: who reads them may have to be woken.
@@ -47,13 +51,16 @@ pub(super) struct Out<'a> {
 
 impl Out<'_> {
     /// Sends a packet to the peer by the ring; `false` if there is none, or it is full.
-    fn by_ring(
+    fn leaves_by_ring(
         &mut self,
         headers: &Headers,
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> std::result::Result<bool, AccessError> {
         let Some((ring, ends)) = &self.ring else { return Ok(false) };
+        if !self.by_ring && !headers.bth.opcode.is_response() {
+            return Ok(false);
+        }
         let len = rings::PREFIX_LEN + headers.len() + payload_len + usize::from(headers.bth.pad);
         let record = self.batch.aside(self.adapter.endpoint(), len);
         fill(rings::begin(ends, headers, payload_len, record), &mut Fold::off())?;
@@ -77,7 +84,9 @@ impl Tx for Out<'_> {
         match to {
             To::Peer => {
                 let Some(way) = self.way else { return Ok(()) };
-                if !self.by_ring(headers, payload_len, fill)? {
+                let left = self.leaves_by_ring(headers, payload_len, fill)?;
+                // What the wire cannot take comes again, as what is lost there.
+                if !left && payload_len <= self.path_mtu as usize {
                     let endpoint = self.adapter.endpoint();
                     self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
                     self.used_wire = true;
@@ -149,14 +158,20 @@ impl Tx for Out<'_> {
     }
 
     fn counts_packets(&self) -> bool {
-        self.ring.is_some()
+        self.by_ring
     }
 
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
             To::Peer => match &self.ring {
-                Some((ring, _)) => Some(ring.has_room(bytes)),
-                None => self.way?.room(bytes, now),
+                Some((ring, _)) if self.by_ring => {
+                    let has_room = ring.has_room(bytes);
+                    if let (false, Some(rings)) = (has_room, self.adapter.rings()) {
+                        rings.note_full();
+                    }
+                    Some(has_room)
+                }
+                _ => self.way?.room(bytes, now),
             },
             To::Ah(ah) => handle_of(&**ah)?.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
         }

@@ -194,6 +194,7 @@ fn receive_send(device: &Device, qp: &Qp, batch: &mut Batch) {
         hop_limit: 64,
         vlan: None,
         routing: Routing::Ip,
+        mtu: None,
     };
     qp.receive(device.adapter(), &rx, Instant::now(), batch, &mut 16);
     assert!(qp.core().transport.has_ack_pending());

@@ -4,9 +4,12 @@
 use super::emit::{Out, QpSink};
 use super::{Core, Qp};
 use crate::adapter::Adapter;
+use crate::adapter::rings::RING_MTU;
 use crate::memory::key_space::parts_reached;
 use link::Batch;
+use registry::QPN_INDEX_BITS;
 use std::time::Instant;
+use transport::values::QpState;
 use transport::{Both, Budget, Count, Counter, Cx, Rx, Share, Transport};
 use wire::frame::Frame;
 
@@ -170,18 +173,29 @@ impl Qp {
     /// Has packets to the peer pass through a ring from now on: one that is read, once nothing is
     /// under way by the wire that they would overtake, which of an unreliable connection's nobody
     /// knows. Answers whether that changed.
-    fn choose_way(&self, core: &mut Core) -> bool {
+    fn choose_way(&self, adapter: &Adapter, core: &mut Core) -> bool {
         let Some(ring) = &core.ring else { return false };
         let (before, open) = (core.by_ring, ring.is_open());
         if !open && before {
+            core.transport.set_request_mtu(core.transport.path_mtu());
             (core.ring, core.by_ring) = (None, false);
-        } else if open && !before {
-            core.by_ring = match self.init.qp_type.is_reliable() {
-                true => core.transport.has_nothing_under_way(),
-                false => !core.used_wire,
-            };
+        } else if open && !before && self.may_go_by_ring(adapter, core) {
+            core.transport.set_request_mtu(RING_MTU);
+            core.by_ring = true;
         }
         core.by_ring != before
+    }
+
+    /// The answers have to be able to come by a ring, too.
+    fn may_go_by_ring(&self, adapter: &Adapter, core: &Core) -> bool {
+        let slot = (core.transport.dest_qpn() >> QPN_INDEX_BITS) as u16;
+        let ready = core.transport.state() == QpState::Rts
+            && adapter.rings().is_some_and(|rings| rings.is_read_from(slot));
+        ready
+            && match self.init.qp_type.is_reliable() {
+                true => core.transport.has_nothing_under_way(),
+                false => !core.used_wire,
+            }
     }
 
     /// Runs `call` on the transport. What it emits leaves before the lock does, or another thread's
@@ -208,8 +222,9 @@ impl Qp {
         batch: &mut Batch,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
-        let new_way = self.choose_way(core);
-        let ring = core.ring.as_deref().filter(|_| core.by_ring).zip(core.ends());
+        let new_way = self.choose_way(adapter, core);
+        let ring = core.ring.as_deref().filter(|ring| core.by_ring || ring.is_open());
+        let ring = ring.zip(core.ends());
         let mut tx = Out {
             adapter,
             parts: parts_reached(),
@@ -217,6 +232,8 @@ impl Qp {
             way: core.way.as_ref(),
             neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
             ring,
+            by_ring: core.by_ring && ring.is_some(),
+            path_mtu: core.transport.path_mtu(),
             used_wire: false,
             filled_ring: false,
             number: self.number,

@@ -209,6 +209,7 @@ fn a_datagram_arrives_behind_its_network_header() {
         hop_limit: 1,
         vlan: Some(0x6005),
         routing: Routing::Ip,
+        mtu: None,
     };
     node.with(|qp, cx| qp.receive(&rx, cx));
     let done = node.told.received[1];

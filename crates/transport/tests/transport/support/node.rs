@@ -287,6 +287,7 @@ impl Node {
             hop_limit: 63,
             vlan: None,
             routing: Routing::Ip,
+            mtu: None,
         };
         self.with(|qp, cx| qp.receive(&rx, cx));
     }
