@@ -11,6 +11,7 @@
 mod allowed;
 mod arm;
 mod bench;
+mod counts;
 mod docs;
 mod failures;
 mod packages;
@@ -70,6 +71,14 @@ enum Chore {
         /// Already inside the benchmark's network namespace
         #[arg(long, hide = true)]
         inside: bool,
+    },
+    /// Count the instructions of the data path's small pieces and compare them with those in
+    /// tests/instruction-counts.txt
+    #[command(after_help = "Examples:\n  cargo xtask counts\n  cargo xtask counts --accept")]
+    Counts {
+        /// Keep the counts of today
+        #[arg(long)]
+        accept: bool,
     },
     /// Run the random tests for longer than the suite does, each for the time given
     #[command(
@@ -151,6 +160,7 @@ fn run(cli: Cli) -> Result<bool> {
         Chore::Docs => docs::build(),
         Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
         Chore::Bench { rounds, only, json, inside: false } => bench::run(rounds, only, json),
+        Chore::Counts { accept } => counts::run(accept),
         Chore::Soak { list: true, .. } => {
             soak::list();
             Ok(true)

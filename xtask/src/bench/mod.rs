@@ -12,7 +12,7 @@ mod table;
 mod wire;
 
 use anyhow::{Result, bail};
-use program::target;
+pub use program::target;
 use std::process::Command;
 
 /// A part of what is measured.
