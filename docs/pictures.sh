@@ -1,8 +1,11 @@
 #!/bin/sh
 # Makes the pictures of the book from text: flows by Graphviz from *.dot, machines by `peerdma topo
-# --svg` from a platform, plots from the tables of figures. With --check it only says which ones are
-# not made of today's text, and needs no Graphviz: a picture that Graphviz made names the text that
-# it is of, because each version of Graphviz draws a little otherwise.
+# --svg` from a platform, plots from the tables of figures and from the record of curves.
+#
+# With --check it only says which ones are not made of today's text, and needs no Graphviz: a
+# picture that Graphviz made names the text that it is of, because each version of Graphviz draws a
+# little otherwise. With --curves FOLDER it draws the record of curves in that folder, beside it,
+# and nothing else.
 set -eu
 cd "$(dirname "$0")/src/pictures"
 peerdma=${PEERDMA:-peerdma}
@@ -31,8 +34,17 @@ machine() {
 }
 
 plot() {
-    awk -v plot="${1%-times}" -f ../../plots.awk ../explanation/performance.md >"$new"
+    awk -v plot="${1%-times}" -f ../../draw.awk -f ../../plots.awk \
+        ../explanation/performance.md >"$new"
     settle "$1.svg"
+}
+
+# $1: the folder of the record.
+curves() {
+    for plot in bandwidth latency rate cpu; do
+        awk -v plot="$plot" -f ../../draw.awk -f ../../curves.awk "$1/curves.json" >"$new"
+        settle "$1/curves-$plot.svg"
+    done
 }
 
 settle() {
@@ -48,6 +60,10 @@ stale() {
     stale=1
 }
 
+if [ "$mode" = --curves ]; then
+    curves "$2"
+    exit
+fi
 for text in *.dot; do
     flow "${text%.dot}"
 done
@@ -56,4 +72,5 @@ machine redirected redirected.toml --pair gpu0,peerdma0
 machine data-direct grace --pair gpu0,peerdma0 --pair gpu0,peerdma0_dma
 plot throughput
 plot registration-times
+if [ -e curves.json ]; then curves .; fi
 exit $stale

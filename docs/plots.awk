@@ -1,7 +1,9 @@
 # Draws the tables of docs/src/explanation/performance.md as SVG.
 #
-#   awk -v plot=throughput -f plots.awk performance.md     bars: rows of the first table in GB/s
-#   awk -v plot=registration -f plots.awk performance.md   dots: times by size, a logarithmic axis
+#   awk -v plot=throughput -f draw.awk -f plots.awk performance.md
+#       bars: rows of the first table in GB/s
+#   awk -v plot=registration -f draw.awk -f plots.awk performance.md
+#       dots: times by size, a logarithmic axis
 
 BEGIN { FS = " *\\| *"; left = 360; width = 900; line = 30; top = 40 }
 
@@ -17,20 +19,12 @@ plot == "registration" && count == 2 && table {
 
 function microseconds(text) { return (text + 0) * (text ~ / ms/ ? 1000 : text ~ / s$/ ? 1e6 : 1) }
 
-function label(x, y, anchor, class, text) {
-    gsub(/`/, "", text); gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text)
-    printf "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">%s</text>\n", x, y, anchor, class, text
-}
-
 function rule(x, bottom) { printf "<path class=\"rule\" d=\"M%.1f %dV%.1f\"/>\n", x, top - 6, bottom }
 
 END {
     if (!rows) { print "no such table" > "/dev/stderr"; exit 1 }
     bottom = top + rows * line
-    printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\">\n", width, bottom + 34
-    print "<style>text{font:12px 'DejaVu Sans',Verdana,sans-serif;fill:#222}.small{font-size:11px;fill:#555}" \
-        ".rule{stroke:#d5d8dd;fill:none}.c3{fill:#0072b2}.c4{fill:#d55e00}.c5{fill:#009e73}</style>"
-    print "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>"
+    begin(width, bottom + 34)
     room = width - left - 70
     if (plot == "throughput") {
         for (r = 1; r <= rows; r++) if (value[r, 3] > most) most = value[r, 3]

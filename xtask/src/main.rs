@@ -5,12 +5,14 @@
 //! one line of totals in which nothing that was skipped is hidden.
 //!
 //! Start at `run` below, which leads to each chore: `suite` is the test command, `docs` the book,
-//! `bench` the speed table, `soak` the long random runs, `roots` the bare root file systems.
+//! `bench` the speed tables, `counts` the instruction counts, `soak` the long random runs, `roots`
+//! the bare root file systems.
 #![forbid(unsafe_code)]
 
 mod allowed;
 mod arm;
 mod bench;
+mod counts;
 mod docs;
 mod failures;
 mod packages;
@@ -55,21 +57,19 @@ enum Chore {
     /// Make the book of docs/ in target/book (installing mdbook into target/tools if there is
     /// none), and check every link
     Docs,
-    /// Measure the speed table of the book, beside bare sockets and UCX over TCP in the same run
-    #[command(after_help = "Examples:\n  cargo xtask bench\n  cargo xtask bench --rounds 7 --json")]
-    Bench {
-        /// How often everything is measured; medians are shown
-        #[arg(long, default_value_t = 5)]
-        rounds: u32,
-        /// Measure a part only
-        #[arg(long, value_enum)]
-        only: Option<bench::Part>,
-        /// Print every figure as JSON
+    /// Measure the speed tables and plots of the book, beside bare sockets, UCX and libfabric in
+    /// the same run
+    #[command(after_help = "Examples:\n  cargo xtask bench --quick\n  \
+                            cargo xtask bench --only wire --rounds 7 --json\n  \
+                            cargo xtask bench --only curves --publish")]
+    Bench(bench::Wanted),
+    /// Count the instructions of the data path's small pieces and compare them with those in
+    /// tests/instruction-counts.txt
+    #[command(after_help = "Examples:\n  cargo xtask counts\n  cargo xtask counts --accept")]
+    Counts {
+        /// Keep the counts of today
         #[arg(long)]
-        json: bool,
-        /// Already inside the benchmark's network namespace
-        #[arg(long, hide = true)]
-        inside: bool,
+        accept: bool,
     },
     /// Run the random tests for longer than the suite does, each for the time given
     #[command(
@@ -149,8 +149,8 @@ fn run(cli: Cli) -> Result<bool> {
             suite::run_all(&wanted)
         }
         Chore::Docs => docs::build(),
-        Chore::Bench { rounds, only, json, inside: true } => bench::inside(rounds, only, json),
-        Chore::Bench { rounds, only, json, inside: false } => bench::run(rounds, only, json),
+        Chore::Bench(wanted) => bench::run(&wanted),
+        Chore::Counts { accept } => counts::run(accept),
         Chore::Soak { list: true, .. } => {
             soak::list();
             Ok(true)

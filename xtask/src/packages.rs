@@ -33,6 +33,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("ethtool", "segments that a network interface joins or cuts"),
     ("util-linux", "runs as a plain user"),
     ("procps", "process tests"),
+    ("valgrind", "instruction counts"),
     ("tshark", "captures and their dissection"),
     ("qemu-system-x86", "the lab"),
     ("busybox-static", "the lab"),

@@ -2,6 +2,7 @@
 
 use crate::allowed::{self, Allowed};
 use crate::arm;
+use crate::counts;
 use crate::failures::Failure;
 use crate::rules;
 use crate::tools;
@@ -120,6 +121,7 @@ const SUITES: &[Suite] = &[
             ],
         )
     },
+    Suite { lacks: counts::lacks, ..check(counts::SUITE, &["xtask", "counts"]) },
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
     // Only what the defects are for: the rooms have had the other tests.
     suite(

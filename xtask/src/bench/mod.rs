@@ -1,18 +1,21 @@
 //! The speed tables of the book: the wire ([`wire`]), registered memory of each kind ([`memory`]),
-//! and how long it takes to look at a large machine ([`machine`]).
+//! and how long it takes to look at a large machine ([`machine`]); and its plots ([`curves`]).
 //!
 //! Everything runs in a network namespace of its own, where only loopback exists and its MTU
 //! carries the path MTU of 4096. Rounds are interleaved and ratios taken within a round, so that a
 //! machine whose speed drifts does not decide.
 
+mod curves;
 mod machine;
 mod memory;
+mod pair;
 mod program;
 mod table;
 mod wire;
 
 use anyhow::{Result, bail};
-use program::target;
+use curves::{Extent, Place};
+pub use program::target;
 use std::process::Command;
 
 /// A part of what is measured.
@@ -24,6 +27,8 @@ pub enum Part {
     Memory,
     /// Looking at a large machine
     Machine,
+    /// Plots by message size and queue pairs
+    Curves,
 }
 
 impl Part {
@@ -32,15 +37,57 @@ impl Part {
             Part::Wire => "wire",
             Part::Memory => "memory",
             Part::Machine => "machine",
+            Part::Curves => "curves",
         }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Wanted {
+    /// How often everything is measured; medians are shown
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Measure a part only
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// Only the plots, with fewer points and two rounds: some two minutes
+    #[arg(long, conflicts_with_all = ["rounds", "only", "json", "publish"])]
+    quick: bool,
+    /// Print every figure of the tables as JSON; that of the plots is always left beside them
+    #[arg(long)]
+    json: bool,
+    /// Leave the plots in the book, not in target/curves
+    #[arg(long)]
+    publish: bool,
+    /// Already inside the benchmark's network namespace
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+impl Wanted {
+    /// The same as words of a command line.
+    fn words(&self) -> Vec<String> {
+        let mut words = match self.quick {
+            true => vec!["--quick".to_owned()],
+            false => vec!["--rounds".to_owned(), self.rounds.to_string()],
+        };
+        words.extend(self.only.iter().flat_map(|part| ["--only".into(), part.name().into()]));
+        words.extend(self.json.then(|| "--json".into()));
+        words.extend(self.publish.then(|| "--publish".into()));
+        words
     }
 }
 
 /// Builds what is measured and runs the rounds in a fresh namespace.
 ///
 /// # Errors
-/// When something is missing, with what to install.
-pub fn run(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
+/// When something is missing, with what to install; when a measurement of the tables fails: its
+/// output is shown.
+pub fn run(wanted: &Wanted) -> Result<bool> {
+    if wanted.inside {
+        return inside(wanted);
+    }
     for (program, package) in [("ib_write_bw", "perftest"), ("unshare", "util-linux")] {
         if !system::has(program) {
             bail!("{program} is not installed (package {package})");
@@ -62,21 +109,19 @@ pub fn run(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
     inside
         .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""])
         .arg(std::env::current_exe()?)
-        .args(["bench", "--inside", "--rounds", &rounds.to_string()])
-        .args(only.map(|part| ["--only", part.name()]).into_iter().flatten())
+        .args(["bench", "--inside"])
+        .args(wanted.words())
         .env("PEERDMA_BIN", target().join("peerdma"));
-    if json {
-        inside.arg("--json");
-    }
     Ok(inside.status()?.success())
 }
 
 /// The rounds themselves.
-///
-/// # Errors
-/// When a measurement fails; its output is shown.
-pub fn inside(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
-    let wants = |part| only.is_none_or(|only| only == part);
+fn inside(wanted: &Wanted) -> Result<bool> {
+    if wanted.quick {
+        return curves::measure(&Extent::quick(), Place::Target);
+    }
+    let rounds = wanted.rounds;
+    let wants = |part| wanted.only.is_none_or(|only| only == part);
     let mut tables = Vec::new();
     if wants(Part::Wire) {
         tables.push(wire::measure(rounds)?);
@@ -87,10 +132,11 @@ pub fn inside(rounds: u32, only: Option<Part>, json: bool) -> Result<bool> {
     if wants(Part::Machine) {
         tables.push(machine::measure(rounds)?);
     }
-    if json {
+    if wanted.json {
         table::print_json(&tables);
     } else {
         tables.iter().for_each(table::print);
     }
-    Ok(true)
+    let place = if wanted.publish { Place::Book } else { Place::Target };
+    Ok(!wants(Part::Curves) || curves::measure(&Extent::whole(rounds), place)?)
 }

@@ -1,8 +1,9 @@
 //! The wire: our UDP path beside bare GSO/GRO sockets and beside UCX over TCP, in the same run.
 
-use super::program::{LIMIT, output, target};
+use super::pair::{perftest, ucx};
+use super::program::{output, target};
 use super::table::{Row, Table};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use system::Run;
 
 /// `net.core.rmem_max` of an untuned host.
@@ -24,8 +25,11 @@ pub(super) fn measure(rounds: u32) -> Result<Table> {
         send_lat.push(latency_us("ib_send_lat")?);
         write_lat.push(latency_us("ib_write_lat")?);
         if system::has("ucx_perftest") {
-            ucx_bw.push(ucx("tag_bw", MESSAGE_BYTES, "2000", 5)? / 1e3 * 1.048_576);
-            ucx_lat.push(ucx("tag_lat", "8", "20000", 1)?);
+            let tag_bw = format!("tag_bw -s {MESSAGE_BYTES} -n 2000");
+            let mib = ucx("tcp", &tag_bw)?.get(5).copied().context("no bandwidth")?;
+            ucx_bw.push(mib / 1e3 * 1.048_576);
+            let tag_lat = ucx("tcp", "tag_lat -s 8 -n 20000")?;
+            ucx_lat.push(tag_lat.get(1).copied().context("no typical latency")?);
         }
     }
     let [bare_large, bare_stock] = bare;
@@ -41,22 +45,6 @@ pub(super) fn measure(rounds: u32) -> Result<Table> {
         Row::plain("UCX over tcp, tag latency, 8 B", "us", ucx_lat),
     ];
     Ok(Table { against: "share of bare", rows })
-}
-
-/// Runs a server and, once it listens, its client; gives what the client said. Neither outlives
-/// this.
-fn pair(server: Run, client: Run, port: u16) -> Result<String> {
-    let mut server = server.limit(LIMIT).start();
-    system::listening(port, None, &mut server);
-    let client = client.limit(LIMIT).finish();
-    if !client.succeeded() {
-        bail!("{client}\nits server said:\n{}", server.said());
-    }
-    let server = server.finish();
-    if !server.succeeded() {
-        bail!("{server}\nits client said:\n{}", client.stdout);
-    }
-    Ok(client.stdout)
 }
 
 fn bare_gb_per_second(stock: bool) -> Result<f64> {
@@ -80,48 +68,16 @@ fn bare_gb_per_second(stock: bool) -> Result<f64> {
     figures.get(usize::from(stock)).copied().with_context(|| format!("no figure in {text}"))
 }
 
-/// Server and client of a program on the HCA; gives what the client said.
-fn perftest(line: &str, stock: bool) -> Result<String> {
-    let port = system::port();
-    let mut server = Run::hca(&format!("{line} -d peerdma0 -x 0 -F -p {port}"));
-    if stock {
-        server = server.env("PEERDMA_RECEIVE_BUFFER", STOCK_BUFFER_BYTES);
-    }
-    let client = server.clone().arg("127.0.0.1");
-    pair(server, client, port)
-}
-
-/// Words of the line of figures.
-fn figures(text: &str) -> Result<Vec<f64>> {
-    let line = text.lines().skip_while(|line| !line.contains("#bytes")).nth(1);
-    let line = line.with_context(|| format!("no figures in {text}"))?;
-    Ok(line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
-}
-
 fn write_gb_per_second(stock: bool) -> Result<f64> {
     let line = format!("ib_write_bw -s {MESSAGE_BYTES} -n 8000 --report_gbits");
-    let figures = figures(&perftest(&line, stock)?)?;
-    // Columns: bytes, iterations, peak, average.
-    figures.get(3).map(|gbit| gbit / 8.0).context("no average")
+    let buffer = |run: Run| match stock {
+        true => run.env("PEERDMA_RECEIVE_BUFFER", STOCK_BUFFER_BYTES),
+        false => run,
+    };
+    perftest(&line, buffer)?.get(3).map(|gbit| gbit / 8.0).context("no average")
 }
 
 fn latency_us(program: &str) -> Result<f64> {
-    let figures = figures(&perftest(&format!("{program} -s 8 -n 20000"), false)?)?;
-    // Columns: bytes, iterations, least, greatest, typical.
+    let figures = perftest(&format!("{program} -s 8 -n 20000"), |run| run)?;
     figures.get(4).copied().context("no typical latency")
-}
-
-/// A figure of ucx_perftest's closing line: column 5 is MB/s on average, column 1 the typical
-/// latency.
-fn ucx(test: &str, bytes: &str, count: &str, column: usize) -> Result<f64> {
-    let port = system::port();
-    let call =
-        Run::plain(system::ucx_perftest()).env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
-    let options = format!("-t {test} -s {bytes} -n {count} -p {port}");
-    let options: Vec<&str> = options.split_whitespace().collect();
-    let text = pair(call.clone().args(&options), call.arg("127.0.0.1").args(&options), port)?;
-    let line = text.lines().rev().find(|line| line.trim_start().starts_with("Final:"));
-    let line = line.with_context(|| format!("no final line in {text}"))?;
-    let words: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    words.get(column).copied().with_context(|| format!("no column {column} in {line}"))
 }

@@ -1,0 +1,68 @@
+//! Programs that are measured in pairs, a server and its client: perftest's, UCX's and libfabric's.
+
+use super::program::LIMIT;
+use anyhow::{Context, Result, bail};
+use system::Run;
+
+/// Runs a server and, once it listens, its client; gives what the client said. Neither outlives
+/// this.
+fn pair(server: Run, client: Run, port: u16) -> Result<String> {
+    let mut server = server.limit(LIMIT).start();
+    system::listening(port, None, &mut server);
+    let client = client.limit(LIMIT).finish();
+    if !client.succeeded() {
+        bail!("{client}\nits server said:\n{}", server.said());
+    }
+    let server = server.finish();
+    if !server.succeeded() {
+        bail!("{server}\nits client said:\n{}", client.stdout);
+    }
+    Ok(client.stdout)
+}
+
+/// Figures of a program of perftest's on the HCA, whose both ends run as `adjust` has them. Columns
+/// for bandwidth: bytes, iterations, peak and average (in Gb/s with `--report_gbits`), millions of
+/// messages a second; for latency, in microseconds: bytes, iterations, least, greatest, typical.
+pub fn perftest(line: &str, adjust: impl Fn(Run) -> Run) -> Result<Vec<f64>> {
+    let port = system::port();
+    let server = adjust(Run::hca(&format!("{line} -d peerdma0 -x 0 -F -p {port}")));
+    let client = server.clone().arg("127.0.0.1");
+    let text = pair(server, client, port)?;
+    let line = text.lines().skip_while(|line| !line.contains("#bytes")).nth(1);
+    Ok(numbers(line.with_context(|| format!("no figures in {text}"))?))
+}
+
+/// Figures of ucx_perftest, over what `transports` names for `UCX_TLS`. Columns: iterations,
+/// latency in microseconds (typical, average, overall), bandwidth in MiB/s (average, overall),
+/// messages a second (average, overall).
+pub fn ucx(transports: &str, test: &str) -> Result<Vec<f64>> {
+    let port = system::port();
+    let call = Run::plain(system::ucx_perftest())
+        .env("UCX_TLS", transports)
+        .env("UCX_NET_DEVICES", "lo")
+        .env(system::UCX_PERFTEST_ENV.0, system::UCX_PERFTEST_ENV.1);
+    let options = format!("-t {test} -p {port}");
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let text = pair(call.clone().args(&options), call.arg("127.0.0.1").args(&options), port)?;
+    let line = text.lines().rev().find(|line| line.trim_start().starts_with("Final:"));
+    Ok(numbers(line.with_context(|| format!("no final line in {text}"))?))
+}
+
+/// Microseconds that a message takes by libfabric's fi_pingpong over TCP.
+pub fn libfabric_us(bytes: u64, count: u64) -> Result<f64> {
+    let port = system::port();
+    let call = Run::plain(&format!("fi_pingpong -p tcp -e msg -I {count} -S {bytes}"));
+    let (from, to) = (port.to_string(), port.to_string());
+    let server = call.clone().args(&["-B", &from]);
+    let text = pair(server, call.args(&["-P", &to, "127.0.0.1"]), port)?;
+    // Columns: bytes, sent, acknowledged, total, time, MB/s, microseconds, millions a second.
+    let line = text.lines().skip_while(|line| !line.starts_with("bytes")).nth(1);
+    let word = line.and_then(|line| line.split_whitespace().nth(6));
+    let word = word.with_context(|| format!("no figures in {text}"))?;
+    word.parse().with_context(|| word.to_owned())
+}
+
+/// The words of a line that are numbers.
+fn numbers(line: &str) -> Vec<f64> {
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
