@@ -22,6 +22,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+/// The file of descriptor `fd` of process `pid`, of this user and this PID namespace. Asks for no
+/// memory.
+///
+/// # Errors
+/// What `open(2)` of the file in `/proc` says.
+pub fn file_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    use std::io::Write;
+    let mut path = [0u8; 40];
+    write!(&mut path[..39], "/proc/{pid}/fd/{fd}").map_err(|_| Errno::INVAL)?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// A mapped region of shared atomic words.
 #[derive(Debug)]
 pub struct Shm {
@@ -159,6 +173,17 @@ mod tests {
         one.word(4088).store(7, Relaxed);
         assert_eq!(two.word(4088).load(Relaxed), 7);
         assert_eq!(two.bytes(), 4096);
+    }
+
+    #[test]
+    fn a_region_is_found_by_its_descriptor() {
+        use std::os::fd::AsRawFd;
+        let one = Shm::create("peerdma-test", 4096).unwrap();
+        let (pid, fd) = (std::process::id(), one.as_fd().as_raw_fd() as u32);
+        let two = Shm::open(file_of_process(pid, fd).unwrap()).unwrap();
+        one.word(4088).store(7, Relaxed);
+        assert_eq!(two.word(4088).load(Relaxed), 7);
+        assert_eq!(file_of_process(pid, 1 << 20).unwrap_err(), Errno::NOENT);
     }
 
     #[test]

@@ -84,7 +84,6 @@ impl Adapter {
                 self.registry.withdraw(&socket_id(self.slot, v6));
             }
             self.registry.withdraw(&control_id(self.slot));
-            self.withdraw_rings();
             self.registry.leave(self.slot);
         }
     }

@@ -42,10 +42,9 @@ const KEYS_AT: usize = QPS_AT + MAX_QPS * ENTRY;
 const ROUTES_AT: usize = KEYS_AT + MAX_KEYS * ENTRY;
 const GROUPS_AT: usize = ROUTES_AT + RouteTable::BYTES;
 const PASSES_AT: usize = GROUPS_AT + MAX_MEMBERSHIPS * ENTRY;
-/// A bit for each slot whose device has announced a ring to this one.
+/// An [`Announced`] for each slot.
 const ANNOUNCED_AT: usize = PASSES_AT + Passes::BYTES;
-const ANNOUNCED_WORDS: usize = SLOTS as usize / 64;
-const BYTES: usize = ANNOUNCED_AT + ANNOUNCED_WORDS * 8;
+const BYTES: usize = ANNOUNCED_AT + SLOTS as usize * 8;
 
 /// Where in a QP's entry its traffic is counted, beyond the words of its generation.
 const TX_AT: usize = 40;
@@ -109,6 +108,29 @@ pub(crate) struct ShownQp {
     pub(crate) goes_directly: bool,
     /// What its peer may do without packets, if anything, and [`ends_word`] of its packets.
     pub(crate) open: Option<(Access, u64)>,
+}
+
+/// A ring that a device announces to another: its process, and the descriptors of the ring and of
+/// the device's directory there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Announced {
+    pub(crate) pid: u32,
+    pub(crate) ring: u32,
+    pub(crate) directory: u32,
+}
+
+impl Announced {
+    /// A process number has 22 bits on Linux. The descriptors have 21 each here; a ring with a
+    /// greater one is not found.
+    fn to_word(self) -> u64 {
+        let fd = |fd: u32| u64::from(fd) & 0x1f_ffff;
+        u64::from(self.pid) << 42 | fd(self.ring) << 21 | fd(self.directory)
+    }
+
+    fn of_word(word: u64) -> Announced {
+        let fd = |word: u64| (word & 0x1f_ffff) as u32;
+        Announced { pid: (word >> 42) as u32, ring: fd(word >> 21), directory: fd(word) }
+    }
 }
 
 /// What of a QP's entry is 1 where its requests may go without packets.
@@ -240,11 +262,12 @@ impl Directory {
         self.shm.word(head::ANNOUNCED).load(Acquire)
     }
 
-    /// The slots that announced one since the last time.
-    pub(crate) fn take_announced(&self) -> impl Iterator<Item = u16> {
-        (0..ANNOUNCED_WORDS).flat_map(|word| {
-            let bits = self.shm.word(ANNOUNCED_AT + word * 8).swap(0, AcqRel);
-            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (word * 64 + bit) as u16)
+    /// Those that were announced since the last time, with the slots of their devices.
+    pub(crate) fn take_announced(&self) -> impl Iterator<Item = (u16, Announced)> {
+        (0..SLOTS).filter_map(|slot| {
+            let word = self.shm.word(ANNOUNCED_AT + usize::from(slot) * 8);
+            let told = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
+            (told != 0).then_some((slot, Announced::of_word(told)))
         })
     }
 

@@ -1,15 +1,16 @@
 //! Another process's directory, as listings see it.
 
 use super::{
-    ANNOUNCED_AT, ANNOUNCED_WORDS, BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT,
-    MAGIC, MAX_QPS, PLUGGED, PRESENT, QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, head,
+    ANNOUNCED_AT, Announced, BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT, MAGIC,
+    MAX_QPS, PLUGGED, PRESENT, QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, head,
 };
 use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
 use pcie::{Address, PublishedRoute};
+use registry::SLOTS;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use shm::Shm;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 use transport::Counter;
@@ -128,10 +129,10 @@ impl Reader {
     }
 
     /// Announces a ring from the device with slot `from`. It looks when it is kicked.
-    pub(crate) fn announce(&self, from: u16) {
-        let (word, bit) = (usize::from(from) / 64, from % 64);
-        if word < ANNOUNCED_WORDS {
-            self.shm.word(ANNOUNCED_AT + word * 8).fetch_or(1 << bit, AcqRel);
+    pub(crate) fn announce(&self, from: u16, ring: Announced) {
+        if from < SLOTS {
+            let told = ring.to_word();
+            self.shm.word(ANNOUNCED_AT + usize::from(from) * 8).store(told, Release);
             self.shm.word(head::ANNOUNCED).fetch_add(1, AcqRel);
         }
     }

@@ -2,9 +2,9 @@
 //! of sockets (D7). What passes through it are packets as on the wire, without the ICRC, so both
 //! transports do all that they do otherwise; the two processes share nothing else.
 //!
-//! Who sends to a process makes a ring, publishes it in the registry and announces it in that
-//! process's directory. The other's engine thread attaches it; until then, and where it cannot,
-//! packets go by UDP. A reader that is about to sleep says so in its directory, and only then is
+//! Who sends to a process makes a ring and announces it in that process's directory. The other's
+//! engine thread attaches it, by the descriptor in `/proc`; until then, and where it cannot, packets
+//! go by UDP. A reader that is about to sleep says so in its directory, and only then is
 //! woken. A ring lives as long as both processes do.
 
 mod from;

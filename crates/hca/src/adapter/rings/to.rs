@@ -1,9 +1,9 @@
 //! The ring to one other process, written by all threads of this one.
 
-use crate::adapter::directory::{Reader, head};
+use crate::adapter::directory::{Announced, Reader, head};
 use descriptors::Kept;
 use engine_thread::lock;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use shm::RingWriter;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -15,7 +15,6 @@ pub(crate) struct RingTo {
     /// Wakes the device.
     kick: Kept,
     attached: AtomicBool,
-    withdrawn: AtomicBool,
     broken: AtomicBool,
     writer: Mutex<RingWriter>,
 }
@@ -30,34 +29,25 @@ impl RingTo {
             directory,
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
-            withdrawn: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             writer: Mutex::new(RingWriter::create().ok()?),
         })
     }
 
-    pub(crate) fn fd<R>(&self, with: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        with(lock(&self.writer).as_fd())
+    /// Its descriptor in this process.
+    pub(crate) fn fd(&self) -> u32 {
+        lock(&self.writer).as_fd().as_raw_fd().cast_unsigned()
     }
 
     /// Tells the other device that the one with slot `from` has a ring to it.
-    pub(crate) fn announce(&self, from: u16) {
-        self.directory.announce(from);
+    pub(crate) fn announce(&self, from: u16, ring: Announced) {
+        self.directory.announce(from, ring);
         self.kick();
     }
 
     /// Whether the other device's process lives and is what it was.
     pub(crate) fn is_there(&self) -> bool {
         !self.directory.is_over() && !self.broken.load(Relaxed)
-    }
-
-    /// Whether it can be withdrawn from the registry, and was not yet.
-    pub(crate) fn need_not_be_offered(&self) -> bool {
-        !self.withdrawn.load(Relaxed) && (self.is_open() || !self.is_there())
-    }
-
-    pub(crate) fn note_withdrawn(&self) {
-        self.withdrawn.store(true, Relaxed);
     }
 
     /// Whether it is read.
