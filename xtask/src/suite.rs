@@ -121,7 +121,7 @@ const SUITES: &[Suite] = &[
             ],
         )
     },
-    Suite { lacks: counts::lacks, ..check(counts::SUITE, &["xtask", "counts"]) },
+    Suite { lacks: counts::lacks, ..check("instruction counts", &["xtask", "counts"]) },
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
     // Only what the defects are for: the rooms have had the other tests.
     suite(

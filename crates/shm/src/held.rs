@@ -101,8 +101,8 @@ impl Shm {
         let _ = self.low_half(at).compare_exchange(from, to, SeqCst, SeqCst);
     }
 
-    /// Whether the thread that held the word at `at` has ended without letting go. See [`Shm::word`]
-    /// for panics.
+    /// Whether the thread that held the word at `at` has ended without letting go. See
+    /// [`Shm::word`] for panics.
     pub fn has_died(&self, at: usize) -> bool {
         self.low_half(at).load(SeqCst) & OWNER_DIED != 0
     }

@@ -15,8 +15,6 @@ use std::process::Command;
 
 /// The counts that are kept, from the workspace's root.
 const FILE: &str = "tests/instruction-counts.txt";
-/// The suite that compares them.
-pub const SUITE: &str = "instruction counts";
 /// What takes the counts of today for those to keep.
 const ACCEPT: &str = "cargo xtask counts --accept";
 

@@ -329,7 +329,8 @@ impl Device {
         self.directory().count(Counter::RcvdBytes, datagram.payload.len() as u64);
     }
 
-    /// Gives a packet, and the bytes of its message's packets as [`Rx`] has them, to its queue pair.
+    /// Gives a packet, and the length of its message's packets as [`Rx`] has it, to its queue
+    /// pair.
     fn hand_out(
         &self,
         (datagram, mtu): (&Datagram<'_>, Option<u32>),

@@ -3,8 +3,8 @@
 //! transports do all that they do otherwise; the two processes share nothing else.
 //!
 //! Who sends to a process makes a ring and announces it in that process's directory. The other's
-//! engine thread attaches it, by the descriptor in `/proc`; until then, and where it cannot, packets
-//! go by UDP. A reader that is about to sleep says so in its directory, and only then is
+//! engine thread attaches it, by the descriptor in `/proc`; until then, and where it cannot,
+//! packets go by UDP. A reader that is about to sleep says so in its directory, and only then is
 //! woken. A ring lives as long as both processes do.
 
 mod from;
