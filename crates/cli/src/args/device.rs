@@ -51,11 +51,12 @@ pub enum Model {
 /// How programs reach each other on one host.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Link {
-    /// RDMA WRITEs and READs from memory to memory and what else a connection sends through shared
-    /// memory, where both ends can agree on it; the rest by packets
+    /// RDMA WRITEs and READs from memory to memory where both ends can agree on it, the rest by
+    /// packets
     #[default]
     Auto,
-    /// As auto, and from memory to memory too where Yama keeps the programs of one user from that
+    /// As auto, also where Yama keeps the programs of one user from each other's memory, and what
+    /// else a connection sends through shared memory
     Local,
     /// Everything by packets, as on a network; with --trace it is always so
     Roce,

@@ -8,8 +8,8 @@ use link::Path;
 use registry::QPN_INDEX_BITS;
 use rustix::fd::{AsFd, AsRawFd};
 use shm::RingReader;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 
 impl Adapter {
     /// The ring to the process that owns QP `dest_qpn` at the end of `path`, if there can be one.
@@ -23,9 +23,11 @@ impl Adapter {
         let slot = (dest_qpn >> QPN_INDEX_BITS) as u16;
         // Locked all the while: a second ring to the same process would end the first.
         let mut to = lock(&rings.to);
-        if let Some(known) = to.get(&slot).filter(|known| known.is_there()) {
-            return Some(known.clone());
+        let known = to.get(&slot).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| known.is_there()) {
+            return Some(known);
         }
+        to.retain(|_, known| known.strong_count() > 0);
         to.try_reserve(1).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
         let ring = Arc::new(RingTo::new(self.registry.directory(slot).ok()?, kick)?);
@@ -36,13 +38,14 @@ impl Adapter {
         } else {
             ring.announce(self.slot, announced);
         }
-        to.insert(slot, ring.clone());
+        to.insert(slot, Arc::downgrade(&ring));
         Some(ring)
     }
 
-    /// Attaches the rings that were announced since the last time.
+    /// Attaches the rings that were announced since the last time, and forgets those that are over.
     pub(crate) fn attach_rings(&self) {
         let Some(rings) = self.rings() else { return };
+        rings.forget_those_over();
         let announced = self.directory().announced();
         if rings.seen.swap(announced, Relaxed) == announced {
             return;

@@ -79,7 +79,8 @@ impl End {
 
     /// One that reaches processes of this host by other ways than the wire.
     pub fn beside(name: &str, options: &Options, qp_type: QpType) -> End {
-        let configure = |config: &mut DeviceConfig| config.neighbours = true;
+        let configure =
+            |config: &mut DeviceConfig| (config.neighbours, config.rings) = (true, true);
         End::configured(configure, DeviceAttr::new(name, 1), options, qp_type)
     }
 
@@ -99,6 +100,7 @@ impl End {
             network: hca::Network::Host(link::Interfaces::default()),
             trace: None,
             neighbours: false,
+            rings: false,
             receive_buffer_bytes: None,
         };
         configure(&mut config);

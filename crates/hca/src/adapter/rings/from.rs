@@ -68,6 +68,13 @@ impl Incoming {
         }
     }
 
+    /// Ends with those that are over; whether there were any.
+    pub(super) fn forget_those_over(&mut self) -> bool {
+        let before = self.rings.len();
+        self.rings.retain(|known| !known.is_over());
+        self.rings.len() != before
+    }
+
     /// The slots of the devices that write them.
     pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
         self.rings.iter().map(|ring| ring.slot)

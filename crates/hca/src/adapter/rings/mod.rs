@@ -5,7 +5,7 @@
 //! Who sends to a process makes a ring and announces it in that process's directory. The other's
 //! engine thread attaches it, by the descriptor in `/proc`; until then, and where it cannot,
 //! packets go by UDP. A reader that is about to sleep says so in its directory, and only then is
-//! woken. A ring lives as long as both processes do.
+//! woken. Queue pairs keep the ring that they write.
 
 mod from;
 mod record;
@@ -21,14 +21,14 @@ use registry::SLOTS;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, Weak};
 
 const SLOT_WORDS: usize = SLOTS as usize / 64;
 
 /// The rings of one device.
 pub(crate) struct Rings {
     /// Those that it writes, by the slot of their reader.
-    pub(crate) to: Mutex<HashMap<u16, Arc<RingTo>>>,
+    pub(crate) to: Mutex<HashMap<u16, Weak<RingTo>>>,
     /// Those that it reads, in turns.
     from: Mutex<Incoming>,
     /// One was found full.
@@ -66,6 +66,18 @@ impl Rings {
     pub(crate) fn add(&self, ring: RingFrom) {
         let mut from = self.from();
         from.add(ring);
+        self.note(&from);
+    }
+
+    /// Ends with those that are over.
+    pub(crate) fn forget_those_over(&self) {
+        let mut from = self.from();
+        if from.forget_those_over() {
+            self.note(&from);
+        }
+    }
+
+    fn note(&self, from: &Incoming) {
         let mut bits = [0; SLOT_WORDS];
         from.slots().for_each(|slot| bits[usize::from(slot) / 64] |= 1 << (slot % 64));
         self.read_from.iter().zip(bits).for_each(|(word, bits)| word.store(bits, Relaxed));

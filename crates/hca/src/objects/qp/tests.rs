@@ -17,6 +17,7 @@ fn device(name: &str) -> Arc<Device> {
         network: crate::Network::Host(link::Interfaces::default()),
         trace: None,
         neighbours: false,
+        rings: false,
         receive_buffer_bytes: Some(64 << 10),
     })
     .unwrap()
