@@ -14,7 +14,7 @@ pub use passes::{Pass, Passes, Ticket};
 pub use ring::{Broken, RING_BYTES, RingReader, RingWriter};
 
 use descriptors::Kept;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::{Errno, Result};
 use rustix::thread::{Timespec, futex};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,12 +28,16 @@ use std::time::Duration;
 /// # Errors
 /// What `open(2)` of the file in `/proc` says.
 pub fn file_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
+    open_of_process(pid, format_args!("fd/{fd}"), OFlags::RDWR)
+}
+
+/// Opens a file below `/proc/PID`. Asks for no memory.
+fn open_of_process(pid: u32, file: std::fmt::Arguments<'_>, flags: OFlags) -> Result<OwnedFd> {
     use std::io::Write;
     let mut path = [0u8; 40];
-    write!(&mut path[..39], "/proc/{pid}/fd/{fd}").map_err(|_| Errno::INVAL)?;
+    write!(&mut path[..39], "/proc/{pid}/{file}").map_err(|_| Errno::INVAL)?;
     let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
-    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// A mapped region of shared atomic words.

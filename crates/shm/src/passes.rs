@@ -245,12 +245,8 @@ fn is_gone(pid: u32) -> bool {
 
 /// The start of `/proc/PID/stat`.
 fn read_stat(pid: u32, text: &mut [u8]) -> Option<&[u8]> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    use std::io::Write;
-    let mut path = [0u8; 32];
-    write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let stat = format_args!("stat");
+    let file = crate::open_of_process(pid, stat, rustix::fs::OFlags::RDONLY).ok()?;
     let len = rustix::io::read(&file, &mut *text).ok()?;
     text.get(..len)
 }

@@ -1,11 +1,11 @@
-//! How rings come to be: made by who sends, announced to who reads, and attached there. See [`rings`](super::rings) for what they are.
+//! How rings come to be: made by who sends, announced to who reads, and attached there. See
+//! [`rings`](super::rings) for what they are.
 
 use super::directory::Announced;
 use super::rings::{RingFrom, RingTo};
 use super::{Adapter, control_id};
 use engine_thread::lock;
 use link::Path;
-use registry::QPN_INDEX_BITS;
 use rustix::fd::{AsFd, AsRawFd};
 use shm::RingReader;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,11 +16,7 @@ impl Adapter {
     /// Asks the registry, so no lock that receiving needs may be held.
     pub(crate) fn ring(&self, path: &Path, dest_qpn: u32) -> Option<Arc<RingTo>> {
         let rings = self.rings()?;
-        let here = path.ethernet.is_none() && self.port.known().gids.is_here(path.dst);
-        if !here {
-            return None;
-        }
-        let slot = (dest_qpn >> QPN_INDEX_BITS) as u16;
+        let slot = self.slot_here(path, dest_qpn)?;
         // Locked all the while: a second ring to the same process would end the first.
         let mut to = lock(&rings.to);
         let known = to.get(&slot).and_then(Weak::upgrade);

@@ -216,11 +216,7 @@ impl Adapter {
     /// the registry, so no lock that receiving needs may be held.
     pub(crate) fn neighbour(&self, path: &Path, dest_qpn: u32) -> Option<Arc<Neighbour>> {
         let neighbours = self.neighbours.as_ref()?;
-        let here = path.ethernet.is_none() && self.port.known().gids.is_here(path.dst);
-        let slot = (dest_qpn >> QPN_INDEX_BITS) as u16;
-        if !here || slot == self.slot {
-            return None;
-        }
+        let slot = self.slot_here(path, dest_qpn).filter(|slot| *slot != self.slot)?;
         let known = lock(neighbours).get(&slot).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| known.is_there()) {
             return Some(known);
@@ -236,6 +232,12 @@ impl Adapter {
             neighbours.insert(slot, Arc::downgrade(&neighbour));
         }
         Some(neighbour)
+    }
+
+    /// The slot of the process that owns QP `dest_qpn`, where the end of `path` is this host.
+    pub(super) fn slot_here(&self, path: &Path, dest_qpn: u32) -> Option<u16> {
+        let here = path.ethernet.is_none() && self.port.known().gids.is_here(path.dst);
+        here.then_some((dest_qpn >> QPN_INDEX_BITS) as u16)
     }
 
     /// Bytes that may be under way to one peer: what a socket buffer like ours takes. One that

@@ -58,7 +58,8 @@ impl Incoming {
     /// Begins to read `ring`, instead of an earlier one of the same device, and ends with those
     /// that are over.
     pub(crate) fn add(&mut self, ring: RingFrom) {
-        self.rings.retain(|known| known.slot != ring.slot && !known.is_over());
+        self.forget_those_over();
+        self.rings.retain(|known| known.slot != ring.slot);
         if ring.slot >= registry::SLOTS {
             return;
         }

@@ -224,7 +224,7 @@ impl Qp {
     ) -> R {
         let new_way = self.choose_way(adapter, core);
         let ring = core.ring.as_deref().filter(|ring| core.by_ring || ring.is_open());
-        let ring = ring.zip(core.ends());
+        let ring = ring.and_then(|ring| Some((ring, core.ends()?)));
         let mut tx = Out {
             adapter,
             parts: parts_reached(),
