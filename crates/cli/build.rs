@@ -1,42 +1,85 @@
-//! Builds the drop-in library (package `peerdma-verbs`, release profile) by a nested cargo and
-//! hands its path to the program, which embeds it.
+//! Builds the drop-in libraries (libibverbs, and NVIDIA's two; release profile) by a nested cargo
+//! and hands their paths to the program, which embeds them.
 //!
-//! The nested build has its own target folder below `OUT_DIR`, so it never waits for the lock of
-//! the outer one. It takes part in the outer job server, gets `--offline`, `--locked` and
-//! `--frozen` when the outer cargo was, and is a matter of a fraction of a second when nothing
-//! changed. Packagers who build the library themselves name it in `PEERDMA_PREBUILT_LIBRARY`.
+//! The nested build has a folder of its own in the target folder, so it never waits for the lock of
+//! the outer one, and is done once for all profiles. It takes part in the outer job server, gets
+//! `--offline`, `--locked` and `--frozen` when the outer cargo was, and is a matter of a fraction
+//! of a second when nothing changed. Packagers who build a library themselves name it in
+//! `PEERDMA_PREBUILT_LIBRARY`, `PEERDMA_PREBUILT_CUDA` or `PEERDMA_PREBUILT_NVML`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PACKAGE: &str = "peerdma-verbs";
-/// Variable that names a library to embed instead of building one.
-const PREBUILT: &str = "PEERDMA_PREBUILT_LIBRARY";
-
-fn main() {
-    println!("cargo:rerun-if-env-changed={PREBUILT}");
-    let library = match std::env::var_os(PREBUILT) {
-        Some(path) => std::fs::canonicalize(&path)
-            .unwrap_or_else(|error| fail(&format!("{PREBUILT}={}: {error}", path.display()))),
-        None => build(),
-    };
-    println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={}", library.display());
-    println!("cargo:rustc-env=PEERDMA_EMBEDDED_LIBRARY={}", library.display());
+/// A library.
+struct Library {
+    package: &'static str,
+    file: &'static str,
+    /// Variable that names one to embed instead of building it.
+    prebuilt: &'static str,
+    /// Variable by which the program is told where it is.
+    embedded: &'static str,
 }
 
-/// Builds the library and answers with its path.
-fn build() -> PathBuf {
+const LIBRARIES: [Library; 3] = [
+    Library {
+        package: "peerdma-verbs",
+        file: "libibverbs.so",
+        prebuilt: "PEERDMA_PREBUILT_LIBRARY",
+        embedded: "PEERDMA_EMBEDDED_LIBRARY",
+    },
+    Library {
+        package: "peerdma-libcuda",
+        file: "libcuda_driver.so",
+        prebuilt: "PEERDMA_PREBUILT_CUDA",
+        embedded: "PEERDMA_EMBEDDED_CUDA",
+    },
+    Library {
+        package: "peerdma-libnvml",
+        file: "libnvml_driver.so",
+        prebuilt: "PEERDMA_PREBUILT_NVML",
+        embedded: "PEERDMA_EMBEDDED_NVML",
+    },
+];
+
+fn main() {
+    let built: Vec<&Library> =
+        LIBRARIES.iter().filter(|library| std::env::var_os(library.prebuilt).is_none()).collect();
+    let folder = (!built.is_empty()).then(|| build(&built));
+    println!("cargo:rerun-if-changed=build.rs");
+    for library in &LIBRARIES {
+        let variable = library.prebuilt;
+        println!("cargo:rerun-if-env-changed={variable}");
+        let path = match (std::env::var_os(variable), &folder) {
+            (Some(path), _) => std::fs::canonicalize(&path)
+                .unwrap_or_else(|error| fail(&format!("{variable}={}: {error}", path.display()))),
+            (None, Some(folder)) => folder.join(library.file),
+            (None, None) => continue,
+        };
+        if !path.is_file() {
+            fail(&format!("{} is not at {}", library.file, path.display()));
+        }
+        println!("cargo:rerun-if-changed={}", path.display());
+        println!("cargo:rustc-env={}={}", library.embedded, path.display());
+    }
+}
+
+/// Builds libraries and answers with the folder that they are in.
+fn build(libraries: &[&Library]) -> PathBuf {
     let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let workspace = manifest_dir.ancestors().nth(2).expect("crates/cli lies two folders deep");
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = variable("TARGET");
-    let target_dir = out.join("library");
+    let target_dir = match out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()) {
+        Some(whole) => whole.join("libraries"),
+        None => out.join("library"),
+    };
     let switches = outer_switches();
 
-    watch(workspace, &switches);
-    let status = cargo(&["build", "--quiet", "--release", "--package", PACKAGE])
+    watch(workspace, &switches, libraries);
+    let packages = libraries.iter().flat_map(|library| ["--package", library.package]);
+    let status = cargo(&["build", "--quiet", "--release"])
+        .args(packages)
         .arg("--manifest-path")
         .arg(workspace.join("Cargo.toml"))
         .arg("--target-dir")
@@ -50,15 +93,11 @@ fn build() -> PathBuf {
     match status {
         Ok(status) if status.success() => {}
         Ok(status) => {
-            fail(&format!("building {PACKAGE} failed ({status}); its messages are above"))
+            fail(&format!("building the libraries failed ({status}); its messages are above"))
         }
-        Err(error) => fail(&format!("cannot start cargo to build {PACKAGE}: {error}")),
+        Err(error) => fail(&format!("cannot start cargo to build the libraries: {error}")),
     }
-    let library = target_dir.join(&target).join("release/libibverbs.so");
-    if !library.is_file() {
-        fail(&format!("{PACKAGE} was built, but {} is not there", library.display()));
-    }
-    library
+    target_dir.join(&target).join("release")
 }
 
 fn variable(name: &str) -> String {
@@ -113,9 +152,9 @@ fn outer_switches() -> Vec<String> {
         .collect()
 }
 
-/// Reruns this script when the library's sources change: its package and the packages of the
-/// workspace it depends on.
-fn watch(workspace: &Path, switches: &[String]) {
+/// Reruns this script when the libraries' sources change: their packages and the packages of the
+/// workspace that they depend on.
+fn watch(workspace: &Path, switches: &[String], libraries: &[&Library]) {
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.toml").display());
     println!("cargo:rerun-if-changed={}", workspace.join("Cargo.lock").display());
     let output = cargo(&["metadata", "--format-version=1", "--no-deps"])
@@ -128,8 +167,8 @@ fn watch(workspace: &Path, switches: &[String]) {
         Ok(output) => fail(&format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr))),
         Err(error) => fail(&format!("cannot start cargo metadata: {error}")),
     };
-    for folder in local_packages(&output) {
-        for part in ["src", "build.rs", "Cargo.toml"] {
+    for folder in local_packages(&output, libraries) {
+        for part in ["src", "build.rs", "Cargo.toml", "entry-points.txt"] {
             let path = folder.join(part);
             if path.exists() {
                 println!("cargo:rerun-if-changed={}", path.display());
@@ -138,16 +177,16 @@ fn watch(workspace: &Path, switches: &[String]) {
     }
 }
 
-/// Folders of the library's package and of all workspace packages it depends on, by the metadata of
-/// the workspace.
-fn local_packages(metadata: &[u8]) -> BTreeSet<PathBuf> {
+/// Folders of the libraries' packages and of all workspace packages they depend on, by the metadata
+/// of the workspace.
+fn local_packages(metadata: &[u8], libraries: &[&Library]) -> BTreeSet<PathBuf> {
     let metadata: serde_json::Value = serde_json::from_slice(metadata)
         .unwrap_or_else(|error| fail(&format!("cargo metadata: {error}")));
     let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
     let by_name: BTreeMap<&str, &serde_json::Value> =
         packages.iter().filter_map(|package| Some((package["name"].as_str()?, package))).collect();
     let mut folders = BTreeSet::new();
-    let mut todo = vec![PACKAGE];
+    let mut todo: Vec<&str> = libraries.iter().map(|library| library.package).collect();
     while let Some(name) = todo.pop() {
         let Some(package) = by_name.get(name) else { continue };
         let manifest = package["manifest_path"].as_str().map(Path::new);

@@ -17,6 +17,8 @@ mod memfd;
 pub mod mlx5;
 pub mod pcie;
 pub mod registry;
+pub mod shm;
+mod steps;
 pub mod subnet;
 pub mod topology;
 pub mod vfio_user;
@@ -38,6 +40,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "icrc_check", run: wire::icrc_check, seeds: wire::icrc_seeds },
     Target { name: "control_block", run: dmabuf::control_block, seeds: dmabuf::control_seeds },
     Target { name: "directory", run: hca::directory, seeds: hca::directory_seeds },
+    Target { name: "neighbour", run: hca::neighbour, seeds: hca::neighbour_seeds },
+    Target { name: "rings", run: hca::rings, seeds: hca::ring_seeds },
+    Target { name: "ring_writer", run: shm::ring_writer, seeds: shm::ring_writer_seeds },
+    Target { name: "passes", run: shm::passes, seeds: shm::passes_seeds },
     Target { name: "netlink", run: link::netlink, seeds: link::netlink_seeds },
     Target { name: "platform", run: pcie::platform, seeds: pcie::platform_seeds },
     Target { name: "machine", run: topology::machine, seeds: topology::machine_seeds },

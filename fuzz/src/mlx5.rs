@@ -114,7 +114,6 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
             network,
             trace: None,
             neighbours: false,
-            rings: false,
             receive_buffer_bytes: Some(256 << 10),
         });
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));

@@ -5,7 +5,8 @@ Run in the folder that holds the suite's `tests` package, with the suite's own a
 the environment is the number of the first test that is run, ONLY parts of the names of those that
 are, between commas, CHOSEN names a file with beginnings of their names. COUNTER names files of
 sysfs with the packets that were sent, with colons between, INTERFACE the network interface that
-counts its frames.
+counts its frames, PEERDMA_COUNTERS the file that our library appends a device's counters to when it
+is closed; what an open one has counted is in its sysfs.
 """
 
 import json
@@ -20,6 +21,8 @@ import list_tests
 
 # No test that works comes near it.
 LIMIT_S = 180
+# What was sent, by packets and without.
+SENT = ("sent_pkts", "direct_requests")
 # A test that wants more is told no; it would be killed.
 MOST_BYTES = 800 << 20
 
@@ -38,6 +41,13 @@ def packets():
     for name in os.environ["COUNTER"].split(":"):
         with open(name) as file:
             sent += int(file.read())
+    if "PEERDMA_COUNTERS" in os.environ:
+        with open(os.environ["PEERDMA_COUNTERS"]) as file:
+            counts = (line.split() for line in file)
+            sent += sum(int(count[1]) for count in counts if count and count[0] in SENT)
+        for name in SENT:
+            with open(f"/sys/class/infiniband/peerdma0/ports/1/hw_counters/{name}") as file:
+                sent += int(file.read())
     return sent
 
 

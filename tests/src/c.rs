@@ -75,6 +75,13 @@ pub fn c_example(package: &str, name: &str, libraries: &[&str]) -> Result<PathBu
     compile(&source, &[], libraries)
 }
 
+/// Compiles a source as [`c_program`] does, but by an MPI library's compiler; `mpi` tells that
+/// library from others.
+pub(crate) fn mpi_program(name: &str, mpi: &str, compiler: &Path) -> Result<PathBuf, String> {
+    let source = source_of(name);
+    compile_by(compiler, &source, &format!("{name}-{mpi}"), &["-Wall", "-Werror"], &[])
+}
+
 /// The one `NAME.c` in the folders of `tests/c`.
 fn source_of(name: &str) -> PathBuf {
     let folders = Path::new(OWN).read_dir().expect("the folder of C programs").flatten();
@@ -107,12 +114,23 @@ fn read(file: &Path) -> String {
 }
 
 fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf, String> {
+    let name = source.file_stem().expect("a file").to_string_lossy();
+    compile_by(Path::new("cc"), source, &name, flags, libraries)
+}
+
+/// The same by this compiler, to a program of this name.
+fn compile_by(
+    compiler: &Path,
+    source: &Path,
+    name: &str,
+    flags: &[&str],
+    libraries: &[&str],
+) -> Result<PathBuf, String> {
     if !crate::has("cc") {
         return Err("cc is not installed (package gcc)".to_owned());
     }
-    let name = source.file_stem().expect("a file").to_string_lossy().into_owned();
     let folder = folder_of(source);
-    let program = folder.join(&name);
+    let program = folder.join(name);
     if up_to_date(&program, source) {
         return Ok(program);
     }
@@ -122,14 +140,14 @@ fn compile(source: &Path, flags: &[&str], libraries: &[&str]) -> Result<PathBuf,
         .tempdir_in(&folder)
         .expect("a temporary folder");
     let half = half.path().join(name);
-    let output = Command::new("cc")
+    let output = Command::new(compiler)
         .args(["-O2", "-o"])
         .arg(&half)
         .args(flags)
         .arg(source)
         .args(libraries)
         .output()
-        .expect("cc");
+        .expect("the compiler");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} does not compile:\n{said}", source.display());
     std::fs::rename(&half, &program).expect("the compiled program");

@@ -37,6 +37,25 @@ impl Container {
         self.step(format!("{apart}mount -o remount,bind,{options} {folder}"))
     }
 
+    /// An empty folder, to mount others in, in the place of `folder`.
+    pub fn empty(self, folder: &str) -> Container {
+        let folder = format!("{}{folder}", self.prefix());
+        self.step(format!("mkdir -p {folder}; mount -t tmpfs -o mode=755 none {folder}"))
+    }
+
+    /// A file or folder of this machine at the path `inside`, to read.
+    pub fn bind(self, here: &Path, inside: &str) -> Container {
+        let place = format!("{}{inside}", self.prefix());
+        let make = if here.is_dir() { "mkdir -p" } else { "touch" };
+        let here = here.display();
+        let bind = format!("mount --bind {here} {place} && mount -o remount,bind,ro {place}");
+        self.step(format!("{make} {place} && {bind}"))
+    }
+
+    fn prefix(&self) -> String {
+        self.root.as_ref().map(|root| root.display().to_string()).unwrap_or_default()
+    }
+
     fn step(mut self, line: String) -> Container {
         self.mounts.push(line);
         self

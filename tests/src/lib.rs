@@ -19,9 +19,9 @@ pub mod lab;
 mod listed;
 mod meeting;
 mod namespace;
+mod programs;
 mod rows;
 mod run;
-mod ucx;
 
 pub use c::{c_example, c_library, c_program};
 pub use capture::{Capture, Packets};
@@ -31,10 +31,10 @@ pub use counters::Counters;
 pub use debian::{beside_suite, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
+pub use programs::{Mpi, UCX_PERFTEST_ENV, Wheels, lacks_ucx, ucx_perftest};
 pub use rows::{judged, rows};
 pub use run::{
-    Finished, Run, Running, User, gpu_memory, library_with_defects, peerdma, shared_dir,
+    FIRST_GPU, Finished, Run, Running, User, gpu_memory, library_with_defects, peerdma, shared_dir,
 };
 pub use test_support::{has, is_root, note_skip, skip};
-pub use ucx::{UCX_PERFTEST_ENV, lacks_ucx, ucx_perftest};
 pub use vm::apt::Apt;

@@ -2,6 +2,7 @@
 //! limit.
 
 use crate::{Container, Namespace};
+use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -205,10 +206,18 @@ impl Running {
         self.stdout() + &read(&self.folder.path().join("stderr"))
     }
 
-    /// Sends a signal to it and everything it started.
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process_group(pid, signal);
+    /// Sends a signal to it and everything it started. What is stopped stands still when this
+    /// returns: until one of a process's threads has run and taken the signal, the others go on.
+    ///
+    /// # Panics
+    /// When something does not stop.
+    pub fn signal(&self, signal: Signal) {
+        let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) else { return };
+        let _ = rustix::process::kill_process_group(pid, signal);
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while signal == Signal::STOP && !group_is_stopped(self.child.id()) {
+            assert!(Instant::now() < deadline, "does not stop: {}", self.said());
+            std::thread::yield_now();
         }
     }
 
@@ -243,7 +252,7 @@ impl Running {
                 Some(status) => break status,
                 None if Instant::now() > self.deadline => {
                     timed_out = true;
-                    self.signal(rustix::process::Signal::KILL);
+                    self.signal(Signal::KILL);
                     break self.child.wait().expect("waiting for a child");
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
@@ -261,10 +270,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.signal(rustix::process::Signal::KILL);
+        self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 }
+
+/// The node of the ready-made platform's first GPU, for a shell: on a machine with GPUs of its own
+/// it is the first beside them.
+pub const FIRST_GPU: &str =
+    "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
 
 /// Memory of the first GPU of a platform, as a file that lives as long as the program.
 ///
@@ -277,6 +291,25 @@ pub fn gpu_memory(host: &Namespace, options: &str) -> (Running, String) {
     running.until("no memory", |running| running.stdout().ends_with('\n'));
     let file = running.stdout().trim().to_owned();
     (running, file)
+}
+
+/// Whether every thread of every process of the group is stopped, or has ended (proc_pid_stat(5)).
+fn group_is_stopped(group: u32) -> bool {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // Behind the name, which may contain anything: state, parent, group.
+    let stat = |folder: &Path| {
+        let stat = read(&folder.join("stat"));
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace().map(str::to_owned);
+        Some((fields.next()?, fields.nth(1)?))
+    };
+    let group = group.to_string();
+    entries(Path::new("/proc"))
+        .map(|process| process.path())
+        .filter(|process| stat(process).is_some_and(|(_, its)| its == group))
+        .flat_map(|process| entries(&process.join("task")))
+        .filter_map(|thread| stat(&thread.path()))
+        .all(|(state, _)| matches!(state.as_str(), "T" | "t" | "Z" | "X"))
 }
 
 pub(crate) fn read(path: &Path) -> String {

@@ -181,6 +181,13 @@ def main():
         metavar="N",
         help="describe at most N bad packets (default 10)",
     )
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=0,
+        metavar="N",
+        help="judge the first N packets of the capture only (default 0: all)",
+    )
     arguments = parser.parse_args()
     good = bad = 0
     try:
@@ -190,6 +197,8 @@ def main():
             with open(arguments.capture, "rb") as file:
                 data = file.read()
         for number, (link, frame, length) in enumerate(read_pcap(data), 1):
+            if arguments.most and number > arguments.most:
+                break
             try:
                 ip = network_layer(link, frame)
                 if ip is not None and verdict(ip):

@@ -5,14 +5,15 @@
 //! one line of totals in which nothing that was skipped is hidden.
 //!
 //! Start at `run` below, which leads to each chore: `suite` is the test command, `docs` the book,
-//! `bench` the speed tables, `counts` the instruction counts, `soak` the long random runs, `roots`
-//! the bare root file systems.
+//! `dist` the packages, `bench` the speed tables, `counts` the instruction counts, `soak` the long
+//! random runs, `roots` the bare root file systems.
 #![forbid(unsafe_code)]
 
 mod allowed;
 mod arm;
 mod bench;
 mod counts;
+mod dist;
 mod docs;
 mod failures;
 mod packages;
@@ -23,6 +24,7 @@ mod suite;
 mod tools;
 mod totals;
 mod watchdog;
+mod wheels;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -57,6 +59,12 @@ enum Chore {
     /// Make the book of docs/ in target/book (installing mdbook into target/tools if there is
     /// none), and check every link
     Docs,
+    /// Make packages that install, in target/dist: an archive that anybody unpacks, and one for
+    /// Debian and its kin
+    #[command(after_help = "Examples:\n  cargo xtask dist\n  cargo xtask dist --check\n  \
+                            cargo xtask dist --try\n  \
+                            cargo xtask dist --target aarch64-unknown-linux-gnu")]
+    Dist(dist::Wanted),
     /// Measure the speed tables and plots of the book, beside bare sockets, UCX and libfabric in
     /// the same run
     #[command(after_help = "Examples:\n  cargo xtask bench --quick\n  \
@@ -141,14 +149,13 @@ fn run(cli: Cli) -> Result<bool> {
     match cli.command {
         Chore::Test { only, no_install, strict } => {
             packages::ensure(!no_install)?;
-            let wanted = suite::Wanted { only, strict };
-            if !no_install {
-                arm::fetch();
-                tools::fetch(|suite| wanted.wants(suite));
-            }
-            suite::run_all(&wanted)
+            suite::run_all(&suite::Wanted { only, strict, install: !no_install })
         }
         Chore::Docs => docs::build(),
+        Chore::Dist(wanted) => {
+            packages::ensure(true)?;
+            dist::run(&wanted)
+        }
         Chore::Bench(wanted) => bench::run(&wanted),
         Chore::Counts { accept } => counts::run(accept),
         Chore::Soak { list: true, .. } => {

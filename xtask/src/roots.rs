@@ -57,7 +57,7 @@ pub enum By {
 }
 
 impl By {
-    fn home(self) -> &'static str {
+    pub fn home(self) -> &'static str {
         match self {
             By::Root => "/root",
             By::PlainUser => "/home/plain",
@@ -131,7 +131,7 @@ pub fn run(release: Release, afresh: bool, by: By, task: &Task) -> Result<bool> 
     let lock = File::create(folder.join(format!("{}.lock", release.name())))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     let root = folder.join(release.name());
-    make(release, &root, afresh)?;
+    make(release.name(), PACKAGES, &root, afresh)?;
     let home = root.join(by.home().trim_start_matches('/'));
     clone(tree, &home.join(CLONE))?;
     let toolchain = Toolchain::of_this_machine()?;
@@ -147,9 +147,14 @@ pub fn run(release: Release, afresh: bool, by: By, task: &Task) -> Result<bool> 
     Ok(ok)
 }
 
-fn make(release: Release, root: &Path, afresh: bool) -> Result<()> {
+/// Makes the root of a release with packages, by their names with commas between, where it is
+/// missing or `afresh`.
+///
+/// # Errors
+/// debootstrap is missing or fails.
+pub fn make(release: &str, packages: &str, root: &Path, afresh: bool) -> Result<()> {
     // Beside the root, not in it: a root that is half made has none.
-    let complete = root.with_extension(format!("has-{PACKAGES}"));
+    let complete = root.with_extension(format!("has-{packages}"));
     if complete.is_file() && !afresh {
         return Ok(());
     }
@@ -157,9 +162,9 @@ fn make(release: Release, root: &Path, afresh: bool) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
     }
-    eprintln!("==> {}: debootstrap, once, for some minutes", release.name());
+    eprintln!("==> {release}: debootstrap, once, for some minutes");
     let mut command = Command::new("debootstrap");
-    command.args(["--variant=minbase", &format!("--include={PACKAGES}"), release.name()]);
+    command.args(["--variant=minbase", &format!("--include={packages}"), release]);
     command.arg(root).args(vm::apt::mirror()).stdout(std::process::Stdio::null());
     if !command.status().context("debootstrap")?.success() {
         let log = root.join("debootstrap/debootstrap.log");
@@ -209,7 +214,10 @@ fn fetch(clone: &Path) -> Result<()> {
 }
 
 /// Makes a home the plain user's.
-fn give_away(home: &Path) -> Result<()> {
+///
+/// # Errors
+/// This is not root.
+pub fn give_away(home: &Path) -> Result<()> {
     let owner = format!("{PLAIN}:{PLAIN}");
     let status = Command::new("chown").args(["-R", &owner]).arg(home).status().context("chown")?;
     ensure!(status.success(), "{} cannot be given away", home.display());
@@ -237,8 +245,8 @@ impl Toolchain {
     }
 }
 
-/// Makes `$1` the root of a mount namespace, with Rust where this machine has it, `$RUSTUP_HOME`
-/// and `$CARGO_HOME`, and runs the shell line `$2` in the clone, behind the words `$3`. `/` is a
+/// Makes `$1` the root of a mount namespace and runs the shell line `$2` in `$FOLDER`, behind the
+/// words `$3`. With `$RUSTUP_HOME` and `$CARGO_HOME` Rust is where this machine has it. `/` is a
 /// mount point, and nothing of this machine's files is left but what is bound.
 const ENTER: &str = r#"
 set -e
@@ -249,15 +257,17 @@ mount -t proc proc proc
 [ -z "$OWN_NETWORK" ] || ip link set lo up
 for folder in sys dev; do mount --rbind /$folder $folder; done
 mount -t tmpfs -o mode=755 none run
-mkdir -p "$CARGO_HOME/registry"
-for folder in "$RUSTUP_HOME" "$CARGO_HOME/bin" "$CARGO_HOME/registry"; do
-    mkdir -p ".$folder"
-    mount --bind "$folder" ".$folder"
-done
-# Rust is often in root's home, and every user of the root finds it there. Some crates bring files
-# that only their owner may read.
-chmod go+x root
-chmod -R go+rX "$CARGO_HOME/registry"
+if [ -n "$CARGO_HOME" ]; then
+    mkdir -p "$CARGO_HOME/registry"
+    for folder in "$RUSTUP_HOME" "$CARGO_HOME/bin" "$CARGO_HOME/registry"; do
+        mkdir -p ".$folder"
+        mount --bind "$folder" ".$folder"
+    done
+    # Rust is often in root's home, and every user of the root finds it there. Some crates bring
+    # files that only their owner may read.
+    chmod go+x root
+    chmod -R go+rX "$CARGO_HOME/registry"
+fi
 cp -L /etc/resolv.conf etc/resolv.conf
 # As an installer does: programs look their own machine up, by its name and as localhost.
 grep -qsw localhost etc/hosts || echo "127.0.0.1 localhost" >> etc/hosts
@@ -265,11 +275,28 @@ name=$(cat /proc/sys/kernel/hostname)
 grep -qsw -- "$name" etc/hosts || echo "127.0.1.1 $name" >> etc/hosts
 pivot_root . mnt
 umount -l /mnt
-cd "$HOME/peerdma"
+cd "$FOLDER"
 exec $3 sh -c "$2"
 "#;
 
+/// A shell line in the clone, with Rust.
 fn inside(root: &Path, toolchain: &Toolchain, by: By, line: &str) -> Command {
+    let mut command = enter(root, by, CLONE, line);
+    command
+        .env("RUSTUP_HOME", &toolchain.rustup)
+        .env("CARGO_HOME", &toolchain.cargo)
+        .env("PATH", format!("{}/bin:{PATH}", toolchain.cargo.display()));
+    if by == By::PlainUser {
+        command.env("CARGO_NET_OFFLINE", "true");
+    }
+    for name in PASSED {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command
+}
+
+/// A shell line in a root, in a folder of the user's home.
+pub fn enter(root: &Path, by: By, folder: &str, line: &str) -> Command {
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
@@ -280,18 +307,11 @@ fn inside(root: &Path, toolchain: &Toolchain, by: By, line: &str) -> Command {
         .arg(by.switch())
         .env_clear()
         .env("HOME", by.home())
+        .env("FOLDER", Path::new(by.home()).join(folder))
         .env("LANG", "C.UTF-8")
-        .env("RUSTUP_HOME", &toolchain.rustup)
-        .env("CARGO_HOME", &toolchain.cargo)
-        .env("PATH", format!("{}/bin:{PATH}", toolchain.cargo.display()));
-    if by == By::PlainUser {
-        command.env("CARGO_NET_OFFLINE", "true");
-    }
+        .env("PATH", PATH);
     if let Some(network) = by.network() {
         command.env("OWN_NETWORK", network);
-    }
-    for name in PASSED {
-        command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     command
 }

@@ -9,25 +9,21 @@ use std::process::{Command, Stdio};
 /// A program and the version that is built where there is none.
 pub struct Tool {
     pub name: &'static str,
-    /// The suite that runs it.
-    pub suite: &'static str,
     version: &'static str,
 }
 
-pub const MDBOOK: Tool = Tool { name: "mdbook", suite: "book", version: "0.5.4" };
-pub const CARGO_DENY: Tool = Tool { name: "cargo-deny", suite: "cargo deny", version: "0.20.2" };
+pub const MDBOOK: Tool = Tool { name: "mdbook", version: "0.5.4" };
+pub const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// Builds those that are missing and whose suites are `wanted`. Where that fails, the suites are
-/// skipped and say so.
-pub fn fetch(wanted: impl Fn(&str) -> bool) {
-    for tool in [MDBOOK, CARGO_DENY].into_iter().filter(|tool| wanted(tool.suite)) {
-        if let Err(error) = tool.installed() {
+impl Tool {
+    /// Builds it where it is missing. Where that fails, says so, and the suite that needs it is
+    /// skipped.
+    pub fn fetch(&self) {
+        if let Err(error) = self.installed() {
             eprintln!("{error:#}");
         }
     }
-}
 
-impl Tool {
     /// Where it is, if it is.
     pub fn found(&self) -> Option<PathBuf> {
         [PathBuf::from(self.name), self.own()].into_iter().find(|path| is_there(path))
@@ -42,7 +38,9 @@ impl Tool {
             return Ok(path);
         }
         println!("installing {} into {}", self.name, folder().display());
-        let mut install = Command::new("cargo");
+        // Others build or test meanwhile.
+        let mut install = Command::new("nice");
+        install.args(["-n", "19", "cargo"]);
         // Unoptimised: each runs for seconds, and its optimised build takes minutes.
         install.args(["install", "--quiet", "--locked", "--debug", self.name]);
         install.args(["--version", self.version]);

@@ -24,7 +24,7 @@ use args::{Cli, Command, docs};
 use clap::Parser;
 use console::failure::Outcome;
 use guest::{connectx, vm};
-use launch::{env, run};
+use launch::{cdi, env, run};
 use machine::{doctor, platforms, topo};
 use std::process::ExitCode;
 use watch::{ctl, ps, top};
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Env(arguments) => env::env(&arguments),
+        Command::Cdi(arguments) => cdi::cdi(&arguments),
         Command::Platforms(arguments) => platforms::platforms(&arguments),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man => docs::man(),

@@ -10,7 +10,7 @@ use crate::{Error, Storage, fd};
 use descriptors::Kept;
 use engine_thread::lock;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
@@ -198,6 +198,17 @@ impl Attachment {
         if let Ok(mapped) = self.mapped_at(place) {
             self.dmabuf.exporter.bring_in(mapped, place, range);
         }
+    }
+
+    /// The control block by which others keep the buffer in its place, if it has one.
+    pub fn control(&self) -> Option<BorrowedFd<'_>> {
+        self.dmabuf.exporter.control()
+    }
+
+    /// Number of the buffer's moves, if it is mapped as it is after these.
+    pub fn moves(&self) -> Option<u64> {
+        let now = self.dmabuf.exporter.place().generation;
+        (self.generation.load(Relaxed) == now).then_some(now)
     }
 
     /// The buffer.

@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Extent, LocalControls, Pinning, Placement, Storage, memfd_name};
+use crate::{
+    Control, Extent, LocalControls, Pinning, Placement, Storage, exported_name, memfd_name,
+};
 use pcie::Platform;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::os::fd::OwnedFd;
@@ -56,6 +58,39 @@ fn only_dma_bufs_are_taken() {
         DmaBuf::get(loose.as_raw_fd(), &controls).unwrap_err().to_string().contains("not sealed")
     );
     drop(control);
+}
+
+#[test]
+fn a_control_block_is_found_by_its_descriptor() {
+    let controls = LocalControls::default();
+    let gpu = Platform::default().named("gpu0").unwrap().address;
+    let named = |name: &str| memfd(name, 8192, SealFlags::SHRINK | SealFlags::GROW);
+    let block = |id| Control::create(id, gpu, Placement::Vram, 8192).unwrap();
+    let get = |name: &str| DmaBuf::get(named(name).as_raw_fd(), &controls).map(|buf| buf.size());
+    // No registry knows it.
+    let control = block(79);
+    let name = exported_name(&control);
+    assert_eq!(get(&name).unwrap(), 8192);
+    // What is no control block, or another's, is not taken for it.
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (pid, fd) = (std::process::id(), control.as_fd().as_raw_fd());
+    for words in [
+        format!("{pid}:{}", file.as_raw_fd()),
+        format!("{pid}:{fd}"),
+        format!("{pid}:1048575"),
+        format!("{pid}:-1"),
+        format!("0:{fd}"),
+        pid.to_string(),
+        "::".to_owned(),
+    ] {
+        let name = format!("{}:{words}", memfd_name(80));
+        let error = get(&name).unwrap_err().to_string();
+        assert!(error.contains("exporter is gone"), "{name}: {error}");
+    }
+    // Then the registry says where it is.
+    let control = block(83);
+    controls.publish(83, control.as_fd()).unwrap();
+    assert_eq!(get(&memfd_name(83)).unwrap(), 8192);
 }
 
 #[test]

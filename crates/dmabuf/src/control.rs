@@ -24,7 +24,8 @@
 //! slot n: the kernel lets go of a lock when its owner ends, however it ends.
 
 use crate::Error;
-use crate::turnstile::TurnstileState;
+use crate::turnstile::{self, TurnstileState, Use};
+use descriptors::Kept;
 use engine_thread::lock;
 use mm::Sink;
 use pcie::Address;
@@ -39,6 +40,8 @@ use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdmaB");
 const VERSION: u64 = 2;
+/// Name of the memfd.
+pub(crate) const NAME: &str = "peerdma-control";
 /// Bytes before the second place.
 const BYTES: usize = 4096;
 
@@ -85,6 +88,7 @@ impl std::fmt::Display for Placement {
 #[derive(Debug)]
 pub struct Control {
     shared: Shm,
+    fd: Kept,
 }
 
 impl Control {
@@ -96,7 +100,7 @@ impl Control {
         size: u64,
     ) -> rustix::io::Result<Control> {
         let bytes = usize::try_from(size).ok().and_then(|size| size.checked_add(BYTES));
-        let shared = Shm::create("peerdma-control", bytes.ok_or(Errno::NOMEM)?)?;
+        let (shared, fd) = Shm::create(NAME, bytes.ok_or(Errno::NOMEM)?)?;
         for (at, value) in [
             (AT_VERSION, VERSION),
             (AT_ID, id),
@@ -109,14 +113,29 @@ impl Control {
             shared.word(at).store(value, Relaxed);
         }
         shared.word(AT_MAGIC).store(MAGIC, Release);
-        Ok(Control { shared })
+        Ok(Control { shared, fd })
     }
 
     /// Another process's block for the buffer `id` of `size` bytes.
     pub fn open(fd: OwnedFd, id: u64, size: u64) -> Result<Control, Error> {
-        let refuse =
-            |why: &str| Error::NotDmaBuf(format!("the control block of buffer {id:016x} {why}"));
-        let shared = Shm::open(fd).map_err(|e| refuse(&format!("cannot be mapped: {e}")))?;
+        let refuse = |why: &str| refused(&format!("of buffer {id:016x} {why}"));
+        let control = Control::map(fd, &refuse)?;
+        if control.id() != id {
+            return Err(refuse("belongs to another buffer"));
+        }
+        if ((control.shared.bytes() - BYTES) as u64) < size {
+            return Err(refuse("has no room for the buffer's bytes"));
+        }
+        Ok(control)
+    }
+
+    /// Another process's block for whatever buffer.
+    pub(crate) fn open_any(fd: OwnedFd) -> Result<Control, Error> {
+        Control::map(fd, &refused)
+    }
+
+    fn map(fd: OwnedFd, refuse: &dyn Fn(&str) -> Error) -> Result<Control, Error> {
+        let shared = Shm::open(&fd).map_err(|e| refuse(&format!("cannot be mapped: {e}")))?;
         if shared.bytes() < BYTES || shared.word(AT_MAGIC).load(Acquire) != MAGIC {
             return Err(refuse("is not one of ours"));
         }
@@ -128,13 +147,7 @@ impl Control {
                 )));
             }
         }
-        if shared.word(AT_ID).load(Relaxed) != id {
-            return Err(refuse("belongs to another buffer"));
-        }
-        if ((shared.bytes() - BYTES) as u64) < size {
-            return Err(refuse("has no room for the buffer's bytes"));
-        }
-        Ok(Control { shared })
+        Ok(Control { shared, fd: Kept::new(fd) })
     }
 
     /// The buffer's id.
@@ -207,8 +220,24 @@ impl Control {
         self.shared.wait(AT_SLOTS + slot * SLOT_BYTES, seen, limit);
     }
 
+    /// Begins to use the buffer under a slot: until [`Control::leave`] it stays where the answer
+    /// says. The error is the state that keeps users out. Never allocates or waits.
+    #[inline]
+    pub(crate) fn enter(&self, slot: usize, how: Use) -> Result<TurnstileState, TurnstileState> {
+        turnstile::enter(self.state_word(), self.users(slot), how)
+            .inspect_err(|_| self.wake_users(slot))
+    }
+
+    /// Ends a use.
+    #[inline]
+    pub(crate) fn leave(&self, slot: usize, how: Use) {
+        if turnstile::leave(self.state_word(), self.users(slot), how) {
+            self.wake_users(slot);
+        }
+    }
+
     /// Wakes who waits for a slot's users.
-    pub(crate) fn wake_users(&self, slot: usize) {
+    fn wake_users(&self, slot: usize) {
         self.shared.wake(AT_SLOTS + slot * SLOT_BYTES);
     }
 
@@ -229,6 +258,10 @@ impl Control {
     }
 }
 
+fn refused(why: &str) -> Error {
+    Error::NotDmaBuf(format!("the control block {why}"))
+}
+
 /// The byte that the owner of a slot locks.
 pub(crate) fn slot_byte(slot: usize) -> i64 {
     (AT_SLOTS + slot * SLOT_BYTES) as i64
@@ -236,7 +269,7 @@ pub(crate) fn slot_byte(slot: usize) -> i64 {
 
 impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -353,7 +386,7 @@ mod tests {
             assert!(refused(&control, 5).contains(why));
         }
         assert!(Control::open(again(&make()), 5, 65).unwrap_err().to_string().contains("room"));
-        let short = Shm::create("short", 64).unwrap();
+        let (_, short) = Shm::create("short", 64).unwrap();
         assert!(Control::open(short.as_fd().try_clone_to_owned().unwrap(), 5, 0).is_err());
         let unsealed =
             rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Which way a CPU access goes (`enum dma_data_direction`).
@@ -137,6 +138,12 @@ pub trait Exporter: Send + Sync {
     /// Ends a move whose mover is gone. Never waits: [`Error::Moving`] while a move goes on.
     fn settle_move(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// The control block by which others keep the buffer in its place ([`crate::Outsider`]), if it
+    /// has one.
+    fn control(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// The CPU has finished. Must not allocate.

@@ -30,6 +30,13 @@ pub(crate) fn name(fd: BorrowedFd<'_>) -> Option<String> {
     rustix::fs::readlink(path, Vec::new()).ok()?.into_string().ok()
 }
 
+/// The file of a descriptor of another process, if it is a memfd of that name: no other is opened.
+pub(crate) fn memfd_of_process(pid: u32, fd: u32, name: &str) -> Option<OwnedFd> {
+    let file = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new()).ok()?;
+    let file = file.to_bytes().strip_prefix(b"/memfd:")?.strip_suffix(b" (deleted)")?;
+    if file == name.as_bytes() { shm::file_of_process(pid, fd).ok() } else { None }
+}
+
 pub(crate) const SYNC_READ: u64 = 1;
 pub(crate) const SYNC_WRITE: u64 = 2;
 pub(crate) const SYNC_END: u64 = 4;

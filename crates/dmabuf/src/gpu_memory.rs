@@ -1,6 +1,6 @@
 //! A software GPU's buffer on the importing side: a memfd with a name, and its control block.
 
-use crate::control::{ControlBlocks, Placement};
+use crate::control::{Control, ControlBlocks, NAME as CONTROL_NAME, Placement};
 use crate::exporter::{
     AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped, Pinning,
 };
@@ -14,12 +14,12 @@ use mm::Sink;
 use rustix::fs::SealFlags;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What the names of software GPUs' memfds begin with; 16 hexadecimal digits of the buffer's id
-/// follow.
+/// follow, and in those of [`exported_name`] where its control block is.
 pub const MEMFD_PREFIX: &str = "peerdma-vram:";
 
 /// Permission bits of software GPUs' memfds, which nobody else gives a file: by them a mapping of
@@ -41,14 +41,36 @@ pub fn memfd_name(id: u64) -> String {
     format!("{MEMFD_PREFIX}{id:016x}")
 }
 
+/// The memfd name of an exporter's buffer: it says, too, by which descriptor of which process the
+/// control block is found, which spares importers a question to the registry.
+pub fn exported_name(control: &Control) -> String {
+    let (name, pid) = (memfd_name(control.id()), std::process::id());
+    format!("{name}:{pid}:{}", control.as_fd().as_raw_fd())
+}
+
 /// The id of a software GPU's buffer, if `fd` is one.
 pub fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
     // only memfds have seals, so no file elsewhere can pass by its path
     rustix::fs::fcntl_get_seals(fd).ok()?;
     let name = fd::name(fd)?;
-    let rest = name.strip_prefix("/memfd:")?.strip_prefix(MEMFD_PREFIX)?;
-    let id = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+    let id = *words_of(&name)?.first()?;
     (id.len() == 16).then(|| u64::from_str_radix(id, 16).ok()).flatten()
+}
+
+/// What the name of a software GPU's memfd says: the buffer's id, and what [`exported_name`] adds.
+fn words_of(name: &str) -> Option<Vec<&str>> {
+    let rest = name.strip_prefix("/memfd:")?.strip_prefix(MEMFD_PREFIX)?;
+    Some(rest.strip_suffix(" (deleted)").unwrap_or(rest).split(':').collect())
+}
+
+/// The control block where the name of the memfd says that it is: in a process that this one may
+/// look into. Whatever else is there is not taken for it, and not even opened.
+fn named_control(fd: BorrowedFd<'_>, id: u64, size: u64) -> Option<Control> {
+    let name = fd::name(fd)?;
+    let words = words_of(&name)?;
+    let number = |index: usize| words.get(index)?.parse().ok();
+    let control = fd::memfd_of_process(number(1)?, number(2)?, CONTROL_NAME)?;
+    Control::open(control, id, size).ok()
 }
 
 pub(crate) struct GpuMemory {
@@ -72,11 +94,6 @@ impl Storage {
         if let Some(storage) = known(id) {
             return Ok(storage);
         }
-        let control = controls.lookup(id).map_err(Error::Registry)?.ok_or_else(|| {
-            Error::NotDmaBuf(format!(
-                "software GPU buffer {id:016x} is unknown to the registry: its exporter is gone"
-            ))
-        })?;
         // a file that can shrink is still safe (accesses are guarded), but is none of ours
         if !rustix::fs::fcntl_get_seals(fd).map_err(Error::NotMappable)?.contains(SealFlags::SHRINK)
         {
@@ -85,14 +102,28 @@ impl Storage {
             ));
         }
         let size = rustix::fs::fstat(fd).map_err(Error::NotMappable)?.st_size.max(0) as u64;
+        let control = match named_control(fd.as_fd(), id, size) {
+            Some(control) => control,
+            None => published_control(controls, id, size)?,
+        };
         let data = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(Error::Control)?;
-        let storage = Arc::new(Storage::open(data, size, id, control)?);
+        let storage = Arc::new(Storage::of(data, size, control)?);
         let mut imported = lock(&IMPORTED);
         let imported = imported.get_or_insert_default();
         imported.retain(|_, storage| storage.strong_count() > 0);
         imported.insert(id, Arc::downgrade(&storage));
         Ok(storage)
     }
+}
+
+/// The control block that the exporter has published.
+fn published_control(controls: &dyn ControlBlocks, id: u64, size: u64) -> Result<Control, Error> {
+    let control = controls.lookup(id).map_err(Error::Registry)?.ok_or_else(|| {
+        Error::NotDmaBuf(format!(
+            "software GPU buffer {id:016x} is unknown to the registry: its exporter is gone"
+        ))
+    })?;
+    Control::open(control, id, size)
 }
 
 fn known(id: u64) -> Option<Arc<Storage>> {
@@ -209,6 +240,10 @@ impl Exporter for GpuMemory {
 
     fn pinning(&self) -> Option<&dyn Pinning> {
         Some(self)
+    }
+
+    fn control(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.storage.control().as_fd())
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use crate::control::{Control, MOVER_BYTE, Placement, SECOND_PLACE, SLOTS, slot_b
 use crate::exporter::BufferLocation;
 use crate::sabotage::{self, Sabotage};
 use crate::storage::brought_in::BroughtIn;
-use crate::turnstile::{self, TurnstileState, Use, Users};
+use crate::turnstile::{TurnstileState, Use, Users};
 use crate::{Error, fd};
 use descriptors::Kept;
 use mm::{Mapping, Sink};
@@ -33,10 +33,10 @@ pub struct User {
     pub pins: u64,
 }
 
-/// Takes a slot that nobody has, by a lock of `locks`.
-fn claim(control: &Control, locks: &Kept) -> Result<usize, Error> {
+/// Takes one of the first `most` slots that nobody has, by a lock of `locks`.
+pub(crate) fn claim(control: &Control, locks: &Kept, most: usize) -> Result<usize, Error> {
     let free = |slot: &usize| fd::try_lock(locks, slot_byte(*slot));
-    let slot = (0..SLOTS).find(free).ok_or(Error::TooManyUsers(SLOTS))?;
+    let slot = (0..most).find(free).ok_or(Error::TooManyUsers(most))?;
     // what an owner that was killed left behind
     control.users(slot).store(0, SeqCst);
     control.owner(slot).store(std::process::id().into(), Relaxed);
@@ -73,7 +73,7 @@ impl Storage {
         placement: Placement,
     ) -> Result<Storage, Error> {
         let control = Control::create(id, gpu, placement, size).map_err(Error::Control)?;
-        Storage::new(data, size, control)
+        Storage::of(data, size, control)
     }
 
     /// An importer's.
@@ -82,14 +82,18 @@ impl Storage {
     /// [`Error::NotDmaBuf`] for a block of another buffer or version, [`Error::TooManyUsers`],
     /// [`Error::Control`].
     pub fn open(data: OwnedFd, size: u64, id: u64, control: OwnedFd) -> Result<Storage, Error> {
-        Storage::new(data, size, Control::open(control, id, size)?)
+        Storage::of(data, size, Control::open(control, id, size)?)
     }
 
-    fn new(data: OwnedFd, size: u64, control: Control) -> Result<Storage, Error> {
+    /// The buffer of `size` bytes that `control` is of.
+    ///
+    /// # Errors
+    /// [`Error::TooManyUsers`], [`Error::Control`].
+    pub fn of(data: OwnedFd, size: u64, control: Control) -> Result<Storage, Error> {
         mm::guard::install();
         let data = Kept::new(data);
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(Error::Control)?);
-        let slot = claim(&control, &locks)?;
+        let slot = claim(&control, &locks, SLOTS)?;
         let pid = std::process::id();
         let (mapping, brought_in) = (OnceLock::new(), Default::default());
         let moving = Mutex::new(());
@@ -164,13 +168,11 @@ impl Storage {
     /// [`Error::Revoked`]; [`Error::Moving`], after which [`Storage::wait`] helps.
     #[inline]
     pub fn enter(&self, how: Use) -> Result<TurnstileState, Error> {
-        let users = self.control.users(self.slot);
-        turnstile::enter(self.control.state_word(), users, how).or_else(|state| {
+        self.control.enter(self.slot, how).or_else(|state| {
             if state.is_revoked() && sabotage::on(Sabotage::EnterRevoked) {
-                users.fetch_add(how.unit(), SeqCst);
+                self.control.users(self.slot).fetch_add(how.unit(), SeqCst);
                 return Ok(state);
             }
-            self.control.wake_users(self.slot);
             Err(match state.is_revoked() {
                 true => Error::Revoked,
                 false => Error::Moving(self.control.mover()),
@@ -181,9 +183,7 @@ impl Storage {
     /// Ends a use.
     #[inline]
     pub fn leave(&self, how: Use) {
-        if turnstile::leave(self.control.state_word(), self.control.users(self.slot), how) {
-            self.control.wake_users(self.slot);
-        }
+        self.control.leave(self.slot, how);
     }
 
     /// Pins the buffer for a child that is about to be forked and has a mapping of it. The pin is
@@ -194,8 +194,8 @@ impl Storage {
     /// [`Error::Control`], [`Error::TooManyUsers`]; those of [`Storage::enter`].
     pub fn pin_for_child(&self) -> Result<Kept, Error> {
         let locks = Kept::new(fd::reopen(self.control.as_fd()).map_err(Error::Control)?);
-        let users = self.control.users(claim(&self.control, &locks)?);
-        match turnstile::enter(self.control.state_word(), users, Use::RevocablePin) {
+        let slot = claim(&self.control, &locks, SLOTS)?;
+        match self.control.enter(slot, Use::RevocablePin) {
             Ok(_) => Ok(locks),
             Err(state) if state.is_revoked() => Err(Error::Revoked),
             Err(_) => Err(Error::Moving(self.control.mover())),

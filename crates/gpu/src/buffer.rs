@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::card::{Card, Reservation, system};
 use crate::lease;
-use dmabuf::{Control, MEMFD_MODE, Placement, Storage, Use, memfd_name};
+use dmabuf::{Control, MEMFD_MODE, Placement, Storage, Use, exported_name};
 use engine_thread::lock;
 use mm::{Sink, page_size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -115,9 +115,11 @@ impl Buffer {
             Placement::Vram => Some(card.reserve(size)?),
             Placement::Host => None,
         };
-        let id = random_id()?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(memfd_name(id), flags).map_err(system("memfd_create"))?;
+        let control = Control::create(random_id()?, card.config.address, placement, size);
+        let control = control.map_err(dmabuf::Error::Control)?;
+        let (name, flags) =
+            (exported_name(&control), MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let fd = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
         engine_thread::growing_files(|| rustix::fs::ftruncate(&fd, size))
             .map_err(system("ftruncate"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -126,8 +128,7 @@ impl Buffer {
         rustix::fs::fchmod(&fd, mode).map_err(system("marking a memfd"))?;
         // Opened anew: only so does the kernel count who has it open.
         let fd = reopen(&fd, true)?;
-        let storage = Storage::create(fd, size, id, card.config.address, placement)?;
-        let storage = Arc::new(storage);
+        let storage = Arc::new(Storage::of(fd, size, control)?);
         // mapped now, so that no later access fails for want of that
         storage.memory(Placement::Vram)?;
         let (published, home) = (OnceLock::new(), Mutex::new(place));

@@ -21,6 +21,10 @@ mod memory;
 mod objects;
 pub mod sabotage;
 
+/// What other processes write, for fuzzing and the system's tests; not part of the API.
+#[doc(hidden)]
+pub use adapter::fuzzed;
+
 pub use adapter::caps::{DeviceAttr, GidEntry, PortAttr};
 pub use adapter::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource, Object};
 pub use adapter::management::{ManagementDatagram, ManagementInterface, ManagementSink};

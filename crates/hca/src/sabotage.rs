@@ -1,9 +1,10 @@
-//! Deliberate defects: those of the transport, and turns of progress that go wrong, to prove that
-//! a program outlives them.
+//! Deliberate defects: those of the transport, turns of progress that go wrong, and the ends of
+//! processes at points of what they share, to prove that a program outlives them.
 //!
 //! Without the feature `sabotage` every question here is answered "no" at compile time and nothing
 //! is left in the program.
 
+pub use shm::sabotage::*;
 pub use transport::sabotage::*;
 
 /// What a turn of progress does once it has taken payload.

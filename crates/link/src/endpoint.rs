@@ -1,6 +1,6 @@
 //! An endpoint: the sockets that a device receives on, and the pool of those it sends from.
 
-use crate::flow::{Flow, Path};
+use crate::flow::{Flow, Flows, Path};
 use crate::host_socket::{self, HostSocket, OwnAddresses};
 use crate::lan::Lan;
 use crate::socket::ports::{self, Ports};
@@ -28,6 +28,7 @@ pub struct Endpoint {
     own: RwLock<OwnAddresses>,
     port: u16,
     ports: Ports,
+    flows: Flows,
     stats: Stats,
     tracing: AtomicBool,
     trace: Mutex<Option<Arc<Trace>>>,
@@ -103,6 +104,7 @@ impl Endpoint {
             own: RwLock::default(),
             port,
             ports,
+            flows: Flows::default(),
             stats: Stats::default(),
             tracing: AtomicBool::new(false),
             trace: Mutex::new(None),
@@ -172,7 +174,8 @@ impl Endpoint {
     /// # Errors
     /// `InvalidInput` when the addresses are of different families; else those of making a socket.
     pub fn flow(&self, path: Path, dest_qpn: u32) -> io::Result<Flow> {
-        Flow::new(&self.ports, self.lan.as_deref(), path, dest_qpn, self.port)
+        let ways = (&self.flows, &self.ports);
+        Flow::new(ways, self.lan.as_deref(), path, dest_qpn, self.port)
     }
 
     /// Takes what is sent to the multicast `group` on the interface `ifindex` (IGMP or MLD tells

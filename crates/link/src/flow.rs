@@ -3,6 +3,7 @@
 
 use crate::addresses::neighbour::is_here;
 use crate::framing::{Ethernet, Head};
+use crate::in_use::InUse;
 use crate::lan::Lan;
 use crate::socket::cmsg::Control;
 use crate::socket::name::Name;
@@ -14,7 +15,7 @@ use wire::QPN_INDEX_BITS;
 use wire::icrc::{Addresses, FlowCrc};
 
 /// A path between two addresses, with what the IP header says besides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
     /// Source, an address of this host. IPv4-mapped addresses, as GIDs have them, count as IPv4.
     pub src: IpAddr,
@@ -34,10 +35,20 @@ pub struct Path {
     pub ethernet: Option<Ethernet>,
 }
 
-/// A path together with the socket whose source port its packets carry. Clones share both. The
-/// source port goes back when the last clone is dropped.
+/// A path together with the socket whose source port its packets carry. Clones share both, and so
+/// do others that are made along the same path from the same port. The source port goes back when
+/// the last of them is dropped.
 #[derive(Clone)]
-pub struct Flow(pub(crate) Arc<FlowState>);
+pub struct Flow(
+    pub(crate) Arc<FlowState>,
+    #[expect(dead_code, reason = "by it the users of each lane are counted")] Arc<Lane>,
+);
+
+/// The flows of one endpoint: what packets along one path to one process have in common, however
+/// many queue pairs send there. A flow is told by its path, the one that carries it, the slot of
+/// the process at its end, and the address of its lane, which no other has while the flow is in
+/// use.
+pub(crate) type Flows = InUse<(Path, Path, u32, usize), FlowState>;
 
 pub(crate) struct FlowState {
     pub(crate) path: Path,
@@ -55,7 +66,7 @@ pub(crate) struct FlowState {
 
 impl Flow {
     pub(crate) fn new(
-        ports: &Ports,
+        (flows, ports): (&Flows, &Ports),
         lan: Option<&Lan>,
         path: Path,
         dest_qpn: u32,
@@ -82,14 +93,17 @@ impl Flow {
             || is_here(outer.dst, outer.src, outer.scope_id).unwrap_or(false);
         let home = stays.then(|| ports.home(outer.dst.is_ipv6())).flatten();
         let lane = home.map_or_else(|| ports.get(destination, preferred), Ok)?;
-        let wanted = path.ethernet.map_or(0, |ethernet| ethernet.udp_src);
-        let source_port = if wanted == 0 { lane.port() } else { wanted };
-        let crc = FlowCrc::new(addresses, source_port);
-        let to = Name::new(outer.dst, port, outer.scope_id);
-        let head =
-            path.ethernet.map(|ethernet| Head::new(&ethernet, &path, addresses, source_port));
-        let control = control(&outer);
-        Ok(Flow(Arc::new(FlowState { path, crc, lane, to, control, head, source_port, slot })))
+        let state = flows.get((path, outer, slot, Arc::as_ptr(&lane).addr()), || {
+            let wanted = path.ethernet.map_or(0, |ethernet| ethernet.udp_src);
+            let source_port = if wanted == 0 { lane.port() } else { wanted };
+            let crc = FlowCrc::new(addresses, source_port);
+            let to = Name::new(outer.dst, port, outer.scope_id);
+            let head =
+                path.ethernet.map(|ethernet| Head::new(&ethernet, &path, addresses, source_port));
+            let (control, lane) = (control(&outer), lane.clone());
+            FlowState { path, crc, lane, to, control, head, source_port, slot }
+        });
+        Ok(Flow(state, lane))
     }
 
     /// The path, its addresses in canonical form.
@@ -193,9 +207,9 @@ mod tests {
 
     #[test]
     fn mapped_addresses_count_as_ipv4() {
-        let ports = Ports::default();
+        let (flows, ports) = Default::default();
         let path = path("::ffff:127.0.0.1", "127.0.0.1");
-        let flow = Flow::new(&ports, None, path, 5 << QPN_INDEX_BITS, ROCE_PORT).unwrap();
+        let flow = Flow::new((&flows, &ports), None, path, 5 << QPN_INDEX_BITS, ROCE_PORT).unwrap();
         assert!(flow.path().src.is_ipv4());
         assert!(flow.serves(5 << QPN_INDEX_BITS | 77));
         assert!(!flow.serves(6 << QPN_INDEX_BITS));
@@ -203,10 +217,39 @@ mod tests {
 
     #[test]
     fn mixed_families_are_refused() {
-        let Err(error) = Flow::new(&Ports::default(), None, path("127.0.0.1", "::1"), 2, ROCE_PORT)
-        else {
+        let (flows, ports) = Default::default();
+        let path = path("127.0.0.1", "::1");
+        let Err(error) = Flow::new((&flows, &ports), None, path, 2, ROCE_PORT) else {
             panic!("accepted");
         };
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// All packets leave from one socket.
+    fn home() -> Ports {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        Ports::with_home(Some(std::os::fd::AsFd::as_fd(&socket)), None).unwrap()
+    }
+
+    #[test]
+    fn who_sends_along_one_path_shares_its_flow() {
+        let (flows, ports) = (Flows::default(), home());
+        let flow = |path, qpn| Flow::new((&flows, &ports), None, path, qpn, ROCE_PORT).unwrap();
+        let same = |one: &Flow, other: &Flow| Arc::ptr_eq(&one.0, &other.0);
+        let (to, slot) = (path("127.0.0.1", "127.0.0.1"), 5 << QPN_INDEX_BITS);
+        let first = flow(to, slot | 7);
+        assert!(same(&first, &flow(to, slot | 8)));
+        assert!(!same(&first, &flow(path("127.0.0.1", "127.0.0.2"), slot)), "another address");
+        assert!(!same(&first, &flow(to, 6 << QPN_INDEX_BITS)), "another process");
+        assert!(!same(&first, &flow(Path { traffic_class: 32, ..to }, slot)), "another class");
+    }
+
+    #[test]
+    fn source_ports_stay_apart() {
+        let (flows, ports) = <(Flows, Ports)>::default();
+        let to = path("127.0.0.1", "127.0.0.1");
+        let flow = || Flow::new((&flows, &ports), None, to, 5 << QPN_INDEX_BITS, ROCE_PORT);
+        let (one, other) = (flow().unwrap(), flow().unwrap());
+        assert_ne!(one.source_port(), other.source_port());
     }
 }

@@ -15,7 +15,7 @@ const MAX_LEN: usize = ethernet::HEADER_LEN + VLAN_LEN + ipv6::HEADER_LEN + udp:
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// What a path over an Ethernet says besides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ethernet {
     /// Destination.
     pub dst: Mac,

@@ -13,6 +13,7 @@ mod flow;
 mod frames;
 mod framing;
 mod host_socket;
+mod in_use;
 mod lan;
 mod packet;
 mod receiver;

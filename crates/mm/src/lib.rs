@@ -19,6 +19,7 @@ mod mirror;
 mod other_process;
 mod page_size;
 mod private;
+mod shared;
 mod space;
 mod sparse;
 mod uffd;
@@ -34,6 +35,7 @@ pub use page_size::page_size;
 pub use private::{
     AllHome, DeviceMemory, DevicePage, MigrateError, MigrationCounts, PrivateMemory, RangeFault,
 };
+pub use shared::{record_to_read, record_to_write};
 pub use space::{
     AddressSpace, Change, HeldByParent, Invalidate, NoMemory, PinError, Pinned, Registration,
     begin, can_watch, end, gone, invalidate, mark,

@@ -30,6 +30,11 @@ impl OtherProcess {
         (pid != unsafe { libc::getpid() }).then_some(OtherProcess(pid))
     }
 
+    /// Its number.
+    pub fn pid(self) -> u32 {
+        self.0.cast_unsigned()
+    }
+
     /// Copies `from` to its address `to`, the last word last.
     ///
     /// # Errors

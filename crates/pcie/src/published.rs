@@ -209,12 +209,10 @@ mod tests {
     use std::sync::Arc;
 
     fn table() -> (Arc<RouteTable>, Shm) {
-        let shm = Shm::create("routes", 64 + RouteTable::BYTES).unwrap();
-        let seen = Shm::open(shm.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let (shm, fd) = Shm::create("routes", 64 + RouteTable::BYTES).unwrap();
+        let seen = Shm::open(fd).unwrap();
         (Arc::new(RouteTable::new(shm, 64)), seen)
     }
-
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_reader_sees_routes_hops_and_bytes() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Where a function's DMA goes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Target {
     /// Host memory, on a NUMA node if known.
     Host {
@@ -130,6 +130,11 @@ impl Route {
         if let Some(at) = table.add(&description) {
             self.counted = Counted::Published { table: table.clone(), at };
         }
+    }
+
+    /// Whether bytes that take it occupy links.
+    pub fn is_paced(&self) -> bool {
+        !(self.clocks.read.is_empty() && self.clocks.written.is_empty())
     }
 
     /// Occupies links from now on as long as they would take.

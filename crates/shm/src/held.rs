@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_word_is_held_until_its_thread_lets_go_or_ends() {
-        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap());
+        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap().0);
         assert_eq!(shm.holder(8), None);
         let inside = shm.clone();
         std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn another_program_holds_nothing() {
-        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap());
+        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap().0);
         // SAFETY: as below; the child becomes another program.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_killed_process_lets_go() {
-        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap());
+        let shm = Arc::new(Shm::create("peerdma-test", 64).unwrap().0);
         // SAFETY: the child takes the word, which allocates at most what a forked child may (the
         // C library sees to its heap), and waits for its end.
         let child = unsafe { libc::fork() };

@@ -5,9 +5,11 @@
 //! cannot fault whatever another process does with the descriptor; [`Shm::open`] refuses one that
 //! is not.
 
+mod gone;
 mod held;
 mod passes;
 mod ring;
+pub mod sabotage;
 
 pub use held::Held;
 pub use passes::{Pass, Passes, Ticket};
@@ -17,7 +19,7 @@ use descriptors::Kept;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::{Errno, Result};
 use rustix::thread::{Timespec, futex};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -37,13 +39,22 @@ fn open_of_process(pid: u32, file: std::fmt::Arguments<'_>, flags: OFlags) -> Re
     let mut path = [0u8; 40];
     write!(&mut path[..39], "/proc/{pid}/{file}").map_err(|_| Errno::INVAL)?;
     let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+    // What it is the other process says: it may have a lease on it, or a terminal that waits.
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// A mapped region of shared atomic words.
+/// Length of a file that cannot become shorter.
+fn sealed_len(fd: impl AsFd) -> Result<usize> {
+    if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+        return Err(Errno::PERM);
+    }
+    usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)
+}
+
+/// A mapped region of shared atomic words. It outlives the descriptors that it was mapped by.
 #[derive(Debug)]
 pub struct Shm {
-    fd: Kept,
     base: NonNull<AtomicU64>,
     words: usize,
 }
@@ -54,16 +65,17 @@ unsafe impl Send for Shm {}
 unsafe impl Sync for Shm {}
 
 impl Shm {
-    /// A new region of `bytes` (rounded up to whole words), zeroed. Untouched pages take no memory.
+    /// A new region of `bytes` (rounded up to whole words), zeroed, and the descriptor by which
+    /// others open it. Untouched pages take no memory.
     ///
     /// # Errors
     /// `FBIG` when RLIMIT_FSIZE is less, else what `memfd_create` and `mmap` say.
-    pub fn create(name: &str, bytes: usize) -> Result<Shm> {
+    pub fn create(name: &str, bytes: usize) -> Result<(Shm, Kept)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let len = bytes.checked_next_multiple_of(8).ok_or(Errno::INVAL)?;
         engine_thread::growing_files(|| rustix::fs::ftruncate(&fd, len as u64))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-        Shm::map(fd, len)
+        Ok((Shm::map(&fd, len)?, Kept::new(fd)))
     }
 
     /// Maps another process's region.
@@ -71,15 +83,23 @@ impl Shm {
     /// # Errors
     /// `PERM` when the descriptor is not sealed against shrinking, `INVAL` when it is empty, else
     /// what `mmap` says.
-    pub fn open(fd: OwnedFd) -> Result<Shm> {
-        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
-            return Err(Errno::PERM);
-        }
-        let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
+    pub fn open(fd: impl AsFd) -> Result<Shm> {
+        let len = sealed_len(&fd)?;
         Shm::map(fd, len)
     }
 
-    fn map(fd: OwnedFd, len: usize) -> Result<Shm> {
+    /// Maps one that has `bytes`, and no other: as much address space as its maker likes would go.
+    ///
+    /// # Errors
+    /// `PROTO` when it has more or fewer, else those of [`Shm::open`].
+    pub fn open_of(fd: impl AsFd, bytes: usize) -> Result<Shm> {
+        match sealed_len(&fd)? {
+            len if len == bytes => Shm::map(fd, len),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn map(fd: impl AsFd, len: usize) -> Result<Shm> {
         use rustix::mm::{MapFlags, ProtFlags};
         if len < 8 {
             return Err(Errno::INVAL);
@@ -91,12 +111,12 @@ impl Shm {
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &fd,
+                fd,
                 0,
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Shm { fd: Kept::new(fd), base, words: len / 8 })
+        Ok(Shm { base, words: len / 8 })
     }
 
     /// The word at byte offset `at`.
@@ -152,12 +172,6 @@ impl Shm {
     }
 }
 
-impl AsFd for Shm {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Drop for Shm {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made in `map`; no reference outlives `self`.
@@ -172,8 +186,9 @@ mod tests {
 
     #[test]
     fn two_mappings_share_words() {
-        let one = Shm::create("peerdma-test", 4096).unwrap();
-        let two = Shm::open(one.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let (one, fd) = Shm::create("peerdma-test", 4096).unwrap();
+        let two = Shm::open(&fd).unwrap();
+        drop(fd);
         one.word(4088).store(7, Relaxed);
         assert_eq!(two.word(4088).load(Relaxed), 7);
         assert_eq!(two.bytes(), 4096);
@@ -182,8 +197,8 @@ mod tests {
     #[test]
     fn a_region_is_found_by_its_descriptor() {
         use std::os::fd::AsRawFd;
-        let one = Shm::create("peerdma-test", 4096).unwrap();
-        let (pid, fd) = (std::process::id(), one.as_fd().as_raw_fd() as u32);
+        let (one, kept) = Shm::create("peerdma-test", 4096).unwrap();
+        let (pid, fd) = (std::process::id(), kept.as_fd().as_raw_fd() as u32);
         let two = Shm::open(file_of_process(pid, fd).unwrap()).unwrap();
         one.word(4088).store(7, Relaxed);
         assert_eq!(two.word(4088).load(Relaxed), 7);
@@ -191,8 +206,40 @@ mod tests {
     }
 
     #[test]
+    fn a_region_is_opened_by_its_length_where_that_is_known() {
+        let (_, fd) = Shm::create("peerdma-test", 4096).unwrap();
+        assert_eq!(Shm::open_of(&fd, 4096).unwrap().bytes(), 4096);
+        for other in [4088, 4104, 0] {
+            assert_eq!(Shm::open_of(&fd, other).unwrap_err(), Errno::PROTO);
+        }
+    }
+
+    /// Of `fcntl.h`.
+    const F_SETSIG: libc::c_int = 10;
+
+    #[test]
+    fn nobody_is_made_to_wait_for_a_file_of_another_process() {
+        use std::os::fd::AsRawFd;
+        let made = rustix::fs::memfd_create("leased", MemfdFlags::CLOEXEC).unwrap();
+        let number = made.as_raw_fd();
+        // Only what was opened by its name is counted, and a lease is for one who is alone.
+        let fd = file_of_process(std::process::id(), number.cast_unsigned()).unwrap();
+        drop(made);
+        let number = fd.as_raw_fd();
+        // SAFETY: the descriptor is open, and these calls take numbers only. By default the signal
+        // of a lease's end would end the process.
+        let leased = unsafe {
+            libc::fcntl(number, F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(number, libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        assert!(leased, "{}", std::io::Error::last_os_error());
+        let opened = file_of_process(std::process::id(), number.cast_unsigned());
+        assert_eq!(opened.unwrap_err(), Errno::WOULDBLOCK);
+    }
+
+    #[test]
     fn a_wait_ends_by_a_wake_or_its_limit() {
-        let shared = Shm::create("peerdma-test", 64).unwrap();
+        let (shared, _) = Shm::create("peerdma-test", 64).unwrap();
         shared.wait(8, 1, Duration::from_secs(60)); // the word is 0
         shared.wait(8, 0, Duration::from_millis(1));
         std::thread::scope(|scope| {
@@ -218,6 +265,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside")]
     fn out_of_bounds_is_a_callers_mistake() {
-        Shm::create("peerdma-test", 64).unwrap().word(64);
+        Shm::create("peerdma-test", 64).unwrap().0.word(64);
     }
 }

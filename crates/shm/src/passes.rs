@@ -12,6 +12,8 @@
 //! stands in a pass after that is barred and waited for no more.
 
 use crate::Shm;
+use crate::gone::is_gone;
+use crate::sabotage::{self, Point};
 #[cfg(loom)]
 use loom::sync::atomic as loom_atomic;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,11 +66,11 @@ pub struct Ticket(u64);
 impl Ticket {
     const BUSY: u64 = 1 << 63;
 
-    /// Wants the things number `first` and `second`, of which 16 and 14 bits count, as process
+    /// Wants the things number `first` and `second`, of which 17 and 14 bits count, as process
     /// `pid` (22 bits, which Linux has at most).
-    pub fn new(first: u16, second: u16, pid: u32) -> Ticket {
-        let (first, second) = (u64::from(first), u64::from(second) & 0x3fff);
-        Ticket(Ticket::BUSY | u64::from(pid & 0x3f_ffff) << 30 | second << 16 | first)
+    pub fn new(first: u32, second: u32, pid: u32) -> Ticket {
+        let (first, second) = (u64::from(first & 0x1_ffff), u64::from(second & 0x3fff));
+        Ticket(Ticket::BUSY | u64::from(pid & 0x3f_ffff) << 31 | second << 17 | first)
     }
 
     fn of_word(word: u64) -> Option<Ticket> {
@@ -76,18 +78,18 @@ impl Ticket {
     }
 
     /// The first thing it wants.
-    pub fn first(self) -> u16 {
-        self.0 as u16
+    pub fn first(self) -> u32 {
+        self.0 as u32 & 0x1_ffff
     }
 
     /// The second.
-    pub fn second(self) -> u16 {
-        (self.0 >> 16) as u16 & 0x3fff
+    pub fn second(self) -> u32 {
+        (self.0 >> 17) as u32 & 0x3fff
     }
 
     /// The process that it is of.
     pub fn pid(self) -> u32 {
-        (self.0 >> 30) as u32 & 0x3f_ffff
+        (self.0 >> 31) as u32 & 0x3f_ffff
     }
 }
 
@@ -160,7 +162,12 @@ impl Passes {
             if self.used(shm).load(Ordering::SeqCst) <= index as u64 {
                 self.used(shm).fetch_max(index as u64 + 1, Ordering::SeqCst);
             }
-            match enter(shm.word(self.pass_at(index)), ticket.0, &mut unchanged) {
+            sabotage::reached(Point::BeforePass);
+            let unchanged = || {
+                sabotage::reached(Point::InPass);
+                unchanged()
+            };
+            match enter(shm.word(self.pass_at(index)), ticket.0, unchanged) {
                 Entry::Inside => {
                     self.hint.store(index, Ordering::Relaxed);
                     return Some(Pass { passes: self, shm, index, ticket });
@@ -175,6 +182,7 @@ impl Passes {
     fn leave(&self, shm: &Shm, index: usize, ticket: Ticket) {
         let at = self.pass_at(index);
         shm.word(at).give_back(ticket.0);
+        sabotage::reached(Point::AfterPass);
         if self.waiting(shm).load(Ordering::SeqCst) != 0 {
             shm.wake(at);
         }
@@ -232,37 +240,6 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// Whether no thread of process `pid` runs any more. A zombie's do not, though its parent has not
-/// heard of its end. Allocates nothing.
-fn is_gone(pid: u32) -> bool {
-    let Some(number) = rustix::process::Pid::from_raw(pid.cast_signed()) else { return true };
-    if rustix::process::test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
-        return true;
-    }
-    let mut text = [0u8; 512];
-    read_stat(pid, &mut text).is_some_and(is_zombie)
-}
-
-/// The start of `/proc/PID/stat`.
-fn read_stat(pid: u32, text: &mut [u8]) -> Option<&[u8]> {
-    let stat = format_args!("stat");
-    let file = crate::open_of_process(pid, stat, rustix::fs::OFlags::RDONLY).ok()?;
-    let len = rustix::io::read(&file, &mut *text).ok()?;
-    text.get(..len)
-}
-
-/// Whether `stat` is of a process that has ended (proc_pid_stat(5)): its state is Z or X, and it
-/// has one thread, since the first of several may end before the others do.
-fn is_zombie(stat: &[u8]) -> bool {
-    // The name before it is in parentheses and may hold anything.
-    let Some(end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
-    let mut fields = stat[end + 1..].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    let state = fields.next();
-    // State is field 3, the number of threads field 20.
-    let threads = fields.nth(16);
-    matches!(state, Some(b"Z" | b"X")) && matches!(threads, Some(b"0" | b"1"))
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -271,14 +248,17 @@ mod tests {
     use std::sync::atomic::Ordering::SeqCst;
 
     fn region() -> (Arc<Shm>, Arc<Passes>) {
-        let shm = Shm::create("peerdma-test", 64 + Passes::BYTES).unwrap();
+        let (shm, _) = Shm::create("peerdma-test", 64 + Passes::BYTES).unwrap();
         (Arc::new(shm), Arc::new(Passes::new(64)))
     }
 
     #[test]
     fn a_ticket_names_all_three() {
-        let ticket = Ticket::new(0xffff, 0x3fff, 0x3f_fffe);
-        assert_eq!((ticket.first(), ticket.second(), ticket.pid()), (0xffff, 0x3fff, 0x3f_fffe));
+        for (first, second, pid) in [(0x1_ffff, 0, 1), (0, 0x3fff, 1), (0x1_0000, 6, 0x3f_fffe)] {
+            let ticket = Ticket::new(first, second, pid);
+            assert_eq!((ticket.first(), ticket.second(), ticket.pid()), (first, second, pid));
+        }
+        let ticket = Ticket::new(0x1_ffff, 0x3fff, 0x3f_ffff);
         assert_eq!(Ticket::of_word(ticket.0), Some(ticket));
         assert_eq!((Ticket::of_word(0), Ticket::of_word(BARRED)), (None, None));
     }
@@ -347,18 +327,6 @@ mod tests {
         assert!(passes.wait(&shm, |_| true), "it is barred");
         let after = passes.enter(&shm, Ticket::new(1, 1, 1), || true).unwrap();
         assert_ne!(after.index, 0);
-    }
-
-    #[test]
-    fn a_state_is_read_whatever_the_name_is() {
-        let line = |state: &str, threads: &str| {
-            format!("7 (a) Z (b) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 5\n")
-        };
-        assert!(is_zombie(line("Z", "1").as_bytes()));
-        assert!(!is_zombie(line("Z", "2").as_bytes()), "its first thread only");
-        assert!(!is_zombie(line("S", "1").as_bytes()));
-        assert!(!is_zombie(b"") && !is_zombie(b"7 (a)"));
-        assert!(!is_gone(std::process::id()) && is_gone(0));
     }
 }
 

@@ -2,15 +2,22 @@
 //!
 //! The writer counts the words that it wrote, the reader those that it has taken; each counter has
 //! one writer and a cache line of its own. A record is a word with its length in bytes, then its
-//! bytes in whole words. Records are copied out before anybody looks at them.
+//! bytes in whole words, without a break: where it does not fit before the end of the ring, a word
+//! says so ([`SKIP`]), and it stands at the start.
+//!
+//! A record can be copied in and out as a whole, or in parts by whoever copies to and from the
+//! addresses of its bytes. It stays the writer's until [`RingWriter::commit`], and from then on the
+//! reader's until [`RingReader::take`], if both keep to that; what is read twice may differ.
 //!
 //! Neither side trusts the other: a counter or a length that cannot be right ends the ring for
 //! whoever reads it ([`Broken`]), and never a copy beyond it. The model tests (`--cfg loom`) check
 //! that a record is read as it was written.
 
 use crate::Shm;
+use crate::sabotage::{self, Point};
+use descriptors::Kept;
 use rustix::io::{Errno, Result};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
@@ -24,8 +31,10 @@ const ATTACHED: usize = 24;
 const DATA: usize = 32;
 
 /// Bytes of a ring's records and their lengths.
-pub const RING_BYTES: usize = 256 << 10;
+pub const RING_BYTES: usize = 512 << 10;
 const CAPACITY: usize = RING_BYTES / 8;
+/// Instead of a length: nothing more before the end.
+const SKIP: u64 = u64::MAX;
 
 /// The other side wrote what cannot be: there is nothing more to read or to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,13 +65,6 @@ word!(AtomicU64);
 #[cfg(loom)]
 word!(loom::sync::atomic::AtomicU64);
 
-/// The data words of a record that begins after `count` words: up to the end, and from the start.
-fn parts<W>(data: &[W], count: u64, words: usize) -> (&[W], &[W]) {
-    let at = (count % data.len() as u64) as usize;
-    let first = words.min(data.len() - at);
-    (&data[at..at + first], &data[..words - first])
-}
-
 fn words_of(bytes: usize) -> usize {
     1 + bytes.div_ceil(8)
 }
@@ -91,25 +93,48 @@ impl Writing {
         Ok(now)
     }
 
+    /// The word at which a record of so many bytes would have its length, if it fits: before the
+    /// end, or at the start.
+    fn reserve<W: Word>(
+        &mut self,
+        ring: &[W],
+        bytes: usize,
+    ) -> std::result::Result<Option<usize>, Broken> {
+        let capacity = ring.len() - DATA;
+        let words = words_of(bytes);
+        let at = (self.written % capacity as u64) as usize;
+        let skipped = if at + words > capacity { capacity - at } else { 0 };
+        if self.free(ring, skipped + words)? < skipped + words {
+            return Ok(None);
+        }
+        if skipped > 0 {
+            ring[DATA + at].store(SKIP, Relaxed);
+            self.written = self.written.wrapping_add(skipped as u64);
+            ring[WRITTEN].store(self.written, Release);
+            return Ok(Some(DATA));
+        }
+        Ok(Some(DATA + at))
+    }
+
+    /// Passes the record on whose place was reserved last.
+    fn commit<W: Word>(&mut self, ring: &[W], bytes: usize) {
+        let at = (self.written % (ring.len() - DATA) as u64) as usize;
+        ring[DATA + at].store(bytes as u64, Relaxed);
+        sabotage::reached(Point::RecordWritten);
+        self.written = self.written.wrapping_add(words_of(bytes) as u64);
+        ring[WRITTEN].store(self.written, Release);
+    }
+
     fn push<W: Word>(&mut self, ring: &[W], record: &[u8]) -> std::result::Result<bool, Broken> {
-        let words = words_of(record.len());
-        if self.free(ring, words)? < words {
-            return Ok(false);
-        }
-        let (first, second) = parts(&ring[DATA..], self.written, words);
-        let mut places = first.iter().chain(second);
-        if let Some(place) = places.next() {
-            place.store(record.len() as u64, Relaxed);
-        }
+        let Some(at) = self.reserve(ring, record.len())? else { return Ok(false) };
         let (whole, rest) = record.as_chunks::<8>();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         let values = whole.iter().chain((!rest.is_empty()).then_some(&last));
-        places.zip(values).for_each(|(place, bytes)| {
+        ring[at + 1..].iter().zip(values).for_each(|(place, bytes)| {
             place.store(u64::from_ne_bytes(*bytes), Relaxed);
         });
-        self.written = self.written.wrapping_add(words as u64);
-        ring[WRITTEN].store(self.written, Release);
+        self.commit(ring, record.len());
         Ok(true)
     }
 }
@@ -121,38 +146,47 @@ struct Reading {
 }
 
 impl Reading {
-    fn pop<W: Word>(
-        &mut self,
-        ring: &[W],
-        into: &mut [u8],
-    ) -> std::result::Result<Option<usize>, Broken> {
+    /// The word at which the oldest record has its length, and that; `None` when there is none.
+    fn peek<W: Word>(&mut self, ring: &[W]) -> std::result::Result<Option<(usize, usize)>, Broken> {
+        let capacity = ring.len() - DATA;
         // Pairs with the writer's release: the record is whole.
-        let there = ring[WRITTEN].load(Acquire).wrapping_sub(self.taken);
-        if there == 0 {
-            return Ok(None);
+        let written = ring[WRITTEN].load(Acquire);
+        loop {
+            let there = written.wrapping_sub(self.taken);
+            if there == 0 {
+                return Ok(None);
+            }
+            let at = (self.taken % capacity as u64) as usize;
+            let there = usize::try_from(there).ok().filter(|there| *there <= capacity);
+            let there = there.ok_or(Broken)?;
+            let len = ring[DATA + at].load(Relaxed);
+            if len == SKIP && at > 0 && capacity - at <= there {
+                self.pass(ring, capacity - at);
+                continue;
+            }
+            let len = usize::try_from(len).ok().filter(|len| *len < capacity * 8);
+            let len = len.ok_or(Broken)?;
+            let fits = words_of(len) <= there.min(capacity - at);
+            return if fits { Ok(Some((DATA + at, len))) } else { Err(Broken) };
         }
-        let data = &ring[DATA..];
-        let there = usize::try_from(there).ok().filter(|there| *there <= data.len());
-        let there = there.ok_or(Broken)?;
-        let (first, _) = parts(data, self.taken, 1);
-        let len = usize::try_from(first[0].load(Relaxed)).map_err(|_| Broken)?;
-        let into = into.get_mut(..len).ok_or(Broken)?;
-        let words = words_of(len);
-        if words > there {
-            return Err(Broken);
-        }
-        let (first, second) = parts(data, self.taken, words);
-        let mut places = first.iter().chain(second).skip(1);
+    }
+
+    /// Copies the first bytes of the record at this word.
+    fn read<W: Word>(ring: &[W], at: usize, into: &mut [u8]) {
+        let mut places = ring[at + 1..].iter();
         let (whole, rest) = into.as_chunks_mut::<8>();
         whole.iter_mut().zip(places.by_ref()).for_each(|(bytes, place)| {
             *bytes = place.load(Relaxed).to_ne_bytes();
         });
-        if let Some(place) = places.next() {
+        if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
             rest.copy_from_slice(&place.load(Relaxed).to_ne_bytes()[..rest.len()]);
         }
+    }
+
+    /// The writer may use so many words again.
+    fn pass<W: Word>(&mut self, ring: &[W], words: usize) {
         self.taken = self.taken.wrapping_add(words as u64);
         ring[TAKEN].store(self.taken, Release);
-        Ok(Some(len))
     }
 }
 
@@ -160,6 +194,7 @@ impl Reading {
 #[derive(Debug)]
 pub struct RingWriter {
     shm: Shm,
+    fd: Kept,
     writing: Writing,
 }
 
@@ -169,9 +204,9 @@ impl RingWriter {
     /// # Errors
     /// Those of [`Shm::create`].
     pub fn create() -> Result<RingWriter> {
-        let shm = Shm::create("peerdma-ring", (DATA + CAPACITY) * 8)?;
+        let (shm, fd) = Shm::create("peerdma-ring", (DATA + CAPACITY) * 8)?;
         shm.word(WHAT * 8).store(MAGIC, Release);
-        Ok(RingWriter { shm, writing: Writing::default() })
+        Ok(RingWriter { shm, fd, writing: Writing::default() })
     }
 
     /// Whether somebody reads it.
@@ -189,6 +224,26 @@ impl RingWriter {
         Ok(self.writing.free(self.shm.words(), wanted)? >= wanted)
     }
 
+    /// Where in [`RingWriter::shm`] the next record goes, by bytes, if it is `bytes` long; `None`
+    /// when there is no room.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn reserve(&mut self, bytes: usize) -> std::result::Result<Option<usize>, Broken> {
+        let at = self.writing.reserve(self.shm.words(), bytes)?;
+        Ok(at.map(|at| (at + 1) * 8))
+    }
+
+    /// Passes the record of so many bytes on whose place was the last one that was asked for.
+    pub fn commit(&mut self, bytes: usize) {
+        self.writing.commit(self.shm.words(), bytes);
+    }
+
+    /// The memory of the ring.
+    pub fn shm(&self) -> &Shm {
+        &self.shm
+    }
+
     /// Appends a record, unless there is no room.
     ///
     /// # Errors
@@ -201,7 +256,7 @@ impl RingWriter {
 
 impl AsFd for RingWriter {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shm.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -216,11 +271,10 @@ impl RingReader {
     /// Opens a ring that another process made.
     ///
     /// # Errors
-    /// Those of [`Shm::open`]; `PROTO` when it is no ring.
-    pub fn open(fd: OwnedFd) -> Result<RingReader> {
-        let shm = Shm::open(fd)?;
-        let fits = shm.bytes() == (DATA + CAPACITY) * 8;
-        if !fits || shm.word(WHAT * 8).load(Acquire) != MAGIC {
+    /// Those of [`Shm::open_of`]; `PROTO` when it is no ring.
+    pub fn open(fd: impl AsFd) -> Result<RingReader> {
+        let shm = Shm::open_of(fd, (DATA + CAPACITY) * 8)?;
+        if shm.word(WHAT * 8).load(Acquire) != MAGIC {
             return Err(Errno::PROTO);
         }
         Ok(RingReader { shm, reading: Reading::default() })
@@ -229,7 +283,9 @@ impl RingReader {
     /// Tells the writer that it is read from now on, unless it is already.
     pub fn attach(&self) -> bool {
         let attached = self.shm.word(ATTACHED * 8);
-        attached.compare_exchange(0, 1, Ordering::AcqRel, Acquire).is_ok()
+        let is_first = attached.compare_exchange(0, 1, Ordering::AcqRel, Acquire).is_ok();
+        sabotage::reached(Point::Attaching);
+        is_first
     }
 
     /// Whether a record waits.
@@ -238,13 +294,36 @@ impl RingReader {
         self.shm.word(WRITTEN * 8).load(Acquire) != self.reading.taken
     }
 
-    /// Copies the oldest record into `into`; its length, or `None` when there is none.
+    /// Where in [`RingReader::shm`] the oldest record is, by bytes, and its length; `None` when
+    /// there is none.
     ///
     /// # Errors
-    /// [`Broken`], also for a record longer than `into`.
+    /// [`Broken`].
     #[inline]
-    pub fn pop(&mut self, into: &mut [u8]) -> std::result::Result<Option<usize>, Broken> {
-        self.reading.pop(self.shm.words(), into)
+    pub fn peek(&mut self) -> std::result::Result<Option<(usize, usize)>, Broken> {
+        let record = self.reading.peek(self.shm.words())?;
+        Ok(record.map(|(at, len)| ((at + 1) * 8, len)))
+    }
+
+    /// Copies the first bytes of the record at `at`, as [`RingReader::peek`] says.
+    ///
+    /// # Panics
+    /// Outside the ring.
+    #[inline]
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        Reading::read(self.shm.words(), at / 8 - 1, into);
+    }
+
+    /// The memory of the ring.
+    pub fn shm(&self) -> &Shm {
+        &self.shm
+    }
+
+    /// Gives the place of the oldest record back, which is so many bytes long.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) {
+        sabotage::reached(Point::RecordRead);
+        self.reading.pass(self.shm.words(), words_of(bytes));
     }
 }
 
@@ -255,9 +334,17 @@ mod tests {
     fn pair() -> (RingWriter, RingReader) {
         let writer = RingWriter::create().unwrap();
         assert!(!writer.is_attached());
-        let reader = RingReader::open(writer.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let reader = RingReader::open(&writer).unwrap();
         assert!(reader.attach() && writer.is_attached());
         (writer, reader)
+    }
+
+    /// Copies the oldest record out.
+    fn pop(reader: &mut RingReader, into: &mut [u8]) -> std::result::Result<Option<usize>, Broken> {
+        let Some((at, len)) = reader.peek()? else { return Ok(None) };
+        reader.read(at, &mut into[..len]);
+        reader.take(len);
+        Ok(Some(len))
     }
 
     fn record(number: usize) -> Vec<u8> {
@@ -276,12 +363,12 @@ mod tests {
             }
             assert!(!writer.has_room(1024).unwrap());
             for _ in 0..popped % 300 + 1 {
-                let Some(len) = reader.pop(&mut into).unwrap() else { break };
+                let Some(len) = pop(&mut reader, &mut into).unwrap() else { break };
                 assert_eq!(into[..len], record(popped), "record {popped}");
                 popped += 1;
             }
         }
-        while let Some(len) = reader.pop(&mut into).unwrap() {
+        while let Some(len) = pop(&mut reader, &mut into).unwrap() {
             assert_eq!(into[..len], record(popped));
             popped += 1;
         }
@@ -303,7 +390,7 @@ mod tests {
             let mut into = [0; 700];
             for number in 0..50_000 {
                 let len = loop {
-                    match reader.pop(&mut into).unwrap() {
+                    match pop(&mut reader, &mut into).unwrap() {
                         Some(len) => break len,
                         None => std::thread::yield_now(),
                     }
@@ -319,14 +406,14 @@ mod tests {
         for written in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
             let (writer, mut reader) = pair();
             writer.shm.word(WRITTEN * 8).store(written, Relaxed);
-            assert_eq!(reader.pop(&mut into), Err(Broken), "{written} words");
+            assert_eq!(pop(&mut reader, &mut into), Err(Broken), "{written} words");
         }
         // The lengths of records: more than was written, than the buffer takes, than there is.
         for len in [1, 65, 1 << 40, u64::MAX] {
             let (mut writer, mut reader) = pair();
             assert!(writer.push(&[]).unwrap());
             writer.shm.word(DATA * 8).store(len, Relaxed);
-            assert_eq!(reader.pop(&mut into), Err(Broken), "{len} bytes");
+            assert_eq!(pop(&mut reader, &mut into), Err(Broken), "{len} bytes");
         }
         for taken in [1, u64::MAX - CAPACITY as u64] {
             let (mut writer, reader) = pair();
@@ -339,10 +426,8 @@ mod tests {
     #[test]
     fn a_ring_has_one_reader_and_is_one() {
         let (writer, _reader) = pair();
-        let again = || writer.as_fd().try_clone_to_owned().unwrap();
-        assert!(!RingReader::open(again()).unwrap().attach());
-        let other = Shm::create("peerdma-test", (DATA + CAPACITY) * 8).unwrap();
-        let other = other.as_fd().try_clone_to_owned().unwrap();
+        assert!(!RingReader::open(&writer).unwrap().attach());
+        let (_, other) = Shm::create("peerdma-test", (DATA + CAPACITY) * 8).unwrap();
         assert_eq!(RingReader::open(other).unwrap_err(), Errno::PROTO);
         assert!(!RingWriter::create().unwrap().is_attached());
     }
@@ -372,9 +457,15 @@ mod model {
             });
             let (mut reading, mut into) = (Reading::default(), [0; 8]);
             for byte in [1, 2] {
-                while reading.pop(&ring, &mut into).unwrap().is_none() {
-                    thread::yield_now();
-                }
+                let (at, len) = loop {
+                    match reading.peek(&ring).unwrap() {
+                        Some(record) => break record,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(len, 8);
+                Reading::read(&ring, at, &mut into);
+                reading.pass(&ring, words_of(len));
                 assert_eq!(into, [byte; 8]);
             }
             writer.join().unwrap();

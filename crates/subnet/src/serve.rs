@@ -169,7 +169,6 @@ mod tests {
             network: Network::Subnet,
             trace: None,
             neighbours: false,
-            rings: false,
             receive_buffer_bytes: None,
         })
         .unwrap()

@@ -18,6 +18,17 @@ pub struct DrmNodes {
     pub render: u32,
 }
 
+/// What amdgpu's driver shows of a GPU beside its nodes (`amdgpu_vram_mgr.c`, `amdgpu_device.c`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DrmMemory {
+    /// Name of the product.
+    pub product: String,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
+    /// Bytes of it that the BAR shows.
+    pub visible_bytes: u64,
+}
+
 fn name(minor: u32) -> String {
     let kind = if minor < DRM_RENDER_BASE_MINOR { "card" } else { "renderD" };
     format!("{kind}{minor}")
@@ -29,8 +40,15 @@ pub fn drm_node(minor: u32) -> String {
 }
 
 /// What the GPU at `function` shows for its nodes.
-pub fn drm_entries(function: &PciFunction, nodes: DrmNodes) -> Vec<Entry> {
+pub fn drm_entries(function: &PciFunction, nodes: DrmNodes, memory: &DrmMemory) -> Vec<Entry> {
     let mut tree = Builder::default();
+    for (file, text) in [
+        ("mem_info_vram_total", memory.total_bytes.to_string()),
+        ("mem_info_vis_vram_total", memory.visible_bytes.to_string()),
+        ("product_name", memory.product.clone()),
+    ] {
+        tree.file(&format!("{}/{file}", function.directory()), text + "\n");
+    }
     tree.file("class/drm/version", "drm 1.1.0 20060810\n".into());
     for minor in [nodes.card, nodes.render] {
         let name = name(minor);

@@ -30,7 +30,7 @@ pub use description::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PhysState, Port, PortState, Rate,
     STANDARD_COUNTERS,
 };
-pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmNodes, drm_entries, drm_node};
+pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmMemory, DrmNodes, drm_entries, drm_node};
 pub use pci::{PciFunction, pci_directory};
 pub use peers::{PEER_CLIENT, PEERS, peer_entries};
 pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};

@@ -32,6 +32,15 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether the C compiler is there, and finds a header.
+pub fn has_header(header: &str) -> bool {
+    use std::process::{Command, Stdio};
+    let mut compiler = Command::new("cc");
+    compiler.args(["-E", "-include", header, "-x", "c", "/dev/null"]);
+    let run = compiler.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    run.is_ok_and(|status| status.success())
+}
+
 /// Whether a program is on the PATH.
 pub fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {

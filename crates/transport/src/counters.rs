@@ -119,6 +119,14 @@ counters! {
     /// tenth of a millisecond too many at most: how long a packet may have waited for others' while
     /// they had a CPU.
     LongestTurn = "longest_turn_us",
+    /// Packets received that the network marked as having met congestion.
+    EcnMarkedPackets = "np_ecn_marked_roce_packets",
+    /// Congestion notifications sent.
+    CnpSent = "np_cnp_sent",
+    /// Congestion notifications received that slowed a queue pair down.
+    CnpHandled = "rp_cnp_handled",
+    /// Congestion notifications received for queue pairs that control none.
+    CnpIgnored = "rp_cnp_ignored",
 }
 
 /// Takes counts. One implementor counts for a device, tests count for themselves.

@@ -33,14 +33,22 @@ pub fn list_of<T>(places: usize) -> Result<Vec<T>> {
     Ok(list)
 }
 
-/// Stores for the longest lists that a queue's requests may have. Its lock is innermost.
-pub struct Shelf<A: Array> {
-    stores: Mutex<Vec<Vec<A::Item>>>,
-}
+/// Stores for the longest lists that a queue's requests may have; clones share them. Where such a
+/// list lies in its request there are none, and the shelf takes no memory.
+pub struct Shelf<A: Array>(Option<Arc<Stores<A>>>);
+
+/// Its lock is innermost.
+struct Stores<A: Array>(Mutex<Vec<Vec<A::Item>>>);
 
 impl<A: Array> Default for Shelf<A> {
     fn default() -> Shelf<A> {
-        Shelf { stores: Mutex::default() }
+        Shelf(None)
+    }
+}
+
+impl<A: Array> Clone for Shelf<A> {
+    fn clone(&self) -> Shelf<A> {
+        Shelf(self.0.clone())
     }
 }
 
@@ -50,17 +58,15 @@ impl<A: Array> Shelf<A> {
     ///
     /// # Errors
     /// [`Error::NoMemory`] when there is no memory for them.
-    pub fn new(count: usize, longest: usize) -> Result<Arc<Shelf<A>>> {
-        let count = if longest > A::size() { count } else { 0 };
+    pub fn new(count: usize, longest: usize) -> Result<Shelf<A>> {
+        if count == 0 || longest <= A::size() {
+            return Ok(Shelf(None));
+        }
         let mut stores = list_of(count)?;
         for _ in 0..count {
             stores.push(list_of(longest)?);
         }
-        Ok(Arc::new(Shelf { stores: Mutex::new(stores) }))
-    }
-
-    fn stores(&self) -> MutexGuard<'_, Vec<Vec<A::Item>>> {
-        lock(&self.stores)
+        Ok(Shelf(Some(Arc::new(Stores(Mutex::new(stores))))))
     }
 
     /// An empty list with room for `len` entries.
@@ -68,19 +74,29 @@ impl<A: Array> Shelf<A> {
     /// # Errors
     /// [`Error::NoMemory`] when all stores are lent, or too short, and there is no memory for
     /// another.
-    pub fn lend(self: &Arc<Shelf<A>>, len: usize) -> Result<Lent<A>> {
+    pub fn lend(&self, len: usize) -> Result<Lent<A>> {
         if len <= A::size() {
             return Ok(Lent::default());
         }
-        match self.stores().pop_if(|store| store.capacity() >= len) {
-            Some(store) => Ok(Lent { items: store.into(), home: Some(self.clone()) }),
+        let take = |stores: &Arc<Stores<A>>| {
+            let store = stores.lock().pop_if(|store| store.capacity() >= len)?;
+            Some(Lent { items: store.into(), home: Some(stores.clone()) })
+        };
+        match self.0.as_ref().and_then(take) {
+            Some(list) => Ok(list),
             None => Ok(Lent { items: list_of(len)?.into(), home: None }),
         }
+    }
+}
+
+impl<A: Array> Stores<A> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<A::Item>>> {
+        lock(&self.0)
     }
 
     fn take_back(&self, mut store: Vec<A::Item>) {
         store.clear();
-        let mut stores = self.stores();
+        let mut stores = self.lock();
         // A list that grew meanwhile has its own store; what finds no place is not kept.
         if stores.len() < stores.capacity() {
             stores.push(store);
@@ -91,7 +107,7 @@ impl<A: Array> Shelf<A> {
 /// A list of which the first few entries lie in place; the store of a longer one is its queue's.
 pub struct Lent<A: Array> {
     items: SmallVec<A>,
-    home: Option<Arc<Shelf<A>>>,
+    home: Option<Arc<Stores<A>>>,
 }
 
 impl<A: Array> Lent<A> {
@@ -209,7 +225,7 @@ mod tests {
     #[test]
     fn a_long_list_gives_its_store_back() {
         let shelf = Shelf::<[u8; 2]>::new(2, 5).unwrap();
-        let stores = |shelf: &Shelf<_>| shelf.stores().len();
+        let stores = |shelf: &Shelf<_>| shelf.0.as_ref().unwrap().lock().len();
         let mut first: List = shelf.lend(5).unwrap();
         let short = shelf.lend(2).unwrap();
         assert_eq!(stores(&shelf), 1, "a short list needs none");
@@ -227,7 +243,7 @@ mod tests {
         let shelf = Shelf::<[u8; 2]>::new(1, 3).unwrap();
         let both: [List; 2] = [shelf.lend(3).unwrap(), shelf.lend(3).unwrap()];
         drop(both);
-        assert_eq!(shelf.stores().len(), 1);
+        assert_eq!(shelf.0.as_ref().unwrap().lock().len(), 1);
         let longer = shelf.lend(4).unwrap();
         assert!(longer.home.is_none());
     }
@@ -236,6 +252,6 @@ mod tests {
     fn what_does_not_fit_into_memory_is_refused() {
         assert!(matches!(queue_of::<u64>(usize::MAX / 16), Err(Error::NoMemory(_))));
         assert!(matches!(Shelf::<[u8; 2]>::new(1, 1 << 62), Err(Error::NoMemory(_))));
-        assert!(Shelf::<[u8; 2]>::new(1 << 62, 2).is_ok(), "short lists need no store");
+        assert!(Shelf::<[u8; 2]>::new(1 << 62, 2).unwrap().0.is_none(), "short lists need none");
     }
 }

@@ -37,4 +37,4 @@ pub use register::clients::PeerClients;
 pub use request::dmabuf_range::DmabufRange;
 pub use request::error::RegError;
 pub use request::rights::{AccessFlags, Offered, Rereg};
-pub use revoke::{Outsiders, RevokeWatcher};
+pub use revoke::{Outsiders, RevokeWatcher, Shown};

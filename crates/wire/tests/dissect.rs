@@ -40,6 +40,7 @@ fn wireshark_name(sample: &Sample) -> String {
         Service::Uc => "Unreliable Connection (UC)",
         Service::Ud => "Unreliable Datagram (UD)",
         Service::Xrc => "Extended Reliable Connection (XRC)",
+        Service::Notification => "none",
     };
     let position = match opcode.position {
         First => "First",
@@ -56,7 +57,9 @@ fn wireshark_name(sample: &Sample) -> String {
         Operation::AtomicAcknowledge => "ATOMIC Acknowledge".into(),
         Operation::CompareSwap => "CmpSwap".into(),
         Operation::FetchAdd => "FetchAdd".into(),
-        Operation::Flush | Operation::AtomicWrite => "unknown".into(),
+        Operation::Flush | Operation::AtomicWrite | Operation::CongestionNotification => {
+            "unknown".into()
+        }
     };
     let extra = match (opcode.imm, opcode.invalidate) {
         (true, _) => " with Immediate",
@@ -86,11 +89,14 @@ fn wireshark_reads_every_packet_as_meant() {
     if !installed("tshark", "-v") {
         return;
     }
-    // Wireshark 4.0 is older than the opcodes of annex A19.
-    let of_a19 = |sample: &Sample| {
-        matches!(sample.headers.bth.opcode.operation, Operation::Flush | Operation::AtomicWrite)
+    // Wireshark 4.0 is older than the opcodes of annex A19, and takes 128 for a congestion
+    // notification's.
+    use Operation::{AtomicWrite, CongestionNotification, Flush};
+    let unknown = |sample: &Sample| {
+        let operation = sample.headers.bth.opcode.operation;
+        matches!(operation, Flush | AtomicWrite | CongestionNotification)
     };
-    let samples: Vec<_> = samples().into_iter().filter(|sample| !of_a19(sample)).collect();
+    let samples: Vec<_> = samples().into_iter().filter(|sample| !unknown(sample)).collect();
     let packets: Vec<_> = samples.iter().map(Sample::ip_packet).collect();
     let path = write_pcap("dissect.pcap", Link::Raw, &packets);
 

@@ -111,8 +111,10 @@ proptest! {
             prop_assert_eq!(Headers::parse(&clean).expect("still a packet").0, headers);
             let changed: u32 =
                 packet[..len].iter().zip(&out[..len]).map(|(a, b)| (a ^ b).count_ones()).sum();
-            // BTH 6 + 7, 8 in DETH or XRCETH, 26 in FETH.
-            let reserved = 6 + 7 + 8 + if opcode.has_feth() { 26 } else { 0 };
+            // BTH 6 + 7, 8 in DETH or XRCETH, 26 in FETH, the end of a notification.
+            let feth = if opcode.has_feth() { 26 } else { 0 };
+            let end = if opcode.has_reserved() { 128 } else { 0 };
+            let reserved = 6 + 7 + 8 + feth + end;
             prop_assert!(changed <= reserved, "{} bits lost", changed);
         }
     }

@@ -29,7 +29,6 @@ fn main() -> Result<()> {
         network: Network::Subnet,
         trace: None,
         neighbours: false,
-        rings: false,
         receive_buffer_bytes: None,
     })?;
     let host = Host::new();

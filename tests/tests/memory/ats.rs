@@ -1,12 +1,8 @@
 //! Address translation services: the device keeps the translations of memory that
 //! moves, where its function's ATS is on and the region allows relaxed ordering.
 
-use system::{Counters, Run, judged, skip};
+use system::{Counters, FIRST_GPU, Run, judged, skip};
 use tempfile::NamedTempFile;
-
-/// On a machine with GPUs of its own the first beside them.
-const NODE: &str =
-    "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
 
 const DEFAULT: &str = include_str!("../../../crates/pcie/src/platforms/default.toml");
 
@@ -35,7 +31,7 @@ fn translations_are_kept_where_the_conditions_hold() {
         Err(reason) => skip!("{reason}"),
     };
     let run = |state: &str| {
-        Run::hca("sh -c").arg(format!("exec $PROGRAM {NODE} {state}")).env("PROGRAM", &program)
+        Run::hca("sh -c").arg(format!("exec $PROGRAM {FIRST_GPU} {state}")).env("PROGRAM", &program)
     };
     let counters = Counters::new();
     judged(run("on").env("PEERDMA_COUNTERS", counters.file()), 109);

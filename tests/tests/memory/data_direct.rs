@@ -7,19 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use system::{
-    Container, Counters, Namespace, Run, UCX_PERFTEST_ENV, beside_suite, judged, lacks_ucx,
-    next_debian, pair, peerdma, port, skip, ucx_perftest,
+    Container, Counters, FIRST_GPU, Namespace, Run, UCX_PERFTEST_ENV, beside_suite, judged,
+    lacks_ucx, next_debian, pair, peerdma, port, skip, ucx_perftest,
 };
 
-/// On a machine with GPUs of its own the first beside them.
-const NODE: &str =
-    "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
 /// The HCA, its Data Direct function and the near GPU of the default platform.
 const HCA: &str = "route 0000:18:00.0 0000:1a:00.0 BUS_ADDR";
 const SIDE: &str = "route 0000:19:00.0 0000:1a:00.0 BUS_ADDR";
 
 fn program(expected: &str) -> Result<Run, String> {
-    let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {NODE} {expected}"));
+    let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {FIRST_GPU} {expected}"));
     Ok(run.env("PROGRAM", system::c_program("data_direct")?))
 }
 

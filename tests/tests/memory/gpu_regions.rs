@@ -1,11 +1,7 @@
 //! The other ways to register GPU memory: by its address (Peer-Direct), from programs that know
 //! nothing of it, and anew by a descriptor (`peerdma/mr_fd.h`).
 
-use system::{Counters, Namespace, Run, gpu_memory, judged, pair, port, skip};
-
-/// On a machine with GPUs of its own the first beside them.
-const NODE: &str =
-    "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
+use system::{Counters, FIRST_GPU, Namespace, Run, gpu_memory, judged, pair, port, skip};
 
 #[test]
 fn a_gpus_address_is_registered_if_its_client_is_asked() {
@@ -14,7 +10,7 @@ fn a_gpus_address_is_registered_if_its_client_is_asked() {
         Err(reason) => skip!("{reason}"),
     };
     for (setting, rows) in [("after", 28), ("before", 28), ("off", 11)] {
-        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {NODE} {setting}"));
+        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {FIRST_GPU} {setting}"));
         let run = run.env("PROGRAM", &program).env("PEERDMA_PEER_DIRECT", setting);
         let counters = Counters::new();
         judged(run.env("PEERDMA_COUNTERS", counters.file()), rows);
@@ -30,7 +26,7 @@ fn regions_over_descriptors_are_registered_anew_if_the_device_offers_it() {
         Err(reason) => skip!("{reason}"),
     };
     for (offers, rows) in [("both", 50), ("reg", 15)] {
-        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {NODE} {offers}"));
+        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {FIRST_GPU} {offers}"));
         let run = run.env("PROGRAM", &program);
         judged(if offers == "reg" { run.env("PEERDMA_REREG_MR_FD", "off") } else { run }, rows);
     }

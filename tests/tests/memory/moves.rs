@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use system::{Counters, Finished, Namespace, Run, Running, peerdma, skip};
+use system::{Counters, FIRST_GPU, Finished, Namespace, Run, Running, peerdma, skip};
 
 const BYTES: u32 = 1 << 20;
 /// Moved in tenths of a second.
@@ -37,14 +37,9 @@ struct Host {
 
 impl Host {
     fn run(&self, arguments: &str) -> Run {
-        // On a machine with GPUs of its own this is the first beside them.
-        let first = "$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
-        let script = format!(
-            "exec $PROGRAM {}",
-            arguments.replace("GPU", &format!("/dev/dri/renderD{first}"))
-        );
+        let arguments = arguments.replace("GPU", FIRST_GPU);
         Run::hca("sh -c")
-            .arg(script)
+            .arg(format!("exec $PROGRAM {arguments}"))
             .env("PROGRAM", &self.program)
             .within(&self.namespace)
             .limit(LIMIT)
@@ -99,6 +94,8 @@ impl Host {
                 return;
             }
             program.signal(Signal::CONT);
+            // It goes on for as long as this takes: stopped at once, it would hardly get further.
+            self.buffer();
             assert!(Instant::now() < deadline, "never inside: {}", program.said());
         }
     }

@@ -3,10 +3,10 @@
 //! what packets make them, and memory that its owner took back is touched no more, whoever dies,
 //! stands still or becomes another program meanwhile.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use system::{
-    Counters, Finished, Namespace, Packets, Run, User, c_program, is_root, judged, pair, port,
-    skip, veth_pair,
+    Counters, FIRST_GPU, Finished, Namespace, Packets, Run, User, c_program, is_root, judged, pair,
+    peerdma, port, skip, veth_pair,
 };
 
 /// How programs are told to reach each other, where the kernel lets them at each other's memory.
@@ -116,7 +116,7 @@ impl Ends {
 fn perftests_messages_pass_through_shared_memory() {
     need_perftest!();
     for line in ["ib_send_lat -s 8", "ib_send_bw -s 65536 -c UC", "ib_send_bw -s 65536 -b"] {
-        let ends = perftest(line, |run, _| run.option("--link").option("local"), None, "127.0.0.1");
+        let ends = perftest(line, |run, _| run.option("--link").option("auto"), None, "127.0.0.1");
         for end in [&ends.server, &ends.client] {
             let (through, sent) = (end.sum("ring_pkts"), end.sum("sent_pkts"));
             let most = through >= sent / 2 && through <= sent;
@@ -211,13 +211,28 @@ fn seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
 }
 
-/// A story between two processes, which go directly or, where `link` says so, by packets.
-#[track_caller]
-fn story(program: &str, arguments: &str, link: &str, least: u32) -> Finished {
+/// The line of a story between two processes, which go directly or, where `link` says so, by
+/// packets.
+fn line(program: &str, arguments: &str, link: &str) -> String {
     let way = if link == "roce" { "packets" } else { "direct" };
     let (story, rounds) = arguments.split_once(' ').unwrap_or((arguments, ""));
-    let line = format!("{program} {story} {way} {rounds} {}", seed());
-    judged(Run::hca(&line).option("--link").option(link), least)
+    format!("{program} {story} {way} {rounds} {}", seed())
+}
+
+#[track_caller]
+fn story(program: &str, arguments: &str, link: &str, least: u32) -> Finished {
+    let run = Run::hca(&line(program, arguments, link));
+    judged(run.option("--link").option(link), least)
+}
+
+/// A story of a GPU's memory. What moves a buffer, or takes it back, does so with all that are in
+/// the namespace.
+#[track_caller]
+fn story_on_gpu(program: &str, arguments: &str, link: &str, least: u32) -> Finished {
+    let own = Namespace::new("gpu");
+    let line = line(program, arguments, link);
+    let script = format!("GPU={FIRST_GPU} PEERDMA={} exec {line}", peerdma().display());
+    judged(Run::hca("sh -c").arg(script).within(&own).option("--link").option(link), least)
 }
 
 #[test]
@@ -293,6 +308,25 @@ fn by_packets_all_of_it_ends_the_same() {
 }
 
 #[test]
+fn a_gpus_memory_that_was_taken_back_is_touched_no_more() {
+    need_root!();
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    for name in ["gpu-dereg", "gpu-qp-access", "gpu-qp-err", "gpu-revoke"] {
+        story_on_gpu(&program, &format!("{name} 10"), link, 7);
+        story_on_gpu(&program, &format!("{name} 2"), "roce", 7);
+    }
+}
+
+#[test]
+fn a_gpus_memory_is_reached_where_it_is() {
+    need_root!();
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    for link in [link, "roce"] {
+        story_on_gpu(&program, "gpu-move 20", link, 4);
+    }
+}
+
+#[test]
 fn a_message_of_packets_goes_no_further_than_its_leave() {
     let program = compiled!("neighbours_part");
     at_once(&program, "roce", &OF_KEYS, 3, 7);
@@ -322,4 +356,13 @@ fn another_program_in_the_same_process_is_no_neighbour() {
 fn a_fork_leaves_the_memory_its_parents() {
     let (program, link) = (compiled!("neighbours_part"), link!());
     story(&program, "fork 20", link, 6);
+}
+
+#[test]
+fn more_peers_than_rings_get_their_datagrams() {
+    need_root!();
+    let program = compiled!("datagram_rings");
+    // Its processes only: a ring is one of those that the device has.
+    let own = Namespace::new("datagrams");
+    judged(Run::hca(&format!("{program} 70")).within(&own).limit(Duration::from_secs(180)), 8);
 }

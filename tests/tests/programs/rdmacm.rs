@@ -2,7 +2,7 @@
 //! thousand at a time.
 
 use std::time::{Duration, Instant};
-use system::{Namespace, Run, User, c_program, is_root, port, skip, veth_pair};
+use system::{Counters, Namespace, Run, User, c_program, is_root, port, skip, veth_pair};
 
 /// Where both ends run.
 #[derive(Clone, Copy)]
@@ -92,6 +92,32 @@ fn perftest_by_address() {
     ] {
         let server = format!("{line} -R -F -p PORT");
         HERE.converse(&server, &format!("{server} 127.0.0.1"), true);
+    }
+}
+
+/// Between hosts packets are no longer than the interface lets them be, and within one they are as
+/// long as loopback does, though the address is of that interface.
+#[test]
+fn a_connection_has_the_mtu_of_its_route() {
+    need!("ib_send_bw");
+    if !is_root() {
+        skip!("namespaces need root");
+    }
+    const MESSAGES: u64 = 100;
+    let (left, right) = veth_pair("mtu", 1500);
+    for (host, packets) in [(&right, 64), (&left, 16)] {
+        let counters = Counters::new();
+        let line = format!("ib_send_bw -R -F -s 65536 -n {MESSAGES}");
+        let end = |at: &Namespace, line: &str| Run::hca(line).option("--link=roce").within(at);
+        system::converse(true, |port| {
+            let line = format!("{line} -p {port}");
+            let client = end(host, &format!("{line} 198.18.9.1"));
+            (end(&left, &line), client.env("PEERDMA_COUNTERS", counters.file()))
+        });
+        let sent = counters.sum("sent_pkts");
+        // Some may have left twice.
+        let expected = MESSAGES * packets;
+        assert!((expected..2 * expected).contains(&sent), "{sent} packets, not {expected}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use system::{
-    Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
+    FIRST_GPU, Namespace, Run, Running, User, c_program, is_root, listening, port, shared_dir, skip,
 };
 
 /// The program, or the end of the test as skipped.
@@ -148,8 +148,7 @@ fn registrations(place: &Host) {
         Ok(program) => program,
         Err(reason) => skip!("{reason}"),
     };
-    let node = "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
-    let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {node}")).env("PROGRAM", program);
+    let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {FIRST_GPU}")).env("PROGRAM", program);
     system::judged(place.run(run), 407);
 }
 

@@ -1,6 +1,8 @@
 //! What containers lack: a root file system to write to, `/sys`, memory to write files to; for root
 //! and for a plain user. And a UDP port 4791 that somebody else has.
 
+use serde_json::Value;
+use std::path::Path;
 use system::{Container, Finished, Namespace, Run, User, is_root, pair, port, skip};
 
 macro_rules! need_root {
@@ -88,6 +90,55 @@ fn with_no_place_for_libraries() {
         let run = Run::hca("ibv_devinfo").inside(&data_only).user(user);
         refused(run, &["no place for temporary files", "/tmp is mounted noexec", "set TMPDIR"]);
     }
+}
+
+/// Applies a device of what `peerdma cdi` prints, as a container runtime does: its mounts, and
+/// words that set its variables.
+fn with_device(file: &Value, number: usize) -> (Container, String) {
+    let device = &file["devices"][number]["containerEdits"];
+    let mounts = [&file["containerEdits"]["mounts"], &device["mounts"]];
+    let mut container = Container::new().empty("/opt");
+    for mount in mounts.into_iter().flat_map(|mounts| mounts.as_array().unwrap()) {
+        let here = Path::new(mount["hostPath"].as_str().unwrap());
+        container = container.bind(here, mount["containerPath"].as_str().unwrap());
+    }
+    let variables = device["env"].as_array().unwrap().iter();
+    let variables = variables.map(|variable| variable.as_str().unwrap()).collect::<Vec<_>>();
+    (container, format!("env {}", variables.join(" ")))
+}
+
+#[test]
+fn a_device_of_the_container_device_interface() {
+    need_root!();
+    let cache = tempfile::tempdir().unwrap();
+    let cdi = |platform: &str| -> Value {
+        let run = Run::program(system::peerdma()).args(&["cdi", "--platform", platform]);
+        let printed = run.env("XDG_CACHE_HOME", cache.path()).finish().ok().stdout;
+        serde_json::from_str(&printed).unwrap()
+    };
+    let (container, env) = with_device(&cdi("default"), 0);
+    for user in USERS {
+        let (own, port) = (Namespace::new("box"), port());
+        let run = |line: &str| {
+            let line = format!("{env} {line}");
+            Run::plain(&line).inside(&container).within(&own).user(user)
+        };
+        let info = run("ibv_devinfo").finish().ok();
+        assert!(info.stdout.contains("hca_id:\tpeerdma0"), "{info}");
+        let line = format!("ibv_rc_pingpong -g 0 -n 200 -c -p {port}");
+        pair(run(&line), Some(&own), run(&format!("{line} 127.0.0.1")), port);
+    }
+    // Of a machine with several, just the one that is asked for.
+    let dgx = cdi("dgx");
+    let shown = |number| {
+        let (container, env) = with_device(&dgx, number);
+        let list = Run::plain(&format!("{env} ibv_devices")).inside(&container).finish().ok();
+        let lines = list.stdout.lines().filter(|line| line.contains("peerdma"));
+        lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let all = shown(0);
+    assert!(all.len() > 1, "{all:?}");
+    assert_eq!(shown(2), all[1..2]);
 }
 
 #[test]

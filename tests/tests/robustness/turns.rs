@@ -11,7 +11,7 @@
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::time::Duration;
-use system::{Counters, Namespace, Run, Running, peerdma, skip};
+use system::{Counters, FIRST_GPU, Namespace, Run, Running, peerdma, skip};
 
 /// Microseconds that a turn may work.
 const LONGEST_TURN: u64 = 1000;
@@ -58,11 +58,8 @@ struct Two {
 
 impl Host {
     fn start(&self, arguments: &str, counters: &Counters) -> Running {
-        // On a machine with GPUs of its own this is the first beside them.
-        let first = "$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
-        let node = format!("/dev/dri/renderD{first}");
-        let run =
-            Run::hca("sh -c").arg(format!("exec $PROGRAM {}", arguments.replace("GPU", &node)));
+        let arguments = arguments.replace("GPU", FIRST_GPU);
+        let run = Run::hca("sh -c").arg(format!("exec $PROGRAM {arguments}"));
         let run = run.env("PROGRAM", &self.program).env("PEERDMA_COUNTERS", counters.file());
         run.within(&self.namespace).limit(LIMIT).start()
     }

@@ -1,14 +1,12 @@
 //! Registered memory of each kind: how long its registration takes, and how fast RDMA is over it
 //! beside pinned memory, in the same run (`tests/c/memory/memory_speed.c`).
 
-use super::program::output;
+use super::program::Figures;
 use super::table::{Row, Table};
-use anyhow::{Context, Result};
-use std::collections::BTreeMap;
-use system::Run;
+use anyhow::Result;
 
 /// The software GPU's node: on a machine with GPUs of its own the first beside them.
-const NODE: &str =
+pub(super) const NODE: &str =
     "/dev/dri/renderD$(ls /dev/dri | grep -c ^render | awk '{ print 128 + $1 - 2 }')";
 /// A platform on which the device does not reach the GPU.
 const APART: &str = "--platform=cloud";
@@ -25,39 +23,17 @@ const KINDS: [(&str, &str); 7] = [
 ];
 const SIZES: [(u64, &str); 3] = [(4 << 10, "4 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB")];
 
-/// Figures by what they are of.
-#[derive(Default)]
-struct Figures(BTreeMap<String, Vec<f64>>);
-
-impl Figures {
-    fn run(&mut self, what: &str, switches: &[&str]) -> Result<()> {
-        let program = system::c_program("memory_speed").map_err(anyhow::Error::msg)?;
-        let mut run = Run::hca("sh -c").arg(format!("exec $PROGRAM {what}"));
-        for switch in switches {
-            run = run.option(*switch);
-        }
-        for line in output(run.env("PROGRAM", program))?.lines() {
-            let (name, figure) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
-            self.0.entry(name.to_owned()).or_default().push(figure.parse()?);
-        }
-        Ok(())
-    }
-
-    fn of(&self, name: &str) -> Vec<f64> {
-        self.0.get(name).cloned().unwrap_or_default()
-    }
-}
-
 /// Measures it all.
 pub(super) fn measure(rounds: u32) -> Result<Table> {
     let (mut near, mut apart) = (Figures::default(), Figures::default());
+    let program = "memory_speed";
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
-        near.run(&format!("register {NODE}"), &[])?;
-        near.run(&format!("steady {NODE} 3"), &[])?;
-        near.run("fault", &[])?;
-        near.run("private 3", &[])?;
-        apart.run("private 3", &[APART])?;
+        near.run(program, &format!("register {NODE}"), &[])?;
+        near.run(program, &format!("steady {NODE} 3"), &[])?;
+        near.run(program, "fault", &[])?;
+        near.run(program, "private 3", &[])?;
+        apart.run(program, "private 3", &[APART])?;
     }
     let mut rows = Vec::new();
     for (size, size_in_words) in SIZES {

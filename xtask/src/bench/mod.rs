@@ -1,15 +1,18 @@
-//! The speed tables of the book: the wire ([`wire`]), registered memory of each kind ([`memory`]),
-//! and how long it takes to look at a large machine ([`machine`]); and its plots ([`curves`]).
+//! The speed tables of the book: the wire ([`wire`]), networks that lose packets or are too slow
+//! ([`network`]), registered memory of each kind ([`memory`]), many of everything ([`scale`]), and
+//! how long it takes to look at a large machine ([`machine`]); and its plots ([`curves`]).
 //!
-//! Everything runs in a network namespace of its own, where only loopback exists and its MTU
-//! carries the path MTU of 4096. Rounds are interleaved and ratios taken within a round, so that a
-//! machine whose speed drifts does not decide.
+//! Everything runs in network namespaces of its own, whose MTU carries the path MTU of 4096. Rounds
+//! are interleaved and ratios taken within a round, so that a machine whose speed drifts does not
+//! decide.
 
 mod curves;
 mod machine;
 mod memory;
+mod network;
 mod pair;
 mod program;
+mod scale;
 mod table;
 mod wire;
 
@@ -23,8 +26,12 @@ use std::process::Command;
 pub enum Part {
     /// Sockets, RDMA and UCX between two processes
     Wire,
+    /// Loss, and many streams onto one link
+    Network,
     /// Registration and use of memory of each kind
     Memory,
+    /// Many queue pairs, regions and processes, and a device that idles
+    Scale,
     /// Looking at a large machine
     Machine,
     /// Plots by message size and queue pairs
@@ -35,7 +42,9 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Part::Wire => "wire",
+            Part::Network => "network",
             Part::Memory => "memory",
+            Part::Scale => "scale",
             Part::Machine => "machine",
             Part::Curves => "curves",
         }
@@ -126,8 +135,14 @@ fn inside(wanted: &Wanted) -> Result<bool> {
     if wants(Part::Wire) {
         tables.push(wire::measure(rounds)?);
     }
+    if wants(Part::Network) {
+        tables.push(network::measure(rounds)?);
+    }
     if wants(Part::Memory) {
         tables.push(memory::measure(rounds)?);
+    }
+    if wants(Part::Scale) {
+        tables.push(scale::measure(rounds)?);
     }
     if wants(Part::Machine) {
         tables.push(machine::measure(rounds)?);

@@ -63,6 +63,6 @@ pub fn libfabric_us(bytes: u64, count: u64) -> Result<f64> {
 }
 
 /// The words of a line that are numbers.
-fn numbers(line: &str) -> Vec<f64> {
+pub fn numbers(line: &str) -> Vec<f64> {
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }

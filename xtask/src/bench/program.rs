@@ -1,6 +1,7 @@
 //! The programs that are measured: where they are built, and how one is run to its end.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use system::Run;
@@ -22,4 +23,29 @@ pub fn output(run: Run) -> Result<String> {
         bail!("{finished}");
     }
     Ok(finished.stdout)
+}
+
+/// Figures of a C program of the tests that prints `NAME FIGURE` a line, by their names.
+#[derive(Default)]
+pub struct Figures(BTreeMap<String, Vec<f64>>);
+
+impl Figures {
+    /// Runs the program on an HCA with `switches`, and adds what it found.
+    pub fn run(&mut self, program: &str, what: &str, switches: &[&str]) -> Result<()> {
+        let program = system::c_program(program).map_err(anyhow::Error::msg)?;
+        let mut run = Run::hca("sh -c").arg(format!("exec $PROGRAM {what}"));
+        for switch in switches {
+            run = run.option(*switch);
+        }
+        for line in output(run.env("PROGRAM", program))?.lines() {
+            let (name, figure) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
+            self.0.entry(name.to_owned()).or_default().push(figure.parse()?);
+        }
+        Ok(())
+    }
+
+    /// Those of a name.
+    pub fn of(&self, name: &str) -> Vec<f64> {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
 }

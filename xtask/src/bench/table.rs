@@ -58,7 +58,9 @@ pub fn print(table: &Table) {
             continue;
         };
         let best = match row.unit {
-            "us" | "ms" => row.figures.iter().copied().fold(f64::INFINITY, f64::min),
+            "us" | "ms" | "s" | "B" | "to 1" | "" => {
+                row.figures.iter().copied().fold(f64::INFINITY, f64::min)
+            }
             _ => row.figures.iter().copied().fold(0.0, f64::max),
         };
         let ratio = row.ratio().map(|ratio| format!("{ratio:.2}"));

@@ -47,7 +47,8 @@ fn valgrind(profile: &Path) -> Result<Output> {
     let _ = std::fs::remove_file(profile);
     let mut valgrind = Command::new("valgrind");
     valgrind
-        .args(["--quiet", "--tool=callgrind", "--combine-dumps=yes"])
+        // One thread runs at a time, and without fairness one that polls keeps the others out.
+        .args(["--quiet", "--fair-sched=yes", "--tool=callgrind", "--combine-dumps=yes"])
         .arg(format!("--toggle-collect={COUNTED}"))
         .arg(format!("--dump-after={COUNTED}"))
         .arg(format!("--callgrind-out-file={}", profile.display()))

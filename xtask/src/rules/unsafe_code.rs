@@ -8,9 +8,12 @@ use std::path::Path;
 /// The rooms that unsafe code may live in, as ARCHITECTURE.md tells.
 const ROOMS: &[&str] = &[
     "cli",
+    "cuda",
     "dmabuf",
     "gpu",
     "engine-thread",
+    "libcuda",
+    "libnvml",
     "link",
     "mm",
     "peerdma",
@@ -23,6 +26,9 @@ const ROOMS: &[&str] = &[
 /// The ones among those that are not unsafe as a whole, with the files that are.
 const FILES: &[(&str, &[&str])] = &[
     ("cli", &["process/supervise.rs"]),
+    ("cuda", &["sys/abi.rs", "sys/copy.rs", "sys/map.rs", "sys/migrate.rs", "sys/node.rs"]),
+    ("libcuda", &["entries.rs", "ffi.rs"]),
+    ("libnvml", &["ffi.rs"]),
     ("gpu", &["lease.rs", "providers/cuda_driver.rs", "providers/ioctl.rs"]),
 ];
 

@@ -15,6 +15,11 @@ pub struct Device {
     /// offers of memory keys and Data Direct
     #[arg(long, value_enum, value_name = "MODEL", default_value_t)]
     pub model: Model,
+    /// How programs reach the platform's GPUs, beside their nodes below /dev/dri: `cuda` shows them
+    /// NVIDIA's driver library and NVML, with memory, streams and all that surrounds it, but no
+    /// kernels
+    #[arg(long, value_enum, value_name = "INTERFACE", default_value_t)]
+    pub gpu: GpuInterface,
     /// Pace the PCIe links of the platform to their rates, or to this fraction of them
     #[arg(long, value_name = "FRACTION", num_args = 0..=1, require_equals = true,
           default_missing_value = "1", value_parser = values::fraction)]
@@ -48,15 +53,24 @@ pub enum Model {
     Connectx,
 }
 
+/// How programs reach GPUs.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GpuInterface {
+    /// By their nodes below /dev/dri only
+    #[default]
+    Drm,
+    /// By NVIDIA's libcuda.so.1 and libnvidia-ml.so.1 too
+    Cuda,
+}
+
 /// How programs reach each other on one host.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Link {
-    /// RDMA WRITEs and READs from memory to memory where both ends can agree on it, the rest by
-    /// packets
+    /// RDMA WRITEs and READs from memory to memory and what else a connection sends through shared
+    /// memory, where both ends can agree on it; the rest by packets
     #[default]
     Auto,
-    /// As auto, also where Yama keeps the programs of one user from each other's memory, and what
-    /// else a connection sends through shared memory
+    /// As auto, and from memory to memory too where Yama keeps the programs of one user from that
     Local,
     /// Everything by packets, as on a network; with --trace it is always so
     Roce,

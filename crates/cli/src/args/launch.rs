@@ -1,8 +1,9 @@
-//! The commands that put programs on the device: `run` and `env`.
+//! The commands that put programs on the device: `run`, `env` and `cdi`.
 
 use super::device::Device;
 use clap::Args;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Run a program on the software HCA.
 ///
@@ -71,4 +72,26 @@ pub struct Env {
     /// As a JSON object
     #[arg(long, group = "form")]
     pub json: bool,
+}
+
+/// Print a Container Device Interface file, by which container runtimes give containers the
+/// software HCA.
+///
+/// Its devices are peerdma.dev/hca=all, and 0, 1, ... for one HCA of the platform. They set what
+/// `env` prints and mount what that names; an LD_PRELOAD or LD_LIBRARY_PATH of the image is
+/// replaced. Write the file anew after each change of version.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sudo peerdma cdi --output /etc/cdi/peerdma.json
+  podman run --rm --device peerdma.dev/hca=all IMAGE ibv_devinfo
+  docker run --rm --device peerdma.dev/hca=all IMAGE ibv_devinfo
+  peerdma cdi --platform dgx | jq '.devices[].name'")]
+pub struct Cdi {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// Write it to this file instead of printing it
+    #[arg(long, value_name = "FILE.json")]
+    pub output: Option<PathBuf>,
 }

@@ -14,7 +14,7 @@ use self::gpu::Gpu;
 use clap::{Parser, Subcommand};
 use demo::Demo;
 use guest::{Connectx, Vm};
-use launch::{Env, Run};
+use launch::{Cdi, Env, Run};
 use machine::{Doctor, Platforms, Topo};
 use watch::{Ctl, Ps, Top};
 
@@ -46,6 +46,7 @@ pub enum Command {
     Run(Run),
     Demo(Demo),
     Env(Env),
+    Cdi(Cdi),
     Ps(Ps),
     Top(Top),
     Topo(Topo),

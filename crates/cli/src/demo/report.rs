@@ -112,18 +112,23 @@ impl SideReport {
     }
 
     fn sent(&self) -> String {
-        let of = |counter| self.counters.value(counter);
-        let again = match of(Counter::Retransmits) {
+        let again = match self.counters.value(Counter::Retransmits) {
             0 => String::new(),
             count => format!(", {count} resent"),
         };
-        let bytes = style::bytes(of(Counter::SentBytes));
-        format!("{bytes}, {} packets{again}", of(Counter::SentPackets))
+        self.traffic(Counter::SentBytes, Counter::SentPackets) + &again
     }
 
     fn received(&self) -> String {
-        let of = |counter| self.counters.value(counter);
-        format!("{}, {} packets", style::bytes(of(Counter::RcvdBytes)), of(Counter::RcvdPackets))
+        self.traffic(Counter::RcvdBytes, Counter::RcvdPackets)
+    }
+
+    fn traffic(&self, bytes: Counter, packets: Counter) -> String {
+        let bytes = style::bytes(self.counters.value(bytes));
+        match self.counters.value(packets) {
+            0 => format!("{bytes}, no packets"),
+            packets => format!("{bytes}, {packets} packets"),
+        }
     }
 
     /// Label and text, line by line; `near` and `far` give the same labels in the same order, but

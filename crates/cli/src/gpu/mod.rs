@@ -81,12 +81,16 @@ fn buffers() -> Outcome<BTreeMap<u64, Arc<Storage>>> {
     Ok(buffers)
 }
 
-/// Descriptors of software GPUs' memory, in all processes that may be looked into.
+/// Descriptors of software GPUs' memory, in all processes of this network namespace that may be
+/// looked into.
 fn descriptors() -> impl Iterator<Item = PathBuf> {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let network = |process: PathBuf| fs::read_link(process.join("ns/net")).ok();
+    let here = network("/proc/self".into());
     let processes = entries("/proc".into())
-        .filter(move |entry| entry.file_name().to_str().is_some_and(is_process));
+        .filter(move |entry| entry.file_name().to_str().is_some_and(is_process))
+        .filter(move |entry| network(entry.path()) == here);
     let descriptors = processes.flat_map(move |process| entries(process.path().join("fd")));
     let prefix = format!("/memfd:{MEMFD_PREFIX}");
     descriptors.map(|entry| entry.path()).filter(move |path| {

@@ -66,7 +66,6 @@ impl Adapter {
             },
             trace,
             neighbours: false,
-            rings: false,
             receive_buffer_bytes: None,
         })
         .map_err(|error| not_open("cannot open the software HCA", error))?;

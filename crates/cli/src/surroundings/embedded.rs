@@ -1,25 +1,32 @@
-//! The library inside the program, and its place on disk.
+//! The libraries inside the program, and their place on disk.
 //!
-//! [`cached`] and [`unpack`] give a folder that holds `libibverbs.so.1`, the link `libibverbs.so`
-//! and the stand-ins. It is a versioned cache below the user's cache home: a file is written under
-//! another name and renamed, so any number of processes may do it at once, and what is there is
-//! compared with what is embedded each time. Where the cache cannot be used (no home, not writable,
-//! not ours, mounted noexec, a path that LD_PRELOAD cannot carry), the folder is made below a
-//! private directory of the caller's.
+//! [`kept`] and [`unpack`] give a folder that holds `libibverbs.so.1`, the link `libibverbs.so`,
+//! the stand-ins, and a folder [`CUDA`] with NVIDIA's libraries over the software GPU. It is the
+//! one that a package put beside the program, where its files are those embedded, or else a
+//! versioned cache below the user's cache home: a file is written under another name and renamed,
+//! so any number of processes may do it at once, and what is there is compared with what is
+//! embedded each time. Where the cache cannot be used (no home, not writable, not ours, mounted
+//! noexec, a path that LD_PRELOAD cannot carry), the folder is made below a private directory of
+//! the caller's.
 
-use crate::console::failure::{Failure, Outcome};
+use crate::console::failure::{Context, Failure, Outcome};
 use rustix::fs::{Access, StatVfsMountFlags};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The drop-in library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_LIBRARY"));
+static LIBCUDA: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDA"));
+static LIBNVML: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_NVML"));
+
+/// The folder, beside the other libraries, of those that only `--gpu cuda` shows a program.
+pub const CUDA: &str = "cuda";
 
 /// Name the library is loaded by.
 pub const SONAME: &str = "libibverbs.so.1";
@@ -37,15 +44,55 @@ fn identity() -> &'static str {
     })
 }
 
+/// Path below the folder, and content.
 fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-    std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied())
+    let nvidia = [("cuda/libcuda.so.1", LIBCUDA), ("cuda/libnvidia-ml.so.1", LIBNVML)];
+    std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied()).chain(nvidia)
 }
 
-/// The folder with the libraries in the cache, where that can be used.
-pub fn cached() -> Option<PathBuf> {
+/// The folder with the libraries that stays: a package's, or that in the cache, where one can be
+/// used.
+pub fn kept() -> Option<PathBuf> {
+    if let Some(lib) = installed() {
+        return Some(lib);
+    }
     let lib = cache()?.join("lib");
     let usable = preloadable(&lib).is_ok() && write_all(&lib).is_ok() && executable(&lib);
     usable.then_some(lib)
+}
+
+/// `../lib/peerdma` as seen from the program's folder, where a package puts the libraries: with
+/// just the files embedded here, which nobody but root and this user can change.
+fn installed() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let lib = program.parent()?.parent()?.join("lib/peerdma");
+    packaged(&lib).then_some(lib)
+}
+
+fn packaged(lib: &Path) -> bool {
+    let safe = |path: &Path| {
+        let owner = rustix::process::geteuid().as_raw();
+        fs::symlink_metadata(path)
+            .is_ok_and(|m| [0, owner].contains(&m.uid()) && m.mode() & 0o022 == 0)
+    };
+    safe(lib)
+        && safe(&lib.join(CUDA))
+        && files().all(|(name, content)| safe(&lib.join(name)) && holds(&lib.join(name), content))
+        && preloadable(lib).is_ok()
+        && executable(lib)
+}
+
+/// The folder with the libraries for users beside this one: a package's, or one made in `folder`.
+pub fn for_everybody(folder: &Path) -> Outcome<PathBuf> {
+    if let Some(lib) = installed() {
+        return Ok(lib);
+    }
+    let lib = unpack(folder)?;
+    for path in [&lib, &lib.join(CUDA)] {
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(path, open).what(format_args!("cannot open {}", path.display()))?;
+    }
+    Ok(lib)
 }
 
 /// The folder with the libraries below `private`, which is not mounted noexec.
@@ -63,8 +110,11 @@ pub fn unpack(private: &Path) -> Outcome<PathBuf> {
     Ok(lib)
 }
 
-/// Unpacks for settings that outlive this process: the cache or nothing.
+/// The folder for settings that outlive this process: a package's, the cache's or nothing.
 pub fn unpack_persistent() -> Outcome<PathBuf> {
+    if let Some(lib) = installed() {
+        return Ok(lib);
+    }
     let folder = persistent_folder()?;
     let lib = folder.join("lib");
     let failure = |error: io::Error| {
@@ -141,6 +191,7 @@ fn executable(path: &Path) -> bool {
 /// Writes what is missing or differs.
 fn write_all(lib: &Path) -> io::Result<()> {
     private_folder(lib)?;
+    private_folder(&lib.join(CUDA))?;
     for (name, content) in files() {
         let path = lib.join(name);
         if !holds(&path, content) {
@@ -157,8 +208,9 @@ fn write_all(lib: &Path) -> io::Result<()> {
     for (name, _) in files() {
         // Programs that load a library at run time often ask for the name without the version.
         let link = lib.join(standins::link_name(name));
-        if !fs::read_link(&link).is_ok_and(|target| target == Path::new(name)) {
-            replace(&link, |temporary| std::os::unix::fs::symlink(name, temporary))?;
+        let target = name.rsplit('/').next().unwrap_or(name);
+        if !fs::read_link(&link).is_ok_and(|found| found == Path::new(target)) {
+            replace(&link, |temporary| std::os::unix::fs::symlink(target, temporary))?;
         }
     }
     Ok(())
@@ -170,12 +222,12 @@ fn holds(path: &Path, content: &[u8]) -> bool {
 }
 
 /// Makes a file under a name of its own and renames it to `path`: readers see the old one, the new
-/// one, never a part.
-fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+/// one, never a part. Nor is it taken for one of theirs by whoever reads a folder by how names end.
+pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let mut name = OsString::from(".new-");
-    name.push(format!("{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
-    name.push(path.file_name().unwrap_or_default());
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(format!(".{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     let temporary = path.with_file_name(name);
     let result = make(&temporary).and_then(|()| fs::rename(&temporary, path));
     if result.is_err() {
@@ -204,6 +256,8 @@ mod tests {
         write_all(&folder).unwrap();
         assert!(holds(&path, LIBRARY));
         assert_eq!(fs::read_link(folder.join("libibverbs.so")).unwrap(), Path::new(SONAME));
+        let cuda = fs::canonicalize(folder.join(CUDA).join("libcuda.so")).unwrap();
+        assert!(holds(&cuda, LIBCUDA) && cuda.ends_with("cuda/libcuda.so.1"));
         assert!(
             fs::read_dir(&folder).unwrap().all(|entry| !entry
                 .unwrap()
@@ -211,6 +265,23 @@ mod tests {
                 .as_bytes()
                 .starts_with(b".new"))
         );
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_package_is_used_as_long_as_it_is_whole_and_safe() {
+        let folder =
+            std::env::temp_dir().join(format!("peerdma-packaged-test-{}", std::process::id()));
+        let lib = for_everybody(&folder).unwrap();
+        assert_eq!(fs::metadata(&lib).unwrap().mode() & 0o777, 0o755);
+        assert!(packaged(&lib));
+        let path = lib.join(SONAME);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o757)).unwrap();
+        assert!(!packaged(&lib), "anybody may write to the library");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(packaged(&lib));
+        fs::write(&path, "another version").unwrap();
+        assert!(!packaged(&lib), "it is another version's");
         fs::remove_dir_all(&folder).unwrap();
     }
 

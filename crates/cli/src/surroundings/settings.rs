@@ -2,7 +2,7 @@
 
 use super::embedded;
 use super::session::Session;
-use crate::args::device::{Device, Link, Memlock, Model};
+use crate::args::device::{Device, GpuInterface, Link, Memlock, Model};
 use crate::console::failure::{Context, Failure, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// Variables to set, in the order they are printed.
 pub type Variables = Vec<(&'static str, OsString)>;
+
+/// The value that a variable has already.
+type Present = dyn Fn(&str) -> Option<OsString>;
 
 /// Name of the variable with the platform file.
 pub const PLATFORM: &str = "PEERDMA_PLATFORM";
@@ -36,11 +39,23 @@ pub const LOG: &str = "PEERDMA_LOG";
 /// First word of a pcap file with nanosecond time stamps, in the writer's byte order.
 const PCAP: u32 = 0xa1b2_3c4d;
 
-/// What `lib` (the folder with the libraries) and `tree` (the generated sysfs) mean for a program.
+/// What `lib` (the folder with the libraries) and `tree` (the generated sysfs) mean for a program
+/// that has this process's environment.
 pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables> {
+    variables_over(device, lib, tree, &|name| std::env::var_os(name))
+}
+
+/// The same over another environment: the values that variables have there.
+pub fn variables_over(
+    device: &Device,
+    lib: &Path,
+    tree: &Path,
+    present: &Present,
+) -> Outcome<Variables> {
+    let preload = lib.join(embedded::SONAME);
     let mut variables = vec![
-        ("LD_PRELOAD", prepended("LD_PRELOAD", &lib.join(embedded::SONAME), b" :")),
-        ("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", lib, b":;")),
+        ("LD_PRELOAD", prepended("LD_PRELOAD", present, &preload, b" :")),
+        ("LD_LIBRARY_PATH", library_path(device, lib, present)),
         (sysfs::ROOT_VARIABLE, tree.into()),
     ];
     if let Some(platform) = &device.platform {
@@ -50,7 +65,7 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
     }
     if device.model == Model::Connectx {
         variables.push((MODEL, "connectx".into()));
-        if std::env::var_os(UCX_MODULES).is_none() {
+        if present(UCX_MODULES).is_none() {
             variables.push((UCX_MODULES, "^mlx5".into()));
         }
     }
@@ -70,7 +85,7 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
     }
     if device.log {
         variables.push((LOG, "1".into()));
-    } else if std::env::var_os(LOG).is_none() {
+    } else if present(LOG).is_none() {
         // The program gets an errno only; why it cannot open the device, the library then says in a
         // line.
         variables.push((LOG, "open".into()));
@@ -78,9 +93,18 @@ pub fn variables(device: &Device, lib: &Path, tree: &Path) -> Outcome<Variables>
     Ok(variables)
 }
 
+/// Where programs find libraries: ours first, NVIDIA's of ours before those where it is asked for.
+fn library_path(device: &Device, lib: &Path, present: &Present) -> OsString {
+    let with_ours = prepended("LD_LIBRARY_PATH", present, lib, b":;");
+    match device.gpu {
+        GpuInterface::Drm => with_ours,
+        GpuInterface::Cuda => prepend(&with_ours, lib.join(embedded::CUDA).as_os_str(), b":;"),
+    }
+}
+
 /// The present value of a list variable with `first` in front, not twice.
-fn prepended(name: &str, first: &Path, separators: &[u8]) -> OsString {
-    let present = std::env::var_os(name).unwrap_or_default();
+fn prepended(name: &str, present: &Present, first: &Path, separators: &[u8]) -> OsString {
+    let present = present(name).unwrap_or_default();
     prepend(&present, first.as_os_str(), separators)
 }
 
@@ -139,12 +163,12 @@ fn is_trace(path: &Path) -> bool {
     read.is_ok() && begin == PCAP.to_ne_bytes()
 }
 
-/// A session, and the folder with the libraries: in the cache, or else in the session; for a chosen
-/// build, links in the session.
+/// A session, and the folder with the libraries: a package's or the cache's, or else in the
+/// session; for a chosen build, links in the session.
 pub fn begin(device: &Device) -> Outcome<(Session, PathBuf)> {
-    let cached = embedded::cached();
-    let session = Session::begin(cached.is_none())?;
-    let own = cached.map_or_else(|| embedded::unpack(session.path()), Ok)?;
+    let kept = embedded::kept();
+    let session = Session::begin(kept.is_none())?;
+    let own = kept.map_or_else(|| embedded::unpack(session.path()), Ok)?;
     let lib = match &device.library {
         Some(chosen) => chosen_library(chosen, &own, session.path())?,
         None => own,
@@ -199,5 +223,16 @@ mod tests {
         assert_eq!(prepend(""), "/x/lib.so");
         assert_eq!(prepend("a.so b.so"), "/x/lib.so:a.so:b.so");
         assert_eq!(prepend("a.so:/x/lib.so"), "/x/lib.so:a.so");
+    }
+
+    #[test]
+    fn nvidias_libraries_come_first_where_they_are_asked_for() {
+        let path = |gpu| {
+            let device = Device { gpu, ..Device::default() };
+            let path = library_path(&device, Path::new("/x/lib"), &|_| None).into_string().unwrap();
+            path.split(':').take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(path(GpuInterface::Cuda), ["/x/lib/cuda", "/x/lib"]);
+        assert_eq!(path(GpuInterface::Drm)[0], "/x/lib");
     }
 }

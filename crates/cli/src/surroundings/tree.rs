@@ -10,7 +10,7 @@ use pcie::{Below, Function, Link, Platform, PlatformError, Role};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use sysfs::{Counter, DeviceDescription, Entry, Gid, Node, PciFunction, Port};
+use sysfs::{Counter, DeviceDescription, DrmMemory, Entry, Gid, Node, PciFunction, Port};
 
 /// What helps with a platform file.
 pub const FORM: &str = "`peerdma platforms default` prints one to start from, with comments";
@@ -92,7 +92,13 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     }
     let gpus = platform.with_role(Role::Gpu).filter(|gpu| gpu.memory_bytes.is_some());
     for (function, nodes) in gpus.zip(drm::free_nodes()) {
-        tree.add(sysfs::drm_entries(&pci_function(&platform, function, model), nodes));
+        let total_bytes = function.memory_bytes.unwrap_or_default();
+        let memory = DrmMemory {
+            product: function.name.clone(),
+            total_bytes,
+            visible_bytes: function.bar_bytes.unwrap_or_default().min(total_bytes),
+        };
+        tree.add(sysfs::drm_entries(&pci_function(&platform, function, model), nodes, &memory));
     }
     tree.add(drm::machines_own());
     let version = env!("CARGO_PKG_VERSION");
@@ -251,6 +257,8 @@ mod tests {
         assert!(has("bus/pci/devices/0000:1a:00.0"));
         let nodes = entries.iter().filter(|entry| entry.path.starts_with("dev/dri/renderD"));
         assert!(nodes.filter(|node| node.node == Node::Link("/dev/null".into())).count() >= 2);
+        let total = entries.iter().find(|entry| entry.path.ends_with("mem_info_vram_total"));
+        assert_eq!(total.unwrap().node, Node::File("4294967296\n".into()));
         let mut paths: Vec<_> = entries.iter().map(|entry| &entry.path).collect();
         paths.sort();
         let count = paths.len();

@@ -1,8 +1,9 @@
 //! Runs small pieces of the data path for `cargo xtask counts`, which counts their instructions by
 //! callgrind. It prints the name of each piece that it has counted, in order, once for each time.
 //!
-//! Two devices of this process are joined by UDP sockets, and their progress threads stand still:
-//! every packet moves in the one thread there is, so that no wake-up decides what a call does.
+//! Two devices of this process are joined by UDP sockets, or by shared memory, and their progress
+//! threads stand still: every packet moves in the one thread there is, so that no wake-up decides
+//! what a call does.
 
 #[path = "../../tests/ends/mod.rs"]
 mod ends;

@@ -1,5 +1,5 @@
-//! Pieces of the path between two queue pairs, by packets: posts, polls, a whole SEND; and what
-//! memory costs.
+//! Pieces of the path between two queue pairs, by packets and through shared memory: posts, polls,
+//! a whole SEND; and what memory costs.
 
 use super::count;
 use super::ends::{End, memory, options};
@@ -7,6 +7,7 @@ use hca::keys::KeyTable;
 use hca::{Access, PdId, QpType, RecvWr, SendOp, WcStatus};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use transport::Counter;
 use umem::Umem;
 
 const MESSAGE_BYTES: u32 = 8;
@@ -18,23 +19,43 @@ pub fn count_all() {
     let [a, b] = &pair;
     a.connect(b);
     b.connect(a);
-    for end in &pair {
-        end.device.pause(Instant::now() + Duration::from_secs(10));
-    }
+    pause(&pair);
     posts_and_polls(a, b);
     registrations(a);
     keys(a);
+    let pair =
+        [End::beside("three", &options, QpType::Rc), End::beside("four", &options, QpType::Rc)];
+    through_shared_memory(&pair);
+}
+
+fn pause(pair: &[End; 2]) {
+    for end in pair {
+        end.device.pause(Instant::now() + Duration::from_secs(10));
+    }
+}
+
+fn through_shared_memory(pair: &[End; 2]) {
+    let [a, b] = pair;
+    a.connect(b);
+    b.connect(a);
+    // Packets go by sockets until the other's thread has attached the ring.
+    while [a, b].iter().any(|end| end.counted(Counter::RingPackets) == 0) {
+        for (from, to) in [(a, b), (b, a)] {
+            receive(to);
+            send(from);
+            to.completion();
+            from.completion();
+        }
+    }
+    pause(pair);
+    post("post of a SEND of 8 bytes through shared memory", a, b);
+    empty_poll("poll of an empty completion queue beside shared memory", a);
+    whole_send("SEND of 8 bytes through shared memory, from its post to both completions", a, b);
 }
 
 fn posts_and_polls(a: &End, b: &End) {
-    count("post of a SEND of 8 bytes", |run| {
-        receive(b);
-        run(&mut || send(a));
-        assert_eq!((poll(b), poll(a)), (1, 1));
-    });
-    count("poll of an empty completion queue", |run| {
-        run(&mut || assert_eq!(poll(a), 0));
-    });
+    post("post of a SEND of 8 bytes", a, b);
+    empty_poll("poll of an empty completion queue", a);
     count("poll that takes a completion", |run| {
         (0..2).for_each(|_| receive(b));
         (0..2).for_each(|_| send(a));
@@ -43,7 +64,25 @@ fn posts_and_polls(a: &End, b: &End) {
         assert_eq!(poll(a), 1);
         run(&mut || assert_eq!(poll(a), 1));
     });
-    count("SEND of 8 bytes by packets, from its post to both completions", |run| {
+    whole_send("SEND of 8 bytes by packets, from its post to both completions", a, b);
+}
+
+fn post(name: &str, a: &End, b: &End) {
+    count(name, |run| {
+        receive(b);
+        run(&mut || send(a));
+        assert_eq!((poll(b), poll(a)), (1, 1));
+    });
+}
+
+fn empty_poll(name: &str, a: &End) {
+    count(name, |run| {
+        run(&mut || assert_eq!(poll(a), 0));
+    });
+}
+
+fn whole_send(name: &str, a: &End, b: &End) {
+    count(name, |run| {
         receive(b);
         run(&mut || {
             send(a);

@@ -6,15 +6,30 @@ use super::rings::{RingFrom, RingTo};
 use super::{Adapter, control_id};
 use engine_thread::lock;
 use link::Path;
+use registry::SLOTS;
 use rustix::fd::{AsFd, AsRawFd};
 use shm::RingReader;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
+/// Rings of one device up to which datagrams get one of their own: a ring takes memory, and there
+/// is no connection whose end would end it, only that of the address handles.
+const MAX_DATAGRAM_RINGS: usize = 64;
+
 impl Adapter {
     /// The ring to the process that owns QP `dest_qpn` at the end of `path`, if there can be one.
     /// Asks the registry, so no lock that receiving needs may be held.
     pub(crate) fn ring(&self, path: &Path, dest_qpn: u32) -> Option<Arc<RingTo>> {
+        self.ring_among(usize::MAX, path, dest_qpn)
+    }
+
+    /// [`Adapter::ring`] for datagrams.
+    pub(crate) fn ring_for_datagrams(&self, path: &Path, dest_qpn: u32) -> Option<Arc<RingTo>> {
+        self.ring_among(MAX_DATAGRAM_RINGS, path, dest_qpn)
+    }
+
+    /// The same; one more is made only where there are fewer than `most`.
+    fn ring_among(&self, most: usize, path: &Path, dest_qpn: u32) -> Option<Arc<RingTo>> {
         let rings = self.rings()?;
         let slot = self.slot_here(path, dest_qpn)?;
         // Locked all the while: a second ring to the same process would end the first.
@@ -23,7 +38,11 @@ impl Adapter {
         if let Some(known) = known.filter(|known| known.is_there()) {
             return Some(known);
         }
-        to.retain(|_, known| known.strong_count() > 0);
+        // An address handle that is not used any more keeps the ring to a process that has ended.
+        to.retain(|_, known| known.upgrade().is_some_and(|known| known.is_there()));
+        if to.len() >= most {
+            return None;
+        }
         to.try_reserve(1).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
         let ring = Arc::new(RingTo::new(self.registry.directory(slot).ok()?, kick)?);
@@ -46,15 +65,25 @@ impl Adapter {
         if rings.seen.swap(announced, Relaxed) == announced {
             return;
         }
-        for (slot, announced) in self.directory().take_announced() {
-            if let Some(ring) = ring_from(slot, announced) {
+        for slot in (0..SLOTS).filter(|slot| self.directory().has_announced(*slot)) {
+            // Its earlier ring has no writer any more: once the new one is taken, only that counts.
+            rings.forget(slot);
+            let announced = self.directory().take_announced(slot);
+            if let Some(ring) = announced.and_then(|announced| ring_from(slot, announced)) {
                 rings.add(ring);
             }
         }
     }
+
+    /// Whether what the device at `slot` has to answer can come by its ring: this one reads it, and
+    /// knows of no newer one.
+    pub(crate) fn reads_ring_from(&self, slot: u16) -> bool {
+        let reads = self.rings().is_some_and(|rings| rings.is_read_from(slot));
+        reads && !self.directory().has_announced(slot)
+    }
 }
 
-fn ring_from(slot: u16, announced: Announced) -> Option<RingFrom> {
+pub(super) fn ring_from(slot: u16, announced: Announced) -> Option<RingFrom> {
     let Announced { pid, ring, directory } = announced;
     let directory = shm::file_of_process(pid, directory).ok()?;
     let ring = shm::file_of_process(pid, ring).ok()?;

@@ -8,6 +8,7 @@ pub(crate) mod batches;
 pub(crate) mod caps;
 pub mod directory;
 pub(crate) mod event;
+pub mod fuzzed;
 pub mod identity;
 pub(crate) mod management;
 pub(crate) mod membership;

@@ -18,6 +18,10 @@ use transport::values::AhAttr;
 use transport::{Error, Result};
 
 const MTU_4096: u32 = 5;
+/// The two ECN bits of a traffic class, and what says in them that the ends of a path heed marks
+/// (ECT(0), RFC 3168).
+const ECN_BITS: u8 = 0b11;
+const ECN_CAPABLE: u8 = 0b10;
 /// Bytes that may be under way to a peer whose port pauses us.
 const PAUSED_WINDOW_BYTES: u64 = 4 << 20;
 
@@ -152,6 +156,24 @@ impl Adapter {
         })
     }
 
+    /// The path of a connection, and whether its ends heed the network's marks of congestion: where
+    /// it leaves this host. The network is told so by every packet, as adapters do whatever a
+    /// program names in these two bits.
+    pub(crate) fn connected_path(&self, attr: &AhAttr) -> Result<(Path, bool)> {
+        let path = self.path(attr)?;
+        let leaves_host = matches!(self.network, Attached::Host) && !self.is_here(&path);
+        let traffic_class = match leaves_host {
+            true => path.traffic_class & !ECN_BITS | ECN_CAPABLE,
+            false => path.traffic_class,
+        };
+        Ok((Path { traffic_class, ..path }, leaves_host))
+    }
+
+    /// Whether the end of `path` is an address of this host's.
+    fn is_here(&self, path: &Path) -> bool {
+        self.port.known().gids.is_here(path.dst)
+    }
+
     /// What frames to an address vector carry. `None` where there is no Ethernet, and to the host,
     /// which is no port of it: it is reached as any peer of a host is, from an address `src` that
     /// both have. From any other one nothing reaches it.
@@ -186,9 +208,7 @@ impl Adapter {
         let slot = (dest_qpn >> QPN_INDEX_BITS) as u16;
         let backlog = match path.ethernet.map(|ethernet| slot_of_mac(ethernet.dst)) {
             Some(port) => port.and_then(|port| self.backlog(port, false)),
-            None if self.port.known().gids.is_here(path.dst) => {
-                self.backlog(slot, path.dst.is_ipv6())
-            }
+            None if self.is_here(&path) => self.backlog(slot, path.dst.is_ipv6()),
             None => None,
         };
         Ok(PeerPath { flow, backlog, losses })
@@ -236,7 +256,7 @@ impl Adapter {
 
     /// The slot of the process that owns QP `dest_qpn`, where the end of `path` is this host.
     pub(super) fn slot_here(&self, path: &Path, dest_qpn: u32) -> Option<u16> {
-        let here = path.ethernet.is_none() && self.port.known().gids.is_here(path.dst);
+        let here = path.ethernet.is_none() && self.is_here(path);
         here.then_some((dest_qpn >> QPN_INDEX_BITS) as u16)
     }
 

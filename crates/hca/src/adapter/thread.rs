@@ -4,8 +4,9 @@
 use descriptors::Kept;
 use engine_thread::{lock, wait, wait_timeout};
 use rustix::fd::AsFd;
+use rustix::thread::sched_getcpu;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
@@ -16,6 +17,8 @@ pub(crate) struct Thread {
     /// When the program last made progress, nanoseconds after the device's epoch; in the future
     /// while it is at it.
     polled_ns: AtomicU64,
+    /// On which processor that was.
+    polled_on: AtomicUsize,
     stop: AtomicBool,
     /// There is no thread any more.
     ended: AtomicBool,
@@ -43,6 +46,7 @@ impl Thread {
         Ok(Thread {
             kick: Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             polled_ns: AtomicU64::new(0),
+            polled_on: AtomicUsize::new(usize::MAX),
             stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             stood: AtomicBool::new(false),
@@ -55,6 +59,7 @@ impl Thread {
     /// Notes that the program's own thread made progress at `now_ns`, or is at it (`u64::MAX`).
     pub(crate) fn program_polled(&self, now_ns: u64) {
         self.polled_ns.store(now_ns, Relaxed);
+        self.polled_on.store(sched_getcpu(), Relaxed);
     }
 
     pub(crate) fn kick(&self) {
@@ -155,6 +160,11 @@ impl Thread {
     /// When the program last made progress, nanoseconds after the device's epoch.
     pub(crate) fn polled_ns(&self) -> u64 {
         self.polled_ns.load(Relaxed)
+    }
+
+    /// Whether that was on the calling thread's processor, which the program may want back.
+    pub(crate) fn polled_here(&self) -> bool {
+        self.polled_on.load(Relaxed) == sched_getcpu()
     }
 
     /// Says until when the thread will sleep, nanoseconds after the device's epoch. A deadline set

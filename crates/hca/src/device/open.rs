@@ -59,12 +59,10 @@ pub struct DeviceConfig {
     /// Packet trace.
     pub trace: Option<Arc<link::Trace>>,
     /// Whether the registered memory of this user's other processes on this host is reached without
-    /// packets, and theirs may reach this one's (D7). Only on [`Network::Host`], and never with a
-    /// trace, which is of packets.
+    /// packets, and theirs may reach this one's; and whether other packets of connections on this
+    /// host pass through shared memory, where the other end does the same (D7). Only on
+    /// [`Network::Host`], and never with a trace, which is of packets.
     pub neighbours: bool,
-    /// Whether other packets of connections on this host pass through shared memory, where
-    /// `neighbours` may be and the other end does the same.
-    pub rings: bool,
     /// Receive buffer to ask the kernel for instead of the link's default, in bytes.
     pub receive_buffer_bytes: Option<usize>,
 }
@@ -160,8 +158,7 @@ impl Device {
         let no_memory = |_| OpenError::Directory(rustix::io::Errno::NOMEM);
         let timers = Timers::new(epoch).map_err(no_memory)?;
         let qps = Qps::new(slot).map_err(no_memory)?;
-        let rings =
-            (neighbours && config.rings).then(Rings::new).transpose().map_err(OpenError::Link)?;
+        let rings = neighbours.then(Rings::new).transpose().map_err(OpenError::Link)?;
         let ats = attr.ats.then(|| mr::translation_cache(directory.clone())).transpose();
         let ats = ats.map_err(|_| OpenError::Directory(rustix::io::Errno::NOMEM))?;
         let adapter = Adapter {

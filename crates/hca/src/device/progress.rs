@@ -9,7 +9,7 @@
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
-use crate::adapter::rings::{PACKETS_A_TURN, RING_MTU, Rings};
+use crate::adapter::rings::{Incoming, PACKETS_A_TURN, RING_MTU, Rings};
 use crate::device::Device;
 use crate::device::turn::Turn;
 use crate::fabric::Fabric;
@@ -24,8 +24,9 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
+use transport::executor::InTransit;
 use transport::{Count, Counter, Routing, Rx};
 
 /// Trains taken from the sockets in one turn, so that a poll returns soon.
@@ -33,11 +34,11 @@ const TRAINS_A_TURN: usize = 4;
 /// Parts of keys over other keys that one turn's packets may reach before the next turn takes up
 /// fewer of them.
 const PARTS_A_TURN: u64 = 4096;
-/// Turns of a program that polls between two looks at the sockets, where packets come by rings: to
-/// look costs more than the whole turn otherwise does.
-const TURNS_BY_RINGS: u32 = 8;
+/// Polls of a program between two looks at the sockets and the timers, where packets come by rings:
+/// those looks cost more than all else.
+const POLLS_BY_RINGS: u32 = 32;
 /// Turns in which no packet came by a ring after which a program that polls lets others run.
-const IDLE_TURNS: u32 = 64;
+const IDLE_TURNS: u32 = 16;
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
@@ -50,8 +51,8 @@ const BYTES_AN_ANSWER: usize = 64 << 10;
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
     receiver: Receiver,
-    /// Turns since the sockets were last looked at.
-    turns_by_rings: u32,
+    /// Polls since the sockets were last looked at.
+    polls_by_rings: u32,
     /// Turns since a packet came by a ring.
     idle_turns: u32,
     /// Made with the first flow rule.
@@ -85,7 +86,7 @@ impl Receiving {
             .map_err(no_memory)?;
         Ok(Receiving {
             receiver: Receiver::new()?,
-            turns_by_rings: 0,
+            polls_by_rings: 0,
             idle_turns: 0,
             frames: None,
             batch: Batch::new()?,
@@ -96,11 +97,10 @@ impl Receiving {
         })
     }
 
-    /// Whether a program that polls looks at the sockets in its next turn, where packets come by
-    /// rings.
+    /// Whether a program that polls looks at the sockets this time, where packets come by rings.
     fn are_sockets_due(&mut self) -> bool {
-        self.turns_by_rings = (self.turns_by_rings + 1) % TURNS_BY_RINGS;
-        self.turns_by_rings == 0
+        self.polls_by_rings = (self.polls_by_rings + 1) % POLLS_BY_RINGS;
+        self.polls_by_rings == 0
     }
 }
 
@@ -118,11 +118,15 @@ impl Device {
                 return self.adapter.thread.program_polled(self.now_ns());
             }
         };
+        let rings = self.adapter.rings().map(Rings::from);
+        let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
+        let sockets = !by_rings || receiving.are_sockets_due();
+        if !sockets && rings.as_ref().is_some_and(|rings| !rings.has_more()) {
+            return;
+        }
         // A turn may take long; all the while the program is here.
         self.adapter.thread.program_polled(u64::MAX);
-        let by_rings = self.adapter.rings().is_some_and(|rings| !rings.from().is_empty());
-        let sockets = !by_rings || receiving.are_sockets_due();
-        self.turn(&mut receiving, sockets);
+        self.turn(&mut receiving, rings, sockets);
         let gives_way = by_rings && self.gives_way(&receiving);
         drop(receiving);
         if gives_way {
@@ -142,7 +146,7 @@ impl Device {
     /// A turn that waits for its place; answers with the bytes of payload it took.
     pub(super) fn progress_waiting(&self) -> usize {
         let mut receiving = lock(&self.receiving);
-        self.turn(&mut receiving, true)
+        self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true)
     }
 
     /// The engine thread is about to sleep, and has to be woken for what comes by rings from now
@@ -153,16 +157,25 @@ impl Device {
     }
 
     /// One turn, in whichever thread; answers with the bytes of payload it took.
-    fn turn(&self, receiving: &mut Receiving, sockets: bool) -> usize {
-        catch_unwind(AssertUnwindSafe(|| self.take_turn(receiving, sockets))).unwrap_or_else(
-            |panic| {
-                self.fail(&*panic);
-                0
-            },
-        )
+    fn turn(
+        &self,
+        receiving: &mut Receiving,
+        rings: Option<MutexGuard<'_, Incoming>>,
+        sockets: bool,
+    ) -> usize {
+        let turn = || self.take_turn(receiving, rings, sockets);
+        catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {
+            self.fail(&*panic);
+            0
+        })
     }
 
-    fn take_turn(&self, receiving: &mut Receiving, sockets: bool) -> usize {
+    fn take_turn(
+        &self,
+        receiving: &mut Receiving,
+        rings: Option<MutexGuard<'_, Incoming>>,
+        sockets: bool,
+    ) -> usize {
         let Receiving {
             receiver,
             idle_turns,
@@ -185,10 +198,11 @@ impl Device {
                 self.answer(touched, turn, batch);
             }
         };
-        if let Some(rings) = self.adapter.rings() {
-            let packets = rings.from().receive(&mut |datagram| {
-                self.dispatch_to_qp(&datagram, turn.now, batch, touched, &mut endings);
-                answer(datagram.payload.len(), touched, batch);
+        if let Some(mut rings) = rings {
+            let packets = rings.receive(&mut |datagram, in_transit| {
+                let rx = self.rx_by_ring(&datagram, in_transit);
+                self.dispatch_to_qp(&rx, turn.now, batch, touched, &mut endings);
+                answer(rx.payload_len(), touched, batch);
             });
             *idle_turns = if packets > 0 { 0 } else { idle_turns.wrapping_add(1) };
         }
@@ -284,7 +298,7 @@ impl Device {
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
-        self.note_packet(datagram);
+        self.note_packet(datagram.payload.len());
         let counters = self.directory();
         let qpn = datagram.headers.bth.dest_qp;
         let interface = ManagementInterface::of(qpn);
@@ -303,44 +317,44 @@ impl Device {
         if qpn == MULTICAST_QPN {
             return self.dispatch_multicast(datagram, now, batch, touched, endings);
         }
-        self.hand_out((datagram, None), management, now, batch, touched, endings);
+        let rx = rx_of(datagram, self.routing());
+        self.hand_out(&rx, management, now, batch, touched, endings);
     }
 
     /// What came by a ring is for a queue pair of the program's.
     fn dispatch_to_qp(
         &self,
-        datagram: &Datagram<'_>,
+        rx: &Rx<'_>,
         now: Instant,
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
-        self.note_packet(datagram);
-        let qpn = datagram.headers.bth.dest_qp;
+        self.note_packet(rx.payload_len());
+        let qpn = rx.headers.bth.dest_qp;
         let special = ManagementInterface::of(qpn).is_some() || qpn == MULTICAST_QPN;
-        if special || !self.takes(datagram.dst) {
+        if special || !self.takes(rx.dst) {
             return self.directory().count(Counter::RxDropped, 1);
         }
-        self.hand_out((datagram, Some(RING_MTU)), None, now, batch, touched, endings);
+        self.hand_out(rx, None, now, batch, touched, endings);
     }
 
-    fn note_packet(&self, datagram: &Datagram<'_>) {
+    fn note_packet(&self, payload_len: usize) {
         self.directory().count(Counter::RcvdPackets, 1);
-        self.directory().count(Counter::RcvdBytes, datagram.payload.len() as u64);
+        self.directory().count(Counter::RcvdBytes, payload_len as u64);
     }
 
-    /// Gives a packet, and the length of its message's packets as [`Rx`] has it, to its queue
-    /// pair.
+    /// Gives a packet to its queue pair.
     fn hand_out(
         &self,
-        (datagram, mtu): (&Datagram<'_>, Option<u32>),
+        rx: &Rx<'_>,
         management: Option<Arc<Qp>>,
         now: Instant,
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
-        let qpn = datagram.headers.bth.dest_qp;
+        let qpn = rx.headers.bth.dest_qp;
         // A train is of one QP, so the last one touched is nearly always the one.
         let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
             Some(index) => index,
@@ -352,11 +366,24 @@ impl Device {
                 None => return self.directory().count(Counter::RxDropped, 1),
             },
         };
-        let routing = match self.adapter.network {
+        touched[index].receive(&self.adapter, rx, now, batch, endings);
+    }
+
+    /// What brings packets to one queue pair.
+    fn routing(&self) -> Routing {
+        match self.adapter.network {
             Attached::Subnet(_) => Routing::Lid,
             Attached::Host | Attached::Ethernet(_) => Routing::Ip,
-        };
-        touched[index].receive(&self.adapter, &rx_of(datagram, routing, mtu), now, batch, endings);
+        }
+    }
+
+    /// A packet from a ring, with its payload if that is still there.
+    fn rx_by_ring<'a>(
+        &self,
+        datagram: &'a Datagram<'a>,
+        in_transit: Option<&'a dyn InTransit>,
+    ) -> Rx<'a> {
+        Rx { in_transit, mtu: Some(RING_MTU), ..rx_of(datagram, self.routing()) }
     }
 
     /// Each member of the group takes the packet, but for its sender if that one does not want it.
@@ -375,7 +402,7 @@ impl Device {
                 if qp.init().blocks_own_multicast && self.is_sender(&qp, datagram) {
                     continue;
                 }
-                qp.receive(&self.adapter, &rx_of(datagram, routing, None), now, batch, endings);
+                qp.receive(&self.adapter, &rx_of(datagram, routing), now, batch, endings);
                 if touched.iter().all(|known| known.number() != qp.number()) {
                     touched.push(qp);
                 }
@@ -419,16 +446,17 @@ fn groups_of_subnet(subnet: &Subnet, datagram: &Datagram<'_>) -> SmallVec<[(IpAd
     groups.map(|mgid| (ip_of_gid(mgid), Routing::Gid { source, destination: mgid })).collect()
 }
 
-fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing, mtu: Option<u32>) -> Rx<'a> {
+fn rx_of<'a>(datagram: &'a Datagram<'a>, routing: Routing) -> Rx<'a> {
     Rx {
         headers: &datagram.headers,
         payload: datagram.payload,
+        in_transit: None,
         src: datagram.src,
         dst: datagram.dst,
         traffic_class: datagram.traffic_class,
         hop_limit: datagram.hop_limit,
         vlan: datagram.vlan,
         routing,
-        mtu,
+        mtu: None,
     }
 }

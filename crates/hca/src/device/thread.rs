@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// A program whose last poll is not older polls right now.
 const POLLS_NOW_NS: u64 = 3_000;
+/// The same for one whose processor this thread has taken to look: it has not polled since.
+const POLLED_HERE_NS: u64 = 50_000;
 
 /// How long the thread leaves the sockets to a program that polls: doubled each time it is found
 /// polling.
@@ -114,7 +116,8 @@ fn go_on(device: &Weak<Device>) {
         let polled_ns = thread.polled_ns();
         let now_ns = device.now_ns();
         let was_relieved = relief.is_some();
-        relief = growing.next(now_ns.saturating_sub(polled_ns) < POLLS_NOW_NS, now_ns);
+        let recent = if thread.polled_here() { POLLED_HERE_NS } else { POLLS_NOW_NS };
+        relief = growing.next(now_ns.saturating_sub(polled_ns) < recent, now_ns);
         awake = relief.is_none() && {
             let bytes = device.progress_waiting();
             if was_relieved && bytes > 0 {

@@ -6,7 +6,7 @@ use crate::adapter::directory::shown::ShownKey;
 use crate::memory::pd::Pd;
 use engine_thread::lock;
 use std::collections::TryReserveError;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use transport::keys::Mkey;
 use transport::values::Access;
 use transport::{Count, Counter};
@@ -61,7 +61,9 @@ pub(crate) fn translation_cache(
 /// Has a new region's memory counted by the device, and its translations cached where ATS is on and
 /// they may overtake each other (`mlx5_umem_needs_ats`).
 fn settle(adapter: &Adapter, umem: &Umem, access: Access) {
-    umem.watch_paging(Arc::new(CountPaging(adapter.shared_directory())));
+    if umem.is_on_demand() {
+        umem.watch_paging(Arc::new(CountPaging(adapter.shared_directory())));
+    }
     if access.contains(Access::RELAXED_ORDERING)
         && let Some(cache) = adapter.translation_cache()
     {
@@ -143,8 +145,8 @@ impl Mr {
     /// # Errors
     /// [`Error::Busy`] while a memory window is bound to it.
     pub fn dereg(&self) -> Result<()> {
-        let shown = lock(&self.now).shown.clone();
-        let retract = || shown.retract();
+        let now = lock(&self.now);
+        let retract = || now.shown.retract();
         match self.below {
             Some(below) => self.adapter.keys().remove_stacked((self.key, below), retract),
             None => self.adapter.keys().remove_unbound(self.key, retract),
@@ -212,13 +214,13 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        let now = self.now.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Refused after `dereg`.
-        let shown = lock(&self.now).shown.clone();
-        let retract = || shown.retract();
+        let retract = || now.shown.retract();
         let _ = match self.below {
             Some(below) => self.adapter.keys().remove_stacked((self.key, below), retract),
             None => self.adapter.keys().remove(self.key, retract),
         };
-        lock(&self.now).pd.drop_user();
+        now.pd.drop_user();
     }
 }

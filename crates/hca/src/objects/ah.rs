@@ -1,7 +1,10 @@
 //! Address handles: a datagram destination, resolved once.
 
 use crate::adapter::Adapter;
+use crate::adapter::management::ManagementInterface;
 use crate::adapter::paths::PeerPath;
+use crate::adapter::rings::{Ends, RingTo};
+use crate::fabric::multicast::MULTICAST_QPN;
 use crate::memory::pd::{Belonging, Pd};
 use engine_thread::lock;
 use link::{Losses, Path};
@@ -22,7 +25,34 @@ pub struct AddressHandle {
     path: Path,
     /// One way for each slot of the destination host that was sent to, the oldest first: a GSO
     /// train must not mix slots (D6).
-    ways: Mutex<SmallVec<[(u32, PeerPath); 1]>>,
+    ways: Mutex<SmallVec<[Way; 1]>>,
+}
+
+/// The way to one process.
+struct Way {
+    slot: u32,
+    path: PeerPath,
+    /// What packets may pass through instead of the wire, where the process is a neighbour, and
+    /// whether they do.
+    ring: Option<Arc<RingTo>>,
+    by_ring: bool,
+}
+
+impl Way {
+    /// The ring, once packets pass through it: it is read, and `none_waits` to be sent by the wire,
+    /// or to be taken from there, that they would overtake.
+    fn ring(&mut self, none_waits: bool) -> Option<&Arc<RingTo>> {
+        let ring = self.ring.as_ref()?;
+        if !ring.is_there() {
+            (self.ring, self.by_ring) = (None, false);
+            return None;
+        }
+        if !self.by_ring {
+            let taken = || self.path.backlog.as_ref().is_some_and(|backlog| backlog.is_empty());
+            self.by_ring = none_waits && ring.is_open() && taken();
+        }
+        self.ring.as_ref().filter(|_| self.by_ring)
+    }
 }
 
 impl std::fmt::Debug for AddressHandle {
@@ -47,11 +77,12 @@ impl AddressHandle {
     /// The way to the process that owns a QP. The first to a process takes long: see
     /// [`Adapter::way`].
     pub(crate) fn way(&self, adapter: &Adapter, dest_qpn: u32) -> Result<PeerPath> {
-        let slot = dest_qpn >> registry::QPN_INDEX_BITS;
-        if let Some((_, way)) = self.ways().iter().find(|(known, _)| *known == slot) {
-            return Ok(way.clone());
+        let slot = slot_of(dest_qpn);
+        if let Some(known) = self.ways().iter().find(|known| known.slot == slot) {
+            return Ok(known.path.clone());
         }
-        let way = adapter.way(self.path, dest_qpn, Losses::Final)?;
+        let path = adapter.way(self.path, dest_qpn, Losses::Final)?;
+        let ring = has_ring(dest_qpn).then(|| adapter.ring_for_datagrams(&self.path, dest_qpn));
         let mut ways = self.ways();
         if ways.len() >= KEPT_WAYS {
             ways.remove(0);
@@ -59,18 +90,50 @@ impl AddressHandle {
         // Most handles need the one place that they have.
         let no_memory = |_| Error::NoMemory("no memory for the way to another process");
         ways.try_reserve(1).map_err(no_memory)?;
-        ways.push((slot, way.clone()));
-        Ok(way)
+        ways.push(Way { slot, path: path.clone(), ring: ring.flatten(), by_ring: false });
+        Ok(path)
+    }
+
+    /// The ring that packets to a QP pass through instead of the wire, and what they say in front,
+    /// if they do; `none_waits` says that none waits to be sent by the wire.
+    pub(crate) fn ring(&self, dest_qpn: u32, none_waits: bool) -> Option<(Arc<RingTo>, Ends)> {
+        if !has_ring(dest_qpn) {
+            return None;
+        }
+        let slot = slot_of(dest_qpn);
+        let mut ways = self.ways();
+        let ring = ways.iter_mut().find(|known| known.slot == slot)?.ring(none_waits)?.clone();
+        let Path { src, dst, traffic_class, hop_limit, .. } = self.path;
+        let (src, dst) = (src.to_canonical(), dst.to_canonical());
+        Some((ring, Ends { src, dst, traffic_class, hop_limit }))
+    }
+
+    /// A packet went by the wire because its ring was full: those that follow do not overtake it.
+    #[cold]
+    pub(crate) fn leave_ring(&self, dest_qpn: u32) {
+        let slot = slot_of(dest_qpn);
+        if let Some(way) = self.ways().iter_mut().find(|known| known.slot == slot) {
+            way.by_ring = false;
+        }
     }
 
     /// Whether the way there was taken before.
     pub(crate) fn knows_way(&self, dest_qpn: u32) -> bool {
-        self.ways().iter().any(|(known, _)| *known == dest_qpn >> registry::QPN_INDEX_BITS)
+        self.ways().iter().any(|known| known.slot == slot_of(dest_qpn))
     }
 
-    fn ways(&self) -> MutexGuard<'_, SmallVec<[(u32, PeerPath); 1]>> {
+    fn ways(&self) -> MutexGuard<'_, SmallVec<[Way; 1]>> {
         lock(&self.ways)
     }
+}
+
+fn slot_of(dest_qpn: u32) -> u32 {
+    dest_qpn >> registry::QPN_INDEX_BITS
+}
+
+/// What is for a host's management, or for many, goes by the wire.
+fn has_ring(dest_qpn: u32) -> bool {
+    ManagementInterface::of(dest_qpn).is_none() && dest_qpn != MULTICAST_QPN
 }
 
 impl Destination for AddressHandle {

@@ -36,7 +36,7 @@ struct Queue {
     /// The memory that the program gave it is gone or was overwritten.
     lost: bool,
     /// Stores of the requests' lists.
-    lists: Arc<Shelf<[Sge; 2]>>,
+    lists: Shelf<[Sge; 2]>,
 }
 
 impl Queue {

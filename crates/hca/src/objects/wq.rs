@@ -58,7 +58,7 @@ pub struct Wq {
     init: WqInit,
     pd: Belonging,
     core: Mutex<Core>,
-    lists: Arc<Shelf<[Sge; 2]>>,
+    lists: Shelf<[Sge; 2]>,
     users: AtomicU32,
     ended: AtomicBool,
     this: Weak<Wq>,

@@ -8,6 +8,7 @@ use hca::{
 use registry::{Client, Options, Role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transport::Counter;
 use umem::Umem;
 
 /// The queue key of all.
@@ -79,8 +80,7 @@ impl End {
 
     /// One that reaches processes of this host by other ways than the wire.
     pub fn beside(name: &str, options: &Options, qp_type: QpType) -> End {
-        let configure =
-            |config: &mut DeviceConfig| (config.neighbours, config.rings) = (true, true);
+        let configure = |config: &mut DeviceConfig| config.neighbours = true;
         End::configured(configure, DeviceAttr::new(name, 1), options, qp_type)
     }
 
@@ -100,7 +100,6 @@ impl End {
             network: hca::Network::Host(link::Interfaces::default()),
             trace: None,
             neighbours: false,
-            rings: false,
             receive_buffer_bytes: None,
         };
         configure(&mut config);
@@ -135,6 +134,11 @@ impl End {
             | Access::FLUSH_GLOBAL;
         let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
         End { device, pd, cq, qp, mr, buffer }
+    }
+
+    /// A counter of its device.
+    pub fn counted(&self, what: Counter) -> u64 {
+        self.device.directory().reader().unwrap().counter(what)
     }
 
     /// GID index of 127.0.0.1.

@@ -52,6 +52,12 @@ impl Backlog {
         Backlog { socket: Kept::new(socket), state: Mutex::new(Watched { credit: 0, stuck: None }) }
     }
 
+    /// Whether all that came was taken. Asks the kernel each time; where it does not tell, it was
+    /// not.
+    pub fn is_empty(&self) -> bool {
+        udp::receive_backlog(self.socket.as_fd()).is_ok_and(|(used, _)| used == 0)
+    }
+
     /// Whether `bytes` more may be sent now. Asks the kernel once per share of the buffer, not per
     /// packet.
     pub fn room(&self, bytes: u64, losses: Losses, now: Instant) -> bool {

@@ -9,7 +9,7 @@ use crate::route::{Route, Target, Unreachable, find, find_translated};
 use crate::{Address, LinkId, ReadyMade, RouteTable};
 use engine_thread::lock;
 use file::File;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -64,13 +64,14 @@ pub struct Platform {
     routes: Mutex<Routes>,
 }
 
-/// The routes handed out, and the functions whose routes other processes may see.
+/// The routes handed out, of which there are few and each registration asks for some, and the
+/// functions whose routes other processes may see.
 #[derive(Debug, Default)]
 struct Routes {
-    found: HashMap<(Address, Target), Arc<Route>>,
+    found: BTreeMap<(Address, Target), Arc<Route>>,
     /// The routes of translated requests that take another way; `None` where there is none.
-    translated: HashMap<(Address, Target), Option<Arc<Route>>>,
-    published: HashMap<Address, Arc<RouteTable>>,
+    translated: BTreeMap<(Address, Target), Option<Arc<Route>>>,
+    published: BTreeMap<Address, Arc<RouteTable>>,
     pacer: Option<Pacer>,
 }
 

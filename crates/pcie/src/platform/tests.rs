@@ -1,5 +1,6 @@
 use super::*;
 use crate::MapType;
+use std::collections::HashMap;
 
 fn route(platform: &Platform, from: &str, to: &str) -> Result<Arc<Route>, Unreachable> {
     let target = platform.named(to).expect("a function of the default platform").address;

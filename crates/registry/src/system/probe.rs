@@ -8,8 +8,10 @@
 //! needs to be awake, and ordinary traffic goes on under the program that is attached.
 //!
 //! A count may also grow because a receive buffer is full. So it is read around a control without a
-//! probe first; sockets that drop by themselves are judged by bursts against as long a control, and
-//! each finding is repeated until one socket is left.
+//! probe first; sockets that drop by themselves are judged by bursts against as long a control. Of
+//! several bursts and controls the least growth counts: it is never less than a burst where that
+//! arrived, and a scheduler that keeps the host waiting makes growth larger only. Each finding is
+//! repeated until one socket is left.
 //!
 //! A probe beyond the last index falls to the kernel's hash over the flow. So a source port is
 //! sought first whose hash leads to a socket of ours: its probes tell the end of the group. A
@@ -36,10 +38,9 @@ const TELLS: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Rounds until one socket must be left.
 const ROUNDS: u32 = 6;
-/// Probes against a socket that drops by itself, and how often; a burst fits a stock receive
-/// buffer.
+/// Probes against a socket that drops by itself, and how often.
 const BURST: u32 = 64;
-const BURSTS: u32 = 3;
+const BURSTS: u32 = 8;
 /// Sockets of others that are searched through.
 const FOREIGN: usize = 256;
 
@@ -53,6 +54,8 @@ struct Flow {
 
 struct Prober {
     flows: Vec<Flow>,
+    /// Where a control's datagrams end, read by nobody: they cost what probes cost.
+    sink: Flow,
     family: Family,
     to: SocketAddr,
     token: u32,
@@ -102,11 +105,11 @@ fn read<F: AsFd>(sockets: &[F], which: &[usize]) -> Vec<u32> {
 impl Prober {
     fn new(family: Family, port: u16, token: u32) -> Option<Self> {
         let flows = (0..FLOWS).map(|_| flow(family).ok()).collect::<Option<_>>()?;
-        let to = loopback(family, port);
-        Some(Prober { flows, family, to, token, count: Cell::new(0) })
+        let (sink, to) = (flow(family).ok()?, loopback(family, port));
+        Some(Prober { flows, sink, family, to, token, count: Cell::new(0) })
     }
 
-    /// Sends some probes, or as many datagrams to itself as a control, and returns when all are
+    /// Sends some probes, or as many datagrams to the sink as a control, and returns when all are
     /// delivered.
     fn send(&self, flow: &Flow, probe: Option<u32>, times: u32) -> Result<(), Unreachable> {
         let Flow { socket, own } = flow;
@@ -120,7 +123,7 @@ impl Prober {
         for _ in 0..times {
             match probe {
                 Some(index) => send(&steer::probe(index), &self.to)?,
-                None => send(&[0; steer::PROBE_BYTES], own)?,
+                None => send(&[0; steer::PROBE_BYTES], &self.sink.own)?,
             }
         }
         send(&marker, own)?;
@@ -167,24 +170,34 @@ impl Prober {
         if !hit.is_empty() || noisy.is_empty() {
             return Ok(hit);
         }
-        let mut growth = vec![Some(0_i64); noisy.len()];
+        self.who_by_bursts(flow, index, sockets, noisy)
+    }
+
+    /// The same of candidates that drop by themselves.
+    fn who_by_bursts<F: AsFd>(
+        &self,
+        flow: &Flow,
+        index: u32,
+        sockets: &[F],
+        noisy: Vec<usize>,
+    ) -> Result<Vec<usize>, Unreachable> {
+        let mut least = vec![(u32::MAX, u32::MAX); noisy.len()];
         for _ in 0..BURSTS {
             let before = read(sockets, &noisy);
             self.send(flow, None, BURST)?;
             let between = read(sockets, &noisy);
             self.send(flow, Some(index), BURST)?;
             let after = read(sockets, &noisy);
-            for (i, growth) in growth.iter_mut().enumerate() {
-                let control = between[i].wrapping_sub(before[i]);
-                let probed = after[i].wrapping_sub(between[i]);
-                *growth = growth
-                    .filter(|_| probed >= BURST)
-                    .map(|g| g + i64::from(probed) - i64::from(control));
+            for (i, (control, probed)) in least.iter_mut().enumerate() {
+                *control = (*control).min(between[i].wrapping_sub(before[i]));
+                *probed = (*probed).min(after[i].wrapping_sub(between[i]));
             }
         }
-        let enough = i64::from(BURSTS * BURST / 2);
-        let judged = noisy.into_iter().zip(growth);
-        Ok(judged.filter(|(_, g)| g.is_some_and(|g| g >= enough)).map(|(at, _)| at).collect())
+        let is_hit = |(control, probed): (u32, u32)| {
+            probed >= BURST && probed.saturating_sub(control) >= BURST / 2
+        };
+        let judged = noisy.into_iter().zip(least);
+        Ok(judged.filter(|(_, least)| is_hit(*least)).map(|(at, _)| at).collect())
     }
 
     /// The socket at an index, found the same at least twice.

@@ -165,9 +165,7 @@ impl Transport {
     pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask, cx: &mut Cx<'_>) -> Result<()> {
         let next = check_transition(self.kind, self.state, attr, mask)?;
         check_values(attr, mask, self.max_rd_atomic, self.attr.port_num)?;
-        if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
-            self.resp.set_aside(attr.max_dest_rd_atomic.into())?;
-        }
+        self.set_answers_aside(attr, mask)?;
         self.now = Some(cx.now);
         self.take_attributes(attr, mask);
         let previous = self.state;
@@ -209,6 +207,21 @@ impl Transport {
         Ok(())
     }
 
+    /// Sets memory aside for what the peer may ask for after this change.
+    fn set_answers_aside(&mut self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        type M = AttrMask;
+        let access = if mask.contains(M::ACCESS_FLAGS) { attr.access } else { self.attr.access };
+        let resources = match mask.contains(M::MAX_DEST_RD_ATOMIC) {
+            true => attr.max_dest_rd_atomic,
+            false if mask.contains(M::ACCESS_FLAGS) => self.attr.max_dest_rd_atomic,
+            false => 0,
+        };
+        match resources {
+            0 => Ok(()),
+            more => self.resp.set_aside(more.into(), access.contains(Access::REMOTE_READ)),
+        }
+    }
+
     fn take_attributes(&mut self, attr: &QpAttr, mask: AttrMask) {
         type M = AttrMask;
         let own = &mut self.attr;
@@ -247,6 +260,7 @@ impl Transport {
         self.resp.restart(Psn::default());
         self.inbox.clear();
         self.faults.clear();
+        self.congestion.restart();
         self.more = false;
         self.owes_last_wqe = false;
         self.paced_until = None;

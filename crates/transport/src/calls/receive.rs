@@ -7,6 +7,7 @@ use crate::sabotage::{self, Sabotage};
 use crate::values::*;
 use crate::{Counter, Cx, Rx};
 use std::time::Instant;
+use wire::{Opcode, Operation, Service};
 
 impl Transport {
     /// Appends a receive request. In the error state it will be flushed.
@@ -42,9 +43,20 @@ impl Transport {
         // kind (IBA 10.9.3).
         let partition =
             (bth.pkey ^ wire::DEFAULT_PKEY) & 0x7fff == 0 || sabotage::on(Sabotage::SkipPkey);
-        if !listening || !partition || Some(bth.opcode.service) != service(self.kind) {
+        let notifies = bth.opcode.service == Service::Notification && self.kind.is_connected();
+        let fits = notifies || Some(bth.opcode.service) == service(self.kind);
+        if !listening || !partition || !fits {
             return cx.counters.count(Counter::RxDropped, 1);
         }
+        if notifies {
+            return self.congestion_notified(cx);
+        }
+        if let Some(packet) = rx.in_transit.filter(|_| !self.places(bth.opcode)) {
+            return packet.whole(&mut |payload| {
+                self.receive(&Rx { payload, in_transit: None, ..*rx }, cx);
+            });
+        }
+        self.note_mark(rx, cx);
         if !bth.opcode.is_response() {
             self.resp.mtu = rx.mtu.unwrap_or_else(|| self.path_mtu());
         }
@@ -56,6 +68,16 @@ impl Transport {
             (QpType::XrcSend, false) | (QpType::XrcRecv, true) | (QpType::RawPacket, _) => {
                 cx.counters.count(Counter::RxDropped, 1);
             }
+        }
+    }
+
+    /// Whether the payload of such a packet goes to its place without anybody's looking at it.
+    fn places(&self, opcode: Opcode) -> bool {
+        match opcode.operation {
+            // A list of tags looks.
+            Operation::Send => self.kind != QpType::Ud && self.inbox.tags().is_none(),
+            Operation::Write | Operation::ReadResponse => true,
+            _ => false,
         }
     }
 

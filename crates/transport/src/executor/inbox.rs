@@ -1,6 +1,6 @@
 //! The receive requests that a queue pair may consume: its own queue or a shared one.
 
-use super::{Landing, Refusal};
+use super::{Arriving, Landing, Refusal};
 use crate::keys::KeyTable;
 use crate::queues::shared::{SharedQueue, SharedReceive, TagReceive};
 use crate::queues::slots::{Fifo, SlotLost};
@@ -99,7 +99,7 @@ impl Inbox {
             self.put_back(landing);
             return Landed::TooLong;
         }
-        match parts.iter().try_for_each(|part| landing.append(keys, part)) {
+        match parts.iter().try_for_each(|part| landing.append(keys, Arriving::Here(part))) {
             Ok(()) => Landed::Placed(landing),
             Err(Refusal::PageFault(error)) => Landed::PageFault(error, landing),
             Err(_) => Landed::Failed(landing),

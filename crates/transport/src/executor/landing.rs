@@ -1,6 +1,7 @@
 //! A receive request that a message is filling.
 
-use super::Refusal;
+use super::arriving::Arriving;
+use super::refusal::Refusal;
 use crate::keys::{Alarm, KeyError, KeyTable, MemRef};
 use crate::queues::shared::{OwnCompletions, TagReceive, XrcReceive};
 use crate::queues::tags::{Fetch, Label};
@@ -148,7 +149,7 @@ impl Landing {
     /// Places the next bytes of the message. An entry's key is looked up once, when the first byte
     /// goes there, so an entry that no byte reaches may be bad. Where memory is not there yet, the
     /// message is as long as before.
-    pub fn append(&mut self, keys: &KeyTable, bytes: &[u8]) -> Result<(), Refusal> {
+    pub fn append(&mut self, keys: &KeyTable, bytes: Arriving<'_>) -> Result<(), Refusal> {
         let before = (self.entry, self.within, self.filled);
         let outcome = self.fill(keys, bytes);
         if let Err(Refusal::PageFault(_)) = outcome {
@@ -158,11 +159,12 @@ impl Landing {
         outcome
     }
 
-    fn fill(&mut self, keys: &KeyTable, mut bytes: &[u8]) -> Result<(), Refusal> {
-        if !self.has_room(keys, bytes.len() as u64) {
+    fn fill(&mut self, keys: &KeyTable, bytes: Arriving<'_>) -> Result<(), Refusal> {
+        let (mut done, end) = (0, bytes.bytes());
+        if !self.has_room(keys, end as u64) {
             return Err(Refusal::ReceiveTooShort);
         }
-        while !bytes.is_empty() {
+        while done < end {
             let Some(sge) = self.request.scatter.get(self.entry) else {
                 return Err(Refusal::ReceiveTooShort);
             };
@@ -178,9 +180,11 @@ impl Landing {
                 }
             };
             let len = memory.len();
-            let here = bytes.len().min(usize::try_from(len - self.within).unwrap_or(usize::MAX));
-            memory.write(self.within, &bytes[..here]).map_err(Refusal::of_receive)?;
-            bytes = &bytes[here..];
+            let room = usize::try_from(len - self.within).unwrap_or(usize::MAX);
+            let here = room.min(end - done);
+            let placed = bytes.place(done..done + here, memory, self.within);
+            placed.map_err(Refusal::of_receive)?;
+            done += here;
             self.within += here as u64;
             self.filled += here as u64;
             if self.within == len {

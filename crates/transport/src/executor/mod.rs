@@ -4,12 +4,14 @@
 //! may. What it refuses it refuses with a typed [`Refusal`]; the caller turns that into a NAK, a
 //! completion or silence.
 
+mod arriving;
 mod inbox;
 mod landing;
 mod published;
 mod refusal;
 mod target;
 
+pub use arriving::{Arriving, InTransit};
 pub use inbox::{Inbox, Landed};
 pub use landing::Landing;
 pub use published::Published;

@@ -1,18 +1,19 @@
 //! Memory that a peer's operation was granted.
 
-use super::Refusal;
+use super::arriving::Arriving;
+use super::refusal::Refusal;
 use crate::keys::MemRef;
-use umem::{AccessError, Fold};
+use umem::{AccessError, Fold, Source};
 
 /// Memory that a peer's operation was granted.
 pub struct Target(pub(super) Option<MemRef>);
 
 impl Target {
     /// Places bytes of an RDMA WRITE, `at` counted from its start.
-    pub fn place(&self, at: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    pub fn place(&self, at: u64, bytes: Arriving<'_>) -> Result<(), Refusal> {
         match &self.0 {
-            Some(memory_ref) if !bytes.is_empty() => {
-                memory_ref.write(at, bytes).map_err(Refusal::of_memory)
+            Some(memory_ref) if bytes.bytes() > 0 => {
+                bytes.place(0..bytes.bytes(), memory_ref, at).map_err(Refusal::of_memory)
             }
             _ => Ok(()),
         }
@@ -27,9 +28,17 @@ impl Target {
         }
     }
 
-    /// The target of an answer without data, which has no memory.
-    pub(crate) fn none() -> Target {
-        Target(None)
+    /// Has `each` read bytes for an RDMA READ where they are; as [`MemRef::read_in_place`].
+    pub(crate) fn fetch_in_place(
+        &self,
+        at: u64,
+        len: usize,
+        each: &mut dyn FnMut(Source<'_>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        match &self.0 {
+            Some(memory_ref) if len > 0 => memory_ref.read_in_place(at, len, each),
+            _ => Ok(()),
+        }
     }
 
     /// Fetches bytes for an RDMA READ, `at` counted from its start. The error is that of the

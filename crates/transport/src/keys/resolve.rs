@@ -266,12 +266,12 @@ mod tests {
         let (keys, pd) = (KeyTable::new(), PdId(1));
         let mkey = || Mkey::new(pd, 0, Access::REMOTE_READ, Umem::from_segments(Vec::new(), false));
         let filed: Vec<u32> = (0..300).map(|_| keys.insert_tagged(7, mkey()).unwrap()).collect();
-        let salts: std::collections::BTreeSet<u32> = filed.iter().map(|key| key >> 24).collect();
-        // Of 255 salts 300 keys have some 176.
-        assert!(salts.len() > 100 && !salts.contains(&0), "{} salts", salts.len());
+        let salts: std::collections::BTreeSet<u32> = filed.iter().map(|key| key >> 25).collect();
+        // Of 127 salts 300 keys have some 115.
+        assert!(salts.len() > 80 && !salts.contains(&0), "{} salts", salts.len());
         let reach = |key| keys.resolve_remote((pd, 5), key, 0, 0, Access::REMOTE_READ).err();
         for key in filed {
-            let others = (0..=255).map(|salt| key & 0xff_ffff | salt << 24);
+            let others = (0..=127).map(|salt| key & 0x1ff_ffff | salt << 25);
             for other in others.filter(|other| *other != key) {
                 assert_eq!(reach(other), Some(KeyError::Unknown));
                 assert!(keys.remove(other, || ()).is_err() && keys.get(other).is_none());

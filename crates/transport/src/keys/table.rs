@@ -1,7 +1,7 @@
 //! The MKEY table: key and rights to a registration. Every check of a key happens in
 //! [`KeyTable::resolve`].
 //!
-//! A key is an 8-bit salt, a 16-bit place and an 8-bit tag. Tags start at random and change with
+//! A key is a 7-bit salt, a 17-bit place and an 8-bit tag. Tags start at random and change with
 //! every use of a place, and places are reused as late as possible, so a stale key of an earlier
 //! registration, or of a dead process, hits nothing. Salts are random and never 0, so a stranger
 //! does not guess a key by counting, even where whoever registers chooses the tag, as the drivers
@@ -23,7 +23,10 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use umem::Umem;
 
 /// Keys that one device can hold: the directory has a place for each.
-pub const MAX_KEYS: usize = 1 << 16;
+pub const MAX_KEYS: usize = 1 << 17;
+/// Where in a key the salt begins; below the place is the tag.
+const SALT_AT: u32 = MAX_KEYS.ilog2() + TAG_BITS;
+const TAG_BITS: u32 = 8;
 
 /// What a place of the table holds.
 pub(crate) enum Entry {
@@ -138,10 +141,10 @@ impl KeyTable {
         };
         table.filed += 1;
         let slot = &mut table.slots[place as usize];
-        slot.salt = salt.max(1);
+        slot.salt = (salt >> (SALT_AT - 24)).max(1);
         slot.tag = tag.unwrap_or_else(|| slot.tag.wrapping_add(1));
         slot.entry = Some(entry);
-        Ok(u32::from(slot.salt) << 24 | place << 8 | u32::from(slot.tag))
+        Ok(u32::from(slot.salt) << SALT_AT | place << TAG_BITS | u32::from(slot.tag))
     }
 
     /// Changes what `key` stands for (re-registration); the number stays.
@@ -232,11 +235,11 @@ const BOUND: Error = Error::Busy("memory windows are bound to the region");
 
 /// Where in the table `key` is.
 pub fn place_of(key: u32) -> usize {
-    (key >> 8) as usize % MAX_KEYS
+    (key >> TAG_BITS) as usize % MAX_KEYS
 }
 
 fn is_salt_of(slot: &Slot, key: u32) -> bool {
-    slot.salt == (key >> 24) as u8 || sabotage::on(Sabotage::SkipRkeyCheck)
+    u32::from(slot.salt) == key >> SALT_AT || sabotage::on(Sabotage::SkipRkeyCheck)
 }
 
 impl Slots {

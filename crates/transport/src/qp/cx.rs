@@ -3,7 +3,7 @@
 use super::budget::Budget;
 use super::page_fault::PageFault;
 use crate::counters::Count;
-use crate::executor::Landing;
+use crate::executor::{Arriving, InTransit, Landing};
 use crate::keys::KeyTable;
 use crate::queues::shared::XrcQueues;
 use crate::values::{Completion, Destination, EventType, Gid, Remote};
@@ -25,16 +25,22 @@ pub enum To<'a> {
 /// Writes a packet's payload into place, and folds it into the ICRC on the way where it can.
 pub type Fill<'a> = dyn FnMut(&mut [u8], &mut Fold) -> Result<(), AccessError> + 'a;
 
-/// Bytes of a send request where they are in this process, for who moves them without packets.
-pub trait InPlace {
+/// Bytes that are sent, where they are in this process.
+pub trait ReadInPlace {
     /// Has `each` read `len` bytes from `at` on, piece by piece in order.
+    ///
+    /// # Errors
+    /// [`AccessError::Unreachable`] where they are no memory of this process.
     fn read(
         &mut self,
         at: u64,
         len: usize,
         each: &mut dyn FnMut(Source<'_>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError>;
+}
 
+/// Bytes of a send request where they are in this process, for who moves them without packets.
+pub trait InPlace: ReadInPlace {
     /// Has `each` write them.
     fn write(
         &mut self,
@@ -108,6 +114,18 @@ pub trait Tx {
         false
     }
 
+    /// The same to the connected peer, for payload that is copied where it is: `len` bytes from
+    /// `at` on of `memory`. `false`: nothing was sent, and [`Tx::packet`] shall do it.
+    fn packet_in_place(
+        &mut self,
+        headers: &Headers,
+        (at, len): (u64, usize),
+        memory: &mut dyn ReadInPlace,
+    ) -> bool {
+        let _ = (headers, at, len, memory);
+        false
+    }
+
     /// Whether [`Tx::room`] is cheap to ask, and wants to be asked for each packet.
     fn counts_packets(&self) -> bool {
         false
@@ -126,8 +144,10 @@ pub trait Tx {
 pub struct Rx<'a> {
     /// Parsed headers.
     pub headers: &'a Headers,
-    /// Payload without padding.
+    /// Payload without padding; empty where it is in transit.
     pub payload: &'a [u8],
+    /// Payload that is still where the packet came by.
+    pub in_transit: Option<&'a dyn InTransit>,
     /// IP source.
     pub src: IpAddr,
     /// IP destination.
@@ -143,6 +163,18 @@ pub struct Rx<'a> {
     /// Bytes of all packets but the last of its message, where it did not come by the path that the
     /// program named; `None`: the path's MTU.
     pub mtu: Option<u32>,
+}
+
+impl<'a> Rx<'a> {
+    /// Its payload, wherever that is.
+    pub fn arriving(&self) -> Arriving<'a> {
+        self.in_transit.map_or(Arriving::Here(self.payload), Arriving::InTransit)
+    }
+
+    /// Bytes of its payload.
+    pub fn payload_len(&self) -> usize {
+        self.arriving().bytes()
+    }
 }
 
 /// What brought a packet here, and stands in a datagram's receive buffer before the payload.

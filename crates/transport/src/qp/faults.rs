@@ -21,6 +21,7 @@ use super::page_fault::{FaultSide, FaultedWork, Missing, PageFault};
 use crate::executor::Landing;
 use crate::requests::wqe::Wqe;
 use crate::values::Remote;
+use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 use umem::AccessError;
 use wire::Psn;
@@ -106,40 +107,40 @@ struct Refusals {
 #[derive(Default)]
 pub(crate) struct Faults {
     ids: u64,
-    open: [Option<Open>; 4],
+    /// At most one of each side. Most queue pairs never have any, and few more than one.
+    open: SmallVec<[(FaultSide, Open); 1]>,
     refusals: [Refusals; 4],
 }
 
 impl Faults {
     pub(crate) fn is_open(&self, side: FaultSide) -> bool {
-        self.open[side as usize].is_some()
+        self.open.iter().any(|(of, _)| *of == side)
     }
 
     /// Nobody waits any more; what was open is never served.
     pub(crate) fn clear(&mut self) {
-        self.open = Default::default();
+        self.open.clear();
         self.refusals = Default::default();
     }
 
     /// When what was refused is looked up again.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.open.iter().flatten().filter_map(|open| open.until).min()
+        self.open.iter().filter_map(|(_, open)| open.until).min()
     }
 
     /// Ends the waits that are over.
     pub(crate) fn look_again(&mut self, now: Instant) {
-        for open in &mut self.open {
-            open.take_if(|open| open.until.is_some_and(|until| until <= now));
-        }
+        self.open.retain(|(_, open)| open.until.is_none_or(|until| until > now));
     }
 
     /// Fault `id` was refused below a list: it waits a little longer, unless that happened too
     /// often in a row.
     pub(crate) fn refused_below(&mut self, id: u64, now: Instant) -> bool {
-        let faults = self.open.iter_mut().zip(&mut self.refusals);
-        let mut open = faults.filter_map(|(open, refusals)| Some((open.as_mut()?, refusals)));
-        let Some((open, refusals)) = open.find(|(open, _)| open.id == id) else { return false };
+        let Some((side, open)) = self.open.iter_mut().find(|(_, open)| open.id == id) else {
+            return false;
+        };
         let AccessError::NotPresent { key, .. } = open.error else { return false };
+        let refusals = &mut self.refusals[*side as usize];
         if refusals.key != key {
             *refusals = Refusals { key, count: 0 };
         }
@@ -169,11 +170,14 @@ impl Faults {
         if self.is_open(side) {
             return true;
         }
+        if self.open.try_reserve(1).is_err() {
+            return false;
+        }
         self.ids += 1;
         let id = self.ids;
         let Met { work, write, done, packet, ahead, first, repeated } = met;
         // It is open before anybody hears of it: the answer may come at once.
-        self.open[side as usize] = Some(Open { id, until, error, work, first, repeated });
+        self.open.push((side, Open { id, until, error, work, first, repeated }));
         let Some(missing) = missing else { return true };
         let taken = cx.sink.page_fault(PageFault {
             id,
@@ -186,17 +190,15 @@ impl Faults {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
         });
         if !taken {
-            self.open[side as usize] = None;
+            self.open.retain(|(_, open)| open.id != id);
         }
         taken
     }
 
     pub(crate) fn close(&mut self, id: u64) -> Option<(FaultSide, Open)> {
-        use FaultSide::{Answers, Landing, Requests, Service};
-        [Requests, Landing, Service, Answers].into_iter().find_map(|side| {
-            let open = self.open[side as usize].take_if(|open| open.id == id)?;
-            self.refusals[side as usize] = Refusals::default();
-            Some((side, open))
-        })
+        let at = self.open.iter().position(|(_, open)| open.id == id)?;
+        let (side, open) = self.open.swap_remove(at);
+        self.refusals[side as usize] = Refusals::default();
+        Some((side, open))
     }
 }

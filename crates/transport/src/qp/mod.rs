@@ -4,23 +4,26 @@
 //! (`requests::requester`), the responder's (`responder`), the receive requests and the
 //! open page faults; none of these knows the whole. What moves it is above: the
 //! `requester`, the `responder`, and the `calls` of its owner. Here is what both sides need:
-//! draining (`drain`), the error states (`ending`), and what the HCA asks of itself
-//! (`rendezvous`).
+//! draining (`drain`), the error states (`ending`), congestion control (`congestion`, `pace`), and
+//! what the HCA asks of itself (`rendezvous`).
 
 mod budget;
+mod congestion;
 mod cx;
 mod drain;
 mod ending;
 pub(crate) mod faults;
+mod pace;
 mod page_fault;
 mod rendezvous;
 pub(crate) mod responder;
 pub(crate) mod response;
 
 pub use budget::{Budget, Share};
-pub use cx::{Cx, Direct, Fill, InPlace, Routing, Rx, Sink, To, Tx};
+pub use cx::{Cx, Direct, Fill, InPlace, ReadInPlace, Routing, Rx, Sink, To, Tx};
 pub use page_fault::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 
+use self::congestion::Congestion;
 use self::faults::Faults;
 use self::responder::Responder;
 use crate::counters::Counter;
@@ -107,8 +110,9 @@ pub struct Transport {
     pub(crate) resp: Responder,
     pub(crate) inbox: Inbox,
     pub(crate) faults: Faults,
+    pub(crate) congestion: Congestion,
     /// Stores for the resolved lists of send requests.
-    pub(crate) ranges: Arc<RangeShelf>,
+    pub(crate) ranges: RangeShelf,
     /// Where payloads of send requests are described, if not in the requests.
     pub(crate) send_slots: Option<SendSlots>,
     pub(crate) xrcd: Option<XrcdId>,
@@ -170,6 +174,7 @@ impl Transport {
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
             faults: Faults::default(),
+            congestion: Congestion::default(),
             ranges: Shelf::new(sends, init.cap.max_send_sge as usize)?,
             send_slots,
             xrcd: init.xrcd,

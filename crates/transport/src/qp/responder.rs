@@ -1,8 +1,9 @@
 //! The state of a queue pair's receive side, and the message that it is receiving.
 
-use super::response::{Answer, Response};
+use super::cx::ReadInPlace;
+use super::response::{Owed, ReadAnswer};
 use crate::error::Result as HcaResult;
-use crate::executor::{Executor, Inbox, Landing, Refusal, Target};
+use crate::executor::{Arriving, Executor, Inbox, Landing, Refusal, Target};
 use crate::queues::shared::XrcReceive;
 use crate::queues::tags::Fetch;
 use crate::sabotage::{self, Sabotage};
@@ -10,6 +11,7 @@ use crate::shelf::queue_of;
 use crate::values::Remote;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use umem::{AccessError, Source};
 use wire::{Position, Psn, Reth};
 
 /// A message of several packets that has begun.
@@ -49,7 +51,7 @@ pub(crate) struct Responder {
     /// A NAK or RNR NAK went out and the expected packet has not come since: no second one.
     pub(crate) nak_sent: bool,
     pub(crate) message: Option<Incoming>,
-    pub(crate) responses: VecDeque<Response>,
+    pub(crate) responses: Owed,
     /// The peer has to ask again for a READ and for whatever followed it. What it has not asked for
     /// yet begins here, and nothing new is served before it has.
     pub(crate) put_off: Option<Psn>,
@@ -72,11 +74,7 @@ impl Responder {
         if let Some(Incoming::Write(write)) = &mut self.message {
             write.seen = None;
         }
-        for response in &mut self.responses {
-            if let Answer::Read(read) = &mut response.answer {
-                read.seen = None;
-            }
-        }
+        self.responses.reads_mut().for_each(|read| read.seen = ReadAnswer::UNSEEN);
     }
 
     /// Begins anew, in the same memory.
@@ -89,18 +87,18 @@ impl Responder {
     }
 
     /// Sets memory aside for all that it can owe to a peer that may have `resources` READs and
-    /// atomics under way.
+    /// atomics under way; for READs only where it `is_read`.
     ///
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory); nothing has changed then.
-    pub(crate) fn set_aside(&mut self, resources: usize) -> HcaResult<()> {
+    pub(crate) fn set_aside(&mut self, resources: usize, is_read: bool) -> HcaResult<()> {
         // A request of each resource, and the NAK that ends the connection, come on top of what is
         // bounded.
-        let mut responses = queue_of(most_owed(resources) + resources + 1)?;
         let mut saved = queue_of(resources)?;
-        responses.append(&mut self.responses);
+        let reads = if is_read { resources } else { 0 };
+        self.responses.set_aside(most_owed(resources) + resources + 1, reads)?;
         saved.append(&mut self.saved);
-        (self.responses, self.saved) = (responses, saved);
+        self.saved = saved;
         Ok(())
     }
 }
@@ -108,7 +106,7 @@ impl Responder {
 /// What may wait to be said to a peer that repeats itself faster than the answers leave; it comes
 /// again for the rest.
 pub(crate) fn most_owed(resources: usize) -> usize {
-    2 * resources + 16
+    2 * resources + 8
 }
 
 impl Write {
@@ -154,15 +152,26 @@ impl Write {
     }
 
     /// Places the next packet.
-    pub(crate) fn place(&mut self, payload: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn place(&mut self, payload: Arriving<'_>) -> Result<(), Refusal> {
         if !sabotage::on(Sabotage::LoseWrite) {
             match self.target.place(self.done.into(), payload) {
                 Err(_) if sabotage::on(Sabotage::AckBeforePlace) => {}
                 other => other?,
             }
         }
-        self.done = self.done.saturating_add(payload.len() as u32);
+        self.done = self.done.saturating_add(payload.bytes() as u32);
         Ok(())
+    }
+}
+
+impl ReadInPlace for &Target {
+    fn read(
+        &mut self,
+        at: u64,
+        len: usize,
+        each: &mut dyn FnMut(Source<'_>) -> std::result::Result<(), AccessError>,
+    ) -> std::result::Result<(), AccessError> {
+        self.fetch_in_place(at, len, each)
     }
 }
 

@@ -4,6 +4,7 @@
 //! their own answer: one that is passed over was lost and is asked for again (implied NAK, IBA
 //! 9.7.5.1).
 
+use crate::executor::Arriving;
 use crate::qp::{FaultSide, Transport};
 use crate::requests::timing::rnr_wait;
 use crate::requests::vendor;
@@ -215,13 +216,13 @@ impl Transport {
             rx.headers.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
         if refused
             || rx.headers.bth.opcode.position.ends() != ends
-            || rx.payload.len() != wqe.answer_at(packet, mtu)
+            || rx.payload_len() != wqe.answer_at(packet, mtu)
         {
             return self.fail_oldest(WcStatus::BadRespErr, vendor::BAD_RESPONSE, cx);
         }
         let at = u64::from(packet) * u64::from(mtu);
-        if let Err(error) = wqe.memory.write(at, rx.payload) {
-            if self.waits_to_land(packet, rx.payload.len(), error, cx) {
+        if let Err(error) = wqe.memory.place(at, rx.arriving()) {
+            if self.waits_to_land(packet, rx.payload_len(), error, cx) {
                 return;
             }
             return self.fail_oldest(WcStatus::LocProtErr, vendor::memory(error), cx);
@@ -252,7 +253,7 @@ impl Transport {
         ) else {
             return cx.counters.count(Counter::RxDropped, 1);
         };
-        if let Err(error) = wqe.memory.write(0, &old.to_ne_bytes()) {
+        if let Err(error) = wqe.memory.place(0, Arriving::Here(&old.to_ne_bytes())) {
             if self.waits_to_land(0, 8, error, cx) {
                 return;
             }
@@ -309,6 +310,10 @@ impl Transport {
             };
             self.req.rnr_left = left;
         }
+        let una = self.req.una();
+        if self.req.not_ready.replace(una) == Some(una) {
+            self.req.window.not_ready();
+        }
         self.req.go_back();
         self.req.rnr_until = Some(cx.now + rnr_wait(code));
     }
@@ -324,7 +329,7 @@ impl Transport {
             self.req.recovering = None;
             self.req.timeouts = self.req.timeouts.saturating_add(1);
             if self.spend_retry(cx) {
-                self.req.window.lost();
+                self.req.window.timed_out();
                 self.req.go_back();
             }
         } else if self.req.timers.take_probe(cx.now, &self.req.rtt, timeout) {
@@ -353,6 +358,7 @@ impl Transport {
         cx.counters.count(Counter::Retransmits, 1);
         self.req.probe_end = end;
         self.req.recovering = None;
-        self.req.sample = None;
+        // A round trip that is being measured goes on: where it takes longer than a probe waits,
+        // it would else never be known, and each packet probed for.
     }
 }

@@ -8,7 +8,7 @@
 use crate::qp::Transport;
 use crate::requests::wqe::Wqe;
 use crate::values::{Payload, QpType, Remote, SendOp};
-use crate::{Counter, Cx, Direct, InPlace};
+use crate::{Counter, Cx, Direct, InPlace, ReadInPlace};
 use umem::{AccessError, Sink, Source};
 
 /// Bytes that are moved at a time: who takes the memory away waits so long.
@@ -45,7 +45,7 @@ impl Wqe {
     }
 }
 
-impl InPlace for Wqe {
+impl ReadInPlace for Wqe {
     fn read(
         &mut self,
         at: u64,
@@ -64,7 +64,9 @@ impl InPlace for Wqe {
             Payload::Gather(_) => self.memory.read_in_place(at, len, each),
         }
     }
+}
 
+impl InPlace for Wqe {
     fn write(
         &mut self,
         at: u64,

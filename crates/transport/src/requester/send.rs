@@ -171,11 +171,12 @@ impl Transport {
         }
         let (is_read, is_last) = (wqe.is_read(), packet + steps == wqe.packets);
         // What a READ brings is asked for where it leaves.
-        if !is_read && !self.port_takes(cost, cx) {
+        let leaves = is_read || (self.keeps_pace(cost, cx) && self.port_takes(cost, cx));
+        if !leaves {
             return Step::Wait;
         }
         self.req.since_ack_req += cost;
-        let ack_req = is_last || answered || self.req.since_ack_req >= self.req.window.size() / 4;
+        let ack_req = is_last || answered || self.req.since_ack_req >= self.ack_share();
         if let Err(error) = self.emit(index, packet, ack_req, cx) {
             if self.waits_to_send((index, packet), error, cx) {
                 return Step::Wait;
@@ -394,7 +395,10 @@ impl Transport {
             _ => {}
         }
         let to = to.as_ref().map_or(To::Peer, To::Ah);
-        cx.tx.packet(to, &headers, len, &mut |dst, fold| wqe.fill(at, dst, fold))?;
+        let in_place = matches!(to, To::Peer) && cx.tx.packet_in_place(&headers, (at, len), wqe);
+        if !in_place {
+            cx.tx.packet(to, &headers, len, &mut |dst, fold| wqe.fill(at, dst, fold))?;
+        }
         self.sent_packets += 1;
         self.sent_bytes += len as u64;
         Ok(())

@@ -63,7 +63,10 @@ impl Transport {
             }
             let (packet, packets) = (self.req.cursor.packet, wqe.packets);
             let cost = wqe.position(packet + 1, self.mtu) - wqe.position(packet, self.mtu);
-            let (to, dest_qpn) = match &wqe.wr.datagram {
+            if !self.keeps_pace(cost, cx) {
+                return;
+            }
+            let (to, dest_qpn) = match &self.req.queue[0].wr.datagram {
                 Some(datagram) => (To::Ah(&datagram.ah), datagram.remote_qpn),
                 None => (To::Peer, self.attr.dest_qp_num),
             };

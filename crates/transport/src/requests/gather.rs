@@ -1,5 +1,6 @@
 //! The memory that a send request's list names: where its payload is read, or an answer lands.
 
+use crate::executor::Arriving;
 use crate::keys::{Alarm, KeyError, KeyTable, MemRef};
 use crate::shelf::{Lent, Shelf};
 use crate::values::{Access, PdId, Sge};
@@ -83,8 +84,11 @@ impl SgMemory {
         })
     }
 
-    pub(crate) fn write(&mut self, at: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.for_each_part(at, src.len(), |memory, within, range| memory.write(within, &src[range]))
+    /// Places payload.
+    pub(crate) fn place(&mut self, at: u64, bytes: Arriving<'_>) -> Result<(), AccessError> {
+        self.for_each_part(at, bytes.bytes(), |memory, within, range| {
+            bytes.place(range, memory, within)
+        })
     }
 
     /// Has `each` read bytes where they are.

@@ -44,6 +44,8 @@ pub(crate) struct Requester {
     pub(crate) rnr_left: u8,
     /// The peer asked us to wait.
     pub(crate) rnr_until: Option<Instant>,
+    /// The oldest PSN when it last did.
+    pub(crate) not_ready: Option<Psn>,
     /// An acknowledge of which a part waits for another call.
     pub(crate) rest: Option<(Psn, Syndrome)>,
     /// The oldest PSN at the last go-back: one loss is reported by many packets and repaired once.
@@ -77,6 +79,7 @@ impl Requester {
             retry_left: 0,
             rnr_left: 0,
             rnr_until: None,
+            not_ready: None,
             rest: None,
             recovering: None,
             probe_end: None,

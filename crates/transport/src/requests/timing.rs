@@ -43,6 +43,11 @@ impl RoundTrip {
         });
     }
 
+    /// The estimate; `None` before the first measurement.
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
     fn probe_base(&self) -> Duration {
         self.smoothed.map_or(PROBE_FLOOR, |rtt| (rtt * 4).max(PROBE_FLOOR))
     }

@@ -2,8 +2,8 @@
 //!
 //! RoCE assumes a fabric that loses nothing; sockets with a small buffer do. The window counts what
 //! a packet costs the receiver's socket buffer, not its payload only, starts at a share of the
-//! limit, grows while acknowledges come and is halved by loss. Unreliable services hear nothing
-//! back: they keep to a pace.
+//! limit, grows while acknowledges come, and loss shrinks it, by half where each round trip has
+//! some. Unreliable services hear nothing back: they keep to a pace.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,28 @@ const START: u64 = 128 << 10;
 /// Packets that always fit.
 const LEAST_PACKETS: u64 = 2;
 
+/// By how many packets a window grows per round trip once it has been too large.
+const STEP_PACKETS: u64 = 2;
+/// The share of rounds with a loss is counted in this many parts.
+const WHOLE: u64 = 1 << 10;
+/// Weight of the latest round in that share: one in so many.
+const WEIGHT: u64 = 8;
+
 /// Bytes that may be in flight.
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: u64,
     size: u64,
-    /// Below it the window doubles per round trip, above it grows by a packet.
+    /// Below it the window doubles per round trip, above it grows by [`STEP_PACKETS`].
     threshold: u64,
     packet: u64,
+    /// Share of late rounds, each a window's worth of bytes, in which something was lost, of
+    /// [`WHOLE`].
+    trouble: u64,
+    /// Bytes that still have to be acknowledged before the round is over.
+    round_left: u64,
+    /// Something was lost in this round.
+    troubled: bool,
 }
 
 impl Window {
@@ -41,12 +55,10 @@ impl Window {
     pub(crate) fn new(limit: u64, mtu: u32) -> Window {
         let packet = u64::from(mtu) + PACKET_COST;
         let limit = limit.max(LEAST_PACKETS * packet);
-        Window {
-            limit,
-            size: limit.min(START.max(LEAST_PACKETS * packet)),
-            threshold: limit,
-            packet,
-        }
+        let size = limit.min(START.max(LEAST_PACKETS * packet));
+        let threshold = limit;
+        let (trouble, round_left, troubled) = (WHOLE, size, false);
+        Window { limit, size, threshold, packet, trouble, round_left, troubled }
     }
 
     /// Present size in bytes.
@@ -56,15 +68,49 @@ impl Window {
 
     /// `bytes` left the flight by an acknowledge.
     pub(crate) fn acknowledged(&mut self, bytes: u64) {
-        let growth =
-            if self.size < self.threshold { bytes } else { self.packet * bytes / self.size };
+        let growth = match self.size < self.threshold {
+            true => bytes,
+            false => STEP_PACKETS * self.packet * bytes / self.size,
+        };
         self.size = (self.size + growth).min(self.limit);
+        self.round_left = self.round_left.saturating_sub(bytes);
+        if self.round_left == 0 {
+            let latest = if self.troubled { WHOLE } else { 0 };
+            self.trouble = self.trouble - self.trouble / WEIGHT + latest / WEIGHT;
+            self.troubled = false;
+            self.round_left = self.size;
+        }
     }
 
-    /// Something in flight was lost.
+    /// Something in flight was lost. Where each round loses something the window is halved, and
+    /// where not all do it gives up much less: a link that is full loses again and again, and one
+    /// that is bad loses whatever is in flight. Once a round.
     pub(crate) fn lost(&mut self) {
-        self.size = (self.size / 2).max(LEAST_PACKETS * self.packet);
+        if !std::mem::replace(&mut self.troubled, true) {
+            self.shrink(self.trouble.pow(3) / WHOLE.pow(2));
+        }
+    }
+
+    /// The peer was silent for as long as it may be.
+    pub(crate) fn timed_out(&mut self) {
+        self.troubled = true;
+        self.shrink(WHOLE);
+    }
+
+    /// The peer was not ready for what comes next, and is still not: little is sent until it is, as
+    /// it takes nothing else, and then as much as before within few round trips.
+    pub(crate) fn not_ready(&mut self) {
+        self.threshold = self.threshold.max(self.size);
+        self.size = LEAST_PACKETS * self.packet;
+        self.round_left = self.round_left.min(self.size);
+    }
+
+    /// Gives up half of the `part` of [`WHOLE`].
+    fn shrink(&mut self, part: u64) {
+        let less = self.size - self.size * part / WHOLE / 2;
+        self.size = less.max(LEAST_PACKETS * self.packet);
         self.threshold = self.size;
+        self.round_left = self.round_left.min(self.size);
     }
 }
 
@@ -115,22 +161,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_to_the_limit_and_is_halved_by_loss() {
+    fn grows_to_the_limit_and_a_silent_peer_halves_it() {
         let mut window = Window::new(1 << 20, 1024);
         assert_eq!(window.size(), START);
         for _ in 0..16 {
             window.acknowledged(window.size());
         }
         assert_eq!(window.size(), 1 << 20);
-        window.lost();
+        window.timed_out();
         assert_eq!(window.size(), 1 << 19);
         let before = window.size();
         window.acknowledged(before);
-        assert_eq!(window.size(), before + 1024 + PACKET_COST);
+        assert_eq!(window.size(), before + STEP_PACKETS * (1024 + PACKET_COST));
         for _ in 0..64 {
-            window.lost();
+            window.timed_out();
         }
         assert_eq!(window.size(), LEAST_PACKETS * (1024 + PACKET_COST));
+    }
+
+    /// Rounds, of which each `every`th loses something, until the window has settled.
+    fn settled(every: u64) -> u64 {
+        let mut window = Window::new(4 << 20, 4096);
+        for round in 0..1000 {
+            if round % every == 0 {
+                window.lost();
+                let shrunk = window.size();
+                window.lost();
+                assert_eq!(window.size(), shrunk, "once a round");
+            }
+            window.acknowledged(window.size());
+        }
+        window.size()
+    }
+
+    #[test]
+    fn rare_losses_take_little_and_frequent_ones_half() {
+        let (each, tenth) = (settled(1), settled(10));
+        // It gives up in each round what it grew by in the one before; halves are rounded up.
+        assert!(each <= 2 * STEP_PACKETS * (4096 + PACKET_COST) + 1, "{each}");
+        assert_eq!(tenth, 4 << 20, "the limit");
+    }
+
+    #[test]
+    fn the_first_loss_halves() {
+        let mut window = Window::new(1 << 20, 1024);
+        window.lost();
+        assert_eq!(window.size(), START / 2);
+    }
+
+    #[test]
+    fn a_peer_that_becomes_ready_has_the_window_back_soon() {
+        let mut window = Window::new(1 << 20, 1024);
+        (0..16).for_each(|_| window.acknowledged(window.size()));
+        for _ in 0..100 {
+            window.not_ready();
+            assert_eq!(window.size(), LEAST_PACKETS * (1024 + PACKET_COST));
+        }
+        (0..10).for_each(|_| window.acknowledged(window.size()));
+        assert_eq!(window.size(), 1 << 20);
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl Wqe {
         &mut self,
         keys: &KeyTable,
         pd: PdId,
-        ranges: &Arc<RangeShelf>,
+        ranges: &RangeShelf,
     ) -> Result<(), (WcStatus, u32)> {
         // IBA 10.2.2.2: an address handle serves the queue pairs of its own domain.
         if let Some(to) = &self.wr.datagram

@@ -3,7 +3,7 @@
 
 use crate::executor::Refusal;
 use crate::qp::Transport;
-use crate::qp::response::{Answer, ReadAnswer};
+use crate::qp::response::{Answer, ReadAnswer, packets_of};
 use crate::values::{Flush, Remote};
 use crate::{Counter, Cx, Rx};
 use umem::AtomicOp;
@@ -12,8 +12,7 @@ use wire::{AtomicEth, Feth, Operation, Reth};
 impl Transport {
     /// A responder resource for one more READ or atomic, if the peer keeps to what was agreed.
     fn check_resources(&self) -> Result<(), Refusal> {
-        let used = self.resp.responses.iter().filter(|r| r.fresh && r.is_answer()).count();
-        if used < usize::from(self.attr.max_dest_rd_atomic) {
+        if self.resp.responses.resources() < usize::from(self.attr.max_dest_rd_atomic) {
             Ok(())
         } else {
             Err(Refusal::InvalidRequest(
@@ -31,19 +30,21 @@ impl Transport {
             return Err(Refusal::InvalidRequest("RDMA READ without RETH"));
         };
         cx.counters.count(Counter::RxReadRequests, 1);
-        let (executor, seen) = (self.executor(cx.keys), Some(cx.keys.changes()));
+        let (executor, seen) = (self.executor(cx.keys), cx.keys.changes());
         let (pd, target) = (executor.pd, executor.read(Remote { addr: va, rkey }, len)?);
         self.check_resources()?;
         target.ready(0, len.min(self.resp.mtu) as usize, false)?;
+        if !self.resp.responses.make_room_for_read() {
+            return Err(Refusal::NotReady);
+        }
         let psn = self.resp.expected;
-        let packets = len.div_ceil(self.resp.mtu).max(1);
         self.message_done();
-        self.resp.expected = psn.plus(packets);
+        self.resp.expected = psn.plus(packets_of(len, self.resp.mtu));
         self.resp.last_answered = Some(psn);
         let remote = Remote { addr: va, rkey };
         let mtu = self.resp.mtu;
-        let read = ReadAnswer { psn, packets, done: 0, mtu, len, remote, target, pd, seen };
-        self.owe(psn, Answer::Read(read), true);
+        let read = ReadAnswer { psn, done: 0, mtu, len, remote, target, pd, seen };
+        self.owe_read(read, true);
         Ok(())
     }
 
@@ -59,7 +60,7 @@ impl Transport {
             self.resp.saved.pop_front();
         }
         self.resp.saved.push_back((psn, old));
-        self.owe(psn, Answer::Atomic(old), true);
+        self.owe(psn, Answer::Atomic(old.to_ne_bytes()), true);
         Ok(())
     }
 
@@ -71,7 +72,7 @@ impl Transport {
         self.message_done();
         self.resp.expected = psn.plus(1);
         self.resp.last_answered = Some(psn);
-        self.owe(psn, Answer::done(psn), true);
+        self.owe(psn, Answer::Done, true);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ impl Transport {
     /// A peer's request met a fault and had no effect: the peer comes again, unless nobody takes
     /// the fault.
     pub(super) fn request_faulted(&mut self, error: AccessError, rx: &Rx<'_>, cx: &mut Cx<'_>) {
-        let (headers, packet) = (rx.headers, rx.payload.len());
+        let (headers, packet) = (rx.headers, rx.payload_len());
         let met = match (&self.resp.message, self.inbox.held()) {
             (Some(Incoming::Send(landing)), _) => Met::landing(landing, packet),
             (Some(Incoming::Write(write)), _) => {
@@ -43,7 +43,7 @@ impl Transport {
     /// A message of an unreliable connection met a fault: it is lost, and the next one may find the
     /// memory there.
     pub(super) fn message_faulted(&mut self, error: AccessError, rx: &Rx<'_>, cx: &mut Cx<'_>) {
-        let packet = rx.payload.len();
+        let packet = rx.payload_len();
         let met = match &self.resp.message {
             Some(Incoming::Send(landing)) => Met::landing(landing, packet),
             Some(Incoming::Write(write)) => {
@@ -98,12 +98,10 @@ impl Transport {
         error: AccessError,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Some(Response { answer: Answer::Read(read), fresh, .. }) = self.resp.responses.front()
-        else {
-            return false;
-        };
-        let repeated = !fresh;
-        let psn = read.psn.plus(read.done);
+        let owed = &self.resp.responses;
+        let (Some(response), Some(read)) = (owed.front(), owed.front_read()) else { return false };
+        let repeated = !response.fresh;
+        let psn = read.next_psn();
         let done = read.done.saturating_mul(read.mtu);
         let met = Met {
             work: FaultedWork::Remote(read.remote, read.len),

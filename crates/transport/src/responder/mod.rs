@@ -21,7 +21,7 @@ use crate::executor::Executor;
 use crate::keys::KeyTable;
 use crate::qp::Transport;
 use crate::qp::responder::most_owed;
-use crate::qp::response::{Answer, Response};
+use crate::qp::response::{Answer, ReadAnswer, Response};
 use crate::values::{EventType, QpState};
 use wire::Psn;
 
@@ -61,6 +61,18 @@ impl Transport {
         self.owe(psn, Answer::Ack, false);
     }
 
+    /// Owes the answer to a request seen before, other than a READ. It leaves before those to later
+    /// requests.
+    fn owe_again(&mut self, psn: Psn, answer: Answer, fresh: bool) {
+        let msn = self.resp.msn;
+        self.resp.responses.insert(Response { psn, msn, answer, fresh });
+    }
+
+    /// The same for a READ, for which there is room.
+    fn owe_read_again(&mut self, read: ReadAnswer, fresh: bool) {
+        self.resp.responses.insert_read(self.resp.msn, read, fresh);
+    }
+
     /// Owes `answer`; false when the peer repeats itself so fast that it may well ask for that
     /// again.
     pub(crate) fn owe(&mut self, psn: Psn, answer: Answer, fresh: bool) -> bool {
@@ -71,5 +83,10 @@ impl Transport {
         let msn = self.resp.msn;
         self.resp.responses.push_back(Response { psn, msn, answer, fresh });
         true
+    }
+
+    /// Owes the answer of a READ, for which there is room.
+    fn owe_read(&mut self, read: ReadAnswer, fresh: bool) {
+        self.resp.responses.push_read(self.resp.msn, read, fresh);
     }
 }

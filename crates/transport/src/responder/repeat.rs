@@ -1,7 +1,8 @@
 //! Requests seen before (IBA 9.7.5.1.4): they are answered again, and nothing takes effect twice.
 
 use crate::qp::Transport;
-use crate::qp::response::{Answer, ReadAnswer};
+use crate::qp::responder::most_owed;
+use crate::qp::response::{Answer, ReadAnswer, packets_of};
 use crate::sabotage::{self, Sabotage};
 use crate::values::{MAX_MESSAGE, Remote};
 use crate::{Counter, Cx, Rx};
@@ -38,7 +39,7 @@ impl Transport {
                     let _ = self.place_or_flush(rx, cx);
                 }
                 if !self.crowded() {
-                    self.owe(psn, Answer::done(psn), false);
+                    self.owe_again(psn, Answer::Done, false);
                 }
             }
             Operation::CompareSwap | Operation::FetchAdd => {
@@ -52,7 +53,7 @@ impl Transport {
                     saved
                 };
                 if let Some(old) = old {
-                    self.owe(psn, Answer::Atomic(old), false);
+                    self.owe_again(psn, Answer::Atomic(old.to_ne_bytes()), false);
                 }
             }
             _ => {}
@@ -72,7 +73,26 @@ impl Transport {
 
     /// Whether the peer repeats itself faster than the answers leave.
     fn crowded(&self) -> bool {
-        self.resp.responses.len() > 2 * usize::from(self.attr.max_dest_rd_atomic) + 8
+        self.resp.responses.len() >= most_owed(self.attr.max_dest_rd_atomic.into())
+    }
+
+    /// Whether what is asked for again is still to be sent. An answer on its way out that has left
+    /// it behind goes back to it: what follows is of no use without.
+    fn comes_anyway(&mut self, psn: Psn, packets: u32, remote: Remote) -> bool {
+        let end = psn.plus(packets);
+        for read in self.resp.responses.reads_mut() {
+            let skipped = psn.after(read.psn);
+            if skipped < 0 || end.after(read.psn.plus(read.packets())) > 0 {
+                continue;
+            }
+            let skipped = skipped as u32;
+            if skipped < read.done && !read.is_at(skipped, remote) {
+                continue;
+            }
+            read.done = read.done.min(skipped);
+            return true;
+        }
+        false
     }
 
     /// A READ, or the rest of one, asked for again is executed again from the address it names.
@@ -83,33 +103,27 @@ impl Transport {
         if len > MAX_MESSAGE || self.crowded() {
             return;
         }
-        let packets = len.div_ceil(self.resp.mtu).max(1);
+        let packets = packets_of(len, self.resp.mtu);
         if packets >= 1 << 23 || psn.plus(packets).after(self.resp.expected) > 0 {
             return;
         }
-        let coming = self.resp.responses.iter().any(|response| match &response.answer {
-            Answer::Read(read) => {
-                psn.after(read.psn.plus(read.done)) >= 0
-                    && psn.plus(packets).after(read.psn.plus(read.packets)) <= 0
-            }
-            _ => false,
-        });
-        if coming {
+        let remote = Remote { addr: va, rkey };
+        if self.comes_anyway(psn, packets, remote)
+            || !self.resp.responses.has_room_for_repeated_read()
+        {
             return;
         }
         let put_off = self.asked_again(psn, packets);
-        let remote = Remote { addr: va, rkey };
-        let (executor, seen) = (self.executor(cx.keys), Some(cx.keys.changes()));
+        let (executor, seen) = (self.executor(cx.keys), cx.keys.changes());
         let (pd, granted) = (executor.pd, executor.read(remote, len));
-        let answer = match granted {
+        match granted {
             Ok(target) => {
-                let mtu = self.resp.mtu;
-                let done = 0;
-                Answer::Read(ReadAnswer { psn, packets, done, mtu, len, remote, target, pd, seen })
+                let (mtu, done) = (self.resp.mtu, 0);
+                let read = ReadAnswer { psn, done, mtu, len, remote, target, pd, seen };
+                self.owe_read_again(read, put_off);
             }
-            Err(refusal) if put_off => return self.refuse(refusal, psn, cx),
-            Err(refusal) => Answer::refused_repetition(refusal),
-        };
-        self.owe(psn, answer, put_off);
+            Err(refusal) if put_off => self.refuse(refusal, psn, cx),
+            Err(refusal) => self.owe_again(psn, Answer::refused_repetition(refusal), put_off),
+        }
     }
 }

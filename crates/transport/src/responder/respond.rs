@@ -18,13 +18,15 @@ const NO_CREDITS: u8 = 31;
 impl Transport {
     /// Emits what is owed.
     pub(crate) fn respond(&mut self, cx: &mut Cx<'_>) {
+        self.notify(cx);
         while !self.resp.responses.is_empty() {
             if cx.budget.responses.is_spent() || cx.tx.is_busy(cx.now) {
                 self.more = true;
                 return;
             }
-            let due = self.resp.responses.front().map_or(0, |next| next.next_len());
-            if due > 0 && !self.port_takes(due as u64 + FURTHER_COST, cx) {
+            let due = self.resp.responses.front_read().map_or(0, |read| read.next().1);
+            let cost = due as u64 + FURTHER_COST;
+            if due > 0 && !(self.keeps_pace(cost, cx) && self.port_takes(cost, cx)) {
                 return;
             }
             cx.budget.responses.spend(due as u64);
@@ -34,16 +36,14 @@ impl Transport {
 
     /// Asks for the memory of a READ again where rights may have changed since it was granted.
     fn renew_answer(&mut self, cx: &Cx<'_>) -> Result<(), Refusal> {
-        let Some(Response { answer: Answer::Read(read), .. }) = self.resp.responses.front() else {
-            return Ok(());
-        };
-        let now = Some(cx.keys.changes());
+        let Some(read) = self.resp.responses.front_read() else { return Ok(()) };
+        let now = cx.keys.changes();
         if read.seen == now || read.len == 0 {
             return Ok(());
         }
         let executor = Executor { pd: read.pd, ..self.executor(cx.keys) };
         let target = executor.read(read.remote, read.len)?;
-        if let Some(Response { answer: Answer::Read(read), .. }) = self.resp.responses.front_mut() {
+        if let Some(read) = self.resp.responses.front_read_mut() {
             (read.target, read.seen) = (target, now);
         }
         Ok(())
@@ -54,40 +54,30 @@ impl Transport {
             return self.fail_answer(refusal, cx);
         }
         let dest_qp = self.attr.dest_qp_num;
-        let (Some(service), Some(response)) = (service(self.kind), self.resp.responses.front_mut())
+        let (Some(service), Some(response)) = (service(self.kind), self.resp.responses.front())
         else {
             return;
         };
-        let (operation, position, psn, syndrome) = match &response.answer {
-            Answer::Ack => (
-                Operation::Acknowledge,
-                Position::Only,
-                response.psn,
-                Some(Syndrome::Ack(NO_CREDITS)),
-            ),
-            Answer::Nak(syndrome) => {
-                (Operation::Acknowledge, Position::Only, response.psn, Some(*syndrome))
-            }
-            Answer::Atomic(_) => {
-                let syndrome = Some(Syndrome::Ack(NO_CREDITS));
-                (Operation::AtomicAcknowledge, Position::Only, response.psn, syndrome)
-            }
-            Answer::Read(read) => {
-                let position = match (read.done == 0, read.done + 1 == read.packets) {
+        let read = self.resp.responses.front_read();
+        let ack = Some(Syndrome::Ack(NO_CREDITS));
+        let (only, psn) = (Position::Only, response.psn);
+        let (operation, position, psn, syndrome) = match (&response.answer, read) {
+            (Answer::Ack, _) => (Operation::Acknowledge, only, psn, ack),
+            (Answer::Nak(syndrome), _) => (Operation::Acknowledge, only, psn, Some(*syndrome)),
+            (Answer::Atomic(_), _) => (Operation::AtomicAcknowledge, only, psn, ack),
+            (Answer::Done | Answer::Read, None) => (Operation::ReadResponse, only, psn, ack),
+            (Answer::Done | Answer::Read, Some(read)) => {
+                let position = match (read.done == 0, read.done + 1 == read.packets()) {
                     (true, true) => Position::Only,
                     (true, false) => Position::First,
                     (false, false) => Position::Middle,
                     (false, true) => Position::Last,
                 };
-                let syndrome = (position != Position::Middle).then_some(Syndrome::Ack(NO_CREDITS));
-                (Operation::ReadResponse, position, read.psn.plus(read.done), syndrome)
+                let syndrome = ack.filter(|_| position != Position::Middle);
+                (Operation::ReadResponse, position, read.next_psn(), syndrome)
             }
         };
-        let at = match &response.answer {
-            Answer::Read(read) => u64::from(read.done) * u64::from(read.mtu),
-            _ => 0,
-        };
-        let len = response.next_len();
+        let (at, len) = read.map_or((0, 0), |read| read.next());
         let mut headers = Headers::new(Bth {
             opcode: Opcode { service, operation, position, imm: false, invalidate: false },
             solicited: false,
@@ -102,25 +92,28 @@ impl Transport {
         });
         headers.aeth = syndrome.map(|syndrome| Aeth { syndrome, msn: response.msn });
         if let Answer::Atomic(old) = response.answer {
-            headers.atomic_ack = Some(old);
+            headers.atomic_ack = Some(u64::from_ne_bytes(old));
         }
-        let sent = match &response.answer {
-            Answer::Read(read) => cx
-                .tx
-                .packet(To::Peer, &headers, len, &mut |dst, fold| read.target.fetch(at, dst, fold)),
-            _ => cx.tx.packet(To::Peer, &headers, 0, &mut |_, _| Ok(())),
+        let sent = match read {
+            Some(read) => {
+                let target = &read.target;
+                match cx.tx.packet_in_place(&headers, (at, len), &mut &*target) {
+                    true => Ok(()),
+                    false => cx.tx.packet(To::Peer, &headers, len, &mut |dst, fold| {
+                        target.fetch(at, dst, fold)
+                    }),
+                }
+            }
+            None => cx.tx.packet(To::Peer, &headers, 0, &mut |_, _| Ok(())),
         };
         match sent {
             Ok(()) => {
                 self.sent_packets += 1;
                 self.sent_bytes += len as u64;
-                let finished = match &mut response.answer {
-                    Answer::Read(read) => {
-                        read.done += 1;
-                        read.done == read.packets
-                    }
-                    _ => true,
-                };
+                let finished = self.resp.responses.front_read_mut().is_none_or(|read| {
+                    read.done += 1;
+                    read.done == read.packets()
+                });
                 if finished {
                     self.resp.responses.pop_front();
                 }
@@ -132,15 +125,13 @@ impl Transport {
 
     /// The memory of the READ response at hand failed, or is granted no more.
     fn fail_answer(&mut self, refusal: Refusal, cx: &mut Cx<'_>) {
-        let Some(response) = self.resp.responses.front_mut() else { return };
-        let psn = match &response.answer {
-            Answer::Read(read) => read.psn.plus(read.done),
-            _ => response.psn,
-        };
-        if !response.fresh {
+        let owed = &mut self.resp.responses;
+        let Some(&Response { psn, msn, fresh, .. }) = owed.front() else { return };
+        let psn = owed.front_read().map_or(psn, |read| read.next_psn());
+        if !fresh {
             // The requester may have had the data long ago: no reason to end the connection.
-            response.psn = psn;
-            response.answer = Answer::refused_repetition(refusal);
+            let answer = Answer::refused_repetition(refusal);
+            owed.replace_front(Response { psn, msn, answer, fresh });
         } else {
             // What follows in the queue may no longer be said: the requester learns the fate from
             // this NAK.

@@ -2,7 +2,7 @@
 //! answer.
 
 use super::order::{check_order, check_packet};
-use crate::executor::{Landing, Refusal};
+use crate::executor::{Arriving, Landing, Refusal};
 use crate::keys::KeyError;
 use crate::qp::responder::{Begun, Incoming, Write};
 use crate::qp::response::Answer;
@@ -15,11 +15,18 @@ use crate::{Counter, Cx, Rx};
 use std::sync::Arc;
 use wire::{NakCode, Operation, Syndrome};
 
+/// Longest READ that is answered before what comes after it is served.
+const AT_ONCE: u32 = 16 << 10;
+
 impl Transport {
     /// A request packet of a reliable connection.
     pub(crate) fn serve(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
         self.note_established(cx);
         let psn = rx.headers.bth.psn;
+        self.answer_reads_before(rx, cx);
+        if self.state == QpState::Err {
+            return cx.counters.count(Counter::RxDropped, 1);
+        }
         let ahead = psn.after(self.resp.expected);
         if sabotage::on(Sabotage::SkipPsnCheck) {
             self.resp.expected = psn;
@@ -50,6 +57,20 @@ impl Transport {
         self.resp.queue = None;
     }
 
+    /// Answers short READs before a request after them that changes memory is served. IBA lets a
+    /// READ show what such a request wrote, unless it carries a fence (10.8.3.3). Adapters and
+    /// Linux's rxe answer in order as good as always, and programs count on it: Open MPI 4.1's
+    /// MPI_Get_accumulate with MPI_REPLACE is a READ and a WRITE behind it. A long READ is answered
+    /// in many turns, and keeps to what IBA promises.
+    fn answer_reads_before(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
+        let bth = &rx.headers.bth;
+        let comes_next = bth.psn == self.resp.expected;
+        let changes = bth.opcode.operation != Operation::ReadRequest;
+        if comes_next && changes && self.resp.responses.has_only_reads_up_to(AT_ONCE) {
+            self.respond(cx);
+        }
+    }
+
     /// The queue that an XRC packet names (IBA A14.4).
     pub(super) fn named_queue(
         &self,
@@ -70,7 +91,7 @@ impl Transport {
     fn execute(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let opcode = rx.headers.bth.opcode;
         check_order(self.resp.message.as_ref(), opcode)?;
-        check_packet(opcode, rx.payload.len(), self.resp.mtu)?;
+        check_packet(opcode, rx.payload_len(), self.resp.mtu)?;
         self.resp.queue = self.named_queue(rx, cx)?;
         match opcode.operation {
             Operation::Send => self.serve_send(rx, cx)?,
@@ -135,8 +156,11 @@ impl Transport {
         let mut outcome = match &fetch {
             Some(fetch) if u64::from(fetch.len) > landing.room() => Err(Refusal::ReceiveTooShort),
             _ => {
-                let bytes = rx.payload.get(skip..).unwrap_or_default();
-                let ready = landing.ready(cx.keys, bytes.len());
+                let bytes = match skip {
+                    0 => rx.arriving(),
+                    _ => Arriving::Here(rx.payload.get(skip..).unwrap_or_default()),
+                };
+                let ready = landing.ready(cx.keys, bytes.bytes());
                 ready.and_then(|()| landing.append(cx.keys, bytes))
             }
         };
@@ -184,7 +208,7 @@ impl Transport {
                 Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.resp.mtu)?
             }
         };
-        let ready = write.target.ready(write.done.into(), rx.payload.len(), true);
+        let ready = write.target.ready(write.done.into(), rx.payload_len(), true);
         if let Err(refusal) = ready {
             if !position.starts() {
                 self.resp.message = Some(Incoming::Write(write));
@@ -206,13 +230,13 @@ impl Transport {
         cx: &mut Cx<'_>,
     ) -> Result<(), Refusal> {
         let ends = rx.headers.bth.opcode.position.ends();
-        write.check(rx.payload.len(), ends)?;
+        write.check(rx.payload_len(), ends)?;
         // The receive request comes first: without one nothing of this packet may take effect.
         let landing = match rx.headers.imm {
             Some(_) => self.take_receive(cx)?,
             None => None,
         };
-        if let Err(refusal) = write.place(rx.payload) {
+        if let Err(refusal) = write.place(rx.arriving()) {
             if let Some(landing) = landing {
                 self.inbox.put_back(landing);
             }

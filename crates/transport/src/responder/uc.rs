@@ -26,7 +26,7 @@ impl Transport {
             abandon(&mut self.resp.message, &mut self.inbox);
         }
         let outcome = match check_order(self.resp.message.as_ref(), bth.opcode)
-            .and_then(|()| check_packet(bth.opcode, rx.payload.len(), self.resp.mtu))
+            .and_then(|()| check_packet(bth.opcode, rx.payload_len(), self.resp.mtu))
         {
             Err(refusal) => Err(refusal),
             Ok(()) => match bth.opcode.operation {
@@ -63,7 +63,7 @@ impl Transport {
             Some(Incoming::Send(landing)) => landing,
             _ => self.inbox.take(self.pd)?.watched(self.peer_alarm.as_ref()),
         };
-        let outcome = landing.append(cx.keys, rx.payload);
+        let outcome = landing.append(cx.keys, rx.arriving());
         if outcome.is_err() || !rx.headers.bth.opcode.position.ends() {
             self.resp.message = Some(Incoming::Send(landing));
             return outcome;
@@ -86,8 +86,8 @@ impl Transport {
                 Write::begin(self.executor(cx.keys), rx.headers.reth, position, self.resp.mtu)?
             }
         };
-        write.check(rx.payload.len(), position.ends())?;
-        let placed = write.place(rx.payload);
+        write.check(rx.payload_len(), position.ends())?;
+        let placed = write.place(rx.arriving());
         if placed.is_err() {
             self.resp.message = Some(Incoming::Write(write));
             return placed;

@@ -1,6 +1,7 @@
 //! The transport in virtual time: two QPs, a network that misbehaves by a seed, and hand-made
 //! hostile packets.
 
+mod congestion;
 mod faults;
 mod keys;
 mod lossy;

@@ -57,6 +57,7 @@ fn deliver(node: &mut Node, train: &Train, answer: &mut Train) {
                 &Rx {
                     headers,
                     payload,
+                    in_transit: None,
                     src,
                     dst,
                     traffic_class: 0,

@@ -7,7 +7,7 @@ use crate::memory::translation::Translation;
 use crate::region::access::Access;
 use crate::region::backing::Backing;
 use crate::request::error::RegError;
-use crate::revoke::{Outsiders, RevokeWatcher, Shared};
+use crate::revoke::{Outsiders, RevokeWatcher, Shared, Shown};
 use std::sync::{Arc, OnceLock};
 
 /// One registration.
@@ -210,7 +210,10 @@ impl Umem {
                 ats.invalidate_all(self.len);
             }
         };
-        attachment.fault(forget).map_err(refused)?.map(drop).ok_or(AccessError::Moving)
+        let settled = attachment.fault(forget).map_err(refused)?;
+        settled.map(drop).ok_or(AccessError::Moving)?;
+        self.shared.moved(&|| self.shown());
+        Ok(())
     }
 
     #[inline]
@@ -226,13 +229,29 @@ impl Umem {
         self.shared.revoke();
     }
 
-    /// Where the memory is and the route there, for others than this process, if that is simple:
-    /// pages of this process that stay resident, in one piece.
-    pub fn shown(&self) -> Option<(u64, &Arc<pcie::Route>)> {
-        match (&self.backing, self.segments()) {
-            (Backing::User { .. }, [segment]) => Some((segment.addr, &segment.route)),
-            _ => None,
+    /// Whether the memory is such as may be shown to others than this process: pages that stay
+    /// resident, or a buffer that others can keep in its place.
+    pub fn can_be_shown(&self) -> bool {
+        let simple = match self.backing.attachment() {
+            Some(attachment) => attachment.control().is_some(),
+            None => matches!(self.backing, Backing::User { .. }),
+        };
+        simple && self.ats().is_none()
+    }
+
+    /// Where the memory is now, for others than this process, if that is simple: it can be shown,
+    /// is in one piece, and no link on the way there is paced.
+    pub fn shown(&self) -> Option<Shown<'_>> {
+        // The moves first: where the buffer is after more of them is not taken for its place.
+        let buffer = match self.backing.attachment() {
+            Some(attachment) => Some((attachment.control()?, attachment.moves()?)),
+            None => None,
+        };
+        let [segment] = self.segments() else { return None };
+        if !self.can_be_shown() || segment.route.is_paced() {
+            return None;
         }
+        Some(Shown { addr: segment.addr, route: &segment.route, buffer })
     }
 
     /// Has `outsiders` kept out whenever those inside are (one at most, set before they can go in).

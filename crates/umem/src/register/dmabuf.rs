@@ -60,19 +60,22 @@ pub(crate) fn translations(
     offset: u64,
     end: u64,
 ) -> Result<Vec<Option<Translation>>, RegError> {
-    let at = |place| match attachment.mapped_at(place) {
-        Ok(mapped) => {
-            let segments = trim(mapped, offset, end)?;
-            Ok(Some(Translation::in_blocks(segments, offset, mapped.block)))
-        }
-        Err(_) => Ok(None),
-    };
-    (0..BufferLocation::COUNT).map(at).collect()
+    let mut translations = Vec::with_capacity(BufferLocation::COUNT);
+    for place in 0..BufferLocation::COUNT {
+        translations.push(match attachment.mapped_at(place) {
+            Ok(mapped) => {
+                let segments = trim(mapped, offset, end)?;
+                Some(Translation::in_blocks(segments, offset, mapped.block))
+            }
+            Err(_) => None,
+        });
+    }
+    Ok(translations)
 }
 
 /// The part of a mapped buffer from `offset` to `end`, as segments.
 fn trim(mapped: &Mapped, offset: u64, end: u64) -> Result<Vec<Segment>, RegError> {
-    let mut segments = Vec::new();
+    let mut segments = Vec::with_capacity(mapped.extents.len());
     let mut at = 0u64;
     for extent in &mapped.extents {
         let extent_end = at.checked_add(extent.memory.len()).ok_or(RegError::Overflow)?;

@@ -2,6 +2,9 @@
 //! one watcher hears of it.
 
 pub(crate) mod gate;
+mod shown;
+
+pub use shown::Shown;
 
 use gate::Gate;
 use std::ops::Range;
@@ -32,6 +35,8 @@ pub trait Outsiders: Send + Sync {
     fn settle(&self);
     /// Returns once those have left who went in before.
     fn wait(&self);
+    /// The memory has moved: it is where `now` says, if it can be shown. Who calls is inside.
+    fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>);
 }
 
 /// The part of a registration that the address space's notifier shares.
@@ -80,6 +85,15 @@ impl Shared {
             }
         }
         taken
+    }
+
+    /// Tells `outsiders` that the memory has moved.
+    pub(crate) fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>) {
+        let Some(outsiders) = self.outsiders.get() else { return };
+        if self.gate.enter() {
+            outsiders.moved(now);
+            self.gate.leave();
+        }
     }
 
     pub(crate) fn tell(&self) {

@@ -35,6 +35,9 @@ fn run_c(source: &str) -> String {
 
 #[test]
 fn every_field_lies_where_the_installed_header_puts_it() {
+    if !test_support::has_header("infiniband/verbs.h") {
+        test_support::skip!("the headers of verbs are not installed (package libibverbs-dev)");
+    }
     let mut c = String::from(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\
          #include <infiniband/sa.h>\n#include <rdma/ib_user_sa.h>\n\

@@ -113,17 +113,20 @@ pub enum PeerDirect {
     Off,
 }
 
-/// `PEERDMA_PEER_DIRECT`; EINVAL for a word that is none of these.
+/// `PEERDMA_PEER_DIRECT`, as it was when it was first asked for; EINVAL for a word that is none of
+/// these.
 pub fn peer_direct() -> Res<PeerDirect> {
-    match std::env::var("PEERDMA_PEER_DIRECT").as_deref() {
-        Err(_) | Ok("" | "after") => Ok(PeerDirect::After),
-        Ok("before") => Ok(PeerDirect::Before),
-        Ok("off") => Ok(PeerDirect::Off),
+    static PEER_DIRECT: OnceLock<Option<PeerDirect>> = OnceLock::new();
+    let known = PEER_DIRECT.get_or_init(|| match std::env::var("PEERDMA_PEER_DIRECT").as_deref() {
+        Err(_) | Ok("" | "after") => Some(PeerDirect::After),
+        Ok("before") => Some(PeerDirect::Before),
+        Ok("off") => Some(PeerDirect::Off),
         Ok(other) => {
             crate::log!("PEERDMA_PEER_DIRECT={other}: known are after, before and off");
-            Err(INVALID)
+            None
         }
-    }
+    });
+    known.ok_or(INVALID)
 }
 
 fn path(name: &str) -> Option<PathBuf> {

@@ -16,6 +16,21 @@ pub fn begin() {
         Some("enter-revoked") => {
             dmabuf::sabotage::everywhere(dmabuf::sabotage::Sabotage::EnterRevoked);
         }
+        Some(name) if kill_at(name).is_some() => {}
         _ => std::process::abort(),
     }
+}
+
+/// Switches on a process's end at a point, `kill-VICTIM-POINT-NTH`: this process's where the victim
+/// is `self`. `None` where that is not what `name` says.
+fn kill_at(name: &str) -> Option<()> {
+    let (victim, rest) = name.strip_prefix("kill-")?.split_once('-')?;
+    let (point, nth) = rest.rsplit_once('-')?;
+    let (point, _) = hca::sabotage::Point::ALL.iter().find(|(_, known)| *known == point)?;
+    let victim = match victim {
+        "self" => std::process::id(),
+        other => other.parse().ok()?,
+    };
+    hca::sabotage::kill_at(*point, nth.parse().ok()?, victim);
+    Some(())
 }

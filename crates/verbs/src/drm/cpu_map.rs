@@ -181,14 +181,20 @@ fn watch(storage: &Arc<Storage>, addr: u64, len: u64, offset: u64) -> Result<(),
         tickets: Mutex::default(),
     });
     let registration = AddressSpace::process().register(addr..end, map.clone())?;
-    let mut maps = maps();
-    maps.push((registration, map));
-    let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();
-    let gone: Vec<_> = maps.extract_if(.., is_gone).collect();
+    maps().push((registration, map));
     ANY.store(true, Release);
-    drop(maps);
-    drop(gone);
+    forget_gone();
     Ok(())
+}
+
+/// Lets go of the buffers of mappings that are gone, and of their descriptors. What unmaps cannot:
+/// it may be inside of the list.
+pub fn forget_gone() {
+    if ANY.load(Acquire) {
+        let is_gone = |(_, map): &mut (Registration, Arc<CpuMap>)| map.is_gone();
+        let gone: Vec<_> = maps().extract_if(.., is_gone).collect();
+        drop(gone);
+    }
 }
 
 /// Pins for a child that is about to be forked, which has the mappings too, as the kernel's DRM

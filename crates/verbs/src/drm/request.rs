@@ -3,6 +3,7 @@
 //! filled up with zeroes, and answered as far as it reaches.
 
 use super::Node;
+use super::cpu_map::forget_gone;
 use crate::base::ffi::{Errno, INVALID, Res};
 use dmabuf::Placement;
 use mm::Sink;
@@ -172,6 +173,7 @@ fn create(node: &Node, body: &mut Body) -> Res<()> {
         _ => Placement::Vram,
     };
     let maps = flags & CREATE_NO_CPU_ACCESS == 0;
+    forget_gone();
     let handle = node.gem().create(size, placement, maps)?;
     body.bytes = [0; LONGEST];
     body.set_u32(0, handle);

@@ -5,6 +5,7 @@ use crate::base::acks::Acks;
 use crate::base::fifo::Fifo;
 use engine_thread::lock;
 use hca::{AsyncEvent, EventSink, EventSource, EventType, Object};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -26,18 +27,21 @@ struct EventTarget {
     acks: Arc<Acks>,
 }
 
+/// Nearly always one.
+type Targets = SmallVec<[EventTarget; 1]>;
+
 /// Takes the HCA's events and queues them at the contexts concerned.
 #[derive(Default)]
 pub struct Sink {
     /// By the address of the HCA's object, which stays the same while the object lives. A shared
     /// queue pair has one for each of its C objects. A tree, whose nodes are small: one large piece
     /// of memory could be refused.
-    routes: Mutex<BTreeMap<usize, Vec<EventTarget>>>,
+    routes: Mutex<BTreeMap<usize, Targets>>,
     contexts: Mutex<Vec<Arc<Events>>>,
 }
 
 impl Sink {
-    fn routes(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<EventTarget>>> {
+    fn routes(&self) -> MutexGuard<'_, BTreeMap<usize, Targets>> {
         lock(&self.routes)
     }
 

@@ -212,7 +212,6 @@ fn open(number: usize, function: &'static Function, registry: Arc<Client>) -> Re
         trace: trace.clone(),
         // Who paces links sees to it here, for this process's part of the way only.
         neighbours: link != Link::Roce && env::pace().is_none(),
-        rings: link == Link::Local && env::pace().is_none(),
         receive_buffer_bytes: env::receive_buffer_bytes(),
     })
     .map_err(|error| {

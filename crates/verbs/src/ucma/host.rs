@@ -8,6 +8,7 @@ use crate::connection::neighbour::{DISCARD, any_like, is_known, socket_addr};
 use crate::platform::{device, place};
 use cma::{Local, Neighbour};
 use link::GidTable;
+use rustix::net::sockopt;
 use std::net::{IpAddr, UdpSocket};
 use std::ops::RangeInclusive;
 
@@ -67,10 +68,26 @@ pub fn route(
     let ip = socket.local_addr().map_err(|error| errno(&error))?.ip().to_canonical();
     let ip = if ip == dst && src.is_none() { beside(channel, dst)? } else { ip };
     let local = local(channel, ip, scope).ok_or(Errno(libc::ENODEV))?;
+    let mtu = route_mtu(channel, &socket, dst).unwrap_or(local.mtu);
+    let local = Local { mtu, ..local };
     // Where the kernel does not say, nothing can be waited for.
     let hop = link::Neighbour::towards(dst, ip, scope).ok().flatten();
     let hop = hop.map(|hop| Neighbour { ip: hop.ip, ifindex: hop.ifindex });
     Ok((local, hop.filter(|hop| !is_known(*hop))))
+}
+
+/// The path MTU to `dst`, which `socket` is connected to, as `enum ibv_mtu`: what the kernel's
+/// route carries, be it more or less than the interfaces of the device have in common. Addresses of
+/// this host are reached over loopback. What leads to a virtual machine is not known.
+fn route_mtu(channel: &Channel, socket: &UdpSocket, dst: IpAddr) -> Option<u8> {
+    if channel.engine().device.is_of_ethernet(dst) {
+        return None;
+    }
+    let bytes = match dst {
+        IpAddr::V4(_) => sockopt::ip_mtu(socket),
+        IpAddr::V6(_) => sockopt::ipv6_mtu(socket),
+    };
+    u8::try_from(wire::mtu::of_interface(bytes.ok()?)?).ok()
 }
 
 /// The address that packets leave from to `dst`, one of this host's. To itself that is the address;

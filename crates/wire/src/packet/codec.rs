@@ -6,7 +6,7 @@
 //! emission, as the specification asks.
 
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, NakCode, Reth, Syndrome};
-use super::opcode::{CNP_OPCODE, Opcode};
+use super::opcode::{Opcode, RESERVED_LEN};
 use super::psn::Psn;
 use std::fmt;
 
@@ -26,9 +26,6 @@ pub enum ParseError {
     Version(u8),
     /// AETH syndrome is reserved.
     Syndrome(u8),
-    /// A well-formed congestion notification packet for this QP number: not an error of the peer,
-    /// and nothing for a requester or responder.
-    Cnp(u32),
 }
 
 impl fmt::Display for ParseError {
@@ -40,7 +37,6 @@ impl fmt::Display for ParseError {
                 write!(f, "transport header version {version} is not 0")
             }
             ParseError::Syndrome(byte) => write!(f, "AETH syndrome {byte:#04x} is reserved"),
-            ParseError::Cnp(qpn) => write!(f, "congestion notification for QP {qpn:#x}"),
         }
     }
 }
@@ -167,6 +163,9 @@ impl Headers {
         if opcode.has_invalidate() {
             out.put(self.invalidate.expect("this opcode has an IETH").to_be_bytes());
         }
+        if opcode.has_reserved() {
+            out.put([0; RESERVED_LEN]);
+        }
         len
     }
 
@@ -188,10 +187,7 @@ impl Headers {
         }
         let dest_qp = be32(base, 4) & 0x00ff_ffff;
         let Some(opcode) = Opcode::from_byte(base[0]) else {
-            return Err(match base[0] {
-                CNP_OPCODE => ParseError::Cnp(dest_qp),
-                other => ParseError::Opcode(other),
-            });
+            return Err(ParseError::Opcode(base[0]));
         };
         let pad = base[1] >> 4 & 3;
         let mut headers = Headers::new(Bth {
@@ -301,6 +297,7 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Operation;
 
     /// RDMA WRITE only with immediate, laid out by hand from IBA 9.2, 9.3.3 and 9.3.6.
     const WRITE_ONLY_IMM: [u8; 36] = [
@@ -392,11 +389,18 @@ mod tests {
     }
 
     #[test]
-    fn congestion_notifications_are_told_apart() {
-        let mut packet = [0; 28];
-        packet[0] = CNP_OPCODE;
-        packet[4..8].copy_from_slice(&[0x40, 0, 0x12, 0x34]);
-        assert_eq!(Headers::parse(&packet), Err(ParseError::Cnp(0x1234)));
+    fn a_congestion_notification_of_a_connectx_is_read_and_made() {
+        let mut sample = [0; 28];
+        sample[..8].copy_from_slice(&[0x81, 0, 0xff, 0xff, 0x40, 0, 0x01, 0x18]);
+        let (headers, payload) = Headers::parse(&sample).unwrap();
+        let bth = headers.bth;
+        assert_eq!(bth.opcode.operation, Operation::CongestionNotification);
+        assert_eq!((bth.dest_qp, bth.becn, bth.fecn), (0x118, true, false));
+        assert_eq!((bth.psn, payload), (Psn::new(0), &[][..]));
+        let mut made = [0xaa; 28];
+        assert_eq!(headers.emit(&mut made), 28);
+        assert_eq!(made, sample);
+        assert_eq!(Headers::parse(&sample[..27]), Err(ParseError::Truncated));
     }
 
     #[test]

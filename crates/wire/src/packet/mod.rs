@@ -16,5 +16,5 @@ pub use codec::{BTH_LEN, DETH_LEN, ParseError};
 pub use headers::{
     Aeth, AtomicEth, Bth, Deth, Feth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome,
 };
-pub use opcode::{CNP_OPCODE, Opcode, Operation, Position, Service};
+pub use opcode::{Opcode, Operation, Position, Service};
 pub use psn::Psn;

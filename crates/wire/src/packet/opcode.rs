@@ -11,6 +11,8 @@ pub enum Service {
     Ud,
     /// Extended reliable connection.
     Xrc,
+    /// None: congestion notification, between ports rather than queue pairs (IBA A17.9.3).
+    Notification,
 }
 
 /// What a packet does.
@@ -36,6 +38,8 @@ pub enum Operation {
     Flush,
     /// A write of 8 aligned bytes at once (IBA A19).
     AtomicWrite,
+    /// Tells a sender that its packets met congestion (IBA A17.9.3).
+    CongestionNotification,
 }
 
 /// Where a packet stands in its message.
@@ -77,10 +81,6 @@ pub struct Opcode {
     pub invalidate: bool,
 }
 
-/// Opcode byte of a congestion notification packet (IBA A17.9.3), which is no request of any
-/// service.
-pub const CNP_OPCODE: u8 = 0x81;
-
 /// Opcode of every byte; built once at compile time, since it is consulted for every packet.
 static DECODE: [Option<Opcode>; 256] = {
     let mut table = [None; 256];
@@ -92,13 +92,16 @@ static DECODE: [Option<Opcode>; 256] = {
     table
 };
 
+/// Length of the reserved bytes that end a congestion notification packet.
+pub(crate) const RESERVED_LEN: usize = 16;
+
 /// Marks a combination that no opcode byte stands for; no opcode is 0xff (it is of a manufacturer's
 /// service).
 const UNDEFINED: u8 = 0xff;
 
 /// Opcode byte of every [`Opcode::index`].
-static ENCODE: [u8; 1024] = {
-    let mut table = [UNDEFINED; 1024];
+static ENCODE: [u8; 2048] = {
+    let mut table = [UNDEFINED; 2048];
     let mut byte = 0;
     while byte < 256 {
         if let Some(opcode) = Opcode::decode(byte as u8) {
@@ -122,8 +125,8 @@ impl Opcode {
         if ENCODE[opcode.index()] == UNDEFINED { None } else { Some(opcode) }
     }
 
-    /// The opcode that `byte` stands for, or `None` when it is reserved, [`CNP_OPCODE`], or of a
-    /// service not carried here (reliable datagram).
+    /// The opcode that `byte` stands for, or `None` when it is reserved or of a service not carried
+    /// here (reliable datagram).
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<Opcode> {
         DECODE[byte as usize]
@@ -204,6 +207,12 @@ impl Opcode {
         self.invalidate
     }
 
+    /// Carries 16 reserved bytes, which end a congestion notification packet.
+    #[inline]
+    pub const fn has_reserved(self) -> bool {
+        matches!(self.operation, Operation::CongestionNotification)
+    }
+
     /// May carry payload. The others end with their headers.
     #[inline]
     pub const fn has_payload(self) -> bool {
@@ -240,16 +249,17 @@ impl Opcode {
             + 8 * self.has_atomic_ack() as usize
             + 4 * self.imm as usize
             + 4 * self.invalidate as usize
+            + RESERVED_LEN * self.has_reserved() as usize
     }
 
-    /// A number below 1024 that no other combination of the fields has.
+    /// A number below 2048 that no other combination of the fields has.
     #[inline]
     const fn index(self) -> usize {
         self.operation as usize
             | (self.position as usize) << 4
             | (self.service as usize) << 6
-            | (self.imm as usize) << 8
-            | (self.invalidate as usize) << 9
+            | (self.imm as usize) << 9
+            | (self.invalidate as usize) << 10
     }
 
     const fn decode(byte: u8) -> Option<Opcode> {
@@ -260,9 +270,13 @@ impl Opcode {
             0b001 => Service::Uc,
             0b011 => Service::Ud,
             0b101 => Service::Xrc,
+            0b100 => Service::Notification,
             _ => return None,
         };
         let (operation, position, imm, invalidate) = match byte & 0x1f {
+            0x01 if matches!(service, Service::Notification) => {
+                (CongestionNotification, Only, false, false)
+            }
             0x00 => (Send, First, false, false),
             0x01 => (Send, Middle, false, false),
             0x02 => (Send, Last, false, false),
@@ -294,6 +308,7 @@ impl Opcode {
             Service::Rc | Service::Xrc => true,
             Service::Uc => matches!(operation, Send | Write) && !invalidate,
             Service::Ud => matches!(operation, Send) && matches!(position, Only) && !invalidate,
+            Service::Notification => matches!(operation, CongestionNotification),
         };
         if !defined {
             return None;
@@ -317,13 +332,8 @@ mod tests {
             assert_eq!(Opcode::new(service, operation, position, imm, invalidate), Some(opcode));
             assert!(opcode.headers_len() <= crate::packet::MAX_HEADERS_LEN);
         }
-        // 25 of RC and of XRC, 12 of UC, 2 of UD.
-        assert_eq!(defined, 25 + 25 + 12 + 2);
-    }
-
-    #[test]
-    fn the_congestion_notification_is_no_opcode() {
-        assert_eq!(Opcode::from_byte(CNP_OPCODE), None);
+        // 25 of RC and of XRC, 12 of UC, 2 of UD, congestion notification.
+        assert_eq!(defined, 25 + 25 + 12 + 2 + 1);
     }
 
     #[test]
@@ -340,6 +350,8 @@ mod tests {
             (Rc, Flush, First, false, false),
             (Ud, Send, First, false, false),
             (Ud, Write, Only, false, false),
+            (Rc, CongestionNotification, Only, false, false),
+            (Notification, Send, Middle, false, false),
         ] {
             assert_eq!(Opcode::new(service, operation, position, imm, invalidate), None);
         }
@@ -362,6 +374,7 @@ mod tests {
             (0x1d, 28), // RC ATOMIC WRITE
             (0x64, 20), // UD SEND only
             (0x65, 24), // UD SEND only with immediate
+            (0x81, 28), // congestion notification
             (0xa1, 16), // XRC SEND middle
             (0xab, 36), // XRC WRITE only with immediate
             (0xb1, 16), // XRC acknowledge

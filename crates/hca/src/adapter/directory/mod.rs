@@ -9,20 +9,23 @@
 //! before use.
 
 use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
+use descriptors::Kept;
 use pcie::{Address, RouteTable};
 use registry::SLOTS;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 use shm::{Held, Passes, Shm};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
-use transport::keys::{MAX_KEYS, Mkey, place_of};
+use transport::keys::{MAX_KEYS, place_of};
 use transport::values::{Access, QpState, QpType};
 use transport::{Count, Counter};
 
+mod buffers;
+mod keys;
 pub(crate) mod neighbour;
 mod reader;
 pub(crate) mod shown;
@@ -31,7 +34,7 @@ pub use reader::{KeyEntry, QpEntry, Reader};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 7;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 
@@ -45,6 +48,9 @@ const PASSES_AT: usize = GROUPS_AT + MAX_MEMBERSHIPS * ENTRY;
 /// An [`Announced`] for each slot.
 const ANNOUNCED_AT: usize = PASSES_AT + Passes::BYTES;
 const BYTES: usize = ANNOUNCED_AT + SLOTS as usize * 8;
+/// Where they all begin, for fuzzing.
+pub(super) const PARTS: [usize; 8] =
+    [0, COUNTERS_AT, QPS_AT, KEYS_AT, ROUTES_AT, GROUPS_AT, PASSES_AT, ANNOUNCED_AT];
 
 /// Where in a QP's entry its traffic is counted, beyond the words of its generation.
 const TX_AT: usize = 40;
@@ -76,6 +82,9 @@ pub(crate) mod head {
     pub const ANNOUNCED: usize = 184;
     /// 1 once the device is closed.
     pub const CLOSED: usize = 192;
+    /// How many places of the table of MKEYs, from the first on, were ever in use. To look at one
+    /// that was not takes memory.
+    pub const KEYS: usize = 200;
     /// Not 0 while the device's thread sleeps, and has to be woken for what comes by a ring. It is
     /// written often and has a cache line of its own.
     pub const ASLEEP: usize = 320;
@@ -90,6 +99,7 @@ const PLUGGED: u64 = 1 << 62;
 #[derive(Debug)]
 pub struct Directory {
     shm: Arc<Shm>,
+    fd: Kept,
     passes: Passes,
     /// Who held it when neighbours were last kept out.
     holder: AtomicU32,
@@ -137,6 +147,8 @@ impl Announced {
 const GOES_DIRECTLY: u64 = 1 << 48;
 /// The marks of a QP and of a key that are open to a neighbour.
 const OPEN: u64 = 1 << 63;
+/// Where an entry is, and the generation under which it was read.
+type Entry = (usize, u64);
 
 /// The addresses that a packet goes from and to, as one number (FNV-1a).
 pub(crate) fn ends_word(from: IpAddr, to: IpAddr) -> u64 {
@@ -152,7 +164,7 @@ pub(crate) fn ends_word(from: IpAddr, to: IpAddr) -> u64 {
 impl Directory {
     /// An empty directory for a device.
     pub fn create(name: &str, guid: u64) -> Result<Directory> {
-        let shm = Shm::create("peerdma-directory", BYTES)?;
+        let (shm, fd) = Shm::create("peerdma-directory", BYTES)?;
         let mut bytes = [0u8; head::NAME_WORDS * 8];
         let take = name.len().min(bytes.len() - 1);
         bytes[..take].copy_from_slice(&name.as_bytes()[..take]);
@@ -168,6 +180,7 @@ impl Directory {
         shm.word(head::TOKEN).store(token.load(Relaxed), Relaxed);
         let directory = Directory {
             shm: Arc::new(shm),
+            fd,
             passes: Passes::new(PASSES_AT),
             holder: AtomicU32::new(0),
             _token: token,
@@ -262,13 +275,15 @@ impl Directory {
         self.shm.word(head::ANNOUNCED).load(Acquire)
     }
 
-    /// Those that were announced since the last time, with the slots of their devices.
-    pub(crate) fn take_announced(&self) -> impl Iterator<Item = (u16, Announced)> {
-        (0..SLOTS).filter_map(|slot| {
-            let word = self.shm.word(ANNOUNCED_AT + usize::from(slot) * 8);
-            let told = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
-            (told != 0).then_some((slot, Announced::of_word(told)))
-        })
+    /// Whether the device with that slot has announced one that was not taken yet.
+    pub(crate) fn has_announced(&self, slot: u16) -> bool {
+        slot < SLOTS && self.shm.word(announced_at(slot)).load(Acquire) != 0
+    }
+
+    /// Takes what the device with that slot has announced, if anything.
+    pub(crate) fn take_announced(&self, slot: u16) -> Option<Announced> {
+        let told = self.shm.word(announced_at(slot)).swap(0, AcqRel);
+        (told != 0).then(|| Announced::of_word(told))
     }
 
     /// The device's thread is about to sleep: who puts something into a ring from now on wakes it.
@@ -295,20 +310,25 @@ impl Directory {
     /// Changes an entry that is not valid then; the generation for [`Directory::open`].
     fn write_closed(&self, at: usize, words: &[u64]) -> u64 {
         let closed = self.shut(at);
-        // Even while it changes; the fences order the words between the two generations.
+        self.write_words(at, words);
+        closed
+    }
+
+    /// Changes the words of an entry, whose generation is even meanwhile: the fences order them
+    /// between the two generations.
+    fn write_words(&self, at: usize, words: &[u64]) {
         fence(Release);
         for (i, &word) in words.iter().enumerate() {
             self.shm.word(at + 8 + i * 8).store(word, Relaxed);
         }
-        closed
     }
 
     /// Makes an entry invalid, or one that is so of another generation: its generation then, which
     /// is even. Whoever was about to make it valid fails.
     fn shut(&self, at: usize) -> u64 {
-        let next = |generation: u64| (generation & !1).wrapping_add(2);
-        let changed = self.shm.word(at).fetch_update(SeqCst, SeqCst, |now| Some(next(now)));
-        next(changed.unwrap_or_else(|now| now))
+        let closed = |now| Some(closed_after(now));
+        let changed = self.shm.word(at).fetch_update(SeqCst, SeqCst, closed);
+        closed_after(changed.unwrap_or_else(|now| now))
     }
 
     /// The generation of an entry that is not valid.
@@ -341,12 +361,12 @@ impl Directory {
     /// Returns once nobody is inside any more who came by an earlier entry of this QP.
     pub(crate) fn wait_for_visitors_of_qp(&self, number: u32) {
         let index = number as usize % MAX_QPS;
-        self.passes.wait(&self.shm, |ticket| usize::from(ticket.second()) == index);
+        self.passes.wait(&self.shm, |ticket| ticket.second() as usize == index);
     }
 
     /// The same for a key.
     pub(crate) fn wait_for_visitors_of_key(&self, key: u32) {
-        self.passes.wait(&self.shm, |ticket| usize::from(ticket.first()) == place_of(key));
+        self.passes.wait(&self.shm, |ticket| ticket.first() as usize == place_of(key));
     }
 
     /// Keeps a QP's peer out, and returns once it has left; the entry is invalid until the next.
@@ -374,28 +394,10 @@ impl Directory {
         }
     }
 
-    /// Writes the entry of an MKEY, and the size of the pages by which its memory is translated, if
-    /// it is by pages. With `open` a neighbour may reach it without packets. It is not valid yet;
-    /// the generation for [`Directory::open`].
-    fn write_key(&self, key: u32, mkey: &Mkey, page_size: Option<u64>, open: bool) -> u64 {
-        let page_bits = page_size.and_then(u64::checked_ilog2).unwrap_or(0);
-        let (addr, route) = open.then(|| open_words(mkey)).flatten().unwrap_or_default();
-        let words = [
-            u64::from(key) | u64::from(mkey.pd.0) << 32,
-            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32,
-            mkey.iova,
-            mkey.umem.len(),
-            addr,
-            route,
-        ];
-        self.write_closed(key_at(key), &words)
-    }
-
     /// The table for the routes of the device's functions. A device has one: a second would write
     /// over the first.
     pub fn route_table(&self) -> Result<RouteTable> {
-        let fd = self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-        Ok(RouteTable::new(Shm::open(fd)?, ROUTES_AT))
+        Ok(RouteTable::new(Shm::open(&self.fd)?, ROUTES_AT))
     }
 
     /// Shows what is no count but a state.
@@ -405,13 +407,13 @@ impl Directory {
 
     /// A reader over the same memory.
     pub fn reader(&self) -> Result<Reader> {
-        Reader::open(self.shm.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?)
+        Reader::open(&self.fd)
     }
 }
 
 impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shm.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -421,20 +423,15 @@ impl Count for Directory {
     }
 }
 
-/// Where the memory of a key is in its process, and where its route counts, with [`OPEN`]; only of
-/// what is plain: one range of resident memory, without signatures, for every QP of its domain.
-fn open_words(mkey: &Mkey) -> Option<(u64, u64)> {
-    let remote = mkey.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ);
-    let plain = remote && mkey.signed.is_none() && mkey.qpn.is_none();
-    let (addr, route) = mkey.umem.shown().filter(|_| plain)?;
-    let (read, written) = route.published_at()?;
-    Some((addr, OPEN | read as u64 | (written as u64) << 31))
+/// The next generation of an entry that is not valid.
+fn closed_after(generation: u64) -> u64 {
+    (generation & !1).wrapping_add(2)
+}
+
+fn announced_at(slot: u16) -> usize {
+    ANNOUNCED_AT + usize::from(slot) * 8
 }
 
 fn qp_at(number: u32) -> usize {
     QPS_AT + (number as usize % MAX_QPS) * ENTRY
-}
-
-fn key_at(key: u32) -> usize {
-    KEYS_AT + place_of(key) * ENTRY
 }

@@ -5,10 +5,12 @@
 //! may reach the rest. What a request may do there is read in the directory, and checked as the
 //! executor checks it ([`Published`]); whatever is not plainly right is left to the executor, by
 //! packets. The bytes move inside a pass (`shm::Passes`), which the owner of the memory waits for
-//! before it takes the memory away. A neighbour that has ended, or runs another program, is seen
-//! by its holder's word.
+//! before it takes the memory away; memory in a buffer that may move is kept in its place as well
+//! ([`Inside`]). A neighbour that has ended, or runs another program, is seen by its holder's word.
 
-use super::{COUNTERS_AT, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, key_at, qp_at};
+use super::buffers::{Buffers, Inside};
+use super::keys::{ShownBuffer, key_at};
+use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
 use mm::OtherProcess;
 use pcie::RouteTable;
 use rustix::fd::OwnedFd;
@@ -23,6 +25,7 @@ use transport::values::{Access, PdId, QpType, Remote};
 pub(crate) struct Neighbour {
     directory: Reader,
     process: OtherProcess,
+    buffers: Buffers,
     /// The thread that held the directory when the two agreed.
     holder: u32,
     passes: Passes,
@@ -41,12 +44,20 @@ pub(crate) struct Wanted {
     pub(crate) write: bool,
 }
 
-/// Where an entry is, and the generation under which it was read.
-type Gate = (usize, u64);
+/// What a key grants a request.
+struct OpenKey {
+    entry: Entry,
+    /// Address of the first byte in the key's process.
+    addr: u64,
+    /// Where the route of the bytes counts.
+    route: usize,
+    buffer: Option<ShownBuffer>,
+}
 
 /// A visit to memory that a request was granted.
 pub(crate) struct Visit<'a> {
     neighbour: &'a Neighbour,
+    _inside: Option<Inside>,
     _pass: Pass<'a>,
     /// Address of the first byte there.
     addr: u64,
@@ -61,16 +72,21 @@ impl Neighbour {
     /// there is nothing to agree on.
     pub(crate) fn agree(fd: OwnedFd, pid: u32) -> Option<Neighbour> {
         let directory = Reader::open(fd).ok()?;
-        let shm = &directory.shm;
-        let holder = shm.holder(head::HOLDER)?;
         // Whom the bytes go to is for the kernel to say, not for the directory.
         let process = OtherProcess::new(pid).filter(|_| directory.pid() == pid)?;
+        let shm = &directory.shm;
         let token = process.word(shm.word(head::TOKEN_AT).load(Relaxed)).ok()?;
         if token != shm.word(head::TOKEN).load(Relaxed) {
             return None;
         }
-        let passes = Passes::new(PASSES_AT);
-        Some(Neighbour { directory, process, holder, passes })
+        Neighbour::of(directory, process)
+    }
+
+    /// The process that holds this directory.
+    pub(crate) fn of(directory: Reader, process: OtherProcess) -> Option<Neighbour> {
+        let holder = directory.shm.holder(head::HOLDER)?;
+        let (buffers, passes) = (Buffers::default(), Passes::new(PASSES_AT));
+        Some(Neighbour { directory, process, buffers, holder, passes })
     }
 
     fn shm(&self) -> &Shm {
@@ -85,20 +101,30 @@ impl Neighbour {
     /// Begins a visit to what a request wants; `None` if that is not plainly granted.
     pub(crate) fn visit(&self, wanted: &Wanted) -> Option<Visit<'_>> {
         let (qp, pd, access) = self.open_qp(wanted)?;
-        let (key, addr, route) = self.open_key(wanted, pd, access)?;
-        let place = place_of(wanted.remote.rkey) as u16;
-        let ticket = Ticket::new(place, wanted.dest_qpn as u16, wanted.pid);
+        let OpenKey { entry: key, addr, route, buffer } = self.open_key(wanted, pd, access)?;
+        let outsider = match buffer {
+            Some(buffer) => {
+                Some((self.buffers.get(self.shm(), self.process.pid(), key, buffer)?, buffer))
+            }
+            None => None,
+        };
+        let place = place_of(wanted.remote.rkey) as u32;
+        let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
         let unchanged = || {
-            let is = |(at, generation): Gate| self.shm().word(at).load(SeqCst) == generation;
+            let is = |(at, generation): Entry| self.shm().word(at).load(SeqCst) == generation;
             self.is_there() && is(qp) && is(key)
         };
         let pass = self.passes.enter(self.shm(), ticket, unchanged)?;
+        let inside = match outsider {
+            Some((outsider, buffer)) => Some(Inside::enter(outsider, buffer)?),
+            None => None,
+        };
         let (qp, write) = (qp.0, wanted.write);
-        Some(Visit { neighbour: self, _pass: pass, addr, route, qp, write })
+        Some(Visit { neighbour: self, _inside: inside, _pass: pass, addr, route, qp, write })
     }
 
     /// The peer's QP, if it is connected to the request's and can take it.
-    fn open_qp(&self, wanted: &Wanted) -> Option<(Gate, PdId, Access)> {
+    fn open_qp(&self, wanted: &Wanted) -> Option<(Entry, PdId, Access)> {
         let at = qp_at(wanted.dest_qpn);
         let (generation, [ids, pd_and_peer, access, ends]) = self.directory.entry(at)?;
         let (number, kind) = (ids as u32 & 0xff_ffff, ids >> 32 & 0xff);
@@ -111,10 +137,11 @@ impl Neighbour {
         (connected && access & OPEN != 0).then_some(found)
     }
 
-    /// Where in its process the wanted bytes begin, and where their route counts.
-    fn open_key(&self, wanted: &Wanted, pd: PdId, access: Access) -> Option<(Gate, u64, usize)> {
+    /// The wanted bytes, if the key grants them.
+    fn open_key(&self, wanted: &Wanted, pd: PdId, access: Access) -> Option<OpenKey> {
         let at = key_at(wanted.remote.rkey);
-        let (generation, [ids, rights, iova, len, addr, route]) = self.directory.entry(at)?;
+        let (generation, [ids, rights, iova, len, addr, route, buffer]) =
+            self.directory.entry(at)?;
         let published = Published {
             qp_access: access,
             same_pd: (ids >> 32) as u32 == pd.0,
@@ -129,15 +156,21 @@ impl Neighbour {
         let counts = if wanted.write { route >> 31 } else { route } & 0x7fff_ffff;
         let counts = usize::try_from(counts).ok()?;
         let in_table = (ROUTES_AT..ROUTES_AT + RouteTable::BYTES).contains(&counts);
-        (in_table && counts.is_multiple_of(8)).then_some((
-            (at, generation),
-            addr.checked_add(offset)?,
-            counts,
-        ))
+        (in_table && counts.is_multiple_of(8)).then_some(OpenKey {
+            entry: (at, generation),
+            addr: addr.checked_add(offset)?,
+            route: counts,
+            buffer: ShownBuffer::of_word(buffer),
+        })
     }
 }
 
 impl Visit<'_> {
+    /// Address of the first byte there.
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+
     /// Copies `from` to `at`, counted from the first byte.
     pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
         self.neighbour.process.write(self.addr.wrapping_add(at), from)

@@ -1,15 +1,16 @@
 //! Another process's directory, as listings see it.
 
 use super::{
-    ANNOUNCED_AT, Announced, BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT, MAGIC,
-    MAX_QPS, PLUGGED, PRESENT, QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, head,
+    Announced, BYTES, COUNTERS_AT, ENTRY, GOES_DIRECTLY, GROUPS_AT, KEYS_AT, MAGIC, MAX_QPS,
+    PLUGGED, PRESENT, QPS_AT, ROUTES_AT, RX_AT, TX_AT, VERSION, announced_at, head,
 };
 use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
 use pcie::{Address, PublishedRoute};
 use registry::SLOTS;
-use rustix::fd::OwnedFd;
+use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
 use shm::Shm;
+use shm::sabotage::{self, Point};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
@@ -65,11 +66,10 @@ impl Reader {
     /// Opens a directory received from the registry.
     ///
     /// # Errors
-    /// `PERM` when it could shrink under us, `PROTO` when it is of another version or too short.
-    pub fn open(fd: OwnedFd) -> Result<Reader> {
-        let shm = Shm::open(fd)?;
-        let known = shm.bytes() >= BYTES
-            && shm.word(head::MAGIC).load(Acquire) == MAGIC
+    /// `PERM` when it could shrink under us, `PROTO` when it is of another version or length.
+    pub fn open(fd: impl AsFd) -> Result<Reader> {
+        let shm = Shm::open_of(fd, BYTES)?;
+        let known = shm.word(head::MAGIC).load(Acquire) == MAGIC
             && shm.word(head::VERSION).load(Relaxed) == VERSION;
         if known { Ok(Reader { shm }) } else { Err(Errno::PROTO) }
     }
@@ -132,7 +132,8 @@ impl Reader {
     pub(crate) fn announce(&self, from: u16, ring: Announced) {
         if from < SLOTS {
             let told = ring.to_word();
-            self.shm.word(ANNOUNCED_AT + usize::from(from) * 8).store(told, Release);
+            self.shm.word(announced_at(from)).store(told, Release);
+            sabotage::reached(Point::Announcing);
             self.shm.word(head::ANNOUNCED).fetch_add(1, AcqRel);
         }
     }
@@ -207,7 +208,7 @@ impl Reader {
 
     /// All MKEYs.
     pub fn keys(&self) -> Vec<KeyEntry> {
-        self.first_keys(MAX_KEYS)
+        self.first_keys(self.shm.word(head::KEYS).load(Relaxed) as usize)
     }
 
     /// The MKEYs in the first `places` of the table.

@@ -5,12 +5,14 @@
 //! lock. Who closes first writes why and then changes the generation of the entry; who opens looks
 //! at the generation first, then at the reasons, and opens only that generation.
 
-use super::{Directory, key_at};
-use std::sync::Arc;
+use super::Directory;
+use super::keys::{is_plain, key_at};
+use engine_thread::lock;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use transport::keys::Mkey;
-use umem::{Outsiders, Umem};
+use umem::{Outsiders, Shown, Umem};
 
 /// The memory may be gone: nobody goes in for now.
 const DOUBTED: u8 = 1;
@@ -26,6 +28,9 @@ pub(crate) struct ShownKey {
     open: bool,
     /// Why nobody may go in.
     reasons: AtomicU8,
+    /// Whether the key, as it was last published, is plain. Locked while the entry is written:
+    /// memory that moves does so, too.
+    plain: Mutex<bool>,
 }
 
 impl ShownKey {
@@ -37,9 +42,9 @@ impl ShownKey {
         umem: &Umem,
         open: bool,
     ) -> Arc<ShownKey> {
-        let open = open && umem.shown().is_some();
+        let open = open && umem.can_be_shown();
         let (directory, reasons) = (directory.clone(), AtomicU8::new(0));
-        let shown = Arc::new(ShownKey { directory, key, open, reasons });
+        let shown = Arc::new(ShownKey { directory, key, open, reasons, plain: Mutex::new(false) });
         if open && !umem.keep_out(shown.clone()) {
             // Another key over the same memory has them kept out.
             shown.reasons.fetch_or(SHUT, SeqCst);
@@ -49,12 +54,17 @@ impl ShownKey {
 
     /// Publishes what the key stands for now. What is gone or not plain is shown to listings only.
     pub(crate) fn publish(&self, mkey: &Mkey, page_size: Option<u64>) {
+        if !self.open {
+            return self.directory.list_key(self.key, mkey, page_size);
+        }
+        let mut plain = lock(&self.plain);
         let reasons = self.reasons.load(SeqCst);
         if reasons & RETRACTED != 0 {
             return;
         }
-        let open = self.open && reasons & SHUT == 0;
-        let closed = self.directory.write_key(self.key, mkey, page_size, open);
+        *plain = is_plain(mkey);
+        let open = reasons & SHUT == 0;
+        let closed = self.directory.write_key(self.key, mkey, page_size, open && *plain);
         if !open || self.reasons.load(SeqCst) == 0 {
             self.directory.open(key_at(self.key), closed);
         }
@@ -62,6 +72,7 @@ impl ShownKey {
 
     /// Takes the entry back, before the place of the key can be another's.
     pub(crate) fn retract(&self) {
+        let _written = self.open.then(|| lock(&self.plain));
         self.close(SHUT | RETRACTED);
     }
 
@@ -71,6 +82,10 @@ impl ShownKey {
     }
 
     fn close(&self, reason: u8) {
+        if !self.open {
+            self.directory.unlist_key(self.key);
+            return;
+        }
         let before = self.reasons.fetch_or(reason, SeqCst);
         if before & RETRACTED == 0 {
             self.directory.shut(key_at(self.key));
@@ -98,15 +113,30 @@ impl Outsiders for ShownKey {
     fn wait(&self) {
         self.wait_for_visitors();
     }
+
+    fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>) {
+        let plain = lock(&self.plain);
+        if *plain && self.reasons.load(SeqCst) & SHUT == 0 {
+            let closed = self.directory.write_place(self.key, now());
+            if self.reasons.load(SeqCst) == 0 {
+                self.directory.open(key_at(self.key), closed);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::OPEN;
+    use super::super::keys::ShownBuffer;
     use super::*;
+    use dmabuf::{AttachRequest, Hold, LocalControls, Placement, Storage, memfd_name};
     use mm::{AddressSpace, Mapping, Sink};
+    use rustix::fd::{AsFd, AsRawFd};
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::time::Duration;
     use transport::values::{Access, PdId};
-    use umem::AccessFlags;
+    use umem::{AccessFlags, DmabufRange};
 
     const KEY: u32 = 0x0500_0107;
 
@@ -140,7 +170,7 @@ mod tests {
         /// Where the memory is, and whether a neighbour may reach it; `None` without an entry.
         fn entry(&self) -> Option<(u64, bool)> {
             let reader = self.directory.reader().unwrap();
-            let (_, words) = reader.entry::<6>(key_at(KEY))?;
+            let (_, words) = reader.entry::<7>(key_at(KEY))?;
             Some((words[4], words[5] & OPEN != 0))
         }
     }
@@ -173,6 +203,58 @@ mod tests {
         // Whoever publishes it then shows it to listings only.
         shown.publish(&world.mkey, None);
         assert_eq!(world.entry(), Some((0, false)));
+    }
+
+    /// A software GPU's buffer, and what `world` has, over a part of it.
+    fn world_on_gpu() -> (Arc<Storage>, World) {
+        const ID: u64 = 0xa11;
+        let data = rustix::fs::memfd_create(
+            memfd_name(ID),
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        );
+        let data = data.unwrap();
+        rustix::fs::ftruncate(&data, 1 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&data, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let mut world = world();
+        let platform = pcie::Platform::default();
+        let function = platform.named("peerdma0").unwrap();
+        platform.publish(function.address, Arc::new(world.directory.route_table().unwrap()));
+        let gpu = platform.named("gpu0").unwrap().address;
+        let storage = Storage::create(data, 1 << 20, ID, gpu, Placement::Vram).unwrap();
+        let storage = Arc::new(storage);
+        storage.share();
+        let fd = storage.data().as_fd().as_raw_fd();
+        let range = DmabufRange { fd, offset: 0x4000, len: 0x8000, iova: 0 };
+        let request = AttachRequest { function, platform: &platform };
+        let controls = LocalControls::default();
+        let access = AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE;
+        let umem = Umem::from_dmabuf(&range, &controls, access, &request, Hold::Dynamic).unwrap();
+        world.mkey.umem = umem;
+        (storage, world)
+    }
+
+    #[test]
+    fn a_buffer_is_shown_where_it_is() {
+        let (storage, world) = world_on_gpu();
+        let shown = world.shown(true);
+        let is_at = |placement| {
+            let reader = world.directory.reader().unwrap();
+            let (_, words) = reader.entry::<7>(key_at(KEY)).unwrap();
+            let buffer = ShownBuffer::of_word(words[6]).unwrap();
+            let memory = storage.memory(placement).unwrap();
+            let control = storage.control().as_fd().as_raw_fd();
+            assert_eq!(buffer.control(), control.cast_unsigned());
+            (words[4] == memory.addr() + 0x4000 && words[5] & OPEN != 0, buffer.moves())
+        };
+        assert_eq!(is_at(Placement::Vram), (true, 0));
+        assert_eq!(storage.move_to(Placement::Host, None, Duration::ZERO), Ok(true));
+        assert_eq!(is_at(Placement::Vram), (true, 0), "nobody has looked yet");
+        drop(world.mkey.umem.enter().unwrap());
+        assert_eq!(is_at(Placement::Host), (true, 1));
+        shown.retract();
+        assert_eq!(storage.move_to(Placement::Vram, None, Duration::ZERO), Ok(true));
+        drop(world.mkey.umem.enter().unwrap());
+        assert_eq!(world.entry(), None, "its place may be another's");
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
-use super::record::{MAX_RECORD_LEN, parse};
+use super::in_ring::InRing;
+use super::record::{HEAD_LEN, LONG, MAX_RECORD_LEN, parse};
 use crate::adapter::directory::Reader;
 use link::Datagram;
-use rustix::fd::OwnedFd;
+use rustix::fd::AsFd;
 use shm::RingReader;
+use transport::executor::InTransit;
+
+/// Takes a packet, and its payload if that is still in the ring.
+type Receive<'a> = dyn FnMut(Datagram<'_>, Option<&dyn InTransit>) + 'a;
 
 /// Packets that one turn takes.
 pub(crate) const PACKETS_A_TURN: usize = 256;
@@ -20,7 +25,7 @@ pub(crate) struct RingFrom {
 
 impl RingFrom {
     /// The ring of the device with this directory, at `slot`.
-    pub(crate) fn new(slot: u16, directory: OwnedFd, reader: RingReader) -> Option<RingFrom> {
+    pub(crate) fn new(slot: u16, directory: impl AsFd, reader: RingReader) -> Option<RingFrom> {
         Some(RingFrom { slot, directory: Reader::open(directory).ok()?, reader })
     }
 
@@ -35,6 +40,8 @@ pub(crate) struct Incoming {
     rings: Vec<RingFrom>,
     /// The one that is read first in the next turn.
     next: usize,
+    /// One was ended since it was last asked.
+    broke: bool,
     record: Box<[u8]>,
 }
 
@@ -45,9 +52,12 @@ impl Incoming {
     /// ENOMEM.
     pub(crate) fn new() -> std::io::Result<Incoming> {
         let mut record = Vec::new();
-        record.try_reserve_exact(MAX_RECORD_LEN).map_err(|_| rustix::io::Errno::NOMEM)?;
-        record.resize(MAX_RECORD_LEN, 0);
-        Ok(Incoming { rings: Vec::new(), next: 0, record: record.into_boxed_slice() })
+        record
+            .try_reserve_exact(HEAD_LEN + MAX_RECORD_LEN)
+            .map_err(|_| rustix::io::Errno::NOMEM)?;
+        record.resize(HEAD_LEN + MAX_RECORD_LEN, 0);
+        let record = record.into_boxed_slice();
+        Ok(Incoming { rings: Vec::new(), next: 0, broke: false, record })
     }
 
     /// Whether there is any.
@@ -59,7 +69,7 @@ impl Incoming {
     /// that are over.
     pub(crate) fn add(&mut self, ring: RingFrom) {
         self.forget_those_over();
-        self.rings.retain(|known| known.slot != ring.slot);
+        self.forget(ring.slot);
         if ring.slot >= registry::SLOTS {
             return;
         }
@@ -69,15 +79,20 @@ impl Incoming {
         }
     }
 
-    /// Ends with those that are over; whether there were any.
-    pub(super) fn forget_those_over(&mut self) -> bool {
+    /// Ends with that of the device at `slot`.
+    pub(super) fn forget(&mut self, slot: u16) {
+        self.rings.retain(|known| known.slot != slot);
+    }
+
+    /// Ends with those that are over; whether there were any, or one broke since the last time.
+    pub(in crate::adapter) fn forget_those_over(&mut self) -> bool {
         let before = self.rings.len();
         self.rings.retain(|known| !known.is_over());
-        self.rings.len() != before
+        std::mem::take(&mut self.broke) || self.rings.len() != before
     }
 
     /// The slots of the devices that write them.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
+    pub(in crate::adapter) fn slots(&self) -> impl Iterator<Item = u16> {
         self.rings.iter().map(|ring| ring.slot)
     }
 
@@ -86,10 +101,10 @@ impl Incoming {
         self.rings.iter().any(|ring| ring.reader.has_more())
     }
 
-    /// Hands out what a turn takes, ring by ring; answers with the packets. One that holds what is
-    /// no packet is not read any more.
-    pub(crate) fn receive(&mut self, f: &mut dyn FnMut(Datagram<'_>)) -> usize {
-        let Incoming { rings, next, record } = self;
+    /// Hands out what a turn takes, ring by ring, with the payload if that is still in the ring;
+    /// answers with the packets. A ring that holds what is no packet is not read any more.
+    pub(crate) fn receive(&mut self, f: &mut Receive<'_>) -> usize {
+        let Incoming { rings, next, broke, record } = self;
         let (mut packets, mut bytes) = (0, 0);
         let mut broken = None;
         let count = rings.len();
@@ -109,21 +124,25 @@ impl Incoming {
         *next = if count > 0 { (*next + 1) % count } else { 0 };
         if let Some(at) = broken {
             rings.swap_remove(at);
-            *next = 0;
+            (*next, *broke) = (0, true);
         }
         packets
     }
 }
 
 /// Takes one packet: its bytes, or that there is none. `None` when the ring holds what is none.
-fn take(
-    reader: &mut RingReader,
-    record: &mut [u8],
-    f: &mut dyn FnMut(Datagram<'_>),
-) -> Option<Option<usize>> {
-    let Some(len) = reader.pop(record).ok()? else { return Some(None) };
-    let (ends, headers, payload) = parse(&record[..len])?;
-    f(Datagram {
+fn take(reader: &mut RingReader, record: &mut [u8], f: &mut Receive<'_>) -> Option<Option<usize>> {
+    let Some((at, len)) = reader.peek().ok()? else { return Some(None) };
+    let long = len > LONG;
+    let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
+    reader.read(at, head);
+    let (ends, headers, payload) = parse(head)?;
+    let (payload, in_ring) = match long {
+        false => (payload, None),
+        true => (&[][..], Some(InRing::new(reader, (at, len), &headers, scratch)?)),
+    };
+    let payload_len = in_ring.as_ref().map_or(payload.len(), InTransit::bytes);
+    let datagram = Datagram {
         src: ends.src,
         dst: ends.dst,
         udp_src: 0,
@@ -133,25 +152,26 @@ fn take(
         vlan: None,
         headers,
         payload,
-    });
-    Some(Some(payload.len()))
+    };
+    f(datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit));
+    reader.take(len);
+    Some(Some(payload_len))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::adapter::directory::Directory;
-    use rustix::fd::AsFd;
     use shm::RingWriter;
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// A ring from the device at `slot`, and who writes it.
     fn ring(slot: u16) -> (RingWriter, RingFrom) {
         let writer = RingWriter::create().unwrap();
-        let reader = RingReader::open(writer.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let reader = RingReader::open(&writer).unwrap();
         let directory = Directory::create("peerdma-test", 5).unwrap();
         directory.close();
-        let directory = directory.as_fd().try_clone_to_owned().unwrap();
-        (writer, RingFrom::new(slot, directory, reader).unwrap())
+        (writer, RingFrom::new(slot, &directory, reader).unwrap())
     }
 
     /// An acknowledge from and to 127.0.0.1.
@@ -166,7 +186,7 @@ mod tests {
 
     fn received(incoming: &mut Incoming) -> Vec<u32> {
         let mut seen = Vec::new();
-        incoming.receive(&mut |datagram| seen.push(datagram.headers.bth.dest_qp));
+        incoming.receive(&mut |datagram, _| seen.push(datagram.headers.bth.dest_qp));
         seen
     }
 
@@ -186,6 +206,9 @@ mod tests {
             bad.push(&packet()).unwrap();
             good.push(&packet()).unwrap();
             assert_eq!(received(&mut incoming), [0x1234]);
+            assert_eq!(incoming.slots().collect::<Vec<_>>(), [4]);
+            assert!(incoming.forget_those_over(), "one broke since the last time");
+            assert!(!incoming.forget_those_over());
         }
     }
 
@@ -208,6 +231,47 @@ mod tests {
         let (_fourth, from) = ring(4);
         incoming.add(from);
         assert_eq!(received(&mut incoming), []);
+    }
+
+    /// Writes numbers of a sequence over the records of a ring, for a while.
+    fn scribble(ring: &RingReader, seed: u64) {
+        let mut random = seed;
+        for _ in 0..100_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = 256 + (random >> 33) as usize % (shm::RING_BYTES / 8) * 8;
+            ring.shm().word(at).store(random >> 7, Relaxed);
+        }
+    }
+
+    /// What is looked at twice may differ: whatever is read, it is of the ring.
+    #[test]
+    fn a_writer_may_change_what_is_being_read() {
+        let (short, mut long) = (packet(), packet());
+        // An RDMA WRITE's only packet.
+        long[40] = 0x0a;
+        long.resize(8192, 0);
+        let mut ended = 0;
+        for seed in 1..=64 {
+            let (mut writer, from) = ring(3);
+            let scribbled = RingReader::open(&writer).unwrap();
+            let mut incoming = Incoming::new().unwrap();
+            incoming.add(from);
+            std::thread::scope(|scope| {
+                let scribbler = scope.spawn(|| scribble(&scribbled, seed));
+                while !scribbler.is_finished() {
+                    while writer.push(&long) == Ok(true) && writer.push(&short) == Ok(true) {}
+                    incoming.receive(&mut |datagram, in_ring| {
+                        let len = in_ring.map_or(datagram.payload.len(), InTransit::bytes);
+                        assert!(len <= MAX_RECORD_LEN, "seed {seed}: {len} bytes");
+                        if let Some(in_ring) = in_ring {
+                            in_ring.whole(&mut |bytes| assert_eq!(bytes.len(), len));
+                        }
+                    });
+                }
+            });
+            ended += usize::from(incoming.is_empty());
+        }
+        println!("{ended} of 64 rings were ended");
     }
 
     #[test]

@@ -5,18 +5,18 @@
 //! Who sends to a process makes a ring and announces it in that process's directory. The other's
 //! engine thread attaches it, by the descriptor in `/proc`; until then, and where it cannot,
 //! packets go by UDP. A reader that is about to sleep says so in its directory, and only then is
-//! woken. Queue pairs keep the ring that they write.
+//! woken. Queue pairs keep the ring that they write, and address handles those of their datagrams.
 
 mod from;
+mod in_ring;
 mod record;
 mod to;
 
-pub(crate) use from::{PACKETS_A_TURN, RingFrom};
+pub(crate) use from::{Incoming, PACKETS_A_TURN, RingFrom};
 pub(crate) use record::{Ends, PREFIX_LEN, RING_MTU, begin};
 pub(crate) use to::RingTo;
 
 use engine_thread::lock;
-use from::Incoming;
 use registry::SLOTS;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -66,6 +66,13 @@ impl Rings {
     pub(crate) fn add(&self, ring: RingFrom) {
         let mut from = self.from();
         from.add(ring);
+        self.note(&from);
+    }
+
+    /// Ends with that of the device at `slot`.
+    pub(crate) fn forget(&self, slot: u16) {
+        let mut from = self.from();
+        from.forget(slot);
         self.note(&from);
     }
 

@@ -2,15 +2,21 @@
 //! for, then the packet from the BTH on, without its ICRC.
 
 use std::net::{IpAddr, Ipv6Addr};
-use wire::Headers;
+use wire::{Headers, MAX_HEADERS_LEN};
 
 /// Bytes before the packet.
 pub(crate) const PREFIX_LEN: usize = 40;
 /// Bytes of all packets but the last of a message. To make, pass and take a packet costs as much as
 /// to copy some KiB; and several fit into the ring at a time.
-pub(crate) const RING_MTU: u32 = 16 << 10;
+pub(crate) const RING_MTU: u32 = 32 << 10;
 /// Longest record: a packet with all its headers.
-pub(super) const MAX_RECORD_LEN: usize = RING_MTU as usize + 256;
+pub(super) const MAX_RECORD_LEN: usize = RING_MTU as usize + HEAD_LEN;
+/// Bytes that hold all that stands before a payload, and padding.
+pub(super) const HEAD_LEN: usize = 256;
+/// From this length on a record's payload is copied straight from memory into the ring, and from
+/// there to its place. Below, to copy it twice takes less than to find out where it is.
+pub(super) const LONG: usize = 1 << 10;
+const _: () = assert!(LONG > HEAD_LEN && HEAD_LEN >= PREFIX_LEN + MAX_HEADERS_LEN + 3);
 
 /// Source and destination of a connection's packets, and what else their IP header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +64,14 @@ pub(crate) fn begin<'a>(
     let (payload, padding) = packet[at..].split_at_mut(payload_len);
     padding.fill(0);
     payload
+}
+
+/// All that stands before a payload of a long record, and how long that is.
+pub(super) fn head(ends: &Ends, headers: &Headers) -> ([u8; HEAD_LEN], usize) {
+    let mut head = [0; HEAD_LEN];
+    let len = PREFIX_LEN + headers.len();
+    begin(ends, headers, 0, &mut head[..len]);
+    (head, len)
 }
 
 /// Reads a record; `None` where it is none.

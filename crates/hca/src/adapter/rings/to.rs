@@ -1,5 +1,6 @@
 //! The ring to one other process, written by all threads of this one.
 
+use super::record::{self, Ends};
 use crate::adapter::directory::{Announced, Reader, head};
 use descriptors::Kept;
 use engine_thread::lock;
@@ -8,6 +9,11 @@ use shm::RingWriter;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
+use umem::{AccessError, Source};
+use wire::Headers;
+
+/// Copies one piece of a payload.
+pub(crate) type Each<'a> = dyn FnMut(Source<'_>) -> Result<(), AccessError> + 'a;
 
 /// A ring to the device of another process, or of this one.
 pub(crate) struct RingTo {
@@ -74,6 +80,39 @@ impl RingTo {
     #[inline]
     pub(crate) fn push(&self, record: &[u8]) -> bool {
         self.check(lock(&self.writer).push(record))
+    }
+
+    /// The same for a packet of which `read` has the payload copied piece by piece from where it is
+    /// to the ring; `false` also for one that is too short for that, and where the payload is
+    /// nowhere.
+    pub(crate) fn put(
+        &self,
+        ends: &Ends,
+        headers: &Headers,
+        payload_len: usize,
+        read: impl FnOnce(&mut Each<'_>) -> Result<(), AccessError>,
+    ) -> bool {
+        let (head, head_len) = record::head(ends, headers);
+        let len = head_len + payload_len + usize::from(headers.bth.pad);
+        if len <= record::LONG {
+            return false;
+        }
+        let mut writer = lock(&self.writer);
+        let Ok(Some(at)) = writer.reserve(len) else { return false };
+        let Some(record) = mm::record_to_write(&writer, at, len) else { return false };
+        let mut done = head_len as u64;
+        let written = record.write(&head[..head_len]).map_err(AccessError::from).and_then(|()| {
+            read(&mut |from| {
+                record.part(done, from.len())?.copy_from(from)?;
+                done += from.len();
+                Ok(())
+            })
+        });
+        if written.is_err() || done != (head_len + payload_len) as u64 {
+            return false;
+        }
+        writer.commit(len);
+        true
     }
 
     fn check(&self, done: Result<bool, shm::Broken>) -> bool {

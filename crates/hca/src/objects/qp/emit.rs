@@ -8,12 +8,13 @@ use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::adapter::paths::PeerPath;
 use crate::adapter::rings::{self, Ends, RingTo};
 use crate::memory::key_space::parts_reached;
-use crate::objects::ah::handle_of;
+use crate::objects::ah::{AddressHandle, handle_of};
+use crate::sabotage::{self, Point};
 use link::{Batch, FrameBatch, FramePort};
 use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
-use transport::{Count, Counter, Direct, Fill, PageFault, Sink, To, Tx};
+use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, Sink, To, Tx};
 use umem::AccessError;
 use wire::Headers;
 
@@ -36,20 +37,31 @@ pub(super) struct Out<'a> {
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
     /// What packets to the peer can pass through instead of the wire.
     pub(super) ring: Option<(&'a RingTo, Ends)>,
-    /// Whether requests do. Answers do in any case: they may be too long for the wire.
+    /// Whether requests do.
     pub(super) by_ring: bool,
+    /// Whether answers do.
+    pub(super) answers_by_ring: bool,
     /// Bytes of the longest packet that the peer takes from the wire.
     pub(super) path_mtu: u32,
     /// Some went by the wire all the same.
     pub(super) used_wire: bool,
     /// Some were put there: who reads them may have to be woken.
     pub(super) filled_ring: bool,
+    /// Datagrams were put into other rings.
+    pub(super) datagrams_by_ring: bool,
     pub(super) number: u32,
     /// For raw packets: what carries frames, and the frames collected for it.
     pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
 }
 
-impl Out<'_> {
+impl<'a> Out<'a> {
+    /// The ring that such a packet to the peer passes through, if any.
+    fn ring_for(&self, headers: &Headers) -> Option<(&'a RingTo, Ends)> {
+        let is_response = headers.bth.opcode.is_response();
+        let by_ring = if is_response { self.answers_by_ring } else { self.by_ring };
+        self.ring.filter(|_| by_ring)
+    }
+
     /// Sends a packet to the peer by the ring; `false` if there is none, or it is full.
     fn leaves_by_ring(
         &mut self,
@@ -57,19 +69,57 @@ impl Out<'_> {
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> std::result::Result<bool, AccessError> {
-        let Some((ring, ends)) = &self.ring else { return Ok(false) };
-        if !self.by_ring && !headers.bth.opcode.is_response() {
-            return Ok(false);
+        let Some(ring) = self.ring_for(headers) else { return Ok(false) };
+        let pushed = self.push(ring, headers, payload_len, fill)?;
+        self.filled_ring |= pushed;
+        Ok(pushed)
+    }
+
+    /// The same for a datagram.
+    fn datagram_leaves_by_ring(
+        &mut self,
+        ah: &AddressHandle,
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut Fill<'_>,
+    ) -> std::result::Result<bool, AccessError> {
+        let (none_waits, dest_qpn) = (self.batch.packets() == 0, headers.bth.dest_qp);
+        let Some((ring, ends)) = ah.ring(dest_qpn, none_waits) else { return Ok(false) };
+        let pushed = self.push((&ring, ends), headers, payload_len, fill)?;
+        if pushed {
+            ring.rouse();
+            self.datagrams_by_ring = true;
+        } else {
+            ah.leave_ring(dest_qpn);
         }
+        Ok(pushed)
+    }
+
+    /// Makes a packet and puts it into a ring, if it fits.
+    fn push(
+        &mut self,
+        (ring, ends): (&RingTo, Ends),
+        headers: &Headers,
+        payload_len: usize,
+        fill: &mut Fill<'_>,
+    ) -> std::result::Result<bool, AccessError> {
         let len = rings::PREFIX_LEN + headers.len() + payload_len + usize::from(headers.bth.pad);
         let record = self.batch.aside(self.adapter.endpoint(), len);
-        fill(rings::begin(ends, headers, payload_len, record), &mut Fold::off())?;
+        fill(rings::begin(&ends, headers, payload_len, record), &mut Fold::off())?;
         let pushed = ring.push(record);
         if pushed {
-            self.filled_ring = true;
             self.adapter.directory().count(Counter::RingPackets, 1);
         }
         Ok(pushed)
+    }
+
+    /// Whether so much fits into a ring; one that is full is noted.
+    fn ring_has_room(&self, ring: &RingTo, bytes: u64) -> bool {
+        let has_room = ring.has_room(bytes);
+        if let (false, Some(rings)) = (has_room, self.adapter.rings()) {
+            rings.note_full();
+        }
+        has_room
     }
 }
 
@@ -93,13 +143,15 @@ impl Tx for Out<'_> {
                 }
             }
             To::Ah(ah) => {
-                let way = handle_of(&**ah).map(|ah| ah.way(self.adapter, headers.bth.dest_qp));
-                let Some(Ok(way)) = way else {
-                    self.adapter.directory().count(Counter::TxNoFlow, 1);
-                    return Ok(());
-                };
-                let endpoint = self.adapter.endpoint();
-                self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                let Some(ah) = handle_of(&**ah) else { return Ok(()) };
+                if !self.datagram_leaves_by_ring(ah, headers, payload_len, fill)? {
+                    let Ok(way) = ah.way(self.adapter, headers.bth.dest_qp) else {
+                        self.adapter.directory().count(Counter::TxNoFlow, 1);
+                        return Ok(());
+                    };
+                    let endpoint = self.adapter.endpoint();
+                    self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                }
             }
         }
         self.adapter.directory().add_traffic(self.number, payload_len as u64, 0);
@@ -135,7 +187,9 @@ impl Tx for Out<'_> {
         // visitor waits for.
         let mut visit = |bytes: u64, copy: &dyn Fn(&Visit<'_>, u64) -> std::io::Result<()>| {
             let visit = neighbour.visit(&wanted).ok_or(AccessError::Unreachable)?;
+            sabotage::reached(Point::AmidCopy);
             copy(&visit, there).map_err(|_| AccessError::Fault)?;
+            sabotage::reached(Point::AfterCopy);
             there += bytes;
             visit.count(bytes, there == u64::from(length));
             Ok(())
@@ -157,6 +211,22 @@ impl Tx for Out<'_> {
         true
     }
 
+    fn packet_in_place(
+        &mut self,
+        headers: &Headers,
+        (at, len): (u64, usize),
+        memory: &mut dyn ReadInPlace,
+    ) -> bool {
+        let Some((ring, ends)) = self.ring_for(headers) else { return false };
+        if !ring.put(&ends, headers, len, |each| memory.read(at, len, each)) {
+            return false;
+        }
+        self.filled_ring = true;
+        self.adapter.directory().count(Counter::RingPackets, 1);
+        self.adapter.directory().add_traffic(self.number, len as u64, 0);
+        true
+    }
+
     fn counts_packets(&self) -> bool {
         self.by_ring
     }
@@ -164,16 +234,16 @@ impl Tx for Out<'_> {
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
             To::Peer => match &self.ring {
-                Some((ring, _)) if self.by_ring => {
-                    let has_room = ring.has_room(bytes);
-                    if let (false, Some(rings)) = (has_room, self.adapter.rings()) {
-                        rings.note_full();
-                    }
-                    Some(has_room)
-                }
+                Some((ring, _)) if self.by_ring => Some(self.ring_has_room(ring, bytes)),
                 _ => self.way?.room(bytes, now),
             },
-            To::Ah(ah) => handle_of(&**ah)?.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
+            To::Ah(ah) => {
+                let ah = handle_of(&**ah)?;
+                match ah.ring(dest_qpn, self.batch.packets() == 0) {
+                    Some((ring, _)) => Some(self.ring_has_room(&ring, bytes)),
+                    None => ah.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
+                }
+            }
         }
     }
 }

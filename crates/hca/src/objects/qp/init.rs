@@ -77,9 +77,9 @@ impl QpInit {
 
 /// Stores of the lists and bytes that requests bring along.
 pub(super) struct Shelves {
-    pub(super) gathers: Arc<Shelf<[Sge; 2]>>,
-    pub(super) inline: Arc<Shelf<[u8; 32]>>,
-    pub(super) scatters: Arc<Shelf<[Sge; 2]>>,
+    pub(super) gathers: Shelf<[Sge; 2]>,
+    pub(super) inline: Shelf<[u8; 32]>,
+    pub(super) scatters: Shelf<[Sge; 2]>,
 }
 
 impl Shelves {

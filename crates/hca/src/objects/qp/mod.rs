@@ -46,8 +46,13 @@ struct Core {
     /// the address vector.
     ring: Option<Arc<RingTo>>,
     by_ring: bool,
+    /// Whether the peer's latest request came by a ring: so do its answers go then. By the wire
+    /// they would be overtaken, and what an error follows is not asked for again.
+    answers_by_ring: bool,
     /// Whether packets to the peer ever went by the wire.
     used_wire: bool,
+    /// Whether datagrams ever passed through a ring.
+    datagrams_by_ring: bool,
     /// The state that the directory shows, and whether it is open to the peer.
     shown: (QpState, bool),
     appointment: Appointment,
@@ -163,6 +168,8 @@ impl Qp {
                 neighbour: None,
                 ring: None,
                 by_ring: false,
+                answers_by_ring: false,
+                datagrams_by_ring: false,
                 used_wire: false,
                 shown: (QpState::Reset, false),
                 appointment: Appointment::default(),
@@ -261,7 +268,7 @@ impl Qp {
             state: now.qp_state,
             pd: self.pd.id().0,
             dest_qpn: now.dest_qp_num,
-            goes_directly: core.neighbour.is_some() || core.by_ring,
+            goes_directly: core.neighbour.is_some() || core.by_ring || core.datagrams_by_ring,
             open: open.map(|(peer, own)| (now.access - reads, ends_word(peer, own))),
         });
     }
@@ -285,7 +292,7 @@ impl Qp {
             adapter.pkey(1, u32::from(attr.pkey_index))?;
         }
         let route = if mask.contains(AttrMask::AV) && connected {
-            let path = adapter.path(&attr.ah)?;
+            let (path, controlled) = adapter.connected_path(&attr.ah)?;
             let dest = if mask.contains(AttrMask::DEST_QPN) {
                 attr.dest_qp_num
             } else {
@@ -296,14 +303,16 @@ impl Qp {
             let neighbour = one_sided.then(|| adapter.neighbour(&path, dest)).flatten();
             let neighbour = neighbour.map(|neighbour| (neighbour, ends_word(ends.1, ends.0)));
             let ring = self.frame_port.is_none().then(|| adapter.ring(&path, dest)).flatten();
-            Some((adapter.way(path, dest, self.losses())?, ends, neighbour, ring))
+            let way = adapter.way(path, dest, self.losses())?;
+            Some((way, controlled, ends, neighbour, ring))
         } else {
             None
         };
         let mut core = self.core();
         let before = core.transport.state();
         self.with_cx(&adapter, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
-        if let Some((way, ends, neighbour, ring)) = route {
+        if let Some((way, controlled, ends, neighbour, ring)) = route {
+            core.transport.control_congestion(controlled);
             core.transport.set_window(adapter.window_bytes(Some(&way)));
             core.way = Some(way);
             core.ends = Some(ends);
@@ -345,7 +354,7 @@ impl Qp {
         let now = self.query();
         let way = match self.init.qp_type.is_connected() {
             true => {
-                let path = adapter.path(&AhAttr { udp_src: port, ..now.ah })?;
+                let (path, _) = adapter.connected_path(&AhAttr { udp_src: port, ..now.ah })?;
                 adapter.way(path, now.dest_qp_num, self.losses())?
             }
             false => return Err(Error::Invalid("only a connection has a UDP port of its own")),

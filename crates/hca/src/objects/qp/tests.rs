@@ -17,7 +17,6 @@ fn device(name: &str) -> Arc<Device> {
         network: crate::Network::Host(link::Interfaces::default()),
         trace: None,
         neighbours: false,
-        rings: false,
         receive_buffer_bytes: Some(64 << 10),
     })
     .unwrap()
@@ -189,6 +188,7 @@ fn receive_send(device: &Device, qp: &Qp, batch: &mut Batch) {
     let rx = Rx {
         headers: &headers,
         payload: &[],
+        in_transit: None,
         src: here,
         dst: here,
         traffic_class: 0,

@@ -49,7 +49,10 @@ impl Qp {
             adapter.directory().count(Counter::RxDropped, 1);
             return;
         }
-        adapter.directory().add_traffic(self.number, 0, rx.payload.len() as u64);
+        adapter.directory().add_traffic(self.number, 0, rx.payload_len() as u64);
+        if !rx.headers.bth.opcode.is_response() {
+            core.answers_by_ring = rx.mtu.is_some();
+        }
         let budget = QUANTUM.ending(*endings);
         *endings = self.run(adapter, &mut core, (now, budget), batch, |transport, cx| {
             transport.receive(rx, cx);
@@ -182,16 +185,26 @@ impl Qp {
         } else if open && !before && self.may_go_by_ring(adapter, core) {
             core.transport.set_request_mtu(RING_MTU);
             core.by_ring = true;
+        } else if before && self.answers_would_be_lost(adapter, core) {
+            core.transport.set_request_mtu(core.transport.path_mtu());
+            core.by_ring = false;
         }
         core.by_ring != before
     }
 
+    /// Whether the peer has a new ring, as after the end of its last other queue pair, that is not
+    /// read yet.
+    fn answers_would_be_lost(&self, adapter: &Adapter, core: &Core) -> bool {
+        self.init.qp_type.is_reliable()
+            && !adapter.reads_ring_from(slot_of(core))
+            && core.transport.has_nothing_under_way()
+    }
+
     /// The answers have to be able to come by a ring, too.
     fn may_go_by_ring(&self, adapter: &Adapter, core: &Core) -> bool {
-        let slot = (core.transport.dest_qpn() >> QPN_INDEX_BITS) as u16;
-        let ready = core.transport.state() == QpState::Rts
-            && adapter.rings().is_some_and(|rings| rings.is_read_from(slot));
-        ready
+        let is_ready = core.transport.state() == QpState::Rts;
+        is_ready
+            && adapter.reads_ring_from(slot_of(core))
             && match self.init.qp_type.is_reliable() {
                 true => core.transport.has_nothing_under_way(),
                 false => !core.used_wire,
@@ -233,9 +246,11 @@ impl Qp {
             neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
             ring,
             by_ring: core.by_ring && ring.is_some(),
+            answers_by_ring: core.answers_by_ring,
             path_mtu: core.transport.path_mtu(),
             used_wire: false,
             filled_ring: false,
+            datagrams_by_ring: false,
             number: self.number,
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
         };
@@ -267,13 +282,20 @@ impl Qp {
             ring.rouse();
         }
         core.used_wire |= tx.used_wire;
+        let first_by_ring = tx.datagrams_by_ring && !core.datagrams_by_ring;
+        core.datagrams_by_ring |= tx.datagrams_by_ring;
         let was_shut = open && !sink.open;
         if let Some(port) = self.frame_port() {
             core.frames.flush(port, adapter.endpoint().stats());
         }
-        if core.state() != core.shown || was_shut || new_way {
+        if core.state() != core.shown || was_shut || new_way || first_by_ring {
             self.show(adapter, core);
         }
         result
     }
+}
+
+/// The slot of the connected peer's device.
+fn slot_of(core: &Core) -> u16 {
+    (core.transport.dest_qpn() >> QPN_INDEX_BITS) as u16
 }

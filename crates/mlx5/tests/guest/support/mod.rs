@@ -183,7 +183,6 @@ impl Driver {
             network,
             trace: None,
             neighbours: false,
-            rings: false,
             receive_buffer_bytes: Some(256 << 10),
         })
         .unwrap();

@@ -3,7 +3,6 @@
 use super::memory::SGE_BYTES;
 use crate::shelf::Shelf;
 use crate::values::{Completion, RecvWr, Sge, TmInfo, WcFlags, WcOpcode, WcStatus};
-use std::sync::Arc;
 
 /// What can wait in a slot.
 pub trait Entry: Sized {
@@ -15,7 +14,7 @@ pub trait Entry: Sized {
 }
 
 /// Where lists of receive requests have their stores.
-pub type Lists = Arc<Shelf<[Sge; 2]>>;
+pub type Lists = Shelf<[Sge; 2]>;
 
 /// Takes integers off the front of a slot.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

@@ -255,3 +255,31 @@ fn an_rnr_nak_makes_everything_wait() {
     node.now += Duration::from_micros(640);
     assert_eq!(psns(&node.timer()), [5001, 5002, 5003]);
 }
+
+/// Nothing else is taken before the packet that it does not take yet.
+#[test]
+fn a_peer_that_is_not_ready_again_and_again_is_sent_little() {
+    let (mut node, region) = requester();
+    // Of 256 bytes each.
+    let all = 5000..5064;
+    node.post_send(send_wr(1, SendOp::Send, &[region.sge(0, 16 << 10)]));
+    assert_eq!(psns(&node.emitted()), all.clone().collect::<Vec<_>>());
+    for tries in 1..20 {
+        node.feed(&acknowledge(5000, Syndrome::RnrNak(12)));
+        node.now += Duration::from_micros(640);
+        let again = psns(&node.timer());
+        if tries == 1 {
+            assert_eq!(again, all.clone().collect::<Vec<_>>());
+        } else {
+            assert_eq!(again, [5000, 5001, 5002, 5003], "try {tries}");
+        }
+    }
+    // Now it is ready: what is left comes in few round trips.
+    let mut next = 5004;
+    for _ in 0..6 {
+        next = psns(&node.feed(&ack(next - 1))).last().map_or(next, |last| last + 1);
+    }
+    assert_eq!(next, all.end);
+    node.feed(&ack(5063));
+    assert_eq!(ids(&node), [(1, WcStatus::Success)]);
+}

@@ -1,5 +1,6 @@
 //! Retry counts and timers, as the QP's attributes say.
 
+use super::requester_with;
 use crate::support::craft::acknowledge;
 use crate::support::{Node, Setup, send_wr};
 use std::time::Duration;
@@ -55,6 +56,29 @@ fn probes_are_few_within_a_timeout_and_cost_no_retry() {
     give_up(&mut node, Duration::from_secs(100)).unwrap();
     let packets = node.counted(Counter::Retransmits);
     assert!((2..=6).contains(&packets), "{packets} probes in 4.3 s");
+}
+
+#[test]
+fn a_long_round_trip_is_probed_for_until_it_is_known() {
+    let mut node = requester_with(|setup| setup.timeout = 20);
+    let region = node.register(4096);
+    let round_trip = Duration::from_millis(30);
+    let mut probes = Vec::new();
+    for request in 0..20 {
+        let before = node.counted(Counter::Retransmits);
+        node.post_send(send_wr(request, SendOp::Send, &[region.sge(0, 8)]));
+        let arrives = node.now + round_trip;
+        while let Some(due) = node.qp.deadline().filter(|due| *due < arrives) {
+            node.now = due;
+            node.timer();
+        }
+        node.now = arrives;
+        node.feed(&acknowledge(5000 + request as u32, Syndrome::Ack(31)));
+        probes.push(node.counted(Counter::Retransmits) - before);
+    }
+    assert_eq!(node.told.sent.len(), 20);
+    assert!(probes[0] > 0, "a packet may be lost");
+    assert_eq!(probes[10..].iter().sum::<u64>(), 0, "{probes:?}");
 }
 
 #[test]

@@ -58,6 +58,47 @@ fn acknowledges_of_a_batch_are_one() {
     assert_eq!((out[0].psn(), out[0].msn()), (FIRST_PSN + 9, 10));
 }
 
+/// Although both came in one batch, and the answer leaves at its end.
+#[test]
+fn a_short_read_shows_memory_as_it_was_before_later_requests() {
+    type Later = fn(&mut Node, &Region) -> Packet;
+    let cases: [(&str, Later); 3] = [
+        ("WRITE", |_, region| write(Only, FIRST_PSN + 1, 8).reth(region.iova, region.key, 8)),
+        ("atomic", |_, region| fetch_add(FIRST_PSN + 1, region.iova, region.key)),
+        ("SEND", |node, region| {
+            node.post_recv(1, &[region.sge(0, 8)]);
+            send(Only, FIRST_PSN + 1, 8)
+        }),
+    ];
+    for (name, later) in cases {
+        let mut node = responder();
+        let region = node.register(1024);
+        region.set(0, &[1; 8]);
+        let later = later(&mut node, &region);
+        node.receive(&read(FIRST_PSN, region.iova, region.key, 8));
+        node.receive(&later);
+        node.end_of_batch();
+        let out = node.emitted();
+        assert_eq!(out[0].payload, [1; 8], "{name}");
+        assert_eq!((out.len(), out[1].psn()), (2, FIRST_PSN + 1), "{name}");
+        assert_ne!(region.get(0, 8), [1; 8], "{name}");
+    }
+}
+
+/// Where the READ's memory is gone, the request after it is not served.
+#[test]
+fn what_comes_after_a_read_that_fails_changes_nothing() {
+    let mut node = responder();
+    let (gone, region) = (node.register(1024), node.register(1024));
+    node.receive(&read(FIRST_PSN, gone.iova, gone.key, 8));
+    node.keys.remove(gone.key, || ()).unwrap();
+    node.receive(&write(Only, FIRST_PSN + 1, 8).reth(region.iova, region.key, 8));
+    node.end_of_batch();
+    let out = node.emitted();
+    assert_no_access(&node, &out, FIRST_PSN);
+    assert_eq!(region.get(0, 8), [0; 8]);
+}
+
 #[test]
 pub fn a_gap_is_reported_once_until_progress() {
     let mut node = responder();

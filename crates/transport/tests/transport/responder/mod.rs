@@ -2,6 +2,7 @@
 //! first PSN 1000.
 
 pub mod access;
+mod in_transit;
 pub mod messages;
 pub mod placement;
 pub mod receives;

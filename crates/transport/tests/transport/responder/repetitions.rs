@@ -1,6 +1,7 @@
 //! Requests that come again: answered again, and not done again.
 
 use super::*;
+use transport::{Budget, Share};
 
 #[test]
 fn a_repeated_write_is_acknowledged_and_not_done() {
@@ -91,4 +92,71 @@ fn a_repetition_before_a_read_is_acknowledged_no_further_than_itself() {
     node.feed(&read(FIRST_PSN + 1, region.iova, region.key, 16));
     // An ACK of the READ's PSN would tell the requester that its response was lost.
     assert_eq!(node.feed(&packet)[0].psn(), FIRST_PSN);
+}
+
+/// PSNs and positions of READ responses.
+fn answers(out: &[Packet]) -> Vec<(u32, wire::Position)> {
+    assert!(out.iter().all(|packet| packet.operation() == Operation::ReadResponse));
+    out.iter().map(|packet| (packet.psn() - FIRST_PSN, packet.position())).collect()
+}
+
+#[test]
+fn a_repeated_read_is_answered_before_those_after_it() {
+    let mut node = responder();
+    node.budget = Budget::of(Share::new(2, u64::MAX));
+    let region = node.register(1000);
+    let first = read(FIRST_PSN, region.iova, region.key, 512);
+    assert_eq!(answers(&node.feed(&first)), [(0, First), (1, Last)]);
+    let second = read(FIRST_PSN + 2, region.iova, region.key, 1000);
+    assert_eq!(answers(&node.feed(&second)), [(2, First), (3, Middle)]);
+    // The peer took nothing of the second one, since it misses the first.
+    assert_eq!(answers(&node.feed(&first)), [(0, First), (1, Last)]);
+    assert_eq!(answers(&node.feed(&second)), [(2, First), (3, Middle)]);
+    assert_eq!(answers(&node.timer()), [(4, Middle), (5, Last)]);
+    assert!(node.timer().is_empty());
+}
+
+#[test]
+fn an_answer_on_its_way_goes_back_to_what_is_asked_for_again() {
+    let mut node = responder();
+    node.budget = Budget::of(Share::new(3, u64::MAX));
+    let region = node.register(1280);
+    let out = node.feed(&read(FIRST_PSN, region.iova, region.key, 1280));
+    assert_eq!(answers(&out), [(0, First), (1, Middle), (2, Middle)]);
+    let rest = |va| read(FIRST_PSN + 1, va, region.key, 1024);
+    let out = node.feed(&rest(region.iova + 256));
+    assert_eq!(answers(&out), [(1, Middle), (2, Middle), (3, Middle)]);
+    assert_eq!(answers(&node.timer()), [(4, Last)]);
+    assert!(node.timer().is_empty());
+    // What names other memory is another answer.
+    node.feed(&read(FIRST_PSN + 5, region.iova, region.key, 1280));
+    let out = node.feed(&read(FIRST_PSN + 6, region.iova, region.key, 512));
+    assert_eq!(answers(&out), [(8, Middle), (9, Last), (6, First)]);
+}
+
+/// The peer completes its READs in order, so it has more under way than it may only where the
+/// oldest of them came after all.
+#[test]
+fn a_new_read_takes_the_place_of_the_oldest_that_comes_again() {
+    let mut node = responder();
+    node.budget = Budget::of(Share::new(1, u64::MAX));
+    // More packets each than leave while all of them are asked for.
+    let (most, packets) = (u32::from(node.qp.query().max_dest_rd_atomic), 40);
+    let region = node.register(u64::from(packets) * 256);
+    let nth = |nth| read(FIRST_PSN + packets * nth, region.iova, region.key, packets * 256);
+    let left = |node: &mut Node| {
+        let outs = std::iter::repeat_with(|| node.timer()).take_while(|out| !out.is_empty());
+        outs.flat_map(|out| answers(&out)).map(|(psn, _)| psn).collect::<Vec<_>>()
+    };
+    for n in 0..most {
+        node.feed(&nth(n));
+        left(&mut node);
+    }
+    for n in 0..most {
+        assert!(answers(&node.feed(&nth(n))).iter().all(|(psn, _)| *psn < packets));
+    }
+    node.feed(&nth(most));
+    assert_eq!(left(&mut node), (packets..packets * (most + 1)).skip(1).collect::<Vec<_>>());
+    // What was dropped comes when it is asked for once more.
+    assert_eq!(answers(&node.feed(&nth(0))), [(0, First)]);
 }

@@ -59,10 +59,10 @@ fn the_last_receive_of_an_idle_queue_pair_is_told_once() {
 fn the_end_of_a_connection_is_told_once() {
     let mut node = Node::new(QpType::Rc, 11, Some(SharedQueue::Plain(Arc::new(Loose::default()))));
     node.connect(&Setup::new(QpType::Rc));
-    let region = node.register(1024);
-    // A READ is granted, the next request is refused, and then the READ's memory fails.
-    node.receive(&read(FIRST_PSN, region.iova, region.key, 8));
-    node.receive(&write(Only, FIRST_PSN + 1, 8).reth(region.iova, region.key ^ 0xff00, 8));
+    let region = node.register(32 << 10);
+    // A long READ is granted, the next request is refused, and then the READ's memory fails.
+    node.receive(&read(FIRST_PSN, region.iova, region.key, 32 << 10));
+    node.receive(&write(Only, FIRST_PSN + 128, 8).reth(region.iova, region.key ^ 0xff00, 8));
     region.ram.broken.store(true, Relaxed);
     node.end_of_batch();
     let out = node.emitted();

@@ -203,6 +203,7 @@ fn a_datagram_arrives_behind_its_network_header() {
     let rx = Rx {
         headers: &second.headers,
         payload: &second.payload,
+        in_transit: None,
         src: src.into(),
         dst: dst.into(),
         traffic_class: 0,

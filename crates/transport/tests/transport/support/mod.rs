@@ -5,11 +5,13 @@ mod memory;
 mod net;
 mod node;
 mod queues;
+mod star;
 
 pub use memory::{PAGE, Region};
 pub use net::{Faults, Packet, Pair};
 pub use node::{Neighbour, Node, PD, Setup, port_one, send_wr};
 pub use queues::{Loose, QUEUE_PD, TagQueue, XRCD};
+pub use star::{Link, Load, Poster, Star};
 
 /// A small seeded generator (splitmix64): the same seed gives the same run.
 #[derive(Clone)]

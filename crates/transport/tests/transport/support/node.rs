@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use transport::executor::InTransit;
 use transport::keys::KeyTable;
 use transport::values::*;
 use transport::{
@@ -144,6 +145,29 @@ impl Tx for Outbox {
     }
 }
 
+/// Payload that no packet holds yet.
+#[derive(Debug)]
+struct Transit<'a>(&'a [u8]);
+
+impl InTransit for Transit<'_> {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn fill(&self, at: usize, into: umem::Sink<'_>) -> Result<(), AccessError> {
+        Ok(into.write(&self.0[at..at + into.len() as usize])?)
+    }
+
+    fn copy(&self, at: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn whole(&self, f: &mut dyn FnMut(&[u8])) {
+        f(self.0);
+    }
+}
+
 pub const PD: PdId = PdId(7);
 
 /// A QP, its device's keys, and what it emitted and reported.
@@ -277,13 +301,39 @@ impl Node {
     }
 
     pub fn receive(&mut self, packet: &Packet) {
+        self.receive_marked(packet, false);
+    }
+
+    /// One packet, which met congestion on its way if it is marked.
+    pub fn receive_marked(&mut self, packet: &Packet, marked: bool) {
+        self.take(packet, None, marked);
+    }
+
+    /// A packet whose payload is still where it came by.
+    pub fn feed_in_transit(&mut self, packet: &Packet) -> Vec<Packet> {
+        self.feed_in_transit_marked(packet, false)
+    }
+
+    /// The same, which met congestion on its way if it is marked.
+    pub fn feed_in_transit_marked(&mut self, packet: &Packet, marked: bool) -> Vec<Packet> {
+        self.take(
+            &Packet { payload: Vec::new(), ..packet.clone() },
+            Some(&Transit(&packet.payload)),
+            marked,
+        );
+        self.end_of_batch();
+        std::mem::take(&mut self.out.packets)
+    }
+
+    fn take(&mut self, packet: &Packet, in_transit: Option<&dyn InTransit>, marked: bool) {
         let (src, dst) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99)), self.ip);
         let rx = Rx {
             headers: &packet.headers,
             payload: &packet.payload,
+            in_transit,
             src,
             dst,
-            traffic_class: 0x62,
+            traffic_class: if marked { 0x63 } else { 0x62 },
             hop_limit: 63,
             vlan: None,
             routing: Routing::Ip,
@@ -370,6 +420,11 @@ impl Node {
         let psn = if kind == QpType::RawPacket { M::empty() } else { M::SQ_PSN };
         self.modify(&QpAttr { qp_state: QpState::Rts, ..base }, M::STATE | psn | rts).unwrap();
     }
+}
+
+/// What a turn of progress lets one visit send.
+pub fn quantum() -> Budget {
+    Budget::of(Share::new(128, 256 << 10))
 }
 
 /// How a QP is connected.

@@ -28,9 +28,6 @@ static int other = AT_OTHER;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 
-/* Whether plain requests are to go directly here. */
-static int directly;
-
 static inline void tell(const void *what, size_t length)
 {
 	if (send(other, what, length, MSG_NOSIGNAL) != (ssize_t)length)

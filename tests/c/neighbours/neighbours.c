@@ -8,6 +8,9 @@
 
 #include <poll.h>
 
+/* Whether plain requests are to go directly here. */
+static int directly;
+
 enum {
 	KIB = 1 << 10,
 	MIB = 1 << 20,

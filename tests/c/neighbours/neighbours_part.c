@@ -4,8 +4,15 @@
  * whoever is left hears of it as it would over a network.
  *
  *   neighbours_part STORY direct|packets ROUNDS SEED
+ *
+ * Of the stories whose names begin with gpu-, the memory is in a buffer of the GPU at the node GPU
+ * of the environment. PEERDMA there is the program that moves it and takes it back.
  */
+#include "gpu.h"
 #include "neighbours.h"
+
+/* Whether plain requests are to go directly here. */
+static int directly;
 
 enum {
 	BUFFERS = 4,
@@ -35,6 +42,10 @@ static const struct way {
 	{ "qp-err", IBV_WC_RETRY_EXC_ERR },
 	{ "qp-reset", IBV_WC_RETRY_EXC_ERR },
 	{ "qp-destroy", IBV_WC_RETRY_EXC_ERR },
+	{ "gpu-dereg", IBV_WC_REM_ACCESS_ERR },
+	{ "gpu-qp-access", IBV_WC_REM_INV_REQ_ERR },
+	{ "gpu-qp-err", IBV_WC_RETRY_EXC_ERR },
+	{ "gpu-revoke", IBV_WC_REM_ACCESS_ERR },
 };
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
@@ -124,6 +135,8 @@ static void pounder(void)
 /* The memory that is taken away, and where else its pages are then. */
 static char *memory, *elsewhere;
 static struct ibv_mr *mr;
+/* Whether it is in a GPU's buffer, and the descriptors of GPU and buffer then. */
+static int on_gpu, gpu, buffer;
 static struct ibv_pd *second;
 static unsigned long reads_before;
 
@@ -134,6 +147,46 @@ static void spin(unsigned long us)
 		;
 }
 
+/* A new buffer of the GPU, registered, and mapped if it need not move. */
+static void new_gpu_memory(int map)
+{
+	gpu = open_gpu(getenv("GPU"));
+	struct prime_handle prime = { .handle = new_buffer(gpu, BUFFER),
+				      .flags = O_CLOEXEC | O_RDWR };
+	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
+		fail("export a buffer");
+	buffer = prime.fd;
+	if (map)
+		memory = (char *)map_buffer(gpu, prime.handle, BUFFER);
+	/* The address of such a region is its offset in the buffer. */
+	mr = ibv_reg_dmabuf_mr(pd, 0, BUFFER, 0, buffer, EVERYTHING);
+	if (!mr)
+		fail("register a buffer");
+}
+
+static void new_target_memory(void)
+{
+	if (on_gpu) {
+		new_gpu_memory(1);
+	} else {
+		memory = memory_of(BUFFER);
+		mr = registered(memory, BUFFER);
+	}
+	elsewhere = memory_of(BUFFER);
+	memset(memory, 0, BUFFER);
+	memset(elsewhere, 0, BUFFER);
+}
+
+/* Starts `peerdma gpu` with two arguments. */
+static pid_t start_on_gpu(const char *what, const char *where)
+{
+	pid_t child;
+	char *arguments[] = { getenv("PEERDMA"), "gpu", (char *)what, "all", (char *)where, NULL };
+	if (posix_spawn(&child, arguments[0], NULL, NULL, arguments, environ))
+		fail("start peerdma gpu");
+	return child;
+}
+
 /* Registers memory, has the other end pound it, and returns amid that. */
 static void have_it_pounded(int read, enum ibv_wc_status told)
 {
@@ -141,11 +194,7 @@ static void have_it_pounded(int read, enum ibv_wc_status told)
 	int silent = told == IBV_WC_RETRY_EXC_ERR;
 	int soon = directly ? 12 : 14;
 	struct command command = { 1, read, silent ? soon : 16, silent ? 3 : 7 };
-	memory = memory_of(BUFFER);
-	elsewhere = memory_of(BUFFER);
-	memset(memory, 0, BUFFER);
-	memset(elsewhere, 0, BUFFER);
-	mr = registered(memory, BUFFER);
+	new_target_memory();
 	reads_before = device_counter("rx_read_requests");
 	tell(&command, sizeof(command));
 	meet(pd, EVERYTHING, mr);
@@ -158,22 +207,37 @@ static void have_it_pounded(int read, enum ibv_wc_status told)
 	spin(next_random(&seed) % LONGEST_DELAY_US);
 }
 
+/* New memory at a place that was left, or elsewhere if a thread of the library's was faster. */
+static char *mapped_again(char *at)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+	char *again = mmap(at, BUFFER, PROT_READ | PROT_WRITE, flags, -1, 0);
+	return again == MAP_FAILED ? memory_of(BUFFER) : again;
+}
+
 static void take_back(unsigned way)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .qp_access_flags = LOCAL };
 	int failed = 0, map = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, rw = PROT_READ | PROT_WRITE;
 	const char *name = ways[way].name;
-	if (!strcmp(name, "dereg")) {
+	if (!strncmp(name, "gpu-", 4))
+		name += 4;
+	if (!strcmp(name, "revoke")) {
+		int status;
+		pid_t child = start_on_gpu("revoke", NULL);
+		failed = waitpid(child, &status, 0) != child || status;
+	} else if (!strcmp(name, "dereg")) {
 		failed = ibv_dereg_mr(mr);
 		mr = NULL;
 	} else if (!strcmp(name, "munmap")) {
-		failed = munmap(memory, BUFFER) || mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+		failed = munmap(memory, BUFFER);
+		memory = mapped_again(memory);
 	} else if (!strcmp(name, "map-over")) {
 		failed = mmap(memory, BUFFER, rw, map, -1, 0) != memory;
 	} else if (!strcmp(name, "mremap")) {
 		failed = mremap(memory, BUFFER, BUFFER, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) !=
-				 elsewhere ||
-			 mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+			 elsewhere;
+		memory = mapped_again(memory);
 	} else if (!strcmp(name, "dontneed")) {
 		failed = madvise(memory, BUFFER, MADV_DONTNEED);
 	} else if (!strcmp(name, "rereg-memory")) {
@@ -221,6 +285,8 @@ static void forget_it(void)
 		fail("deregistration");
 	munmap(memory, BUFFER);
 	munmap(elsewhere, BUFFER);
+	if (on_gpu && (close(buffer) || close(gpu)))
+		fail("close a GPU");
 }
 
 static void end_pounder(pid_t child)
@@ -236,6 +302,7 @@ static void taken_back(unsigned way, int rounds)
 	unsigned successes = 0, direct = 0;
 	struct report report;
 	pid_t child = start("pounder");
+	on_gpu = !strncmp(ways[way].name, "gpu-", 4);
 	for (int round = 0; round < 2 * rounds; round++) {
 		int read = round % 2;
 		have_it_pounded(read, ways[way].told);
@@ -415,6 +482,61 @@ static void lost_target(int becomes_another, int rounds)
 		      "new programs that lived until they were killed");
 }
 
+/* Has a buffer of its GPU written and read until the other end has ended. */
+static void gpu_target(void)
+{
+	char byte;
+	new_gpu_memory(0);
+	meet(pd, EVERYTHING, mr);
+	if (recv(other, &byte, 1, 0) < 0)
+		fail("wait for the end");
+}
+
+static void do_one(const struct end *peer, int read, unsigned number)
+{
+	struct ibv_wc wc;
+	post_one(peer, read, number);
+	if (!wait_for(cq, &wc, PATIENCE) || wc.status != IBV_WC_SUCCESS)
+		fail("a request amid moves");
+}
+
+/* A WRITE and a READ of it; whether it shows what was written. */
+static int goes_and_comes(const struct end *peer)
+{
+	static unsigned number;
+	number += 2;
+	do_one(peer, 0, number);
+	do_one(peer, 1, number + 1);
+	return !memcmp(source_of(number), source_of(number + 1), BUFFER);
+}
+
+static void moved(int rounds)
+{
+	unsigned done = 0, right = 0, wrong = 0, again = 0;
+	pid_t child = start("gpu-target");
+	new_sources();
+	struct end peer = meet(pd, EVERYTHING, NULL);
+	for (int round = 0; round < rounds; round++) {
+		int status = -1;
+		pid_t mover = start_on_gpu("move", round % 2 ? "vram" : "host");
+		while (!waitpid(mover, &status, WNOHANG))
+			wrong += !goes_and_comes(&peer);
+		done += !status;
+		/* The owner of the memory hears of the move by a packet, then it is known. */
+		right += goes_and_comes(&peer);
+		unsigned long before = device_counter("direct_requests");
+		right += goes_and_comes(&peer);
+		again += device_counter("direct_requests") - before;
+	}
+	equal("design D7", rounds, done, "moves amid WRITEs and READs");
+	equal("IBA 9.4", 0, wrong, "READs that do not show what was written");
+	equal("IBA 9.4", 2 * rounds, right, "WRITEs and READs after a move that are right");
+	equal("design D7", directly ? 2 * rounds : 0, again, "of them that went directly");
+	part();
+	close(other);
+	waitpid(child, NULL, 0);
+}
+
 /* Waits until somebody writes the memory again. */
 static int is_written(void)
 {
@@ -488,6 +610,8 @@ int main(int argc, char **argv)
 	if (is_other) {
 		if (!strcmp(argv[2], "pounder"))
 			pounder();
+		else if (!strcmp(argv[2], "gpu-target"))
+			gpu_target();
 		else
 			target(!strcmp(argv[2], "becoming"));
 		return 0;
@@ -507,5 +631,7 @@ int main(int argc, char **argv)
 		lost_target(1, rounds);
 	if (!strcmp(story, "fork"))
 		forked(rounds);
+	if (!strcmp(story, "gpu-move"))
+		moved(rounds);
 	return finish();
 }

@@ -1,0 +1,162 @@
+//! Memory handed to other processes of one user on one host (`cuIpcGetMemHandle`).
+//!
+//! A handle names the process and its descriptor of the buffer, which the receiver opens below
+//! `/proc`, and the file's number, by which it sees that it got the right one. The descriptor stays
+//! open until the memory is freed.
+
+use super::device::add_device;
+use super::physical::Physical;
+use super::space::{Origin, Range};
+use crate::gpu::Address;
+use crate::{Context, Driver, Error, Res};
+use engine_thread::lock;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex};
+
+/// Length of a handle (`CU_IPC_HANDLE_SIZE`).
+pub const IPC_BYTES: usize = 64;
+
+const MAGIC: [u8; 8] = *b"peerdma\x01";
+
+/// What a handle says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpcHandle {
+    process: u32,
+    fd: u32,
+    inode: u64,
+    len: u64,
+    address: Address,
+}
+
+impl IpcHandle {
+    /// As C has it.
+    pub fn to_bytes(self) -> [u8; IPC_BYTES] {
+        let Address { domain, bus, device, function } = self.address;
+        let mut bytes = [0; IPC_BYTES];
+        let mut at = 0;
+        for part in [
+            &MAGIC[..],
+            &self.process.to_le_bytes(),
+            &self.fd.to_le_bytes(),
+            &self.inode.to_le_bytes(),
+            &self.len.to_le_bytes(),
+            &domain.to_le_bytes(),
+            &[bus, device, function],
+        ] {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        bytes
+    }
+
+    /// What bytes say; `None` for those that are no handle.
+    pub fn from_bytes(bytes: &[u8; IPC_BYTES]) -> Option<IpcHandle> {
+        let word = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        let long = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let handle = IpcHandle {
+            process: word(8)?,
+            fd: word(12)?,
+            inode: long(16)?,
+            len: long(24)?,
+            address: Address {
+                domain: word(32)?,
+                bus: bytes[36],
+                device: bytes[37],
+                function: bytes[38],
+            },
+        };
+        (handle.to_bytes() == *bytes).then_some(handle)
+    }
+}
+
+/// Descriptors that handles name, by the number of their range.
+static EXPORTED: Mutex<Option<HashMap<u64, OwnedFd>>> = Mutex::new(None);
+
+/// A handle of the allocation that an address is in.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for memory that is no allocation of `cuMemAlloc`.
+pub fn export_ipc(driver: &Driver, addr: u64) -> Res<IpcHandle> {
+    let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
+    let device = range.device().filter(|device| device.origin == Origin::Alloc);
+    let device = device.ok_or(Error::INVALID_VALUE)?;
+    let mut exported = lock(&EXPORTED);
+    let exported = exported.get_or_insert_default();
+    // those of memory that is gone
+    let live: Vec<u64> = driver
+        .space
+        .filter(|range| exported.contains_key(&range.id))
+        .iter()
+        .map(|r| r.id)
+        .collect();
+    exported.retain(|id, _| live.contains(id));
+    let fd = match exported.entry(range.id) {
+        std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+        std::collections::hash_map::Entry::Vacant(new) => new.insert(device.physical.export()?),
+    };
+    let file = File::from(fd.try_clone()?);
+    Ok(IpcHandle {
+        process: std::process::id(),
+        fd: fd.as_raw_fd() as u32,
+        inode: file.metadata()?.ino(),
+        len: range.len,
+        address: device.physical.gpu().address(),
+    })
+}
+
+/// Gives memory of another process addresses in this one.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for memory of this process; `CUDA_ERROR_INVALID_HANDLE` where the
+/// handle is none or its memory is gone; `CUDA_ERROR_INVALID_DEVICE` where this process does not
+/// see the GPU.
+pub fn open_ipc(driver: &Driver, context: &Context, handle: IpcHandle) -> Res<u64> {
+    if handle.process == std::process::id() {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    let gpu = driver.gpus().iter().find(|gpu| gpu.address() == handle.address);
+    let gpu = gpu.ok_or(Error::INVALID_DEVICE)?;
+    let path = format!("/proc/{}/fd/{}", handle.process, handle.fd);
+    let file = File::options().read(true).write(true).open(&path).map_err(|error| {
+        crate::log::say(format_args!("memory of another process, {path}: {error}"));
+        Error::INVALID_HANDLE
+    })?;
+    let about = file.metadata()?;
+    if about.ino() != handle.inode || about.len() < handle.len {
+        return Err(Error::INVALID_HANDLE);
+    }
+    let physical = Arc::new(Physical::import(gpu, file.into())?);
+    let owner = (context.handle(), driver.ordinal(gpu));
+    add_device(&driver.space, owner, physical, handle.len, Origin::Ipc)
+}
+
+/// Takes that back.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for an address that [`open_ipc`] did not answer.
+pub fn close_ipc(driver: &Driver, addr: u64) -> Res {
+    let is_meant =
+        |range: &Range| range.device().is_some_and(|device| device.origin == Origin::Ipc);
+    driver.space.remove(addr, is_meant).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_its_bytes_and_others_are_none() {
+        let address = "0001:9a:02.0".parse().unwrap();
+        let handle = IpcHandle { process: 7, fd: 1000, inode: 1 << 40, len: 99, address };
+        let bytes = handle.to_bytes();
+        assert_eq!(IpcHandle::from_bytes(&bytes), Some(handle));
+        for at in [0, 39, 63] {
+            let mut wrong = bytes;
+            wrong[at] ^= 1;
+            assert_eq!(IpcHandle::from_bytes(&wrong), None, "byte {at}");
+        }
+    }
+}

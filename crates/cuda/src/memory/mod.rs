@@ -1,0 +1,22 @@
+//! Memory: what it is made of, at which addresses programs have it, and copies between them.
+
+mod alloc;
+mod device;
+mod ipc;
+mod physical;
+mod pool;
+mod rows;
+mod space;
+mod span;
+mod vmm;
+
+pub use alloc::{
+    alloc, alloc_host, alloc_managed, free, free_host, migrate, register_host, unregister_host,
+};
+pub use ipc::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
+pub use physical::Physical;
+pub use pool::Pool;
+pub use rows::{Rows, Side};
+pub use space::{Device, Memory, Origin, Range, Space};
+pub use span::{Span, copy_rows};
+pub use vmm::{GRANULARITY, create, map, release_reserved, reserve, set_access, unmap};

@@ -1,0 +1,207 @@
+//! The addresses that the driver gave out or was told of.
+
+use super::physical::Physical;
+use crate::sys::{Mapping, Place};
+use crate::{Error, Handle, Res};
+use engine_thread::{read, write};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, RwLock};
+
+/// How a program came by addresses of a GPU's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// `cuMemAlloc`.
+    Alloc,
+    /// From the pool of this handle.
+    Pool(Handle),
+    /// From another process.
+    Ipc,
+    /// `cuMemMap`, of the physical memory of this handle.
+    Mapped(Handle),
+}
+
+/// Addresses of a GPU's memory.
+pub struct Device {
+    /// The addresses themselves; those of [`Origin::Mapped`] are their reservation's.
+    pub addresses: Option<Mapping>,
+    /// What is behind them.
+    pub physical: Arc<Physical>,
+    /// From where in that.
+    pub offset: u64,
+    /// Where they came from.
+    pub origin: Origin,
+    /// Whether the GPU may use them: only [`Origin::Mapped`] begins without.
+    pub access: AtomicU32,
+}
+
+/// What is at a range of addresses.
+pub enum Memory {
+    /// Memory behind a GPU's addresses.
+    Device(Device),
+    /// Host memory that the driver allocated, with the flags of `cuMemHostAlloc`.
+    Host(Mapping, u32),
+    /// Host memory of the program's that it registered, with those of `cuMemHostRegister`.
+    Registered(u32),
+    /// Memory of both (`cuMemAllocManaged`).
+    Managed(Mapping),
+}
+
+/// A range of addresses.
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// Length in bytes, as it was asked for.
+    pub len: u64,
+    /// A number of its own in this process.
+    pub id: u64,
+    /// The context that it was made in; 0 for what belongs to none.
+    pub context: Handle,
+    /// Ordinal of the device that it was made for.
+    pub ordinal: i32,
+    /// What is there.
+    pub memory: Memory,
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+    pub syncs: AtomicBool,
+}
+
+impl Range {
+    /// A range that is not in any space yet.
+    pub fn new(start: u64, len: u64, context: Handle, ordinal: i32, memory: Memory) -> Range {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let id = IDS.fetch_add(1, Relaxed);
+        Range { start, len, id, context, ordinal, memory, syncs: AtomicBool::new(false) }
+    }
+
+    /// The address behind its last one.
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    /// The memory behind a GPU's addresses.
+    pub fn device(&self) -> Option<&Device> {
+        match &self.memory {
+            Memory::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// `len` of its bytes from an address on, as the driver reaches them.
+    pub(crate) fn place(&self, addr: u64, len: u64) -> Res<Place> {
+        let from = addr.checked_sub(self.start).ok_or(Error::INVALID_VALUE)?;
+        let to = from.checked_add(len).filter(|to| *to <= self.len).ok_or(Error::INVALID_VALUE)?;
+        let (whole, offset) = match &self.memory {
+            Memory::Device(device) if device.access.load(Acquire) == 0 => {
+                return Err(Error::INVALID_VALUE);
+            }
+            Memory::Device(device) => (device.physical.place(), device.offset),
+            Memory::Host(mapping, _) | Memory::Managed(mapping) => (mapping.place(), 0),
+            Memory::Registered(_) => return Ok(crate::sys::Place::of_program(addr, len)),
+        };
+        whole.part(offset + from..offset + to).ok_or(Error::INVALID_VALUE)
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    ranges: BTreeMap<u64, Arc<Range>>,
+    reserved: BTreeMap<u64, Arc<Mapping>>,
+}
+
+/// All ranges by their first address, and reservations.
+#[derive(Default)]
+pub struct Space {
+    tables: RwLock<Tables>,
+}
+
+impl Space {
+    /// Adds a range.
+    pub fn add(&self, range: Range) -> Arc<Range> {
+        let range = Arc::new(range);
+        write(&self.tables).ranges.insert(range.start, range.clone());
+        range
+    }
+
+    /// Adds a range unless one is there that it touches.
+    ///
+    /// # Errors
+    /// `otherwise`.
+    pub fn add_if_free(&self, range: Range, otherwise: Error) -> Res<Arc<Range>> {
+        let mut tables = write(&self.tables);
+        let before = tables.ranges.range(..range.end()).next_back();
+        if before.is_some_and(|(_, other)| other.end() > range.start) {
+            return Err(otherwise);
+        }
+        let range = Arc::new(range);
+        tables.ranges.insert(range.start, range.clone());
+        Ok(range)
+    }
+
+    /// The range that an address is in.
+    pub fn at(&self, addr: u64) -> Option<Arc<Range>> {
+        let tables = read(&self.tables);
+        let (_, range) = tables.ranges.range(..=addr).next_back()?;
+        (addr < range.end()).then(|| range.clone())
+    }
+
+    /// Takes out the range that begins at an address, if it is meant.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` where no such one begins.
+    pub fn remove(&self, start: u64, is_meant: impl Fn(&Range) -> bool) -> Res<Arc<Range>> {
+        let mut tables = write(&self.tables);
+        let found = tables.ranges.get(&start).filter(|range| is_meant(range));
+        if found.is_none() {
+            return Err(Error::INVALID_VALUE);
+        }
+        tables.ranges.remove(&start).ok_or(Error::INVALID_VALUE)
+    }
+
+    /// Takes out what was made in a context.
+    pub fn remove_of(&self, context: Handle) -> Vec<Arc<Range>> {
+        self.remove_where(|range| range.context == context)
+    }
+
+    /// Takes out all that are meant.
+    pub fn remove_where(&self, is_meant: impl Fn(&Range) -> bool) -> Vec<Arc<Range>> {
+        let mut tables = write(&self.tables);
+        tables.ranges.extract_if(.., |_, range| is_meant(range)).map(|(_, range)| range).collect()
+    }
+
+    /// All that are meant, in the order of their addresses.
+    pub fn filter(&self, is_meant: impl Fn(&Range) -> bool) -> Vec<Arc<Range>> {
+        read(&self.tables).ranges.values().filter(|range| is_meant(range)).cloned().collect()
+    }
+
+    /// Keeps reserved addresses.
+    pub fn add_reserved(&self, mapping: Mapping) -> u64 {
+        let start = mapping.addr();
+        write(&self.tables).reserved.insert(start, Arc::new(mapping));
+        start
+    }
+
+    /// The reservation that `len` addresses are in.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn reserved(&self, addr: u64, len: u64) -> Res<Arc<Mapping>> {
+        let end = addr.checked_add(len).ok_or(Error::INVALID_VALUE)?;
+        let tables = read(&self.tables);
+        let found = tables.reserved.range(..=addr).next_back().map(|(_, mapping)| mapping.clone());
+        found.filter(|found| end <= found.addr() + found.len()).ok_or(Error::INVALID_VALUE)
+    }
+
+    /// Takes out a reservation that nothing is mapped in.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn remove_reserved(&self, start: u64, len: u64) -> Res<Arc<Mapping>> {
+        let mut tables = write(&self.tables);
+        let whole = tables.reserved.get(&start).is_some_and(|mapping| mapping.len() == len);
+        let end = start.saturating_add(len);
+        if !whole || tables.ranges.range(start..end).next().is_some() {
+            return Err(Error::INVALID_VALUE);
+        }
+        tables.reserved.remove(&start).ok_or(Error::INVALID_VALUE)
+    }
+}

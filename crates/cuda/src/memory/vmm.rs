@@ -1,0 +1,121 @@
+//! Virtual memory management: addresses reserved by themselves, and memory mapped at them.
+
+use super::space::{Device, Memory, Origin, Range};
+use crate::gpu::Gpu;
+use crate::memory::Physical;
+use crate::sys::{Domain, Mapping};
+use crate::{Driver, Error, Handle, Res};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// What sizes, addresses and offsets are multiples of, in bytes (`cuMemGetAllocationGranularity`).
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: u32 = 3;
+
+/// Reserves addresses.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a length that is none or an alignment that is no power of two;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub fn reserve(driver: &Driver, len: u64, align: u64) -> Res<u64> {
+    let aligned = align == 0 || align.is_power_of_two();
+    if len == 0 || !len.is_multiple_of(GRANULARITY) || !aligned {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mapping =
+        Mapping::reserve(len, align.max(GRANULARITY)).map_err(|_| Error::OUT_OF_MEMORY)?;
+    mapping.keep_from_children();
+    Ok(driver.space.add_reserved(mapping))
+}
+
+/// Gives reserved addresses back.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where they are not one whole reservation, or in use.
+pub fn release_reserved(driver: &Driver, start: u64, len: u64) -> Res {
+    driver.space.remove_reserved(start, len).map(drop)
+}
+
+/// Physical memory of a GPU; the handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a length that is no multiple of [`GRANULARITY`],
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub fn create(driver: &Driver, gpu: &Arc<Gpu>, len: u64) -> Res<Handle> {
+    if !len.is_multiple_of(GRANULARITY) {
+        return Err(Error::INVALID_VALUE);
+    }
+    let physical = Arc::new(Physical::alloc(gpu, len, Domain::Vram)?);
+    Ok(driver.physical.add(|_| physical).0)
+}
+
+/// Maps physical memory at reserved addresses. The GPU may not use them yet.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for ranges that do not fit, `CUDA_ERROR_INVALID_HANDLE`.
+pub fn map(driver: &Driver, addr: u64, len: u64, offset: u64, handle: Handle) -> Res {
+    let physical = driver.physical.get(handle)?.as_ref().clone();
+    let reserved = driver.space.reserved(addr, len)?;
+    let fits = offset.checked_add(len).is_some_and(|end| end <= physical.len());
+    if len == 0 || [addr, len, offset].iter().any(|n| !n.is_multiple_of(GRANULARITY)) || !fits {
+        return Err(Error::INVALID_VALUE);
+    }
+    let ordinal = driver.ordinal(physical.gpu());
+    let (origin, access) = (Origin::Mapped(handle), AtomicU32::new(0));
+    let at = addr - reserved.addr();
+    let device = Device { addresses: None, physical: physical.clone(), offset, origin, access };
+    let range = Range::new(addr, len, 0, ordinal, Memory::Device(device));
+    driver.space.add_if_free(range, Error::INVALID_VALUE)?;
+    let mapped = physical.map_over(&reserved, at, offset, len);
+    if mapped.is_err() {
+        driver.space.remove(addr, |_| true)?;
+    }
+    mapped
+}
+
+/// The ranges that were mapped at `len` addresses, which they fill.
+fn mapped(driver: &Driver, addr: u64, len: u64) -> Res<Vec<Arc<Range>>> {
+    let end = addr.checked_add(len).ok_or(Error::INVALID_VALUE)?;
+    let inside = |range: &Range| range.start < end && addr < range.end();
+    let found = driver.space.filter(inside);
+    let is_mapped = |range: &Arc<Range>| {
+        range.device().is_some_and(|device| matches!(device.origin, Origin::Mapped(_)))
+    };
+    let total: u64 = found.iter().map(|range| range.len).sum();
+    let fits = found.first().is_some_and(|first| first.start >= addr)
+        && found.last().is_some_and(|last| last.end() <= end);
+    if total == len && fits && found.iter().all(is_mapped) {
+        Ok(found)
+    } else {
+        Err(Error::INVALID_VALUE)
+    }
+}
+
+/// Takes whole mappings away.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where the addresses are not those of whole mappings.
+pub fn unmap(driver: &Driver, addr: u64, len: u64) -> Res {
+    let reserved = driver.space.reserved(addr, len)?;
+    for range in mapped(driver, addr, len)? {
+        driver.space.remove(range.start, |_| true)?;
+    }
+    Ok(reserved.clear(addr - reserved.addr(), len)?)
+}
+
+/// Says what GPUs may do at addresses (`CUmemAccess_flags`).
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where they are not those of whole mappings, or for flags that are
+/// none.
+pub fn set_access(driver: &Driver, addr: u64, len: u64, flags: u32) -> Res {
+    if ![0, 1, READ_WRITE].contains(&flags) {
+        return Err(Error::INVALID_VALUE);
+    }
+    for range in mapped(driver, addr, len)? {
+        range.device().inspect(|device| device.access.store(flags, Release));
+    }
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Work in order, apart from the program's threads: streams and events.
+//!
+//! Each stream has a line of work and, from its first piece on, a thread that does it. The order
+//! between streams is made when work is queued: a piece that has to come after another stream's is
+//! preceded by one that waits for it, and that was queued before; so nothing waits in a circle.
+
+mod event;
+mod lane;
+mod line;
+mod order;
+mod stream;
+
+pub use event::Event;
+pub use lane::Lane;
+pub use line::{Line, Point, Work, is_worker};
+pub use order::{Kind, Queues};
+pub use stream::Stream;

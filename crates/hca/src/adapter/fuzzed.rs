@@ -1,0 +1,99 @@
+//! What another process of the host may write to, without a device around it, for those who fuzz it
+//! and look into it: rings and directories. Not part of the API.
+
+use super::attach::ring_from;
+use super::directory::neighbour::{Neighbour, Wanted};
+use super::directory::{self, Directory, Reader};
+use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU};
+use mm::OtherProcess;
+use rustix::fd::{AsFd, OwnedFd};
+use transport::values::Remote;
+
+/// Where the parts of a directory begin: its header, counters, QPs, MKEYs, routes, groups, passes
+/// and announced rings.
+pub const PARTS: [usize; 8] = directory::PARTS;
+/// Bytes that the passes take: a count of those who wait, and then a line for each.
+pub const PASSES_LEN: usize = shm::Passes::BYTES;
+
+/// A process that everybody may ask for memory, and that gives none: its copies are never made.
+const NOBODY: u32 = 1;
+
+/// The rings that one device reads.
+pub struct ReadRings(Incoming);
+
+impl ReadRings {
+    /// None yet; `None` where there is no memory.
+    pub fn new() -> Option<ReadRings> {
+        Some(ReadRings(Incoming::new().ok()?))
+    }
+
+    /// Attaches what was announced in the device's directory.
+    pub fn attach(&mut self, directory: &Directory) {
+        let taken = |slot| Some((slot, directory.take_announced(slot)?));
+        for (slot, announced) in (0..registry::SLOTS).filter_map(taken) {
+            if let Some(ring) = ring_from(slot, announced) {
+                self.0.add(ring);
+            }
+        }
+    }
+
+    /// The slots of the devices whose rings are read.
+    pub fn slots(&self) -> impl Iterator<Item = u16> {
+        self.0.slots()
+    }
+
+    /// One turn: the queue pairs that packets were for, all of whose payload was looked at.
+    ///
+    /// # Panics
+    /// When a turn takes more than it may, or there is less payload than a packet says.
+    pub fn receive(&mut self) -> Vec<u32> {
+        let mut seen = Vec::new();
+        self.0.forget_those_over();
+        let packets = self.0.receive(&mut |datagram, in_ring| {
+            seen.push(datagram.headers.bth.dest_qp);
+            let Some(in_ring) = in_ring else { return };
+            let len = in_ring.bytes();
+            assert!(len <= RING_MTU as usize, "{len} bytes of payload");
+            let mut looked_at = false;
+            in_ring.whole(&mut |bytes| {
+                assert_eq!(bytes.len(), len);
+                looked_at = true;
+            });
+            assert!(looked_at && in_ring.copy(len, &mut [0]).is_err());
+        });
+        assert!(packets == seen.len() && packets <= PACKETS_A_TURN);
+        seen
+    }
+}
+
+/// A request to another process.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The queue pair that makes it.
+    pub qpn: u32,
+    /// The one that it is made to.
+    pub dest_qpn: u32,
+    /// The addresses of its packets, as one number.
+    pub ends: u64,
+    /// Where it is for.
+    pub addr: u64,
+    /// By this key.
+    pub rkey: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Whether it is a WRITE, or else a READ.
+    pub write: bool,
+}
+
+/// Where the request would reach by this directory of another process, if it is granted there.
+/// Counts its bytes in the directory, and moves none.
+pub fn reached(fd: OwnedFd, request: Request) -> Option<u64> {
+    let Request { qpn, dest_qpn, ends, addr, rkey, length, write } = request;
+    // What it says of a word in that process's memory is looked at as well.
+    drop(Neighbour::agree(fd.try_clone().ok()?, NOBODY));
+    let neighbour = Neighbour::of(Reader::open(fd.as_fd()).ok()?, OtherProcess::new(NOBODY)?)?;
+    let remote = Remote { addr, rkey };
+    let visit = neighbour.visit(&Wanted { pid: 0, qpn, dest_qpn, ends, remote, length, write })?;
+    visit.count(length.into(), true);
+    Some(visit.addr())
+}

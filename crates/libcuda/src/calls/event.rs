@@ -1,0 +1,77 @@
+//! Events.
+
+use crate::ffi::Out;
+use cuda::Asked;
+use cuda::queue::Event;
+use cuda::{Driver, Error, Handle, current};
+
+fn elapsed(ms: Out<f32>, start: Handle, end: Handle) -> cuda::Res {
+    let events = &Driver::get()?.events;
+    let (start, end) = (events.get(start)?, events.get(end)?);
+    ms.checked()?.put(end.elapsed_ms(&start)?)
+}
+
+api! {
+    fn cuEventCreate(event: Out<Handle>, flags: u32) {
+        let (event, context) = (event.checked()?, current()?);
+        let new = Event::new(context.handle(), flags)?;
+        event.put(Driver::get()?.events.add(|_| new).0)
+    }
+
+    fn cuEventDestroy(event: Handle) {
+        Driver::get()?.events.remove(event).map(drop)
+    }
+
+    fn cuEventDestroy_v2(event: Handle) {
+        Driver::get()?.events.remove(event).map(drop)
+    }
+
+    fn cuEventQuery(event: Handle) {
+        let is_reached = Driver::get()?.events.get(event)?.is_reached();
+        if is_reached { Ok(()) } else { Err(Error::NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: Handle) {
+        Driver::get()?.events.get(event)?.wait();
+        Ok(())
+    }
+
+    fn cuEventElapsedTime(ms: Out<f32>, start: Handle, end: Handle) {
+        elapsed(ms, start, end)
+    }
+
+    fn cuEventElapsedTime_v2(ms: Out<f32>, start: Handle, end: Handle) {
+        elapsed(ms, start, end)
+    }
+}
+
+streamed! {
+    fn cuEventRecord, cuEventRecord_ptsz (event: Handle; stream) {
+        record(event, &stream)
+    }
+}
+
+api! {
+    fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: u32) {
+        no_more(flags, 1)?;
+        record(event, &Asked::of(stream, false)?)
+    }
+
+    fn cuEventRecordWithFlags_ptsz(event: Handle, stream: Handle, flags: u32) {
+        no_more(flags, 1)?;
+        record(event, &Asked::of(stream, true)?)
+    }
+}
+
+fn no_more(flags: u32, known: u32) -> cuda::Res {
+    if flags & !known == 0 { Ok(()) } else { Err(Error::INVALID_VALUE) }
+}
+
+fn record(event: Handle, stream: &Asked) -> cuda::Res {
+    let event = Driver::get()?.events.get(event)?;
+    if event.context() != stream.context().handle() {
+        return Err(Error::INVALID_HANDLE);
+    }
+    event.record(stream);
+    Ok(())
+}

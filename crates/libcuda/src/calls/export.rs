@@ -1,0 +1,36 @@
+//! Memory for other devices: dma-bufs of address ranges (`cuMemGetHandleForAddressRange`).
+
+use crate::ffi::Out;
+use cuda::sys::page_size;
+use cuda::{Driver, Error, log};
+use std::os::fd::IntoRawFd;
+
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF_FD: u32 = 1;
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`: every mapping here is one by PCIe.
+const PCIE: u64 = 1;
+
+api! {
+    fn cuMemGetHandleForAddressRange(
+        handle: Out<i32>, addr: u64, bytes: u64, kind: u32, flags: u64,
+    ) {
+        let (driver, handle, page) = (Driver::get()?, handle.checked()?, page_size());
+        let wrong = kind != DMA_BUF_FD || flags & !PCIE != 0;
+        if wrong || bytes == 0 || !addr.is_multiple_of(page) || !bytes.is_multiple_of(page) {
+            return Err(Error::INVALID_VALUE);
+        }
+        let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
+        let device = range.device().ok_or(Error::NOT_SUPPORTED)?;
+        let start = device.offset + (addr - range.start);
+        // the whole page that an allocation ends in is its own
+        let end = range.len.next_multiple_of(page) - (addr - range.start);
+        if bytes > end {
+            return Err(Error::INVALID_VALUE);
+        }
+        if start != 0 {
+            log::say("a dma-buf begins where its allocation does: CUDA_ERROR_NOT_SUPPORTED");
+            return Err(Error::NOT_SUPPORTED);
+        }
+        handle.put(device.physical.export()?.into_raw_fd())
+    }
+}

@@ -1,0 +1,35 @@
+//! Memory handed to other processes.
+
+use crate::ffi::Out;
+use cuda::memory::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
+use cuda::{Driver, Error, current};
+
+/// `CUipcMemHandle`, `CUipcEventHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Bytes([u8; IPC_BYTES]);
+
+fn open(addr: Out<u64>, handle: Bytes) -> cuda::Res {
+    let (driver, addr, context) = (Driver::get()?, addr.checked()?, current()?);
+    let handle = IpcHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
+    addr.put(open_ipc(driver, &context, handle)?)
+}
+
+api! {
+    fn cuIpcGetMemHandle(handle: Out<Bytes>, addr: u64) {
+        let (driver, handle) = (Driver::get()?, handle.checked()?);
+        handle.put(Bytes(export_ipc(driver, addr)?.to_bytes()))
+    }
+
+    fn cuIpcOpenMemHandle(addr: Out<u64>, handle: Bytes, _flags: u32) {
+        open(addr, handle)
+    }
+
+    fn cuIpcOpenMemHandle_v2(addr: Out<u64>, handle: Bytes, _flags: u32) {
+        open(addr, handle)
+    }
+
+    fn cuIpcCloseMemHandle(addr: u64) {
+        close_ipc(Driver::get()?, addr)
+    }
+}

@@ -1,0 +1,17 @@
+//! The functions, by what they are about. `fn NAME(…)` in the macros of `ffi` defines one; the
+//! build script reads these names.
+
+pub mod context;
+mod copies;
+mod device;
+mod event;
+mod export;
+mod fill;
+mod init;
+mod ipc;
+mod memory;
+pub mod modules;
+mod pointer;
+mod pool;
+mod stream;
+mod vmm;

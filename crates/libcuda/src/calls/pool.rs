@@ -1,0 +1,113 @@
+//! Memory in the order of streams, and pools of it.
+
+use crate::ffi::{In, Out};
+use cuda::Asked;
+use cuda::memory::{Pool, Span};
+use cuda::{Driver, Error, Handle};
+use std::sync::Arc;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
+const PINNED: u32 = 1;
+const DEVICE: u32 = 1;
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Properties {
+    kind: u32,
+    handle_types: u32,
+    location: u32,
+    id: i32,
+    security: u64,
+    most: u64,
+    usage: u16,
+    reserved: [u8; 54],
+}
+
+api! {
+    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<Properties>) {
+        let (driver, pool, asked) = (Driver::get()?, pool.checked()?, properties.get()?);
+        if asked.kind != PINNED {
+            return Err(Error::INVALID_VALUE);
+        }
+        // pools of host memory, and those that other processes import
+        if asked.location != DEVICE || asked.handle_types != 0 {
+            return Err(Error::NOT_SUPPORTED);
+        }
+        pool.put(driver.new_pool(asked.id)?.handle())
+    }
+
+    fn cuMemPoolDestroy(pool: Handle) {
+        let pools = &Driver::get()?.pools;
+        if pools.get(pool)?.is_default() {
+            return Err(Error::INVALID_VALUE);
+        }
+        pools.remove(pool).map(drop)
+    }
+
+    fn cuMemPoolTrimTo(pool: Handle, _keep: u64) {
+        // nothing is kept
+        Driver::get()?.pools.get(pool).map(drop)
+    }
+
+    fn cuMemPoolGetAttribute(pool: Handle, number: u32, value: Out<u32>) {
+        let found = Driver::get()?.pools.get(pool)?.attribute(number)?;
+        // the first three are of type int, the others cuuint64_t
+        if number <= 3 { value.put(found as u32) } else { value.as_other().put(found) }
+    }
+
+    fn cuMemPoolSetAttribute(pool: Handle, number: u32, value: In<u64>) {
+        let pool = Driver::get()?.pools.get(pool)?;
+        let new = match number {
+            1..=3 => u64::from(value.as_other::<u32>().get()?),
+            _ => value.get()?,
+        };
+        pool.set_attribute(number, new)
+    }
+
+    fn cuMemPoolSetAccess(pool: Handle, _access: In<u8>, _count: u64) {
+        // every GPU reaches all of it
+        Driver::get()?.pools.get(pool).map(drop)
+    }
+
+    fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, _location: In<u8>) {
+        Driver::get()?.pools.get(pool)?;
+        flags.put(3)
+    }
+}
+
+fn alloc(stream: &Asked, out: Out<u64>, len: u64, pool: &Arc<Pool>) -> cuda::Res {
+    let (driver, out) = (Driver::get()?, out.checked()?);
+    let (context, ordinal) = (stream.context(), driver.ordinal(pool.gpu()));
+    out.put(pool.alloc(&driver.space, context.handle(), ordinal, len)?)
+}
+
+streamed! {
+    fn cuMemAllocAsync, cuMemAllocAsync_ptsz (addr: Out<u64>, len: u64; stream) {
+        let driver = Driver::get()?;
+        let pool = driver.pool(driver.ordinal(stream.context().gpu()))?;
+        alloc(&stream, addr, len, &pool)
+    }
+    fn cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz
+        (addr: Out<u64>, len: u64, pool: Handle; stream) {
+        let pool = Driver::get()?.pools.get(pool)?;
+        alloc(&stream, addr, len, &pool)
+    }
+    fn cuMemFreeAsync, cuMemFreeAsync_ptsz (addr: u64; stream) {
+        let driver = Driver::get()?;
+        if addr == 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        Span::known(&driver.space, addr, 1)?;
+        stream.queue_fallible(move || Pool::free(&driver.space, &driver.pools, addr));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_structure_has_the_size_of_the_header() {
+        assert_eq!(size_of::<super::Properties>(), 88);
+    }
+}

@@ -1,0 +1,16 @@
+//! What a registration shows of itself to others than its process.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Where memory is, for others than the process that registered it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Address of the first byte in this process.
+    pub addr: u64,
+    /// How the function gets there.
+    pub route: &'a Arc<pcie::Route>,
+    /// For a buffer that may move: its control block, and the number of moves after which it is
+    /// there.
+    pub buffer: Option<(BorrowedFd<'a>, u64)>,
+}

@@ -1,0 +1,120 @@
+//! NVIDIA's driver library and NVML over the software GPU (`peerdma run --gpu cuda`): C programs
+//! that judge themselves, and programs of others from Python wheels.
+
+use std::time::Duration;
+use system::{Counters, Namespace, Run, Wheels, is_root, judged, peerdma, skip};
+
+fn cuda(program: &std::path::Path) -> Run {
+    Run::hca(&program.display().to_string()).option("--gpu").option("cuda")
+}
+
+#[test]
+fn memory_is_a_gpus_and_an_hca_reaches_it() {
+    let program = match system::c_program("cuda_memory") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let counters = Counters::new();
+    judged(cuda(&program).env("PEERDMA_COUNTERS", counters.file()), 120);
+    let to_gpu = |line: &str| line.contains(" BUS_ADDR ") && !line.ends_with(" 0 0");
+    assert!(counters.text().lines().any(to_gpu), "{}", counters.text());
+}
+
+/// What is freed can be had again at the limit of descriptors too.
+#[test]
+fn allocations_end_at_the_limit_of_descriptors_and_come_back() {
+    let program = match system::c_program("cuda_memory") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = Run::hca("sh -c").arg("ulimit -n 200; exec $PROGRAM few");
+    judged(run.env("PROGRAM", &program).option("--gpu").option("cuda"), 3);
+}
+
+#[test]
+fn work_is_done_in_order_and_memory_is_shared() {
+    match system::c_program("cuda_order") {
+        Ok(program) => drop(judged(cuda(&program), 66)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+#[test]
+fn gpus_are_told_of_by_nvml() {
+    match system::c_program("cuda_nvml") {
+        Ok(program) => drop(judged(cuda(&program), 30)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+/// What `peerdma gpu providers` asks of NVIDIA's driver, this one answers.
+#[test]
+fn the_cuda_provider_allocates_and_exports() {
+    let line = format!("{} gpu providers", peerdma().display());
+    let said = Run::hca(&line).option("--gpu").option("cuda").finish().ok().stdout;
+    let works = |line: &&str| line.starts_with("cuda ") && line.contains("peerdma software GPU");
+    assert_eq!(said.lines().filter(works).count(), 2, "{said}");
+}
+
+/// A kernel that is not executed is named in a line whatever the settings.
+#[test]
+fn a_kernel_is_named_and_not_executed() {
+    let program = match system::c_program("cuda_order") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let said = cuda(&program).finish().ok().stderr;
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("twice")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("CUDA_ERROR_NOT_SUPPORTED"), "{said}");
+}
+
+/// Without `--gpu cuda` programs do not find it, and with it no device that is not visible.
+#[test]
+fn the_library_is_found_only_where_it_is_asked_for() {
+    let places = |run: Run| run.arg("echo $LD_LIBRARY_PATH").finish().ok().stdout;
+    let has_it = |places: String| places.trim().split(':').any(|place| place.ends_with("/cuda"));
+    assert!(!has_it(places(Run::hca("sh -c"))));
+    assert!(has_it(places(Run::hca("sh -c").option("--gpu").option("cuda"))));
+    let program = match system::c_program("cuda_order") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let none = cuda(&program).env("CUDA_VISIBLE_DEVICES", "").finish();
+    assert!(none.stdout.contains("NOT cuInit: CUDA_ERROR_NO_DEVICE"), "{none}");
+}
+
+/// NIXL's agents in two processes, over UCX's RC transport: memory of the GPU goes to the GPU of
+/// the other process and back.
+#[test]
+fn nixl_moves_gpu_memory_between_processes() {
+    let wheels = match Wheels::installed() {
+        Ok(wheels) => wheels,
+        Err(reason) => skip!("{reason}"),
+    };
+    let counters = Counters::new();
+    let run = wheels.run("nixl_pair.py").option("--gpu").option("cuda");
+    let run = run.env("UCX_TLS", "rc_v,cuda_copy").env("UCX_NET_DEVICES", "peerdma0:1");
+    let run = run.env("PEERDMA_COUNTERS", counters.file()).limit(Duration::from_secs(400));
+    // Whoever else is on the host's network has no part in it.
+    let namespace = is_root().then(|| Namespace::new("nixl"));
+    let run = namespace.iter().fold(run, Run::within);
+    let said = run.finish().ok();
+    for way in ["VRAM to VRAM", "DRAM to VRAM", "VRAM from VRAM"] {
+        assert!(said.stdout.contains(&format!("{way}: right")), "{way}: {said}");
+    }
+    let text = counters.text();
+    let bytes = text.lines().filter(|line| line.starts_with("route") && line.contains("BUS_ADDR"));
+    let bytes = bytes.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    assert!(bytes.sum::<u64>() >= 3 << 20, "the GPU's memory was not reached directly: {text}");
+}
+
+#[test]
+fn nvidias_python_bindings_work() {
+    let wheels = match Wheels::installed() {
+        Ok(wheels) => wheels,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = wheels.run("cuda_bindings.py").option("--gpu").option("cuda");
+    let said = run.limit(Duration::from_secs(120)).finish().ok();
+    assert!(said.stdout.ends_with("all right\n"), "{said}");
+}

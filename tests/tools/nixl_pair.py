@@ -1,0 +1,130 @@
+"""Two NIXL agents in two processes, over UCX's RC transport: GPU memory to GPU memory, and host
+memory to GPU memory and back, with notifications. Prints `right` for each transfer whose bytes
+arrived.
+
+The other process is this program again; the two talk in lines of hexadecimal digits.
+"""
+
+import ctypes
+import subprocess
+import sys
+import time
+
+from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+LENGTH = 1 << 20
+SECONDS = 150
+MARK = "> "
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    if code:
+        sys.exit(f"{name}: CUresult {code}")
+
+
+def gpu_memory(fill):
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(LENGTH))
+    call("cuMemsetD8_v2", address, ctypes.c_ubyte(fill), ctypes.c_size_t(LENGTH))
+    return address.value
+
+
+def gpu_bytes(address):
+    found = (ctypes.c_ubyte * LENGTH)()
+    call("cuMemcpyDtoH_v2", found, ctypes.c_uint64(address), ctypes.c_size_t(LENGTH))
+    return bytes(found)
+
+
+def agent(name):
+    return nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+
+
+def say(word):
+    """A word to the other process. NIXL says things on stdout too."""
+    print(MARK + word, flush=True)
+
+
+def hear(process):
+    for line in process.stdout:
+        if line.startswith(MARK):
+            return line[len(MARK) :].strip()
+    sys.exit("the other process ended")
+
+
+def until(what, ready):
+    end = time.monotonic() + SECONDS
+    while not ready():
+        if time.monotonic() > end:
+            sys.exit(f"waited too long: {what}")
+
+
+def target():
+    """The passive side: its memory is written and read, and it hears when."""
+    address = gpu_memory(0x11)
+    own = agent("target")
+    registered = own.register_memory([(address, LENGTH, 0, "")], "VRAM")
+    say(own.get_agent_metadata().hex())
+    own.add_remote_agent(bytes.fromhex(sys.stdin.readline()))
+    say(str(address))
+    heard = {}
+
+    def notified(text):
+        for name, texts in own.get_new_notifs().items():
+            heard.setdefault(name, []).extend(texts)
+        return text in heard.get("initiator", [])
+
+    for text, byte in ((b"first", 0x22), (b"second", 0x33)):
+        until(f"a notification, {text}", lambda: notified(text))
+        say("right" if gpu_bytes(address) == bytes([byte]) * LENGTH else "wrong")
+    sys.stdin.readline()
+    own.deregister_memory(registered)
+
+
+def initiator():
+    """The active side."""
+    line = [sys.executable, __file__, "target"]
+    other = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    address = gpu_memory(0x22)
+    own = agent("initiator")
+    host = (ctypes.c_ubyte * LENGTH)(*([0x33] * LENGTH))
+    vram, dram = (address, LENGTH, 0), (ctypes.addressof(host), LENGTH, 0)
+    own.register_memory([vram + ("",)], "VRAM")
+    own.register_memory([dram + ("",)], "DRAM")
+    name = own.add_remote_agent(bytes.fromhex(hear(other)))
+    other.stdin.write(own.get_agent_metadata().hex() + "\n")
+    other.stdin.flush()
+    remote = own.get_xfer_descs([(int(hear(other)), LENGTH, 0)], "VRAM")
+
+    def transfer(operation, local, kind, text):
+        local = own.get_xfer_descs([local], kind)
+        handle = own.initialize_xfer(operation, local, remote, name, text)
+        own.transfer(handle)
+
+        def is_done():
+            state = own.check_xfer_state(handle)
+            if state == "ERR":
+                sys.exit(f"{operation} from {kind} failed")
+            return state == "DONE"
+
+        until(f"{operation} of {kind}", is_done)
+        own.release_xfer_handle(handle)
+
+    transfer("WRITE", vram, "VRAM", b"first")
+    print("VRAM to VRAM:", hear(other), flush=True)
+    transfer("WRITE", dram, "DRAM", b"second")
+    print("DRAM to VRAM:", hear(other), flush=True)
+    transfer("READ", vram, "VRAM", b"third")
+    arrived = gpu_bytes(address) == bytes([0x33]) * LENGTH
+    print("VRAM from VRAM:", "right" if arrived else "wrong", flush=True)
+    other.stdin.write("\n")
+    other.stdin.close()
+    sys.exit(other.wait())
+
+
+target() if sys.argv[1:] == ["target"] else initiator()

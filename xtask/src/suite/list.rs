@@ -1,0 +1,243 @@
+//! The suites, in their order.
+
+use crate::{arm, counts, tools, wheels};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// One call of a program.
+pub struct Suite {
+    pub name: &'static str,
+    pub program: Program,
+    pub call: &'static [&'static str],
+    pub env: &'static [(&'static str, &'static str)],
+    pub counts: Counts,
+    /// Installs what it needs beside packages.
+    pub fetch: fn(),
+    /// Why it cannot run here; then it is one skip.
+    pub lacks: fn() -> Option<String>,
+    /// It builds in a folder of its own, and runs beside the others where they leave it room.
+    pub beside: bool,
+}
+
+/// What a suite calls.
+#[derive(Clone, Copy)]
+pub enum Program {
+    Cargo,
+    Shell,
+    /// This program itself.
+    Chore,
+}
+
+/// What the totals count of a suite.
+pub enum Counts {
+    /// Its tests.
+    Tests,
+    /// Itself, as one check.
+    Check,
+    /// Nothing unless it fails: what others need.
+    Failure,
+}
+
+impl Program {
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Cargo => "cargo",
+            Program::Shell => "sh",
+            Program::Chore => "cargo xtask",
+        }
+    }
+
+    pub fn path(self) -> OsString {
+        match self {
+            Program::Cargo => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+            Program::Shell => "sh".into(),
+            // Cargo would wait for another that builds.
+            Program::Chore => std::env::current_exe().map_or("xtask".into(), Into::into),
+        }
+    }
+}
+
+const fn nothing() -> Option<String> {
+    None
+}
+
+/// Where only this suite is run, nothing has built the program before.
+fn no_program() -> Option<String> {
+    let words = || "peerdma is not built (cargo build --release)".to_owned();
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/peerdma");
+    (!program.is_file()).then(words)
+}
+
+const fn suite(name: &'static str, call: &'static [&'static str]) -> Suite {
+    Suite {
+        name,
+        program: Program::Cargo,
+        call,
+        env: &[],
+        counts: Counts::Tests,
+        fetch: || (),
+        lacks: nothing,
+        beside: false,
+    }
+}
+
+const fn check(name: &'static str, call: &'static [&'static str]) -> Suite {
+    Suite { counts: Counts::Check, ..suite(name, call) }
+}
+
+const fn beside(suite: Suite) -> Suite {
+    Suite { beside: true, ..suite }
+}
+
+/// A folder of its own to build in: flags of its own would make every other suite build anew.
+const LOOM: &[(&str, &str)] = &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")];
+
+/// With a fuzzer that is there already, none is compiled, which would take a C++ compiler. Nothing
+/// is linked by clippy, so it need not be there.
+const FUZZ_CLIPPY: &[(&str, &str)] =
+    &[("CARGO_TARGET_DIR", "fuzz/target"), ("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a")];
+
+pub const SUITES: &[Suite] = &[
+    check("format", &["fmt", "--all", "--check"]),
+    check("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    Suite {
+        env: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..check("API docs", &["doc", "--workspace", "--no-deps", "--quiet"])
+    },
+    Suite {
+        counts: Counts::Failure,
+        ..suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"])
+    },
+    // With the program that was just built, which draws some of them.
+    Suite {
+        program: Program::Shell,
+        env: &[("PEERDMA", "../../../target/release/peerdma")],
+        lacks: no_program,
+        ..check("pictures", &["docs/pictures.sh", "--check"])
+    },
+    beside(Suite {
+        program: Program::Chore,
+        fetch: || tools::MDBOOK.fetch(),
+        lacks: || tools::MDBOOK.lacks(),
+        ..check("book", &["docs"])
+    }),
+    // Not its advisories: what they say changes while nothing here does, and they are fetched.
+    beside(Suite {
+        fetch: || tools::CARGO_DENY.fetch(),
+        lacks: || tools::CARGO_DENY.lacks(),
+        ..check(
+            "cargo deny",
+            &[
+                "deny",
+                "--locked",
+                "--target",
+                "x86_64-unknown-linux-gnu",
+                "--log-level",
+                "error",
+                "check",
+                "bans",
+                "licenses",
+                "sources",
+            ],
+        )
+    }),
+    Suite {
+        program: Program::Chore,
+        lacks: counts::lacks,
+        ..check("instruction counts", &["counts"])
+    },
+    suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
+    // Only what the defects are for: the rooms have had the other tests.
+    suite(
+        "sabotage",
+        &[
+            "test",
+            "--package",
+            "transport",
+            "--package",
+            "umem",
+            "--features",
+            "transport/sabotage,umem/sabotage",
+            "--no-fail-fast",
+            "sabotage",
+        ],
+    ),
+    beside(Suite {
+        env: LOOM,
+        ..suite(
+            "loom",
+            &[
+                "test",
+                "--package",
+                "umem",
+                "--package",
+                "dmabuf",
+                "--package",
+                "mm",
+                "--package",
+                "shm",
+                "--release",
+                "--lib",
+                "model::",
+            ],
+        )
+    }),
+    beside(check(
+        "fuzz format",
+        &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--all", "--check"],
+    )),
+    beside(Suite {
+        env: FUZZ_CLIPPY,
+        ..check(
+            "fuzz clippy",
+            &[
+                "clippy",
+                "--manifest-path",
+                "fuzz/Cargo.toml",
+                "--all-targets",
+                "--all-features",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )
+    }),
+    beside(Suite {
+        env: &[("CARGO_TARGET_DIR", "fuzz/target")],
+        ..suite("fuzz", &["test", "--manifest-path", "fuzz/Cargo.toml"])
+    }),
+    // The other processor: everything compiles; what is in assembly runs in an emulator.
+    beside(Suite {
+        env: arm::ENV,
+        fetch: arm::fetch,
+        lacks: arm::lacks,
+        ..check("aarch64", &["check", "--target", arm::TARGET, "--workspace", "--quiet"])
+    }),
+    beside(Suite {
+        env: arm::ENV,
+        fetch: arm::fetch,
+        lacks: arm::lacks,
+        ..suite(
+            "aarch64 guard",
+            &["test", "--target", arm::TARGET, "--package", "mm", "--lib", "guard::"],
+        )
+    }),
+    // The library with the defects that the system's stress must notice, and that programs must
+    // outlive.
+    Suite {
+        env: &[("CARGO_TARGET_DIR", "target/sabotage")],
+        counts: Counts::Failure,
+        ..suite(
+            "defects for the system",
+            &["build", "--package", "peerdma-verbs", "--features", "sabotage", "--quiet"],
+        )
+    },
+    Suite {
+        fetch: wheels::fetch,
+        ..suite(
+            "system",
+            &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"],
+        )
+    },
+];

@@ -1,0 +1,90 @@
+//! Programs of others that come as Python wheels: NIXL and NVIDIA's Python bindings, which stand on
+//! `libcuda`, and an MPICH that knows libfabric, with mpi4py. Where they are missing they are
+//! installed into a virtual environment below `target`, once for each change of the list; tests
+//! that need them are skipped without it. mpi4py's tests are in its source only, and lie beside.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Each with its version. What they depend on is listed too, as far as it is used: NIXL would bring
+/// PyTorch.
+const WHEELS: &[&str] = &[
+    "nixl-cu12==1.5.1",
+    "numpy==2.4.6",
+    "cuda-bindings==13.5.0",
+    "cuda-pathfinder==1.9.1",
+    "nvidia-cuda-runtime-cu12==12.9.79",
+    // Before 5: that one ends in `MPI_Init` where libfabric tells an adapter's place on PCI, on
+    // every machine, since the topology that its launcher hands on has no PCI devices.
+    "mpich==4.3.2",
+    MPI4PY,
+];
+const MPI4PY: &str = "mpi4py==4.1.2";
+/// For Python: unpacks the tests in a source archive, its first argument, into the second.
+const UNPACK: &str = r#"
+import sys, tarfile
+archive = tarfile.open(sys.argv[1])
+for member in archive.getmembers():
+    member.name = member.name.partition("/")[2]
+    if member.name.startswith("test/"):
+        archive.extract(member, sys.argv[2])
+"#;
+
+/// Says in the environment's folder what is in it.
+const LIST: &str = "installed.txt";
+
+/// Installs them unless they are there. Where that fails, says so.
+pub fn fetch() {
+    if let Err(error) = installed() {
+        eprintln!("Python wheels: {error:#}");
+    }
+}
+
+fn installed() -> Result<()> {
+    let folder = folder();
+    let list = folder.join(LIST);
+    if std::fs::read_to_string(&list).is_ok_and(|text| text == WHEELS.join("\n")) {
+        return Ok(());
+    }
+    println!("installing Python wheels into {}", folder.display());
+    let mut environment = Command::new("python3");
+    environment.args(["-m", "venv", "--clear"]).arg(&folder);
+    run(environment)?;
+    let mut install = pip(&folder, "install");
+    install.args(["--no-compile", "--only-binary", ":all:"]).args(WHEELS);
+    run(install)?;
+    unpack_tests(&folder)?;
+    std::fs::write(list, WHEELS.join("\n")).context("the list of wheels")
+}
+
+/// Fetches mpi4py's source and keeps its tests.
+fn unpack_tests(folder: &Path) -> Result<()> {
+    let source = folder.join("mpi4py");
+    let mut download = pip(folder, "download");
+    download.args(["--no-binary", "mpi4py", "--dest"]).arg(&source).arg(MPI4PY);
+    run(download)?;
+    let archive = source.join(MPI4PY.replace("==", "-") + ".tar.gz");
+    let mut unpack = Command::new(folder.join("bin/python3"));
+    unpack.args(["-c", UNPACK]).arg(archive).arg(&source);
+    run(unpack)
+}
+
+/// pip in the environment. Where there is no network, that is soon known.
+fn pip(folder: &Path, what: &str) -> Command {
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args([what, "--quiet", "--no-deps", "--disable-pip-version-check"]);
+    pip.args(["--retries", "0", "--timeout", "15"]);
+    pip
+}
+
+fn run(mut command: Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.parent().unwrap_or(root).join("target/wheels")
+}
