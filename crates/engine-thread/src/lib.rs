@@ -12,9 +12,11 @@
 
 mod file_limit;
 mod lock;
+mod memory;
 
 pub use file_limit::growing_files;
 pub use lock::{lock, read, wait, wait_timeout, write};
+pub use memory::{ROOM_BYTES, has_memory};
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

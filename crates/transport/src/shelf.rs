@@ -6,7 +6,7 @@
 //! back when the list is dropped, by whomever. A list that was made without a shelf is on the heap.
 
 use crate::error::{Error, Result};
-use engine_thread::lock;
+use engine_thread::{ROOM_BYTES, has_memory, lock};
 use smallvec::{Array, SmallVec};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,7 +63,11 @@ impl<A: Array> Shelf<A> {
             return Ok(Shelf(None));
         }
         let mut stores = list_of(count)?;
-        for _ in 0..count {
+        let at_once = (ROOM_BYTES / size_of::<A::Item>().max(1) / longest / 2).max(1);
+        for index in 0..count {
+            if index.is_multiple_of(at_once) && !has_memory() {
+                return Err(NO_MEMORY);
+            }
             stores.push(list_of(longest)?);
         }
         Ok(Shelf(Some(Arc::new(Stores(Mutex::new(stores))))))

@@ -289,6 +289,17 @@ fn more_than_a_hundred_processes_share_an_address() {
     judged(Run::hca(&format!("{} 120", program.display())).within(&host), 9);
 }
 
+/// What a host holds grows with the processes of its user; its memory need not suffice for it.
+#[test]
+fn a_host_without_memory_leaves_hosting_to_another() {
+    let host = host!("starved");
+    let program = match c_program("starved_host") {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    judged(Run::hca(&format!("{} 60", program.display())).within(&host), 7);
+}
+
 #[test]
 fn what_another_process_has_is_neither_imported_nor_opened() {
     let program = match c_program("of_others") {

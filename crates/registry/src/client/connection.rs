@@ -8,6 +8,7 @@ use crate::fds::{Fd, Table};
 use crate::proto::{Reply, Request, VERSION};
 use crate::system::names::{Hosting, Names};
 use crate::system::record::{self, Record};
+use engine_thread::has_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -213,6 +214,9 @@ impl RegistryAddress {
                     Some(_) => {}
                 }
                 continue;
+            }
+            if !has_memory() {
+                return Err(Error::system("hosting the registry", Errno::NOMEM));
             }
             let next = stopped.map_or(0, |stopped| stopped.saturating_add(1));
             match self.names.host(next).map_err(|e| Error::system("hosting the registry", e))? {

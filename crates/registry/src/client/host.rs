@@ -3,7 +3,8 @@
 //!
 //! Nothing here blocks: a connection whose reply does not fit its socket buffer is read no further
 //! until it does, so a peer that stops reading holds up nobody and at most one reply; a peer that
-//! breaks the protocol is dropped.
+//! breaks the protocol is dropped. What a host holds grows with the user's processes, so a process
+//! whose memory runs out leaves hosting to another.
 
 use crate::Error;
 use crate::fds::{Fd, Table};
@@ -13,6 +14,7 @@ use crate::system::Linux;
 use crate::system::names::Names;
 use crate::system::record::{self, Record};
 use crate::system::sys;
+use engine_thread::has_memory;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -157,9 +159,13 @@ impl Host {
         settle.into_iter().chain(held).chain(missing).chain(strangers).min()
     }
 
-    /// Serves what is ready. False when this registry has been deposed and is to be dropped.
+    /// Serves what is ready. False when this registry has been deposed, or cannot go on without
+    /// memory, and is to be dropped.
     pub(crate) fn serve(&mut self, ready: &[Ready]) -> bool {
         let now = Instant::now();
+        if !has_memory() {
+            return false;
+        }
         if now >= self.reviewed_at + POSITION {
             self.reviewed_at = now;
             if self.names.is_deposed(self.generation) {
@@ -278,7 +284,7 @@ impl Host {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let mut keep = flush(conn);
         for _ in 0..BATCH {
-            if !keep || conn.pending.is_some() {
+            if !keep || conn.pending.is_some() || !has_memory() {
                 break;
             }
             match conn.held.take().map_or_else(|| record::receive(&conn.fd), |held| Ok(Some(held)))

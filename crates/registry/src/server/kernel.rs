@@ -15,6 +15,9 @@ pub(crate) enum Family {
 /// A socket and the slot it serves, if any.
 pub(crate) type Held<F> = (Option<u16>, F);
 
+/// What is in a vault.
+pub(crate) type Contents<F> = Vec<(Family, Held<F>)>;
+
 /// The system under the server. `Fd` is a shared handle: clones are one descriptor.
 pub(crate) trait Kernel {
     type Fd: Clone + PartialEq;
@@ -39,8 +42,9 @@ pub(crate) trait Kernel {
     fn fill_vault(&mut self, sockets: &[Held<Self::Fd>]);
     /// The vault, to be held by members; `None` if there cannot be one.
     fn vault(&self) -> Option<Self::Fd>;
-    /// The sockets in the vault of a host that ended; they stay in it.
-    fn open_vault(&mut self, vault: &Self::Fd) -> Vec<(Family, Held<Self::Fd>)>;
+    /// The sockets in the vault of a host that ended; they stay in it. No error but that there is
+    /// no memory for them.
+    fn open_vault(&mut self, vault: &Self::Fd) -> Result<Contents<Self::Fd>, Error>;
     /// The proof that a slot is in use, which lives as long as its holder; `None` if it is in use.
     fn deed(&mut self, slot: u16) -> Result<Option<Self::Fd>, Error>;
     /// Whether the proof that a slot is in use still exists.

@@ -197,7 +197,7 @@ impl<K: Kernel> Server<K> {
                 let vault = next().ok();
                 let answer = self.rejoin(conn, slot, joined_at, who, directory, [v4, v6])?;
                 if let Some(vault) = vault.filter(|_| self.inherits) {
-                    self.inherit(&vault);
+                    self.inherit(&vault)?;
                 }
                 Ok(answer)
             }
@@ -400,13 +400,14 @@ impl<K: Kernel> Server<K> {
     }
 
     /// Takes over what only the host before held.
-    fn inherit(&mut self, vault: &K::Fd) {
-        for (family, socket) in self.kernel.open_vault(vault) {
+    fn inherit(&mut self, vault: &K::Fd) -> Result<(), Error> {
+        for (family, socket) in self.kernel.open_vault(vault)? {
             let of = |group: &&mut Group<K::Fd>| group.family() == family;
             if let Some(group) = self.groups.iter_mut().find(of) {
                 group.inherit(&self.kernel, socket);
             }
         }
+        Ok(())
     }
 
     fn remove(&mut self, slots: &[u16], leave: bool) {

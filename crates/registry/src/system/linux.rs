@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::fds::Fd;
-use crate::server::kernel::{Family, Held, Kernel};
+use crate::server::kernel::{Contents, Family, Held, Kernel};
 use crate::steer::Insn;
 use crate::system::names::Names;
 use crate::system::probe;
@@ -167,9 +167,9 @@ impl Kernel for Linux {
         Some(self.vault.as_ref()?.far().clone())
     }
 
-    fn open_vault(&mut self, vault: &Arc<Fd>) -> Vec<(Family, Held<Arc<Fd>>)> {
+    fn open_vault(&mut self, vault: &Arc<Fd>) -> Result<Contents<Arc<Fd>>, Error> {
         let ours = self.vault.as_ref().is_some_and(|own| self.same(own.far(), vault));
-        if ours { Vec::new() } else { vault::contents(vault, &self.table) }
+        if ours { Ok(Vec::new()) } else { vault::contents(vault, &self.table) }
     }
 
     fn deed(&mut self, slot: u16) -> Result<Option<Arc<Fd>>, Error> {

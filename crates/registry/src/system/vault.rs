@@ -10,10 +10,13 @@
 //! full until its last member holds the new one, so a host may also end while it follows on
 //! another.
 
+use crate::Error;
 use crate::fds::{Fd, Table};
 use crate::proto::MAX_FDS;
-use crate::server::kernel::{Family, Held};
+use crate::server::kernel::{Contents, Family, Held};
 use crate::system::{probe, record, sys};
+use engine_thread::has_memory;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -58,12 +61,18 @@ impl Vault {
 }
 
 /// Copies of all sockets in a vault.
-pub(crate) fn contents(vault: &Fd, table: &Arc<Table>) -> Vec<(Family, Held<Arc<Fd>>)> {
+///
+/// # Errors
+/// There is no memory for them.
+pub(crate) fn contents(vault: &Fd, table: &Arc<Table>) -> Result<Contents<Arc<Fd>>, Error> {
     let mut sockets = Vec::new();
     if sys::peek_from_start(vault).is_err() {
-        return sockets;
+        return Ok(sockets);
     }
     while let Ok(Some(record)) = record::peek(vault) {
+        if !has_memory() {
+            return Err(Error::system("taking over the sockets of the host before", Errno::NOMEM));
+        }
         let slots = record.bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         for (slot, fd) in slots.zip(record.fds) {
             let domain = sockopt::socket_domain(&fd);
@@ -73,7 +82,7 @@ pub(crate) fn contents(vault: &Fd, table: &Arc<Table>) -> Vec<(Family, Held<Arc<
             sockets.extend(family.map(|family| (family, held)));
         }
     }
-    sockets
+    Ok(sockets)
 }
 
 #[cfg(test)]
@@ -102,7 +111,7 @@ mod tests {
         drop((vault, first, second));
         // The first may end before it has told anyone.
         for _ in 0..2 {
-            let found = contents(&far, &table);
+            let found = contents(&far, &table).unwrap();
             assert!(found.iter().map(|(_, (slot, fd))| (*slot, cookie(fd))).eq(wanted.clone()));
             assert!(found.iter().map(|(found, _)| *found).eq((0..9).map(family)));
         }

@@ -36,8 +36,8 @@ const CLASSES: [Class; 3] = [
     Class { block_bytes: 32 << 10, blocks: 8, at: 192 << 10 },
 ];
 const BYTES: usize = 448 << 10;
-/// What is asked of malloc to find out whether there is memory again.
-const PROBE_BYTES: usize = 64 << 10;
+/// Finding out whether there is memory again must not find these.
+const _: () = assert!(CLASSES[CLASSES.len() - 1].block_bytes < engine_thread::ROOM_BYTES);
 
 /// Which blocks of a class are in use.
 type Bits = [AtomicU64; 4];
@@ -175,20 +175,10 @@ static SPARE: Spare = Spare::new();
 /// has no memory.
 pub fn check() -> Res<()> {
     let in_use = SPARE.in_use.load(Relaxed);
-    if in_use == 0 || (in_use < BYTES / 2 && system_has_memory()) {
+    if in_use == 0 || (in_use < BYTES / 2 && engine_thread::has_memory()) {
         return Ok(());
     }
     Err(Errno(libc::ENOMEM))
-}
-
-fn system_has_memory() -> bool {
-    // SAFETY: malloc and free of a block that nobody else sees, which the compiler would take for
-    // done.
-    unsafe {
-        let block = std::hint::black_box(libc::malloc(PROBE_BYTES));
-        libc::free(block);
-        !block.is_null()
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ const OPEN_WORDS_AT: usize = 32;
 
 impl Directory {
     /// What the entry of an MKEY says, with the size of the pages by which its memory is
-    /// translated, if it is by pages. With `open`, for a plain key, a neighbour may reach it without
-    /// packets.
+    /// translated, if it is by pages. With `open`, for a plain key, a neighbour may reach it
+    /// without packets.
     fn words_of_key(key: u32, mkey: &Mkey, page_size: Option<u64>, open: bool) -> [u64; 7] {
         let page_bits = page_size.and_then(u64::checked_ilog2).unwrap_or(0);
         let [addr, route, buffer] = if open { open_words(mkey.umem.shown()) } else { [0; 3] };

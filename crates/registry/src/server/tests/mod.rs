@@ -6,6 +6,7 @@ mod steering;
 mod succession;
 
 use super::*;
+use crate::server::kernel::Contents;
 use crate::steer::{self, Insn, QPN_INDEX_BITS, execute};
 use std::time::Duration;
 
@@ -112,11 +113,11 @@ impl Kernel for Net {
     fn vault(&self) -> Option<u32> {
         Some(self.vault)
     }
-    fn open_vault(&mut self, vault: &u32) -> Vec<(Family, Held<u32>)> {
+    fn open_vault(&mut self, vault: &u32) -> Result<Contents<u32>, Error> {
         let family = |s: &u32| if self.groups[0].contains(s) { Family::V4 } else { Family::V6 };
         let kept =
             self.kept.get(vault).cloned().filter(|_| *vault != self.vault).unwrap_or_default();
-        kept.into_iter().map(|held| (family(&held.1), held)).collect()
+        Ok(kept.into_iter().map(|held| (family(&held.1), held)).collect())
     }
     fn deed(&mut self, slot: u16) -> Result<Option<u32>, Error> {
         let fd = self.fresh();
