@@ -336,9 +336,10 @@ impl Directory {
         Some(self.shm.word(at).load(SeqCst)).filter(|generation| generation & 1 == 0)
     }
 
-    /// Makes an entry valid that was not, and has not changed since `closed` was its generation.
-    fn open(&self, at: usize, closed: u64) {
-        let _ = self.shm.word(at).compare_exchange(closed, closed.wrapping_add(1), SeqCst, SeqCst);
+    /// Makes an entry valid that was not, if it has not changed since `closed` was its generation.
+    fn open(&self, at: usize, closed: u64) -> bool {
+        let generation = self.shm.word(at);
+        generation.compare_exchange(closed, closed.wrapping_add(1), SeqCst, SeqCst).is_ok()
     }
 
     /// Publishes a QP or its new state.

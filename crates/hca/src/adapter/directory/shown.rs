@@ -1,9 +1,10 @@
 //! A key that neighbours may reach, as the end of its memory's registration sees it: they are kept
 //! out with those inside.
 //!
-//! What keeps them out may be an interposed `munmap` amid a signal handler, so nothing here takes a
-//! lock. Who closes first writes why and then changes the generation of the entry; who opens looks
-//! at the generation first, then at the reasons, and opens only that generation.
+//! What keeps them out may be an interposed `munmap` amid a signal handler, so it takes no lock. Who
+//! closes first writes why and then changes the generation of the entry; who opens looks at the
+//! generation first, then at the reasons, and opens only that generation. That an entry is being
+//! written is a reason, too: otherwise who takes back a doubt would open half of it.
 
 use super::Directory;
 use super::keys::{is_plain, key_at};
@@ -20,6 +21,8 @@ const DOUBTED: u8 = 1;
 const SHUT: u8 = 2;
 /// The key is gone, and its place may be another's.
 const RETRACTED: u8 = 4;
+/// The entry is being written, or has not been yet.
+const WRITING: u8 = 8;
 
 /// The published entry of one key over one registration.
 pub(crate) struct ShownKey {
@@ -43,7 +46,7 @@ impl ShownKey {
         open: bool,
     ) -> Arc<ShownKey> {
         let open = open && umem.can_be_shown();
-        let (directory, reasons) = (directory.clone(), AtomicU8::new(0));
+        let (directory, reasons) = (directory.clone(), AtomicU8::new(WRITING));
         let shown = Arc::new(ShownKey { directory, key, open, reasons, plain: Mutex::new(false) });
         if open && !umem.keep_out(shown.clone()) {
             // Another key over the same memory has them kept out.
@@ -58,14 +61,21 @@ impl ShownKey {
             return self.directory.list_key(self.key, mkey, page_size);
         }
         let mut plain = lock(&self.plain);
-        let reasons = self.reasons.load(SeqCst);
+        let reasons = self.reasons.fetch_or(WRITING, SeqCst);
         if reasons & RETRACTED != 0 {
             return;
         }
         *plain = is_plain(mkey);
         let open = reasons & SHUT == 0;
         let closed = self.directory.write_key(self.key, mkey, page_size, open && *plain);
-        if !open || self.reasons.load(SeqCst) == 0 {
+        self.written(closed, !open);
+    }
+
+    /// The entry is written, and its generation `closed`: it becomes valid if nothing speaks against
+    /// it, or if only listings act by it.
+    fn written(&self, closed: u64, is_listing: bool) {
+        let reasons = self.reasons.fetch_and(!WRITING, SeqCst);
+        if is_listing || reasons == WRITING {
             self.directory.open(key_at(self.key), closed);
         }
     }
@@ -103,10 +113,13 @@ impl Outsiders for ShownKey {
     }
 
     fn settle(&self) {
-        let closed = self.directory.closed(key_at(self.key));
-        let before = self.reasons.fetch_and(!DOUBTED, SeqCst);
-        if let Some(closed) = closed.filter(|_| before == DOUBTED) {
-            self.directory.open(key_at(self.key), closed);
+        self.reasons.fetch_and(!DOUBTED, SeqCst);
+        // Whoever wrote it meanwhile saw the doubt, and left opening it to this.
+        while let Some(closed) = self.directory.closed(key_at(self.key)) {
+            let is_clear = self.reasons.load(SeqCst) == 0;
+            if !is_clear || self.directory.open(key_at(self.key), closed) {
+                return;
+            }
         }
     }
 
@@ -117,10 +130,9 @@ impl Outsiders for ShownKey {
     fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>) {
         let plain = lock(&self.plain);
         if *plain && self.reasons.load(SeqCst) & SHUT == 0 {
+            self.reasons.fetch_or(WRITING, SeqCst);
             let closed = self.directory.write_place(self.key, now());
-            if self.reasons.load(SeqCst) == 0 {
-                self.directory.open(key_at(self.key), closed);
-            }
+            self.written(closed, false);
         }
     }
 }
@@ -134,6 +146,7 @@ mod tests {
     use mm::{AddressSpace, Mapping, Sink};
     use rustix::fd::{AsFd, AsRawFd};
     use rustix::fs::{MemfdFlags, SealFlags};
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
     use transport::values::{Access, PdId};
     use umem::{AccessFlags, DmabufRange};
@@ -203,6 +216,58 @@ mod tests {
         // Whoever publishes it then shows it to listings only.
         shown.publish(&world.mkey, None);
         assert_eq!(world.entry(), Some((0, false)));
+    }
+
+    #[test]
+    fn a_doubt_before_it_is_written_opens_nothing() {
+        let (world, other) = (world(), self::world());
+        world.shown(true).retract();
+        let shown = ShownKey::new(&world.directory, KEY, &other.mkey.umem, true);
+        shown.doubt();
+        shown.settle();
+        assert_eq!(world.entry(), None, "the entry of the key before");
+        shown.doubt();
+        shown.publish(&other.mkey, None);
+        assert_eq!(world.entry(), None);
+        shown.settle();
+        assert!(world.entry().is_some());
+    }
+
+    /// Memory is changed under a key again and again, amid doubts: whoever finds the entry valid
+    /// finds one memory's words, and in the end it is valid.
+    #[test]
+    fn a_doubt_amid_a_change_shows_no_mixture() {
+        let (one, other) = (world(), world());
+        let access = one.mkey.access;
+        let second = Mkey::new(PdId(8), 0x2000, access, other.mkey.umem.clone());
+        let ways = [(7, 0x1000, one.memory.addr()), (8, 0x2000, other.memory.addr())];
+        let shown = one.shown(true);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let doubts = scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    shown.doubt();
+                    shown.settle();
+                }
+            });
+            let looks = scope.spawn(|| {
+                let reader = one.directory.reader().unwrap();
+                while !over.load(SeqCst) {
+                    if let Some((_, words)) = reader.entry::<7>(key_at(KEY)) {
+                        let found = (words[0] >> 32, words[2], words[4]);
+                        assert!(ways.contains(&found), "{found:x?}");
+                    }
+                }
+            });
+            for _ in 0..500_000 {
+                shown.publish(&second, None);
+                shown.publish(&one.mkey, None);
+            }
+            over.store(true, SeqCst);
+            doubts.join().unwrap();
+            looks.join().unwrap();
+        });
+        assert_eq!(one.entry(), Some((one.memory.addr(), true)));
     }
 
     /// A software GPU's buffer, and what `world` has, over a part of it.
