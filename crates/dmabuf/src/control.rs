@@ -119,7 +119,7 @@ impl Control {
     /// Another process's block for the buffer `id` of `size` bytes.
     pub fn open(fd: OwnedFd, id: u64, size: u64) -> Result<Control, Error> {
         let refuse = |why: &str| refused(&format!("of buffer {id:016x} {why}"));
-        let control = Control::map(fd, &refuse)?;
+        let control = Control::of(Shm::open(&fd), fd, &refuse)?;
         if control.id() != id {
             return Err(refuse("belongs to another buffer"));
         }
@@ -129,13 +129,18 @@ impl Control {
         Ok(control)
     }
 
-    /// Another process's block for whatever buffer.
+    /// Another process's block for whatever buffer, without the second place: its length is for
+    /// the other process to say, and takes as much address space here.
     pub(crate) fn open_any(fd: OwnedFd) -> Result<Control, Error> {
-        Control::map(fd, &refused)
+        Control::of(Shm::open_first(&fd, BYTES), fd, &refused)
     }
 
-    fn map(fd: OwnedFd, refuse: &dyn Fn(&str) -> Error) -> Result<Control, Error> {
-        let shared = Shm::open(&fd).map_err(|e| refuse(&format!("cannot be mapped: {e}")))?;
+    fn of(
+        mapped: rustix::io::Result<Shm>,
+        fd: OwnedFd,
+        refuse: &dyn Fn(&str) -> Error,
+    ) -> Result<Control, Error> {
+        let shared = mapped.map_err(|e| refuse(&format!("cannot be mapped: {e}")))?;
         if shared.bytes() < BYTES || shared.word(AT_MAGIC).load(Acquire) != MAGIC {
             return Err(refuse("is not one of ours"));
         }

@@ -1,6 +1,7 @@
 //! What a descriptor from a C program is, and locks on files. The only unsafe code of this room:
 //! raw descriptor numbers, one ioctl, and a fcntl that rustix does not have.
 
+use crate::outsider::Refused;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -31,10 +32,17 @@ pub(crate) fn name(fd: BorrowedFd<'_>) -> Option<String> {
 }
 
 /// The file of a descriptor of another process, if it is a memfd of that name: no other is opened.
-pub(crate) fn memfd_of_process(pid: u32, fd: u32, name: &str) -> Option<OwnedFd> {
-    let file = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new()).ok()?;
-    let file = file.to_bytes().strip_prefix(b"/memfd:")?.strip_suffix(b" (deleted)")?;
-    if file == name.as_bytes() { shm::file_of_process(pid, fd).ok() } else { None }
+pub(crate) fn memfd_of_process(pid: u32, fd: u32, name: &str) -> Result<OwnedFd, Refused> {
+    let file = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new());
+    let file = file.map_err(|_| Refused::NotOurs)?;
+    let file = file.to_bytes().strip_prefix(b"/memfd:");
+    if file.and_then(|file| file.strip_suffix(b" (deleted)")) != Some(name.as_bytes()) {
+        return Err(Refused::NotOurs);
+    }
+    shm::memfd_of_process(pid, fd).map_err(|errno| match errno {
+        Errno::PERM => Refused::NotOurs,
+        _ => Refused::NotNow,
+    })
 }
 
 pub(crate) const SYNC_READ: u64 = 1;

@@ -69,7 +69,7 @@ fn named_control(fd: BorrowedFd<'_>, id: u64, size: u64) -> Option<Control> {
     let name = fd::name(fd)?;
     let words = words_of(&name)?;
     let number = |index: usize| words.get(index)?.parse().ok();
-    let control = fd::memfd_of_process(number(1)?, number(2)?, CONTROL_NAME)?;
+    let control = fd::memfd_of_process(number(1)?, number(2)?, CONTROL_NAME).ok()?;
     Control::open(control, id, size).ok()
 }
 

@@ -1,16 +1,17 @@
 //! Who reaches a software GPU's buffer without importing it: by the memory of a process that did.
 //!
-//! An outsider holds nothing of the buffer's bytes. It knows the control block, by the descriptor
+//! An outsider has none of the buffer's bytes mapped. It knows the control block, by the descriptor
 //! that the other process names, and uses the buffer under a slot of its own while it copies: so
 //! the buffer does not move under it, and whoever moves the buffer waits for it, or sees that it
-//! has ended. All connections of a process share one for each buffer.
+//! has ended. All connections of a process share one for each buffer. The control block's file also
+//! has the buffer's second place, whose pages stay as long as an outsider has the file open.
 
 use crate::control::{Control, NAME, SLOTS};
 use crate::fd;
 use crate::storage::claim;
 use crate::turnstile::Use;
 use descriptors::Kept;
-use engine_thread::lock;
+use engine_thread::try_lock;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -24,6 +25,15 @@ type Known = HashMap<(u64, u64), Weak<Outsider>>;
 /// The control blocks that this process knows as an outsider.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
+/// Why a buffer cannot be used from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// What is named is no control block, and will be none.
+    NotOurs,
+    /// Memory, descriptors or slots are out, or another thread is at it: it may work later.
+    NotNow,
+}
+
 /// A process's use of a buffer that it has not imported.
 #[derive(Debug)]
 pub struct Outsider {
@@ -35,28 +45,32 @@ pub struct Outsider {
 }
 
 impl Outsider {
-    /// An outsider of the buffer whose control block is descriptor `fd` of process `pid`. `None`
-    /// where that is no control block, or too many others use the buffer.
-    pub fn new(pid: u32, fd: u32) -> Option<Arc<Outsider>> {
+    /// An outsider of the buffer whose control block is descriptor `fd` of process `pid`. Waits for
+    /// no lock.
+    ///
+    /// # Errors
+    /// Where that is no control block, too many others use the buffer, or it is not to be had now.
+    pub fn new(pid: u32, fd: u32) -> Result<Arc<Outsider>, Refused> {
         let control = fd::memfd_of_process(pid, fd, NAME)?;
-        let stat = rustix::fs::fstat(&control).ok()?;
+        let stat = rustix::fs::fstat(&control).map_err(|_| Refused::NotNow)?;
         let file = (stat.st_dev, stat.st_ino);
-        let mut known = lock(&KNOWN);
+        // In the child of a fork the lock may be held by a thread that is not there.
+        let mut known = try_lock(&KNOWN).ok_or(Refused::NotNow)?;
         let known = known.get_or_insert_default();
         if let Some(outsider) = known.get(&file).and_then(Weak::upgrade)
             && outsider.is_own()
         {
-            return Some(outsider);
+            return Ok(outsider);
         }
         known.retain(|_, outsider| outsider.strong_count() > 0);
-        known.try_reserve(1).ok()?;
-        let control = Control::open_any(control).ok()?;
-        let locks = Kept::alone(fd::reopen(control.as_fd()).ok()?);
-        let slot = claim(&control, &locks, MOST).ok()?;
+        known.try_reserve(1).map_err(|_| Refused::NotNow)?;
+        let control = Control::open_any(control).map_err(|_| Refused::NotOurs)?;
+        let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(|_| Refused::NotNow)?);
+        let slot = claim(&control, &locks, MOST).map_err(|_| Refused::NotNow)?;
         let pid = std::process::id();
         let outsider = Arc::new(Outsider { control, _locks: locks, slot, pid });
         known.insert(file, Arc::downgrade(&outsider));
-        Some(outsider)
+        Ok(outsider)
     }
 
     /// Whether this process made it; a forked child's copy is its parent's.
@@ -135,8 +149,12 @@ mod tests {
         let storage = buffer(0x903);
         let named = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         for fd in [null.as_raw_fd(), storage.data().as_fd().as_raw_fd(), named.as_raw_fd(), -1] {
-            assert!(Outsider::new(pid, fd.cast_unsigned()).is_none(), "{fd}");
+            assert_eq!(
+                Outsider::new(pid, fd.cast_unsigned()).err(),
+                Some(Refused::NotOurs),
+                "{fd}"
+            );
         }
-        assert!(Outsider::new(0, 0).is_none());
+        assert!(Outsider::new(0, 0).is_err());
     }
 }

@@ -15,7 +15,7 @@ mod lock;
 mod memory;
 
 pub use file_limit::growing_files;
-pub use lock::{lock, read, wait, wait_timeout, write};
+pub use lock::{lock, read, try_lock, wait, wait_timeout, write};
 pub use memory::{ROOM_BYTES, has_memory};
 
 use std::ffi::{CStr, c_void};

@@ -5,12 +5,22 @@
 
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
 use std::time::Duration;
 
 /// Takes a mutex, whatever became of its last holder.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a mutex that nobody has.
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Takes a lock for reading, whatever became of its last writer.
@@ -57,9 +67,11 @@ mod tests {
             panic!("as it should");
         });
         assert!(mutex.is_poisoned() && both.is_poisoned());
+        assert_eq!(try_lock(mutex).as_deref(), Some(&2));
         let condvar = Condvar::new();
         let guard = wait_timeout(&condvar, lock(mutex), Duration::from_nanos(1));
         assert_eq!(*guard, 2);
+        assert!(try_lock(mutex).is_none());
         *write(both) += 1;
         assert_eq!(*read(both), 2);
     }

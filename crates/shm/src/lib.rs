@@ -16,21 +16,45 @@ pub use passes::{Pass, Passes, Ticket};
 pub use ring::{Broken, RING_BYTES, RingReader, RingWriter};
 
 use descriptors::Kept;
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::io::{Errno, Result};
 use rustix::thread::{Timespec, futex};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// The file of descriptor `fd` of process `pid`, of this user and this PID namespace. Asks for no
-/// memory.
+/// The memfd that is descriptor `fd` of process `pid`, of this user and this PID namespace. Asks for
+/// no memory, and no other file is opened: what the descriptor is the other process says, and to
+/// open a device or a file of a file system in user space may do anything, or wait for ever.
 ///
 /// # Errors
-/// What `open(2)` of the file in `/proc` says.
-pub fn file_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
-    open_of_process(pid, format_args!("fd/{fd}"), OFlags::RDWR)
+/// `PERM` when it is no memfd, else what `open(2)` of the file in `/proc` says.
+pub fn memfd_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
+    let file = open_of_process(pid, format_args!("fd/{fd}"), OFlags::PATH)?;
+    if file_system(&file)? != file_system_of_memfds()? {
+        return Err(Errno::PERM);
+    }
+    let own = rustix::process::getpid().as_raw_pid().cast_unsigned();
+    open_of_process(own, format_args!("fd/{}", file.as_raw_fd()), OFlags::RDWR)
+}
+
+/// The file system that a file is of, as the kernel knows it without asking that.
+fn file_system(file: impl AsFd) -> Result<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, c"", flags, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// The kernel's own, which all memfds of small pages are of.
+fn file_system_of_memfds() -> Result<(u32, u32)> {
+    static KNOWN: OnceLock<(u32, u32)> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let found = file_system(rustix::fs::memfd_create(c"peerdma", MemfdFlags::CLOEXEC)?)?;
+    Ok(*KNOWN.get_or_init(|| found))
 }
 
 /// Opens a file below `/proc/PID`. Asks for no memory.
@@ -39,8 +63,8 @@ fn open_of_process(pid: u32, file: std::fmt::Arguments<'_>, flags: OFlags) -> Re
     let mut path = [0u8; 40];
     write!(&mut path[..39], "/proc/{pid}/{file}").map_err(|_| Errno::INVAL)?;
     let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
-    // What it is the other process says: it may have a lease on it, or a terminal that waits.
-    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Another process may have a lease on it.
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(path, flags, Mode::empty())
 }
 
@@ -88,6 +112,17 @@ impl Shm {
         Shm::map(fd, len)
     }
 
+    /// Maps the first `bytes` of one that has so many at least.
+    ///
+    /// # Errors
+    /// `PROTO` when it has fewer, else those of [`Shm::open`].
+    pub fn open_first(fd: impl AsFd, bytes: usize) -> Result<Shm> {
+        match sealed_len(&fd)? {
+            len if len >= bytes => Shm::map(fd, bytes),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
     /// Maps one that has `bytes`, and no other: as much address space as its maker likes would go.
     ///
     /// # Errors
@@ -124,6 +159,7 @@ impl Shm {
     /// # Panics
     /// When `at` is not a multiple of 8 or lies outside: a mistake of the caller, never of another
     /// process, whose values must be checked before they are used as offsets.
+    #[inline]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at / 8 < self.words, "word {at} outside the shared region");
         // SAFETY: in bounds by the assertion, aligned, mapped until drop, and only ever accessed
@@ -153,6 +189,7 @@ impl Shm {
     }
 
     /// What the kernel compares: futexes have 32 bits.
+    #[inline]
     fn low_half(&self, at: usize) -> &AtomicU32 {
         let word = std::ptr::from_ref(self.word(at)).cast::<AtomicU32>();
         let half = if cfg!(target_endian = "big") { 1 } else { 0 };
@@ -196,13 +233,36 @@ mod tests {
 
     #[test]
     fn a_region_is_found_by_its_descriptor() {
-        use std::os::fd::AsRawFd;
         let (one, kept) = Shm::create("peerdma-test", 4096).unwrap();
         let (pid, fd) = (std::process::id(), kept.as_fd().as_raw_fd() as u32);
-        let two = Shm::open(file_of_process(pid, fd).unwrap()).unwrap();
+        let two = Shm::open(memfd_of_process(pid, fd).unwrap()).unwrap();
         one.word(4088).store(7, Relaxed);
         assert_eq!(two.word(4088).load(Relaxed), 7);
-        assert_eq!(file_of_process(pid, 1 << 20).unwrap_err(), Errno::NOENT);
+        assert_eq!(memfd_of_process(pid, 1 << 20).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
+    fn what_is_no_memfd_is_not_opened() {
+        let pid = std::process::id();
+        let file = tempfile();
+        for path in ["/dev/null", "/proc/self/status", "/", file.to_str().unwrap()] {
+            let opened = std::fs::File::open(path).unwrap();
+            let refused = memfd_of_process(pid, opened.as_raw_fd().cast_unsigned());
+            assert_eq!(refused.unwrap_err(), Errno::PERM, "{path}");
+        }
+        std::fs::remove_file(file).unwrap();
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let refused = memfd_of_process(pid, read.as_raw_fd().cast_unsigned());
+        assert_eq!(refused.unwrap_err(), Errno::PERM);
+    }
+
+    /// A file in memory, where there is a file system for that.
+    fn tempfile() -> std::path::PathBuf {
+        let folder = std::path::Path::new("/dev/shm");
+        let folder = if folder.is_dir() { folder.to_owned() } else { std::env::temp_dir() };
+        let file = folder.join(format!("peerdma-shm-{}", std::process::id()));
+        std::fs::write(&file, [0; 4096]).unwrap();
+        file
     }
 
     #[test]
@@ -212,6 +272,8 @@ mod tests {
         for other in [4088, 4104, 0] {
             assert_eq!(Shm::open_of(&fd, other).unwrap_err(), Errno::PROTO);
         }
+        assert_eq!(Shm::open_first(&fd, 64).unwrap().bytes(), 64);
+        assert_eq!(Shm::open_first(&fd, 4104).unwrap_err(), Errno::PROTO);
     }
 
     /// Of `fcntl.h`.
@@ -219,11 +281,10 @@ mod tests {
 
     #[test]
     fn nobody_is_made_to_wait_for_a_file_of_another_process() {
-        use std::os::fd::AsRawFd;
         let made = rustix::fs::memfd_create("leased", MemfdFlags::CLOEXEC).unwrap();
         let number = made.as_raw_fd();
         // Only what was opened by its name is counted, and a lease is for one who is alone.
-        let fd = file_of_process(std::process::id(), number.cast_unsigned()).unwrap();
+        let fd = memfd_of_process(std::process::id(), number.cast_unsigned()).unwrap();
         drop(made);
         let number = fd.as_raw_fd();
         // SAFETY: the descriptor is open, and these calls take numbers only. By default the signal
@@ -233,7 +294,7 @@ mod tests {
                 && libc::fcntl(number, libc::F_SETLEASE, libc::F_WRLCK) == 0
         };
         assert!(leased, "{}", std::io::Error::last_os_error());
-        let opened = file_of_process(std::process::id(), number.cast_unsigned());
+        let opened = memfd_of_process(std::process::id(), number.cast_unsigned());
         assert_eq!(opened.unwrap_err(), Errno::WOULDBLOCK);
     }
 

@@ -85,7 +85,7 @@ impl Adapter {
 
 pub(super) fn ring_from(slot: u16, announced: Announced) -> Option<RingFrom> {
     let Announced { pid, ring, directory } = announced;
-    let directory = shm::file_of_process(pid, directory).ok()?;
-    let ring = shm::file_of_process(pid, ring).ok()?;
+    let directory = shm::memfd_of_process(pid, directory).ok()?;
+    let ring = shm::memfd_of_process(pid, ring).ok()?;
     RingFrom::new(slot, directory, RingReader::open(ring).ok()?)
 }

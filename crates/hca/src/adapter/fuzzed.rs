@@ -93,7 +93,8 @@ pub fn reached(fd: OwnedFd, request: Request) -> Option<u64> {
     drop(Neighbour::agree(fd.try_clone().ok()?, NOBODY));
     let neighbour = Neighbour::of(Reader::open(fd.as_fd()).ok()?, OtherProcess::new(NOBODY)?)?;
     let remote = Remote { addr, rkey };
-    let visit = neighbour.visit(&Wanted { pid: 0, qpn, dest_qpn, ends, remote, length, write })?;
+    let found = neighbour.find(&Wanted { pid: 0, qpn, dest_qpn, ends, remote, length, write })?;
+    let visit = neighbour.visit(&found)?;
     visit.count(length.into(), true);
     Some(visit.addr())
 }

@@ -3,15 +3,12 @@
 
 use super::Entry;
 use super::keys::ShownBuffer;
-use dmabuf::Outsider;
+use dmabuf::{Outsider, Refused};
 use engine_thread::lock;
 use shm::Shm;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-
-/// Entries up to which nobody looks for those that are over.
-const FEW: usize = 32;
 
 /// By the place of a key's entry: the generation under which it named the buffer, and the buffer;
 /// `None` for one that this process cannot use.
@@ -22,17 +19,17 @@ type Known = HashMap<usize, (u64, Option<Arc<Outsider>>)>;
 pub(super) struct Buffers(Mutex<Known>);
 
 /// A buffer that stays where it is as long as this value lives.
-pub(super) struct Inside(Arc<Outsider>);
+pub(super) struct Inside<'a>(&'a Outsider);
 
-impl Drop for Inside {
+impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-impl Inside {
-    /// Keeps a buffer in its place, if it is where its entry says.
-    pub(super) fn enter(outsider: Arc<Outsider>, buffer: ShownBuffer) -> Option<Inside> {
+impl Inside<'_> {
+    /// Keeps a buffer in its place, if it is where its entry says. Never allocates or waits.
+    pub(super) fn enter(outsider: &Outsider, buffer: ShownBuffer) -> Option<Inside<'_>> {
         outsider.enter(buffer.moves()).then(|| Inside(outsider))
     }
 }
@@ -55,11 +52,14 @@ impl Buffers {
         {
             return outsider.clone();
         }
-        if known.len() >= FEW && known.len() == known.capacity() {
-            known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
-        }
+        // Whose keys are gone are kept no longer: each keeps pages of its buffer.
+        known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
         known.try_reserve(1).ok()?;
-        let outsider = Outsider::new(pid, buffer.control());
+        let outsider = match Outsider::new(pid, buffer.control()) {
+            Ok(outsider) => Some(outsider),
+            Err(Refused::NotOurs) => None,
+            Err(Refused::NotNow) => return None,
+        };
         known.insert(at, (generation, outsider.clone()));
         outsider
     }

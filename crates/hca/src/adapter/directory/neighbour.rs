@@ -11,10 +11,12 @@
 use super::buffers::{Buffers, Inside};
 use super::keys::{ShownBuffer, key_at};
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
+use dmabuf::Outsider;
 use mm::OtherProcess;
 use pcie::RouteTable;
 use rustix::fd::OwnedFd;
 use shm::{Pass, Passes, Shm, Ticket};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use transport::Counter;
 use transport::executor::Published;
@@ -54,17 +56,26 @@ struct OpenKey {
     buffer: Option<ShownBuffer>,
 }
 
-/// A visit to memory that a request was granted.
-pub(crate) struct Visit<'a> {
-    neighbour: &'a Neighbour,
-    _inside: Option<Inside>,
-    _pass: Pass<'a>,
+/// What a request was granted, as long as neither entry changes.
+pub(crate) struct Found {
+    ticket: Ticket,
+    qp: Entry,
+    key: Entry,
     /// Address of the first byte there.
     addr: u64,
     /// Where the route of the bytes counts.
     route: usize,
-    qp: usize,
+    /// The buffer that the bytes are in, and where that has to be.
+    buffer: Option<(Arc<Outsider>, ShownBuffer)>,
     write: bool,
+}
+
+/// A visit to memory that a request was granted.
+pub(crate) struct Visit<'a> {
+    neighbour: &'a Neighbour,
+    _inside: Option<Inside<'a>>,
+    _pass: Pass<'a>,
+    found: &'a Found,
 }
 
 impl Neighbour {
@@ -98,11 +109,12 @@ impl Neighbour {
         self.shm().holder(head::HOLDER) == Some(self.holder)
     }
 
-    /// Begins a visit to what a request wants; `None` if that is not plainly granted.
-    pub(crate) fn visit(&self, wanted: &Wanted) -> Option<Visit<'_>> {
+    /// What a request wants, if it is plainly granted. May open a buffer's control block, so no
+    /// memory may be entered meanwhile.
+    pub(crate) fn find(&self, wanted: &Wanted) -> Option<Found> {
         let (qp, pd, access) = self.open_qp(wanted)?;
         let OpenKey { entry: key, addr, route, buffer } = self.open_key(wanted, pd, access)?;
-        let outsider = match buffer {
+        let buffer = match buffer {
             Some(buffer) => {
                 Some((self.buffers.get(self.shm(), self.process.pid(), key, buffer)?, buffer))
             }
@@ -110,17 +122,22 @@ impl Neighbour {
         };
         let place = place_of(wanted.remote.rkey) as u32;
         let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
+        Some(Found { ticket, qp, key, addr, route, buffer, write: wanted.write })
+    }
+
+    /// Begins a visit to what was found; `None` if that is not granted any more. Never allocates or
+    /// waits.
+    pub(crate) fn visit<'a>(&'a self, found: &'a Found) -> Option<Visit<'a>> {
         let unchanged = || {
             let is = |(at, generation): Entry| self.shm().word(at).load(SeqCst) == generation;
-            self.is_there() && is(qp) && is(key)
+            self.is_there() && is(found.qp) && is(found.key)
         };
-        let pass = self.passes.enter(self.shm(), ticket, unchanged)?;
-        let inside = match outsider {
-            Some((outsider, buffer)) => Some(Inside::enter(outsider, buffer)?),
+        let pass = self.passes.enter(self.shm(), found.ticket, unchanged)?;
+        let inside = match &found.buffer {
+            Some((outsider, buffer)) => Some(Inside::enter(outsider, *buffer)?),
             None => None,
         };
-        let (qp, write) = (qp.0, wanted.write);
-        Some(Visit { neighbour: self, _inside: inside, _pass: pass, addr, route, qp, write })
+        Some(Visit { neighbour: self, _inside: inside, _pass: pass, found })
     }
 
     /// The peer's QP, if it is connected to the request's and can take it.
@@ -168,17 +185,17 @@ impl Neighbour {
 impl Visit<'_> {
     /// Address of the first byte there.
     pub(crate) fn addr(&self) -> u64 {
-        self.addr
+        self.found.addr
     }
 
     /// Copies `from` to `at`, counted from the first byte.
     pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
-        self.neighbour.process.write(self.addr.wrapping_add(at), from)
+        self.neighbour.process.write(self.found.addr.wrapping_add(at), from)
     }
 
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
-        self.neighbour.process.read(self.addr.wrapping_add(at), into)
+        self.neighbour.process.read(self.found.addr.wrapping_add(at), into)
     }
 
     /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a
@@ -186,12 +203,12 @@ impl Visit<'_> {
     pub(crate) fn count(&self, bytes: u64, last: bool) {
         let add = |at: usize, value: u64| self.neighbour.shm().word(at).fetch_add(value, Relaxed);
         let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
-        let (traffic, moved, requests) = match self.write {
+        let (traffic, moved, requests) = match self.found.write {
             true => (RX_AT, Counter::RcvdBytes, Counter::RxWriteRequests),
             false => (TX_AT, Counter::SentBytes, Counter::RxReadRequests),
         };
-        add(self.route, bytes);
-        add(self.qp + traffic, bytes);
+        add(self.found.route, bytes);
+        add(self.found.qp.0 + traffic, bytes);
         add(counter(moved), bytes);
         if last {
             add(counter(requests), 1);

@@ -182,11 +182,12 @@ impl Tx for Out<'_> {
         let Direct { write, dest_qpn, remote, length, at, len, memory } = direct;
         let (qpn, pid) = (self.number, self.adapter.directory().pid());
         let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, write };
+        let Some(found) = neighbour.find(&wanted) else { return false };
         let mut there = at;
         // The memory here is entered first: who waits for a visitor must not wait for what the
         // visitor waits for.
         let mut visit = |bytes: u64, copy: &dyn Fn(&Visit<'_>, u64) -> std::io::Result<()>| {
-            let visit = neighbour.visit(&wanted).ok_or(AccessError::Unreachable)?;
+            let visit = neighbour.visit(&found).ok_or(AccessError::Unreachable)?;
             sabotage::reached(Point::AmidCopy);
             copy(&visit, there).map_err(|_| AccessError::Fault)?;
             sabotage::reached(Point::AfterCopy);
