@@ -163,7 +163,7 @@ impl Host {
     /// memory, and is to be dropped.
     pub(crate) fn serve(&mut self, ready: &[Ready]) -> bool {
         let now = Instant::now();
-        if !has_memory() {
+        if !has_memory() || self.server.lacks_memory() {
             return false;
         }
         if now >= self.reviewed_at + POSITION {

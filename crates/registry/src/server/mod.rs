@@ -60,6 +60,8 @@ pub(crate) struct Server<K: Kernel> {
     inherits: bool,
     /// What the vault holds.
     in_vault: Vec<Held<K::Fd>>,
+    /// There was no memory for what the host before held.
+    lacks_memory: bool,
 }
 
 fn done<F>() -> Answer<F> {
@@ -91,7 +93,13 @@ impl<K: Kernel> Server<K> {
             awaited: BTreeSet::new(),
             inherits: false,
             in_vault: Vec::new(),
+            lacks_memory: false,
         }
+    }
+
+    /// Whether another process had better host this.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.lacks_memory
     }
 
     /// Follows on a host, if there was one: calls its members and waits for them with a new order
@@ -401,7 +409,8 @@ impl<K: Kernel> Server<K> {
 
     /// Takes over what only the host before held.
     fn inherit(&mut self, vault: &K::Fd) -> Result<(), Error> {
-        for (family, socket) in self.kernel.open_vault(vault)? {
+        let sockets = self.kernel.open_vault(vault).inspect_err(|_| self.lacks_memory = true)?;
+        for (family, socket) in sockets {
             let of = |group: &&mut Group<K::Fd>| group.family() == family;
             if let Some(group) = self.groups.iter_mut().find(of) {
                 group.inherit(&self.kernel, socket);

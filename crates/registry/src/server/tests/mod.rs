@@ -23,6 +23,7 @@ struct Net {
     expelled: Vec<u32>,
     located: usize,
     fail_steering: bool,
+    no_memory: bool,
     vault: u32,
     /// Contents of all vaults.
     kept: BTreeMap<u32, Vec<Held<u32>>>,
@@ -114,6 +115,10 @@ impl Kernel for Net {
         Some(self.vault)
     }
     fn open_vault(&mut self, vault: &u32) -> Result<Contents<u32>, Error> {
+        if self.no_memory {
+            let what = "taking over".to_owned();
+            return Err(Error::System { what, errno: libc::ENOMEM });
+        }
         let family = |s: &u32| if self.groups[0].contains(s) { Family::V4 } else { Family::V6 };
         let kept =
             self.kept.get(vault).cloned().filter(|_| *vault != self.vault).unwrap_or_default();
@@ -171,12 +176,15 @@ fn join(server: &mut Server<Net>, conn: ConnId) -> Process {
 }
 
 fn rejoin(server: &mut Server<Net>, process: &Process) {
+    assert_eq!(ask_to_rejoin(server, process), Reply::Done);
+}
+
+fn ask_to_rejoin(server: &mut Server<Net>, process: &Process) -> Reply {
     greet(server, process.conn);
     let Process { slot, joined_at, sockets, .. } = *process;
     let request = Request::Rejoin { slot, joined_at, v4: true, v6: true, who: who() };
     let fds = vec![7, sockets[0], sockets[1], process.vault];
-    let (reply, _) = server.handle(process.conn, request, fds);
-    assert_eq!(reply, Reply::Done);
+    server.handle(process.conn, request, fds).0
 }
 
 fn die(server: &mut Server<Net>, process: &Process) {

@@ -39,6 +39,21 @@ fn a_successor_finds_the_order_and_presumes_the_one_that_is_missing() {
     assert!(server.is_settled());
 }
 
+/// Its members bring what they have to the next.
+#[test]
+fn a_host_without_memory_for_what_was_the_others_does_not_go_on() {
+    let mut server = Server::new(Net::new());
+    let processes: Vec<Process> = (0..3).map(|conn| join(&mut server, conn)).collect();
+    let mut net = std::mem::replace(&mut server.kernel, Net::new());
+    net.host_ends(&processes[0].sockets);
+    let mut server = Server::new(Net { no_memory: true, ..net });
+    server.follow(true);
+    assert!(!server.lacks_memory());
+    let reply = ask_to_rejoin(&mut server, &processes[1]);
+    assert!(matches!(reply, Reply::Failed(Error::System { errno: libc::ENOMEM, .. })));
+    assert!(server.lacks_memory());
+}
+
 #[test]
 fn a_member_whose_connection_broke_comes_back_to_its_seat() {
     let mut server = Server::new(Net::new());
