@@ -103,12 +103,14 @@ impl Shm {
 
     /// Whether the thread that held the word at `at` has ended without letting go. See
     /// [`Shm::word`] for panics.
+    #[inline]
     pub fn has_died(&self, at: usize) -> bool {
         self.low_half(at).load(SeqCst) & OWNER_DIED != 0
     }
 
     /// The thread that holds the word at `at`, by its number; `None` when it has let go or ended.
     /// See [`Shm::word`] for panics.
+    #[inline]
     pub fn holder(&self, at: usize) -> Option<u32> {
         let value = self.low_half(at).load(SeqCst);
         (value != 0 && value & OWNER_DIED == 0).then_some(value)

@@ -56,10 +56,15 @@ impl Thread {
         })
     }
 
-    /// Notes that the program's own thread made progress at `now_ns`, or is at it (`u64::MAX`).
+    /// Notes that the program's own thread is about to make progress.
+    pub(crate) fn program_polls(&self) {
+        self.polled_ns.store(u64::MAX, Relaxed);
+        self.polled_on.store(sched_getcpu(), Relaxed);
+    }
+
+    /// Notes that it did, at `now_ns`.
     pub(crate) fn program_polled(&self, now_ns: u64) {
         self.polled_ns.store(now_ns, Relaxed);
-        self.polled_on.store(sched_getcpu(), Relaxed);
     }
 
     pub(crate) fn kick(&self) {

@@ -35,11 +35,9 @@ impl Ends {
     }
 
     fn parse(prefix: &[u8; PREFIX_LEN]) -> Ends {
-        let ip = |at: usize| {
-            let octets: [u8; 16] = std::array::from_fn(|i| prefix[at + i]);
-            Ipv6Addr::from(octets).to_canonical()
-        };
-        Ends { src: ip(0), dst: ip(16), traffic_class: prefix[32], hop_limit: prefix[33] }
+        let (addresses, rest) = prefix.as_chunks();
+        let ip = |index: usize| Ipv6Addr::from(addresses[index]).to_canonical();
+        Ends { src: ip(0), dst: ip(1), traffic_class: rest[0], hop_limit: rest[1] }
     }
 }
 
@@ -66,12 +64,11 @@ pub(crate) fn begin<'a>(
     payload
 }
 
-/// All that stands before a payload of a long record, and how long that is.
-pub(super) fn head(ends: &Ends, headers: &Headers) -> ([u8; HEAD_LEN], usize) {
+/// All that stands before a payload of a long record, at its beginning.
+pub(super) fn head(ends: &Ends, headers: &Headers) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
-    let len = PREFIX_LEN + headers.len();
-    begin(ends, headers, 0, &mut head[..len]);
-    (head, len)
+    begin(ends, headers, 0, &mut head[..PREFIX_LEN + headers.len()]);
+    head
 }
 
 /// Reads a record; `None` where it is none.

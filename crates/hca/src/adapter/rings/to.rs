@@ -92,11 +92,12 @@ impl RingTo {
         payload_len: usize,
         read: impl FnOnce(&mut Each<'_>) -> Result<(), AccessError>,
     ) -> bool {
-        let (head, head_len) = record::head(ends, headers);
+        let head_len = record::PREFIX_LEN + headers.len();
         let len = head_len + payload_len + usize::from(headers.bth.pad);
         if len <= record::LONG {
             return false;
         }
+        let head = record::head(ends, headers);
         let mut writer = lock(&self.writer);
         let Ok(Some(at)) = writer.reserve(len) else { return false };
         let Some(record) = mm::record_to_write(&writer, at, len) else { return false };
