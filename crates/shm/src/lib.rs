@@ -25,9 +25,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// The memfd that is descriptor `fd` of process `pid`, of this user and this PID namespace. Asks for
-/// no memory, and no other file is opened: what the descriptor is the other process says, and to
-/// open a device or a file of a file system in user space may do anything, or wait for ever.
+/// The memfd that is descriptor `fd` of process `pid`, of this user and this PID namespace. Asks
+/// for no memory, and no other file is opened: what the descriptor is the other process says, and
+/// to open a device or a file of a file system in user space may do anything, or wait for ever.
 ///
 /// # Errors
 /// `PERM` when it is no memfd, else what `open(2)` of the file in `/proc` says.

@@ -1,7 +1,8 @@
 //! The text of each attribute of the device and its ports.
 //!
 //! [`content`] is the one place where an attribute's format is written; the tree's files are made
-//! from it.
+//! from it. What [`is_answered`] names, the library in a program answers by itself: the tree's word
+//! of it is only the first one.
 
 use crate::description::{DeviceDescription, Gid, Port, STANDARD_COUNTERS};
 
@@ -31,8 +32,45 @@ pub(crate) const PORT_FILES: [&str; 9] = [
     "state",
 ];
 
+/// Attributes that say who a device is, which differs between hosts and network namespaces.
+const IDENTITY: [&str; 3] = ["node_desc", "node_guid", "sys_image_guid"];
+
+/// Attributes of a port that change while a program runs, by how they begin.
+const CHANGING: [&str; 5] = ["gids/", "gid_attrs/", "state", "phys_state", "hw_counters/"];
+
 /// Milliseconds for which the kernel keeps hardware counters before it asks the driver again.
 const LIFESPAN_MS: u32 = 10;
+
+/// Whether the library in a program answers for the attribute at `path`, below `class` or
+/// `devices`, itself, whatever the tree says.
+pub fn is_answered(path: &str) -> bool {
+    let attribute = path.rsplit_once("/infiniband/").and_then(|(_, path)| path.split_once('/'));
+    attribute.is_some_and(|(_, file)| match file.strip_prefix("ports/") {
+        None => IDENTITY.contains(&file),
+        Some(path) => path
+            .split_once('/')
+            .is_some_and(|(_, file)| CHANGING.iter().any(|changing| file.starts_with(changing))),
+    })
+}
+
+/// Content of a file that says who the device called `device` is; `None` for other files.
+pub fn identity(file: &str, device: &str, node_guid: u64) -> Option<String> {
+    let text = match file {
+        "node_desc" => node_desc(device),
+        "node_guid" | "sys_image_guid" => guid(node_guid),
+        _ => return None,
+    };
+    Some(text + "\n")
+}
+
+/// The name of this host and of a device of it, as drivers say it.
+pub fn node_desc(device: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => device.to_owned(),
+        host => format!("{} {device}", host.chars().take(32).collect::<String>()),
+    }
+}
 
 /// Content of the attribute at `path`, such as `class/infiniband/peerdma0/ports/1/gids/0`.
 ///

@@ -25,7 +25,7 @@ mod peers;
 mod roce;
 mod tree;
 
-pub use attributes::{content, port_content};
+pub use attributes::{content, identity, is_answered, node_desc, port_content};
 pub use description::{
     Counter, DeviceDescription, Gid, LaneSpeed, LinkLayer, PhysState, Port, PortState, Rate,
     STANDARD_COUNTERS,

@@ -38,7 +38,8 @@ pub fn write(device: &Device, root: &Path) -> Outcome<()> {
 }
 
 /// A tree in `folder` that stays, named by its content: the same settings give the same tree,
-/// whoever makes it first.
+/// whoever makes it first. What the library in a program answers by itself makes no difference, so
+/// that a container finds the tree that was made as its image was.
 pub fn persistent(device: &Device, folder: &Path) -> Outcome<PathBuf> {
     let entries = entries(device)?;
     let root = folder.join(format!("sysfs-{}", digest(&entries)));
@@ -60,7 +61,7 @@ pub fn persistent(device: &Device, folder: &Path) -> Outcome<PathBuf> {
 
 fn digest(entries: &[Entry]) -> String {
     let mut hasher = blake3::Hasher::new();
-    for entry in entries {
+    for entry in entries.iter().filter(|entry| !sysfs::is_answered(&entry.path)) {
         let (kind, text) = match &entry.node {
             Node::Directory => ("d", ""),
             Node::File(text) => ("f", text.as_str()),
@@ -152,8 +153,7 @@ fn description(
         name: hca.name.clone(),
         node_guid: guid,
         sys_image_guid: guid,
-        node_desc: host_name()
-            .map_or_else(|| hca.name.clone(), |host| format!("{host} {}", hca.name)),
+        node_desc: sysfs::node_desc(&hca.name),
         board_id: "peerdma".to_owned(),
         fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
         hca_type: hca_type(model).to_owned(),
@@ -197,12 +197,6 @@ fn netdevs<'a>(interfaces: impl Iterator<Item = (&'a str, bool)>) -> Vec<String>
     names.sort();
     names.dedup();
     names
-}
-
-fn host_name() -> Option<String> {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let name = name.trim();
-    (!name.is_empty()).then(|| name.chars().take(32).collect())
 }
 
 fn pci_function(platform: &Platform, function: &Function, model: Model) -> PciFunction {
@@ -275,6 +269,20 @@ mod tests {
             ["eth1", "wire"]
         );
         assert!(names(&[]).is_empty());
+    }
+
+    #[test]
+    fn who_the_device_is_on_a_host_does_not_name_the_tree() {
+        let mut tree = entries(&Device::default()).unwrap();
+        let before = digest(&tree);
+        let mut change = |file: &str| {
+            let entry = tree.iter_mut().find(|entry| entry.path.ends_with(file));
+            entry.expect(file).node = Node::File("another\n".to_owned());
+            digest(&tree)
+        };
+        let own = ["/node_guid", "/sys_image_guid", "/node_desc", "/ports/1/state", "/1/gids/0"];
+        assert!(own.iter().all(|file| change(file) == before));
+        assert_ne!(change("/fw_ver"), before);
     }
 
     #[test]

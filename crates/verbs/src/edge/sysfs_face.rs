@@ -1,24 +1,25 @@
-//! What sysfs says about running devices and the generated tree cannot know: addresses that come
-//! and go, and counters.
+//! What sysfs says about devices and the generated tree cannot know: who they are on this host,
+//! addresses that come and go, and counters.
 
 use crate::engine::process;
 use crate::platform::device;
 use sysfs::{Counter, Gid, Port};
 
-/// Files of a port that change.
-const CHANGING: [&str; 5] = ["gids/", "gid_attrs/", "state", "phys_state", "hw_counters/"];
-
-/// Content of a changing attribute; `None` leaves the answer to the tree.
+/// Content of an attribute that the tree cannot know; `None` leaves the answer to the tree.
 pub fn attribute(path: &str) -> Option<Vec<u8>> {
     if let Some((client, file)) = peer(path) {
         return umem::PeerClients::process().attribute(client, file).map(String::into_bytes);
     }
-    let (name, rest) = path.strip_prefix("class/infiniband/")?.split_once('/')?;
-    let (number, file) = rest.strip_prefix("ports/")?.split_once('/')?;
-    if !CHANGING.iter().any(|changing| file.starts_with(changing)) {
+    if !sysfs::is_answered(path) {
         return None;
     }
-    let engine = process::running_now(device::number_named(name)?)?;
+    let (name, file) = path.strip_prefix("class/infiniband/")?.split_once('/')?;
+    let device = device::number_named(name)?;
+    let Some(file) = file.strip_prefix("ports/") else {
+        return Some(sysfs::identity(file, name, device::guid(device))?.into_bytes());
+    };
+    let (number, file) = file.split_once('/')?;
+    let engine = process::running_now(device)?;
     engine.device.port(number.parse().ok()?).ok()?;
     Some(sysfs::port_content(&port(&engine.device)?, file)?.into_bytes())
 }
@@ -47,10 +48,19 @@ mod tests {
 
     #[test]
     fn what_stands_in_the_tree_is_left_to_it() {
-        assert_eq!(attribute("class/infiniband/peerdma0/node_guid"), None);
+        assert_eq!(attribute("class/infiniband/peerdma0/fw_ver"), None);
         assert_eq!(attribute("class/infiniband/peerdma0/ports/1/pkeys/0"), None);
         assert_eq!(attribute("class/infiniband/mlx5_0/ports/1/gids/0"), None);
         // Without an open device nothing changes either.
         assert_eq!(attribute("class/infiniband/peerdma0/ports/1/gids/0"), None);
+    }
+
+    #[test]
+    fn a_device_says_who_it_is_on_this_host() {
+        let guid = attribute("class/infiniband/peerdma0/node_guid").unwrap();
+        let digits: String = String::from_utf8(guid).unwrap().trim().replace(':', "");
+        assert_eq!(u64::from_str_radix(&digits, 16), Ok(hca::identity::node_guid("peerdma0")));
+        assert!(attribute("class/infiniband/peerdma0/node_desc").unwrap().ends_with(b"peerdma0\n"));
+        assert_eq!(attribute("class/infiniband/mlx5_0/node_guid"), None);
     }
 }

@@ -1,8 +1,8 @@
 //! A key that neighbours may reach, as the end of its memory's registration sees it: they are kept
 //! out with those inside.
 //!
-//! What keeps them out may be an interposed `munmap` amid a signal handler, so it takes no lock. Who
-//! closes first writes why and then changes the generation of the entry; who opens looks at the
+//! What keeps them out may be an interposed `munmap` amid a signal handler, so it takes no lock.
+//! Who closes first writes why and then changes the generation of the entry; who opens looks at the
 //! generation first, then at the reasons, and opens only that generation. That an entry is being
 //! written is a reason, too: otherwise who takes back a doubt would open half of it.
 
@@ -71,8 +71,8 @@ impl ShownKey {
         self.written(closed, !open);
     }
 
-    /// The entry is written, and its generation `closed`: it becomes valid if nothing speaks against
-    /// it, or if only listings act by it.
+    /// The entry is written, and its generation `closed`: it becomes valid if nothing speaks
+    /// against it, or if only listings act by it.
     fn written(&self, closed: u64, is_listing: bool) {
         let reasons = self.reasons.fetch_and(!WRITING, SeqCst);
         if is_listing || reasons == WRITING {
