@@ -1,9 +1,10 @@
 //! What the driver says on stderr: what it has not, and why it refused. Nothing unless
-//! `PEERDMA_LOG` asks
-//! for it, but of kernels, which a program cannot do without.
+//! `PEERDMA_LOG` asks for it, but of kernels, which a program cannot do without. That stderr takes
+//! nothing more is no reason to fail.
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::io::Write;
 use std::sync::{Mutex, OnceLock};
 
 /// Whether `PEERDMA_LOG=1` (or another value but `open` and 0) is set.
@@ -13,10 +14,14 @@ pub fn is_on() -> bool {
     *ON.get_or_init(asked)
 }
 
+fn write(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "peerdma: cuda: {text}");
+}
+
 /// Says one line if asked to.
 pub fn say(text: impl Display) {
     if is_on() {
-        eprintln!("peerdma: cuda: {text}");
+        write(text);
     }
 }
 
@@ -33,6 +38,6 @@ pub fn tell_once(text: impl Display) {
     let text = text.to_string();
     let is_new = engine_thread::lock(&SAID).get_or_insert_default().insert(text.clone());
     if is_new {
-        eprintln!("peerdma: cuda: {text}");
+        write(text);
     }
 }

@@ -25,6 +25,13 @@ static void calls_the_driver(void *place)
 	*(int *)place = cuCtxSynchronize();
 }
 
+/* Long enough for calls that ought to wait for it to be wrong if they do not. */
+static void doze(void *unused)
+{
+	(void)unused;
+	usleep(50000);
+}
+
 static void note(void *place)
 {
 	++*(int *)place;
@@ -79,6 +86,14 @@ static void streams(void)
 	code(CUDA_OK, cuCtxSynchronize(), "everything");
 	equal(GUIDE, 3, noted, "is done");
 
+	must(cuLaunchHostFunc(NULL, held_up, &gate), "hold the default stream up");
+	code(CUDA_OK, cuStreamQuery(stream), "a stream with nothing in it is done");
+	code(CUDA_OK, cuStreamSynchronize(stream), "and waits for nothing");
+	must(cuMemsetD32Async(address, 0x02020202, LENGTH / 4, stream), "fill");
+	code(NOT_READY, cuStreamQuery(stream), "what it is given waits");
+	sem_post(&gate);
+	code(CUDA_OK, cuStreamSynchronize(stream), "for that");
+
 	must(cuLaunchHostFunc(stream, held_up, &gate), "hold it up");
 	must(cuLaunchHostFunc(stream, note, &noted), "note");
 	code(CUDA_OK, cuStreamDestroy_v2(stream), "destroy it with work in it");
@@ -111,13 +126,27 @@ static void pools(void)
 	must(cuMemPoolGetAttribute(pool, 7, &used), "used");
 	equal(GUIDE, 0, used, "nothing is used");
 	code(INVALID_VALUE, cuMemFreeAsync(address, stream), "free it again");
+
+	size_t most, all;
+	must(cuMemGetInfo_v2(&most, &all), "free memory");
+	most = most / 4 * 3;
+	must(cuMemAllocAsync(&address, most, stream) || cuLaunchHostFunc(stream, doze, NULL), "most");
+	code(INVALID_VALUE, cuMemFreeAsync(address + 256, stream), "free what begins elsewhere");
+	code(CUDA_OK, cuMemFreeAsync(address, stream), "free most of it, later");
+	code(INVALID_VALUE, cuMemFreeAsync(address, stream), "free it twice");
+	code(CUDA_OK, cuMemAllocAsync(&address, most, stream), "what is freed before is there");
+	code(CUDA_OK, cuMemFree_v2(address), "free memory of a pool at once");
+	must(cuMemPoolGetAttribute(pool, 7, &used), "used");
+	equal(GUIDE, 0, used, "nothing is used");
+	code(CUDA_OK, cuCtxSynchronize(), "the context lives");
 	must(cuStreamDestroy_v2(stream), "destroy");
 }
 
 static void virtual_memory(void)
 {
 	struct allocation wanted = { .type = 1, .handle_types = 1, .location = { 1, 0 } };
-	struct access_of both = { { 1, 0 }, 3 };
+	struct access_of both = { { 1, 0 }, 3 }, other_device = { { 1, 1 }, 0 };
+	uint64_t flags[2] = { 9, 9 };
 	gpu_address space = 0, other = 0;
 	size_t grain = 0;
 	uint64_t one = 0, two = 0, imported = 0;
@@ -135,6 +164,10 @@ static void virtual_memory(void)
 	code(CUDA_OK, cuMemMap(space + CHUNK, CHUNK, 0, two, 0), "map behind it");
 	code(INVALID_VALUE, cuMemsetD8_v2(space, 1, 1), "without access");
 	code(CUDA_OK, cuMemSetAccess(space, 2 * CHUNK, &both, 1), "allow access");
+	must(cuMemGetAccess(&flags[0], &both.location, space), "its flags");
+	must(cuMemGetAccess(&flags[1], &other_device.location, space), "those of another device");
+	holds(GUIDE, flags[0] == 3 && !flags[1], "only the device that was named may");
+	code(CUDA_OK, cuMemSetAccess(space, 2 * CHUNK, &other_device, 1), "refuse another device");
 	code(CUDA_OK, cuMemsetD8_v2(space, 6, 2 * CHUNK), "fill both");
 	must(cuMemcpyDtoH_v2(pinned, space + CHUNK - 8, 16), "copy across");
 	holds(GUIDE, pinned[0] == 6 && pinned[15] == 6, "from one to the other");

@@ -133,6 +133,7 @@ struct copy_2d {
 	F(cuMemMap, (gpu_address, size_t, size_t, uint64_t, uint64_t)) \
 	F(cuMemUnmap, (gpu_address, size_t)) \
 	F(cuMemSetAccess, (gpu_address, size_t, const struct access_of *, size_t)) \
+	F(cuMemGetAccess, (uint64_t *, const struct location *, gpu_address)) \
 	F(cuMemExportToShareableHandle, (void *, uint64_t, int, uint64_t)) \
 	F(cuMemImportFromShareableHandle, (uint64_t *, void *, int)) \
 	F(cuIpcGetMemHandle, (struct ipc_handle *, gpu_address)) \

@@ -2,6 +2,7 @@
 
 use super::device::add_device;
 use super::physical::Physical;
+use super::pool::Pool;
 use super::space::{Memory, Origin, Range};
 use crate::sys::{Access, Domain, Mapping, page_size};
 use crate::{Context, Driver, Error, Res};
@@ -45,7 +46,9 @@ pub fn free(driver: &Driver, addr: u64) -> Res {
     if let Ok(context) = driver.contexts.get(range.context) {
         context.queues.wait_all();
     }
-    driver.space.remove(addr, is_meant).map(drop)
+    let range = driver.space.remove(addr, is_meant)?;
+    Pool::went(&driver.pools, &range);
+    Ok(())
 }
 
 /// Host memory that GPUs reach; the address, which is the same for all.
@@ -119,12 +122,18 @@ pub fn register_host(driver: &Driver, context: &Context, addr: u64, len: u64, fl
     driver.space.add_if_free(range, Error::HOST_MEMORY_ALREADY_REGISTERED).map(drop)
 }
 
-/// Takes that back.
+/// Takes that back, when all that contexts were given to do is done: the program may free the
+/// memory then.
 ///
 /// # Errors
 /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
 pub fn unregister_host(driver: &Driver, addr: u64) -> Res {
     let is_meant = |range: &Range| matches!(range.memory, Memory::Registered(_));
+    let known = driver.space.at(addr).is_some_and(|range| range.start == addr && is_meant(&range));
+    if !known {
+        return Err(Error::HOST_MEMORY_NOT_REGISTERED);
+    }
+    driver.contexts.all().iter().for_each(|context| context.queues.wait_all());
     let removed = driver.space.remove(addr, is_meant);
     removed.map(drop).map_err(|_| Error::HOST_MEMORY_NOT_REGISTERED)
 }

@@ -1,10 +1,9 @@
 //! Addresses for physical memory.
 
 use super::physical::Physical;
-use super::space::{Device, Memory, Origin, Range, Space};
+use super::space::{Device, DeviceAccess, Memory, Origin, Range, Space};
 use crate::{Handle, Res};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 /// Gives physical memory addresses, which belong to a context and the device of an ordinal.
 ///
@@ -18,7 +17,7 @@ pub(super) fn add_device(
     origin: Origin,
 ) -> Res<u64> {
     let addresses = physical.addresses()?;
-    let (start, access) = (addresses.addr(), AtomicU32::new(3));
+    let (start, access) = (addresses.addr(), DeviceAccess::all());
     let addresses = Some(addresses);
     let device = Device { addresses, physical, offset: 0, origin, access };
     space.add(Range::new(start, len, context, ordinal, Memory::Device(device)));

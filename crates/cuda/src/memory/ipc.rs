@@ -5,16 +5,14 @@
 //! open until the memory is freed.
 
 use super::device::add_device;
+use super::exported;
 use super::physical::Physical;
 use super::space::{Origin, Range};
 use crate::gpu::Address;
 use crate::{Context, Driver, Error, Res};
-use engine_thread::lock;
-use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Length of a handle (`CU_IPC_HANDLE_SIZE`).
 pub const IPC_BYTES: usize = 64;
@@ -72,9 +70,6 @@ impl IpcHandle {
     }
 }
 
-/// Descriptors that handles name, by the number of their range.
-static EXPORTED: Mutex<Option<HashMap<u64, OwnedFd>>> = Mutex::new(None);
-
 /// A handle of the allocation that an address is in.
 ///
 /// # Errors
@@ -83,25 +78,11 @@ pub fn export_ipc(driver: &Driver, addr: u64) -> Res<IpcHandle> {
     let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
     let device = range.device().filter(|device| device.origin == Origin::Alloc);
     let device = device.ok_or(Error::INVALID_VALUE)?;
-    let mut exported = lock(&EXPORTED);
-    let exported = exported.get_or_insert_default();
-    // those of memory that is gone
-    let live: Vec<u64> = driver
-        .space
-        .filter(|range| exported.contains_key(&range.id))
-        .iter()
-        .map(|r| r.id)
-        .collect();
-    exported.retain(|id, _| live.contains(id));
-    let fd = match exported.entry(range.id) {
-        std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::hash_map::Entry::Vacant(new) => new.insert(device.physical.export()?),
-    };
-    let file = File::from(fd.try_clone()?);
+    let (fd, inode) = exported::export(range.id, || device.physical.export())?;
     Ok(IpcHandle {
         process: std::process::id(),
-        fd: fd.as_raw_fd() as u32,
-        inode: file.metadata()?.ino(),
+        fd,
+        inode,
         len: range.len,
         address: device.physical.gpu().address(),
     })

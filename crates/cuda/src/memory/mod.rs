@@ -2,6 +2,7 @@
 
 mod alloc;
 mod device;
+mod exported;
 mod ipc;
 mod physical;
 mod pool;
@@ -17,6 +18,6 @@ pub use ipc::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
 pub use physical::Physical;
 pub use pool::Pool;
 pub use rows::{Rows, Side};
-pub use space::{Device, Memory, Origin, Range, Space};
+pub use space::{Device, DeviceAccess, Memory, Origin, Range, Space};
 pub use span::{Span, copy_rows};
 pub use vmm::{GRANULARITY, create, map, release_reserved, reserve, set_access, unmap};

@@ -22,6 +22,11 @@ pub struct Pool {
     set: [AtomicU64; 4],
 }
 
+fn is_meant(range: &Range) -> bool {
+    let origin = range.device().map(|device| device.origin);
+    matches!(origin, Some(Origin::Alloc | Origin::Pool(_)))
+}
+
 /// `CU_MEMPOOL_ATTR_*` from 1 on: those that are set, then what is reserved and used.
 const SET: std::ops::RangeInclusive<u32> = 1..=4;
 
@@ -61,23 +66,34 @@ impl Pool {
         Ok(addr)
     }
 
-    /// Gives memory of a pool back. That of `cuMemAlloc` may be given back this way too.
+    /// Memory that is to go in the order of a stream: that of a pool, or of `cuMemAlloc`. From now
+    /// on it is nobody else's to give back.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an address that was not allocated so.
-    pub fn free(space: &Space, pools: &Handles<Pool>, addr: u64) -> Res {
-        let is_meant = |range: &Range| {
-            let origin = range.device().map(|device| device.origin);
-            matches!(origin, Some(Origin::Alloc | Origin::Pool(_)))
-        };
-        let range = space.remove(addr, is_meant)?;
+    /// `CUDA_ERROR_INVALID_VALUE` for an address that was not allocated so, or is to go already.
+    pub fn doom(space: &Space, addr: u64) -> Res<Arc<Range>> {
+        let range = space.at(addr).filter(|range| range.start == addr && is_meant(range));
+        range.filter(|range| !range.goes.swap(true, Relaxed)).ok_or(Error::INVALID_VALUE)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` where its context took it along meanwhile.
+    pub fn free(space: &Space, pools: &Handles<Pool>, doomed: &Arc<Range>) -> Res {
+        let range = space.remove(doomed.start, |range| range.id == doomed.id)?;
+        Pool::went(pools, &range);
+        Ok(())
+    }
+
+    /// Memory was given back: if it was a pool's, that has so much more.
+    pub(super) fn went(pools: &Handles<Pool>, range: &Range) {
         if let Memory::Device(device) = &range.memory
             && let Origin::Pool(pool) = device.origin
             && let Ok(pool) = pools.get(pool)
         {
             pool.used.fetch_sub(device.physical.len(), Relaxed);
         }
-        Ok(())
     }
 
     /// An attribute (`CUmemPool_attribute`).

@@ -5,7 +5,7 @@ use crate::sys::{Mapping, Place};
 use crate::{Error, Handle, Res};
 use engine_thread::{read, write};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, RwLock};
 
 /// How a program came by addresses of a GPU's memory.
@@ -31,8 +31,44 @@ pub struct Device {
     pub offset: u64,
     /// Where they came from.
     pub origin: Origin,
-    /// Whether the GPU may use them: only [`Origin::Mapped`] begins without.
-    pub access: AtomicU32,
+    /// Which devices may use them: only [`Origin::Mapped`] begins without.
+    pub access: DeviceAccess,
+}
+
+/// What each device may do at a range of addresses (`CUmemAccess_flags`), by its ordinal.
+pub struct DeviceAccess(AtomicU64);
+
+impl DeviceAccess {
+    /// Bits of one device's flags.
+    const BITS: u32 = 2;
+    /// Devices that there is room for.
+    pub const DEVICES: u32 = u64::BITS / DeviceAccess::BITS;
+
+    /// Every device may do everything.
+    pub fn all() -> DeviceAccess {
+        DeviceAccess(AtomicU64::new(u64::MAX))
+    }
+
+    /// No device may do anything.
+    pub fn none() -> DeviceAccess {
+        DeviceAccess(AtomicU64::new(0))
+    }
+
+    /// Flags of one device.
+    pub fn of(&self, ordinal: u32) -> u32 {
+        (self.0.load(Acquire) >> (ordinal % DeviceAccess::DEVICES * DeviceAccess::BITS)) as u32 & 3
+    }
+
+    /// Sets them.
+    pub fn set(&self, ordinal: u32, flags: u32) {
+        let at = ordinal % DeviceAccess::DEVICES * DeviceAccess::BITS;
+        let set = |word: u64| Some(word & !(3 << at) | u64::from(flags & 3) << at);
+        let _ = self.0.fetch_update(AcqRel, Acquire, set);
+    }
+
+    fn is_any(&self) -> bool {
+        self.0.load(Acquire) != 0
+    }
 }
 
 /// What is at a range of addresses.
@@ -63,6 +99,14 @@ pub struct Range {
     pub memory: Memory,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub syncs: AtomicBool,
+    /// A stream has yet to give it back.
+    pub(super) goes: AtomicBool,
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        super::exported::forget(self.id);
+    }
 }
 
 impl Range {
@@ -70,7 +114,8 @@ impl Range {
     pub fn new(start: u64, len: u64, context: Handle, ordinal: i32, memory: Memory) -> Range {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Relaxed);
-        Range { start, len, id, context, ordinal, memory, syncs: AtomicBool::new(false) }
+        let [syncs, goes] = [const { AtomicBool::new(false) }; 2];
+        Range { start, len, id, context, ordinal, memory, syncs, goes }
     }
 
     /// The address behind its last one.
@@ -91,7 +136,7 @@ impl Range {
         let from = addr.checked_sub(self.start).ok_or(Error::INVALID_VALUE)?;
         let to = from.checked_add(len).filter(|to| *to <= self.len).ok_or(Error::INVALID_VALUE)?;
         let (whole, offset) = match &self.memory {
-            Memory::Device(device) if device.access.load(Acquire) == 0 => {
+            Memory::Device(device) if !device.access.is_any() => {
                 return Err(Error::INVALID_VALUE);
             }
             Memory::Device(device) => (device.physical.place(), device.offset),

@@ -1,12 +1,11 @@
 //! Virtual memory management: addresses reserved by themselves, and memory mapped at them.
 
-use super::space::{Device, Memory, Origin, Range};
+use super::space::{Device, DeviceAccess, Memory, Origin, Range};
 use crate::gpu::Gpu;
 use crate::memory::Physical;
 use crate::sys::{Domain, Mapping};
 use crate::{Driver, Error, Handle, Res};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// What sizes, addresses and offsets are multiples of, in bytes (`cuMemGetAllocationGranularity`).
 pub const GRANULARITY: u64 = 2 << 20;
@@ -63,7 +62,7 @@ pub fn map(driver: &Driver, addr: u64, len: u64, offset: u64, handle: Handle) ->
         return Err(Error::INVALID_VALUE);
     }
     let ordinal = driver.ordinal(physical.gpu());
-    let (origin, access) = (Origin::Mapped(handle), AtomicU32::new(0));
+    let (origin, access) = (Origin::Mapped(handle), DeviceAccess::none());
     let at = addr - reserved.addr();
     let device = Device { addresses: None, physical: physical.clone(), offset, origin, access };
     let range = Range::new(addr, len, 0, ordinal, Memory::Device(device));
@@ -105,17 +104,19 @@ pub fn unmap(driver: &Driver, addr: u64, len: u64) -> Res {
     Ok(reserved.clear(addr - reserved.addr(), len)?)
 }
 
-/// Says what GPUs may do at addresses (`CUmemAccess_flags`).
+/// Says what devices, by their ordinals, may do at addresses (`CUmemAccess_flags`): all of it, or
+/// nothing.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` where they are not those of whole mappings, or for flags that are
 /// none.
-pub fn set_access(driver: &Driver, addr: u64, len: u64, flags: u32) -> Res {
-    if ![0, 1, READ_WRITE].contains(&flags) {
+pub fn set_access(driver: &Driver, addr: u64, len: u64, asked: &[(u32, u32)]) -> Res {
+    if asked.iter().any(|(_, flags)| ![0, 1, READ_WRITE].contains(flags)) {
         return Err(Error::INVALID_VALUE);
     }
     for range in mapped(driver, addr, len)? {
-        range.device().inspect(|device| device.access.store(flags, Release));
+        let Some(device) = range.device() else { continue };
+        asked.iter().for_each(|(ordinal, flags)| device.access.set(*ordinal, *flags));
     }
     Ok(())
 }

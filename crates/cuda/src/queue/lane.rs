@@ -51,7 +51,7 @@ impl Lane {
     /// What the work says, and what the context died of.
     pub fn run(&self, work: impl FnOnce() -> Res + Send + 'static) -> Res {
         self.context.check()?;
-        if self.is_done() {
+        if self.context.queues.is_idle(&self.kind) {
             return work();
         }
         let slot = Arc::new(Mutex::new(Ok(())));
@@ -68,7 +68,7 @@ impl Lane {
 
     /// Whether everything that was queued is done.
     pub fn is_done(&self) -> bool {
-        self.context.queues.is_idle(&self.kind)
+        self.context.queues.is_done(&self.kind)
     }
 
     /// Returns once it is.

@@ -81,7 +81,9 @@ impl Line {
             let line = self.clone();
             if spawn(c"cuda-stream", STACK_BYTES, move || line.work()).is_err() {
                 // Without a thread the work is done here and now.
+                let was_worker = IS_WORKER.replace(true);
                 self.work_off();
+                IS_WORKER.set(was_worker);
                 lock(&self.state).has_thread = false;
             }
         }

@@ -4,9 +4,8 @@
 
 use super::line::{Line, Point, Work};
 use engine_thread::lock;
-use std::collections::HashMap;
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::ThreadId;
 
 /// What a line is to the legacy default stream.
 #[derive(Clone)]
@@ -21,10 +20,26 @@ pub enum Kind {
     Apart(Arc<Line>),
 }
 
+/// A thread's own line of a context, which ends with the thread: what waits in it is done first.
+struct OfThread {
+    legacy: Weak<Line>,
+    own: Arc<Line>,
+}
+
+impl Drop for OfThread {
+    fn drop(&mut self) {
+        self.own.close();
+    }
+}
+
+thread_local! {
+    /// The calling thread's, one for each context that it used.
+    static OWN: RefCell<Vec<OfThread>> = const { RefCell::new(Vec::new()) };
+}
+
 #[derive(Default)]
 struct Lines {
     legacy: Arc<Line>,
-    threads: HashMap<ThreadId, Arc<Line>>,
     blocking: Vec<Weak<Line>>,
     apart: Vec<Weak<Line>>,
 }
@@ -34,15 +49,30 @@ impl Lines {
     fn line(&mut self, kind: &Kind) -> Arc<Line> {
         match kind {
             Kind::Legacy => self.legacy.clone(),
-            Kind::PerThread => self.threads.entry(std::thread::current().id()).or_default().clone(),
+            // A thread that ends has none any more.
+            Kind::PerThread => OWN
+                .try_with(|own| self.of_thread(&mut own.borrow_mut()))
+                .unwrap_or_else(|_| self.legacy.clone()),
             Kind::Blocking(line) | Kind::Apart(line) => line.clone(),
         }
     }
 
+    fn of_thread(&mut self, own: &mut Vec<OfThread>) -> Arc<Line> {
+        let legacy = Arc::downgrade(&self.legacy);
+        if let Some(known) = own.iter().find(|known| known.legacy.ptr_eq(&legacy)) {
+            return known.own.clone();
+        }
+        // Those of contexts that are gone.
+        own.retain(|known| known.legacy.strong_count() > 0);
+        let line = Arc::new(Line::default());
+        self.blocking.push(Arc::downgrade(&line));
+        own.push(OfThread { legacy, own: line.clone() });
+        line
+    }
+
     fn blocking(&mut self) -> Vec<Arc<Line>> {
         self.blocking.retain(|line| line.strong_count() > 0);
-        let made = self.blocking.iter().filter_map(Weak::upgrade);
-        made.chain(self.threads.values().cloned()).collect()
+        self.blocking.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// What work of a kind has to come after, of other lines.
@@ -88,18 +118,24 @@ impl Queues {
         line.queue(work)
     }
 
-    /// The place behind everything that work of this kind would come after.
+    /// The place behind everything that is in the line of a kind. The legacy one counts as having
+    /// what blocking ones have; these do not have what it has.
     pub fn last(&self, kind: &Kind) -> Point {
         let mut lines = lock(&self.lines);
         let line = lines.line(kind);
-        let before = lines.before(kind);
-        if before.is_empty() {
-            return line.last();
-        }
-        for point in before {
-            line.queue(Box::new(move || point.wait()));
+        if matches!(kind, Kind::Legacy) {
+            for point in lines.before(kind) {
+                line.queue(Box::new(move || point.wait()));
+            }
         }
         line.last()
+    }
+
+    /// Whether that is done.
+    pub fn is_done(&self, kind: &Kind) -> bool {
+        let mut lines = lock(&self.lines);
+        let is_legacy = matches!(kind, Kind::Legacy);
+        lines.line(kind).is_idle() && (!is_legacy || lines.before(kind).is_empty())
     }
 
     /// Whether work of this kind could be done at once.
@@ -155,6 +191,44 @@ mod tests {
         queues.wait_all();
         let seen = lock(&seen).clone();
         assert!(["abcd", "abdc"].contains(&seen.as_str()), "{seen}");
+        queues.end();
+    }
+
+    #[test]
+    fn an_empty_stream_is_done_whatever_the_legacy_one_has() {
+        let queues = Queues::default();
+        let blocking = queues.add(true);
+        let held = hold(&queues, &Kind::Legacy);
+        for kind in [&blocking, &Kind::PerThread] {
+            assert!(queues.is_done(kind) && !queues.is_idle(kind));
+            queues.last(kind).wait();
+        }
+        assert!(!queues.is_done(&Kind::Legacy));
+        let after = queues.queue(&blocking, Box::new(|| ()));
+        assert!(!queues.is_done(&blocking) && !after.is_reached());
+        drop(held);
+        queues.last(&blocking).wait();
+        assert!(after.is_reached());
+        queues.end();
+    }
+
+    #[test]
+    fn a_threads_line_ends_with_the_thread() {
+        let queues = Queues::default();
+        let seen = Arc::new(Mutex::new(String::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| note(&queues, &Kind::PerThread, &seen, 'a'));
+            }
+        });
+        queues.last(&Kind::Legacy).wait();
+        assert_eq!(*lock(&seen), "aaaaaaaa");
+        let first = lock(&queues.lines).line(&Kind::PerThread);
+        assert!(Arc::ptr_eq(&first, &lock(&queues.lines).line(&Kind::PerThread)));
+        // Their threads of work let go of the others.
+        while lock(&queues.lines).blocking().len() > 1 {
+            std::thread::yield_now();
+        }
         queues.end();
     }
 

@@ -11,6 +11,11 @@ fn elapsed(ms: Out<f32>, start: Handle, end: Handle) -> cuda::Res {
     ms.checked()?.put(end.elapsed_ms(&start)?)
 }
 
+/// What its context died of; that of one that was destroyed is over.
+fn check_context(event: &Event) -> cuda::Res {
+    Driver::get()?.contexts.get(event.context()).map_or(Ok(()), |context| context.check())
+}
+
 api! {
     fn cuEventCreate(event: Out<Handle>, flags: u32) {
         let (event, context) = (event.checked()?, current()?);
@@ -27,13 +32,15 @@ api! {
     }
 
     fn cuEventQuery(event: Handle) {
-        let is_reached = Driver::get()?.events.get(event)?.is_reached();
-        if is_reached { Ok(()) } else { Err(Error::NOT_READY) }
+        let event = Driver::get()?.events.get(event)?;
+        check_context(&event)?;
+        if event.is_reached() { Ok(()) } else { Err(Error::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: Handle) {
-        Driver::get()?.events.get(event)?.wait();
-        Ok(())
+        let event = Driver::get()?.events.get(event)?;
+        event.wait();
+        check_context(&event)
     }
 
     fn cuEventElapsedTime(ms: Out<f32>, start: Handle, end: Handle) {

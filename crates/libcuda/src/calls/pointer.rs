@@ -25,6 +25,12 @@ impl Value {
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
+/// The ordinal of the device that asks: the current context's, or without one the range's.
+fn asking(range: &Range) -> u32 {
+    let of_current = || -> cuda::Res<i32> { Ok(Driver::get()?.ordinal(cuda::current()?.gpu())) };
+    of_current().unwrap_or(range.ordinal).try_into().unwrap_or(0)
+}
+
 /// The value of an attribute at an address of a range.
 fn value(range: &Range, addr: u64, attribute: u32) -> cuda::Res<Value> {
     let device = range.device();
@@ -57,7 +63,7 @@ fn value(range: &Range, addr: u64, attribute: u32) -> cuda::Res<Value> {
             Ok(Value::Long(u64::from(is_mapped)))
         }
         15 => flag(is_device && shown),
-        16 => Ok(Value::Word(device.map_or(3, |device| device.access.load(Relaxed)))),
+        16 => Ok(Value::Word(device.map_or(3, |device| device.access.of(asking(range))))),
         17 => Ok(Value::Long(match device.map(|device| device.origin) {
             Some(Origin::Pool(pool)) => pool,
             _ => 0,

@@ -2,7 +2,7 @@
 
 use crate::ffi::{In, Out};
 use cuda::Asked;
-use cuda::memory::{Pool, Span};
+use cuda::memory::Pool;
 use cuda::{Driver, Error, Handle};
 use std::sync::Arc;
 
@@ -79,7 +79,16 @@ api! {
 fn alloc(stream: &Asked, out: Out<u64>, len: u64, pool: &Arc<Pool>) -> cuda::Res {
     let (driver, out) = (Driver::get()?, out.checked()?);
     let (context, ordinal) = (stream.context(), driver.ordinal(pool.gpu()));
-    out.put(pool.alloc(&driver.space, context.handle(), ordinal, len)?)
+    let alloc = || pool.alloc(&driver.space, context.handle(), ordinal, len);
+    let addr = alloc().or_else(|error| match error {
+        // What the stream has yet to give back is there for what comes after in it.
+        Error::OUT_OF_MEMORY => {
+            stream.synchronize()?;
+            alloc()
+        }
+        error => Err(error),
+    });
+    out.put(addr?)
 }
 
 streamed! {
@@ -98,8 +107,8 @@ streamed! {
         if addr == 0 {
             return Err(Error::INVALID_VALUE);
         }
-        Span::known(&driver.space, addr, 1)?;
-        stream.queue_fallible(move || Pool::free(&driver.space, &driver.pools, addr));
+        let doomed = Pool::doom(&driver.space, addr)?;
+        stream.queue_fallible(move || Pool::free(&driver.space, &driver.pools, &doomed));
         Ok(())
     }
 }

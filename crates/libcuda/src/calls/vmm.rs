@@ -1,12 +1,11 @@
 //! Virtual memory management: physical memory by handles, addresses by themselves.
 
 use crate::ffi::{In, Out};
-use cuda::memory::{self, GRANULARITY, Origin, Physical};
+use cuda::memory::{self, DeviceAccess, GRANULARITY, Origin, Physical};
 use cuda::sys::duplicate;
 use cuda::{Driver, Error, Handle, current};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -42,6 +41,13 @@ struct Properties {
 struct Access {
     location: Location,
     flags: u32,
+}
+
+/// The ordinal of a device, as access by it is kept.
+fn ordinal(driver: &Driver, id: i32) -> cuda::Res<u32> {
+    driver.gpu(id)?;
+    let ordinal = u32::try_from(id).ok().filter(|ordinal| *ordinal < DeviceAccess::DEVICES);
+    ordinal.ok_or(Error::NOT_SUPPORTED)
 }
 
 fn checked(properties: Properties) -> cuda::Res<i32> {
@@ -102,23 +108,25 @@ api! {
 
     fn cuMemSetAccess(addr: u64, len: u64, access: In<Access>, count: u64) {
         let driver = Driver::get()?;
-        let count = usize::try_from(count).map_err(|_| Error::INVALID_VALUE)?;
-        for Access { location, flags } in access.array(count.min(64))? {
+        // One for each device, at most.
+        let most = DeviceAccess::DEVICES as usize;
+        let count = usize::try_from(count).ok().filter(|count| *count <= most);
+        let mut asked = Vec::new();
+        for Access { location, flags } in access.array(count.ok_or(Error::INVALID_VALUE)?)? {
             if location.kind != DEVICE {
                 return Err(Error::NOT_SUPPORTED);
             }
-            driver.gpu(location.id)?;
-            memory::set_access(driver, addr, len, flags)?;
+            asked.push((ordinal(driver, location.id)?, flags));
         }
-        Ok(())
+        memory::set_access(driver, addr, len, &asked)
     }
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, addr: u64) {
         let driver = Driver::get()?;
-        driver.gpu(location.get()?.id)?;
+        let ordinal = ordinal(driver, location.get()?.id)?;
         let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
         let device = range.device().ok_or(Error::INVALID_VALUE)?;
-        flags.put(u64::from(device.access.load(Relaxed)))
+        flags.put(u64::from(device.access.of(ordinal)))
     }
 
     fn cuMemExportToShareableHandle(out: Out<i32>, handle: Handle, kind: u32, flags: u64) {

@@ -1,0 +1,34 @@
+//! Descriptors that handles for other processes name (`cuIpcGetMemHandle`): each stays open as long
+//! as the range of addresses that it was exported for.
+
+use crate::Res;
+use engine_thread::lock;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Mutex;
+
+/// By the number of their range.
+static EXPORTED: Mutex<Option<HashMap<u64, OwnedFd>>> = Mutex::new(None);
+
+/// The descriptor of a range, which `make` makes the first time, and the number of its file.
+///
+/// # Errors
+/// What `make` says.
+pub fn export(range: u64, make: impl FnOnce() -> Res<OwnedFd>) -> Res<(u32, u64)> {
+    let mut exported = lock(&EXPORTED);
+    let fd = match exported.get_or_insert_default().entry(range) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(make()?),
+    };
+    let inode = File::from(fd.try_clone()?).metadata()?.ino();
+    Ok((fd.as_raw_fd().cast_unsigned(), inode))
+}
+
+/// A range is gone.
+pub fn forget(range: u64) {
+    let descriptor = lock(&EXPORTED).as_mut().and_then(|exported| exported.remove(&range));
+    drop(descriptor);
+}
