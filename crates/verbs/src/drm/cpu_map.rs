@@ -16,7 +16,7 @@ use registry::{Client, Role};
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use umem::Ticket;
@@ -29,25 +29,50 @@ pub struct CpuMap {
     storage: Arc<Storage>,
     /// Address that the buffer's first byte would have.
     base: u64,
-    /// First byte that is still mapped, and the end.
-    start: AtomicU64,
-    end: AtomicU64,
     pinned: AtomicBool,
+    left: Mutex<Left>,
+}
+
+/// What is left of a mapping. Nothing but memory is asked for while it is locked.
+struct Left {
+    /// What is still mapped; the program may unmap a part in the middle.
+    ranges: Vec<Range<u64>>,
     /// Registrations of parts of it, which hear when they go.
-    tickets: Mutex<Vec<(Range<u64>, Ticket)>>,
+    tickets: Vec<(Range<u64>, Ticket)>,
+}
+
+fn touch(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Left {
+    fn has(&self, wanted: &Range<u64>) -> bool {
+        self.ranges.iter().any(|range| range.start <= wanted.start && wanted.end <= range.end)
+    }
+
+    fn lose(&mut self, gone: &Range<u64>) {
+        let rest = |range: Range<u64>| {
+            let before = range.start..range.end.min(gone.start.max(range.start));
+            let after = range.start.max(gone.end.min(range.end))..range.end;
+            [before, after].into_iter().filter(|range| !range.is_empty())
+        };
+        let touched = self.ranges.extract_if(.., |range| touch(range, gone));
+        let rest: Vec<_> = touched.flat_map(rest).collect();
+        self.ranges.extend(rest);
+    }
 }
 
 impl CpuMap {
     fn is_gone(&self) -> bool {
-        self.start.load(Acquire) >= self.end.load(Acquire)
+        self.left().ranges.is_empty()
     }
 
     fn has(&self, addr: u64, end: u64) -> bool {
-        self.start.load(Acquire) <= addr && end <= self.end.load(Acquire)
+        self.left().has(&(addr..end))
     }
 
-    fn tickets(&self) -> MutexGuard<'_, Vec<(Range<u64>, Ticket)>> {
-        lock(&self.tickets)
+    fn left(&self) -> MutexGuard<'_, Left> {
+        lock(&self.left)
     }
 
     pub fn storage(&self) -> &Arc<Storage> {
@@ -62,44 +87,33 @@ impl CpuMap {
     /// Asks for `ticket` to be invalidated when a byte of `range` is unmapped. Answers whether it
     /// is mapped now.
     pub fn notify(&self, range: Range<u64>, ticket: Ticket) -> bool {
-        let mut tickets = self.tickets();
-        let is_mapped = self.has(range.start, range.end);
+        let mut left = self.left();
+        let is_mapped = left.has(&range);
         if is_mapped {
-            tickets.push((range, ticket));
+            left.tickets.push((range, ticket));
         }
         is_mapped
     }
 
     /// Takes that back.
     pub fn forget(&self, ticket: &Ticket) {
-        self.tickets().retain(|(_, known)| known != ticket);
-    }
-
-    fn shrink(&self, gone: &Range<u64>) {
-        let (start, end) = (self.start.load(Acquire), self.end.load(Acquire));
-        if gone.start <= start {
-            self.start.store(gone.end.max(start), Release);
-        } else if gone.end >= end {
-            self.end.store(gone.start.min(end), Release);
-        }
+        self.left().tickets.retain(|(_, known)| known != ticket);
     }
 }
 
 impl Invalidate for CpuMap {
-    /// Unmapped in the middle, the rest counts as whole. It is no memory of `malloc`'s, so this may
-    /// allocate.
+    /// It is no memory of `malloc`'s, so this may allocate.
     fn invalidate(&self, gone: Range<u64>) {
-        let mut tickets = self.tickets();
-        self.shrink(&gone);
-        let touched = |(range, _): &mut (Range<u64>, Ticket)| {
-            range.start < gone.end && gone.start < range.end
-        };
-        let touched: Vec<_> = tickets.extract_if(.., touched).collect();
-        drop(tickets);
+        let mut left = self.left();
+        left.lose(&gone);
+        let is_gone = left.ranges.is_empty();
+        let touched = |(range, _): &mut (Range<u64>, Ticket)| touch(range, &gone);
+        let touched: Vec<_> = left.tickets.extract_if(.., touched).collect();
+        drop(left);
         touched.iter().for_each(|(_, ticket)| {
             ticket.invalidate();
         });
-        if self.is_gone() && self.pinned.swap(false, AcqRel) {
+        if is_gone && self.pinned.swap(false, AcqRel) {
             self.storage.leave(Use::RevocablePin);
         }
     }
@@ -175,10 +189,11 @@ fn watch(storage: &Arc<Storage>, addr: u64, len: u64, offset: u64) -> Result<(),
     let map = Arc::new(CpuMap {
         storage: storage.clone(),
         base: addr.wrapping_sub(offset),
-        start: AtomicU64::new(addr),
-        end: AtomicU64::new(end),
         pinned: AtomicBool::new(true),
-        tickets: Mutex::default(),
+        left: Mutex::new(Left {
+            ranges: std::iter::once(addr..end).collect(),
+            tickets: Vec::new(),
+        }),
     });
     let registration = AddressSpace::process().register(addr..end, map.clone())?;
     maps().push((registration, map));
@@ -261,7 +276,7 @@ pub fn around(addr: u64, len: u64) -> Option<Arc<CpuMap>> {
 /// pinned.
 pub fn is_device_memory(addr: u64, len: u64) -> bool {
     let end = addr.saturating_add(len);
-    find(|map| map.start.load(Acquire) < end && addr < map.end.load(Acquire)).is_some()
+    find(|map| map.left().ranges.iter().any(|range| touch(range, &(addr..end)))).is_some()
 }
 
 fn find(meant: impl Fn(&CpuMap) -> bool) -> Option<Arc<CpuMap>> {
@@ -269,4 +284,25 @@ fn find(meant: impl Fn(&CpuMap) -> bool) -> Option<Arc<CpuMap>> {
         return None;
     }
     maps().iter().map(|(_, map)| map).find(|map| !map.is_gone() && meant(map)).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unmapped_in_the_middle_is_no_part_of_it() {
+        let mut left = Left { ranges: std::iter::once(100..200).collect(), tickets: Vec::new() };
+        left.lose(&(300..400));
+        assert!(left.has(&(100..200)));
+        left.lose(&(140..160));
+        assert!(left.has(&(100..140)) && left.has(&(160..200)));
+        assert!(!left.has(&(139..141)) && !left.has(&(150..151)) && !left.has(&(100..200)));
+        left.lose(&(90..110));
+        left.lose(&(190..250));
+        assert!(left.has(&(110..140)) && !left.has(&(109..140)));
+        assert!(left.has(&(160..190)) && !left.has(&(160..191)));
+        left.lose(&(0..1000));
+        assert!(left.ranges.is_empty());
+    }
 }
