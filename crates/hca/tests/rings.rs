@@ -124,6 +124,20 @@ fn what_a_full_ring_does_not_take_waits() {
     assert_eq!(a.counted(Counter::RxDropped), 0);
 }
 
+/// Its ring is full, and it has not ended: a debugger has it, for instance.
+#[test]
+fn who_stands_still_gives_a_retry_error() {
+    let (a, b) = pair(QpType::Rc);
+    b.device.pause(Instant::now() + Duration::from_secs(10));
+    for _ in 0..8 {
+        a.post(SendOp::Write(b.remote(0)), 0, 1 << 20);
+    }
+    assert_eq!(a.completion().status, WcStatus::RetryExcErr);
+    for _ in 1..8 {
+        assert_eq!(a.completion().status, WcStatus::WrFlushErr);
+    }
+}
+
 fn reconnect(end: &End, to: &End) {
     let attr = QpAttr { qp_state: QpState::Reset, ..end.qp.query() };
     end.qp.modify(&attr, AttrMask::STATE).unwrap();

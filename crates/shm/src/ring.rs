@@ -224,6 +224,11 @@ impl RingWriter {
         Ok(self.writing.free(self.shm.words(), wanted)? >= wanted)
     }
 
+    /// How far the reader has come: another number each time it took something.
+    pub fn taken(&self) -> u64 {
+        self.shm.words()[TAKEN].load(Relaxed)
+    }
+
     /// Where in [`RingWriter::shm`] the next record goes, by bytes, if it is `bytes` long; `None`
     /// when there is no room.
     ///

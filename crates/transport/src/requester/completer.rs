@@ -97,7 +97,9 @@ impl Transport {
     fn ends_too_many(&mut self, upto: Psn, rest: (Psn, Syndrome), cx: &mut Cx<'_>) -> bool {
         let Some(wqe) = self.req.queue.get(cx.budget.endings() as usize) else { return false };
         let first = wqe.first;
-        if wqe.phase != Phase::Started || upto.after(first.plus(wqe.packets)) < 0 {
+        // Not by the PSN of its end: that may be half of all PSNs away.
+        let reaches_end = i64::from(upto.after(first)) >= i64::from(wqe.packets);
+        if wqe.phase != Phase::Started || !reaches_end {
             return false;
         }
         if !self.advance(first, cx) {

@@ -109,7 +109,7 @@ impl Requester {
     /// The oldest unanswered PSN.
     pub(crate) fn una(&self) -> Psn {
         match self.queue.front() {
-            Some(wqe) if wqe.phase != Phase::Posted => wqe.first.plus(wqe.acked),
+            Some(wqe) if wqe.has_psns() => wqe.first.plus(wqe.acked),
             _ => self.next_psn,
         }
     }
@@ -117,7 +117,7 @@ impl Requester {
     /// The PSN of the next packet to emit.
     pub(crate) fn cursor_psn(&self) -> Psn {
         match self.queue.get(self.cursor.wqe) {
-            Some(wqe) if wqe.phase != Phase::Posted => wqe.first.plus(self.cursor.packet),
+            Some(wqe) if wqe.has_psns() => wqe.first.plus(self.cursor.packet),
             _ => self.next_psn,
         }
     }

@@ -65,6 +65,11 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
+    /// Whether it has PSNs: one that failed before it began has none.
+    pub(crate) fn has_psns(&self) -> bool {
+        self.phase != Phase::Posted && self.packets > 0
+    }
+
     pub(crate) fn new(wr: SendWr, sq_sig_all: bool) -> Wqe {
         let length = match (&wr.op, &wr.payload) {
             (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, _) => 8,

@@ -29,7 +29,11 @@ impl Transport {
                 // NAK.
                 let ack = match self.resp.last_answered {
                     Some(answered) if answered.after(psn) > 0 => psn,
-                    _ => self.resp.expected.minus(1),
+                    _ => {
+                        // Then the peer has no reason to ask for the rest of what was put off.
+                        self.resp.put_off = None;
+                        self.resp.expected.minus(1)
+                    }
                 };
                 self.owe_ack(ack);
             }
@@ -46,7 +50,9 @@ impl Transport {
                 if self.crowded() {
                     return;
                 }
-                let saved = self.resp.saved.iter().find(|(of, _)| *of == psn).map(|(_, old)| *old);
+                // The latest: PSNs come again.
+                let saved = self.resp.saved.iter().rev().find(|(of, _)| *of == psn);
+                let saved = saved.map(|(_, old)| *old);
                 let old = if sabotage::on(Sabotage::ReexecuteAtomics) {
                     self.atomic(rx, cx).ok()
                 } else {

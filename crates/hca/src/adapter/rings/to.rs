@@ -9,6 +9,7 @@ use shm::RingWriter;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
+use std::time::{Duration, Instant};
 use umem::{AccessError, Source};
 use wire::Headers;
 
@@ -23,7 +24,13 @@ pub(crate) struct RingTo {
     attached: AtomicBool,
     broken: AtomicBool,
     writer: Mutex<RingWriter>,
+    /// How far the reader had come when the ring was found full, and since when that is so.
+    stuck: Mutex<Option<(u64, Instant)>>,
 }
+
+/// How long a full ring is waited for whose reader takes nothing: then what does not fit is lost,
+/// as on the way to a peer that is gone, and retries count.
+const WATCHDOG: Duration = Duration::from_secs(1);
 
 impl RingTo {
     /// An empty ring to the device with this directory.
@@ -37,6 +44,7 @@ impl RingTo {
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             writer: Mutex::new(RingWriter::create().ok()?),
+            stuck: Mutex::new(None),
         })
     }
 
@@ -74,6 +82,20 @@ impl RingTo {
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.check(lock(&self.writer).has_room(bytes))
+    }
+
+    /// Whether it is full, at `now`, of what its reader has not taken for so long that it is not
+    /// waited for.
+    pub(crate) fn is_stuck(&self, now: Instant) -> bool {
+        let taken = lock(&self.writer).taken();
+        let mut stuck = lock(&self.stuck);
+        match *stuck {
+            Some((then, since)) if then == taken => now.duration_since(since) >= WATCHDOG,
+            _ => {
+                *stuck = Some((taken, now));
+                false
+            }
+        }
     }
 
     /// Appends a record, if it fits. Whoever reads may sleep until [`RingTo::rouse`].

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use transport::values::*;
 use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, Sink, To, Tx};
 use umem::AccessError;
-use wire::Headers;
+use wire::{Headers, Operation};
 
 /// Parts of keys over other keys after which one call sends no more: each takes as long as some
 /// hundred bytes.
@@ -113,13 +113,13 @@ impl<'a> Out<'a> {
         Ok(pushed)
     }
 
-    /// Whether so much fits into a ring; one that is full is noted.
-    fn ring_has_room(&self, ring: &RingTo, bytes: u64) -> bool {
+    /// Whether so much fits into a ring, or it need not fit; one that is full is noted.
+    fn ring_has_room(&self, ring: &RingTo, bytes: u64, now: Instant) -> bool {
         let has_room = ring.has_room(bytes);
         if let (false, Some(rings)) = (has_room, self.adapter.rings()) {
             rings.note_full();
         }
-        has_room
+        has_room || ring.is_stuck(now)
     }
 }
 
@@ -135,8 +135,11 @@ impl Tx for Out<'_> {
             To::Peer => {
                 let Some(way) = self.way else { return Ok(()) };
                 let left = self.leaves_by_ring(headers, payload_len, fill)?;
-                // What the wire cannot take comes again, as what is lost there.
-                if !left && payload_len <= self.path_mtu as usize {
+                // What the wire cannot take comes again, as what is lost there. So does a READ that
+                // the ring did not take: the answer has another number of packets on the wire.
+                let is_read = headers.bth.opcode.operation == Operation::ReadRequest;
+                let is_of_ring = self.by_ring && is_read;
+                if !left && !is_of_ring && payload_len <= self.path_mtu as usize {
                     let endpoint = self.adapter.endpoint();
                     self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
                     self.used_wire = true;
@@ -235,13 +238,13 @@ impl Tx for Out<'_> {
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
             To::Peer => match &self.ring {
-                Some((ring, _)) if self.by_ring => Some(self.ring_has_room(ring, bytes)),
+                Some((ring, _)) if self.by_ring => Some(self.ring_has_room(ring, bytes, now)),
                 _ => self.way?.room(bytes, now),
             },
             To::Ah(ah) => {
                 let ah = handle_of(&**ah)?;
                 match ah.ring(dest_qpn, self.batch.packets() == 0) {
-                    Some((ring, _)) => Some(self.ring_has_room(&ring, bytes)),
+                    Some((ring, _)) => Some(self.ring_has_room(&ring, bytes, now)),
                     None => ah.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
                 }
             }

@@ -122,6 +122,31 @@ fn a_repeated_read_that_waits_holds_nothing_up() {
     assert!(out[0].is_ack() && out.len() == 1);
 }
 
+/// WRITEs behind a long READ were executed before it was put off. The peer hears with the first
+/// that all are done, and repeats no other one.
+#[test]
+fn what_was_done_behind_a_read_that_was_put_off_need_not_come_again() {
+    const LEN: u32 = 20 << 10;
+    let (mut node, _) = node();
+    let region = node.register(128 * PAGE);
+    let Remote { addr, rkey } = region.remote(0);
+    let first = read(FIRST_PSN, addr, rkey, LEN);
+    let behind = FIRST_PSN + LEN / PACKET as u32;
+    let writes = [0, 1, 2, 3].map(|n| write(Only, behind + n, 4).reth(addr, rkey, 4));
+    node.receive(&first);
+    writes.iter().for_each(|write| node.receive(write));
+    region.ram.moving.store(true, Relaxed);
+    node.end_of_batch();
+    assert!(waits(&node.emitted()));
+    region.ram.moving.store(false, Relaxed);
+    let bytes: usize = node.feed(&first).iter().map(|packet| packet.payload.len()).sum();
+    assert_eq!(bytes, LEN as usize);
+    let out = node.feed(&writes[0]);
+    assert!(out.len() == 1 && out[0].is_ack() && out[0].psn() == behind + 3);
+    let out = node.feed(&write(Only, behind + 4, 4).reth(addr, rkey, 4));
+    assert!(out.len() == 1 && out[0].is_ack(), "it is new, and nothing is before it");
+}
+
 /// The memory of a READ that was put off is gone when the peer asks again: that ends the
 /// connection, as it would have at first.
 #[test]
