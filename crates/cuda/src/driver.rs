@@ -208,7 +208,7 @@ impl Driver {
         let of_it = context.handle();
         drop(self.streams.remove_where(|stream| stream.lane().context().handle() == of_it));
         drop(self.events.remove_where(|event| event.context() == of_it));
-        drop(self.space.remove_of(of_it));
+        self.space.remove_of(of_it).iter().for_each(|range| Pool::went(&self.pools, range));
         self.modules.end(of_it);
     }
 

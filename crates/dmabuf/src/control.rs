@@ -24,6 +24,7 @@
 //! slot n: the kernel lets go of a lock when its owner ends, however it ends.
 
 use crate::Error;
+use crate::error::Refused;
 use crate::turnstile::{self, TurnstileState, Use};
 use descriptors::Kept;
 use engine_thread::lock;
@@ -131,8 +132,12 @@ impl Control {
 
     /// Another process's block for whatever buffer, without the second place: its length is for
     /// the other process to say, and takes as much address space here.
-    pub(crate) fn open_any(fd: OwnedFd) -> Result<Control, Error> {
-        Control::of(Shm::open_first(&fd, BYTES), fd, &refused)
+    pub(crate) fn open_any(fd: OwnedFd) -> Result<Control, Refused> {
+        match Shm::open_first(&fd, BYTES) {
+            Err(Errno::PROTO | Errno::PERM | Errno::INVAL) => Err(Refused::NotOurs),
+            Err(_) => Err(Refused::NotNow),
+            mapped => Control::of(mapped, fd, &refused).map_err(|_| Refused::NotOurs),
+        }
     }
 
     fn of(

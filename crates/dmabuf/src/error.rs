@@ -78,3 +78,12 @@ impl Error {
         }
     }
 }
+
+/// Why a buffer cannot be used from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// What is named is no control block, and will be none.
+    NotOurs,
+    /// Memory, descriptors or slots are out, or another thread is at it: it may work later.
+    NotNow,
+}

@@ -1,7 +1,7 @@
 //! What a descriptor from a C program is, and locks on files. The only unsafe code of this room:
 //! raw descriptor numbers, one ioctl, and a fcntl that rustix does not have.
 
-use crate::outsider::Refused;
+use crate::error::Refused;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

@@ -21,11 +21,11 @@ mod turnstile;
 
 pub use attachment::{Attachment, DmaBuf, Hold};
 pub use control::{Control, ControlBlocks, LocalControls, Placement};
-pub use error::Error;
+pub use error::{Error, Refused};
 pub use exporter::{AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped, Pinning};
 pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, VRAM_PAGE, exported_name, id_of, memfd_name};
 pub use kernel::KernelBuffer;
-pub use outsider::{Outsider, Refused};
+pub use outsider::Outsider;
 pub use relocate::POISON;
 pub use storage::{Storage, User};
 pub use turnstile::{TurnstileState, Use};

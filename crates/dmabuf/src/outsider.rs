@@ -7,6 +7,7 @@
 //! has the buffer's second place, whose pages stay as long as an outsider has the file open.
 
 use crate::control::{Control, NAME, SLOTS};
+use crate::error::Refused;
 use crate::fd;
 use crate::storage::claim;
 use crate::turnstile::Use;
@@ -24,15 +25,6 @@ type Known = HashMap<(u64, u64), Weak<Outsider>>;
 
 /// The control blocks that this process knows as an outsider.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-
-/// Why a buffer cannot be used from outside.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// What is named is no control block, and will be none.
-    NotOurs,
-    /// Memory, descriptors or slots are out, or another thread is at it: it may work later.
-    NotNow,
-}
 
 /// A process's use of a buffer that it has not imported.
 #[derive(Debug)]
@@ -64,7 +56,7 @@ impl Outsider {
         }
         known.retain(|_, outsider| outsider.strong_count() > 0);
         known.try_reserve(1).map_err(|_| Refused::NotNow)?;
-        let control = Control::open_any(control).map_err(|_| Refused::NotOurs)?;
+        let control = Control::open_any(control)?;
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(|_| Refused::NotNow)?);
         let slot = claim(&control, &locks, MOST).map_err(|_| Refused::NotNow)?;
         let pid = std::process::id();

@@ -42,7 +42,7 @@ pub fn free(driver: &Driver, addr: u64) -> Res {
         _ => false,
     };
     let range = driver.space.at(addr).filter(|range| range.start == addr && is_meant(range));
-    let range = range.ok_or(Error::INVALID_VALUE)?;
+    let range = range.filter(|range| range.is_mine_to_free()).ok_or(Error::INVALID_VALUE)?;
     if let Ok(context) = driver.contexts.get(range.context) {
         context.queues.wait_all();
     }

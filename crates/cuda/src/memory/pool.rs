@@ -73,7 +73,7 @@ impl Pool {
     /// `CUDA_ERROR_INVALID_VALUE` for an address that was not allocated so, or is to go already.
     pub fn doom(space: &Space, addr: u64) -> Res<Arc<Range>> {
         let range = space.at(addr).filter(|range| range.start == addr && is_meant(range));
-        range.filter(|range| !range.goes.swap(true, Relaxed)).ok_or(Error::INVALID_VALUE)
+        range.filter(|range| range.is_mine_to_free()).ok_or(Error::INVALID_VALUE)
     }
 
     /// Gives it back.
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// Memory was given back: if it was a pool's, that has so much more.
-    pub(super) fn went(pools: &Handles<Pool>, range: &Range) {
+    pub(crate) fn went(pools: &Handles<Pool>, range: &Range) {
         if let Memory::Device(device) = &range.memory
             && let Origin::Pool(pool) = device.origin
             && let Ok(pool) = pools.get(pool)

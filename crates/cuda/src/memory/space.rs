@@ -99,8 +99,8 @@ pub struct Range {
     pub memory: Memory,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub syncs: AtomicBool,
-    /// A stream has yet to give it back.
-    pub(super) goes: AtomicBool,
+    /// Somebody is about to give it back, maybe a stream.
+    goes: AtomicBool,
 }
 
 impl Drop for Range {
@@ -116,6 +116,11 @@ impl Range {
         let id = IDS.fetch_add(1, Relaxed);
         let [syncs, goes] = [const { AtomicBool::new(false) }; 2];
         Range { start, len, id, context, ordinal, memory, syncs, goes }
+    }
+
+    /// Whether the caller is the first to give it back.
+    pub(super) fn is_mine_to_free(&self) -> bool {
+        !self.goes.swap(true, AcqRel)
     }
 
     /// The address behind its last one.

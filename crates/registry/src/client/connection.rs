@@ -215,6 +215,11 @@ impl RegistryAddress {
                 }
                 continue;
             }
+            // Another process may be about to host it.
+            if !has_memory() && Instant::now() < deaf_until {
+                wait(&[], None, Some(Instant::now() + FOLLOWING));
+                continue;
+            }
             if !has_memory() {
                 return Err(Error::system("hosting the registry", Errno::NOMEM));
             }

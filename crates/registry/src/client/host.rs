@@ -96,6 +96,7 @@ pub(crate) struct Host {
     reviewed_at: Instant,
     /// While only strangers connect: until when nobody is let in, and for how long after that.
     strangers: Option<(Instant, Duration)>,
+    lacks_memory: bool,
 }
 
 impl Host {
@@ -131,6 +132,7 @@ impl Host {
             early_until: now + EARLY,
             reviewed_at: now,
             strangers: None,
+            lacks_memory: false,
         }
     }
 
@@ -159,11 +161,17 @@ impl Host {
         settle.into_iter().chain(held).chain(missing).chain(strangers).min()
     }
 
+    /// Whether it ended for want of memory: then another process had better follow on it.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.lacks_memory || self.server.lacks_memory()
+    }
+
     /// Serves what is ready. False when this registry has been deposed, or cannot go on without
     /// memory, and is to be dropped.
     pub(crate) fn serve(&mut self, ready: &[Ready]) -> bool {
         let now = Instant::now();
-        if !has_memory() || self.server.lacks_memory() {
+        self.lacks_memory = !has_memory();
+        if self.lacks_memory {
             return false;
         }
         if now >= self.reviewed_at + POSITION {
@@ -179,6 +187,9 @@ impl Host {
                 Ready::Conn(id) if self.is_held(*id) => self.end(*id),
                 Ready::Conn(id) => self.turn(*id),
             }
+        }
+        if self.lacks_memory() {
+            return false;
         }
         self.review_missing(now);
         let awaits = self.still_awaits(now);
@@ -295,6 +306,8 @@ impl Host {
                 }
                 Ok(Some(record)) => {
                     keep = match answer(&mut self.server, &self.table, id, record) {
+                        // It asks the next host.
+                        Some(_) if self.server.lacks_memory() => false,
                         Some((bytes, fds)) => {
                             conn.pending = Some((bytes, fds));
                             flush(conn)

@@ -105,13 +105,15 @@ fn run(shared: &Shared, mut host: Option<Host>) {
             lost |= shared.place.names.is_deposed(link.generation)
                 || !shared.is_answered(link, &mut host);
         }
+        // Who resigned for want of memory leaves it to others to host for a while.
+        let mut pause = None;
         if host.as_mut().is_some_and(|h| !h.serve(&ready)) {
-            host = None;
+            pause = host.take().filter(Host::lacks_memory).map(|_| Instant::now() + RETRY);
             lost = true;
         }
         if lost {
             shared.drop_link(link.as_ref());
-            retry_at = None;
+            retry_at = pause;
         }
     }
 }

@@ -40,7 +40,8 @@ impl Wqe {
     fn may_go_directly(&self) -> Option<(bool, Remote)> {
         let (write, remote) = self.one_sided().filter(|_| self.offload.is_none())?;
         let whole_words = (remote.addr | u64::from(self.length)).is_multiple_of(8);
-        let fits = self.length > 0 && (whole_words || self.length > WATCHED);
+        let is_seen_whole = whole_words || self.length == 1 || self.length > WATCHED;
+        let fits = self.length > 0 && is_seen_whole;
         fits.then_some((write, remote))
     }
 }

@@ -2,7 +2,7 @@
 //! addresses that come and go, and counters.
 
 use crate::engine::process;
-use crate::platform::device;
+use crate::platform::{device, place};
 use sysfs::{Counter, Gid, Port};
 
 /// Content of an attribute that the tree cannot know; `None` leaves the answer to the tree.
@@ -19,9 +19,27 @@ pub fn attribute(path: &str) -> Option<Vec<u8>> {
         return Some(sysfs::identity(file, name, device::guid(device))?.into_bytes());
     };
     let (number, file) = file.split_once('/')?;
-    let engine = process::running_now(device)?;
-    engine.device.port(number.parse().ok()?).ok()?;
-    Some(sysfs::port_content(&port(&engine.device)?, file)?.into_bytes())
+    let port = match process::running_now(device) {
+        Some(engine) => {
+            engine.device.port(number.parse().ok()?).ok()?;
+            port(&engine.device)?
+        }
+        None => closed_port(device, number.parse().ok()?)?,
+    };
+    Some(sysfs::port_content(&port, file)?.into_bytes())
+}
+
+/// The port of a device that is not open here: the addresses that it would have now.
+fn closed_port(device: usize, number: u32) -> Option<Port> {
+    let hca = place::hcas().ok()?.get(device)?;
+    (1..=hca.ports).contains(&number).then_some(())?;
+    let gids = link::GidTable::of(place::interfaces(hca)).ok()?;
+    let active = gids.iter().any(|(_, entry)| entry.up);
+    let gids = gids.iter().map(|(at, entry)| Gid::roce_v2(at as u32, entry.gid, &entry.ifname));
+    let none = |counter: &hca::Counter| Counter { name: counter.name().to_owned(), value: 0 };
+    let counters = hca::Counter::ALL.iter().map(none).collect();
+    let (table, pkey) = (link::GID_TABLE_LEN as u32, hca::DEFAULT_PKEY);
+    Some(Port::roce(active, table, gids.collect(), pkey, counters))
 }
 
 /// Client and file of a path below the Peer-Direct clients.
@@ -51,8 +69,18 @@ mod tests {
         assert_eq!(attribute("class/infiniband/peerdma0/fw_ver"), None);
         assert_eq!(attribute("class/infiniband/peerdma0/ports/1/pkeys/0"), None);
         assert_eq!(attribute("class/infiniband/mlx5_0/ports/1/gids/0"), None);
-        // Without an open device nothing changes either.
-        assert_eq!(attribute("class/infiniband/peerdma0/ports/1/gids/0"), None);
+    }
+
+    #[test]
+    fn a_port_that_is_not_open_shows_the_addresses_of_this_host() {
+        let file = |path: &str| attribute(&format!("class/infiniband/peerdma0/ports/{path}"));
+        let gids = link::GidTable::of(link::Interfaces::default()).unwrap();
+        if let Some((at, entry)) = gids.iter().next() {
+            let name = file(&format!("1/gid_attrs/ndevs/{at}")).unwrap();
+            assert_eq!(name, format!("{}\n", entry.ifname).into_bytes());
+        }
+        assert!(file("1/state").is_some() && file("1/hw_counters/sent_pkts").is_some());
+        assert_eq!(file("2/state"), None);
     }
 
     #[test]

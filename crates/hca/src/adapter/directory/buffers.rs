@@ -9,10 +9,22 @@ use shm::Shm;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-/// By the place of a key's entry: the generation under which it named the buffer, and the buffer;
-/// `None` for one that this process cannot use.
-type Known = HashMap<usize, (u64, Option<Arc<Outsider>>)>;
+/// How long a buffer that cannot be used now is not asked for again: that costs as much as many
+/// packets.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is known of the buffer that an entry names.
+enum Found {
+    Usable(Arc<Outsider>),
+    /// It is none that this process can use.
+    NotOurs,
+    NotBefore(Instant),
+}
+
+/// By the place of a key's entry: the generation under which it named a buffer, and that.
+type Known = HashMap<usize, (u64, Found)>;
 
 /// The buffers of one neighbour, by the entries that name them.
 #[derive(Default)]
@@ -46,21 +58,28 @@ impl Buffers {
     ) -> Option<Arc<Outsider>> {
         let (at, generation) = entry;
         let mut known = lock(&self.0);
-        if let Some((of, outsider)) = known.get(&at)
-            && *of == generation
-            && outsider.as_ref().is_none_or(|outsider| outsider.is_own())
-        {
-            return outsider.clone();
+        match known.get(&at).filter(|(of, _)| *of == generation) {
+            Some((_, Found::Usable(outsider))) if outsider.is_own() => {
+                return Some(outsider.clone());
+            }
+            Some((_, Found::NotOurs)) => return None,
+            Some((_, Found::NotBefore(then))) if Instant::now() < *then => return None,
+            _ => {}
         }
-        // Whose keys are gone are kept no longer: each keeps pages of its buffer.
-        known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
         known.try_reserve(1).ok()?;
-        let outsider = match Outsider::new(pid, buffer.control()) {
-            Ok(outsider) => Some(outsider),
-            Err(Refused::NotOurs) => None,
-            Err(Refused::NotNow) => return None,
+        let found = match Outsider::new(pid, buffer.control()) {
+            Ok(outsider) => Found::Usable(outsider),
+            Err(Refused::NotOurs) => Found::NotOurs,
+            Err(Refused::NotNow) => Found::NotBefore(Instant::now() + PAUSE),
         };
-        known.insert(at, (generation, outsider.clone()));
+        let outsider = match &found {
+            Found::Usable(outsider) => Some(outsider.clone()),
+            Found::NotOurs | Found::NotBefore(_) => None,
+        };
+        known.insert(at, (generation, found));
+        // Those whose keys are gone are kept no longer: each keeps pages of its buffer. Only now,
+        // for the buffer of a new entry is often that of an old one.
+        known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
         outsider
     }
 }

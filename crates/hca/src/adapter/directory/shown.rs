@@ -74,9 +74,21 @@ impl ShownKey {
     /// The entry is written, and its generation `closed`: it becomes valid if nothing speaks
     /// against it, or if only listings act by it.
     fn written(&self, closed: u64, is_listing: bool) {
-        let reasons = self.reasons.fetch_and(!WRITING, SeqCst);
-        if is_listing || reasons == WRITING {
-            self.directory.open(key_at(self.key), closed);
+        self.reasons.fetch_and(!WRITING, SeqCst);
+        match is_listing {
+            true => drop(self.directory.open(key_at(self.key), closed)),
+            false => self.open_unless_for_a_reason(),
+        }
+    }
+
+    /// Makes the entry valid, which is written, if nothing speaks against it. Whoever takes the
+    /// last reason back does so.
+    fn open_unless_for_a_reason(&self) {
+        while let Some(closed) = self.directory.closed(key_at(self.key)) {
+            let is_clear = self.reasons.load(SeqCst) == 0;
+            if !is_clear || self.directory.open(key_at(self.key), closed) {
+                return;
+            }
         }
     }
 
@@ -114,13 +126,7 @@ impl Outsiders for ShownKey {
 
     fn settle(&self) {
         self.reasons.fetch_and(!DOUBTED, SeqCst);
-        // Whoever wrote it meanwhile saw the doubt, and left opening it to this.
-        while let Some(closed) = self.directory.closed(key_at(self.key)) {
-            let is_clear = self.reasons.load(SeqCst) == 0;
-            if !is_clear || self.directory.open(key_at(self.key), closed) {
-                return;
-            }
-        }
+        self.open_unless_for_a_reason();
     }
 
     fn wait(&self) {

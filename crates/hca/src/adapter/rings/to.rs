@@ -24,13 +24,23 @@ pub(crate) struct RingTo {
     attached: AtomicBool,
     broken: AtomicBool,
     writer: Mutex<RingWriter>,
-    /// How far the reader had come when the ring was found full, and since when that is so.
-    stuck: Mutex<Option<(u64, Instant)>>,
+    stuck: Mutex<Option<Stuck>>,
+}
+
+/// A ring that is full again and again.
+struct Stuck {
+    /// How far its reader has come.
+    taken: u64,
+    /// Since when that is so, and when it was seen last.
+    since: Instant,
+    seen: Instant,
 }
 
 /// How long a full ring is waited for whose reader takes nothing: then what does not fit is lost,
 /// as on the way to a peer that is gone, and retries count.
 const WATCHDOG: Duration = Duration::from_secs(1);
+/// A longer time in which nobody looked does not count: the writer may have stood still, too.
+const LOOKED: Duration = Duration::from_millis(100);
 
 impl RingTo {
     /// An empty ring to the device with this directory.
@@ -89,10 +99,13 @@ impl RingTo {
     pub(crate) fn is_stuck(&self, now: Instant) -> bool {
         let taken = lock(&self.writer).taken();
         let mut stuck = lock(&self.stuck);
-        match *stuck {
-            Some((then, since)) if then == taken => now.duration_since(since) >= WATCHDOG,
+        match &mut *stuck {
+            Some(known) if known.taken == taken && now.duration_since(known.seen) < LOOKED => {
+                known.seen = now;
+                now.duration_since(known.since) >= WATCHDOG
+            }
             _ => {
-                *stuck = Some((taken, now));
+                *stuck = Some(Stuck { taken, since: now, seen: now });
                 false
             }
         }
