@@ -76,7 +76,10 @@ fn what_such_a_key_reaches_is_reached_by_the_function() {
     one.post(&driver, READ, 0, &[&remote(0x4_0ffc, crossed), &data(key, to, 8)]);
     cq.expect(&driver, REQUEST);
     assert_eq!(driver.peek(to, 8), b"directly");
-    assert_eq!((machine.side_route.read_bytes(), machine.route.written_bytes()), (8, 8));
+    // A READ whose answer is late is asked for again, and reads again.
+    let read_bytes = machine.side_route.read_bytes();
+    assert!(read_bytes > 0 && read_bytes.is_multiple_of(8), "{read_bytes}");
+    assert_eq!(machine.route.written_bytes(), 8);
     // The driver is unbound: it takes the parts away, then its own key; the program's key stays.
     let none = [data(0, 0, 0), data(0, 0, 0)].concat();
     own_qp.post(&driver, UMR, even, &[&umr(2 << 5, 0, &free(filled), &none)]);
