@@ -250,12 +250,28 @@ fn judge_suite(user: User) {
         let raw = cases.iter().filter(|case| is_raw(&case.id));
         excused.extend(raw.map(|case| (case.id.as_str(), refused.clone())));
     }
+    // These look at the device of an id that listens. Where this machine's only address is that of
+    // loopback, binding there names none, as in the kernel (`cma_any_addr`), and pyverbs faults.
+    let listening = |id: &str| id.contains("test_rdmacm_async");
+    if hosts.is_none() {
+        let alone = Rc::new(Exception {
+            signs: ["procces is stuck", "Bad flow: traffic passed"].map(str::to_owned).into(),
+            host: true,
+            why: "there may be no address but that of loopback".to_owned(),
+        });
+        let async_ones = cases.iter().filter(|case| listening(&case.id));
+        excused.extend(async_ones.map(|case| (case.id.as_str(), alone.clone())));
+    }
     let results = run_all(folder.path(), &cases, hosts.as_ref().map(|(host, _)| host), user);
     let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
     let wrong = surprises(&results, &excused, whole);
     eprintln!("{passes} of {} generic tests pass", cases.len());
     assert!(wrong.is_empty(), "{passes} pass; {} surprises:\n{}", wrong.len(), wrong.join("\n"));
     let raw = if plain { cases.iter().filter(|case| is_raw(&case.id)).count() } else { 0 };
-    let least = LEAST_PASSES + if has_dma_bufs { LEAST_DMA_BUF_PASSES } else { 0 } - raw;
+    let is_missed = |(case, outcome): &&(Case, Outcome)| {
+        hosts.is_none() && listening(&case.id) && *outcome != Outcome::Passed
+    };
+    let missed = results.iter().filter(is_missed).count() + raw;
+    let least = LEAST_PASSES + if has_dma_bufs { LEAST_DMA_BUF_PASSES } else { 0 } - missed;
     assert!(!whole || passes >= least, "only {passes} pass");
 }
