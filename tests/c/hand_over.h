@@ -15,6 +15,36 @@ union ancillary {
 	char room[CMSG_SPACE(sizeof(int))];
 };
 
+/* Sends a descriptor with some bytes; whether the peer took them. */
+static inline int send_descriptor(int peer, int fd, void *along, size_t length)
+{
+	struct iovec vector = { along, length };
+	union ancillary ancillary = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+	struct msghdr message = { .msg_iov = &vector,
+				  .msg_iovlen = 1,
+				  .msg_control = &ancillary,
+				  .msg_controllen = sizeof(ancillary) };
+	memcpy(CMSG_DATA(&ancillary.header), &fd, sizeof(fd));
+	return sendmsg(peer, &message, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+/* The descriptor that comes from a peer, and the bytes with it. */
+static inline int receive_descriptor(int peer, void *along, size_t length)
+{
+	int fd;
+	struct iovec vector = { along, length };
+	union ancillary ancillary;
+	struct msghdr message = { .msg_iov = &vector,
+				  .msg_iovlen = 1,
+				  .msg_control = &ancillary,
+				  .msg_controllen = sizeof(ancillary) };
+	if (recvmsg(peer, &message, MSG_WAITALL) != (ssize_t)length ||
+	    message.msg_controllen < sizeof(ancillary))
+		fail("receive a descriptor");
+	memcpy(&fd, CMSG_DATA(&ancillary.header), sizeof(fd));
+	return fd;
+}
+
 static inline int unix_socket(const char *name,
 			      int (*join)(int, const struct sockaddr *, socklen_t))
 {
@@ -40,14 +70,7 @@ static inline int hand_over_at(const char *name)
 static inline int hand_over(int listener, int fd, void *along, size_t length)
 {
 	int peer = accept(listener, NULL, NULL);
-	struct iovec vector = { along, length };
-	union ancillary ancillary = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
-	struct msghdr message = { .msg_iov = &vector,
-				  .msg_iovlen = 1,
-				  .msg_control = &ancillary,
-				  .msg_controllen = sizeof(ancillary) };
-	memcpy(CMSG_DATA(&ancillary.header), &fd, sizeof(fd));
-	int done = peer >= 0 && sendmsg(peer, &message, MSG_NOSIGNAL) == (ssize_t)length;
+	int done = peer >= 0 && send_descriptor(peer, fd, along, length);
 	close(peer);
 	return done;
 }
@@ -55,17 +78,8 @@ static inline int hand_over(int listener, int fd, void *along, size_t length)
 /* The descriptor that is handed over at `name`, and what comes along. */
 static inline int fetch(const char *name, void *along, size_t length)
 {
-	int peer = unix_socket(name, connect), fd = -1;
-	struct iovec vector = { along, length };
-	union ancillary ancillary;
-	struct msghdr message = { .msg_iov = &vector,
-				  .msg_iovlen = 1,
-				  .msg_control = &ancillary,
-				  .msg_controllen = sizeof(ancillary) };
-	if (recvmsg(peer, &message, MSG_WAITALL) != (ssize_t)length ||
-	    message.msg_controllen < sizeof(ancillary))
-		fail("fetch the descriptor");
-	memcpy(&fd, CMSG_DATA(&ancillary.header), sizeof(fd));
+	int peer = unix_socket(name, connect);
+	int fd = receive_descriptor(peer, along, length);
 	close(peer);
 	return fd;
 }

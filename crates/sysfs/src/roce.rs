@@ -41,6 +41,19 @@ impl Port {
             hw_counters,
         }
     }
+
+    /// The same of a device that nobody has open: `gids` with whether the interface of each is up,
+    /// and counters of these names, which have counted nothing.
+    pub fn closed_roce<'a>(
+        gid_table_len: u32,
+        gids: impl Iterator<Item = (Gid, bool)>,
+        pkey: u16,
+        counters: impl Iterator<Item = &'a str>,
+    ) -> Port {
+        let (gids, up): (Vec<Gid>, Vec<bool>) = gids.unzip();
+        let counters = counters.map(|name| Counter { name: name.to_owned(), value: 0 }).collect();
+        Port::roce(up.contains(&true), gid_table_len, gids, pkey, counters)
+    }
 }
 
 #[cfg(test)]

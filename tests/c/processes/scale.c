@@ -59,36 +59,6 @@ static void hear(void *what, size_t length)
 		fail("hear the other process");
 }
 
-/* A descriptor goes from one to the other. */
-static void hand_to_other(int fd)
-{
-	struct iovec vector = { "", 1 };
-	union ancillary ancillary = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
-	struct msghdr message = { .msg_iov = &vector,
-				  .msg_iovlen = 1,
-				  .msg_control = &ancillary,
-				  .msg_controllen = sizeof(ancillary) };
-	memcpy(CMSG_DATA(&ancillary.header), &fd, sizeof(fd));
-	if (sendmsg(other, &message, MSG_NOSIGNAL) != 1)
-		fail("hand a descriptor over");
-}
-
-static int take_from_other(void)
-{
-	char byte;
-	int fd;
-	struct iovec vector = { &byte, 1 };
-	union ancillary ancillary;
-	struct msghdr message = { .msg_iov = &vector,
-				  .msg_iovlen = 1,
-				  .msg_control = &ancillary,
-				  .msg_controllen = sizeof(ancillary) };
-	if (recvmsg(other, &message, MSG_WAITALL) != 1 || message.msg_controllen < sizeof(ancillary))
-		fail("take a descriptor");
-	memcpy(&fd, CMSG_DATA(&ancillary.header), sizeof(fd));
-	return fd;
-}
-
 static void both_are_here(void)
 {
 	char here = 0;
@@ -488,12 +458,14 @@ static void exported(const char *node)
 		if (!is_asker) {
 			int fd = export_buffer(node, lengths[i]);
 			registered("its exporter", fd, lengths[i], times);
-			hand_to_other(fd);
+			if (!send_descriptor(other, fd, "", 1))
+				fail("hand a descriptor over");
 			both_are_here();
 			close(fd);
 			continue;
 		}
-		int fd = take_from_other();
+		char byte;
+		int fd = receive_descriptor(other, &byte, 1);
 		/* first: the library knows a buffer that the program has mapped */
 		registered("another", fd, lengths[i], times);
 		double begun = seconds();

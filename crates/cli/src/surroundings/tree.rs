@@ -10,7 +10,7 @@ use pcie::{Below, Function, Link, Platform, PlatformError, Role};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use sysfs::{Counter, DeviceDescription, DrmMemory, Entry, Gid, Node, PciFunction, Port};
+use sysfs::{DeviceDescription, DrmMemory, Entry, Gid, Node, PciFunction, Port};
 
 /// What helps with a platform file.
 pub const FORM: &str = "`peerdma platforms default` prints one to start from, with comments";
@@ -135,19 +135,13 @@ fn description(
             .because(error)
             .remedy("allow AF_NETLINK sockets")
     })?;
-    let active = gids.iter().any(|(_, entry)| entry.up);
-    let port = Port::roce(
-        active,
+    let port = Port::closed_roce(
         link::GID_TABLE_LEN as u32,
         gids.iter()
-            .map(|(index, entry)| Gid::roce_v2(index as u32, entry.gid, &entry.ifname))
-            .collect(),
+            .map(|(index, entry)| (Gid::roce_v2(index as u32, entry.gid, &entry.ifname), entry.up)),
         hca::DEFAULT_PKEY,
         // The library in the program answers their values.
-        hca::Counter::ALL
-            .iter()
-            .map(|counter| Counter { name: counter.name().to_owned(), value: 0 })
-            .collect(),
+        hca::Counter::ALL.iter().map(|counter| counter.name()),
     );
     Ok(DeviceDescription {
         name: hca.name.clone(),

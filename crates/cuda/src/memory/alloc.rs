@@ -41,14 +41,22 @@ pub fn free(driver: &Driver, addr: u64) -> Res {
         Memory::Managed(_) => true,
         _ => false,
     };
-    let range = driver.space.at(addr).filter(|range| range.start == addr && is_meant(range));
-    let range = range.filter(|range| range.is_mine_to_free()).ok_or(Error::INVALID_VALUE)?;
+    let range = take(driver, addr, is_meant)?;
+    Pool::went(&driver.pools, &range);
+    Ok(())
+}
+
+/// Takes out the range that begins at an address, if it is meant and nobody else does, when all
+/// that its context was given to do is done.
+fn take(driver: &Driver, addr: u64, is_meant: impl Fn(&Range) -> bool) -> Res<Arc<Range>> {
+    let range = driver.space.starting_at(addr, &is_meant)?;
+    if !range.is_mine_to_free() {
+        return Err(Error::INVALID_VALUE);
+    }
     if let Ok(context) = driver.contexts.get(range.context) {
         context.queues.wait_all();
     }
-    let range = driver.space.remove(addr, is_meant)?;
-    Pool::went(&driver.pools, &range);
-    Ok(())
+    driver.space.remove(addr, is_meant)
 }
 
 /// Host memory that GPUs reach; the address, which is the same for all.
@@ -94,13 +102,7 @@ fn add_host(driver: &Driver, context: &Context, len: u64, start: u64, memory: Me
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for another address.
 pub fn free_host(driver: &Driver, addr: u64) -> Res {
-    let is_meant = |range: &Range| matches!(range.memory, Memory::Host(..));
-    let range = driver.space.at(addr).filter(|range| range.start == addr && is_meant(range));
-    let range = range.ok_or(Error::INVALID_VALUE)?;
-    if let Ok(context) = driver.contexts.get(range.context) {
-        context.queues.wait_all();
-    }
-    driver.space.remove(addr, is_meant).map(drop)
+    take(driver, addr, |range| matches!(range.memory, Memory::Host(..))).map(drop)
 }
 
 /// Lets GPUs reach memory of the program's.
@@ -129,13 +131,10 @@ pub fn register_host(driver: &Driver, context: &Context, addr: u64, len: u64, fl
 /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
 pub fn unregister_host(driver: &Driver, addr: u64) -> Res {
     let is_meant = |range: &Range| matches!(range.memory, Memory::Registered(_));
-    let known = driver.space.at(addr).is_some_and(|range| range.start == addr && is_meant(&range));
-    if !known {
-        return Err(Error::HOST_MEMORY_NOT_REGISTERED);
-    }
+    let none = |_| Error::HOST_MEMORY_NOT_REGISTERED;
+    driver.space.starting_at(addr, is_meant).map_err(none)?;
     driver.contexts.all().iter().for_each(|context| context.queues.wait_all());
-    let removed = driver.space.remove(addr, is_meant);
-    removed.map(drop).map_err(|_| Error::HOST_MEMORY_NOT_REGISTERED)
+    driver.space.remove(addr, is_meant).map(drop).map_err(none)
 }
 
 /// Brings pages of managed memory to the memory of the platform's GPU of a number, or home for

@@ -72,8 +72,8 @@ impl Pool {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for an address that was not allocated so, or is to go already.
     pub fn doom(space: &Space, addr: u64) -> Res<Arc<Range>> {
-        let range = space.at(addr).filter(|range| range.start == addr && is_meant(range));
-        range.filter(|range| range.is_mine_to_free()).ok_or(Error::INVALID_VALUE)
+        let range = space.starting_at(addr, is_meant)?;
+        if range.is_mine_to_free() { Ok(range) } else { Err(Error::INVALID_VALUE) }
     }
 
     /// Gives it back.

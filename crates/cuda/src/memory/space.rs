@@ -194,10 +194,19 @@ impl Space {
         (addr < range.end()).then(|| range.clone())
     }
 
-    /// Takes out the range that begins at an address, if it is meant.
+    /// The range that begins at an address, if it is meant.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` where no such one begins.
+    pub fn starting_at(&self, start: u64, is_meant: impl Fn(&Range) -> bool) -> Res<Arc<Range>> {
+        let found = read(&self.tables).ranges.get(&start).cloned();
+        found.filter(|range| is_meant(range)).ok_or(Error::INVALID_VALUE)
+    }
+
+    /// Takes that out.
+    ///
+    /// # Errors
+    /// As [`Space::starting_at`].
     pub fn remove(&self, start: u64, is_meant: impl Fn(&Range) -> bool) -> Res<Arc<Range>> {
         let mut tables = write(&self.tables);
         let found = tables.ranges.get(&start).filter(|range| is_meant(range));

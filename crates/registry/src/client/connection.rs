@@ -215,13 +215,13 @@ impl RegistryAddress {
                 }
                 continue;
             }
-            // Another process may be about to host it.
-            if !has_memory() && Instant::now() < deaf_until {
+            if !has_memory() {
+                if Instant::now() >= deaf_until {
+                    return Err(Error::system("hosting the registry", Errno::NOMEM));
+                }
+                // Another process may be about to host it.
                 wait(&[], None, Some(Instant::now() + FOLLOWING));
                 continue;
-            }
-            if !has_memory() {
-                return Err(Error::system("hosting the registry", Errno::NOMEM));
             }
             let next = stopped.map_or(0, |stopped| stopped.saturating_add(1));
             match self.names.host(next).map_err(|e| Error::system("hosting the registry", e))? {

@@ -34,12 +34,11 @@ fn closed_port(device: usize, number: u32) -> Option<Port> {
     let hca = place::hcas().ok()?.get(device)?;
     (1..=hca.ports).contains(&number).then_some(())?;
     let gids = link::GidTable::of(place::interfaces(hca)).ok()?;
-    let active = gids.iter().any(|(_, entry)| entry.up);
-    let gids = gids.iter().map(|(at, entry)| Gid::roce_v2(at as u32, entry.gid, &entry.ifname));
-    let none = |counter: &hca::Counter| Counter { name: counter.name().to_owned(), value: 0 };
-    let counters = hca::Counter::ALL.iter().map(none).collect();
-    let (table, pkey) = (link::GID_TABLE_LEN as u32, hca::DEFAULT_PKEY);
-    Some(Port::roce(active, table, gids.collect(), pkey, counters))
+    let gids = gids
+        .iter()
+        .map(|(index, entry)| (Gid::roce_v2(index as u32, entry.gid, &entry.ifname), entry.up));
+    let counters = hca::Counter::ALL.iter().map(|counter| counter.name());
+    Some(Port::closed_roce(link::GID_TABLE_LEN as u32, gids, hca::DEFAULT_PKEY, counters))
 }
 
 /// Client and file of a path below the Peer-Direct clients.

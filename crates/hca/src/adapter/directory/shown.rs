@@ -75,9 +75,10 @@ impl ShownKey {
     /// against it, or if only listings act by it.
     fn written(&self, closed: u64, is_listing: bool) {
         self.reasons.fetch_and(!WRITING, SeqCst);
-        match is_listing {
-            true => drop(self.directory.open(key_at(self.key), closed)),
-            false => self.open_unless_for_a_reason(),
+        if is_listing {
+            self.directory.open(key_at(self.key), closed);
+        } else {
+            self.open_unless_for_a_reason();
         }
     }
 
