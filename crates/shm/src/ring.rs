@@ -69,10 +69,20 @@ fn words_of(bytes: usize) -> usize {
     1 + bytes.div_ceil(8)
 }
 
+/// The place in the data of `ring` that is so many words behind `at`; not a division, which takes
+/// as long as twenty other instructions.
+fn step<W>(ring: &[W], at: usize, words: usize) -> usize {
+    let capacity = ring.len() - DATA;
+    let next = at + words;
+    if next >= capacity { next - capacity } else { next }
+}
+
 /// Where the writer is.
 #[derive(Default, Debug)]
 struct Writing {
     written: u64,
+    /// The same as a place in the data.
+    at: usize,
     /// As it was seen last.
     taken: u64,
 }
@@ -101,16 +111,14 @@ impl Writing {
         bytes: usize,
     ) -> std::result::Result<Option<usize>, Broken> {
         let capacity = ring.len() - DATA;
-        let words = words_of(bytes);
-        let at = (self.written % capacity as u64) as usize;
+        let (words, at) = (words_of(bytes), self.at);
         let skipped = if at + words > capacity { capacity - at } else { 0 };
         if self.free(ring, skipped + words)? < skipped + words {
             return Ok(None);
         }
         if skipped > 0 {
             ring[DATA + at].store(SKIP, Relaxed);
-            self.written = self.written.wrapping_add(skipped as u64);
-            ring[WRITTEN].store(self.written, Release);
+            self.pass(ring, skipped);
             return Ok(Some(DATA));
         }
         Ok(Some(DATA + at))
@@ -118,22 +126,30 @@ impl Writing {
 
     /// Passes the record on whose place was reserved last.
     fn commit<W: Word>(&mut self, ring: &[W], bytes: usize) {
-        let at = (self.written % (ring.len() - DATA) as u64) as usize;
-        ring[DATA + at].store(bytes as u64, Relaxed);
+        ring[DATA + self.at].store(bytes as u64, Relaxed);
         sabotage::reached(Point::RecordWritten);
-        self.written = self.written.wrapping_add(words_of(bytes) as u64);
+        self.pass(ring, words_of(bytes));
+    }
+
+    /// The reader may take so many words more.
+    fn pass<W: Word>(&mut self, ring: &[W], words: usize) {
+        self.at = step(ring, self.at, words);
+        self.written = self.written.wrapping_add(words as u64);
         ring[WRITTEN].store(self.written, Release);
     }
 
     fn push<W: Word>(&mut self, ring: &[W], record: &[u8]) -> std::result::Result<bool, Broken> {
         let Some(at) = self.reserve(ring, record.len())? else { return Ok(false) };
         let (whole, rest) = record.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let values = whole.iter().chain((!rest.is_empty()).then_some(&last));
-        ring[at + 1..].iter().zip(values).for_each(|(place, bytes)| {
+        let places = &ring[at + 1..at + words_of(record.len())];
+        places.iter().zip(whole).for_each(|(place, bytes)| {
             place.store(u64::from_ne_bytes(*bytes), Relaxed);
         });
+        if let Some(place) = places.get(whole.len()) {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            place.store(u64::from_ne_bytes(last), Relaxed);
+        }
         self.commit(ring, record.len());
         Ok(true)
     }
@@ -143,6 +159,8 @@ impl Writing {
 #[derive(Default, Debug)]
 struct Reading {
     taken: u64,
+    /// The same as a place in the data.
+    at: usize,
 }
 
 impl Reading {
@@ -156,7 +174,7 @@ impl Reading {
             if there == 0 {
                 return Ok(None);
             }
-            let at = (self.taken % capacity as u64) as usize;
+            let at = self.at;
             let there = usize::try_from(there).ok().filter(|there| *there <= capacity);
             let there = there.ok_or(Broken)?;
             let len = ring[DATA + at].load(Relaxed);
@@ -185,6 +203,7 @@ impl Reading {
 
     /// The writer may use so many words again.
     fn pass<W: Word>(&mut self, ring: &[W], words: usize) {
+        self.at = step(ring, self.at, words);
         self.taken = self.taken.wrapping_add(words as u64);
         ring[TAKEN].store(self.taken, Release);
     }

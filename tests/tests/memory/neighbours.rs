@@ -127,6 +127,21 @@ fn perftests_messages_pass_through_shared_memory() {
     }
 }
 
+/// A program that waits for each short request has nothing from a packet, which the other end must
+/// be awake for; one that posts many before it looks saves the calls to the system.
+#[test]
+fn short_requests_in_a_stream_share_packets() {
+    need_perftest!();
+    let link = link!();
+    let run = |line| perftest(line, |run, _| run.option("--link").option(link), None, "127.0.0.1");
+    run("ib_read_lat -s 8").went_directly("ib_read_lat", "rx_read_requests");
+    let line = "ib_write_bw -s 8";
+    let ends = run(line);
+    let direct = ends.client.sum("direct_requests");
+    assert!(direct <= ITERATIONS / 2, "{direct} of {ITERATIONS} went directly, one by one");
+    ends.arrived(line, "rx_write_requests");
+}
+
 #[test]
 fn perftest_goes_from_memory_to_memory() {
     need_perftest!();

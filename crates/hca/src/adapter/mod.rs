@@ -128,7 +128,12 @@ impl Adapter {
 
     /// Nanoseconds since the device was opened.
     pub(crate) fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
+        self.ns_of(Instant::now())
+    }
+
+    /// Nanoseconds between when the device was opened and `at`.
+    pub(crate) fn ns_of(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
     pub(crate) fn page_fault(&self, qp: u32, fault: PageFault) -> bool {
@@ -185,7 +190,7 @@ impl Adapter {
     /// Makes an appointment for a queue pair, and has the progress thread keep it.
     pub(crate) fn set_timer(&self, at: Instant, qpn: u32) {
         if self.timers.set(at, qpn) {
-            self.thread.expect(at.saturating_duration_since(self.epoch).as_nanos() as u64);
+            self.thread.expect(self.ns_of(at));
         }
     }
 }

@@ -97,10 +97,11 @@ impl Device {
     /// [`Error::Invalid`] when `cqe` is 0 or above the limit, [`Error::NoMemory`] when the system
     /// has none for it.
     pub fn create_cq(&self, cqe: u32, notify: Option<Arc<dyn CqNotify>>) -> Result<Arc<Cq>> {
-        self.create_cq_in(cqe, notify, None)
+        self.create_cq_in(cqe, notify, None, true)
     }
 
     /// A completion queue in memory that the front end provides, of [`QueueMemory::bytes_of_cq`].
+    /// Its completions carry the time where they are `timed`.
     ///
     /// # Errors
     /// As [`Device::create_cq`].
@@ -109,10 +110,11 @@ impl Device {
         cqe: u32,
         notify: Option<Arc<dyn CqNotify>>,
         memory: Option<QueueMemory>,
+        timed: bool,
     ) -> Result<Arc<Cq>> {
         self.alive()?;
         self.check_cq(cqe)?;
-        Cq::new(&self.owner()?, cqe, notify, memory)
+        Cq::new(&self.owner()?, cqe, notify, memory, timed)
     }
 
     /// A completion queue that keeps nothing: each completion goes to `sink` at once. [`Cq::poll`]

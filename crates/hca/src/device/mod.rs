@@ -3,6 +3,7 @@
 
 mod create;
 mod failure;
+mod looks;
 mod open;
 mod ports;
 mod progress;

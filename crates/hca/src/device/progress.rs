@@ -11,6 +11,7 @@ use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
 use crate::adapter::rings::{Incoming, PACKETS_A_TURN, RING_MTU, Rings};
 use crate::device::Device;
+use crate::device::looks::Looks;
 use crate::device::turn::Turn;
 use crate::fabric::Fabric;
 use crate::fabric::multicast::MULTICAST_QPN;
@@ -34,11 +35,6 @@ const TRAINS_A_TURN: usize = 4;
 /// Parts of keys over other keys that one turn's packets may reach before the next turn takes up
 /// fewer of them.
 const PARTS_A_TURN: u64 = 4096;
-/// Polls of a program between two looks at the sockets and the timers, where packets come by rings:
-/// those looks cost more than all else.
-const POLLS_BY_RINGS: u32 = 32;
-/// Turns in which no packet came by a ring after which a program that polls lets others run.
-const IDLE_TURNS: u32 = 16;
 /// Most datagrams of a train (UDP_MAX_SEGMENTS).
 const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
@@ -53,10 +49,7 @@ const SHORT_BYTES: usize = 4 << 10;
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
     receiver: Receiver,
-    /// Polls since the sockets were last looked at.
-    polls_by_rings: u32,
-    /// Turns since a packet came by a ring.
-    idle_turns: u32,
+    looks: Looks,
     /// Made with the first flow rule.
     frames: Option<FrameReceiver>,
     batch: Batch,
@@ -67,6 +60,16 @@ pub(crate) struct Receiving {
     longest: Duration,
     /// What came in the latest turn went to very many places, and so may what comes next.
     scattered: bool,
+}
+
+/// What a turn came to.
+pub(super) struct Done {
+    /// Payload that it took.
+    pub(super) bytes: usize,
+    /// Packets that came by rings.
+    pub(super) by_ring: usize,
+    /// When it was over: to read the clock takes a good part of what a short turn does.
+    pub(super) at: Instant,
 }
 
 /// Counts of the link that the directory already has.
@@ -88,8 +91,7 @@ impl Receiving {
             .map_err(no_memory)?;
         Ok(Receiving {
             receiver: Receiver::new()?,
-            polls_by_rings: 0,
-            idle_turns: 0,
+            looks: Looks::new(),
             frames: None,
             batch: Batch::new()?,
             touched,
@@ -97,12 +99,6 @@ impl Receiving {
             longest: Duration::ZERO,
             scattered: false,
         })
-    }
-
-    /// Whether a program that polls looks at the sockets this time, where packets come by rings.
-    fn are_sockets_due(&mut self) -> bool {
-        self.polls_by_rings = (self.polls_by_rings + 1) % POLLS_BY_RINGS;
-        self.polls_by_rings == 0
     }
 }
 
@@ -123,31 +119,41 @@ impl Device {
         };
         let rings = self.adapter.rings().map(Rings::from);
         let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
-        let sockets = !by_rings || receiving.are_sockets_due();
+        let looks = &mut receiving.looks;
+        let mut sockets = !by_rings || looks.are_due();
         if !sockets && rings.as_ref().is_some_and(|rings| !rings.has_more()) {
-            return;
+            if looks.read_the_clock() {
+                looks.note(self.now_ns());
+                self.adapter.thread.program_polls();
+                self.adapter.thread.program_polled(looks.now_ns());
+                sockets = looks.were_long_ago(looks.now_ns());
+            }
+            if !sockets && !self.adapter.timers.are_due(looks.now_ns()) {
+                return;
+            }
         }
         // A turn may take long; all the while the program is here.
         self.adapter.thread.program_polls();
-        self.turn(&mut receiving, rings, sockets);
+        let done = self.turn(&mut receiving, rings, sockets);
         let gives_way = by_rings && self.gives_way(&receiving);
+        let now_ns = self.adapter.ns_of(done.at);
+        receiving.looks.note(now_ns);
         drop(receiving);
+        self.adapter.thread.program_polled(now_ns);
         if gives_way {
             std::thread::yield_now();
+            self.adapter.thread.program_polled(self.now_ns());
         }
-        self.adapter.thread.program_polled(self.now_ns());
     }
 
     /// Whether a program that polls had better let others run: whoever fills a ring or empties it
     /// may wait for this CPU, and nothing wakes it.
     fn gives_way(&self, receiving: &Receiving) -> bool {
-        let was_full = self.adapter.rings().is_some_and(Rings::was_full);
-        let idle = receiving.idle_turns;
-        was_full || idle > 0 && idle.is_multiple_of(IDLE_TURNS)
+        self.adapter.rings().is_some_and(Rings::was_full) || receiving.looks.let_others_run()
     }
 
-    /// A turn that waits for its place; answers with the bytes of payload it took.
-    pub(super) fn progress_waiting(&self) -> usize {
+    /// A turn that waits for its place.
+    pub(super) fn progress_waiting(&self) -> Done {
         let mut receiving = lock(&self.receiving);
         self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true)
     }
@@ -159,17 +165,17 @@ impl Device {
         !self.adapter.rings().is_some_and(|rings| rings.from().has_more())
     }
 
-    /// One turn, in whichever thread; answers with the bytes of payload it took.
+    /// One turn, in whichever thread.
     fn turn(
         &self,
         receiving: &mut Receiving,
         rings: Option<MutexGuard<'_, Incoming>>,
         sockets: bool,
-    ) -> usize {
+    ) -> Done {
         let turn = || self.take_turn(receiving, rings, sockets);
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {
             self.fail(&*panic);
-            0
+            Done { bytes: 0, by_ring: 0, at: Instant::now() }
         })
     }
 
@@ -178,20 +184,12 @@ impl Device {
         receiving: &mut Receiving,
         rings: Option<MutexGuard<'_, Incoming>>,
         sockets: bool,
-    ) -> usize {
-        let Receiving {
-            receiver,
-            idle_turns,
-            frames,
-            batch,
-            touched,
-            seen,
-            longest,
-            scattered,
-            ..
-        } = receiving;
+    ) -> Done {
+        let Receiving { receiver, looks, frames, batch, touched, seen, longest, scattered, .. } =
+            receiving;
         let turn = Turn::begin();
-        let (mut bytes, mut unanswered, mut endings) = (0, 0, ENDINGS_A_TURN);
+        let (mut bytes, mut by_ring) = (0, 0);
+        let (mut unanswered, mut endings) = (0, ENDINGS_A_TURN);
         let parts = parts_reached();
         let mut answer = |len: usize, touched: &mut Vec<_>, batch: &mut _| {
             bytes += len;
@@ -202,34 +200,46 @@ impl Device {
             }
         };
         if let Some(mut rings) = rings {
-            let packets = rings.receive(&mut |datagram, in_transit| {
+            by_ring = rings.receive(&mut |datagram, in_transit| {
                 let rx = self.rx_by_ring(&datagram, in_transit);
                 self.dispatch_to_qp(&rx, turn.now, batch, touched, &mut endings);
                 answer(rx.payload_len(), touched, batch);
             });
-            *idle_turns = if packets > 0 { 0 } else { idle_turns.wrapping_add(1) };
+            if by_ring > 0 {
+                looks.came_by_ring();
+            }
         }
+        let now_ns = self.adapter.ns_of(turn.now);
+        let sockets = sockets || looks.were_long_ago(now_ns);
+        let mut came = 0;
         if sockets {
             let trains = if *scattered { 1 } else { TRAINS_A_TURN };
-            receiver.receive(self.endpoint(), trains, &mut |datagram| {
+            came = receiver.receive(self.endpoint(), trains, &mut |datagram| {
                 self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
                 answer(datagram.payload.len(), touched, batch);
             });
         }
-        bytes += self.frames().receive(frames, batch, touched);
+        let in_frames = self.frames().receive(frames, batch, touched);
+        bytes += in_frames;
+        match came > 0 || in_frames > 0 {
+            true => looks.came_from_wire(now_ns),
+            false if sockets => looks.looked_in_vain(now_ns),
+            false => {}
+        }
         sabotage::turn_took(bytes);
         let reached = parts_reached() - parts;
         *scattered = reached >= PARTS_A_TURN;
         self.answer(touched, turn, !sockets && bytes <= SHORT_BYTES && reached == 0, batch);
-        let fired = self.adapter.timers.due(turn.now);
+        let fired = self.adapter.timers.are_due(now_ns);
         if fired {
             self.fire(turn, batch);
         }
         self.take_over_link_counts(seen);
+        let at = Instant::now();
         if bytes > 0 || fired {
-            self.note_length(turn, longest);
+            self.note_length(turn, at, longest);
         }
-        bytes
+        Done { bytes, by_ring, at }
     }
 
     /// Visits who is due, one at least in each turn.
@@ -246,8 +256,8 @@ impl Device {
         }
     }
 
-    fn note_length(&self, turn: Turn, longest: &mut Duration) {
-        if let Some(worked) = turn.worked_longer(*longest) {
+    fn note_length(&self, turn: Turn, ended: Instant, longest: &mut Duration) {
+        if let Some(worked) = turn.worked_longer(ended, *longest) {
             *longest = worked;
             self.directory().show(Counter::LongestTurn, worked.as_micros() as u64);
         }

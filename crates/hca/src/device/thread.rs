@@ -1,13 +1,14 @@
 //! The progress thread.
 //!
 //! It sleeps in `poll(2)` on the link's sockets and on the news of the host's interfaces. When it
-//! wakes and the program polls at this very moment, it leaves the sockets to the program for a
+//! wakes and the program has polled just now, it leaves the sockets to the program for a
 //! while (`Relief`), the longer the more often it finds that; so a polling program is not
 //! disturbed by a second thread, and one-sided traffic to a program that does not poll is served at
 //! once. A program that polls for a moment only, as one does that then spins on memory until the
 //! peer's next write, is found out by what it left lying: for some time it gets no relief.
 
 use super::Device;
+use super::progress::Done;
 use crate::adapter::Adapter;
 use crate::fabric::Fabric;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +17,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// A program whose last poll is not older polls right now.
-const POLLS_NOW_NS: u64 = 3_000;
+const POLLS_NOW_NS: u64 = 30_000;
 /// The same for one whose processor this thread has taken to look: it has not polled since.
 const POLLED_HERE_NS: u64 = 50_000;
 
@@ -26,32 +27,50 @@ struct Relief {
     next: Duration,
     /// Until when there is none, nanoseconds after the device's epoch.
     denied_until_ns: u64,
+    /// How long there is none the next time.
+    denial_ns: u64,
+    /// When the program had polled last as it was found polling.
+    polled_ns: u64,
 }
 
 impl Relief {
     const FIRST: Duration = Duration::from_micros(10);
     const LONGEST: Duration = Duration::from_millis(1);
-    /// How long a program gets none that left lying what came meanwhile.
-    const DENIAL_NS: u64 = 10_000_000;
+    /// How long a program gets none that left lying what came meanwhile: at first, since it may
+    /// only have been kept from running, and at most, doubled each time until it was found polling
+    /// twice in a row.
+    const FIRST_DENIAL_NS: u64 = 500_000;
+    const LONGEST_DENIAL_NS: u64 = 10_000_000;
 
     fn new() -> Relief {
-        Relief { next: Relief::FIRST, denied_until_ns: 0 }
+        Relief {
+            next: Relief::FIRST,
+            denied_until_ns: 0,
+            denial_ns: Relief::FIRST_DENIAL_NS,
+            polled_ns: 0,
+        }
     }
 
-    /// What follows on a look at the program at `now_ns`: `None` watches the sockets.
-    fn next(&mut self, polls_now: bool, now_ns: u64) -> Option<Duration> {
+    /// What follows on a look at the program at `now_ns`, which has polled last at `polled_ns`:
+    /// `None` watches the sockets.
+    fn next(&mut self, polls_now: bool, polled_ns: u64, now_ns: u64) -> Option<Duration> {
         if !polls_now || now_ns < self.denied_until_ns {
             self.next = Relief::FIRST;
             return None;
         }
         let relief = self.next;
+        if relief > Relief::FIRST && polled_ns != self.polled_ns {
+            self.denial_ns = Relief::FIRST_DENIAL_NS;
+        }
+        self.polled_ns = polled_ns;
         self.next = (relief * 2).min(Relief::LONGEST);
         Some(relief)
     }
 
     /// When one was over, at `now_ns`, payload lay there that the program had not taken.
     fn missed(&mut self, now_ns: u64) {
-        self.denied_until_ns = now_ns + Relief::DENIAL_NS;
+        self.denied_until_ns = now_ns + self.denial_ns;
+        self.denial_ns = (self.denial_ns * 2).min(Relief::LONGEST_DENIAL_NS);
     }
 }
 
@@ -67,13 +86,16 @@ struct Stream {
 impl Stream {
     /// Payload of one turn that makes a stream.
     const BYTES: usize = 32 << 10;
+    /// As much as a packet that came by a ring weighs: others come from anybody, and shall not keep
+    /// the thread awake.
+    const PACKET_BYTES: usize = 2 << 10;
     /// How long after a turn with payload more of it is awaited.
     const LINGER_NS: u64 = 50_000;
 
-    /// Takes note of a turn that ended at `now_ns` and brought `bytes` of payload; answers whether
-    /// to look again.
-    fn goes_on(&mut self, bytes: usize, now_ns: u64) -> bool {
-        if bytes >= Stream::BYTES {
+    /// Takes note of a turn that ended at `now_ns` and brought `bytes` of payload, and so many
+    /// packets by rings; answers whether to look again.
+    fn goes_on(&mut self, bytes: usize, by_ring: usize, now_ns: u64) -> bool {
+        if bytes + by_ring * Stream::PACKET_BYTES >= Stream::BYTES {
             self.ends_ns = now_ns + Stream::LINGER_NS;
         }
         now_ns < self.ends_ns
@@ -117,13 +139,14 @@ fn go_on(device: &Weak<Device>) {
         let now_ns = device.now_ns();
         let was_relieved = relief.is_some();
         let recent = if thread.polled_here() { POLLED_HERE_NS } else { POLLS_NOW_NS };
-        relief = growing.next(now_ns.saturating_sub(polled_ns) < recent, now_ns);
+        let polls_now = now_ns.saturating_sub(polled_ns) < recent;
+        relief = growing.next(polls_now, polled_ns, now_ns);
         awake = relief.is_none() && {
-            let bytes = device.progress_waiting();
+            let Done { bytes, by_ring, at } = device.progress_waiting();
             if was_relieved && bytes > 0 {
                 growing.missed(now_ns);
             }
-            let goes_on = stream.goes_on(bytes, device.now_ns());
+            let goes_on = stream.goes_on(bytes, by_ring, device.adapter.ns_of(at));
             if goes_on && bytes == 0 {
                 // Whoever else wants this CPU goes first.
                 std::thread::yield_now();
@@ -194,24 +217,33 @@ mod tests {
     #[test]
     fn relief_grows_while_the_program_polls_and_ends_when_it_stops() {
         let mut relief = Relief::new();
-        assert_eq!(relief.next(true, 0), Some(Relief::FIRST));
-        assert_eq!(relief.next(true, 0), Some(Relief::FIRST * 2));
+        assert_eq!(relief.next(true, 0, 0), Some(Relief::FIRST));
+        assert_eq!(relief.next(true, 0, 0), Some(Relief::FIRST * 2));
         for _ in 0..10 {
-            relief.next(true, 0);
+            relief.next(true, 0, 0);
         }
-        assert_eq!(relief.next(true, 0), Some(Relief::LONGEST));
-        assert_eq!(relief.next(false, 0), None);
-        assert_eq!(relief.next(true, 0), Some(Relief::FIRST));
+        assert_eq!(relief.next(true, 0, 0), Some(Relief::LONGEST));
+        assert_eq!(relief.next(false, 0, 0), None);
+        assert_eq!(relief.next(true, 0, 0), Some(Relief::FIRST));
     }
 
     #[test]
     fn who_left_payload_lying_gets_no_relief_for_a_while() {
         let mut relief = Relief::new();
-        assert_eq!(relief.next(true, 5), Some(Relief::FIRST));
-        assert_eq!(relief.next(false, 6), None);
-        relief.missed(6);
-        assert_eq!(relief.next(true, 7), None);
-        assert_eq!(relief.next(true, 5 + Relief::DENIAL_NS), None);
-        assert_eq!(relief.next(true, 6 + Relief::DENIAL_NS), Some(Relief::FIRST));
+        let mut now_ns = 0;
+        for denial_ns in [500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 10_000_000] {
+            // One poll, seen twice.
+            assert_eq!(relief.next(true, now_ns, now_ns), Some(Relief::FIRST));
+            assert_eq!(relief.next(true, now_ns, now_ns), Some(Relief::FIRST * 2));
+            assert_eq!(relief.next(false, now_ns, now_ns), None);
+            relief.missed(now_ns);
+            assert_eq!(relief.next(true, now_ns, now_ns + denial_ns - 1), None);
+            now_ns += denial_ns;
+        }
+        // Who is found polling again and again has only been kept from running.
+        assert_eq!(relief.next(true, now_ns, now_ns), Some(Relief::FIRST));
+        assert_eq!(relief.next(true, now_ns + 1, now_ns + 1), Some(Relief::FIRST * 2));
+        relief.missed(now_ns);
+        assert_eq!(relief.next(true, now_ns + 2, now_ns + 500_000), Some(Relief::FIRST * 4));
     }
 }

@@ -52,9 +52,9 @@ impl Turn {
         self.now.elapsed() >= LIMIT
     }
 
-    /// How long it worked, if that is more than `longest`.
-    pub(crate) fn worked_longer(self, longest: Duration) -> Option<Duration> {
-        let took = self.now.elapsed();
+    /// How long it worked until `ended`, just now, if that is more than `longest`.
+    pub(crate) fn worked_longer(self, ended: Instant, longest: Duration) -> Option<Duration> {
+        let took = ended.saturating_duration_since(self.now);
         if took <= longest {
             return None;
         }
@@ -83,7 +83,7 @@ mod tests {
         let turn = Turn::begin();
         compute(Duration::from_millis(3));
         std::thread::sleep(Duration::from_millis(50));
-        let worked = turn.worked_longer(Duration::ZERO).unwrap();
+        let worked = turn.worked_longer(Instant::now(), Duration::ZERO).unwrap();
         assert!(
             worked >= Duration::from_millis(3) && worked < Duration::from_millis(50),
             "{worked:?}"
@@ -95,7 +95,8 @@ mod tests {
     fn work_before_a_turn_is_not_the_turns() {
         Turn::begin();
         compute(Duration::from_millis(3));
-        let worked = Turn::begin().worked_longer(Duration::ZERO).unwrap_or_default();
+        let turn = Turn::begin();
+        let worked = turn.worked_longer(Instant::now(), Duration::ZERO).unwrap_or_default();
         assert!(worked <= Duration::from_millis(1), "{worked:?}");
     }
 
@@ -103,6 +104,6 @@ mod tests {
     fn a_turn_shorter_than_the_longest_is_none() {
         let turn = Turn::begin();
         compute(Duration::from_millis(1));
-        assert_eq!(turn.worked_longer(Duration::from_secs(60)), None);
+        assert_eq!(turn.worked_longer(Instant::now(), Duration::from_secs(60)), None);
     }
 }

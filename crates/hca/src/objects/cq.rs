@@ -36,13 +36,25 @@ const OVERRUN: &str = "the completion queue overran: create it larger";
 const LOST: &str =
     "the memory that the program gave the completion queue is gone or was overwritten";
 
-/// A completion queue. `ring` is the innermost lock of the device: nothing else is taken under it.
-pub struct Cq {
-    owner: Weak<dyn Owner>,
+/// Who is told of completions, and what.
+struct Told {
     notify: Option<Arc<dyn CqNotify>>,
     /// Takes completions at once; the ring stays empty then.
     sink: Option<Arc<dyn CompletionSink>>,
+    /// Whether completions carry the time: to read the clock takes a good part of what a short
+    /// message does.
+    timed: bool,
+}
+
+/// A completion queue. `ring` is the innermost lock of the device: nothing else is taken under it.
+pub struct Cq {
+    owner: Weak<dyn Owner>,
+    told: Told,
     ring: Mutex<Ring>,
+    /// Completions may wait in the ring: whoever finds that none do need not lock it.
+    may_wait: AtomicBool,
+    /// How often somebody asked for completions, about.
+    polls: AtomicU32,
     /// A completion found no place, or the memory is lost: no other is taken any more (IBA
     /// 11.6.3.2).
     failed: AtomicBool,
@@ -67,28 +79,29 @@ impl Cq {
         cqe: u32,
         notify: Option<Arc<dyn CqNotify>>,
         memory: Option<QueueMemory>,
+        timed: bool,
     ) -> Result<Arc<Cq>> {
-        Ok(Cq::with(owner, notify, None, Fifo::of_cq(cqe, memory)?, cqe))
+        Ok(Cq::with(owner, Told { notify, sink: None, timed }, Fifo::of_cq(cqe, memory)?, cqe))
     }
 
     /// A queue that keeps nothing: `sink` takes each completion.
     pub(crate) fn handing_over(owner: &Arc<dyn Owner>, sink: Arc<dyn CompletionSink>) -> Arc<Cq> {
-        Cq::with(owner, None, Some(sink), Fifo::default(), 0)
+        Cq::with(owner, Told { notify: None, sink: Some(sink), timed: true }, Fifo::default(), 0)
     }
 
     fn with(
         owner: &Arc<dyn Owner>,
-        notify: Option<Arc<dyn CqNotify>>,
-        sink: Option<Arc<dyn CompletionSink>>,
+        told: Told,
         completions: Fifo<Completion>,
         cqe: u32,
     ) -> Arc<Cq> {
         let ring = Ring { completions, cqe, armed: Armed::No, why: OVERRUN };
         Arc::new_cyclic(|this| Cq {
             owner: Arc::downgrade(owner),
-            notify,
-            sink,
+            told,
             ring: Mutex::new(ring),
+            may_wait: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             users: AtomicU32::new(0),
             this: this.clone(),
@@ -110,15 +123,24 @@ impl Cq {
     /// # Errors
     /// [`Error::Lost`] when it is empty and overran or lost its memory, or the device is lost.
     pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
-        let taken = self.take(max, take)?;
-        if taken > 0 || max == 0 {
-            return Ok(taken);
+        self.polls.store(self.polls().wrapping_add(1), Relaxed);
+        if max == 0 || self.may_wait.load(Relaxed) || self.failed() {
+            let taken = self.take(max, take)?;
+            if taken > 0 || max == 0 {
+                return Ok(taken);
+            }
         }
         if let Some(owner) = self.owner.upgrade() {
             owner.adapter().alive()?;
             owner.progress();
         }
         self.take(max, take)
+    }
+
+    /// How often somebody asked for completions, about: two threads that ask at once may count as
+    /// one.
+    pub(crate) fn polls(&self) -> u32 {
+        self.polls.load(Relaxed)
     }
 
     fn take(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
@@ -138,6 +160,7 @@ impl Cq {
             }
             taken += 1;
         }
+        self.may_wait.store(!ring.completions.is_empty(), Relaxed);
         Ok(taken)
     }
 
@@ -203,8 +226,12 @@ impl Cq {
         }
     }
 
-    pub(crate) fn push(&self, completion: Completion) {
-        if let Some(sink) = &self.sink {
+    /// Queues a completion; `now_ns` tells the time if it is asked for.
+    pub(crate) fn push(&self, mut completion: Completion, now_ns: impl FnOnce() -> u64) {
+        if self.told.timed {
+            completion.timestamp_ns = now_ns();
+        }
+        if let Some(sink) = &self.told.sink {
             if !self.failed() && !sink.completed(completion) {
                 self.fail(self.ring(), OVERRUN);
             }
@@ -225,10 +252,11 @@ impl Cq {
         if ring.completions.push_back(completion).is_err() {
             return self.fail(ring, LOST);
         }
+        self.may_wait.store(true, Relaxed);
         if wanted {
             ring.armed = Armed::No;
             drop(ring);
-            if let Some(notify) = &self.notify {
+            if let Some(notify) = &self.told.notify {
                 notify.notify();
             }
         }

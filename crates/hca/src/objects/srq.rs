@@ -378,7 +378,7 @@ impl Drop for Srq {
 impl OwnCompletions for Srq {
     fn received(&self, completion: Completion) {
         if let (Some(cq), Some(adapter)) = (self.kind.cq(), self.adapter.upgrade()) {
-            cq.push(Completion { timestamp_ns: adapter.now_ns(), ..completion });
+            cq.push(completion, || adapter.now_ns());
             if cq.failed() && !self.failed.swap(true, Relaxed) {
                 self.raise(EventType::SrqErr);
             }

@@ -189,12 +189,13 @@ impl Wq {
 
     fn complete(&self, landing: &Landing, status: WcStatus) {
         let success = status == WcStatus::Success;
-        self.init.cq.push(Completion {
+        let completion = Completion {
             byte_len: if success { landing.filled() as u32 } else { 0 },
-            timestamp_ns: self.adapter.upgrade().map_or(0, |adapter| adapter.now_ns()),
             solicited: !success,
             ..Completion::new(landing.wr_id(), status, WcOpcode::Recv, self.number)
-        });
+        };
+        let now_ns = || self.adapter.upgrade().map_or(0, |adapter| adapter.now_ns());
+        self.init.cq.push(completion, now_ns);
     }
 
     /// A frame that a table chose the queue for.

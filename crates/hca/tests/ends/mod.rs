@@ -105,7 +105,7 @@ impl End {
         configure(&mut config);
         let device = Device::open(config).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(256, None).unwrap();
+        let cq = device.create_cq_in(256, None, None, false).unwrap();
         let init = QpInit {
             send_cq: Some(cq.clone()),
             recv_cq: Some(cq.clone()),

@@ -2,6 +2,7 @@
 
 use crate::Cx;
 use crate::qp::Transport;
+use crate::requests::timing::earlier;
 use crate::values::QpState;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ impl Transport {
             return self.now.map(|now| now + KEPT_QUEUE_PERIOD);
         }
         let timers = self.req.timers.deadline(self.ack_wait());
-        let looks = self.faults.deadline();
-        [timers, self.req.rnr_until, self.paced_until, looks].into_iter().flatten().min()
+        let waits = earlier(self.req.rnr_until, self.paced_until);
+        earlier(earlier(timers, waits), self.faults.deadline())
     }
 }

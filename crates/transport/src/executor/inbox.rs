@@ -83,8 +83,9 @@ impl Inbox {
             Some(shared) => shared.take(),
             None => self.own.pop_front().transpose().map_err(Refusal::QueueLost)?,
         };
-        let landing = Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd));
-        Ok(landing.owned(self.tags.clone().map(|queue| queue as _)))
+        let mut landing = Landing::new(request.ok_or(Refusal::NotReady)?, shared_pd.unwrap_or(pd));
+        landing.belong_to(self.tags.clone().map(|queue| queue as _));
+        Ok(landing)
     }
 
     /// Takes a datagram of these `parts` whole, or not at all, into the next request.

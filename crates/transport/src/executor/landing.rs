@@ -62,9 +62,9 @@ impl Landing {
         Ok(Landing { owner: Some(queue), ..Landing::new(request, pd) })
     }
 
-    /// The same request, which completes at `owner`, if there is one.
-    pub(super) fn owned(self, owner: Option<Arc<dyn OwnCompletions>>) -> Landing {
-        Landing { owner, ..self }
+    /// From now on it completes at `owner`, if there is one.
+    pub(super) fn belong_to(&mut self, owner: Option<Arc<dyn OwnCompletions>>) {
+        self.owner = owner;
     }
 
     /// The same request, with nothing in it, for its message that comes again or for another.
@@ -117,9 +117,9 @@ impl Landing {
         len <= self.room()
     }
 
-    /// The same, which rings `alarm` when a block signature is bad.
-    pub(crate) fn watched(self, alarm: Option<&Alarm>) -> Landing {
-        Landing { alarm: alarm.cloned(), ..self }
+    /// Has `alarm` rung when a block signature is bad.
+    pub(crate) fn watch(&mut self, alarm: Option<&Alarm>) {
+        self.alarm = alarm.cloned();
     }
 
     fn resolve(&self, keys: &KeyTable, sge: &Sge) -> Result<MemRef, KeyError> {
@@ -129,20 +129,16 @@ impl Landing {
     }
 
     /// As [`Target::ready`](super::Target::ready), of where the next bytes go: as far as the
-    /// present entry, or the next one, reaches.
-    pub fn ready(&self, keys: &KeyTable, len: usize) -> Result<(), Refusal> {
+    /// present entry, or the next one, reaches. Bytes that are ready are to be placed at once: the
+    /// entry's key is not looked up again.
+    pub fn ready(&mut self, keys: &KeyTable, len: usize) -> Result<(), Refusal> {
         let Some(sge) = self.request.scatter.get(self.entry) else { return Ok(()) };
-        let looked_up;
-        let memory = match &self.resolved {
-            Some(memory) => memory,
-            None => {
-                looked_up = self.resolve(keys, sge);
-                let Ok(memory) = &looked_up else { return Ok(()) };
-                memory
-            }
-        };
+        let known = self.resolved.take();
+        let begun = known.is_some();
+        let Some(memory) = known.or_else(|| self.resolve(keys, sge).ok()) else { return Ok(()) };
         let left = usize::try_from(memory.len() - self.within).unwrap_or(usize::MAX);
         let ready = memory.is_ready(self.within, len.min(left), true);
+        self.resolved = Some(memory).filter(|_| begun || ready && sge.length > 0);
         if ready { Ok(()) } else { Err(Refusal::NotReady) }
     }
 

@@ -99,6 +99,7 @@ impl Transport {
         self.more = false;
         self.paced_until = None;
         self.respond(cx);
+        self.stop_if_alarmed();
         match (self.state, self.kind) {
             (QpState::Rts | QpState::Sqd, kind) if kind.is_reliable() => {
                 self.acknowledge_rest(cx);

@@ -108,7 +108,16 @@ impl AckTimers {
     /// When to look again.
     pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
         let expiry = self.since.zip(timeout).map(|(since, t)| since + t);
-        [self.probe_at, expiry].into_iter().flatten().min()
+        earlier(self.probe_at, expiry)
+    }
+}
+
+/// The earlier of two instants, as far as there are any.
+pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, None) => one,
+        (None, other) => other,
     }
 }
 

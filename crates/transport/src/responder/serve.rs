@@ -117,7 +117,10 @@ impl Transport {
             None => self.inbox.take(self.pd),
         };
         match taken {
-            Ok(landing) => Ok(Some(landing.watched(self.peer_alarm.as_ref()))),
+            Ok(mut landing) => {
+                landing.watch(self.peer_alarm.as_ref());
+                Ok(Some(landing))
+            }
             Err(Refusal::NotReady) if sabotage::on(Sabotage::IgnoreRnr) => Ok(None),
             Err(refusal) => {
                 cx.counters.count(Counter::OutOfBuffer, 1);

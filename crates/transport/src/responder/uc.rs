@@ -61,7 +61,11 @@ impl Transport {
     fn receive_send(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         let mut landing = match self.resp.message.take() {
             Some(Incoming::Send(landing)) => landing,
-            _ => self.inbox.take(self.pd)?.watched(self.peer_alarm.as_ref()),
+            _ => {
+                let mut landing = self.inbox.take(self.pd)?;
+                landing.watch(self.peer_alarm.as_ref());
+                landing
+            }
         };
         let outcome = landing.append(cx.keys, rx.arriving());
         if outcome.is_err() || !rx.headers.bth.opcode.position.ends() {

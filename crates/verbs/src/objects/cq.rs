@@ -89,6 +89,8 @@ pub struct Wanted {
     pub single_threaded: bool,
     /// The parent domain to make it with, or null.
     pub domain: *const Pd,
+    /// Completions carry the time.
+    pub timed: bool,
 }
 
 /// Memory for a ring of `cqe` entries, if `domain` has an allocator.
@@ -129,11 +131,13 @@ pub unsafe fn create(context: &Context, wanted: &Wanted) -> Res<Box<Cq>> {
     let notifier = channel.map(Channel::attach).transpose()?;
     let notify = notifier.clone().map(|notifier| notifier as Arc<dyn hca::CqNotify>);
     let place = memory.as_ref().map(Allocation::memory);
-    let hca = context.device().create_cq_in(wanted.cqe, notify, place).inspect_err(|_| {
-        if let Some(channel) = channel {
-            channel.detach(0);
-        }
-    })?;
+    let hca = context.device().create_cq_in(wanted.cqe, notify, place, wanted.timed).inspect_err(
+        |_| {
+            if let Some(channel) = channel {
+                channel.detach(0);
+            }
+        },
+    )?;
     let handle = context.ucontext().own(Owned::Cq(hca.clone()));
     // SAFETY: all-zero is a valid value: every member is an integer, a nullable pointer, an
     // `Option` of a function or a pthread object that is never used.
@@ -177,9 +181,9 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let context = unsafe { Context::of(context) }?;
         let cqe = u32::try_from(cqe).map_err(|_| INVALID)?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
-        let domain = std::ptr::null();
+        let (domain, single_threaded, timed) = (std::ptr::null(), false, false);
         let wanted =
-            Wanted { cqe, cq_context, channel, comp_vector, single_threaded: false, domain };
+            Wanted { cqe, cq_context, channel, comp_vector, single_threaded, domain, timed };
         // SAFETY: the program passes null or a live channel.
         Ok(give(unsafe { create(context, &wanted) }?))
     })

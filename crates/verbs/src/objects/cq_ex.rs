@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use verbs_sys::flags::*;
 use verbs_sys::*;
 
+/// What asks for the time of completions.
+const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 /// Nothing to poll; not an error, so it is a status of its own.
 const EMPTY: Errno = Errno(libc::ENOENT);
 
@@ -48,6 +50,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             comp_vector: attr.comp_vector,
             single_threaded: flags & CREATE_CQ_ATTR_SINGLE_THREADED != 0,
             domain: parent,
+            timed: attr.wc_flags & TIMES != 0,
         };
         // SAFETY: the program passes null or a live channel; the domain was looked at above.
         let cq = unsafe { cq::create(context, &wanted) }?;

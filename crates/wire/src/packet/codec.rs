@@ -124,6 +124,14 @@ impl Headers {
         out.put(bth.pkey.to_be_bytes());
         out.put(u24(bth.dest_qp, (bth.fecn as u8) << 7 | (bth.becn as u8) << 6));
         out.put(u24(bth.psn.get(), (bth.ack_req as u8) << 7));
+        if len > BTH_LEN {
+            self.emit_extensions(out);
+        }
+        len
+    }
+
+    fn emit_extensions(&self, mut out: Writer<'_>) {
+        let opcode = self.bth.opcode;
         if opcode.has_deth() {
             let deth = self.deth.expect("a datagram has a DETH");
             out.put(deth.qkey.to_be_bytes());
@@ -166,7 +174,6 @@ impl Headers {
         if opcode.has_reserved() {
             out.put([0; RESERVED_LEN]);
         }
-        len
     }
 
     /// Parses `packet`, which begins at the BTH and ends before the ICRC, into headers and payload
@@ -209,22 +216,29 @@ impl Headers {
         let Some(payload) = packet.get(headers_len..payload_end) else {
             return Err(ParseError::Truncated);
         };
-        let mut rest = Reader(&packet[BTH_LEN..headers_len]);
+        if headers_len > BTH_LEN {
+            headers.parse_extensions(Reader(&packet[BTH_LEN..headers_len]))?;
+        }
+        Ok((headers, payload))
+    }
+
+    fn parse_extensions(&mut self, mut rest: Reader<'_>) -> Result<(), ParseError> {
+        let opcode = self.bth.opcode;
         if opcode.has_deth() {
-            headers.deth = Some(Deth { qkey: rest.u32(), src_qp: rest.u32() & 0x00ff_ffff });
+            self.deth = Some(Deth { qkey: rest.u32(), src_qp: rest.u32() & 0x00ff_ffff });
         }
         if opcode.has_xrceth() {
-            headers.xrc_srqn = Some(rest.u32() & 0x00ff_ffff);
+            self.xrc_srqn = Some(rest.u32() & 0x00ff_ffff);
         }
         if opcode.has_feth() {
             let bits = rest.u32() as u8;
-            headers.feth = Some(Feth { placement: bits & 0xf, level: bits >> 4 & 3 });
+            self.feth = Some(Feth { placement: bits & 0xf, level: bits >> 4 & 3 });
         }
         if opcode.has_reth() {
-            headers.reth = Some(Reth { va: rest.u64(), rkey: rest.u32(), len: rest.u32() });
+            self.reth = Some(Reth { va: rest.u64(), rkey: rest.u32(), len: rest.u32() });
         }
         if opcode.has_atomic() {
-            headers.atomic = Some(AtomicEth {
+            self.atomic = Some(AtomicEth {
                 va: rest.u64(),
                 rkey: rest.u32(),
                 swap_or_add: rest.u64(),
@@ -235,18 +249,18 @@ impl Headers {
             let word = rest.u32();
             let byte = (word >> 24) as u8;
             let syndrome = Syndrome::from_byte(byte).ok_or(ParseError::Syndrome(byte))?;
-            headers.aeth = Some(Aeth { syndrome, msn: word & 0x00ff_ffff });
+            self.aeth = Some(Aeth { syndrome, msn: word & 0x00ff_ffff });
         }
         if opcode.has_atomic_ack() {
-            headers.atomic_ack = Some(rest.u64());
+            self.atomic_ack = Some(rest.u64());
         }
         if opcode.has_imm() {
-            headers.imm = Some(rest.u32());
+            self.imm = Some(rest.u32());
         }
         if opcode.has_invalidate() {
-            headers.invalidate = Some(rest.u32());
+            self.invalidate = Some(rest.u32());
         }
-        Ok((headers, payload))
+        Ok(())
     }
 }
 

@@ -112,6 +112,19 @@ static ENCODE: [u8; 2048] = {
     table
 };
 
+/// Length of the headers of every [`Opcode::index`].
+static HEADERS_LEN: [u8; 2048] = {
+    let mut table = [0; 2048];
+    let mut byte = 0;
+    while byte < 256 {
+        if let Some(opcode) = Opcode::decode(byte as u8) {
+            table[opcode.index()] = opcode.sum_of_headers() as u8;
+        }
+        byte += 1;
+    }
+    table
+};
+
 impl Opcode {
     /// The opcode with these parts, or `None` when the specification defines no such packet.
     pub const fn new(
@@ -240,6 +253,10 @@ impl Opcode {
     /// Length of all transport headers in bytes, BTH included.
     #[inline]
     pub const fn headers_len(self) -> usize {
+        HEADERS_LEN[self.index()] as usize
+    }
+
+    const fn sum_of_headers(self) -> usize {
         12 + 8 * self.has_deth() as usize
             + 4 * self.has_xrceth() as usize
             + 4 * self.has_feth() as usize

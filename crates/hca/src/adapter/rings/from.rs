@@ -1,7 +1,7 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::in_ring::InRing;
-use super::record::{HEAD_LEN, LONG, MAX_RECORD_LEN, parse};
+use super::record::{HEAD_LEN, LONG, LastEnds, MAX_RECORD_LEN, parse};
 use crate::adapter::directory::Reader;
 use link::Datagram;
 use rustix::fd::AsFd;
@@ -21,12 +21,43 @@ pub(crate) struct RingFrom {
     slot: u16,
     directory: Reader,
     reader: RingReader,
+    last_ends: LastEnds,
 }
 
 impl RingFrom {
     /// The ring of the device with this directory, at `slot`.
     pub(crate) fn new(slot: u16, directory: impl AsFd, reader: RingReader) -> Option<RingFrom> {
-        Some(RingFrom { slot, directory: Reader::open(directory).ok()?, reader })
+        let directory = Reader::open(directory).ok()?;
+        Some(RingFrom { slot, directory, reader, last_ends: LastEnds::new() })
+    }
+
+    /// Takes one packet: its bytes, or that there is none. `None` when the ring holds what is none.
+    fn take(&mut self, record: &mut [u8], f: &mut Receive<'_>) -> Option<Option<usize>> {
+        let RingFrom { reader, last_ends, .. } = self;
+        let Some((at, len)) = reader.peek().ok()? else { return Some(None) };
+        let long = len > LONG;
+        let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
+        reader.read(at, head);
+        let (ends, headers, payload) = parse(head, last_ends)?;
+        let (payload, in_ring) = match long {
+            false => (payload, None),
+            true => (&[][..], Some(InRing::new(reader, (at, len), &headers, scratch)?)),
+        };
+        let payload_len = in_ring.as_ref().map_or(payload.len(), InTransit::bytes);
+        let datagram = Datagram {
+            src: ends.src,
+            dst: ends.dst,
+            udp_src: 0,
+            ifindex: 0,
+            traffic_class: ends.traffic_class,
+            hop_limit: ends.hop_limit,
+            vlan: None,
+            headers,
+            payload,
+        };
+        f(datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit));
+        reader.take(len);
+        Some(Some(payload_len))
     }
 
     /// Whether its writer has ended and nothing waits in it.
@@ -111,7 +142,7 @@ impl Incoming {
         for at in 0..count {
             let at = (*next + at) % count;
             while packets < PACKETS_A_TURN && bytes < BYTES_A_TURN {
-                match take(&mut rings[at].reader, record, f) {
+                match rings[at].take(record, f) {
                     Some(Some(len)) => (packets, bytes) = (packets + 1, bytes + len),
                     Some(None) => break,
                     None => {
@@ -128,34 +159,6 @@ impl Incoming {
         }
         packets
     }
-}
-
-/// Takes one packet: its bytes, or that there is none. `None` when the ring holds what is none.
-fn take(reader: &mut RingReader, record: &mut [u8], f: &mut Receive<'_>) -> Option<Option<usize>> {
-    let Some((at, len)) = reader.peek().ok()? else { return Some(None) };
-    let long = len > LONG;
-    let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
-    reader.read(at, head);
-    let (ends, headers, payload) = parse(head)?;
-    let (payload, in_ring) = match long {
-        false => (payload, None),
-        true => (&[][..], Some(InRing::new(reader, (at, len), &headers, scratch)?)),
-    };
-    let payload_len = in_ring.as_ref().map_or(payload.len(), InTransit::bytes);
-    let datagram = Datagram {
-        src: ends.src,
-        dst: ends.dst,
-        udp_src: 0,
-        ifindex: 0,
-        traffic_class: ends.traffic_class,
-        hop_limit: ends.hop_limit,
-        vlan: None,
-        headers,
-        payload,
-    };
-    f(datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit));
-    reader.take(len);
-    Some(Some(payload_len))
 }
 
 #[cfg(test)]

@@ -71,11 +71,36 @@ pub(super) fn head(ends: &Ends, headers: &Headers) -> [u8; HEAD_LEN] {
     head
 }
 
+/// The ends that were read last. Most records have those of the one before them.
+pub(super) struct LastEnds {
+    prefix: [u8; PREFIX_LEN],
+    ends: Ends,
+}
+
+impl LastEnds {
+    pub(super) fn new() -> LastEnds {
+        let prefix = [0; PREFIX_LEN];
+        LastEnds { prefix, ends: Ends::parse(&prefix) }
+    }
+
+    #[inline]
+    fn parse(&mut self, prefix: &[u8; PREFIX_LEN]) -> Ends {
+        if *prefix != self.prefix {
+            (self.prefix, self.ends) = (*prefix, Ends::parse(prefix));
+        }
+        self.ends
+    }
+}
+
 /// Reads a record; `None` where it is none.
-pub(super) fn parse(record: &[u8]) -> Option<(Ends, Headers, &[u8])> {
+#[inline]
+pub(super) fn parse<'a>(
+    record: &'a [u8],
+    last: &mut LastEnds,
+) -> Option<(Ends, Headers, &'a [u8])> {
     let (prefix, packet) = record.split_first_chunk()?;
-    let (headers, payload) = Headers::parse(packet).ok()?;
-    Some((Ends::parse(prefix), headers, payload))
+    let Ok((headers, payload)) = Headers::parse(packet) else { return None };
+    Some((last.parse(prefix), headers, payload))
 }
 
 #[cfg(test)]
@@ -109,13 +134,14 @@ mod tests {
             traffic_class: 0x68,
             hop_limit: 64,
         };
-        for ends in [ends("10.0.0.1", "10.0.0.2"), ends("fe80::1", "::1")] {
+        let mut last = LastEnds::new();
+        for ends in [ends("10.0.0.1", "10.0.0.2"), ends("::", "::"), ends("fe80::1", "::1")] {
             let mut record = vec![0xee; PREFIX_LEN + headers.len() + 8];
             begin(&ends, &headers, 5, &mut record).copy_from_slice(b"bytes");
             let expected = (ends, headers, &b"bytes"[..]);
-            assert_eq!(parse(&record), Some(expected));
+            assert_eq!(parse(&record, &mut last), Some(expected));
             for len in 0..record.len() - 8 {
-                assert_eq!(parse(&record[..len]), None, "{len} bytes");
+                assert_eq!(parse(&record[..len], &mut last), None, "{len} bytes");
             }
         }
     }

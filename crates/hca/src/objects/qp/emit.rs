@@ -30,7 +30,9 @@ pub(super) struct Out<'a> {
     pub(super) adapter: &'a Adapter,
     /// [`parts_reached`] when the call began.
     pub(super) parts: u64,
-    pub(super) batch: &'a mut Batch,
+    /// Where packets for the wire are staged: the caller's, or else its own, once there is one.
+    pub(super) batch: Option<&'a mut Batch>,
+    pub(super) own_batch: Option<Batch>,
     pub(super) way: Option<&'a PeerPath>,
     /// Whose memory requests may reach without packets, and the addresses of the packets that they
     /// would be, as [`Wanted`] has them.
@@ -45,16 +47,48 @@ pub(super) struct Out<'a> {
     pub(super) path_mtu: u32,
     /// Some went by the wire all the same.
     pub(super) used_wire: bool,
-    /// Some were put there: who reads them may have to be woken.
+    /// How many passed through rings.
+    pub(super) ring_packets: u64,
+    /// Some were put into the peer's: who reads them may have to be woken.
     pub(super) filled_ring: bool,
     /// Datagrams were put into other rings.
     pub(super) datagrams_by_ring: bool,
+    /// Payload that left.
+    pub(super) sent_bytes: u64,
     pub(super) number: u32,
     /// For raw packets: what carries frames, and the frames collected for it.
     pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
 }
 
+/// Longest record of a ring that is made on the stack.
+const SHORT_RECORD: usize = 256;
+
 impl<'a> Out<'a> {
+    fn batch(&mut self) -> &mut Batch {
+        match &mut self.batch {
+            Some(batch) => batch,
+            None => self.own_batch.get_or_insert_with(|| self.adapter.take_batch()),
+        }
+    }
+
+    /// Packets for the wire that are staged.
+    fn staged(&self) -> usize {
+        self.batch.as_deref().or(self.own_batch.as_ref()).map_or(0, Batch::packets)
+    }
+
+    /// Sends what is staged in a batch of its own, and counts what left.
+    pub(super) fn finish(&mut self) {
+        if let Some(mut batch) = self.own_batch.take() {
+            batch.flush(self.adapter.endpoint());
+            self.adapter.return_batch(batch);
+        }
+        let directory = self.adapter.directory();
+        if self.ring_packets > 0 {
+            directory.count(Counter::RingPackets, std::mem::take(&mut self.ring_packets));
+        }
+        directory.add_traffic(self.number, std::mem::take(&mut self.sent_bytes), 0);
+    }
+
     /// The ring that such a packet to the peer passes through, if any.
     fn ring_for(&self, headers: &Headers) -> Option<(&'a RingTo, Ends)> {
         let is_response = headers.bth.opcode.is_response();
@@ -83,7 +117,7 @@ impl<'a> Out<'a> {
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> std::result::Result<bool, AccessError> {
-        let (none_waits, dest_qpn) = (self.batch.packets() == 0, headers.bth.dest_qp);
+        let (none_waits, dest_qpn) = (self.staged() == 0, headers.bth.dest_qp);
         let Some((ring, ends)) = ah.ring(dest_qpn, none_waits) else { return Ok(false) };
         let pushed = self.push((&ring, ends), headers, payload_len, fill)?;
         if pushed {
@@ -104,12 +138,15 @@ impl<'a> Out<'a> {
         fill: &mut Fill<'_>,
     ) -> std::result::Result<bool, AccessError> {
         let len = rings::PREFIX_LEN + headers.len() + payload_len + usize::from(headers.bth.pad);
-        let record = self.batch.aside(self.adapter.endpoint(), len);
+        let endpoint = self.adapter.endpoint();
+        let mut short = [0; SHORT_RECORD];
+        let record = match short.get_mut(..len) {
+            Some(record) => record,
+            None => self.batch().aside(endpoint, len),
+        };
         fill(rings::begin(&ends, headers, payload_len, record), &mut Fold::off())?;
         let pushed = ring.push(record);
-        if pushed {
-            self.adapter.directory().count(Counter::RingPackets, 1);
-        }
+        self.ring_packets += u64::from(pushed);
         Ok(pushed)
     }
 
@@ -141,7 +178,7 @@ impl Tx for Out<'_> {
                 let is_of_ring = self.by_ring && is_read;
                 if !left && !is_of_ring && payload_len <= self.path_mtu as usize {
                     let endpoint = self.adapter.endpoint();
-                    self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                    self.batch().packet(endpoint, &way.flow, headers, payload_len, fill)?;
                     self.used_wire = true;
                 }
             }
@@ -153,18 +190,18 @@ impl Tx for Out<'_> {
                         return Ok(());
                     };
                     let endpoint = self.adapter.endpoint();
-                    self.batch.packet(endpoint, &way.flow, headers, payload_len, fill)?;
+                    self.batch().packet(endpoint, &way.flow, headers, payload_len, fill)?;
                 }
             }
         }
-        self.adapter.directory().add_traffic(self.number, payload_len as u64, 0);
+        self.sent_bytes += payload_len as u64;
         Ok(())
     }
 
     fn frame(&mut self, len: usize, fill: &mut Fill<'_>) -> std::result::Result<(), AccessError> {
         let Some((port, frames)) = &mut self.frames else { return Err(AccessError::Unreachable) };
         frames.frame(port, self.adapter.endpoint().stats(), len, fill)?;
-        self.adapter.directory().add_traffic(self.number, len as u64, 0);
+        self.sent_bytes += len as u64;
         Ok(())
     }
 
@@ -226,8 +263,8 @@ impl Tx for Out<'_> {
             return false;
         }
         self.filled_ring = true;
-        self.adapter.directory().count(Counter::RingPackets, 1);
-        self.adapter.directory().add_traffic(self.number, len as u64, 0);
+        self.ring_packets += 1;
+        self.sent_bytes += len as u64;
         true
     }
 
@@ -243,7 +280,7 @@ impl Tx for Out<'_> {
             },
             To::Ah(ah) => {
                 let ah = handle_of(&**ah)?;
-                match ah.ring(dest_qpn, self.batch.packets() == 0) {
+                match ah.ring(dest_qpn, self.staged() == 0) {
                     Some((ring, _)) => Some(self.ring_has_room(&ring, bytes, now)),
                     None => ah.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
                 }
@@ -264,14 +301,14 @@ impl Sink for QpSink<'_> {
     fn sent(&mut self, completion: Completion) {
         self.shut_unless(completion.status == WcStatus::Success);
         if let Some(cq) = &self.qp.init.send_cq {
-            cq.push(self.stamp(completion));
+            cq.push(completion, || self.adapter.now_ns());
         }
     }
 
     fn received(&mut self, completion: Completion) {
         self.shut_unless(completion.status == WcStatus::Success);
         if let Some(cq) = &self.qp.init.recv_cq {
-            cq.push(self.stamp(completion));
+            cq.push(completion, || self.adapter.now_ns());
         }
     }
 
@@ -294,9 +331,5 @@ impl QpSink<'_> {
         if !fine && std::mem::take(&mut self.open) {
             self.adapter.directory().shut_qp(self.qp.number);
         }
-    }
-
-    fn stamp(&self, completion: Completion) -> Completion {
-        Completion { timestamp_ns: self.adapter.now_ns(), ..completion }
     }
 }

@@ -32,6 +32,15 @@ use transport::{CounterSet, Error, Init, Result, SharedQueue, Transport, Verdict
 /// How far a QP may run ahead of paced links: a timer for less costs more than it mends.
 const LINK_BACKLOG: Duration = Duration::from_micros(20);
 
+/// Posts of the program in a row.
+#[derive(Default)]
+struct Posts {
+    /// How often completions had been asked for at the latest.
+    polls: u32,
+    /// How many there were since that number.
+    in_a_row: u32,
+}
+
 /// What one QP's lock guards.
 struct Core {
     transport: Transport,
@@ -56,6 +65,7 @@ struct Core {
     /// The state that the directory shows, and whether it is open to the peer.
     shown: (QpState, bool),
     appointment: Appointment,
+    posts: Posts,
     /// Where PCIe links are paced: they are busy with what the QP moved, and it holds back until
     /// then.
     busy_until: Option<Instant>,
@@ -78,6 +88,14 @@ impl Core {
         let path = self.way.as_ref()?.flow.path();
         let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
         Some(Ends { src: own, dst: peer, traffic_class, hop_limit })
+    }
+
+    /// The program posts; its completions have been asked for so often.
+    fn note_post(&mut self, polls: u32) {
+        let Posts { polls: before, in_a_row } = self.posts;
+        let in_a_row = if polls == before { in_a_row.saturating_add(1) } else { 0 };
+        self.posts = Posts { polls, in_a_row };
+        self.transport.note_posts_in_a_row(in_a_row);
     }
 
     /// Whether paced links are still busy with what the QP moved.
@@ -173,6 +191,7 @@ impl Qp {
                 used_wire: false,
                 shown: (QpState::Reset, false),
                 appointment: Appointment::default(),
+                posts: Posts::default(),
                 busy_until: None,
                 destroyed: false,
                 frames,

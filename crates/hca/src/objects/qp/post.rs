@@ -43,6 +43,7 @@ impl Qp {
     ) -> std::result::Result<(), (usize, Error)> {
         let adapter = self.adapter().map_err(|error| (0, error))?;
         let mut core = self.core();
+        core.note_post(self.polls());
         let mut outcome = Ok(());
         for (index, request) in requests.enumerate() {
             if let Ok(request) = &request
@@ -73,11 +74,17 @@ impl Qp {
         let adapter = self.adapter()?;
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&adapter, r));
         let mut core = self.core();
+        core.note_post(self.polls());
         core.transport.post_sends(batch)?;
         if !core.transport.waits_for_company() {
             self.transmit(&adapter, &mut core);
         }
         Ok(())
+    }
+
+    /// How often the program asked for completions of what it sends.
+    fn polls(&self) -> u32 {
+        self.init.send_cq.as_ref().map_or(0, |cq| cq.polls())
     }
 
     /// Posts receive requests in order.

@@ -54,7 +54,7 @@ impl Qp {
             core.answers_by_ring = rx.mtu.is_some();
         }
         let budget = QUANTUM.ending(*endings);
-        *endings = self.run(adapter, &mut core, (now, budget), batch, |transport, cx| {
+        *endings = self.run(adapter, &mut core, (now, budget), Some(batch), |transport, cx| {
             transport.receive(rx, cx);
             cx.budget.endings()
         });
@@ -77,7 +77,7 @@ impl Qp {
         if let Some(queue) = self.init.rss.as_ref().and_then(|rss| rss.queue(parsed)) {
             return queue.receive_frame(adapter, bytes);
         }
-        self.run(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
+        self.run(adapter, &mut core, (now, QUANTUM), Some(batch), |transport, cx| {
             transport.receive_frame(bytes, cx)
         });
     }
@@ -90,10 +90,7 @@ impl Qp {
         }
         if !core.holds_back(now) {
             let only_ack = core.transport.owes_only_an_ack();
-            self.stage(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
-                transport.end_of_batch(cx);
-                transport.transmit(cx);
-            });
+            self.stage(adapter, &mut core, (now, QUANTUM), Some(&mut *batch), Transport::transmit);
             let left = core.transport.has_ack_pending();
             if !only_ack || left || batch.packets() > 1 {
                 batch.flush(adapter.endpoint());
@@ -114,7 +111,7 @@ impl Qp {
             return;
         }
         if core.transport.has_ack_pending() && !core.holds_back(now) {
-            self.run(adapter, &mut core, (now, LAST_WORDS), batch, Transport::end_of_batch);
+            self.run(adapter, &mut core, (now, LAST_WORDS), Some(batch), Transport::end_of_batch);
         }
         core.transport.put_off(now);
         self.arm(adapter, &mut core);
@@ -133,12 +130,11 @@ impl Qp {
         let held_back = core.busy_until.take().is_some();
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
         if due || held_back || self.cqs().any(|cq| cq.failed()) {
-            self.run(adapter, &mut core, (now, QUANTUM), batch, |transport, cx| {
+            self.run(adapter, &mut core, (now, QUANTUM), Some(batch), |transport, cx| {
                 if held_back {
                     transport.end_of_batch(cx);
                 }
                 transport.timer(cx);
-                transport.transmit(cx);
             });
         }
         self.arm(adapter, &mut core);
@@ -166,9 +162,7 @@ impl Qp {
         core: &mut Core,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
-        let mut batch = adapter.take_batch();
-        let result = self.run(adapter, core, (Instant::now(), CALL), &mut batch, call);
-        adapter.return_batch(batch);
+        let result = self.run(adapter, core, (Instant::now(), CALL), None, call);
         self.arm(adapter, core);
         result
     }
@@ -211,28 +205,30 @@ impl Qp {
             }
     }
 
-    /// Runs `call` on the transport. What it emits leaves before the lock does, or another thread's
-    /// packets would overtake it.
+    /// Runs `call` on the transport; without a `batch` it takes one if there is need for it. What
+    /// it emits leaves before the lock does, or another thread's packets would overtake it.
     fn run<R>(
         &self,
         adapter: &Adapter,
         core: &mut Core,
         limits: (Instant, Budget),
-        batch: &mut Batch,
+        mut batch: Option<&mut Batch>,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
-        let result = self.stage(adapter, core, limits, batch, call);
-        batch.flush(adapter.endpoint());
+        let result = self.stage(adapter, core, limits, batch.as_deref_mut(), call);
+        if let Some(batch) = batch {
+            batch.flush(adapter.endpoint());
+        }
         result
     }
 
-    /// The same, but packets that it emits stay in `batch`.
+    /// The same, but packets that it emits stay in a `batch` that is given.
     fn stage<R>(
         &self,
         adapter: &Adapter,
         core: &mut Core,
         (now, budget): (Instant, Budget),
-        batch: &mut Batch,
+        batch: Option<&mut Batch>,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
         let new_way = self.choose_way(adapter, core);
@@ -242,6 +238,7 @@ impl Qp {
             adapter,
             parts: parts_reached(),
             batch,
+            own_batch: None,
             way: core.way.as_ref(),
             neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
             ring,
@@ -249,8 +246,10 @@ impl Qp {
             answers_by_ring: core.answers_by_ring,
             path_mtu: core.transport.path_mtu(),
             used_wire: false,
+            ring_packets: 0,
             filled_ring: false,
             datagrams_by_ring: false,
+            sent_bytes: 0,
             number: self.number,
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
         };
@@ -278,6 +277,7 @@ impl Qp {
         if self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }
+        tx.finish();
         if let (true, Some((ring, _))) = (tx.filled_ring, ring) {
             ring.rouse();
         }

@@ -1,0 +1,139 @@
+//! When a program that polls looks at the sockets and the timers, where packets come by rings as
+//! well: such a look costs calls to the system, and as much as some ten polls that find nothing.
+//!
+//! As long as packets come from the wire it looks every [`SOON`] polls; while none do, ever more
+//! seldom, so slowly that the first that comes again is late by a small part of the time that was
+//! waited for it.
+
+/// Polls between two looks while packets come from the wire.
+const SOON: u32 = 32;
+/// Polls between two looks when none has come for a while: some 50 µs if they find nothing.
+const SELDOM: u32 = 512;
+/// The same as a time, where polls take longer.
+const LONG_NS: u64 = 100_000;
+/// Each look that finds nothing makes the time to the next longer by this part of it.
+const GROWTH: u32 = 8;
+/// Polls in vain after each of which the clock is read: the engine's thread is told that the
+/// program is at it, and timers may have come due.
+const CLOCK: u32 = 16;
+
+/// Polls that are counted, and what they lead to.
+pub(super) struct Looks {
+    /// Polls since the last look.
+    polls: u32,
+    /// Polls between two.
+    patience: u32,
+    /// Polls since a packet came by a ring.
+    quiet: u32,
+    /// When the last look was, and the clock as it was read last, nanoseconds after the device's
+    /// epoch.
+    last_ns: u64,
+    now_ns: u64,
+}
+
+impl Looks {
+    pub(super) fn new() -> Looks {
+        Looks { polls: 0, patience: SOON, quiet: 0, last_ns: 0, now_ns: 0 }
+    }
+
+    /// Counts a poll; whether it has to look.
+    pub(super) fn are_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.quiet = self.quiet.wrapping_add(1);
+        self.polls >= self.patience || self.let_others_run()
+    }
+
+    /// Whether a poll that found nothing reads the clock.
+    pub(super) fn read_the_clock(&self) -> bool {
+        self.polls.is_multiple_of(CLOCK)
+    }
+
+    /// Whether so many polls have found nothing in the rings that others may want this CPU.
+    pub(super) fn let_others_run(&self) -> bool {
+        self.quiet > 0 && self.quiet.is_multiple_of(SELDOM)
+    }
+
+    /// A packet came by a ring.
+    pub(super) fn came_by_ring(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// The clock was read.
+    pub(super) fn note(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// The clock as it was read last.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Whether it has to look for the time that has passed.
+    pub(super) fn were_long_ago(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_ns) >= LONG_NS
+    }
+
+    /// There was a look, and nothing came from the wire.
+    pub(super) fn looked_in_vain(&mut self, now_ns: u64) {
+        (self.polls, self.last_ns) = (0, now_ns);
+        self.patience = (self.patience + self.patience / GROWTH).min(SELDOM);
+    }
+
+    /// Something came from the wire.
+    pub(super) fn came_from_wire(&mut self, now_ns: u64) {
+        (self.polls, self.last_ns, self.patience) = (0, now_ns, SOON);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls until the next look that is due.
+    fn polls(looks: &mut Looks) -> u32 {
+        let polls = (1..).find(|_| looks.are_due());
+        polls.expect("a look")
+    }
+
+    #[test]
+    fn looks_are_seldom_while_nothing_comes_and_soon_once_something_does() {
+        let mut looks = Looks::new();
+        let (mut waited, mut last) = (0, 0);
+        while last < SELDOM {
+            last = polls(&mut looks);
+            looks.came_by_ring();
+            // What came meanwhile is late by no more than a small part of what was waited for.
+            assert!(last <= SOON + waited / GROWTH, "{last} polls after {waited}");
+            waited += last;
+            looks.looked_in_vain(0);
+        }
+        assert_eq!(polls(&mut looks), SELDOM);
+        looks.came_from_wire(0);
+        assert_eq!(polls(&mut looks), SOON);
+    }
+
+    #[test]
+    fn others_run_after_many_polls_in_vain() {
+        let mut looks = Looks::new();
+        for round in 1..=3 {
+            let mut since = 0;
+            while !looks.let_others_run() || since == 0 {
+                since += 1;
+                if looks.are_due() {
+                    looks.came_from_wire(0);
+                }
+            }
+            assert_eq!(since, SELDOM, "round {round}");
+        }
+        looks.came_by_ring();
+        assert!(!looks.let_others_run());
+    }
+
+    #[test]
+    fn a_long_time_counts_as_many_polls() {
+        let mut looks = Looks::new();
+        looks.looked_in_vain(1_000_000);
+        assert!(!looks.were_long_ago(1_000_000 + LONG_NS - 1));
+        assert!(looks.were_long_ago(1_000_000 + LONG_NS));
+    }
+}
