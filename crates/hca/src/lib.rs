@@ -29,6 +29,7 @@ pub use adapter::caps::{DeviceAttr, GidEntry, PortAttr};
 pub use adapter::event::{AsyncEvent, CompletionSink, CqNotify, EventSink, EventSource, Object};
 pub use adapter::management::{ManagementDatagram, ManagementInterface, ManagementSink};
 pub use adapter::membership::{MAX_MEMBERSHIPS, Membership};
+pub use adapter::tracer::name_neighbours_while;
 pub use adapter::{control_id, directory, identity};
 pub use device::{Device, DeviceConfig, Network, OpenError};
 pub use fabric::gsi::{GeneralServices, GsiSink, MadPath};

@@ -26,7 +26,7 @@
 //! - **Descriptors and processes** (`close`, `process`): a program that closes every descriptor
 //!   does not close the engine's (`descriptors::Kept`), and callbacks run in a process that became
 //!   a daemon, or could not ([`set_daemon`]), and in one that ends without atexit(3)'s handlers
-//!   ([`set_exit`]).
+//!   ([`set_exit`]). Whether the program has said who may trace it is noted ([`names_tracer`]).
 //!
 //! Calls are passed on to the next definition in the program's lookup order, so that other
 //! preloaded libraries, UCX's memory hooks and cancellation keep working; before this library's
@@ -58,7 +58,7 @@ pub use heap::watch_heap;
 pub use memory::{Invalidate, set_invalidate};
 pub use netlink::{RdmaNetlink, set_rdma_netlink};
 pub use open::{Provider, set_provider};
-pub use process::{Daemon, in_daemon, set_daemon, set_exit};
+pub use process::{Daemon, in_daemon, names_tracer, set_daemon, set_exit};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 

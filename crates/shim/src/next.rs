@@ -139,6 +139,7 @@ table! {
     DUP3 c"dup3": fn(c_int, c_int, c_int) -> c_int;
     CLOSEFROM c"closefrom": fn(c_int) -> ();
     DAEMON c"daemon": fn(c_int, c_int) -> pid_t;
+    PRCTL c"prctl": fn(c_int; ...) -> c_int;
 }
 
 /// One system call with the caller's arguments; errno is set as usual.

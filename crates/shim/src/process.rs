@@ -1,10 +1,10 @@
 //! Processes that multiply: forks, and the fork inside `daemon`. Processes that end without
-//! atexit(3)'s handlers.
+//! atexit(3)'s handlers. Processes that say who may trace them.
 
 use core::cell::Cell;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_ulong, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use crate::errno::{errno, set_errno};
 use crate::{memory, open};
@@ -13,6 +13,8 @@ static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static EXIT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// The process that set `EXIT`.
 static ENDS: AtomicI32 = AtomicI32::new(0);
+/// The program has said who may trace it.
+static NAMES_TRACER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Whether this thread is inside `daemon`, and so its copy in the child: another thread may
@@ -44,6 +46,12 @@ pub fn set_daemon(callback: fn(Daemon)) {
 pub fn set_exit(callback: fn()) {
     ENDS.store(process(), Ordering::Relaxed);
     EXIT.store(callback as *mut c_void, Ordering::Release);
+}
+
+/// Whether the program itself has said who may trace it (`PR_SET_PTRACER`), as those do that have a
+/// crash reporter look at them, or share memory with others: who says so last counts.
+pub fn names_tracer() -> bool {
+    NAMES_TRACER.load(Ordering::Relaxed)
 }
 
 /// Whether the fork going on is `daemon`'s, for fork handlers: the parent is about to end and the
@@ -81,6 +89,20 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: it asks nothing of its caller.
     unsafe { _exit(status) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(
+    option: c_int,
+    arg2: c_ulong,
+    arg3: c_ulong,
+    arg4: c_ulong,
+    arg5: c_ulong,
+) -> c_int {
+    if option == libc::PR_SET_PTRACER {
+        NAMES_TRACER.store(true, Ordering::Relaxed);
+    }
+    pass!(PRCTL(option, arg2, arg3, arg4, arg5), SYS_prctl, option, arg2, arg3, arg4, arg5)
 }
 
 #[unsafe(no_mangle)]

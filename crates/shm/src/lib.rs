@@ -40,6 +40,15 @@ pub fn memfd_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
     open_of_process(own, format_args!("fd/{}", file.as_raw_fd()), OFlags::RDWR)
 }
 
+/// Whether `file` is the memfd that is descriptor `fd` of process `pid`.
+pub fn is_memfd_of_process(file: impl AsFd, pid: u32, fd: u32) -> bool {
+    let which = |file: &dyn AsFd| {
+        rustix::fs::fstat(file.as_fd()).map(|found| (found.st_dev, found.st_ino)).ok()
+    };
+    let found = memfd_of_process(pid, fd).ok();
+    found.is_some_and(|found| which(&found).is_some() && which(&found) == which(&file))
+}
+
 /// The file system that a file is of, as the kernel knows it without asking that.
 fn file_system(file: impl AsFd) -> Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -70,7 +70,8 @@ pub enum Link {
     /// memory, where both ends can agree on it; the rest by packets
     #[default]
     Auto,
-    /// As auto, and from memory to memory too where Yama keeps the programs of one user from that
+    /// As auto; where Yama asks a program whom it lets at its memory (ptrace_scope 1), all programs
+    /// of the user and not the first one that it is connected to
     Local,
     /// Everything by packets, as on a network; with --trace it is always so
     Roce,

@@ -18,6 +18,7 @@ pub(crate) mod port;
 pub(crate) mod rings;
 pub(crate) mod thread;
 pub(crate) mod timers;
+pub(crate) mod tracer;
 
 use crate::adapter::batches::Batches;
 use crate::adapter::caps::DeviceAttr;

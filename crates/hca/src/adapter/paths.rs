@@ -7,6 +7,7 @@ use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::adapter::network::{Attached, Ethernet as OnEthernet};
 use crate::adapter::port::Known;
+use crate::adapter::tracer;
 use engine_thread::lock;
 use link::{Backlog, Ethernet, Flow, GID_TABLE_LEN, Losses, Path, ip_of_gid, slot_of_mac};
 use registry::QPN_INDEX_BITS;
@@ -239,12 +240,14 @@ impl Adapter {
         let slot = self.slot_here(path, dest_qpn).filter(|slot| *slot != self.slot)?;
         let known = lock(neighbours).get(&slot).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| known.is_there()) {
+            tracer::name(&known);
             return Some(known);
         }
         let members = self.registry.members().ok()?;
         let pid = members.iter().find(|member| member.slot == slot)?.pid;
         let directory = self.registry.directory(slot).ok()?;
         let neighbour = Arc::new(Neighbour::agree(directory, u32::try_from(pid).ok()?)?);
+        tracer::name(&neighbour);
         let mut neighbours = lock(neighbours);
         neighbours.retain(|_, known| known.strong_count() > 0);
         // What finds no place serves who asked for it.

@@ -57,7 +57,8 @@ pub fn counters() -> Option<PathBuf> {
 pub enum Link {
     /// From memory to memory where the two agree on it, else by packets.
     Auto,
-    /// The same, and where Yama keeps processes from each other's memory, it is permitted.
+    /// The same, and where Yama keeps processes from each other's memory, all of this user's are
+    /// permitted, not one.
     Local,
     /// By packets, as on a network.
     Roce,

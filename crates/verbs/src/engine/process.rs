@@ -188,8 +188,10 @@ fn open(number: usize, function: &'static Function, registry: Arc<Client>) -> Re
     };
     let trace = env::trace().map(open).transpose()?;
     let link = env::link()?;
-    if link == Link::Local {
-        mm::permit_others();
+    match link {
+        Link::Local => mm::permit_others(),
+        Link::Auto => hca::name_neighbours_while(|| !shim::names_tracer()),
+        Link::Roce => {}
     }
     let (vendor_id, vendor_part_id) = match env::model() {
         Model::Generic => (NO_VENDOR, 0),

@@ -12,7 +12,7 @@ use crate::adapter::membership::{MAX_MEMBERSHIPS, Membership};
 use descriptors::Kept;
 use pcie::{Address, RouteTable};
 use registry::SLOTS;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Result;
 use shm::{Held, Passes, Shm};
 use std::hash::{BuildHasher, RandomState};
@@ -34,7 +34,7 @@ pub use reader::{KeyEntry, QpEntry, Reader};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 
@@ -78,6 +78,8 @@ pub(crate) mod head {
     /// there may reach the memory.
     pub const TOKEN_AT: usize = 168;
     pub const TOKEN: usize = 176;
+    /// The directory's descriptor in its process.
+    pub const FD: usize = 208;
     /// How many rings were announced.
     pub const ANNOUNCED: usize = 184;
     /// 1 once the device is closed.
@@ -178,6 +180,7 @@ impl Directory {
         let token = Box::new(AtomicU64::new(token));
         shm.word(head::TOKEN_AT).store(token.as_ptr() as u64, Relaxed);
         shm.word(head::TOKEN).store(token.load(Relaxed), Relaxed);
+        shm.word(head::FD).store(fd.as_fd().as_raw_fd() as u64, Relaxed);
         let directory = Directory {
             shm: Arc::new(shm),
             fd,

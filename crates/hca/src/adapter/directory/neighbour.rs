@@ -2,22 +2,27 @@
 //! without packets (D7).
 //!
 //! The two agree by trying: whoever can read a word of the other's memory that its directory names
-//! may reach the rest. What a request may do there is read in the directory, and checked as the
-//! executor checks it ([`Published`]); whatever is not plainly right is left to the executor, by
-//! packets. The bytes move inside a pass (`shm::Passes`), which the owner of the memory waits for
-//! before it takes the memory away; memory in a buffer that may move is kept in its place as well
-//! ([`Inside`]). A neighbour that has ended, or runs another program, is seen by its holder's word.
+//! may reach the rest. Where Yama asks for it, the other has to give leave first, and may do so
+//! later ([`tracer`]): then it is tried again with the requests that come. What a request may do
+//! there is read in the directory, and checked as the executor checks it ([`Published`]); whatever
+//! is not plainly right is left to the executor, by packets. The bytes move inside a pass
+//! (`shm::Passes`), which the owner of the memory waits for before it takes the memory away; memory
+//! in a buffer that may move is kept in its place as well ([`Inside`]). A neighbour that has ended,
+//! or runs another program, is seen by its holder's word.
 
 use super::buffers::{Buffers, Inside};
 use super::keys::{ShownBuffer, key_at};
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
+use crate::adapter::tracer;
 use dmabuf::Outsider;
 use mm::OtherProcess;
 use pcie::RouteTable;
 use rustix::fd::OwnedFd;
 use shm::{Pass, Passes, Shm, Ticket};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use transport::Counter;
 use transport::executor::Published;
 use transport::keys::place_of;
@@ -27,6 +32,12 @@ use transport::values::{Access, PdId, QpType, Remote};
 pub(crate) struct Neighbour {
     directory: Reader,
     process: OtherProcess,
+    /// Whether the kernel has let this process at its memory, and how often that was asked for
+    /// since.
+    agreed: AtomicBool,
+    asked: AtomicU32,
+    /// Its process is named to Yama for its sake, among others.
+    named: AtomicBool,
     buffers: Buffers,
     /// The thread that held the directory when the two agreed.
     holder: u32,
@@ -82,22 +93,83 @@ impl Neighbour {
     /// Agrees with the owner of a directory, process `pid` as the registry knows it; `None` where
     /// there is nothing to agree on.
     pub(crate) fn agree(fd: OwnedFd, pid: u32) -> Option<Neighbour> {
-        let directory = Reader::open(fd).ok()?;
+        let directory = Reader::open(&fd).ok()?;
         // Whom the bytes go to is for the kernel to say, not for the directory.
         let process = OtherProcess::new(pid).filter(|_| directory.pid() == pid)?;
-        let shm = &directory.shm;
-        let token = process.word(shm.word(head::TOKEN_AT).load(Relaxed)).ok()?;
-        if token != shm.word(head::TOKEN).load(Relaxed) {
-            return None;
+        let neighbour = Neighbour::of(directory, process)?;
+        match neighbour.try_word() {
+            Ok(agreed) => neighbour.agreed.store(agreed, Relaxed),
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => return None,
+            Err(_) if !tracer::is_asked_for() => return None,
+            Err(_) => {
+                // What shows that the number is its process's in this PID namespace, too.
+                let number = neighbour.shm().word(head::FD).load(Relaxed);
+                let number = u32::try_from(number).ok()?;
+                return shm::is_memfd_of_process(&fd, pid, number).then_some(neighbour);
+            }
         }
-        Neighbour::of(directory, process)
+        neighbour.has_agreed().then_some(neighbour)
     }
 
     /// The process that holds this directory.
     pub(crate) fn of(directory: Reader, process: OtherProcess) -> Option<Neighbour> {
         let holder = directory.shm.holder(head::HOLDER)?;
         let (buffers, passes) = (Buffers::default(), Passes::new(PASSES_AT));
-        Some(Neighbour { directory, process, buffers, holder, passes })
+        Some(Neighbour {
+            directory,
+            process,
+            agreed: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            named: AtomicBool::new(false),
+            buffers,
+            holder,
+            passes,
+        })
+    }
+
+    /// Whether the word that the directory names is the one in its process's memory.
+    ///
+    /// # Errors
+    /// process_vm_readv(2)'s.
+    fn try_word(&self) -> std::io::Result<bool> {
+        let word = self.process.word(self.shm().word(head::TOKEN_AT).load(Relaxed))?;
+        Ok(word == self.shm().word(head::TOKEN).load(Relaxed))
+    }
+
+    /// Whether its memory may be reached, as far as is known.
+    pub(crate) fn has_agreed(&self) -> bool {
+        self.agreed.load(Relaxed)
+    }
+
+    /// The same; asks again now and then, ever more seldom.
+    pub(crate) fn agrees(&self) -> bool {
+        if self.has_agreed() {
+            return true;
+        }
+        let asked = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
+        let agrees = asked.is_power_of_two() && self.try_word().unwrap_or(false);
+        if agrees {
+            self.agreed.store(true, Relaxed);
+        }
+        agrees
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Its process is named to Yama from now on; whether it was not before.
+    pub(crate) fn becomes_named(&self) -> bool {
+        !self.named.swap(true, Relaxed)
+    }
+
+    /// What came of a copy; whether the kernel lets this process at that memory any longer.
+    fn noted(&self, copied: std::io::Result<()>) -> std::io::Result<()> {
+        if copied.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+            self.agreed.store(false, Relaxed);
+        }
+        copied
     }
 
     fn shm(&self) -> &Shm {
@@ -182,6 +254,14 @@ impl Neighbour {
     }
 }
 
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        if self.named.load(Relaxed) {
+            tracer::forget(self.pid());
+        }
+    }
+}
+
 impl Visit<'_> {
     /// Address of the first byte there.
     pub(crate) fn addr(&self) -> u64 {
@@ -190,12 +270,14 @@ impl Visit<'_> {
 
     /// Copies `from` to `at`, counted from the first byte.
     pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
-        self.neighbour.process.write(self.found.addr.wrapping_add(at), from)
+        let neighbour = self.neighbour;
+        neighbour.noted(neighbour.process.write(self.found.addr.wrapping_add(at), from))
     }
 
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
-        self.neighbour.process.read(self.found.addr.wrapping_add(at), into)
+        let neighbour = self.neighbour;
+        neighbour.noted(neighbour.process.read(self.found.addr.wrapping_add(at), into))
     }
 
     /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a

@@ -214,7 +214,7 @@ impl Tx for Out<'_> {
     }
 
     fn has_neighbour(&self) -> bool {
-        self.neighbour.is_some_and(|(neighbour, _)| neighbour.is_there())
+        self.neighbour.is_some_and(|(neighbour, _)| neighbour.is_there() && neighbour.agrees())
     }
 
     fn direct(&mut self, direct: Direct<'_>) -> bool {

@@ -280,6 +280,7 @@ impl Qp {
             let mine = self.init.qp_type == QpType::Rc && core.counters.is_none();
             mine && adapter.has_neighbours() && core.transport.is_open_to_peer()
         });
+        let direct = core.neighbour.as_ref().is_some_and(|(neighbour, _)| neighbour.has_agreed());
         core.shown = core.state();
         adapter.directory().publish_qp(&ShownQp {
             number: self.number,
@@ -287,7 +288,7 @@ impl Qp {
             state: now.qp_state,
             pd: self.pd.id().0,
             dest_qpn: now.dest_qp_num,
-            goes_directly: core.neighbour.is_some() || core.by_ring || core.datagrams_by_ring,
+            goes_directly: direct || core.by_ring || core.datagrams_by_ring,
             open: open.map(|(peer, own)| (now.access - reads, ends_word(peer, own))),
         });
     }
