@@ -141,6 +141,21 @@ pub const SUITES: &[Suite] = &[
             ],
         )
     }),
+    // As `cargo publish --dry-run` does, which asks the registry as well.
+    check(
+        "crates to publish",
+        &[
+            "package",
+            "--offline",
+            "--locked",
+            "--allow-dirty",
+            "--quiet",
+            "--package",
+            "peerdma-verbs-sys",
+            "--package",
+            "peerdma",
+        ],
+    ),
     Suite {
         program: Program::Chore,
         lacks: counts::lacks,
