@@ -271,7 +271,7 @@ pub(crate) fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<u
         for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
             udp::set_option(fd, libc::IPPROTO_IPV6, option, 1)?;
         }
-        // Kernels before 4.20 lack it; packets of foreign groups then find no QP.
+        // Kernels before 4.20 lack it.
         let _ = udp::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0);
         // The ICRC makes the UDP checksum needless, and Linux rxe, as many a NIC, sends it as zero,
         // which IPv6 otherwise forbids.
@@ -280,8 +280,9 @@ pub(crate) fn set_up(fd: BorrowedFd<'_>, v6: bool, bytes: usize) -> io::Result<u
         for option in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
             udp::set_option(fd, libc::IPPROTO_IP, option, 1)?;
         }
-        // Groups that others on the host joined are no business of ours.
-        udp::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+        // Groups that others on the host joined are no business of ours. Emulators of system calls
+        // (qemu-user) lack it; packets for them find no QP then.
+        let _ = udp::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
     }
     // Kernels before 5.0 lack it; datagrams then arrive one by one.
     let _ = udp::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);

@@ -59,6 +59,9 @@ pub fn run(wanted: &Wanted) -> Result<bool> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
     let target = tree.join("target");
     let zig = Zig::installed(&target)?;
+    if !wanted.target.is_here() {
+        crate::arm::fetch();
+    }
     let time_s = time_s(tree)?;
     if wanted.check {
         ensure!(git(tree, &["status", "--porcelain"])?.is_empty(), "--check needs a clean tree");
