@@ -35,6 +35,14 @@ impl Apt {
     /// # Errors
     /// This machine has no Debian mirror, or the mirror cannot be reached.
     pub fn of(suites: &[&str], folder: &Path) -> Result<Apt> {
+        Apt::of_processor(suites, None, folder)
+    }
+
+    /// The same for a processor, as Debian names it; `None` for this machine's.
+    ///
+    /// # Errors
+    /// As [`Apt::of`].
+    pub fn of_processor(suites: &[&str], processor: Option<&str>, folder: &Path) -> Result<Apt> {
         check()?;
         let mirror = mirror().ok_or_else(|| {
             Error::missing("this machine takes no packages from a Debian mirror", "see apt")
@@ -59,7 +67,11 @@ impl Apt {
             "Acquire::http::Timeout=15".to_owned(),
             format!("APT::Default-Release={preferred}"),
         ];
-        let apt = Apt { options: options.to_vec() };
+        let mut apt = Apt { options: options.to_vec() };
+        if let Some(name) = processor {
+            let both = ["Architecture", "Architectures"].map(|what| format!("APT::{what}={name}"));
+            apt.options.extend(both);
+        }
         let said = run_text(apt.command("apt-get").args(["update", "-q"]))?;
         if let Some(line) = said.lines().find(|line| line.starts_with("Err:")) {
             let what = format!("Debian's mirror cannot be reached: {line}");

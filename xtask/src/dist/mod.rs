@@ -5,12 +5,14 @@
 //!
 //! The same sources give the same bytes, on any machine with the same compiler and the same
 //! compressors: `--check` builds once more, from a clone at another path, and compares. `--try`
-//! installs and uses both archives in root file systems of Debian releases (`trial`).
+//! installs and uses both archives in root file systems of Debian releases (`trial`), or runs
+//! another processor's under qemu-user (`emulated`).
 
 mod build;
 mod compress;
 mod contents;
 mod deb;
+mod emulated;
 mod files;
 mod judge;
 mod licences;
@@ -38,7 +40,7 @@ pub struct Wanted {
     #[arg(long)]
     check: bool,
     /// Install and use the packages in bare root file systems of Debian 11, 12, 13 and sid, as a
-    /// plain user; needs root
+    /// plain user; those for another processor run Debian's programs under qemu-user. Needs root
     #[arg(long = "try")]
     trial: bool,
 }
@@ -87,8 +89,10 @@ pub fn run(wanted: &Wanted) -> Result<bool> {
         fs::remove_dir_all(&folder)?;
     }
     if wanted.trial {
-        ensure!(wanted.target.is_here(), "only packages for this processor can be tried here");
-        ok &= trial::run(&packages.archive, &packages.debian)?;
+        ok &= match wanted.target.is_here() {
+            true => trial::run(&packages.archive, &packages.debian)?,
+            false => emulated::run(&packages.archive, wanted.target)?,
+        };
     }
     Ok(ok)
 }
