@@ -4,13 +4,15 @@
 //! time.
 //!
 //! The first process that a queue pair is connected to is named until its last neighbour here is
-//! gone, and then another; requests to the others' memory go by packets. Whom the program itself
-//! names counts more: then nobody is named here. A process that is named could attach itself as a
-//! debugger as well, so its number has to be proven ([`Neighbour::agree`]).
+//! gone, and then the next that one is connected to; requests to the others' memory go by packets.
+//! Whom the program itself names counts more: then nobody is named here. A process that is named
+//! could attach itself as a debugger as well, so its number has to be proven
+//! ([`Neighbour::agree`]).
 
 use super::directory::neighbour::Neighbour;
 use engine_thread::try_lock;
 use rustix::process::{PTracer, Pid, getpid, set_ptracer};
+use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Whether the program leaves it to this library whom to name.
@@ -18,20 +20,14 @@ static RULE: OnceLock<fn() -> bool> = OnceLock::new();
 
 /// Whose process is named. Its lock is innermost, and nobody waits for it: in the child of a fork
 /// it may stay locked.
-static NAMED: Mutex<Named> = Mutex::new(Named::NOBODY);
+static NAMED: Mutex<Named> = Mutex::new(Named { by: 0, pid: 0, neighbours: Vec::new() });
 
-#[derive(Clone)]
 struct Named {
     /// Who named it: a child of a fork has named nobody.
     by: u32,
     pid: u32,
-    /// Neighbours of that process: one for each pair of devices.
-    neighbours: u32,
-    latest: Weak<Neighbour>,
-}
-
-impl Named {
-    const NOBODY: Named = Named { by: 0, pid: 0, neighbours: 0, latest: Weak::new() };
+    /// Neighbours of that process: one for each pair of devices. Empty when nobody is named.
+    neighbours: Vec<Weak<Neighbour>>,
 }
 
 /// Has neighbours named to Yama as long as `rule` says so; until then none is.
@@ -55,43 +51,50 @@ pub(crate) fn name(neighbour: &Arc<Neighbour>) {
         return;
     }
     let (own, pid) = (getpid().as_raw_pid().cast_unsigned(), neighbour.pid());
-    let Some(before) = try_lock(&NAMED).map(|named| named.clone()) else { return };
-    // Not to be dropped under the lock, which its end takes.
-    let known = before.latest.upgrade();
-    let is_another = before.by == own && before.pid != pid;
-    if is_another && known.as_ref().is_some_and(|known| known.is_there()) {
-        return;
-    }
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    // Neighbours are not to be dropped under the lock, which their end takes.
+    let mut kept: SmallVec<[Arc<Neighbour>; 2]> = SmallVec::new();
     let Some(mut named) = try_lock(&NAMED) else { return };
-    if !may_name() || set_ptracer(PTracer::ProcessID(number)).is_err() {
-        return;
+    if named.by != own {
+        named.neighbours.clear();
+    }
+    named.neighbours.retain(|known| known.strong_count() > 0);
+    if named.pid != pid {
+        kept.extend(named.neighbours.iter().filter_map(Weak::upgrade));
+        if kept.iter().any(|known| known.is_there()) {
+            return drop(named);
+        }
+        named.neighbours.clear();
+    }
+    let is_known = named.neighbours.iter().any(|known| known.as_ptr() == Arc::as_ptr(neighbour));
+    if named.neighbours.try_reserve(1).is_err() || !may_name() {
+        return drop(named);
+    }
+    if set_ptracer(PTracer::ProcessID(number)).is_err() {
+        return drop(named);
+    }
+    (named.by, named.pid) = (own, pid);
+    if !is_known {
+        named.neighbours.push(Arc::downgrade(neighbour));
     }
     if !neighbour.is_there() {
         // The number may be another's by now.
+        named.neighbours.clear();
         let _ = set_ptracer(PTracer::None);
-        *named = Named::NOBODY;
-        return;
     }
-    if (named.by, named.pid) != (own, pid) {
-        *named = Named { by: own, pid, ..Named::NOBODY };
-    }
-    let is_new = neighbour.becomes_named() || named.neighbours == 0;
-    named.neighbours += u32::from(is_new);
-    named.latest = Arc::downgrade(neighbour);
+    drop(named);
 }
 
-/// A neighbour of the process `pid` that was named is no more: with the last the leave ends.
-pub(crate) fn forget(pid: u32) {
+/// `neighbour` is no more: with the last of its process the leave ends. Where another thread is at
+/// it, that waits for the next one that is named.
+pub(crate) fn forget(neighbour: &Neighbour) {
     let Some(mut named) = try_lock(&NAMED) else { return };
-    if (named.by, named.pid) != (getpid().as_raw_pid().cast_unsigned(), pid) {
+    let own = getpid().as_raw_pid().cast_unsigned();
+    if named.by != own || named.neighbours.is_empty() {
         return;
     }
-    named.neighbours = named.neighbours.saturating_sub(1);
-    if named.neighbours == 0 {
-        *named = Named::NOBODY;
-        if may_name() {
-            let _ = set_ptracer(PTracer::None);
-        }
+    named.neighbours.retain(|known| !std::ptr::eq(known.as_ptr(), neighbour));
+    if named.neighbours.is_empty() && may_name() {
+        let _ = set_ptracer(PTracer::None);
     }
 }

@@ -1,5 +1,5 @@
-//! When a program that polls looks at the sockets and the timers, where packets come by rings as
-//! well: such a look costs calls to the system, and as much as some ten polls that find nothing.
+//! When a program that polls looks at the sockets, where packets come by rings as well: such a look
+//! costs calls to the system, and as much as some ten polls that find nothing.
 //!
 //! As long as packets come from the wire it looks every [`SOON`] polls; while none do, ever more
 //! seldom, so slowly that the first that comes again is late by a small part of the time that was

@@ -22,9 +22,9 @@ const DISCOURAGED: u32 = 64;
 const SHORT: u32 = 512;
 /// Requests that are company.
 const COMPANY: usize = 4;
-/// Posts without a look at completions after which a request is company as well, though each is
-/// done before the next: nobody waits for one by one, and a packet through a ring takes less than a
-/// call to the system.
+/// Posts in a row after which a request is company as well, though each is done before the next:
+/// nobody waits for them one by one, and a packet through a ring takes less than a call to the
+/// system.
 const STREAM: u32 = 16;
 /// Up to this length a program may watch any word of a message. The kernel copies whole words as
 /// such where they are aligned, and others byte by byte.

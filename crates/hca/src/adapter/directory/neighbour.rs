@@ -36,8 +36,6 @@ pub(crate) struct Neighbour {
     /// since.
     agreed: AtomicBool,
     asked: AtomicU32,
-    /// Its process is named to Yama for its sake, among others.
-    named: AtomicBool,
     buffers: Buffers,
     /// The thread that held the directory when the two agreed.
     holder: u32,
@@ -120,7 +118,6 @@ impl Neighbour {
             process,
             agreed: AtomicBool::new(false),
             asked: AtomicU32::new(0),
-            named: AtomicBool::new(false),
             buffers,
             holder,
             passes,
@@ -157,11 +154,6 @@ impl Neighbour {
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
-    }
-
-    /// Its process is named to Yama from now on; whether it was not before.
-    pub(crate) fn becomes_named(&self) -> bool {
-        !self.named.swap(true, Relaxed)
     }
 
     /// What came of a copy; whether the kernel lets this process at that memory any longer.
@@ -256,9 +248,7 @@ impl Neighbour {
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        if self.named.load(Relaxed) {
-            tracer::forget(self.pid());
-        }
+        tracer::forget(self);
     }
 }
 

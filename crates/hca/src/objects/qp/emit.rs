@@ -53,6 +53,8 @@ pub(super) struct Out<'a> {
     pub(super) filled_ring: bool,
     /// Datagrams were put into other rings.
     pub(super) datagrams_by_ring: bool,
+    /// When a short request had gone directly, the latest.
+    pub(super) went_directly: Option<Instant>,
     /// Payload that left.
     pub(super) sent_bytes: u64,
     pub(super) number: u32,
@@ -60,6 +62,9 @@ pub(super) struct Out<'a> {
     pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
 }
 
+/// Longest request to go directly of which it is noted when it had: only such go by packets
+/// instead.
+const SHORT_REQUEST: u32 = 512;
 /// Longest record of a ring that is made on the stack.
 const SHORT_RECORD: usize = 256;
 
@@ -245,6 +250,9 @@ impl Tx for Out<'_> {
         };
         if moved.is_err() {
             return false;
+        }
+        if length <= SHORT_REQUEST {
+            self.went_directly = Some(Instant::now());
         }
         let bytes = len as u64;
         let (tx, rx) = if write { (bytes, 0) } else { (0, bytes) };

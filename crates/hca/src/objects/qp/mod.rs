@@ -4,6 +4,7 @@
 mod emit;
 mod init;
 mod post;
+mod posts;
 mod turns;
 
 use crate::adapter::Adapter;
@@ -21,6 +22,7 @@ use crate::objects::xrc::Xrc;
 use engine_thread::lock;
 use init::Shelves;
 use link::{FrameBatch, FramePort, Losses, ip_of_gid};
+use posts::Posts;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,15 +33,6 @@ use transport::{CounterSet, Error, Init, Result, SharedQueue, Transport, Verdict
 
 /// How far a QP may run ahead of paced links: a timer for less costs more than it mends.
 const LINK_BACKLOG: Duration = Duration::from_micros(20);
-
-/// Posts of the program in a row.
-#[derive(Default)]
-struct Posts {
-    /// How often completions had been asked for at the latest.
-    polls: u32,
-    /// How many there were since that number.
-    in_a_row: u32,
-}
 
 /// What one QP's lock guards.
 struct Core {
@@ -88,14 +81,6 @@ impl Core {
         let path = self.way.as_ref()?.flow.path();
         let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
         Some(Ends { src: own, dst: peer, traffic_class, hop_limit })
-    }
-
-    /// The program posts; its completions have been asked for so often.
-    fn note_post(&mut self, polls: u32) {
-        let Posts { polls: before, in_a_row } = self.posts;
-        let in_a_row = if polls == before { in_a_row.saturating_add(1) } else { 0 };
-        self.posts = Posts { polls, in_a_row };
-        self.transport.note_posts_in_a_row(in_a_row);
     }
 
     /// Whether paced links are still busy with what the QP moved.
@@ -350,7 +335,7 @@ impl Qp {
             }
         }
         if matches!(after, QpState::Rts | QpState::Sqd) {
-            self.transmit(&adapter, &mut core);
+            self.transmit(&adapter, &mut core, Instant::now());
         }
         self.show(&adapter, &mut core);
         drop(core);

@@ -1,8 +1,9 @@
 //! Requests of the program: posted, taken back, and the stores for what they bring along.
 
-use super::Qp;
+use super::{Core, Qp};
 use crate::adapter::Adapter;
 use crate::objects::ah::handle_of;
+use std::time::Instant;
 use transport::values::*;
 use transport::{Error, Result};
 
@@ -43,7 +44,8 @@ impl Qp {
     ) -> std::result::Result<(), (usize, Error)> {
         let adapter = self.adapter().map_err(|error| (0, error))?;
         let mut core = self.core();
-        core.note_post(self.polls());
+        let now = Instant::now();
+        self.note_post(&mut core, now);
         let mut outcome = Ok(());
         for (index, request) in requests.enumerate() {
             if let Ok(request) = &request
@@ -60,7 +62,7 @@ impl Qp {
             }
         }
         if !core.transport.waits_for_company() {
-            self.transmit(&adapter, &mut core);
+            self.transmit(&adapter, &mut core, now);
         }
         outcome
     }
@@ -74,17 +76,18 @@ impl Qp {
         let adapter = self.adapter()?;
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&adapter, r));
         let mut core = self.core();
-        core.note_post(self.polls());
+        let now = Instant::now();
+        self.note_post(&mut core, now);
         core.transport.post_sends(batch)?;
         if !core.transport.waits_for_company() {
-            self.transmit(&adapter, &mut core);
+            self.transmit(&adapter, &mut core, now);
         }
         Ok(())
     }
 
-    /// How often the program asked for completions of what it sends.
-    fn polls(&self) -> u32 {
-        self.init.send_cq.as_ref().map_or(0, |cq| cq.polls())
+    fn note_post(&self, core: &mut Core, now: Instant) {
+        let polls = self.init.send_cq.as_ref().map_or(0, |cq| cq.polls());
+        core.transport.note_posts_in_a_row(core.posts.note(polls, now));
     }
 
     /// Posts receive requests in order.

@@ -149,11 +149,12 @@ impl Qp {
     }
 
     /// Emits what window and peer allow, unless the QP holds back.
-    pub(super) fn transmit(&self, adapter: &Adapter, core: &mut Core) {
-        if core.busy_until.is_some() && core.holds_back(Instant::now()) {
+    pub(super) fn transmit(&self, adapter: &Adapter, core: &mut Core, now: Instant) {
+        if core.holds_back(now) {
             return self.arm(adapter, core);
         }
-        self.with_cx(adapter, core, |transport, cx| transport.transmit(cx));
+        self.run(adapter, core, (now, CALL), None, Transport::transmit);
+        self.arm(adapter, core);
     }
 
     pub(super) fn with_cx<R>(
@@ -249,6 +250,7 @@ impl Qp {
             ring_packets: 0,
             filled_ring: false,
             datagrams_by_ring: false,
+            went_directly: None,
             sent_bytes: 0,
             number: self.number,
             frames: self.frame_port().map(|port| (port, &mut core.frames)),
@@ -282,6 +284,9 @@ impl Qp {
             ring.rouse();
         }
         core.used_wire |= tx.used_wire;
+        if let Some(ended) = tx.went_directly {
+            core.posts.went_directly(ended);
+        }
         let first_by_ring = tx.datagrams_by_ring && !core.datagrams_by_ring;
         core.datagrams_by_ring |= tx.datagrams_by_ring;
         let was_shut = open && !sink.open;
