@@ -40,17 +40,25 @@ fn ask(rows: &[&str], by_cm: bool, network: &Namespace, counters: &Counters) -> 
     run(&format!("-cm {cm} --time 1 127.0.0.1 {}", rows.join(" "))).finish()
 }
 
+/// What a client says of `row`. qperf's server tells its port before it listens there, so a client
+/// may come early, is rejected as by any adapter, and does not try again.
+fn ask_by_cm(row: &str, network: &Namespace, counters: &Counters) -> system::Finished {
+    let came_early = |said: &system::Finished| said.stdout.contains("Event rejected");
+    let mut tries = (0..10).map(|_| ask(&[row], true, network, counters));
+    tries.find(|said| !came_early(said)).expect("a client that did not come early").ok()
+}
+
 #[test]
 fn reliable_connections_are_measured() {
     let network = network!();
     let counters = Counters::new();
-    let said = ask(&ROWS, true, &network, &counters).ok();
     for row in ROWS {
+        let said = ask_by_cm(row, &network, &counters);
         assert!(said.stdout.contains(&format!("{row}:\n")), "{row}: {said}");
+        let measured = |line: &&str| line.contains(" =  ") && !line.contains(" =  0 ");
+        assert_eq!(said.stdout.lines().filter(measured).count(), 1, "{said}");
     }
-    let measured = |line: &&str| line.contains(" =  ") && !line.contains(" =  0 ");
-    assert_eq!(said.stdout.lines().filter(measured).count(), ROWS.len(), "{said}");
-    assert!(counters.sum("sent_bytes") + counters.sum("rcvd_bytes") > 1 << 20, "{said}");
+    assert!(counters.sum("sent_bytes") + counters.sum("rcvd_bytes") > 1 << 20);
 }
 
 /// Without rdma_cm qperf names its peer by LID, which no RoCE port has: the address lacks its GRH,
