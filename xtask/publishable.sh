@@ -1,8 +1,8 @@
 #!/bin/sh
-# Packages the crates that are to be published, as `cargo publish --dry-run` does, and builds what is
-# in the packages, one over the other. Nothing is asked of the network, and nothing is kept outside
-# the target folder: cargo's own trial build unpacks one package among the registry's, and would take
-# the same again as long as its version stays.
+# Packages the crates that are to be published, as `cargo publish --dry-run` does, and builds what
+# is in the packages, one over the other. Nothing is asked of the network, and nothing is kept
+# outside the target folder: cargo's own trial build unpacks one package among the registry's, and
+# would take the same again as long as its version stays.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
