@@ -42,11 +42,10 @@ pub fn memfd_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
 
 /// Whether `file` is the memfd that is descriptor `fd` of process `pid`.
 pub fn is_memfd_of_process(file: impl AsFd, pid: u32, fd: u32) -> bool {
-    let which = |file: &dyn AsFd| {
-        rustix::fs::fstat(file.as_fd()).map(|found| (found.st_dev, found.st_ino)).ok()
-    };
-    let found = memfd_of_process(pid, fd).ok();
-    found.is_some_and(|found| which(&found).is_some() && which(&found) == which(&file))
+    let which =
+        |file: &dyn AsFd| rustix::fs::fstat(file.as_fd()).map(|found| (found.st_dev, found.st_ino));
+    let found = memfd_of_process(pid, fd).and_then(|found| which(&found));
+    found.is_ok() && found == which(&file)
 }
 
 /// The file system that a file is of, as the kernel knows it without asking that.

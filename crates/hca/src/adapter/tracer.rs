@@ -52,7 +52,7 @@ pub(crate) fn name(neighbour: &Arc<Neighbour>) {
     }
     let (own, pid) = (getpid().as_raw_pid().cast_unsigned(), neighbour.pid());
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    // Neighbours are not to be dropped under the lock, which their end takes.
+    // Neighbours are not to be dropped under the lock, which their end takes: these go after it.
     let mut kept: SmallVec<[Arc<Neighbour>; 2]> = SmallVec::new();
     let Some(mut named) = try_lock(&NAMED) else { return };
     if named.by != own {
@@ -62,16 +62,16 @@ pub(crate) fn name(neighbour: &Arc<Neighbour>) {
     if named.pid != pid {
         kept.extend(named.neighbours.iter().filter_map(Weak::upgrade));
         if kept.iter().any(|known| known.is_there()) {
-            return drop(named);
+            return;
         }
         named.neighbours.clear();
     }
     let is_known = named.neighbours.iter().any(|known| known.as_ptr() == Arc::as_ptr(neighbour));
     if named.neighbours.try_reserve(1).is_err() || !may_name() {
-        return drop(named);
+        return;
     }
     if set_ptracer(PTracer::ProcessID(number)).is_err() {
-        return drop(named);
+        return;
     }
     (named.by, named.pid) = (own, pid);
     if !is_known {
@@ -82,7 +82,6 @@ pub(crate) fn name(neighbour: &Arc<Neighbour>) {
         named.neighbours.clear();
         let _ = set_ptracer(PTracer::None);
     }
-    drop(named);
 }
 
 /// `neighbour` is no more: with the last of its process the leave ends. Where another thread is at

@@ -1,11 +1,11 @@
 //! The progress thread.
 //!
 //! It sleeps in `poll(2)` on the link's sockets and on the news of the host's interfaces. When it
-//! wakes and the program has polled just now, it leaves the sockets to the program for a
-//! while (`Relief`), the longer the more often it finds that; so a polling program is not
-//! disturbed by a second thread, and one-sided traffic to a program that does not poll is served at
-//! once. A program that polls for a moment only, as one does that then spins on memory until the
-//! peer's next write, is found out by what it left lying: for some time it gets no relief.
+//! wakes and the program has polled just now, it leaves the sockets to the program for a while
+//! (`Relief`), the longer the more often it finds that; so a polling program is not disturbed by a
+//! second thread, and one-sided traffic to a program that does not poll is served at once. A
+//! program that polls for a moment only, as one does that then spins on memory until the peer's
+//! next write, is found out by what it left lying: for some time it gets no relief.
 
 use super::Device;
 use super::progress::Done;

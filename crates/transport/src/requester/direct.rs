@@ -17,9 +17,9 @@ const PART: u64 = 256 << 10;
 const WORTH_WAITING: u32 = 64 << 10;
 /// Requests after a refused one that do not wait: what lies in a GPU is refused each time.
 const DISCOURAGED: u32 = 64;
-/// Longest request that goes by packets in company: many share a packet train, and a call to the
-/// system that moves bytes is for one.
-const SHORT: u32 = 512;
+/// Longest request, in bytes, that goes by packets in company: many share a packet train, and a
+/// call to the system that moves bytes is for one.
+pub const SHORT_DIRECT: u32 = 512;
 /// Requests that are company.
 const COMPANY: usize = 4;
 /// Posts in a row after which a request is company as well, though each is done before the next:
@@ -112,7 +112,7 @@ impl Transport {
             return false;
         };
         let in_a_stream = self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets();
-        if (in_company || in_a_stream) && wqe.length <= SHORT {
+        if (in_company || in_a_stream) && wqe.length <= SHORT_DIRECT {
             return false;
         }
         if self.kind != QpType::Rc || !cx.tx.has_neighbour() {

@@ -5,7 +5,7 @@
 //! takes the answers, and [`finish`] ends a request. [`faults`] waits for memory that is not there.
 
 mod completer;
-mod direct;
+pub(crate) mod direct;
 mod faults;
 mod finish;
 mod send;

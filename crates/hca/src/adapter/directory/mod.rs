@@ -78,8 +78,6 @@ pub(crate) mod head {
     /// there may reach the memory.
     pub const TOKEN_AT: usize = 168;
     pub const TOKEN: usize = 176;
-    /// The directory's descriptor in its process.
-    pub const FD: usize = 208;
     /// How many rings were announced.
     pub const ANNOUNCED: usize = 184;
     /// 1 once the device is closed.
@@ -87,6 +85,8 @@ pub(crate) mod head {
     /// How many places of the table of MKEYs, from the first on, were ever in use. To look at one
     /// that was not takes memory.
     pub const KEYS: usize = 200;
+    /// The directory's descriptor in its process.
+    pub const FD: usize = 208;
     /// Not 0 while the device's thread sleeps, and has to be woken for what comes by a ring. It is
     /// written often and has a cache line of its own.
     pub const ASLEEP: usize = 320;

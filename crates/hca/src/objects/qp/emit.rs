@@ -14,7 +14,7 @@ use link::{Batch, FrameBatch, FramePort};
 use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
-use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, Sink, To, Tx};
+use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx};
 use umem::AccessError;
 use wire::{Headers, Operation};
 
@@ -53,7 +53,7 @@ pub(super) struct Out<'a> {
     pub(super) filled_ring: bool,
     /// Datagrams were put into other rings.
     pub(super) datagrams_by_ring: bool,
-    /// When a short request had gone directly, the latest.
+    /// When a request of up to [`SHORT_DIRECT`] bytes had gone directly, the latest.
     pub(super) went_directly: Option<Instant>,
     /// Payload that left.
     pub(super) sent_bytes: u64,
@@ -62,9 +62,6 @@ pub(super) struct Out<'a> {
     pub(super) frames: Option<(&'a FramePort, &'a mut FrameBatch)>,
 }
 
-/// Longest request to go directly of which it is noted when it had: only such go by packets
-/// instead.
-const SHORT_REQUEST: u32 = 512;
 /// Longest record of a ring that is made on the stack.
 const SHORT_RECORD: usize = 256;
 
@@ -251,7 +248,7 @@ impl Tx for Out<'_> {
         if moved.is_err() {
             return false;
         }
-        if length <= SHORT_REQUEST {
+        if length <= SHORT_DIRECT {
             self.went_directly = Some(Instant::now());
         }
         let bytes = len as u64;
