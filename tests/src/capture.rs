@@ -3,9 +3,10 @@
 
 use crate::{Namespace, Run, Running};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What tshark may take a payload for (`tshark -G heuristic-decodes`): some of these stumble over
@@ -26,43 +27,73 @@ const PAYLOAD_GUESSES: [&str; 9] = [
 /// that brings pages in slowly has the same packets sent again and again.
 const MOST_JUDGED: usize = 300_000;
 
+/// Sends a frame of a type for local experiments (IEEE Std 802-2014, 9.2.3) through an interface.
+const SEND_MARK: &str = "import socket, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+packets.bind((sys.argv[1], 0))
+packets.send(bytes(12) + b'\\x88\\xb5' + sys.argv[2].encode())";
+const MARK: &str = "What was sent before this frame is in the capture.";
+/// What precedes a frame's bytes in a capture: its record's header, two addresses and the type.
+const BEFORE_MARK: usize = 16 + 14;
+
 /// A capture of RoCEv2 packets on an interface. Ends with the value.
-pub struct Capture {
+pub struct Capture<'a> {
     dumpcap: Running,
+    namespace: &'a Namespace,
+    interface: &'a str,
     folder: TempDir,
 }
 
-impl Capture {
-    /// Captures from now on. Needs root, and dumpcap (package tshark).
+impl<'a> Capture<'a> {
+    /// Captures from now on. Needs root, dumpcap (package tshark) and Python.
     ///
     /// # Panics
     /// When it cannot.
-    pub fn start(namespace: &Namespace, interface: &str) -> Capture {
+    pub fn start(namespace: &'a Namespace, interface: &'a str) -> Capture<'a> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("capture.pcap");
         let line = format!("dumpcap -q -P -i {interface} -B 64 -w {} -f", file.display());
-        let dumpcap = Run::plain(&line).arg("udp port 4791").within(namespace).start();
-        let mut capture = Capture { dumpcap, folder };
+        let filter = "udp port 4791 or ether proto 0x88b5";
+        let dumpcap = Run::plain(&line).arg(filter).within(namespace).start();
+        let mut capture = Capture { dumpcap, namespace, interface, folder };
         // dumpcap writes the file's header once it captures.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while std::fs::metadata(&file).map_or(0, |m| m.len()) < 24 {
-            let said = capture.dumpcap.said();
-            assert!(Instant::now() < deadline && capture.dumpcap.alive(), "no capture: {said}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let headed = |file: &Path| std::fs::metadata(file).is_ok_and(|m| m.len() >= 24);
+        capture.dumpcap.until("no capture", |_| headed(&file));
         capture
     }
 
-    /// Ends it and gives what was captured.
+    /// Ends it and gives what was captured until now.
     ///
     /// # Panics
     /// When packets were lost on the way into the file.
-    pub fn stop(self) -> Packets {
+    pub fn stop(mut self) -> Packets {
+        let file = self.folder.path().join("capture.pcap");
+        let end = self.caught_up(&file);
         self.dumpcap.signal(rustix::process::Signal::INT);
         let ended = self.dumpcap.finish();
         assert!(ended.stderr.contains("dropped on interface"), "{ended}");
         assert!(ended.stderr.contains("/0 ("), "the capture has holes: {ended}");
-        Packets { file: self.folder.path().join("capture.pcap"), _folder: Some(self.folder) }
+        let cut = File::options().write(true).open(&file).and_then(|file| file.set_len(end));
+        cut.expect("the capture is cut");
+        Packets { file, _folder: Some(self.folder) }
+    }
+
+    /// Waits until all that was sent so far is in the file, which the kernel hands over late, and
+    /// not at all to who is interrupted before. Gives where in the file that ends.
+    fn caught_up(&mut self, file: &Path) -> u64 {
+        let from = std::fs::metadata(file).expect("the capture").len();
+        let send = Run::plain("python3 -c").arg(SEND_MARK).arg(self.interface).arg(MARK);
+        send.within(self.namespace).finish().ok();
+        let mark = || {
+            let mut file = File::open(file).ok()?;
+            file.seek(SeekFrom::Start(from)).ok()?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).ok()?;
+            let at = bytes.windows(MARK.len()).position(|bytes| bytes == MARK.as_bytes())?;
+            Some(from + u64::try_from(at.checked_sub(BEFORE_MARK)?).ok()?)
+        };
+        self.dumpcap.until("the capture does not catch up", |_| mark().is_some());
+        mark().expect("it was there")
     }
 }
 
