@@ -5,7 +5,7 @@ use hca::Access;
 use hca::directory::{Directory, Reader};
 use hca::fuzzed::{PARTS, ReadRings, Request, reached};
 use rustix::io::{pread, pwrite};
-use shm::RingWriter;
+use shm::{Record, RingWriter};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
@@ -141,9 +141,11 @@ const GOOD_SLOT: u16 = 4;
 const GOOD_QP: u32 = 0xabcde;
 /// Turns that bring all that an honest device wrote, however much others did.
 const TURNS: usize = 64;
-/// Words of a ring: before its records, and how many were written.
-const WORDS_BEFORE: usize = 32;
-const WRITTEN: usize = 8;
+/// Words of a ring before its records.
+const WORDS_BEFORE: usize = 24;
+/// Tags of records: with the ends of their packet, and with those of the one before.
+const WITH_ENDS: u16 = 0;
+const SAME_ENDS: u16 = 1;
 /// Of the header of a directory: whether the device is closed.
 const CLOSED_AT: u64 = 192;
 
@@ -197,19 +199,26 @@ impl Rings {
     }
 
     /// It writes a record that begins with these bytes.
-    fn record(&mut self, begin: &[u8], len: usize) {
+    fn record(&mut self, begin: &[u8], record: Record) {
+        let len = record.len;
         let Ok(Some(at)) = self.hostile.reserve(len) else { return };
         for (index, bytes) in begin[..begin.len().min(len)].chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
             self.write(at / 8 + index, u64::from_ne_bytes(word));
         }
-        self.hostile.commit(len);
+        self.hostile.commit(record);
     }
 
     /// A packet by the good ring, and a turn.
     fn turn(&mut self, with_packet: bool) {
-        self.pushed += usize::from(with_packet && self.good.push(&packet(GOOD_QP)) == Ok(true));
+        let whole = packet(GOOD_QP);
+        // The first says its ends.
+        let (packet, tag) = match self.pushed {
+            0 => (&whole[..], WITH_ENDS),
+            _ => (&whole[40..], SAME_ENDS),
+        };
+        self.pushed += usize::from(with_packet && self.good.push(packet, tag) == Ok(true));
         let slots: Vec<u16> = self.reads.slots().collect();
         let seen = self.reads.receive();
         self.taken += seen.iter().filter(|&&qp| qp == GOOD_QP).count();
@@ -229,7 +238,7 @@ fn of_the_hostile() -> &'static (Directory, File) {
 
 /// Rings that a hostile process announces and writes, beside one that is as it should be. Steps: 0
 /// and 1 write a record, the second a long one of which only its begin is given; 2 and 3 write any
-/// word of the ring; 4 counts more words as written; 5 announces a ring; 6 closes the device or
+/// word of the ring; 4 passes on a record that it has not written; 5 announces a ring; 6 closes the device or
 /// opens it again; 7 is a turn.
 pub fn rings(data: &[u8]) {
     let own = written_over(&[]);
@@ -237,7 +246,6 @@ pub fn rings(data: &[u8]) {
     let (hostile, wrong) = of_the_hostile();
     let _ = pwrite(hostile.as_fd(), &0u64.to_ne_bytes(), CLOSED_AT);
     let mut steps = Steps::new(data);
-    let mut last = 0;
     let fds = [
         rings.hostile.as_fd().as_raw_fd(),
         hostile.as_fd().as_raw_fd(),
@@ -249,11 +257,13 @@ pub fn rings(data: &[u8]) {
         match step % 8 {
             0 => {
                 let len = usize::from(steps.byte());
-                let _ = rings.hostile.push(steps.bytes(len));
+                let tag = u16::from(steps.byte() % 3);
+                let _ = rings.hostile.push(steps.bytes(len), tag);
             }
             1 => {
                 let (begin, len) = (usize::from(steps.byte()), usize::from(steps.short()));
-                rings.record(steps.bytes(begin), len);
+                let tag = u16::from(steps.byte() % 3);
+                rings.record(steps.bytes(begin), Record { len, tag });
             }
             2 => rings.write(usize::from(steps.byte()) % WORDS_BEFORE, steps.word()),
             3 => {
@@ -261,9 +271,8 @@ pub fn rings(data: &[u8]) {
                 rings.write(at, steps.word());
             }
             4 => {
-                last += u64::from(steps.short());
-                let written = rings.hostile.shm().word(WRITTEN * 8);
-                written.store(written.load(SeqCst).wrapping_add(last), SeqCst);
+                let (len, tag) = (usize::from(steps.short()), u16::from(steps.byte()));
+                rings.hostile.commit(Record { len, tag });
             }
             5 => {
                 let (slot, which) = (u16::from(steps.byte()) * 4 + 1, usize::from(steps.byte()));
@@ -285,19 +294,25 @@ pub fn rings(data: &[u8]) {
 /// Packets short and long, and what is none.
 pub fn ring_seeds() -> Vec<Vec<u8>> {
     let short = packet(0x1234);
-    let short = [&[0, short.len() as u8][..], &short, &[7]].concat();
+    let short_len = short.len() as u8;
+    let same = [&[0, short_len - 40, SAME_ENDS as u8][..], &short[40..], &[7]].concat();
+    let short = [&[0, short_len, WITH_ENDS as u8][..], &short, &[7]].concat();
     // An RDMA WRITE's only packet, of a page.
     let mut long = packet(0x1234);
     long[40] = 0x0a;
     long.extend([0; 16]);
     let len = (long.len() + 4096) as u16;
     let begin = long.len() as u8 - 8;
-    let long = [&[1, begin][..], &len.to_le_bytes(), &long[..begin.into()], &[7]].concat();
-    let word = |at: usize, value: u64| [&[2, at as u8][..], &value.to_le_bytes()].concat();
-    let lies = [1, 1 << 63, u64::MAX, 0x1_0000, 0x1_0001, 0x100].map(|value| word(WRITTEN, value));
+    let tag = [WITH_ENDS as u8];
+    let long = [&[1, begin][..], &len.to_le_bytes(), &tag, &long[..begin.into()], &[7]].concat();
+    // The first word of the record behind a short one.
+    let first = |at: u8, value: u64| [&[3, at, 0][..], &value.to_le_bytes()].concat();
+    let behind = 1 + short_len.div_ceil(8);
+    let lies = [1, 1 << 63, u64::MAX, 0x1_0000, 0x1_0001, 0x100].map(|lie| first(behind, lie));
     let mut seeds = vec![short.repeat(3), long.repeat(3), [&short[..], &long].concat().repeat(4)];
+    seeds.extend([[&short[..], &same].concat().repeat(3), same]);
     seeds.extend(lies.map(|lie| [&short[..], &lie, &[7], &short].concat()));
-    let skip = [&[3, 0, 0][..], &u64::MAX.to_le_bytes(), &[4, 0xff, 0xff, 7]].concat();
+    let skip = [&first(0, u64::MAX)[..], &[4, 0xff, 0xff, 0, 7]].concat();
     seeds.push([&skip[..], &short].concat());
     seeds.extend((0..16).map(|which| [&[5, 0, which][..], &short, &[6, 1, 7, 7]].concat()));
     seeds

@@ -1,14 +1,14 @@
 //! Targets of the crate `shm`.
 
 use crate::steps::Steps;
-use shm::{Passes, RING_BYTES, RingWriter, Shm, Ticket};
+use shm::{Passes, RING_BYTES, Record, RingWriter, Shm, Ticket};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Words of a ring before its records.
-const WORDS_BEFORE: usize = 32;
+const WORDS_BEFORE: usize = 24;
 /// Where a ring's reader says what it has taken.
-const TAKEN: u8 = 16;
+const TAKEN: u8 = 8;
 
 /// A ring whose reader writes what it likes, and a writer that goes by it. Steps: 0 to 3 and a
 /// length write a record; 4 asks for room; 5 and a word of the ring's first or its place among the
@@ -18,14 +18,14 @@ pub fn ring_writer(data: &[u8]) {
     let (mut steps, mut taken) = (Steps::new(data), 0u64);
     while let Some(step) = steps.next() {
         match step % 7 {
-            0 => _ = writer.push(&vec![step; usize::from(steps.byte())]),
-            1 => _ = writer.push(&vec![step; usize::from(steps.short())]),
+            0 => _ = writer.push(&vec![step; usize::from(steps.byte())], step.into()),
+            1 => _ = writer.push(&vec![step; usize::from(steps.short())], step.into()),
             2 | 3 => {
                 let len = usize::from(steps.short()) * if step % 7 == 2 { 1 } else { 16 };
                 if let Ok(Some(at)) = writer.reserve(len) {
                     let end = at.checked_add(len).expect("a place");
                     assert!(at > WORDS_BEFORE * 8 && end <= writer.shm().bytes(), "{at} {len}");
-                    writer.commit(len);
+                    writer.commit(Record { len, tag: step.into() });
                 }
             }
             4 => _ = writer.has_room(steps.word() as usize),

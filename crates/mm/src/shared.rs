@@ -24,6 +24,7 @@ pub fn record_to_read(ring: &RingReader, at: usize, len: usize) -> Option<Source
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm::Record;
 
     #[test]
     fn a_record_is_written_and_read_where_it_is() {
@@ -34,8 +35,9 @@ mod tests {
             let len = 20_001;
             let at = writer.reserve(len).unwrap().unwrap();
             record_to_write(&writer, at, len).unwrap().write(&vec![round; len]).unwrap();
-            writer.commit(len);
-            let (at, len) = reader.peek().unwrap().unwrap();
+            writer.commit(Record { len, tag: 7 });
+            let (at, Record { len, tag }) = reader.peek().unwrap().unwrap();
+            assert_eq!(tag, 7);
             let mut read = vec![0; len];
             record_to_read(&reader, at, len).unwrap().read(&mut read).unwrap();
             assert_eq!(read, vec![round; 20_001]);

@@ -1,9 +1,10 @@
 //! A ring of records that one process writes and another reads, in shared memory.
 //!
-//! The writer counts the words that it wrote, the reader those that it has taken; each counter has
-//! one writer and a cache line of its own. A record is a word with its length in bytes, then its
-//! bytes in whole words, without a break: where it does not fit before the end of the ring, a word
-//! says so ([`SKIP`]), and it stands at the start.
+//! A record is a word with its length in bytes and a tag, then its bytes in whole words, without a
+//! break: where it does not fit before the end of the ring, a word says so ([`SKIP`]), and it
+//! stands at the start. That first word is written last, and is zero until then: so one cache line
+//! brings a short record whole, and whoever polls looks at nothing else. The reader counts the
+//! words that it has taken, in a cache line of its own, where the writer looks when it runs short.
 //!
 //! A record can be copied in and out as a whole, or in parts by whoever copies to and from the
 //! addresses of its bytes. It stays the writer's until [`RingWriter::commit`], and from then on the
@@ -22,19 +23,40 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What a region begins with.
-const MAGIC: u64 = u64::from_le_bytes(*b"pdmaring");
-/// Words: what it is, words written, words taken, whether there is a reader, the data.
+const MAGIC: u64 = u64::from_le_bytes(*b"pdmarin2");
+/// Words: what it is, words taken, whether there is a reader, the data.
 const WHAT: usize = 0;
-const WRITTEN: usize = 8;
-const TAKEN: usize = 16;
-const ATTACHED: usize = 24;
-const DATA: usize = 32;
+const TAKEN: usize = 8;
+const ATTACHED: usize = 16;
+const DATA: usize = 24;
 
 /// Bytes of a ring's records and their lengths.
 pub const RING_BYTES: usize = 512 << 10;
 const CAPACITY: usize = RING_BYTES / 8;
-/// Instead of a length: nothing more before the end.
+/// Instead of a record: nothing more before the end.
 const SKIP: u64 = u64::MAX;
+
+/// A record of so many bytes, and what its writer says of it besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its bytes.
+    pub len: usize,
+    /// For writer and reader to agree on.
+    pub tag: u16,
+}
+
+impl Record {
+    /// Its first word, which is not zero.
+    fn word(self) -> u64 {
+        (self.len as u64 + 1) << 16 | u64::from(self.tag)
+    }
+
+    /// The record with such a first word, if it is one that a ring of so many words could hold.
+    fn of(word: u64, capacity: usize) -> Option<Record> {
+        let len = usize::try_from((word >> 16).checked_sub(1)?).ok()?;
+        (len < capacity * 8).then_some(Record { len, tag: word as u16 })
+    }
+}
 
 /// The other side wrote what cannot be: there is nothing more to read or to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,8 +125,7 @@ impl Writing {
         Ok(now)
     }
 
-    /// The word at which a record of so many bytes would have its length, if it fits: before the
-    /// end, or at the start.
+    /// The place of a record of so many bytes, if it fits: before the end, or at the start.
     fn reserve<W: Word>(
         &mut self,
         ring: &[W],
@@ -113,35 +134,43 @@ impl Writing {
         let capacity = ring.len() - DATA;
         let (words, at) = (words_of(bytes), self.at);
         let skipped = if at + words > capacity { capacity - at } else { 0 };
-        if self.free(ring, skipped + words)? < skipped + words {
+        // And the first word of the record after it.
+        let wanted = skipped + words + 1;
+        if self.free(ring, wanted)? < wanted {
             return Ok(None);
         }
         if skipped > 0 {
-            ring[DATA + at].store(SKIP, Relaxed);
+            ring[DATA].store(0, Relaxed);
+            ring[DATA + at].store(SKIP, Release);
             self.pass(ring, skipped);
-            return Ok(Some(DATA));
         }
-        Ok(Some(DATA + at))
+        Ok(Some(DATA + self.at))
     }
 
     /// Passes the record on whose place was reserved last.
-    fn commit<W: Word>(&mut self, ring: &[W], bytes: usize) {
-        ring[DATA + self.at].store(bytes as u64, Relaxed);
+    fn commit<W: Word>(&mut self, ring: &[W], record: Record) {
+        let at = self.at;
+        self.pass(ring, words_of(record.len));
+        ring[DATA + self.at].store(0, Relaxed);
         sabotage::reached(Point::RecordWritten);
-        self.pass(ring, words_of(bytes));
+        ring[DATA + at].store(record.word(), Release);
     }
 
-    /// The reader may take so many words more.
-    fn pass<W: Word>(&mut self, ring: &[W], words: usize) {
+    /// So many words more are written.
+    fn pass<W>(&mut self, ring: &[W], words: usize) {
         self.at = step(ring, self.at, words);
         self.written = self.written.wrapping_add(words as u64);
-        ring[WRITTEN].store(self.written, Release);
     }
 
-    fn push<W: Word>(&mut self, ring: &[W], record: &[u8]) -> std::result::Result<bool, Broken> {
-        let Some(at) = self.reserve(ring, record.len())? else { return Ok(false) };
-        let (whole, rest) = record.as_chunks::<8>();
-        let places = &ring[at + 1..at + words_of(record.len())];
+    fn push<W: Word>(
+        &mut self,
+        ring: &[W],
+        bytes: &[u8],
+        tag: u16,
+    ) -> std::result::Result<bool, Broken> {
+        let Some(at) = self.reserve(ring, bytes.len())? else { return Ok(false) };
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let places = &ring[at + 1..at + words_of(bytes.len())];
         places.iter().zip(whole).for_each(|(place, bytes)| {
             place.store(u64::from_ne_bytes(*bytes), Relaxed);
         });
@@ -150,7 +179,7 @@ impl Writing {
             last[..rest.len()].copy_from_slice(rest);
             place.store(u64::from_ne_bytes(last), Relaxed);
         }
-        self.commit(ring, record.len());
+        self.commit(ring, Record { len: bytes.len(), tag });
         Ok(true)
     }
 }
@@ -164,28 +193,25 @@ struct Reading {
 }
 
 impl Reading {
-    /// The word at which the oldest record has its length, and that; `None` when there is none.
-    fn peek<W: Word>(&mut self, ring: &[W]) -> std::result::Result<Option<(usize, usize)>, Broken> {
+    /// The place of the oldest record, and that; `None` when there is none.
+    fn peek<W: Word>(
+        &mut self,
+        ring: &[W],
+    ) -> std::result::Result<Option<(usize, Record)>, Broken> {
         let capacity = ring.len() - DATA;
-        // Pairs with the writer's release: the record is whole.
-        let written = ring[WRITTEN].load(Acquire);
         loop {
-            let there = written.wrapping_sub(self.taken);
-            if there == 0 {
+            // Pairs with the writer's release: the record is whole.
+            let word = ring[DATA + self.at].load(Acquire);
+            if word == 0 {
                 return Ok(None);
             }
-            let at = self.at;
-            let there = usize::try_from(there).ok().filter(|there| *there <= capacity);
-            let there = there.ok_or(Broken)?;
-            let len = ring[DATA + at].load(Relaxed);
-            if len == SKIP && at > 0 && capacity - at <= there {
-                self.pass(ring, capacity - at);
+            if word == SKIP && self.at > 0 {
+                self.pass(ring, capacity - self.at);
                 continue;
             }
-            let len = usize::try_from(len).ok().filter(|len| *len < capacity * 8);
-            let len = len.ok_or(Broken)?;
-            let fits = words_of(len) <= there.min(capacity - at);
-            return if fits { Ok(Some((DATA + at, len))) } else { Err(Broken) };
+            let record = Record::of(word, capacity).ok_or(Broken)?;
+            let fits = words_of(record.len) <= capacity - self.at;
+            return if fits { Ok(Some((DATA + self.at, record))) } else { Err(Broken) };
         }
     }
 
@@ -258,9 +284,9 @@ impl RingWriter {
         Ok(at.map(|at| (at + 1) * 8))
     }
 
-    /// Passes the record of so many bytes on whose place was the last one that was asked for.
-    pub fn commit(&mut self, bytes: usize) {
-        self.writing.commit(self.shm.words(), bytes);
+    /// Passes the record on whose place was the last one that was asked for.
+    pub fn commit(&mut self, record: Record) {
+        self.writing.commit(self.shm.words(), record);
     }
 
     /// The memory of the ring.
@@ -273,8 +299,8 @@ impl RingWriter {
     /// # Errors
     /// [`Broken`].
     #[inline]
-    pub fn push(&mut self, record: &[u8]) -> std::result::Result<bool, Broken> {
-        self.writing.push(self.shm.words(), record)
+    pub fn push(&mut self, bytes: &[u8], tag: u16) -> std::result::Result<bool, Broken> {
+        self.writing.push(self.shm.words(), bytes, tag)
     }
 }
 
@@ -315,18 +341,18 @@ impl RingReader {
     /// Whether a record waits.
     #[inline]
     pub fn has_more(&self) -> bool {
-        self.shm.word(WRITTEN * 8).load(Acquire) != self.reading.taken
+        self.shm.words()[DATA + self.reading.at].load(Acquire) != 0
     }
 
-    /// Where in [`RingReader::shm`] the oldest record is, by bytes, and its length; `None` when
-    /// there is none.
+    /// Where in [`RingReader::shm`] the oldest record's bytes are, and that; `None` when there is
+    /// none.
     ///
     /// # Errors
     /// [`Broken`].
     #[inline]
-    pub fn peek(&mut self) -> std::result::Result<Option<(usize, usize)>, Broken> {
+    pub fn peek(&mut self) -> std::result::Result<Option<(usize, Record)>, Broken> {
         let record = self.reading.peek(self.shm.words())?;
-        Ok(record.map(|(at, len)| ((at + 1) * 8, len)))
+        Ok(record.map(|(at, record)| ((at + 1) * 8, record)))
     }
 
     /// Copies the first bytes of the record at `at`, as [`RingReader::peek`] says.
@@ -355,6 +381,8 @@ impl RingReader {
 mod tests {
     use super::*;
 
+    const TAG: u16 = 0xa5a5;
+
     fn pair() -> (RingWriter, RingReader) {
         let writer = RingWriter::create().unwrap();
         assert!(!writer.is_attached());
@@ -365,10 +393,16 @@ mod tests {
 
     /// Copies the oldest record out.
     fn pop(reader: &mut RingReader, into: &mut [u8]) -> std::result::Result<Option<usize>, Broken> {
-        let Some((at, len)) = reader.peek()? else { return Ok(None) };
+        let Some((at, Record { len, tag })) = reader.peek()? else { return Ok(None) };
+        assert_eq!(tag, len as u16 ^ TAG);
         reader.read(at, &mut into[..len]);
         reader.take(len);
         Ok(Some(len))
+    }
+
+    /// Appends a record whose tag follows from its length.
+    fn push(writer: &mut RingWriter, bytes: &[u8]) -> std::result::Result<bool, Broken> {
+        writer.push(bytes, bytes.len() as u16 ^ TAG)
     }
 
     fn record(number: usize) -> Vec<u8> {
@@ -382,7 +416,7 @@ mod tests {
         let mut into = [0xee; 1024];
         let (mut pushed, mut popped) = (0, 0);
         while popped < 20_000 {
-            while writer.push(&record(pushed)).unwrap() {
+            while push(&mut writer, &record(pushed)).unwrap() {
                 pushed += 1;
             }
             assert!(!writer.has_room(1024).unwrap());
@@ -406,7 +440,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for number in 0..50_000 {
-                    while !writer.push(&record(number)).unwrap() {
+                    while !push(&mut writer, &record(number)).unwrap() {
                         std::thread::yield_now();
                     }
                 }
@@ -427,23 +461,25 @@ mod tests {
     #[test]
     fn what_cannot_be_breaks_the_ring_for_whoever_reads_it() {
         let mut into = [0; 64];
-        for written in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
+        // The first record: no length, longer than the ring, longer than any, skipped.
+        let len = |len: u64| (len + 1) << 16;
+        for word in [1, len(RING_BYTES as u64 - 7), len(RING_BYTES as u64), 1 << 63, SKIP] {
             let (writer, mut reader) = pair();
-            writer.shm.word(WRITTEN * 8).store(written, Relaxed);
-            assert_eq!(pop(&mut reader, &mut into), Err(Broken), "{written} words");
+            writer.shm.word(DATA * 8).store(word, Relaxed);
+            assert!(reader.has_more());
+            assert_eq!(pop(&mut reader, &mut into), Err(Broken), "{word:#x}");
         }
-        // The lengths of records: more than was written, than the buffer takes, than there is.
-        for len in [1, 65, 1 << 40, u64::MAX] {
-            let (mut writer, mut reader) = pair();
-            assert!(writer.push(&[]).unwrap());
-            writer.shm.word(DATA * 8).store(len, Relaxed);
-            assert_eq!(pop(&mut reader, &mut into), Err(Broken), "{len} bytes");
-        }
+        // One behind it: longer than the rest of the ring.
+        let (mut writer, mut reader) = pair();
+        assert!(push(&mut writer, &[]).unwrap());
+        writer.shm.word(DATA * 8 + 8).store(len(RING_BYTES as u64 - 15), Relaxed);
+        assert_eq!(pop(&mut reader, &mut into), Ok(Some(0)));
+        assert_eq!(pop(&mut reader, &mut into), Err(Broken));
         for taken in [1, u64::MAX - CAPACITY as u64] {
             let (mut writer, reader) = pair();
             reader.shm.word(TAKEN * 8).store(taken, Relaxed);
             assert_eq!(writer.has_room(RING_BYTES), Err(Broken), "{taken} words");
-            assert_eq!(writer.push(&[0; RING_BYTES]), Err(Broken));
+            assert_eq!(push(&mut writer, &[0; RING_BYTES]), Err(Broken));
         }
     }
 
@@ -465,34 +501,40 @@ mod model {
     use loom::sync::atomic::AtomicU64 as Modelled;
     use loom::thread;
 
-    /// The second record fits only once the first was taken.
+    /// The second record fits only once the first was taken: behind it, or at the start.
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        loom::model(|| {
-            let ring: Arc<Vec<_>> = Arc::new((0..DATA + 3).map(|_| Modelled::new(0)).collect());
-            let other = ring.clone();
-            let writer = thread::spawn(move || {
-                let mut writing = Writing::default();
-                for byte in [1, 2] {
-                    while !writing.push(&other, &[byte; 8]).unwrap() {
-                        thread::yield_now();
-                    }
+        for (words, records) in [(4, [&[1; 8][..], &[2; 8]]), (6, [&[1; 24], &[2; 16]])] {
+            loom::model(move || two_records(words, records));
+        }
+    }
+
+    fn two_records(words: usize, records: [&'static [u8]; 2]) {
+        let ring: Arc<Vec<_>> = Arc::new((0..DATA + words).map(|_| Modelled::new(0)).collect());
+        let other = ring.clone();
+        let writer = thread::spawn(move || {
+            let mut writing = Writing::default();
+            for bytes in records {
+                while !writing.push(&other, bytes, bytes[0].into()).unwrap() {
+                    thread::yield_now();
                 }
-            });
-            let (mut reading, mut into) = (Reading::default(), [0; 8]);
-            for byte in [1, 2] {
-                let (at, len) = loop {
-                    match reading.peek(&ring).unwrap() {
-                        Some(record) => break record,
-                        None => thread::yield_now(),
-                    }
-                };
-                assert_eq!(len, 8);
-                Reading::read(&ring, at, &mut into);
-                reading.pass(&ring, words_of(len));
-                assert_eq!(into, [byte; 8]);
             }
-            writer.join().unwrap();
         });
+        let mut reading = Reading::default();
+        for bytes in records {
+            let (at, record) = loop {
+                match reading.peek(&ring).unwrap() {
+                    Some(found) => break found,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(record, Record { len: bytes.len(), tag: bytes[0].into() });
+            let mut into = vec![0; record.len];
+            Reading::read(&ring, at, &mut into);
+            reading.pass(&ring, words_of(record.len));
+            assert_eq!(into, bytes);
+        }
+        writer.join().unwrap();
+        assert_eq!(reading.peek(&ring), Ok(None), "what was read before");
     }
 }

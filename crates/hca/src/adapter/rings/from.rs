@@ -1,11 +1,11 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::in_ring::InRing;
-use super::record::{HEAD_LEN, LONG, LastEnds, MAX_RECORD_LEN, parse};
+use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, parse};
 use crate::adapter::directory::Reader;
 use link::Datagram;
 use rustix::fd::AsFd;
-use shm::RingReader;
+use shm::{Record, RingReader};
 use transport::executor::InTransit;
 
 /// Takes a packet, and its payload if that is still in the ring.
@@ -21,27 +21,31 @@ pub(crate) struct RingFrom {
     slot: u16,
     directory: Reader,
     reader: RingReader,
-    last_ends: LastEnds,
+    /// Of the latest record that had any.
+    ends: Option<Ends>,
 }
 
 impl RingFrom {
     /// The ring of the device with this directory, at `slot`.
     pub(crate) fn new(slot: u16, directory: impl AsFd, reader: RingReader) -> Option<RingFrom> {
         let directory = Reader::open(directory).ok()?;
-        Some(RingFrom { slot, directory, reader, last_ends: LastEnds::new() })
+        Some(RingFrom { slot, directory, reader, ends: None })
     }
 
     /// Takes one packet: its bytes, or that there is none. `None` when the ring holds what is none.
     fn take(&mut self, record: &mut [u8], f: &mut Receive<'_>) -> Option<Option<usize>> {
-        let RingFrom { reader, last_ends, .. } = self;
-        let Some((at, len)) = reader.peek().ok()? else { return Some(None) };
+        let RingFrom { reader, ends, .. } = self;
+        let Some((at, Record { len, tag })) = reader.peek().ok()? else { return Some(None) };
         let long = len > LONG;
         let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
         reader.read(at, head);
-        let (ends, headers, payload) = parse(head, last_ends)?;
+        let (ends, headers, payload, before) = parse(tag, head, ends)?;
         let (payload, in_ring) = match long {
             false => (payload, None),
-            true => (&[][..], Some(InRing::new(reader, (at, len), &headers, scratch)?)),
+            true => {
+                let in_ring = InRing::new(reader, (at, len), (before, &headers), scratch)?;
+                (&[][..], Some(in_ring))
+            }
         };
         let payload_len = in_ring.as_ref().map_or(payload.len(), InTransit::bytes);
         let datagram = Datagram {
@@ -163,6 +167,7 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::WITH_ENDS;
     use super::*;
     use crate::adapter::directory::Directory;
     use shm::RingWriter;
@@ -199,15 +204,15 @@ mod tests {
         for record in garbage {
             let mut incoming = Incoming::new().unwrap();
             let ((mut bad, from_bad), (mut good, from_good)) = (ring(3), ring(4));
-            bad.push(record).unwrap();
-            bad.push(&packet()).unwrap();
-            good.push(&packet()).unwrap();
+            bad.push(record, WITH_ENDS).unwrap();
+            bad.push(&packet(), WITH_ENDS).unwrap();
+            good.push(&packet(), WITH_ENDS).unwrap();
             incoming.add(from_bad);
             incoming.add(from_good);
             assert!(bad.is_attached() && good.is_attached());
             assert_eq!(received(&mut incoming), [0x1234], "{} bytes", record.len());
-            bad.push(&packet()).unwrap();
-            good.push(&packet()).unwrap();
+            bad.push(&packet(), WITH_ENDS).unwrap();
+            good.push(&packet(), WITH_ENDS).unwrap();
             assert_eq!(received(&mut incoming), [0x1234]);
             assert_eq!(incoming.slots().collect::<Vec<_>>(), [4]);
             assert!(incoming.forget_those_over(), "one broke since the last time");
@@ -219,13 +224,13 @@ mod tests {
     fn a_ring_is_read_to_its_end_and_then_forgotten() {
         let mut incoming = Incoming::new().unwrap();
         let (mut writer, from) = ring(3);
-        writer.push(&packet()).unwrap();
+        writer.push(&packet(), WITH_ENDS).unwrap();
         incoming.add(from);
         let (mut other, from) = ring(4);
         incoming.add(from);
         assert_eq!(incoming.rings.len(), 2, "a packet waits in the first");
         assert_eq!(received(&mut incoming), [0x1234]);
-        other.push(&packet()).unwrap();
+        other.push(&packet(), WITH_ENDS).unwrap();
         let (_third, from) = ring(5);
         incoming.add(from);
         let slots: Vec<u16> = incoming.rings.iter().map(|ring| ring.slot).collect();
@@ -241,7 +246,7 @@ mod tests {
         let mut random = seed;
         for _ in 0..100_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let at = 256 + (random >> 33) as usize % (shm::RING_BYTES / 8) * 8;
+            let at = 192 + (random >> 33) as usize % (shm::RING_BYTES / 8) * 8;
             ring.shm().word(at).store(random >> 7, Relaxed);
         }
     }
@@ -262,7 +267,9 @@ mod tests {
             std::thread::scope(|scope| {
                 let scribbler = scope.spawn(|| scribble(&scribbled, seed));
                 while !scribbler.is_finished() {
-                    while writer.push(&long) == Ok(true) && writer.push(&short) == Ok(true) {}
+                    while writer.push(&long, WITH_ENDS) == Ok(true)
+                        && writer.push(&short, WITH_ENDS) == Ok(true)
+                    {}
                     incoming.receive(&mut |datagram, in_ring| {
                         let len = in_ring.map_or(datagram.payload.len(), InTransit::bytes);
                         assert!(len <= MAX_RECORD_LEN, "seed {seed}: {len} bytes");
@@ -282,7 +289,7 @@ mod tests {
         let mut incoming = Incoming::new().unwrap();
         for slot in [3, 4] {
             let (mut writer, from) = ring(slot);
-            (0..PACKETS_A_TURN).for_each(|_| assert!(writer.push(&packet()).unwrap()));
+            (0..PACKETS_A_TURN).for_each(|_| assert!(writer.push(&packet(), WITH_ENDS).unwrap()));
             incoming.add(from);
         }
         for _ in 0..2 {

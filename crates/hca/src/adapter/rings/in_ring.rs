@@ -1,6 +1,6 @@
 //! Payload of a packet that is still in the ring it came by.
 
-use super::record::{PREFIX_LEN, RING_MTU};
+use super::record::RING_MTU;
 use shm::RingReader;
 use std::cell::RefCell;
 use transport::executor::InTransit;
@@ -16,15 +16,15 @@ pub(super) struct InRing<'a> {
 }
 
 impl<'a> InRing<'a> {
-    /// That of the record of so many bytes at `at`, which has these headers; `None` where there is
-    /// none, or too long a one for `scratch`.
+    /// That of the record of so many bytes at `at` whose packet begins `before` bytes behind that,
+    /// and has these headers; `None` where there is none, or too long a one for `scratch`.
     pub(super) fn new(
         reader: &'a RingReader,
         (at, len): (usize, usize),
-        headers: &Headers,
+        (before, headers): (usize, &Headers),
         scratch: &'a mut [u8],
     ) -> Option<InRing<'a>> {
-        let before = PREFIX_LEN + headers.len();
+        let before = before + headers.len();
         let payload_len = len.checked_sub(before + usize::from(headers.bth.pad))?;
         let payload = mm::record_to_read(reader, at + before, payload_len)?;
         let fits = payload_len <= scratch.len().min(RING_MTU as usize);

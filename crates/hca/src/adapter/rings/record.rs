@@ -1,10 +1,14 @@
 //! What stands in a ring: the addresses and the few fields of the IP header that a transport asks
-//! for, then the packet from the BTH on, without its ICRC.
+//! for, then the packet from the BTH on, without its ICRC. What is as in the record before, as it
+//! is of most, is left out.
 
 use std::net::{IpAddr, Ipv6Addr};
 use wire::{Headers, MAX_HEADERS_LEN};
 
-/// Bytes before the packet.
+/// Tags of records: one with its ends, and one whose ends are those of the latest that had any.
+pub(super) const WITH_ENDS: u16 = 0;
+pub(super) const SAME_ENDS: u16 = 1;
+/// Bytes of the ends before a packet.
 pub(crate) const PREFIX_LEN: usize = 40;
 /// Bytes of all packets but the last of a message. To make, pass and take a packet costs as much as
 /// to copy some KiB; and several fit into the ring at a time.
@@ -28,7 +32,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    fn emit(&self, out: &mut [u8; PREFIX_LEN]) {
+    pub(super) fn emit(&self, out: &mut [u8; PREFIX_LEN]) {
         out[0..16].copy_from_slice(&octets(self.src));
         out[16..32].copy_from_slice(&octets(self.dst));
         out[32..].copy_from_slice(&[self.traffic_class, self.hop_limit, 0, 0, 0, 0, 0, 0]);
@@ -48,16 +52,10 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Begins a record in `out`, which is as long as the record: where its payload goes, which is
-/// `payload_len` long. Padding is zero.
-pub(crate) fn begin<'a>(
-    ends: &Ends,
-    headers: &Headers,
-    payload_len: usize,
-    out: &'a mut [u8],
-) -> &'a mut [u8] {
-    let Some((prefix, packet)) = out.split_first_chunk_mut() else { return &mut [] };
-    ends.emit(prefix);
+/// Begins a record in `out`, which is as long as the record with its ends, for which it leaves room:
+/// where its payload goes, which is `payload_len` long. Padding is zero.
+pub(crate) fn begin<'a>(headers: &Headers, payload_len: usize, out: &'a mut [u8]) -> &'a mut [u8] {
+    let Some((_, packet)) = out.split_first_chunk_mut::<PREFIX_LEN>() else { return &mut [] };
     let at = headers.emit(packet);
     let (payload, padding) = packet[at..].split_at_mut(payload_len);
     padding.fill(0);
@@ -67,40 +65,32 @@ pub(crate) fn begin<'a>(
 /// All that stands before a payload of a long record, at its beginning.
 pub(super) fn head(ends: &Ends, headers: &Headers) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
-    begin(ends, headers, 0, &mut head[..PREFIX_LEN + headers.len()]);
+    begin(headers, 0, &mut head[..PREFIX_LEN + headers.len()]);
+    if let Some(prefix) = head.first_chunk_mut() {
+        ends.emit(prefix);
+    }
     head
 }
 
-/// The ends that were read last. Most records have those of the one before them.
-pub(super) struct LastEnds {
-    prefix: [u8; PREFIX_LEN],
-    ends: Ends,
-}
-
-impl LastEnds {
-    pub(super) fn new() -> LastEnds {
-        let prefix = [0; PREFIX_LEN];
-        LastEnds { prefix, ends: Ends::parse(&prefix) }
-    }
-
-    #[inline]
-    fn parse(&mut self, prefix: &[u8; PREFIX_LEN]) -> Ends {
-        if *prefix != self.prefix {
-            (self.prefix, self.ends) = (*prefix, Ends::parse(prefix));
-        }
-        self.ends
-    }
-}
-
-/// Reads a record; `None` where it is none.
+/// Reads a record with this tag: its ends, its packet and where that begins; `None` where it is
+/// none. `last` are the latest ends of the ring.
 #[inline]
 pub(super) fn parse<'a>(
+    tag: u16,
     record: &'a [u8],
-    last: &mut LastEnds,
-) -> Option<(Ends, Headers, &'a [u8])> {
-    let (prefix, packet) = record.split_first_chunk()?;
+    last: &mut Option<Ends>,
+) -> Option<(Ends, Headers, &'a [u8], usize)> {
+    let (packet, at) = match tag {
+        WITH_ENDS => {
+            let (prefix, packet) = record.split_first_chunk()?;
+            *last = Some(Ends::parse(prefix));
+            (packet, PREFIX_LEN)
+        }
+        SAME_ENDS => (record, 0),
+        _ => return None,
+    };
     let Ok((headers, payload)) = Headers::parse(packet) else { return None };
-    Some((last.parse(prefix), headers, payload))
+    Some(((*last)?, headers, payload, at))
 }
 
 #[cfg(test)]
@@ -134,14 +124,18 @@ mod tests {
             traffic_class: 0x68,
             hop_limit: 64,
         };
-        let mut last = LastEnds::new();
+        let mut last = None;
+        let mut record = vec![0xee; PREFIX_LEN + headers.len() + 8];
+        begin(&headers, 5, &mut record).copy_from_slice(b"bytes");
+        assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..], &mut last), None, "as which?");
         for ends in [ends("10.0.0.1", "10.0.0.2"), ends("::", "::"), ends("fe80::1", "::1")] {
-            let mut record = vec![0xee; PREFIX_LEN + headers.len() + 8];
-            begin(&ends, &headers, 5, &mut record).copy_from_slice(b"bytes");
-            let expected = (ends, headers, &b"bytes"[..]);
-            assert_eq!(parse(&record, &mut last), Some(expected));
+            ends.emit(record.first_chunk_mut().unwrap());
+            let parts = |at| Some((ends, headers, &b"bytes"[..], at));
+            assert_eq!(parse(WITH_ENDS, &record, &mut last), parts(PREFIX_LEN));
+            assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..], &mut last), parts(0));
+            assert_eq!(parse(SAME_ENDS + 1, &record, &mut last), None);
             for len in 0..record.len() - 8 {
-                assert_eq!(parse(&record[..len], &mut last), None, "{len} bytes");
+                assert_eq!(parse(WITH_ENDS, &record[..len], &mut last), None, "{len} bytes");
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The ring to one other process, written by all threads of this one.
 
-use super::record::{self, Ends};
+use super::record::{self, Ends, PREFIX_LEN, SAME_ENDS, WITH_ENDS};
 use crate::adapter::directory::{Announced, Reader, head};
 use descriptors::Kept;
 use engine_thread::lock;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use shm::RingWriter;
+use shm::{Record, RingWriter};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
@@ -23,8 +23,36 @@ pub(crate) struct RingTo {
     kick: Kept,
     attached: AtomicBool,
     broken: AtomicBool,
-    writer: Mutex<RingWriter>,
+    writer: Mutex<Writer>,
     stuck: Mutex<Option<Stuck>>,
+}
+
+struct Writer {
+    ring: RingWriter,
+    /// Of the latest record.
+    ends: Option<Ends>,
+}
+
+impl Writer {
+    /// Where a record from `ends` begins that has room for them: not there if they are those of the
+    /// record before it. And its tag.
+    fn begins(&self, ends: &Ends) -> (usize, u16) {
+        if self.ends.as_ref() == Some(ends) { (PREFIX_LEN, SAME_ENDS) } else { (0, WITH_ENDS) }
+    }
+
+    fn push(&mut self, ends: &Ends, record: &mut [u8]) -> Result<bool, shm::Broken> {
+        let (begin, tag) = self.begins(ends);
+        if begin == 0
+            && let Some(prefix) = record.first_chunk_mut()
+        {
+            ends.emit(prefix);
+        }
+        let pushed = self.ring.push(record.get(begin..).unwrap_or_default(), tag)?;
+        if pushed && begin == 0 {
+            self.ends = Some(*ends);
+        }
+        Ok(pushed)
+    }
 }
 
 /// A ring that is full again and again.
@@ -53,14 +81,14 @@ impl RingTo {
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
-            writer: Mutex::new(RingWriter::create().ok()?),
+            writer: Mutex::new(Writer { ring: RingWriter::create().ok()?, ends: None }),
             stuck: Mutex::new(None),
         })
     }
 
     /// Its descriptor in this process.
     pub(crate) fn fd(&self) -> u32 {
-        lock(&self.writer).as_fd().as_raw_fd().cast_unsigned()
+        lock(&self.writer).ring.as_fd().as_raw_fd().cast_unsigned()
     }
 
     /// Tells the other device that the one with slot `from` has a ring to it.
@@ -81,7 +109,7 @@ impl RingTo {
             return false;
         }
         if !self.attached.load(Relaxed) {
-            let attached = lock(&self.writer).is_attached();
+            let attached = lock(&self.writer).ring.is_attached();
             self.attached.store(attached, Relaxed);
             return attached;
         }
@@ -91,13 +119,13 @@ impl RingTo {
     /// Whether `bytes` more in a few packets would fit now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check(lock(&self.writer).has_room(bytes))
+        self.check(lock(&self.writer).ring.has_room(bytes))
     }
 
     /// Whether it is full, at `now`, of what its reader has not taken for so long that it is not
     /// waited for.
     pub(crate) fn is_stuck(&self, now: Instant) -> bool {
-        let taken = lock(&self.writer).taken();
+        let taken = lock(&self.writer).ring.taken();
         let mut stuck = lock(&self.stuck);
         match &mut *stuck {
             Some(known) if known.taken == taken && now.duration_since(known.seen) < LOOKED => {
@@ -111,10 +139,11 @@ impl RingTo {
         }
     }
 
-    /// Appends a record, if it fits. Whoever reads may sleep until [`RingTo::rouse`].
+    /// Appends a record, in which there is room for its ends, if it fits. Whoever reads may sleep
+    /// until [`RingTo::rouse`].
     #[inline]
-    pub(crate) fn push(&self, record: &[u8]) -> bool {
-        self.check(lock(&self.writer).push(record))
+    pub(crate) fn push(&self, ends: &Ends, record: &mut [u8]) -> bool {
+        self.check(lock(&self.writer).push(ends, record))
     }
 
     /// The same for a packet of which `read` has the payload copied piece by piece from where it is
@@ -127,27 +156,30 @@ impl RingTo {
         payload_len: usize,
         read: impl FnOnce(&mut Each<'_>) -> Result<(), AccessError>,
     ) -> bool {
-        let head_len = record::PREFIX_LEN + headers.len();
-        let len = head_len + payload_len + usize::from(headers.bth.pad);
-        if len <= record::LONG {
+        let packet_len = headers.len() + payload_len + usize::from(headers.bth.pad);
+        if packet_len <= record::LONG {
             return false;
         }
         let head = record::head(ends, headers);
         let mut writer = lock(&self.writer);
-        let Ok(Some(at)) = writer.reserve(len) else { return false };
-        let Some(record) = mm::record_to_write(&writer, at, len) else { return false };
-        let mut done = head_len as u64;
-        let written = record.write(&head[..head_len]).map_err(AccessError::from).and_then(|()| {
+        let (begin, tag) = writer.begins(ends);
+        let head = &head[begin..PREFIX_LEN + headers.len()];
+        let len = PREFIX_LEN - begin + packet_len;
+        let Ok(Some(at)) = writer.ring.reserve(len) else { return false };
+        let Some(record) = mm::record_to_write(&writer.ring, at, len) else { return false };
+        let mut done = head.len() as u64;
+        let written = record.write(head).map_err(AccessError::from).and_then(|()| {
             read(&mut |from| {
                 record.part(done, from.len())?.copy_from(from)?;
                 done += from.len();
                 Ok(())
             })
         });
-        if written.is_err() || done != (head_len + payload_len) as u64 {
+        if written.is_err() || done != (head.len() + payload_len) as u64 {
             return false;
         }
-        writer.commit(len);
+        writer.ring.commit(Record { len, tag });
+        writer.ends = Some(*ends);
         true
     }
 

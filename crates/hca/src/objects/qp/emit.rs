@@ -146,8 +146,8 @@ impl<'a> Out<'a> {
             Some(record) => record,
             None => self.batch().aside(endpoint, len),
         };
-        fill(rings::begin(&ends, headers, payload_len, record), &mut Fold::off())?;
-        let pushed = ring.push(record);
+        fill(rings::begin(headers, payload_len, record), &mut Fold::off())?;
+        let pushed = ring.push(&ends, record);
         self.ring_packets += u64::from(pushed);
         Ok(pushed)
     }
