@@ -31,11 +31,17 @@ struct Relief {
     denial_ns: u64,
     /// When the program had polled last as it was found polling.
     polled_ns: u64,
+    /// It was not, for the first time since.
+    doubted: bool,
 }
 
 impl Relief {
     const FIRST: Duration = Duration::from_micros(10);
-    const LONGEST: Duration = Duration::from_millis(1);
+    /// A look takes the processor from the program, and with what it wakes and evicts that costs it
+    /// some 30 µs.
+    const LONGEST: Duration = Duration::from_millis(4);
+    /// How long a program that was polling and does not seem to is given to show that it does.
+    const DOUBT: Duration = Duration::from_micros(20);
     /// How long a program gets none that left lying what came meanwhile: at first, since it may
     /// only have been kept from running, and at most, doubled each time until it was found polling
     /// twice in a row.
@@ -48,16 +54,27 @@ impl Relief {
             denied_until_ns: 0,
             denial_ns: Relief::FIRST_DENIAL_NS,
             polled_ns: 0,
+            doubted: false,
         }
     }
 
     /// What follows on a look at the program at `now_ns`, which has polled last at `polled_ns`:
     /// `None` watches the sockets.
     fn next(&mut self, polls_now: bool, polled_ns: u64, now_ns: u64) -> Option<Duration> {
-        if !polls_now || now_ns < self.denied_until_ns {
+        if now_ns < self.denied_until_ns {
             self.next = Relief::FIRST;
             return None;
         }
+        if !polls_now {
+            // It may want the processor that this thread, or one like it, has just taken.
+            self.doubted = self.next > Relief::FIRST && !self.doubted;
+            if self.doubted {
+                return Some(Relief::DOUBT);
+            }
+            self.next = Relief::FIRST;
+            return None;
+        }
+        self.doubted = false;
         let relief = self.next;
         if relief > Relief::FIRST && polled_ns != self.polled_ns {
             self.denial_ns = Relief::FIRST_DENIAL_NS;
@@ -223,8 +240,21 @@ mod tests {
             relief.next(true, 0, 0);
         }
         assert_eq!(relief.next(true, 0, 0), Some(Relief::LONGEST));
+        assert_eq!(relief.next(false, 0, 0), Some(Relief::DOUBT));
         assert_eq!(relief.next(false, 0, 0), None);
         assert_eq!(relief.next(true, 0, 0), Some(Relief::FIRST));
+    }
+
+    #[test]
+    fn who_was_kept_from_polling_for_a_moment_goes_on() {
+        let mut relief = Relief::new();
+        for _ in 0..10 {
+            relief.next(true, 0, 0);
+        }
+        for _ in 0..10 {
+            assert_eq!(relief.next(false, 0, 0), Some(Relief::DOUBT));
+            assert_eq!(relief.next(true, 0, 0), Some(Relief::LONGEST));
+        }
     }
 
     #[test]
@@ -235,6 +265,7 @@ mod tests {
             // One poll, seen twice.
             assert_eq!(relief.next(true, now_ns, now_ns), Some(Relief::FIRST));
             assert_eq!(relief.next(true, now_ns, now_ns), Some(Relief::FIRST * 2));
+            assert_eq!(relief.next(false, now_ns, now_ns), Some(Relief::DOUBT));
             assert_eq!(relief.next(false, now_ns, now_ns), None);
             relief.missed(now_ns);
             assert_eq!(relief.next(true, now_ns, now_ns + denial_ns - 1), None);
