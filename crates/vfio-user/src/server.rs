@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::posted::Posted;
 use crate::session::Session;
 use engine_thread::lock;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, shutdown, socket_with,
@@ -61,8 +62,8 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let listener = new()?;
     if let Err(error) = bind(&listener, &address) {
-        let refused = connect(new()?, &address) == Err(rustix::io::Errno::CONNREFUSED);
-        if error != rustix::io::Errno::ADDRINUSE || !refused {
+        let refused = connect(new()?, &address) == Err(Errno::CONNREFUSED);
+        if error != Errno::ADDRINUSE || !refused {
             return Err(error.into());
         }
         std::fs::remove_file(path)?;
@@ -74,7 +75,13 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
 
 impl Shared {
     fn serve(&self, host: &Host, function: &dyn Function, description: &Description) {
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
+        loop {
+            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                // A signal of the program's, or a client that has gone already.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => return,
+            };
             let Ok(channel) = Channel::new(socket) else { continue };
             let client = Arc::new(Client::new(channel));
             if !self.admit(&client) {

@@ -36,6 +36,10 @@ pub enum Error {
     /// A guest that did not come up, or does not answer: with what it said last.
     #[error("{0}")]
     Guest(String),
+    /// One that did not come up although its emulated processors have run for a good part of the
+    /// time: this machine is too slow for it, or QEMU has led it astray.
+    #[error("{0}")]
+    GuestComputes(String),
 }
 
 impl Error {

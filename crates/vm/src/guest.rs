@@ -50,15 +50,15 @@ impl Guest {
         command.args(["-serial", &format!("unix:{}", path.display())]);
         command.stdin(Stdio::null()).stdout(said.try_clone().doing("QEMU's output")?).stderr(said);
         let mut qemu = Process(command.spawn().doing("starting QEMU")?);
-        let deadline = Instant::now() + limit;
+        let until = Until::now(limit);
         let agent = loop {
             match listener.accept() {
                 Ok((agent, _)) => break agent,
-                Err(_) => qemu.still_runs(folder.path(), deadline)?,
+                Err(_) => qemu.still_runs(folder.path(), until)?,
             }
         };
         agent.set_read_timeout(Some(LOOK)).doing("the guest's port")?;
-        qemu.await_ready(&agent, folder.path(), deadline)?;
+        qemu.await_ready(&agent, folder.path(), until)?;
         Ok(Guest { qemu, folder, agent: Mutex::new(agent) })
     }
 
@@ -117,11 +117,24 @@ impl Guest {
     pub fn restart(&mut self, limit: Duration) -> Result<()> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         agent.write_all(b"reboot -f\n").doing("the guest's port")?;
-        self.qemu.await_ready(&agent, self.folder.path(), Instant::now() + limit)
+        self.qemu.await_ready(&agent, self.folder.path(), Until::now(limit))
     }
 
     fn ended(&self, what: &str) -> Error {
         failed(what, self.folder.path())
+    }
+}
+
+/// How long something may take, and when that is over.
+#[derive(Clone, Copy)]
+struct Until {
+    limit: Duration,
+    deadline: Instant,
+}
+
+impl Until {
+    fn now(limit: Duration) -> Until {
+        Until { limit, deadline: Instant::now() + limit }
     }
 }
 
@@ -130,28 +143,21 @@ struct Process(Child);
 
 impl Process {
     /// Fails if QEMU has ended or the time is over.
-    fn still_runs(&mut self, folder: &Path, deadline: Instant) -> Result<()> {
+    fn still_runs(&mut self, folder: &Path, until: Until) -> Result<()> {
         match self.0.try_wait() {
             Ok(Some(status)) => Err(failed(&format!("QEMU ended with {status}"), folder)),
-            _ if Instant::now() > deadline => {
-                Err(failed("the guest did not come up in time", folder))
-            }
+            _ if Instant::now() > until.deadline => Err(late(self.0.id(), folder, until.limit)),
             _ => Ok(()),
         }
     }
 
-    fn await_ready(
-        &mut self,
-        mut agent: &UnixStream,
-        folder: &Path,
-        deadline: Instant,
-    ) -> Result<()> {
+    fn await_ready(&mut self, mut agent: &UnixStream, folder: &Path, until: Until) -> Result<()> {
         let mut said = Vec::new();
         let mut bytes = [0; 256];
         while !String::from_utf8_lossy(&said).contains(&format!("{READY}\n")) {
             match agent.read(&mut bytes) {
                 Ok(count) if count > 0 => said.extend_from_slice(&bytes[..count]),
-                _ => self.still_runs(folder, deadline)?,
+                _ => self.still_runs(folder, until)?,
             }
         }
         Ok(())
@@ -165,12 +171,55 @@ impl Drop for Process {
     }
 }
 
+/// A thread of QEMU's: whether a guest that does not come up is slow, or waits, and for whom.
+struct Thread {
+    name: String,
+    state: String,
+    ran: Duration,
+}
+
+fn threads(pid: u32) -> Vec<Thread> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let thread = |task: PathBuf| {
+        let file = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let ran = file("schedstat").split(' ').next().and_then(|ns| ns.parse().ok());
+        let status = file("status");
+        let state = status.lines().find_map(|line| line.strip_prefix("State:\t"));
+        Thread {
+            name: file("comm").trim().to_owned(),
+            state: format!("{}, {}", state.unwrap_or("?"), file("wchan")),
+            ran: Duration::from_nanos(ran.unwrap_or_default()),
+        }
+    };
+    tasks.map(|task| thread(task.path())).collect()
+}
+
+/// The guest is not up within `limit`.
+fn late(pid: u32, folder: &Path, limit: Duration) -> Error {
+    let threads = threads(pid);
+    let row = |thread: &Thread| {
+        let Thread { name, state, ran } = thread;
+        format!("QEMU's thread {name}: {state}, ran {:.1} s\n", ran.as_secs_f64())
+    };
+    let what: String = threads.iter().map(row).collect();
+    // Emulated processors have threads of such names.
+    let is_busy = |thread: &Thread| thread.name.starts_with("CPU ") && thread.ran > limit / 3;
+    let computes = threads.iter().any(is_busy);
+    let text = message(&format!("the guest did not come up in time\n{what}"), folder);
+    if computes { Error::GuestComputes(text) } else { Error::Guest(text) }
+}
+
 /// A failure of the guest that has this folder, with the last that was said.
 fn failed(what: &str, folder: &Path) -> Error {
+    Error::Guest(message(what, folder))
+}
+
+fn message(what: &str, folder: &Path) -> String {
     let log = log(folder);
     let lines: Vec<&str> = log.lines().collect();
     let last = lines[lines.len().saturating_sub(30)..].join("\n");
-    Error::Guest(format!("{what}\n{}{last}", said(folder)))
+    format!("{what}\n{}{last}", said(folder))
 }
 
 /// What QEMU said.
@@ -199,6 +248,22 @@ fn split_status(bytes: &[u8]) -> Option<(&[u8], i32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_is_late_waits_or_computes() {
+        let folder = tempfile::tempdir().unwrap();
+        let waits = late(std::process::id(), folder.path(), Duration::from_secs(3600));
+        let Error::Guest(text) = waits else { panic!("it waits") };
+        assert!(text.contains(": R (running), "), "{text}");
+        let named = std::thread::Builder::new().name("CPU 0/TCG".to_owned());
+        let computes = named.spawn(move || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(50) {}
+            let late = late(std::process::id(), folder.path(), Duration::from_millis(3));
+            matches!(late, Error::GuestComputes(_))
+        });
+        assert!(computes.unwrap().join().unwrap());
+    }
 
     #[test]
     fn the_status_is_known_once_its_line_is_whole() {

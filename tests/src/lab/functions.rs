@@ -175,7 +175,7 @@ impl Lab {
         for boots_left in (0..super::BOOTS).rev() {
             match Guest::boot(&self.qemu, machine, BOOT_LIMIT) {
                 Ok(guest) => return Booted(guest),
-                Err(error) if boots_left > 0 && super::died_of_emulation(&error.to_string()) => {}
+                Err(error) if boots_left > 0 && super::is_of_emulation(&error) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -226,11 +226,21 @@ impl Booted {
     /// # Panics
     /// When either fails.
     pub fn converse(&self, line: &str) -> String {
-        self.output(&format!(
+        let script = format!(
             "{line} > /tmp/first 2>&1 & \
              until netstat -ltn | grep -q :18515; do usleep 50000; done; \
              {line} localhost && wait $! && cat /tmp/first || {{ cat /tmp/first; exit 1; }}"
-        ))
+        );
+        for _ in 0..2 {
+            let (status, said) = self.script(&script);
+            // perftest compares two clocks first, which an emulated processor that is held up
+            // between its looks at them lets differ.
+            if status == 0 || !said.contains("Correlation coefficient") {
+                assert_eq!(status, 0, "{script}\n{said}\n{}", self.0.log());
+                return said;
+            }
+        }
+        self.output(&script)
     }
 
     /// Fails if the adapter's drivers, or the kernel as a whole, warned of anything.
