@@ -5,8 +5,10 @@ use super::attach::ring_from;
 use super::directory::neighbour::{Neighbour, Wanted};
 use super::directory::{self, Directory, Reader};
 use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU};
+use link::Datagram;
 use mm::OtherProcess;
 use rustix::fd::{AsFd, OwnedFd};
+use transport::executor::InTransit;
 use transport::values::Remote;
 
 /// Where the parts of a directory begin: its header, counters, QPs, MKEYs, routes, groups, passes
@@ -49,7 +51,7 @@ impl ReadRings {
     pub fn receive(&mut self) -> Vec<u32> {
         let mut seen = Vec::new();
         self.0.forget_those_over();
-        let packets = self.0.receive(&mut |datagram, in_ring| {
+        let mut look = |datagram: &Datagram<'_>, in_ring: Option<&dyn InTransit>| {
             seen.push(datagram.headers.bth.dest_qp);
             let Some(in_ring) = in_ring else { return };
             let len = in_ring.bytes();
@@ -60,6 +62,13 @@ impl ReadRings {
                 looked_at = true;
             });
             assert!(looked_at && in_ring.copy(len, &mut [0]).is_err());
+        };
+        let packets = self.0.receive(&mut |row| {
+            let qpn = row.dest_qp();
+            row.each(&mut |datagram, in_ring| {
+                look(datagram, in_ring);
+                datagram.headers.bth.dest_qp == qpn
+            });
         });
         assert!(packets == seen.len() && packets <= PACKETS_A_TURN);
         seen

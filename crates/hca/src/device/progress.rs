@@ -9,7 +9,7 @@
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
-use crate::adapter::rings::{Incoming, PACKETS_A_TURN, RING_MTU, Rings};
+use crate::adapter::rings::{Incoming, PACKETS_A_TURN, RING_MTU, Rings, Row};
 use crate::device::Device;
 use crate::device::looks::Looks;
 use crate::device::turn::Turn;
@@ -17,7 +17,7 @@ use crate::fabric::Fabric;
 use crate::fabric::multicast::MULTICAST_QPN;
 use crate::fabric::subnet::{gid_of_guid, lid_of_address, lid_of_group};
 use crate::memory::key_space::parts_reached;
-use crate::objects::qp::Qp;
+use crate::objects::qp::{BYTES_AN_ANSWER, InARow, Qp, Visit};
 use crate::sabotage;
 use engine_thread::lock;
 use link::{Batch, Datagram, FrameReceiver, Receiver, ip_of_gid};
@@ -40,9 +40,6 @@ const PACKETS_A_TRAIN: usize = 128;
 /// Requests that the packets of one turn may bring to their end: a peer may acknowledge thousands
 /// by a packet.
 const ENDINGS_A_TURN: u32 = 1024;
-/// Payload after which acknowledges go out within a turn: a sender with a small window waits for
-/// them.
-const BYTES_AN_ANSWER: usize = 64 << 10;
 /// Payload of a turn that has time left whatever its clock says.
 const SHORT_BYTES: usize = 4 << 10;
 
@@ -191,19 +188,23 @@ impl Device {
         let (mut bytes, mut by_ring) = (0, 0);
         let (mut unanswered, mut endings) = (0, ENDINGS_A_TURN);
         let parts = parts_reached();
-        let mut answer = |len: usize, touched: &mut Vec<_>, batch: &mut _| {
-            bytes += len;
-            unanswered += len;
+        let mut answer = |visit: Visit, touched: &mut Vec<_>, batch: &mut _| {
+            bytes += visit.bytes;
+            unanswered += if visit.answered { 0 } else { visit.bytes };
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
                 self.answer(touched, turn, false, batch);
             }
         };
         if let Some(mut rings) = rings {
-            by_ring = rings.receive(&mut |datagram, in_transit| {
-                let rx = self.rx_by_ring(&datagram, in_transit);
-                self.dispatch_to_qp(&rx, turn.now, batch, touched, &mut endings);
-                answer(rx.payload_len(), touched, batch);
+            let mut answers = 0;
+            by_ring = rings.receive(&mut |row| {
+                // The clock costs a good part of what a short packet does.
+                let has_time = |bytes| (answers == 0 && bytes <= SHORT_BYTES) || !turn.is_over();
+                let limits = (turn.now, &has_time as &dyn Fn(usize) -> bool);
+                let visit = self.visit(row, limits, batch, touched, &mut endings);
+                answers += u32::from(visit.answered);
+                answer(visit, touched, batch);
             });
             if by_ring > 0 {
                 looks.came_by_ring();
@@ -216,7 +217,8 @@ impl Device {
             let trains = if *scattered { 1 } else { TRAINS_A_TURN };
             came = receiver.receive(self.endpoint(), trains, &mut |datagram| {
                 self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
-                answer(datagram.payload.len(), touched, batch);
+                let bytes = datagram.payload.len();
+                answer(Visit { bytes, ..Visit::default() }, touched, batch);
             });
         }
         let in_frames = self.frames().receive(frames, batch, touched);
@@ -313,7 +315,7 @@ impl Device {
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
-        self.note_packet(datagram.payload.len());
+        self.note_packets(1, datagram.payload.len());
         let counters = self.directory();
         let qpn = datagram.headers.bth.dest_qp;
         let interface = ManagementInterface::of(qpn);
@@ -336,27 +338,47 @@ impl Device {
         self.hand_out(&rx, management, now, batch, touched, endings);
     }
 
-    /// What came by a ring is for a queue pair of the program's.
-    fn dispatch_to_qp(
+    /// Hands a queue pair of the program's what came for it by a ring. `has_time` says whether it
+    /// may answer after so many bytes of payload.
+    fn visit(
         &self,
-        rx: &Rx<'_>,
-        now: Instant,
+        row: &mut Row<'_>,
+        (now, has_time): (Instant, &dyn Fn(usize) -> bool),
         batch: &mut Batch,
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
-    ) {
-        self.note_packet(rx.payload_len());
-        let qpn = rx.headers.bth.dest_qp;
+    ) -> Visit {
+        let qpn = row.dest_qp();
         let special = ManagementInterface::of(qpn).is_some() || qpn == MULTICAST_QPN;
-        if special || !self.takes(rx.dst) {
-            return self.directory().count(Counter::RxDropped, 1);
+        let qp = if special { None } else { self.touched(None, qpn, touched) };
+        let Some(index) = qp else {
+            row.each(&mut |datagram, _| {
+                self.note_packets(1, datagram.payload.len());
+                self.directory().count(Counter::RxDropped, 1);
+                true
+            });
+            return Visit::default();
+        };
+        let packets = InARow {
+            now,
+            has_time,
+            begins_with_request: row.begins_with_request(),
+            next: &mut |f| {
+                row.each(&mut |datagram, in_transit| f(&self.rx_by_ring(datagram, in_transit)));
+                row.was_all()
+            },
+        };
+        let visit = touched[index].receive_row(&self.adapter, packets, batch, endings);
+        if visit.answered {
+            touched.swap_remove(index);
         }
-        self.hand_out(rx, None, now, batch, touched, endings);
+        self.note_packets(visit.packets, visit.bytes);
+        visit
     }
 
-    fn note_packet(&self, payload_len: usize) {
-        self.directory().count(Counter::RcvdPackets, 1);
-        self.directory().count(Counter::RcvdBytes, payload_len as u64);
+    fn note_packets(&self, packets: usize, payload: usize) {
+        self.directory().count(Counter::RcvdPackets, packets as u64);
+        self.directory().count(Counter::RcvdBytes, payload as u64);
     }
 
     /// Gives a packet to its queue pair.
@@ -369,19 +391,25 @@ impl Device {
         touched: &mut Vec<Arc<Qp>>,
         endings: &mut u32,
     ) {
-        let qpn = rx.headers.bth.dest_qp;
+        match self.touched(management, rx.headers.bth.dest_qp, touched) {
+            Some(index) => touched[index].receive(&self.adapter, rx, now, batch, endings),
+            None => self.directory().count(Counter::RxDropped, 1),
+        }
+    }
+
+    /// Where among the queue pairs that were touched the one is that packets to `qpn` are for.
+    fn touched(
+        &self,
+        management: Option<Arc<Qp>>,
+        qpn: u32,
+        touched: &mut Vec<Arc<Qp>>,
+    ) -> Option<usize> {
         // A train is of one QP, so the last one touched is nearly always the one.
-        let index = match touched.iter().rposition(|qp| qp.number() == qpn) {
-            Some(index) => index,
-            None => match management.or_else(|| self.qps.find(qpn)) {
-                Some(qp) => {
-                    touched.push(qp);
-                    touched.len() - 1
-                }
-                None => return self.directory().count(Counter::RxDropped, 1),
-            },
-        };
-        touched[index].receive(&self.adapter, rx, now, batch, endings);
+        let known = touched.iter().rposition(|qp| qp.number() == qpn);
+        known.or_else(|| {
+            touched.push(management.or_else(|| self.qps.find(qpn))?);
+            Some(touched.len() - 1)
+        })
     }
 
     /// What brings packets to one queue pair.

@@ -134,6 +134,9 @@ impl Cq {
             owner.adapter().alive()?;
             owner.progress();
         }
+        if !self.may_wait.load(Relaxed) && !self.failed() {
+            return Ok(0);
+        }
         self.take(max, take)
     }
 

@@ -15,6 +15,12 @@ pub const BTH_LEN: usize = 12;
 /// Length of a DETH in bytes.
 pub const DETH_LEN: usize = 8;
 
+/// What a packet with this BTH does, if we carry it, and the queue pair that it is for.
+#[inline]
+pub fn peek(bth: &[u8; BTH_LEN]) -> (Option<Opcode>, u32) {
+    (Opcode::from_byte(bth[0]), be32(bth, 4) & 0x00ff_ffff)
+}
+
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParseError {

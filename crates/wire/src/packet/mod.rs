@@ -12,7 +12,7 @@ mod opcode;
 mod psn;
 pub mod timer;
 
-pub use codec::{BTH_LEN, DETH_LEN, ParseError};
+pub use codec::{BTH_LEN, DETH_LEN, ParseError, peek};
 pub use headers::{
     Aeth, AtomicEth, Bth, Deth, Feth, Headers, MAX_HEADERS_LEN, NakCode, Reth, Syndrome,
 };

@@ -1,15 +1,16 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::in_ring::InRing;
-use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, parse};
+use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, packet_at, parse};
 use crate::adapter::directory::Reader;
 use link::Datagram;
 use rustix::fd::AsFd;
 use shm::{Record, RingReader};
 use transport::executor::InTransit;
+use wire::{BTH_LEN, Opcode};
 
-/// Takes a packet, and its payload if that is still in the ring.
-type Receive<'a> = dyn FnMut(Datagram<'_>, Option<&dyn InTransit>) + 'a;
+/// Takes a packet, and its payload if that is still in the ring; `false`: not now.
+pub(crate) type Each<'a> = dyn FnMut(&Datagram<'_>, Option<&dyn InTransit>) -> bool + 'a;
 
 /// Packets that one turn takes.
 pub(crate) const PACKETS_A_TURN: usize = 256;
@@ -32,14 +33,31 @@ impl RingFrom {
         Some(RingFrom { slot, directory, reader, ends: None })
     }
 
-    /// Takes one packet: its bytes, or that there is none. `None` when the ring holds what is none.
-    fn take(&mut self, record: &mut [u8], f: &mut Receive<'_>) -> Option<Option<usize>> {
+    /// What the oldest packet does, and the queue pair that it is for, if there is one. `None` when
+    /// the ring holds what is none.
+    fn peek(&mut self) -> Option<Option<(Opcode, u32)>> {
+        let Some((at, record)) = self.reader.peek().ok()? else { return Some(None) };
+        let (packet, mut begin) = (packet_at(record.tag)?, [0; BTH_LEN]);
+        if record.len < packet + BTH_LEN {
+            return None;
+        }
+        self.reader.read(at + packet, &mut begin);
+        let (opcode, dest_qp) = wire::peek(&begin);
+        Some(Some((opcode?, dest_qp)))
+    }
+
+    /// Takes the oldest packet if it is for this queue pair and `f` takes it: the bytes of its
+    /// payload. `None` when the ring holds what is none.
+    fn take(&mut self, qpn: u32, record: &mut [u8], f: &mut Each<'_>) -> Option<Option<usize>> {
         let RingFrom { reader, ends, .. } = self;
         let Some((at, Record { len, tag })) = reader.peek().ok()? else { return Some(None) };
         let long = len > LONG;
         let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
         reader.read(at, head);
         let (ends, headers, payload, before) = parse(tag, head, ends)?;
+        if headers.bth.dest_qp != qpn {
+            return Some(None);
+        }
         let (payload, in_ring) = match long {
             false => (payload, None),
             true => {
@@ -59,7 +77,9 @@ impl RingFrom {
             headers,
             payload,
         };
-        f(datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit));
+        if !f(&datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit)) {
+            return Some(None);
+        }
         reader.take(len);
         Some(Some(payload_len))
     }
@@ -136,23 +156,35 @@ impl Incoming {
         self.rings.iter().any(|ring| ring.reader.has_more())
     }
 
-    /// Hands out what a turn takes, ring by ring, with the payload if that is still in the ring;
-    /// answers with the packets. A ring that holds what is no packet is not read any more.
-    pub(crate) fn receive(&mut self, f: &mut Receive<'_>) -> usize {
+    /// Hands out what a turn takes, ring by ring and in rows for one queue pair; answers with the
+    /// packets. A ring that holds what is no packet is not read any more.
+    pub(crate) fn receive(&mut self, visit: &mut dyn FnMut(&mut Row<'_>)) -> usize {
         let Incoming { rings, next, broke, record } = self;
-        let (mut packets, mut bytes) = (0, 0);
+        let mut taken = Share { packets: 0, bytes: 0 };
         let mut broken = None;
         let count = rings.len();
         for at in 0..count {
             let at = (*next + at) % count;
-            while packets < PACKETS_A_TURN && bytes < BYTES_A_TURN {
-                match rings[at].take(record, f) {
-                    Some(Some(len)) => (packets, bytes) = (packets + 1, bytes + len),
+            while !taken.is_over() {
+                let (first, qpn) = match rings[at].peek() {
+                    Some(Some(first)) => first,
                     Some(None) => break,
                     None => {
                         broken = Some(at);
                         break;
                     }
+                };
+                let mut row = Row { rings, at, qpn, first, record, taken, broken: false };
+                visit(&mut row);
+                let stuck = row.taken.packets == taken.packets;
+                taken = row.taken;
+                if row.broken {
+                    broken = Some(at);
+                    break;
+                }
+                // What nobody takes now waits for the next turn.
+                if stuck {
+                    break;
                 }
             }
         }
@@ -161,7 +193,68 @@ impl Incoming {
             rings.swap_remove(at);
             (*next, *broke) = (0, true);
         }
-        packets
+        taken.packets
+    }
+}
+
+/// What a turn has taken.
+#[derive(Clone, Copy)]
+struct Share {
+    packets: usize,
+    bytes: usize,
+}
+
+impl Share {
+    /// Whether it takes no more.
+    fn is_over(self) -> bool {
+        self.packets >= PACKETS_A_TURN || self.bytes >= BYTES_A_TURN
+    }
+}
+
+/// The oldest packets of a ring, as far as they are for one queue pair.
+pub(crate) struct Row<'a> {
+    rings: &'a mut [RingFrom],
+    /// Which of them.
+    at: usize,
+    qpn: u32,
+    /// What the first of them does.
+    first: Opcode,
+    record: &'a mut [u8],
+    taken: Share,
+    broken: bool,
+}
+
+impl Row<'_> {
+    /// The queue pair.
+    pub(crate) fn dest_qp(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Whether the first of them is a request.
+    pub(crate) fn begins_with_request(&self) -> bool {
+        !self.first.is_response()
+    }
+
+    /// Hands out those that the turn takes, until `f` takes no more.
+    pub(crate) fn each(&mut self, f: &mut Each<'_>) {
+        while !self.taken.is_over() {
+            match self.rings[self.at].take(self.qpn, self.record, f) {
+                Some(Some(bytes)) => {
+                    self.taken.packets += 1;
+                    self.taken.bytes += bytes;
+                }
+                Some(None) => return,
+                None => {
+                    self.broken = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether nothing waits in any ring.
+    pub(crate) fn was_all(&self) -> bool {
+        !self.rings.iter().any(|ring| ring.reader.has_more())
     }
 }
 
@@ -194,7 +287,14 @@ mod tests {
 
     fn received(incoming: &mut Incoming) -> Vec<u32> {
         let mut seen = Vec::new();
-        incoming.receive(&mut |datagram, _| seen.push(datagram.headers.bth.dest_qp));
+        incoming.receive(&mut |row| {
+            let qpn = row.dest_qp();
+            row.each(&mut |datagram, _| {
+                assert_eq!(datagram.headers.bth.dest_qp, qpn);
+                seen.push(qpn);
+                true
+            });
+        });
         seen
     }
 
@@ -270,12 +370,15 @@ mod tests {
                     while writer.push(&long, WITH_ENDS) == Ok(true)
                         && writer.push(&short, WITH_ENDS) == Ok(true)
                     {}
-                    incoming.receive(&mut |datagram, in_ring| {
-                        let len = in_ring.map_or(datagram.payload.len(), InTransit::bytes);
-                        assert!(len <= MAX_RECORD_LEN, "seed {seed}: {len} bytes");
-                        if let Some(in_ring) = in_ring {
-                            in_ring.whole(&mut |bytes| assert_eq!(bytes.len(), len));
-                        }
+                    incoming.receive(&mut |row| {
+                        row.each(&mut |datagram, in_ring| {
+                            let len = in_ring.map_or(datagram.payload.len(), InTransit::bytes);
+                            assert!(len <= MAX_RECORD_LEN, "seed {seed}: {len} bytes");
+                            if let Some(in_ring) = in_ring {
+                                in_ring.whole(&mut |bytes| assert_eq!(bytes.len(), len));
+                            }
+                            true
+                        });
                     });
                 }
             });

@@ -12,7 +12,7 @@ mod in_ring;
 mod record;
 mod to;
 
-pub(crate) use from::{Incoming, PACKETS_A_TURN, RingFrom};
+pub(crate) use from::{Incoming, PACKETS_A_TURN, RingFrom, Row};
 pub(crate) use record::{Ends, PREFIX_LEN, RING_MTU, begin};
 pub(crate) use to::RingTo;
 

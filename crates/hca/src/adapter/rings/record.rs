@@ -72,6 +72,15 @@ pub(super) fn head(ends: &Ends, headers: &Headers) -> [u8; HEAD_LEN] {
     head
 }
 
+/// Where in a record with this tag its packet begins; `None` for no such tag.
+pub(super) fn packet_at(tag: u16) -> Option<usize> {
+    match tag {
+        WITH_ENDS => Some(PREFIX_LEN),
+        SAME_ENDS => Some(0),
+        _ => None,
+    }
+}
+
 /// Reads a record with this tag: its ends, its packet and where that begins; `None` where it is
 /// none. `last` are the latest ends of the ring.
 #[inline]
@@ -80,15 +89,12 @@ pub(super) fn parse<'a>(
     record: &'a [u8],
     last: &mut Option<Ends>,
 ) -> Option<(Ends, Headers, &'a [u8], usize)> {
-    let (packet, at) = match tag {
-        WITH_ENDS => {
-            let (prefix, packet) = record.split_first_chunk()?;
-            *last = Some(Ends::parse(prefix));
-            (packet, PREFIX_LEN)
-        }
-        SAME_ENDS => (record, 0),
-        _ => return None,
-    };
+    let at = packet_at(tag)?;
+    let mut packet = record;
+    if at > 0 {
+        let (prefix, rest) = record.split_first_chunk()?;
+        (*last, packet) = (Some(Ends::parse(prefix)), rest);
+    }
     let Ok((headers, payload)) = Headers::parse(packet) else { return None };
     Some(((*last)?, headers, payload, at))
 }

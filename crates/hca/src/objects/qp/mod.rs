@@ -7,6 +7,8 @@ mod post;
 mod posts;
 mod turns;
 
+pub(crate) use turns::{BYTES_AN_ANSWER, InARow, Visit};
+
 use crate::adapter::Adapter;
 use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::directory::{ShownQp, ends_word};

@@ -2,12 +2,13 @@
 //! its transport runs here.
 
 use super::emit::{Out, QpSink};
-use super::{Core, Qp};
+use super::{Core, LINK_BACKLOG, Qp};
 use crate::adapter::Adapter;
 use crate::adapter::rings::RING_MTU;
 use crate::memory::key_space::parts_reached;
 use link::Batch;
 use registry::QPN_INDEX_BITS;
+use std::sync::MutexGuard;
 use std::time::Instant;
 use transport::values::QpState;
 use transport::{Both, Budget, Count, Counter, Cx, Rx, Share, Transport};
@@ -20,6 +21,47 @@ const LAST_WORDS: Budget = Budget::of(Share::new(2, 4 << 10));
 /// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a
 /// turn may wait for that.
 const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
+/// Packets that a queue pair takes at a time: it is locked meanwhile, too.
+const PACKETS_A_ROW: usize = 32;
+
+/// Payload after which acknowledges go out within a turn: a sender with a small window waits for
+/// them.
+pub(crate) const BYTES_AN_ANSWER: usize = 64 << 10;
+
+/// Takes a packet, or does not.
+pub(crate) type Take<'a> = dyn FnMut(&Rx<'_>) -> bool + 'a;
+
+/// Packets for one queue pair that came by a ring, one behind the other, in a turn.
+pub(crate) struct InARow<'a> {
+    pub(crate) now: Instant,
+    /// Whether the first is a request.
+    pub(crate) begins_with_request: bool,
+    /// Hands them out until it is answered `false`, and says whether nothing waits in any ring.
+    pub(crate) next: &'a mut dyn FnMut(&mut Take<'_>) -> bool,
+    /// Whether it may answer after so many bytes of payload.
+    pub(crate) has_time: &'a dyn Fn(usize) -> bool,
+}
+
+/// What a queue pair has taken of packets in a row.
+#[derive(Default)]
+pub(crate) struct Visit {
+    pub(crate) packets: usize,
+    /// Bytes of payload.
+    pub(crate) bytes: usize,
+    /// It has answered, and need not be asked to at the end of the burst.
+    pub(crate) answered: bool,
+}
+
+impl Visit {
+    fn add(&mut self, rx: &Rx<'_>) {
+        self.packets += 1;
+        self.bytes += rx.payload_len();
+    }
+
+    fn is_over(&self) -> bool {
+        self.packets >= PACKETS_A_ROW || self.bytes >= BYTES_AN_ANSWER
+    }
+}
 
 impl Qp {
     /// The device has failed: whoever waits for an answer gets an error, and all requests are
@@ -60,6 +102,58 @@ impl Qp {
         });
     }
 
+    /// Packets in a row. If nothing else waits the queue pair answers at once and goes on, as at the
+    /// end of a burst.
+    pub(crate) fn receive_row(
+        &self,
+        adapter: &Adapter,
+        packets: InARow<'_>,
+        batch: &mut Batch,
+        endings: &mut u32,
+    ) -> Visit {
+        let InARow { now, begins_with_request, next, has_time } = packets;
+        let mut core = self.core();
+        let is_connected = self.init.qp_type.is_connected();
+        let ends = core.ends.filter(|_| is_connected && !core.destroyed);
+        let ours = |rx: &Rx<'_>| !is_connected || ends == Some((rx.src, rx.dst));
+        core.answers_by_ring |= begins_with_request;
+        let by_ring = core.answers_by_ring;
+        let held_back = core.destroyed || core.holds_back(now);
+        let (mut row, mut only_ack) = (Visit::default(), false);
+        let limits = (now, QUANTUM.ending(*endings));
+        self.stage(adapter, &mut core, limits, Some(&mut *batch), |transport, cx| {
+            let was_all = next(&mut |rx| {
+                // Where its answers are for the wire so far, a request decides that anew.
+                if row.is_over() || !(by_ring || rx.headers.bth.opcode.is_response()) {
+                    return false;
+                }
+                row.add(rx);
+                if ours(rx) {
+                    cx.budget = QUANTUM.ending(cx.budget.endings());
+                    transport.receive(rx, cx);
+                } else {
+                    cx.counters.count(Counter::RxDropped, 1);
+                }
+                true
+            });
+            *endings = cx.budget.endings();
+            let rests = held_back || pcie::owes_more(cx.now, LINK_BACKLOG);
+            let is_end = was_all || row.bytes >= BYTES_AN_ANSWER;
+            row.answered = !rests && is_end && has_time(row.bytes);
+            if row.answered {
+                only_ack = transport.owes_only_an_ack();
+                cx.budget = QUANTUM;
+                transport.transmit(cx);
+            }
+        });
+        adapter.directory().add_traffic(self.number, 0, row.bytes as u64);
+        match row.answered {
+            true => self.leave(adapter, core, only_ack, batch),
+            false => batch.flush(adapter.endpoint()),
+        }
+        row
+    }
+
     /// One Ethernet frame that steering chose the QP for; `parsed` is what it saw of it.
     pub(crate) fn receive_frame(
         &self,
@@ -88,13 +182,24 @@ impl Qp {
         if core.destroyed {
             return;
         }
+        let only_ack = core.transport.owes_only_an_ack();
         if !core.holds_back(now) {
-            let only_ack = core.transport.owes_only_an_ack();
             self.stage(adapter, &mut core, (now, QUANTUM), Some(&mut *batch), Transport::transmit);
-            let left = core.transport.has_ack_pending();
-            if !only_ack || left || batch.packets() > 1 {
-                batch.flush(adapter.endpoint());
-            }
+        }
+        self.leave(adapter, core, only_ack, batch);
+    }
+
+    /// Sends what the end of a burst has staged in `batch`, and is done with the queue pair.
+    fn leave(
+        &self,
+        adapter: &Adapter,
+        mut core: MutexGuard<'_, Core>,
+        only_ack: bool,
+        batch: &mut Batch,
+    ) {
+        let left = core.transport.has_ack_pending();
+        if !only_ack || left || batch.packets() > 1 {
+            batch.flush(adapter.endpoint());
         }
         self.arm(adapter, &mut core);
         // A program that spins on its memory has seen what the acknowledge is for, and posts now.
