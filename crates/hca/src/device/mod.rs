@@ -2,6 +2,7 @@
 //! the turns of progress; its other subjects it hands out as parts.
 
 mod create;
+mod dispatch;
 mod failure;
 mod looks;
 mod open;
