@@ -96,6 +96,30 @@ fn writes_and_reads_of_all_lengths_arrive_whole() {
     }
 }
 
+/// Messages in a row, of which the fifth finds no place for its completion: a queue of two entries
+/// has four.
+#[test]
+fn what_follows_a_lost_completion_is_not_acknowledged() {
+    let (a, b) = pair(QpType::Rc);
+    b.cq.resize(2, None).unwrap();
+    for end in [&a, &b] {
+        end.device.pause(Instant::now() + Duration::from_secs(10));
+    }
+    (0..8).for_each(|_| receive_at(&b, 2 << 20, 8));
+    (0..8).for_each(|_| a.post(SendOp::Send, 0, 8));
+    let mut received = 0;
+    while let Ok(taken) = b.cq.poll(1, &mut |done| assert_eq!(done.status, WcStatus::Success)) {
+        received += taken;
+    }
+    assert_eq!(received, 4, "completions that there was place for");
+    let mut sent = 0;
+    for _ in 0..1000 {
+        a.cq.poll(8, &mut |done| sent += u32::from(done.status == WcStatus::Success)).unwrap();
+    }
+    assert!(sent <= 4, "{sent} messages were acknowledged");
+    [&a, &b].iter().for_each(|end| end.device.resume());
+}
+
 /// Each is asleep when the other's packet comes.
 #[test]
 fn who_sleeps_is_woken() {

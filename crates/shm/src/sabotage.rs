@@ -17,7 +17,7 @@ pub enum Point {
     AfterCopy = 4,
     /// It has given the pass back, and told nobody.
     AfterPass = 5,
-    /// A record is written, and not counted.
+    /// A record is written, but for its first word.
     RecordWritten = 6,
     /// A record is read, and its place not given back.
     RecordRead = 7,

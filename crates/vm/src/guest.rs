@@ -50,7 +50,7 @@ impl Guest {
         command.args(["-serial", &format!("unix:{}", path.display())]);
         command.stdin(Stdio::null()).stdout(said.try_clone().doing("QEMU's output")?).stderr(said);
         let mut qemu = Process(command.spawn().doing("starting QEMU")?);
-        let until = Until::now(limit);
+        let until = Until::now(limit, Duration::ZERO);
         let agent = loop {
             match listener.accept() {
                 Ok((agent, _)) => break agent,
@@ -117,7 +117,11 @@ impl Guest {
     pub fn restart(&mut self, limit: Duration) -> Result<()> {
         let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
         agent.write_all(b"reboot -f\n").doing("the guest's port")?;
-        self.qemu.await_ready(&agent, self.folder.path(), Until::now(limit))
+        self.qemu.await_ready(
+            &agent,
+            self.folder.path(),
+            Until::now(limit, computed(&threads(self.qemu.0.id()))),
+        )
     }
 
     fn ended(&self, what: &str) -> Error {
@@ -130,11 +134,13 @@ impl Guest {
 struct Until {
     limit: Duration,
     deadline: Instant,
+    /// [`computed`] when it began.
+    computed: Duration,
 }
 
 impl Until {
-    fn now(limit: Duration) -> Until {
-        Until { limit, deadline: Instant::now() + limit }
+    fn now(limit: Duration, computed: Duration) -> Until {
+        Until { limit, deadline: Instant::now() + limit, computed }
     }
 }
 
@@ -146,7 +152,7 @@ impl Process {
     fn still_runs(&mut self, folder: &Path, until: Until) -> Result<()> {
         match self.0.try_wait() {
             Ok(Some(status)) => Err(failed(&format!("QEMU ended with {status}"), folder)),
-            _ if Instant::now() > until.deadline => Err(late(self.0.id(), folder, until.limit)),
+            _ if Instant::now() > until.deadline => Err(late(self.0.id(), folder, until)),
             _ => Ok(()),
         }
     }
@@ -195,17 +201,20 @@ fn threads(pid: u32) -> Vec<Thread> {
     tasks.map(|task| thread(task.path())).collect()
 }
 
-/// The guest is not up within `limit`.
-fn late(pid: u32, folder: &Path, limit: Duration) -> Error {
+/// How long emulated processors have run, whose threads have such names.
+fn computed(threads: &[Thread]) -> Duration {
+    threads.iter().filter(|thread| thread.name.starts_with("CPU ")).map(|thread| thread.ran).sum()
+}
+
+/// The guest is not up in time.
+fn late(pid: u32, folder: &Path, until: Until) -> Error {
     let threads = threads(pid);
     let row = |thread: &Thread| {
         let Thread { name, state, ran } = thread;
         format!("QEMU's thread {name}: {state}, ran {:.1} s\n", ran.as_secs_f64())
     };
     let what: String = threads.iter().map(row).collect();
-    // Emulated processors have threads of such names.
-    let is_busy = |thread: &Thread| thread.name.starts_with("CPU ") && thread.ran > limit / 3;
-    let computes = threads.iter().any(is_busy);
+    let computes = computed(&threads).saturating_sub(until.computed) > until.limit / 3;
     let text = message(&format!("the guest did not come up in time\n{what}"), folder);
     if computes { Error::GuestComputes(text) } else { Error::Guest(text) }
 }
@@ -252,14 +261,15 @@ mod tests {
     #[test]
     fn a_guest_that_is_late_waits_or_computes() {
         let folder = tempfile::tempdir().unwrap();
-        let waits = late(std::process::id(), folder.path(), Duration::from_secs(3600));
+        let until = |limit| Until::now(limit, Duration::ZERO);
+        let waits = late(std::process::id(), folder.path(), until(Duration::from_secs(3600)));
         let Error::Guest(text) = waits else { panic!("it waits") };
         assert!(text.contains(": R (running), "), "{text}");
         let named = std::thread::Builder::new().name("CPU 0/TCG".to_owned());
         let computes = named.spawn(move || {
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_millis(50) {}
-            let late = late(std::process::id(), folder.path(), Duration::from_millis(3));
+            let late = late(std::process::id(), folder.path(), until(Duration::from_millis(3)));
             matches!(late, Error::GuestComputes(_))
         });
         assert!(computes.unwrap().join().unwrap());

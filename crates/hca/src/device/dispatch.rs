@@ -63,19 +63,38 @@ impl Device {
         let special = ManagementInterface::of(qpn).is_some() || qpn == MULTICAST_QPN;
         let qp = if special { None } else { self.touched(None, qpn, touched) };
         let Some(index) = qp else {
-            row.each(&mut |datagram, _| {
-                self.note_packets(1, datagram.payload.len());
-                self.directory().count(Counter::RxDropped, 1);
+            let mut visit = Visit::default();
+            row.each(&mut |datagram, in_transit| {
+                visit.packets += 1;
+                visit.bytes += self.rx_by_ring(datagram, in_transit).payload_len();
                 true
             });
-            return Visit::default();
+            self.note_packets(visit.packets, visit.bytes);
+            self.directory().count(Counter::RxDropped, visit.packets as u64);
+            return visit;
+        };
+        // Nearly always that of the packet before.
+        let mut taken_at = None;
+        let mut takes = |at: IpAddr| {
+            if taken_at != Some(at) && self.takes(at) {
+                taken_at = Some(at);
+            }
+            taken_at == Some(at)
         };
         let packets = InARow {
             now,
             has_time,
             begins_with_request: row.begins_with_request(),
             next: &mut |f| {
-                row.each(&mut |datagram, in_transit| f(&self.rx_by_ring(datagram, in_transit)));
+                row.each(&mut |datagram, in_transit| {
+                    let rx = self.rx_by_ring(datagram, in_transit);
+                    if takes(rx.dst) {
+                        return f(&rx);
+                    }
+                    self.note_packets(1, rx.payload_len());
+                    self.directory().count(Counter::RxDropped, 1);
+                    true
+                });
                 row.was_all()
             },
         };

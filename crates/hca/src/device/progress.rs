@@ -181,6 +181,11 @@ impl Device {
         let (mut bytes, mut by_ring) = (0, 0);
         let (mut unanswered, mut endings) = (0, ENDINGS_A_TURN);
         let parts = parts_reached();
+        // The clock costs a good part of what a short packet does.
+        let is_short = |answers: u32, bytes: usize| {
+            answers == 0 && bytes <= SHORT_BYTES && parts_reached() == parts
+        };
+        let (mut answers, mut bytes_by_ring) = (0, 0);
         let mut answer = |visit: Visit, touched: &mut Vec<_>, batch: &mut _| {
             bytes += visit.bytes;
             unanswered += if visit.answered { 0 } else { visit.bytes };
@@ -190,14 +195,16 @@ impl Device {
             }
         };
         if let Some(mut rings) = rings {
-            let mut answers = 0;
             by_ring = rings.receive(&mut |row| {
-                // The clock costs a good part of what a short packet does.
-                let has_time = |bytes| (answers == 0 && bytes <= SHORT_BYTES) || !turn.is_over();
-                let limits = (turn.now, &has_time as &dyn Fn(usize) -> bool);
-                let visit = self.visit(row, limits, batch, touched, &mut endings);
+                if answers > 0 && turn.is_over() {
+                    return false;
+                }
+                let has_time = |more| is_short(answers, bytes_by_ring + more) || !turn.is_over();
+                let visit = self.visit(row, (turn.now, &has_time), batch, touched, &mut endings);
+                bytes_by_ring += visit.bytes;
                 answers += u32::from(visit.answered);
                 answer(visit, touched, batch);
+                true
             });
             if by_ring > 0 {
                 looks.came_by_ring();
@@ -222,9 +229,8 @@ impl Device {
             false => {}
         }
         sabotage::turn_took(bytes);
-        let reached = parts_reached() - parts;
-        *scattered = reached >= PARTS_A_TURN;
-        self.answer(touched, turn, !sockets && bytes <= SHORT_BYTES && reached == 0, batch);
+        *scattered = parts_reached() - parts >= PARTS_A_TURN;
+        self.answer(touched, turn, !sockets && is_short(answers, bytes), batch);
         let fired = self.adapter.timers.are_due(now_ns);
         if fired {
             self.fire(turn, batch);

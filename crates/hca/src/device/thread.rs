@@ -39,7 +39,7 @@ impl Relief {
     const FIRST: Duration = Duration::from_micros(10);
     /// A look takes the processor from the program, and with what it wakes and evicts that costs it
     /// some 30 µs.
-    const LONGEST: Duration = Duration::from_millis(4);
+    const LONGEST: Duration = Duration::from_millis(2);
     /// How long a program that was polling and does not seem to is given to show that it does.
     const DOUBT: Duration = Duration::from_micros(20);
     /// How long a program gets none that left lying what came meanwhile: at first, since it may

@@ -156,16 +156,17 @@ impl Incoming {
         self.rings.iter().any(|ring| ring.reader.has_more())
     }
 
-    /// Hands out what a turn takes, ring by ring and in rows for one queue pair; answers with the
-    /// packets. A ring that holds what is no packet is not read any more.
-    pub(crate) fn receive(&mut self, visit: &mut dyn FnMut(&mut Row<'_>)) -> usize {
+    /// Hands out what a turn takes, ring by ring and in rows for one queue pair, until `visit` takes
+    /// no more; answers with the packets. A ring that holds what is no packet is not read any more.
+    pub(crate) fn receive(&mut self, visit: &mut dyn FnMut(&mut Row<'_>) -> bool) -> usize {
         let Incoming { rings, next, broke, record } = self;
         let mut taken = Share { packets: 0, bytes: 0 };
         let mut broken = None;
         let count = rings.len();
+        let mut goes_on = true;
         for at in 0..count {
             let at = (*next + at) % count;
-            while !taken.is_over() {
+            while goes_on && !taken.is_over() {
                 let (first, qpn) = match rings[at].peek() {
                     Some(Some(first)) => first,
                     Some(None) => break,
@@ -175,7 +176,7 @@ impl Incoming {
                     }
                 };
                 let mut row = Row { rings, at, qpn, first, record, taken, broken: false };
-                visit(&mut row);
+                goes_on = visit(&mut row);
                 let stuck = row.taken.packets == taken.packets;
                 taken = row.taken;
                 if row.broken {
@@ -254,7 +255,9 @@ impl Row<'_> {
 
     /// Whether nothing waits in any ring.
     pub(crate) fn was_all(&self) -> bool {
-        !self.rings.iter().any(|ring| ring.reader.has_more())
+        // Its own first: as long as more comes by that, there is no need to look further.
+        let has_more = |ring: &RingFrom| ring.reader.has_more();
+        !has_more(&self.rings[self.at]) && !self.rings.iter().any(has_more)
     }
 }
 
@@ -294,6 +297,7 @@ mod tests {
                 seen.push(qpn);
                 true
             });
+            true
         });
         seen
     }
@@ -379,6 +383,7 @@ mod tests {
                             }
                             true
                         });
+                        true
                     });
                 }
             });

@@ -42,24 +42,32 @@ pub(crate) struct InARow<'a> {
     pub(crate) has_time: &'a dyn Fn(usize) -> bool,
 }
 
-/// What a queue pair has taken of packets in a row.
+/// What came of packets in a row.
 #[derive(Default)]
 pub(crate) struct Visit {
     pub(crate) packets: usize,
     /// Bytes of payload.
     pub(crate) bytes: usize,
-    /// It has answered, and need not be asked to at the end of the burst.
+    /// The queue pair has answered, and need not be asked to at the end of the burst.
     pub(crate) answered: bool,
 }
 
-impl Visit {
-    fn add(&mut self, rx: &Rx<'_>) {
-        self.packets += 1;
-        self.bytes += rx.payload_len();
-    }
+/// What a queue pair has taken of them.
+#[derive(Default)]
+struct Row {
+    packets: usize,
+    bytes: usize,
+    /// Bytes of those that came from its peer.
+    own_bytes: usize,
+    /// It takes no other now.
+    stops: bool,
+    /// There was a request of its peer among them.
+    serves: bool,
+}
 
+impl Row {
     fn is_over(&self) -> bool {
-        self.packets >= PACKETS_A_ROW || self.bytes >= BYTES_AN_ANSWER
+        self.stops || self.packets >= PACKETS_A_ROW || self.bytes >= BYTES_AN_ANSWER
     }
 }
 
@@ -113,45 +121,57 @@ impl Qp {
     ) -> Visit {
         let InARow { now, begins_with_request, next, has_time } = packets;
         let mut core = self.core();
-        let is_connected = self.init.qp_type.is_connected();
-        let ends = core.ends.filter(|_| is_connected && !core.destroyed);
-        let ours = |rx: &Rx<'_>| !is_connected || ends == Some((rx.src, rx.dst));
+        let (is_connected, is_there) = (self.init.qp_type.is_connected(), !core.destroyed);
+        let ends = core.ends;
+        let is_ours = |rx: &Rx<'_>| is_there && (!is_connected || ends == Some((rx.src, rx.dst)));
+        let directory = adapter.directory();
+        // Where answers are for the wire so far, the first request by a ring decides that anew.
+        let was_by_ring = core.answers_by_ring;
         core.answers_by_ring |= begins_with_request;
         let by_ring = core.answers_by_ring;
-        let held_back = core.destroyed || core.holds_back(now);
-        let (mut row, mut only_ack) = (Visit::default(), false);
+        let held_back = core.holds_back(now);
+        let (mut row, mut answered, mut only_ack) = (Row::default(), false, false);
         let limits = (now, QUANTUM.ending(*endings));
         self.stage(adapter, &mut core, limits, Some(&mut *batch), |transport, cx| {
             let was_all = next(&mut |rx| {
-                // Where its answers are for the wire so far, a request decides that anew.
                 if row.is_over() || !(by_ring || rx.headers.bth.opcode.is_response()) {
                     return false;
                 }
-                row.add(rx);
-                if ours(rx) {
+                row.packets += 1;
+                row.bytes += rx.payload_len();
+                if is_ours(rx) {
+                    row.own_bytes += rx.payload_len();
+                    row.serves |= !rx.headers.bth.opcode.is_response();
                     cx.budget = QUANTUM.ending(cx.budget.endings());
                     transport.receive(rx, cx);
+                    // What comes behind a completion that was lost ends with the queue pair.
+                    row.stops = self.cqs().any(|cq| cq.failed());
                 } else {
-                    cx.counters.count(Counter::RxDropped, 1);
+                    directory.count(Counter::RxDropped, 1);
+                    // Nor does it say where our peer awaits its answers.
+                    row.stops = !was_by_ring;
                 }
                 true
             });
             *endings = cx.budget.endings();
-            let rests = held_back || pcie::owes_more(cx.now, LINK_BACKLOG);
+            let knows_way = was_by_ring || row.serves || !begins_with_request;
+            let rests = !is_there || row.stops || held_back || !knows_way;
             let is_end = was_all || row.bytes >= BYTES_AN_ANSWER;
-            row.answered = !rests && is_end && has_time(row.bytes);
-            if row.answered {
+            let is_free = !pcie::owes_more(now, LINK_BACKLOG);
+            answered = !rests && is_end && is_free && has_time(row.bytes);
+            if answered {
                 only_ack = transport.owes_only_an_ack();
                 cx.budget = QUANTUM;
                 transport.transmit(cx);
             }
         });
-        adapter.directory().add_traffic(self.number, 0, row.bytes as u64);
-        match row.answered {
+        core.answers_by_ring = was_by_ring || row.serves;
+        directory.add_traffic(self.number, 0, row.own_bytes as u64);
+        match answered {
             true => self.leave(adapter, core, only_ack, batch),
             false => batch.flush(adapter.endpoint()),
         }
-        row
+        Visit { packets: row.packets, bytes: row.bytes, answered }
     }
 
     /// One Ethernet frame that steering chose the QP for; `parsed` is what it saw of it.
