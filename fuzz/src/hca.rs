@@ -238,8 +238,8 @@ fn of_the_hostile() -> &'static (Directory, File) {
 
 /// Rings that a hostile process announces and writes, beside one that is as it should be. Steps: 0
 /// and 1 write a record, the second a long one of which only its begin is given; 2 and 3 write any
-/// word of the ring; 4 passes on a record that it has not written; 5 announces a ring; 6 closes the device or
-/// opens it again; 7 is a turn.
+/// word of the ring; 4 passes on a record that it has not written; 5 announces a ring; 6 closes the
+/// device or opens it again; 7 is a turn.
 pub fn rings(data: &[u8]) {
     let own = written_over(&[]);
     let Some(mut rings) = Rings::new(own) else { return };

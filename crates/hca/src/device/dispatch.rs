@@ -1,5 +1,5 @@
-//! Which queue pair a packet is for, and the group's members that a multicast packet is for. What is
-//! for nobody is dropped and counted.
+//! Which queue pair a packet is for, and the group's members that a multicast packet is for. What
+//! is for nobody is dropped and counted.
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};

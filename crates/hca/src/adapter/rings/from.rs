@@ -156,8 +156,9 @@ impl Incoming {
         self.rings.iter().any(|ring| ring.reader.has_more())
     }
 
-    /// Hands out what a turn takes, ring by ring and in rows for one queue pair, until `visit` takes
-    /// no more; answers with the packets. A ring that holds what is no packet is not read any more.
+    /// Hands out what a turn takes, ring by ring and in rows for one queue pair, until `visit`
+    /// takes no more; answers with the packets. A ring that holds what is no packet is not read any
+    /// more.
     pub(crate) fn receive(&mut self, visit: &mut dyn FnMut(&mut Row<'_>) -> bool) -> usize {
         let Incoming { rings, next, broke, record } = self;
         let mut taken = Share { packets: 0, bytes: 0 };

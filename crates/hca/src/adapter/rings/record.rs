@@ -52,8 +52,8 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Begins a record in `out`, which is as long as the record with its ends, for which it leaves room:
-/// where its payload goes, which is `payload_len` long. Padding is zero.
+/// Begins a record in `out`, which is as long as the record with its ends, for which it leaves
+/// room: where its payload goes, which is `payload_len` long. Padding is zero.
 pub(crate) fn begin<'a>(headers: &Headers, payload_len: usize, out: &'a mut [u8]) -> &'a mut [u8] {
     let Some((_, packet)) = out.split_first_chunk_mut::<PREFIX_LEN>() else { return &mut [] };
     let at = headers.emit(packet);

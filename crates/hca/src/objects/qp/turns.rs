@@ -110,8 +110,8 @@ impl Qp {
         });
     }
 
-    /// Packets in a row. If nothing else waits the queue pair answers at once and goes on, as at the
-    /// end of a burst.
+    /// Packets in a row. If nothing else waits the queue pair answers at once and goes on, as at
+    /// the end of a burst.
     pub(crate) fn receive_row(
         &self,
         adapter: &Adapter,
