@@ -21,6 +21,12 @@ pub enum SpoiledTurn {
 #[inline(always)]
 pub(crate) const fn turn_took(_bytes: usize) {}
 
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+pub(crate) const fn turns_are_spoiled() -> bool {
+    false
+}
+
 #[cfg(feature = "sabotage")]
 mod switched {
     use super::SpoiledTurn;
@@ -31,6 +37,11 @@ mod switched {
     /// Spoils every turn of the process that takes payload.
     pub fn spoil_turns(how: SpoiledTurn) {
         SPOILED.store(how as u32, Relaxed);
+    }
+
+    /// Whether they are: what a turn has taken is not answered before that.
+    pub(crate) fn turns_are_spoiled() -> bool {
+        SPOILED.load(Relaxed) != 0
     }
 
     pub(crate) fn turn_took(bytes: usize) {
@@ -47,4 +58,4 @@ mod switched {
 #[cfg(feature = "sabotage")]
 pub use switched::spoil_turns;
 #[cfg(feature = "sabotage")]
-pub(crate) use switched::turn_took;
+pub(crate) use switched::{turn_took, turns_are_spoiled};

@@ -199,7 +199,11 @@ impl Device {
                 if answers > 0 && turn.is_over() {
                     return false;
                 }
-                let has_time = |more| is_short(answers, bytes_by_ring + more) || !turn.is_over();
+                let has_time = |more| {
+                    let bytes = bytes_by_ring + more;
+                    let is_in_time = is_short(answers, bytes) || !turn.is_over();
+                    is_in_time && !sabotage::turns_are_spoiled()
+                };
                 let visit = self.visit(row, (turn.now, &has_time), batch, touched, &mut endings);
                 bytes_by_ring += visit.bytes;
                 answers += u32::from(visit.answered);

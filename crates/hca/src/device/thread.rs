@@ -175,7 +175,7 @@ fn go_on(device: &Weak<Device>) {
 
 /// Sleeps until a packet arrives, a timer is due or a kick; with `relief` only until that is over
 /// or a kick: the program that polls also serves the timers, and one that just stopped finds them
-/// at most that late.
+/// at most that late, and as long as it is given to show that it has not.
 fn sleep(device: &Device, relief: Option<Duration>) {
     let adapter = &*device.adapter;
     let thread = &adapter.thread;

@@ -110,8 +110,8 @@ impl Qp {
         });
     }
 
-    /// Packets in a row. If nothing else waits the queue pair answers at once and goes on, as at
-    /// the end of a burst.
+    /// Packets in a row. If nothing else waits, or they carry much, a connected queue pair answers
+    /// at once and goes on, as at the end of a burst.
     pub(crate) fn receive_row(
         &self,
         adapter: &Adapter,
@@ -144,8 +144,9 @@ impl Qp {
                     row.serves |= !rx.headers.bth.opcode.is_response();
                     cx.budget = QUANTUM.ending(cx.budget.endings());
                     transport.receive(rx, cx);
-                    // What comes behind a completion that was lost ends with the queue pair.
-                    row.stops = self.cqs().any(|cq| cq.failed());
+                    // What comes behind a completion that was lost ends with the queue pair. And
+                    // one packet's work shall not keep the answer to another back.
+                    row.stops = self.cqs().any(|cq| cq.failed()) || cx.tx.is_busy(now);
                 } else {
                     directory.count(Counter::RxDropped, 1);
                     // Nor does it say where our peer awaits its answers.
@@ -155,7 +156,9 @@ impl Qp {
             });
             *endings = cx.budget.endings();
             let knows_way = was_by_ring || row.serves || !begins_with_request;
-            let rests = !is_there || row.stops || held_back || !knows_way;
+            // A datagram may have to find its way, by locks that are held here.
+            let may_send = is_connected && knows_way && is_there;
+            let rests = row.stops || held_back || !may_send;
             let is_end = was_all || row.bytes >= BYTES_AN_ANSWER;
             let is_free = !pcie::owes_more(now, LINK_BACKLOG);
             answered = !rests && is_end && is_free && has_time(row.bytes);
@@ -401,7 +404,7 @@ impl Qp {
         if let Some(until) = pcie::owed() {
             core.busy_until = core.busy_until.max(Some(until));
         }
-        if self.cqs().any(|cq| cq.failed()) {
+        if !core.destroyed && self.cqs().any(|cq| cq.failed()) {
             core.transport.fail(&mut cx);
         }
         tx.finish();
