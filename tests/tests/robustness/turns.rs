@@ -16,7 +16,7 @@ use system::{Counters, FIRST_GPU, Namespace, Run, Running, peerdma, skip};
 /// Microseconds that a turn may work.
 const LONGEST_TURN: u64 = 1000;
 /// Runs of which one must show that turns are short.
-const RUNS: usize = 8;
+const RUNS: usize = 5;
 /// Exchanges between two ends of READs, or in place of one.
 const FEWEST_EXCHANGES: u64 = 8;
 /// From one message to the next, on a busy machine: less than anybody waits for a mover.

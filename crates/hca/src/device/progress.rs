@@ -17,6 +17,7 @@ use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
 use crate::sabotage;
 use engine_thread::lock;
 use link::{Batch, FrameReceiver, Receiver};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -178,16 +179,16 @@ impl Device {
         let Receiving { receiver, looks, frames, batch, touched, seen, longest, scattered, .. } =
             receiving;
         let turn = Turn::begin();
-        let (mut bytes, mut by_ring) = (0, 0);
+        let (taken, mut by_ring) = (Cell::new(0), 0);
         let (mut unanswered, mut endings) = (0, ENDINGS_A_TURN);
         let parts = parts_reached();
         // The clock costs a good part of what a short packet does.
         let is_short = |answers: u32, bytes: usize| {
             answers == 0 && bytes <= SHORT_BYTES && parts_reached() == parts
         };
-        let (mut answers, mut bytes_by_ring) = (0, 0);
+        let mut answers = 0;
         let mut answer = |visit: Visit, touched: &mut Vec<_>, batch: &mut _| {
-            bytes += visit.bytes;
+            taken.set(taken.get() + visit.bytes);
             unanswered += if visit.answered { 0 } else { visit.bytes };
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
@@ -200,12 +201,10 @@ impl Device {
                     return false;
                 }
                 let has_time = |more| {
-                    let bytes = bytes_by_ring + more;
-                    let is_in_time = is_short(answers, bytes) || !turn.is_over();
+                    let is_in_time = is_short(answers, taken.get() + more) || !turn.is_over();
                     is_in_time && !sabotage::turns_are_spoiled()
                 };
                 let visit = self.visit(row, (turn.now, &has_time), batch, touched, &mut endings);
-                bytes_by_ring += visit.bytes;
                 answers += u32::from(visit.answered);
                 answer(visit, touched, batch);
                 true
@@ -226,7 +225,7 @@ impl Device {
             });
         }
         let in_frames = self.frames().receive(frames, batch, touched);
-        bytes += in_frames;
+        let bytes = taken.get() + in_frames;
         match came > 0 || in_frames > 0 {
             true => looks.came_from_wire(now_ns),
             false if sockets => looks.looked_in_vain(now_ns),

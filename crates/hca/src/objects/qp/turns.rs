@@ -82,6 +82,15 @@ impl Qp {
         self.with_cx(adapter, &mut core, |transport, cx| transport.end_with_device(cx));
     }
 
+    /// Tells which packets are for it: all of a queue pair without a connection, and those of its
+    /// peer else.
+    fn takes_from(&self, core: &Core) -> impl Fn(&Rx<'_>) -> bool + use<> {
+        let (is_there, is_connected) = (!core.destroyed, self.init.qp_type.is_connected());
+        let ends = core.ends;
+        // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
+        move |rx| is_there && (!is_connected || ends == Some((rx.src, rx.dst)))
+    }
+
     /// One packet from the wire. `batch` is room for what it makes the QP send; `endings` is how
     /// many requests may end in this turn, by whatever packets.
     pub(crate) fn receive(
@@ -93,9 +102,7 @@ impl Qp {
         endings: &mut u32,
     ) {
         let mut core = self.core();
-        // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
-        let foreign = self.init.qp_type.is_connected() && core.ends != Some((rx.src, rx.dst));
-        if core.destroyed || foreign {
+        if !self.takes_from(&core)(rx) {
             adapter.directory().count(Counter::RxDropped, 1);
             return;
         }
@@ -121,9 +128,8 @@ impl Qp {
     ) -> Visit {
         let InARow { now, begins_with_request, next, has_time } = packets;
         let mut core = self.core();
+        let is_ours = self.takes_from(&core);
         let (is_connected, is_there) = (self.init.qp_type.is_connected(), !core.destroyed);
-        let ends = core.ends;
-        let is_ours = |rx: &Rx<'_>| is_there && (!is_connected || ends == Some((rx.src, rx.dst)));
         let directory = adapter.directory();
         // Where answers are for the wire so far, the first request by a ring decides that anew.
         let was_by_ring = core.answers_by_ring;
