@@ -3,7 +3,7 @@
 use crate::steps::Steps;
 use hca::Access;
 use hca::directory::{Directory, Reader};
-use hca::fuzzed::{PARTS, ReadRings, Request, reached};
+use hca::fuzzed::{PARTS, READER, ReadRings, Request, reached};
 use rustix::io::{pread, pwrite};
 use shm::{Record, RingWriter};
 use std::fs::File;
@@ -179,7 +179,7 @@ fn announced(ring: i32, directory: i32) -> u64 {
 
 impl Rings {
     fn new(own: &'static Directory) -> Option<Rings> {
-        let (hostile, good) = (RingWriter::create().ok()?, RingWriter::create().ok()?);
+        let (hostile, good) = (RingWriter::create(READER).ok()?, RingWriter::create(READER).ok()?);
         let reads = ReadRings::new()?;
         let mut rings = Rings { own, reads, hostile, good, pushed: 0, taken: 0 };
         let directory = own.as_fd().as_raw_fd();

@@ -14,7 +14,7 @@ const TAKEN: u8 = 8;
 /// length write a record; 4 asks for room; 5 and a word of the ring's first or its place among the
 /// records, with 8 bytes, is the reader's; 6 has the reader take a few words.
 pub fn ring_writer(data: &[u8]) {
-    let Ok(mut writer) = RingWriter::create() else { return };
+    let Ok(mut writer) = RingWriter::create(1) else { return };
     let (mut steps, mut taken) = (Steps::new(data), 0u64);
     while let Some(step) = steps.next() {
         match step % 7 {

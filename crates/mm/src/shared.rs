@@ -29,8 +29,8 @@ mod tests {
     #[test]
     fn a_record_is_written_and_read_where_it_is() {
         crate::guard::install();
-        let mut writer = RingWriter::create().unwrap();
-        let mut reader = RingReader::open(&writer).unwrap();
+        let mut writer = RingWriter::create(1).unwrap();
+        let mut reader = RingReader::open(&writer, 1).unwrap();
         for round in 0..100u8 {
             let len = 20_001;
             let at = writer.reserve(len).unwrap().unwrap();
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn what_is_outside_is_nowhere() {
-        let writer = RingWriter::create().unwrap();
+        let writer = RingWriter::create(1).unwrap();
         let end = writer.shm().bytes();
         assert!(record_to_write(&writer, end, 0).is_some());
         assert!(record_to_write(&writer, end, 1).is_none());

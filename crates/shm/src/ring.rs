@@ -23,9 +23,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What a region begins with.
-const MAGIC: u64 = u64::from_le_bytes(*b"pdmarin2");
-/// Words: what it is, words taken, whether there is a reader, the data.
+const MAGIC: u64 = u64::from_le_bytes(*b"pdmarin3");
+/// Words: what it is, whom it is to, words taken, whether there is a reader, the data.
 const WHAT: usize = 0;
+const TO: usize = 1;
 const TAKEN: usize = 8;
 const ATTACHED: usize = 16;
 const DATA: usize = 24;
@@ -244,12 +245,13 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// An empty ring.
+    /// An empty ring to the device with that number.
     ///
     /// # Errors
     /// Those of [`Shm::create`].
-    pub fn create() -> Result<RingWriter> {
+    pub fn create(to: u16) -> Result<RingWriter> {
         let (shm, fd) = Shm::create("peerdma-ring", (DATA + CAPACITY) * 8)?;
+        shm.word(TO * 8).store(to.into(), Relaxed);
         shm.word(WHAT * 8).store(MAGIC, Release);
         Ok(RingWriter { shm, fd, writing: Writing::default() })
     }
@@ -318,13 +320,15 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Opens a ring that another process made.
+    /// Opens a ring that another process made, to the device with this number: a descriptor's
+    /// number in that process may since stand for a ring to somebody else.
     ///
     /// # Errors
-    /// Those of [`Shm::open_of`]; `PROTO` when it is no ring.
-    pub fn open(fd: impl AsFd) -> Result<RingReader> {
+    /// Those of [`Shm::open_of`]; `PROTO` when it is no ring, or not to this device.
+    pub fn open(fd: impl AsFd, to: u16) -> Result<RingReader> {
         let shm = Shm::open_of(fd, (DATA + CAPACITY) * 8)?;
-        if shm.word(WHAT * 8).load(Acquire) != MAGIC {
+        let is_ring = shm.word(WHAT * 8).load(Acquire) == MAGIC;
+        if !is_ring || shm.word(TO * 8).load(Relaxed) != to.into() {
             return Err(Errno::PROTO);
         }
         Ok(RingReader { shm, reading: Reading::default() })

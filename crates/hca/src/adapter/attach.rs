@@ -45,11 +45,12 @@ impl Adapter {
         }
         to.try_reserve(1).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
-        let ring = Arc::new(RingTo::new(self.registry.directory(slot).ok()?, kick)?);
+        let ring = Arc::new(RingTo::new(slot, self.registry.directory(slot).ok()?, kick)?);
         let directory = self.directory().as_fd().as_raw_fd().cast_unsigned();
         let announced = Announced { pid: std::process::id(), ring: ring.fd(), directory };
         if slot == self.slot {
-            rings.add(ring_from(slot, announced)?);
+            rings.replace(slot);
+            rings.add(ring_from((slot, slot), announced)?);
         } else {
             ring.announce(self.slot, announced);
         }
@@ -66,10 +67,11 @@ impl Adapter {
             return;
         }
         for slot in (0..SLOTS).filter(|slot| self.directory().has_announced(*slot)) {
-            // Its earlier ring has no writer any more: once the new one is taken, only that counts.
-            rings.forget(slot);
+            // Before it is taken: from then on only the new one counts.
+            rings.replace(slot);
             let announced = self.directory().take_announced(slot);
-            if let Some(ring) = announced.and_then(|announced| ring_from(slot, announced)) {
+            let ring = announced.and_then(|announced| ring_from((slot, self.slot), announced));
+            if let Some(ring) = ring {
                 rings.add(ring);
             }
         }
@@ -83,9 +85,10 @@ impl Adapter {
     }
 }
 
-pub(super) fn ring_from(slot: u16, announced: Announced) -> Option<RingFrom> {
+/// The ring that was announced by the device at one slot to that at the other.
+pub(super) fn ring_from((slot, to): (u16, u16), announced: Announced) -> Option<RingFrom> {
     let Announced { pid, ring, directory } = announced;
     let directory = shm::memfd_of_process(pid, directory).ok()?;
     let ring = shm::memfd_of_process(pid, ring).ok()?;
-    RingFrom::new(slot, directory, RingReader::open(ring).ok()?)
+    RingFrom::new(slot, directory, RingReader::open(ring, to).ok()?)
 }

@@ -20,6 +20,9 @@ pub const PASSES_LEN: usize = shm::Passes::BYTES;
 /// A process that everybody may ask for memory, and that gives none: its copies are never made.
 const NOBODY: u32 = 1;
 
+/// Where that device is.
+pub const READER: u16 = 3;
+
 /// The rings that one device reads.
 pub struct ReadRings(Incoming);
 
@@ -33,7 +36,8 @@ impl ReadRings {
     pub fn attach(&mut self, directory: &Directory) {
         let taken = |slot| Some((slot, directory.take_announced(slot)?));
         for (slot, announced) in (0..registry::SLOTS).filter_map(taken) {
-            if let Some(ring) = ring_from(slot, announced) {
+            self.0.replace(slot);
+            if let Some(ring) = ring_from((slot, READER), announced) {
                 self.0.add(ring);
             }
         }

@@ -1,11 +1,13 @@
 use super::*;
 
 const TAG: u16 = 0xa5a5;
+/// Whom the rings are to.
+const READER: u16 = 5;
 
 fn pair() -> (RingWriter, RingReader) {
-    let writer = RingWriter::create().unwrap();
+    let writer = RingWriter::create(READER).unwrap();
     assert!(!writer.is_attached());
-    let reader = RingReader::open(&writer).unwrap();
+    let reader = RingReader::open(&writer, READER).unwrap();
     assert!(reader.attach() && writer.is_attached());
     (writer, reader)
 }
@@ -105,8 +107,9 @@ fn what_cannot_be_breaks_the_ring_for_whoever_reads_it() {
 #[test]
 fn a_ring_has_one_reader_and_is_one() {
     let (writer, _reader) = pair();
-    assert!(!RingReader::open(&writer).unwrap().attach());
+    assert!(!RingReader::open(&writer, READER).unwrap().attach());
+    assert_eq!(RingReader::open(&writer, READER + 1).unwrap_err(), Errno::PROTO);
     let (_, other) = Shm::create("peerdma-test", (DATA + CAPACITY) * 8).unwrap();
-    assert_eq!(RingReader::open(other).unwrap_err(), Errno::PROTO);
-    assert!(!RingWriter::create().unwrap().is_attached());
+    assert_eq!(RingReader::open(other, READER).unwrap_err(), Errno::PROTO);
+    assert!(!RingWriter::create(READER).unwrap().is_attached());
 }

@@ -24,13 +24,15 @@ pub(crate) struct RingFrom {
     reader: RingReader,
     /// Of the latest record that had any.
     ends: Option<Ends>,
+    /// Its writer has ended with it. What it still holds is read before anything of the next.
+    is_former: bool,
 }
 
 impl RingFrom {
     /// The ring of the device with this directory, at `slot`.
     pub(crate) fn new(slot: u16, directory: impl AsFd, reader: RingReader) -> Option<RingFrom> {
         let directory = Reader::open(directory).ok()?;
-        Some(RingFrom { slot, directory, reader, ends: None })
+        Some(RingFrom { slot, directory, reader, ends: None, is_former: false })
     }
 
     /// What the oldest packet does, and the queue pair that it is for, if there is one. `None` when
@@ -84,9 +86,9 @@ impl RingFrom {
         Some(Some(payload_len))
     }
 
-    /// Whether its writer has ended and nothing waits in it.
+    /// Whether its writer has ended, or ended with it, and nothing waits in it.
     fn is_over(&self) -> bool {
-        self.directory.is_over() && !self.reader.has_more()
+        (self.is_former || self.directory.is_over()) && !self.reader.has_more()
     }
 }
 
@@ -120,23 +122,26 @@ impl Incoming {
         self.rings.is_empty()
     }
 
-    /// Begins to read `ring`, instead of an earlier one of the same device, and ends with those
-    /// that are over.
-    pub(crate) fn add(&mut self, ring: RingFrom) {
-        self.forget_those_over();
-        self.forget(ring.slot);
-        if ring.slot >= registry::SLOTS {
-            return;
-        }
-        // Where there is no memory it stays unattached, and packets go by UDP.
-        if self.rings.try_reserve(1).is_ok() && ring.reader.attach() {
-            self.rings.push(ring);
-        }
+    /// The device at `slot` has announced a ring: the one that is read has no writer any more. Only
+    /// what it holds is still taken.
+    pub(crate) fn replace(&mut self, slot: u16) {
+        self.rings.retain(|known| known.slot != slot || !known.is_former);
+        let of_slot = self.rings.iter_mut().filter(|known| known.slot == slot);
+        of_slot.for_each(|known| known.is_former = true);
     }
 
-    /// Ends with that of the device at `slot`.
-    pub(super) fn forget(&mut self, slot: u16) {
-        self.rings.retain(|known| known.slot != slot);
+    /// Begins to read `ring`, after [`Incoming::replace`]; whoever reads it already goes on.
+    pub(crate) fn add(&mut self, ring: RingFrom) {
+        // Where there is no memory it stays unattached, and packets go by UDP.
+        if ring.slot >= registry::SLOTS || self.rings.try_reserve(1).is_err() {
+            return;
+        }
+        if ring.reader.attach() {
+            self.rings.push(ring);
+        } else if let Some(known) = self.rings.iter_mut().find(|known| known.slot == ring.slot) {
+            // The descriptor that was announced for the ring before had become this one's already.
+            known.is_former = false;
+        }
     }
 
     /// Ends with those that are over; whether there were any, or one broke since the last time.
@@ -148,7 +153,7 @@ impl Incoming {
 
     /// The slots of the devices that write them.
     pub(in crate::adapter) fn slots(&self) -> impl Iterator<Item = u16> {
-        self.rings.iter().map(|ring| ring.slot)
+        self.rings.iter().filter(|ring| !ring.is_former).map(|ring| ring.slot)
     }
 
     /// Whether a packet waits in any.
@@ -165,8 +170,12 @@ impl Incoming {
         let mut broken = None;
         let count = rings.len();
         let mut goes_on = true;
-        for at in 0..count {
-            let at = (*next + at) % count;
+        let (former, present) = (0..count, (0..count).map(|at| (*next + at) % count));
+        let order = former.map(|at| (true, at)).chain(present.map(|at| (false, at)));
+        for (is_former, at) in order {
+            if rings[at].is_former != is_former {
+                continue;
+            }
             while goes_on && !taken.is_over() {
                 let (first, qpn) = match rings[at].peek() {
                     Some(Some(first)) => first,
@@ -264,28 +273,44 @@ impl Row<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::WITH_ENDS;
+    use super::super::record::{SAME_ENDS, WITH_ENDS};
     use super::*;
     use crate::adapter::directory::Directory;
     use shm::RingWriter;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// A ring from the device at `slot`, and who writes it.
+    /// Where the device is that reads them.
+    const READER: u16 = 9;
+
+    /// A ring from the device at `slot`, which is open, and who writes it.
     fn ring(slot: u16) -> (RingWriter, RingFrom) {
-        let writer = RingWriter::create().unwrap();
-        let reader = RingReader::open(&writer).unwrap();
-        let directory = Directory::create("peerdma-test", 5).unwrap();
-        directory.close();
-        (writer, RingFrom::new(slot, &directory, reader).unwrap())
+        let writer = RingWriter::create(READER).unwrap();
+        let from = from(slot, &writer, &directory());
+        (writer, from)
+    }
+
+    fn from(slot: u16, writer: &RingWriter, directory: &Directory) -> RingFrom {
+        let reader = RingReader::open(writer, READER).unwrap();
+        RingFrom::new(slot, directory, reader).unwrap()
+    }
+
+    fn directory() -> Directory {
+        Directory::create("peerdma-test", 5).unwrap()
+    }
+
+    fn packet() -> Vec<u8> {
+        packet_to(0x1234)
     }
 
     /// An acknowledge from and to 127.0.0.1.
-    fn packet() -> Vec<u8> {
+    fn packet_to(qpn: u16) -> Vec<u8> {
         let mut record = vec![0; 40];
         let loopback = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
         record[..16].copy_from_slice(&loopback);
         record[16..32].copy_from_slice(&loopback);
-        record.extend([0x11, 0x40, 0xff, 0xff, 0, 0, 0x12, 0x34, 0, 0, 0, 1, 0x1f, 0, 0, 1]);
+        record.extend([0x11, 0x40, 0xff, 0xff, 0, 0]);
+        record.extend(qpn.to_be_bytes());
+        record.extend([0, 0, 0, 1, 0x1f, 0, 0, 1]);
         record
     }
 
@@ -328,22 +353,67 @@ mod tests {
     #[test]
     fn a_ring_is_read_to_its_end_and_then_forgotten() {
         let mut incoming = Incoming::new().unwrap();
-        let (mut writer, from) = ring(3);
-        writer.push(&packet(), WITH_ENDS).unwrap();
-        incoming.add(from);
-        let (mut other, from) = ring(4);
-        incoming.add(from);
+        let mut writers = [3, 4, 5].map(|slot| {
+            let writer = RingWriter::create(READER).unwrap();
+            let directory = directory();
+            incoming.add(from(slot, &writer, &directory));
+            (writer, directory)
+        });
+        writers[0].0.push(&packet(), WITH_ENDS).unwrap();
+        writers[..2].iter().for_each(|(_, directory)| directory.close());
+        assert!(incoming.forget_those_over());
         assert_eq!(incoming.rings.len(), 2, "a packet waits in the first");
         assert_eq!(received(&mut incoming), [0x1234]);
-        other.push(&packet(), WITH_ENDS).unwrap();
-        let (_third, from) = ring(5);
-        incoming.add(from);
+        assert!(incoming.forget_those_over());
         let slots: Vec<u16> = incoming.rings.iter().map(|ring| ring.slot).collect();
-        assert_eq!(slots, [4, 5]);
-        // Another from the same slot takes its place.
-        let (_fourth, from) = ring(4);
-        incoming.add(from);
-        assert_eq!(received(&mut incoming), []);
+        assert_eq!(slots, [5]);
+    }
+
+    /// A queue pair that acknowledges and ends may be followed by another with a new ring.
+    #[test]
+    fn what_a_former_ring_holds_is_read_first() {
+        for turns in 0..3 {
+            let mut incoming = Incoming::new().unwrap();
+            let ((mut former, from_former), (mut present, from_present)) = (ring(3), ring(3));
+            incoming.add(from_former);
+            incoming.next = turns;
+            former.push(&packet(), WITH_ENDS).unwrap();
+            incoming.replace(3);
+            assert_eq!(incoming.slots().count(), 0);
+            incoming.add(from_present);
+            present.push(&packet_to(0x77), WITH_ENDS).unwrap();
+            assert_eq!(incoming.slots().collect::<Vec<_>>(), [3]);
+            assert_eq!(received(&mut incoming), [0x1234, 0x77]);
+            assert!(incoming.forget_those_over());
+            assert_eq!(incoming.rings.len(), 1);
+        }
+    }
+
+    /// The number of the descriptor that was announced first is the second ring's, too, when it is
+    /// opened at last.
+    #[test]
+    fn a_ring_that_is_announced_twice_is_read_on() {
+        let mut incoming = Incoming::new().unwrap();
+        let (mut writer, first) = ring(3);
+        incoming.add(first);
+        for round in 0..3 {
+            let packet = packet();
+            // The first says its ends.
+            let (packet, tag) = match round {
+                0 => (&packet[..], WITH_ENDS),
+                _ => (&packet[40..], SAME_ENDS),
+            };
+            writer.push(packet, tag).unwrap();
+            if round < 2 {
+                assert_eq!(received(&mut incoming), [0x1234]);
+            }
+            incoming.forget_those_over();
+            incoming.replace(3);
+            incoming.add(from(3, &writer, &directory()));
+            assert_eq!(incoming.slots().collect::<Vec<_>>(), [3]);
+        }
+        assert_eq!(received(&mut incoming), [0x1234]);
+        assert_eq!(incoming.rings.len(), 1);
     }
 
     /// Writes numbers of a sequence over the records of a ring, for a while.
@@ -366,7 +436,7 @@ mod tests {
         let mut ended = 0;
         for seed in 1..=64 {
             let (mut writer, from) = ring(3);
-            let scribbled = RingReader::open(&writer).unwrap();
+            let scribbled = RingReader::open(&writer, READER).unwrap();
             let mut incoming = Incoming::new().unwrap();
             incoming.add(from);
             std::thread::scope(|scope| {

@@ -61,18 +61,17 @@ impl Rings {
         self.full.load(Relaxed) && self.full.swap(false, Relaxed)
     }
 
-    /// Begins to read `ring`, instead of an earlier one of the same device, and ends with those
-    /// that are over.
+    /// Begins to read `ring`, after [`Rings::replace`].
     pub(crate) fn add(&self, ring: RingFrom) {
         let mut from = self.from();
         from.add(ring);
         self.note(&from);
     }
 
-    /// Ends with that of the device at `slot`.
-    pub(crate) fn forget(&self, slot: u16) {
+    /// The device at `slot` has a new ring: the one before has no writer any more.
+    pub(crate) fn replace(&self, slot: u16) {
         let mut from = self.from();
-        from.forget(slot);
+        from.replace(slot);
         self.note(&from);
     }
 

@@ -71,8 +71,8 @@ const WATCHDOG: Duration = Duration::from_secs(1);
 const LOOKED: Duration = Duration::from_millis(100);
 
 impl RingTo {
-    /// An empty ring to the device with this directory.
-    pub(crate) fn new(directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
+    /// An empty ring to the device with this directory, at `slot`.
+    pub(crate) fn new(slot: u16, directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
         let directory = Reader::open(directory).ok()?;
         // Otherwise nobody would see its end.
         directory.shm.holder(head::HOLDER)?;
@@ -81,7 +81,7 @@ impl RingTo {
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
-            writer: Mutex::new(Writer { ring: RingWriter::create().ok()?, ends: None }),
+            writer: Mutex::new(Writer { ring: RingWriter::create(slot).ok()?, ends: None }),
             stuck: Mutex::new(None),
         })
     }
