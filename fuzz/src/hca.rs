@@ -3,7 +3,7 @@
 use crate::steps::Steps;
 use hca::Access;
 use hca::directory::{Directory, Reader};
-use hca::fuzzed::{PARTS, READER, ReadRings, Request, reached};
+use hca::fuzzed::{PARTS, ReadRings, Request, reached, ring_between};
 use rustix::io::{pread, pwrite};
 use shm::{Record, RingWriter};
 use std::fs::File;
@@ -138,6 +138,7 @@ pub fn neighbour_seeds() -> Vec<Vec<u8>> {
 /// The slot of a device that keeps to the rules, and the queue pair that its packets are for. Those
 /// of the hostile one are odd.
 const GOOD_SLOT: u16 = 4;
+const HOSTILE_SLOT: u16 = 3;
 const GOOD_QP: u32 = 0xabcde;
 /// Turns that bring all that an honest device wrote, however much others did.
 const TURNS: usize = 64;
@@ -179,7 +180,8 @@ fn announced(ring: i32, directory: i32) -> u64 {
 
 impl Rings {
     fn new(own: &'static Directory) -> Option<Rings> {
-        let (hostile, good) = (RingWriter::create(READER).ok()?, RingWriter::create(READER).ok()?);
+        let hostile = ring_between(HOSTILE_SLOT, &of_the_hostile().0, own)?;
+        let good = ring_between(GOOD_SLOT, own, own)?;
         let reads = ReadRings::new()?;
         let mut rings = Rings { own, reads, hostile, good, pushed: 0, taken: 0 };
         let directory = own.as_fd().as_raw_fd();
@@ -252,7 +254,7 @@ pub fn rings(data: &[u8]) {
         own.as_fd().as_raw_fd(),
         wrong.as_raw_fd(),
     ];
-    rings.announce(3, announced(fds[0], fds[1]));
+    rings.announce(HOSTILE_SLOT, announced(fds[0], fds[1]));
     while let Some(step) = steps.next() {
         match step % 8 {
             0 => {

@@ -1,7 +1,7 @@
 //! Targets of the crate `shm`.
 
 use crate::steps::Steps;
-use shm::{Passes, RING_BYTES, Record, RingWriter, Shm, Ticket};
+use shm::{Between, Passes, RING_BYTES, Record, RingWriter, Shm, Ticket};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,7 +14,7 @@ const TAKEN: u8 = 8;
 /// length write a record; 4 asks for room; 5 and a word of the ring's first or its place among the
 /// records, with 8 bytes, is the reader's; 6 has the reader take a few words.
 pub fn ring_writer(data: &[u8]) {
-    let Ok(mut writer) = RingWriter::create(1) else { return };
+    let Ok(mut writer) = RingWriter::create(Between { from: 1, to: 2 }) else { return };
     let (mut steps, mut taken) = (Steps::new(data), 0u64);
     while let Some(step) = steps.next() {
         match step % 7 {

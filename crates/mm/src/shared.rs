@@ -24,13 +24,15 @@ pub fn record_to_read(ring: &RingReader, at: usize, len: usize) -> Option<Source
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shm::Record;
+    use shm::{Between, Record};
+
+    const BETWEEN: Between = Between { from: 1, to: 2 };
 
     #[test]
     fn a_record_is_written_and_read_where_it_is() {
         crate::guard::install();
-        let mut writer = RingWriter::create(1).unwrap();
-        let mut reader = RingReader::open(&writer, 1).unwrap();
+        let mut writer = RingWriter::create(BETWEEN).unwrap();
+        let mut reader = RingReader::open(&writer, BETWEEN).unwrap();
         for round in 0..100u8 {
             let len = 20_001;
             let at = writer.reserve(len).unwrap().unwrap();
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn what_is_outside_is_nowhere() {
-        let writer = RingWriter::create(1).unwrap();
+        let writer = RingWriter::create(BETWEEN).unwrap();
         let end = writer.shm().bytes();
         assert!(record_to_write(&writer, end, 0).is_some());
         assert!(record_to_write(&writer, end, 1).is_none());

@@ -13,7 +13,7 @@ pub mod sabotage;
 
 pub use held::Held;
 pub use passes::{Pass, Passes, Ticket};
-pub use ring::{Broken, RING_BYTES, Record, RingReader, RingWriter};
+pub use ring::{Between, Broken, RING_BYTES, Record, RingReader, RingWriter};
 
 use descriptors::Kept;
 use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};

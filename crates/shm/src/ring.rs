@@ -24,9 +24,10 @@ use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What a region begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"pdmarin3");
-/// Words: what it is, whom it is to, words taken, whether there is a reader, the data.
+/// Words: what it is, whose and to whom, words taken, whether there is a reader, the data.
 const WHAT: usize = 0;
-const TO: usize = 1;
+const FROM: usize = 1;
+const TO: usize = 2;
 const TAKEN: usize = 8;
 const ATTACHED: usize = 16;
 const DATA: usize = 24;
@@ -57,6 +58,15 @@ impl Record {
         let len = usize::try_from((word >> 16).checked_sub(1)?).ok()?;
         (len < capacity * 8).then_some(Record { len, tag: word as u16 })
     }
+}
+
+/// The two that a ring is between, as numbers that nobody else has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Between {
+    /// Who writes it.
+    pub from: u64,
+    /// Who reads it.
+    pub to: u64,
 }
 
 /// The other side wrote what cannot be: there is nothing more to read or to write.
@@ -245,13 +255,14 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// An empty ring to the device with that number.
+    /// An empty ring.
     ///
     /// # Errors
     /// Those of [`Shm::create`].
-    pub fn create(to: u16) -> Result<RingWriter> {
+    pub fn create(Between { from, to }: Between) -> Result<RingWriter> {
         let (shm, fd) = Shm::create("peerdma-ring", (DATA + CAPACITY) * 8)?;
-        shm.word(TO * 8).store(to.into(), Relaxed);
+        shm.word(FROM * 8).store(from, Relaxed);
+        shm.word(TO * 8).store(to, Relaxed);
         shm.word(WHAT * 8).store(MAGIC, Release);
         Ok(RingWriter { shm, fd, writing: Writing::default() })
     }
@@ -320,15 +331,16 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Opens a ring that another process made, to the device with this number: a descriptor's
-    /// number in that process may since stand for a ring to somebody else.
+    /// Opens a ring that another process made between these two: a descriptor's number in that
+    /// process may have come to stand for another.
     ///
     /// # Errors
-    /// Those of [`Shm::open_of`]; `PROTO` when it is no ring, or not to this device.
-    pub fn open(fd: impl AsFd, to: u16) -> Result<RingReader> {
+    /// Those of [`Shm::open_of`]; `PROTO` when it is no ring, or between others.
+    pub fn open(fd: impl AsFd, between: Between) -> Result<RingReader> {
         let shm = Shm::open_of(fd, (DATA + CAPACITY) * 8)?;
         let is_ring = shm.word(WHAT * 8).load(Acquire) == MAGIC;
-        if !is_ring || shm.word(TO * 8).load(Relaxed) != to.into() {
+        let word = |at: usize| shm.word(at * 8).load(Relaxed);
+        if !is_ring || between != (Between { from: word(FROM), to: word(TO) }) {
             return Err(Errno::PROTO);
         }
         Ok(RingReader { shm, reading: Reading::default() })

@@ -1,8 +1,8 @@
 //! How rings come to be: made by who sends, announced to who reads, and attached there. See
 //! [`rings`](super::rings) for what they are.
 
-use super::directory::Announced;
-use super::rings::{RingFrom, RingTo};
+use super::directory::{Announced, Reader};
+use super::rings::{RingFrom, RingTo, between};
 use super::{Adapter, control_id};
 use engine_thread::lock;
 use link::Path;
@@ -44,13 +44,16 @@ impl Adapter {
             return None;
         }
         to.try_reserve(1).ok()?;
+        // In this order: where the slot has become another's meanwhile, the directory says that its
+        // device is gone.
+        let directory = self.registry.directory(slot).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
-        let ring = Arc::new(RingTo::new(slot, self.registry.directory(slot).ok()?, kick)?);
+        let own = (self.slot, self.directory().token());
+        let ring = Arc::new(RingTo::new(own, directory, kick)?);
         let directory = self.directory().as_fd().as_raw_fd().cast_unsigned();
         let announced = Announced { pid: std::process::id(), ring: ring.fd(), directory };
         if slot == self.slot {
-            rings.replace(slot);
-            rings.add(ring_from((slot, slot), announced)?);
+            rings.add(ring_from(slot, self.directory().token(), announced)?);
         } else {
             ring.announce(self.slot, announced);
         }
@@ -63,17 +66,23 @@ impl Adapter {
         let Some(rings) = self.rings() else { return };
         rings.forget_those_over();
         let announced = self.directory().announced();
-        if rings.seen.swap(announced, Relaxed) == announced {
+        if rings.seen.load(Relaxed) == announced {
             return;
         }
+        let mut took_all = true;
         for slot in (0..SLOTS).filter(|slot| self.directory().has_announced(*slot)) {
             // Before it is taken: from then on only the new one counts.
-            rings.replace(slot);
-            let announced = self.directory().take_announced(slot);
-            let ring = announced.and_then(|announced| ring_from((slot, self.slot), announced));
-            if let Some(ring) = ring {
+            if !rings.doubt(slot) {
+                took_all = false;
+                continue;
+            }
+            let (announced, to) = (self.directory().take_announced(slot), self.directory().token());
+            if let Some(ring) = announced.and_then(|announced| ring_from(slot, to, announced)) {
                 rings.add(ring);
             }
+        }
+        if took_all {
+            rings.seen.store(announced, Relaxed);
         }
     }
 
@@ -85,10 +94,12 @@ impl Adapter {
     }
 }
 
-/// The ring that was announced by the device at one slot to that at the other.
-pub(super) fn ring_from((slot, to): (u16, u16), announced: Announced) -> Option<RingFrom> {
+/// The ring that the device at `slot` announced to the one with a token. `None` also where the
+/// descriptors have become others' since: then there is a newer one.
+pub(super) fn ring_from(slot: u16, to: u64, announced: Announced) -> Option<RingFrom> {
     let Announced { pid, ring, directory } = announced;
-    let directory = shm::memfd_of_process(pid, directory).ok()?;
+    let directory = Reader::open(shm::memfd_of_process(pid, directory).ok()?).ok()?;
     let ring = shm::memfd_of_process(pid, ring).ok()?;
-    RingFrom::new(slot, directory, RingReader::open(ring, to).ok()?)
+    let ring = RingReader::open(ring, between((slot, directory.token()), to)).ok()?;
+    Some(RingFrom::new(slot, directory, ring))
 }

@@ -4,10 +4,11 @@
 use super::attach::ring_from;
 use super::directory::neighbour::{Neighbour, Wanted};
 use super::directory::{self, Directory, Reader};
-use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU};
+use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU, between};
 use link::Datagram;
 use mm::OtherProcess;
 use rustix::fd::{AsFd, OwnedFd};
+use shm::RingWriter;
 use transport::executor::InTransit;
 use transport::values::Remote;
 
@@ -20,8 +21,10 @@ pub const PASSES_LEN: usize = shm::Passes::BYTES;
 /// A process that everybody may ask for memory, and that gives none: its copies are never made.
 const NOBODY: u32 = 1;
 
-/// Where that device is.
-pub const READER: u16 = 3;
+/// A ring from the device at a slot with one directory to the device with another.
+pub fn ring_between(slot: u16, from: &Directory, to: &Directory) -> Option<RingWriter> {
+    RingWriter::create(between((slot, from.token()), to.token())).ok()
+}
 
 /// The rings that one device reads.
 pub struct ReadRings(Incoming);
@@ -36,8 +39,8 @@ impl ReadRings {
     pub fn attach(&mut self, directory: &Directory) {
         let taken = |slot| Some((slot, directory.take_announced(slot)?));
         for (slot, announced) in (0..registry::SLOTS).filter_map(taken) {
-            self.0.replace(slot);
-            if let Some(ring) = ring_from((slot, READER), announced) {
+            self.0.doubt(slot);
+            if let Some(ring) = ring_from(slot, directory.token(), announced) {
                 self.0.add(ring);
             }
         }

@@ -1,13 +1,13 @@
 use super::*;
 
 const TAG: u16 = 0xa5a5;
-/// Whom the rings are to.
-const READER: u16 = 5;
+/// Whose the rings are.
+const BETWEEN: Between = Between { from: 5, to: 6 };
 
 fn pair() -> (RingWriter, RingReader) {
-    let writer = RingWriter::create(READER).unwrap();
+    let writer = RingWriter::create(BETWEEN).unwrap();
     assert!(!writer.is_attached());
-    let reader = RingReader::open(&writer, READER).unwrap();
+    let reader = RingReader::open(&writer, BETWEEN).unwrap();
     assert!(reader.attach() && writer.is_attached());
     (writer, reader)
 }
@@ -107,9 +107,11 @@ fn what_cannot_be_breaks_the_ring_for_whoever_reads_it() {
 #[test]
 fn a_ring_has_one_reader_and_is_one() {
     let (writer, _reader) = pair();
-    assert!(!RingReader::open(&writer, READER).unwrap().attach());
-    assert_eq!(RingReader::open(&writer, READER + 1).unwrap_err(), Errno::PROTO);
+    assert!(!RingReader::open(&writer, BETWEEN).unwrap().attach());
+    for others in [Between { from: 5, to: 7 }, Between { from: 7, to: 6 }] {
+        assert_eq!(RingReader::open(&writer, others).unwrap_err(), Errno::PROTO);
+    }
     let (_, other) = Shm::create("peerdma-test", (DATA + CAPACITY) * 8).unwrap();
-    assert_eq!(RingReader::open(other, READER).unwrap_err(), Errno::PROTO);
-    assert!(!RingWriter::create(READER).unwrap().is_attached());
+    assert_eq!(RingReader::open(other, BETWEEN).unwrap_err(), Errno::PROTO);
+    assert!(!RingWriter::create(BETWEEN).unwrap().is_attached());
 }

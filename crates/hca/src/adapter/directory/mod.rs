@@ -14,8 +14,8 @@ use pcie::{Address, RouteTable};
 use registry::SLOTS;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Result;
+use rustix::rand::{GetRandomFlags, getrandom};
 use shm::{Held, Passes, Shm};
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -106,7 +106,7 @@ pub struct Directory {
     /// Who held it when neighbours were last kept out.
     holder: AtomicU32,
     /// Read by neighbours, who find it by its address.
-    _token: Box<AtomicU64>,
+    token: Box<AtomicU64>,
 }
 
 /// A QP as it is shown to other processes.
@@ -176,8 +176,10 @@ impl Directory {
         }
         shm.word(head::GUID).store(guid, Relaxed);
         shm.word(head::VERSION).store(VERSION, Relaxed);
-        let token = RandomState::new().hash_one(name);
-        let token = Box::new(AtomicU64::new(token));
+        // Not std's random numbers, which are the same in processes forked from one.
+        let mut token = [0; 8];
+        getrandom(&mut token, GetRandomFlags::empty())?;
+        let token = Box::new(AtomicU64::new(u64::from_ne_bytes(token)));
         shm.word(head::TOKEN_AT).store(token.as_ptr() as u64, Relaxed);
         shm.word(head::TOKEN).store(token.load(Relaxed), Relaxed);
         shm.word(head::FD).store(fd.as_fd().as_raw_fd() as u64, Relaxed);
@@ -186,11 +188,16 @@ impl Directory {
             fd,
             passes: Passes::new(PASSES_AT),
             holder: AtomicU32::new(0),
-            _token: token,
+            token,
         };
         directory.own();
         directory.shm.word(head::MAGIC).store(MAGIC, Release);
         Ok(directory)
+    }
+
+    /// A number that no other directory has.
+    pub(crate) fn token(&self) -> u64 {
+        self.token.load(Relaxed)
     }
 
     /// Notes that the device is this process's.

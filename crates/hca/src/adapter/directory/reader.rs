@@ -83,6 +83,11 @@ impl Reader {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// A number that no other directory has.
+    pub(crate) fn token(&self) -> u64 {
+        self.shm.word(head::TOKEN).load(Relaxed)
+    }
+
     /// Process that wrote it.
     pub fn pid(&self) -> u32 {
         self.shm.word(head::PID).load(Relaxed) as u32

@@ -4,7 +4,6 @@ use super::in_ring::InRing;
 use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, packet_at, parse};
 use crate::adapter::directory::Reader;
 use link::Datagram;
-use rustix::fd::AsFd;
 use shm::{Record, RingReader};
 use transport::executor::InTransit;
 use wire::{BTH_LEN, Opcode};
@@ -17,6 +16,17 @@ pub(crate) const PACKETS_A_TURN: usize = 256;
 /// Bytes of payload after which a turn takes no more.
 const BYTES_A_TURN: usize = 256 << 10;
 
+/// What is known of a ring's writer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It writes this ring.
+    Writes,
+    /// It has announced a ring that could not be opened, if it is not this one.
+    MayHaveEnded,
+    /// It has ended with this one, and another is read.
+    HasEnded,
+}
+
 /// The ring from one other process.
 pub(crate) struct RingFrom {
     slot: u16,
@@ -24,15 +34,13 @@ pub(crate) struct RingFrom {
     reader: RingReader,
     /// Of the latest record that had any.
     ends: Option<Ends>,
-    /// Its writer has ended with it. What it still holds is read before anything of the next.
-    is_former: bool,
+    standing: Standing,
 }
 
 impl RingFrom {
     /// The ring of the device with this directory, at `slot`.
-    pub(crate) fn new(slot: u16, directory: impl AsFd, reader: RingReader) -> Option<RingFrom> {
-        let directory = Reader::open(directory).ok()?;
-        Some(RingFrom { slot, directory, reader, ends: None, is_former: false })
+    pub(crate) fn new(slot: u16, directory: Reader, reader: RingReader) -> RingFrom {
+        RingFrom { slot, directory, reader, ends: None, standing: Standing::Writes }
     }
 
     /// What the oldest packet does, and the queue pair that it is for, if there is one. `None` when
@@ -88,7 +96,8 @@ impl RingFrom {
 
     /// Whether its writer has ended, or ended with it, and nothing waits in it.
     fn is_over(&self) -> bool {
-        (self.is_former || self.directory.is_over()) && !self.reader.has_more()
+        let has_ended = self.standing == Standing::HasEnded || self.directory.is_over();
+        has_ended && !self.reader.has_more()
     }
 }
 
@@ -122,25 +131,37 @@ impl Incoming {
         self.rings.is_empty()
     }
 
-    /// The device at `slot` has announced a ring: the one that is read has no writer any more. Only
-    /// what it holds is still taken.
-    pub(crate) fn replace(&mut self, slot: u16) {
-        self.rings.retain(|known| known.slot != slot || !known.is_former);
-        let of_slot = self.rings.iter_mut().filter(|known| known.slot == slot);
-        of_slot.for_each(|known| known.is_former = true);
+    /// The device at `slot` has announced a ring, and may not write the one that is read any more.
+    /// Whether the new one may be looked at: not while one before holds packets, so that there are
+    /// two of a device at most, and that one's are taken first.
+    pub(crate) fn doubt(&mut self, slot: u16) -> bool {
+        self.forget_those_over();
+        let mut of_slot = self.rings.iter_mut().filter(|known| known.slot == slot);
+        of_slot.all(|known| {
+            let has_ended = known.standing == Standing::HasEnded;
+            if !has_ended {
+                known.standing = Standing::MayHaveEnded;
+            }
+            !has_ended
+        })
     }
 
-    /// Begins to read `ring`, after [`Incoming::replace`]; whoever reads it already goes on.
+    /// Begins to read `ring`, after which its device writes no earlier one; one that is read already
+    /// is read on.
     pub(crate) fn add(&mut self, ring: RingFrom) {
-        // Where there is no memory it stays unattached, and packets go by UDP.
-        if ring.slot >= registry::SLOTS || self.rings.try_reserve(1).is_err() {
-            return;
+        let is_new = match ring.slot < registry::SLOTS && self.rings.try_reserve(1).is_ok() {
+            true => ring.reader.attach(),
+            // Where there is no memory it stays unattached, and packets go by UDP.
+            false => return,
+        };
+        let of_slot = self.rings.iter_mut().filter(|known| known.slot == ring.slot);
+        for known in of_slot.filter(|known| known.standing != Standing::HasEnded) {
+            // The descriptor that was announced for the ring before may have become this one's by
+            // the time it was opened.
+            known.standing = if is_new { Standing::HasEnded } else { Standing::Writes };
         }
-        if ring.reader.attach() {
+        if is_new {
             self.rings.push(ring);
-        } else if let Some(known) = self.rings.iter_mut().find(|known| known.slot == ring.slot) {
-            // The descriptor that was announced for the ring before had become this one's already.
-            known.is_former = false;
         }
     }
 
@@ -153,7 +174,8 @@ impl Incoming {
 
     /// The slots of the devices that write them.
     pub(in crate::adapter) fn slots(&self) -> impl Iterator<Item = u16> {
-        self.rings.iter().filter(|ring| !ring.is_former).map(|ring| ring.slot)
+        let read = self.rings.iter().filter(|ring| ring.standing == Standing::Writes);
+        read.map(|ring| ring.slot)
     }
 
     /// Whether a packet waits in any.
@@ -170,10 +192,9 @@ impl Incoming {
         let mut broken = None;
         let count = rings.len();
         let mut goes_on = true;
-        let (former, present) = (0..count, (0..count).map(|at| (*next + at) % count));
-        let order = former.map(|at| (true, at)).chain(present.map(|at| (false, at)));
-        for (is_former, at) in order {
-            if rings[at].is_former != is_former {
+        for at in 0..count {
+            let at = (*next + at) % count;
+            if waits_for_another(rings, at) {
                 continue;
             }
             while goes_on && !taken.is_over() {
@@ -206,6 +227,14 @@ impl Incoming {
         }
         taken.packets
     }
+}
+
+/// Whether a ring that the device of this one wrote before still holds packets.
+fn waits_for_another(rings: &[RingFrom], at: usize) -> bool {
+    let has_ended = |ring: &RingFrom| ring.standing == Standing::HasEnded;
+    let (before, ring) = (rings.iter().filter(|ring| has_ended(ring)), &rings[at]);
+    !has_ended(ring)
+        && before.filter(|other| other.slot == ring.slot).any(|other| other.reader.has_more())
 }
 
 /// What a turn has taken.
@@ -276,22 +305,21 @@ mod tests {
     use super::super::record::{SAME_ENDS, WITH_ENDS};
     use super::*;
     use crate::adapter::directory::Directory;
-    use shm::RingWriter;
+    use shm::{Between, RingWriter};
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Where the device is that reads them.
-    const READER: u16 = 9;
+    const BETWEEN: Between = Between { from: 8, to: 9 };
 
     /// A ring from the device at `slot`, which is open, and who writes it.
     fn ring(slot: u16) -> (RingWriter, RingFrom) {
-        let writer = RingWriter::create(READER).unwrap();
+        let writer = RingWriter::create(BETWEEN).unwrap();
         let from = from(slot, &writer, &directory());
         (writer, from)
     }
 
     fn from(slot: u16, writer: &RingWriter, directory: &Directory) -> RingFrom {
-        let reader = RingReader::open(writer, READER).unwrap();
-        RingFrom::new(slot, directory, reader).unwrap()
+        let reader = RingReader::open(writer, BETWEEN).unwrap();
+        RingFrom::new(slot, Reader::open(directory).unwrap(), reader)
     }
 
     fn directory() -> Directory {
@@ -354,7 +382,7 @@ mod tests {
     fn a_ring_is_read_to_its_end_and_then_forgotten() {
         let mut incoming = Incoming::new().unwrap();
         let mut writers = [3, 4, 5].map(|slot| {
-            let writer = RingWriter::create(READER).unwrap();
+            let writer = RingWriter::create(BETWEEN).unwrap();
             let directory = directory();
             incoming.add(from(slot, &writer, &directory));
             (writer, directory)
@@ -378,13 +406,14 @@ mod tests {
             incoming.add(from_former);
             incoming.next = turns;
             former.push(&packet(), WITH_ENDS).unwrap();
-            incoming.replace(3);
+            assert!(incoming.doubt(3));
             assert_eq!(incoming.slots().count(), 0);
             incoming.add(from_present);
             present.push(&packet_to(0x77), WITH_ENDS).unwrap();
             assert_eq!(incoming.slots().collect::<Vec<_>>(), [3]);
-            assert_eq!(received(&mut incoming), [0x1234, 0x77]);
-            assert!(incoming.forget_those_over());
+            assert!(!incoming.doubt(3), "a third has to wait");
+            assert_eq!([received(&mut incoming), received(&mut incoming)].concat(), [0x1234, 0x77]);
+            assert!(incoming.doubt(3));
             assert_eq!(incoming.rings.len(), 1);
         }
     }
@@ -407,8 +436,9 @@ mod tests {
             if round < 2 {
                 assert_eq!(received(&mut incoming), [0x1234]);
             }
-            incoming.forget_those_over();
-            incoming.replace(3);
+            assert!(incoming.doubt(3));
+            // One that cannot be opened is announced as well.
+            assert!(incoming.doubt(3) && incoming.slots().count() == 0);
             incoming.add(from(3, &writer, &directory()));
             assert_eq!(incoming.slots().collect::<Vec<_>>(), [3]);
         }
@@ -436,7 +466,7 @@ mod tests {
         let mut ended = 0;
         for seed in 1..=64 {
             let (mut writer, from) = ring(3);
-            let scribbled = RingReader::open(&writer, READER).unwrap();
+            let scribbled = RingReader::open(&writer, BETWEEN).unwrap();
             let mut incoming = Incoming::new().unwrap();
             incoming.add(from);
             std::thread::scope(|scope| {

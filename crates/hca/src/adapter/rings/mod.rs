@@ -18,12 +18,19 @@ pub(crate) use to::RingTo;
 
 use engine_thread::lock;
 use registry::SLOTS;
+use shm::Between;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, Weak};
 
 const SLOT_WORDS: usize = SLOTS as usize / 64;
+
+/// Whose a ring is: that of the device with this slot and token, to the one with the other token. A
+/// process may have several devices, and a slot's device another one after it.
+pub(crate) fn between((slot, token): (u16, u64), to: u64) -> Between {
+    Between { from: token ^ u64::from(slot), to }
+}
 
 /// The rings of one device.
 pub(crate) struct Rings {
@@ -61,18 +68,20 @@ impl Rings {
         self.full.load(Relaxed) && self.full.swap(false, Relaxed)
     }
 
-    /// Begins to read `ring`, after [`Rings::replace`].
+    /// Begins to read `ring`, after [`Rings::doubt`].
     pub(crate) fn add(&self, ring: RingFrom) {
         let mut from = self.from();
         from.add(ring);
         self.note(&from);
     }
 
-    /// The device at `slot` has a new ring: the one before has no writer any more.
-    pub(crate) fn replace(&self, slot: u16) {
+    /// The device at `slot` has announced a ring. Whether that may be looked at: not while one that
+    /// its device has ended with holds packets.
+    pub(crate) fn doubt(&self, slot: u16) -> bool {
         let mut from = self.from();
-        from.replace(slot);
+        let may = from.doubt(slot);
         self.note(&from);
+        may
     }
 
     /// Ends with those that are over.

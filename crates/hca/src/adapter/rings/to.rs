@@ -1,5 +1,6 @@
 //! The ring to one other process, written by all threads of this one.
 
+use super::between;
 use super::record::{self, Ends, PREFIX_LEN, SAME_ENDS, WITH_ENDS};
 use crate::adapter::directory::{Announced, Reader, head};
 use descriptors::Kept;
@@ -71,17 +72,19 @@ const WATCHDOG: Duration = Duration::from_secs(1);
 const LOOKED: Duration = Duration::from_millis(100);
 
 impl RingTo {
-    /// An empty ring to the device with this directory, at `slot`.
-    pub(crate) fn new(slot: u16, directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
+    /// An empty ring from one device, of that slot and with that token, to the one with this
+    /// directory.
+    pub(crate) fn new(from: (u16, u64), directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
         let directory = Reader::open(directory).ok()?;
         // Otherwise nobody would see its end.
         directory.shm.holder(head::HOLDER)?;
+        let ring = RingWriter::create(between(from, directory.token())).ok()?;
         Some(RingTo {
             directory,
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
-            writer: Mutex::new(Writer { ring: RingWriter::create(slot).ok()?, ends: None }),
+            writer: Mutex::new(Writer { ring, ends: None }),
             stuck: Mutex::new(None),
         })
     }
