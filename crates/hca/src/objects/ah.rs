@@ -77,12 +77,29 @@ impl AddressHandle {
     /// The way to the process that owns a QP. The first to a process takes long: see
     /// [`Adapter::way`].
     pub(crate) fn way(&self, adapter: &Adapter, dest_qpn: u32) -> Result<PeerPath> {
+        let ring = || adapter.ring_for_datagrams(&self.path, dest_qpn);
+        self.way_with(adapter, dest_qpn, || has_ring(dest_qpn).then(ring).flatten())
+    }
+
+    /// The same where locks are held under which no ring can be made: receiving needs them, and so
+    /// does the making of a ring to the own process. One that was known and has been forgotten
+    /// since is by the wire then.
+    pub(crate) fn way_by_wire(&self, adapter: &Adapter, dest_qpn: u32) -> Result<PeerPath> {
+        self.way_with(adapter, dest_qpn, || None)
+    }
+
+    fn way_with(
+        &self,
+        adapter: &Adapter,
+        dest_qpn: u32,
+        ring: impl FnOnce() -> Option<Arc<RingTo>>,
+    ) -> Result<PeerPath> {
         let slot = slot_of(dest_qpn);
         if let Some(known) = self.ways().iter().find(|known| known.slot == slot) {
             return Ok(known.path.clone());
         }
         let path = adapter.way(self.path, dest_qpn, Losses::Final)?;
-        let ring = has_ring(dest_qpn).then(|| adapter.ring_for_datagrams(&self.path, dest_qpn));
+        let ring = ring();
         let mut ways = self.ways();
         if ways.len() >= KEPT_WAYS {
             ways.remove(0);
@@ -90,7 +107,7 @@ impl AddressHandle {
         // Most handles need the one place that they have.
         let no_memory = |_| Error::NoMemory("no memory for the way to another process");
         ways.try_reserve(1).map_err(no_memory)?;
-        ways.push(Way { slot, path: path.clone(), ring: ring.flatten(), by_ring: false });
+        ways.push(Way { slot, path: path.clone(), ring, by_ring: false });
         Ok(path)
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use transport::values::*;
 use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx};
 use umem::AccessError;
-use wire::{Headers, Operation};
+use wire::{Headers, Opcode, Operation, Service};
 
 /// Parts of keys over other keys after which one call sends no more: each takes as long as some
 /// hundred bytes.
@@ -175,9 +175,11 @@ impl Tx for Out<'_> {
                 let Some(way) = self.way else { return Ok(()) };
                 let left = self.leaves_by_ring(headers, payload_len, fill)?;
                 // What the wire cannot take comes again, as what is lost there. So does a READ that
-                // the ring did not take: the answer has another number of packets on the wire.
-                let is_read = headers.bth.opcode.operation == Operation::ReadRequest;
-                let is_of_ring = self.by_ring && is_read;
+                // the ring did not take: the answer has another number of packets on the wire. And
+                // of an unreliable connection no packet overtakes those in the ring.
+                let Opcode { operation, service, .. } = headers.bth.opcode;
+                let stays = operation == Operation::ReadRequest || service == Service::Uc;
+                let is_of_ring = self.by_ring && stays;
                 if !left && !is_of_ring && payload_len <= self.path_mtu as usize {
                     let endpoint = self.adapter.endpoint();
                     self.batch().packet(endpoint, &way.flow, headers, payload_len, fill)?;
@@ -187,7 +189,7 @@ impl Tx for Out<'_> {
             To::Ah(ah) => {
                 let Some(ah) = handle_of(&**ah) else { return Ok(()) };
                 if !self.datagram_leaves_by_ring(ah, headers, payload_len, fill)? {
-                    let Ok(way) = ah.way(self.adapter, headers.bth.dest_qp) else {
+                    let Ok(way) = ah.way_by_wire(self.adapter, headers.bth.dest_qp) else {
                         self.adapter.directory().count(Counter::TxNoFlow, 1);
                         return Ok(());
                     };
@@ -287,7 +289,7 @@ impl Tx for Out<'_> {
                 let ah = handle_of(&**ah)?;
                 match ah.ring(dest_qpn, self.staged() == 0) {
                     Some((ring, _)) => Some(self.ring_has_room(&ring, bytes, now)),
-                    None => ah.way(self.adapter, dest_qpn).ok()?.room(bytes, now),
+                    None => ah.way_by_wire(self.adapter, dest_qpn).ok()?.room(bytes, now),
                 }
             }
         }
