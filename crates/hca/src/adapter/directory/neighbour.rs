@@ -22,7 +22,7 @@ use shm::{Pass, Passes, Shm, Ticket};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use transport::Counter;
 use transport::executor::Published;
 use transport::keys::place_of;
@@ -192,16 +192,18 @@ impl Neighbour {
     /// Begins a visit to what was found; `None` if that is not granted any more. Never allocates or
     /// waits.
     pub(crate) fn visit<'a>(&'a self, found: &'a Found) -> Option<Visit<'a>> {
-        let unchanged = || {
-            let is = |(at, generation): Entry| self.shm().word(at).load(SeqCst) == generation;
-            self.is_there() && is(found.qp) && is(found.key)
-        };
-        let pass = self.passes.enter(self.shm(), found.ticket, unchanged)?;
+        let pass = self.passes.enter(self.shm(), found.ticket, || self.still_grants(found))?;
         let inside = match &found.buffer {
             Some((outsider, buffer)) => Some(Inside::enter(outsider, *buffer)?),
             None => None,
         };
         Some(Visit { neighbour: self, _inside: inside, _pass: pass, found })
+    }
+
+    /// Whether nobody has taken back what was found, and its process is what it was.
+    fn still_grants(&self, found: &Found) -> bool {
+        let is = |(at, generation): Entry| self.shm().word(at).load(SeqCst) == generation;
+        self.is_there() && is(found.qp) && is(found.key)
     }
 
     /// The peer's QP, if it is connected to the request's and can take it.
@@ -267,7 +269,11 @@ impl Visit<'_> {
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
         let neighbour = self.neighbour;
-        neighbour.noted(neighbour.process.read(self.found.addr.wrapping_add(at), into))
+        neighbour.noted(neighbour.process.read(self.found.addr.wrapping_add(at), into))?;
+        // Who stood still for long was waited for no more, and a process that ended may have been
+        // followed by another of its number: then these bytes are others.
+        fence(SeqCst);
+        if neighbour.still_grants(self.found) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
     /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a
@@ -285,5 +291,59 @@ impl Visit<'_> {
         if last {
             add(counter(requests), 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Directory, ShownQp};
+    use super::*;
+    use mm::Mapping;
+    use std::process::Command;
+    use transport::values::QpState;
+
+    const QPN: u32 = 5;
+    const KEY: u32 = 3 << 8 | 7;
+    const ENDS: u64 = 77;
+
+    /// Shows 64 bytes of a process to queue pair 9.
+    fn show(directory: &Directory, addr: u64) {
+        let open = Some((Access::REMOTE_READ, ENDS));
+        let (qp_type, state) = (QpType::Rc, QpState::Rts);
+        let goes_directly = true;
+        let (number, pd, dest_qpn) = (QPN, 6, 9);
+        let qp = ShownQp { number, qp_type, state, pd, dest_qpn, goes_directly, open };
+        directory.publish_qp(&qp);
+        let (ids, rights) = (u64::from(KEY) | 6 << 32, u64::from(Access::REMOTE_READ.bits()));
+        let counts = ROUTES_AT as u64 | (ROUTES_AT as u64) << 31 | OPEN;
+        directory.write_entry(key_at(KEY), &[ids, rights, 0x1000, 64, addr, counts, 0]);
+    }
+
+    #[test]
+    fn what_was_taken_back_during_a_read_is_not_what_was_read() {
+        let directory = Directory::create("peerdma-test", 5).unwrap();
+        let _held = directory.hold().unwrap();
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", other.id())).unwrap();
+        let addr = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+        show(&directory, addr);
+        let into = Mapping::anonymous(64).unwrap();
+        let pid = std::process::id();
+        let process = OtherProcess::new(other.id()).unwrap();
+        let neighbour = Neighbour::of(directory.reader().unwrap(), process).unwrap();
+        let remote = Remote { addr: 0x1000, rkey: KEY };
+        let (qpn, dest_qpn, ends) = (9, QPN, ENDS);
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length: 64, write: false };
+        for taken_back in [key_at(KEY), qp_at(QPN)] {
+            show(&directory, addr);
+            let found = neighbour.find(&wanted).unwrap();
+            let visit = neighbour.visit(&found).unwrap();
+            visit.read(0, into.sink()).unwrap();
+            directory.shut(taken_back);
+            let error = visit.read(0, into.sink()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }
