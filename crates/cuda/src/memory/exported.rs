@@ -13,18 +13,30 @@ use std::sync::Mutex;
 /// By the number of their range.
 static EXPORTED: Mutex<Option<HashMap<u64, OwnedFd>>> = Mutex::new(None);
 
-/// The descriptor of a range, which `make` makes the first time, and the number of its file.
+/// Which file a descriptor stands for: that of its file system, and its number there.
+pub type Which = (u64, u64);
+
+/// Which file `file` is.
+///
+/// # Errors
+/// fstat(2)'s.
+pub fn which(file: &File) -> Res<Which> {
+    let about = file.metadata()?;
+    Ok((about.dev(), about.ino()))
+}
+
+/// The descriptor of a range, which `make` makes the first time, and its file.
 ///
 /// # Errors
 /// What `make` says.
-pub fn export(range: u64, make: impl FnOnce() -> Res<OwnedFd>) -> Res<(u32, u64)> {
+pub fn export(range: u64, make: impl FnOnce() -> Res<OwnedFd>) -> Res<(u32, Which)> {
     let mut exported = lock(&EXPORTED);
     let fd = match exported.get_or_insert_default().entry(range) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(new) => new.insert(make()?),
     };
-    let inode = File::from(fd.try_clone()?).metadata()?.ino();
-    Ok((fd.as_raw_fd().cast_unsigned(), inode))
+    let which = which(&File::from(fd.try_clone()?))?;
+    Ok((fd.as_raw_fd().cast_unsigned(), which))
 }
 
 /// A range is gone.

@@ -1,30 +1,31 @@
 //! Memory handed to other processes of one user on one host (`cuIpcGetMemHandle`).
 //!
 //! A handle names the process and its descriptor of the buffer, which the receiver opens below
-//! `/proc`, and the file's number, by which it sees that it got the right one. The descriptor stays
-//! open until the memory is freed.
+//! `/proc`, and which file that is: it opens no other. The descriptor stays open until the memory
+//! is freed; then its number may come to stand for anything.
 
 use super::device::add_device;
-use super::exported;
+use super::exported::{self, Which};
 use super::physical::Physical;
 use super::space::{Origin, Range};
 use crate::gpu::Address;
 use crate::{Context, Driver, Error, Res};
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 /// Length of a handle (`CU_IPC_HANDLE_SIZE`).
 pub const IPC_BYTES: usize = 64;
 
-const MAGIC: [u8; 8] = *b"peerdma\x01";
+const MAGIC: [u8; 8] = *b"peerdma\x02";
 
 /// What a handle says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpcHandle {
     process: u32,
     fd: u32,
-    inode: u64,
+    which: Which,
     len: u64,
     address: Address,
 }
@@ -39,7 +40,8 @@ impl IpcHandle {
             &MAGIC[..],
             &self.process.to_le_bytes(),
             &self.fd.to_le_bytes(),
-            &self.inode.to_le_bytes(),
+            &self.which.0.to_le_bytes(),
+            &self.which.1.to_le_bytes(),
             &self.len.to_le_bytes(),
             &domain.to_le_bytes(),
             &[bus, device, function],
@@ -57,13 +59,13 @@ impl IpcHandle {
         let handle = IpcHandle {
             process: word(8)?,
             fd: word(12)?,
-            inode: long(16)?,
-            len: long(24)?,
+            which: (long(16)?, long(24)?),
+            len: long(32)?,
             address: Address {
-                domain: word(32)?,
-                bus: bytes[36],
-                device: bytes[37],
-                function: bytes[38],
+                domain: word(40)?,
+                bus: bytes[44],
+                device: bytes[45],
+                function: bytes[46],
             },
         };
         (handle.to_bytes() == *bytes).then_some(handle)
@@ -78,11 +80,11 @@ pub fn export_ipc(driver: &Driver, addr: u64) -> Res<IpcHandle> {
     let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
     let device = range.device().filter(|device| device.origin == Origin::Alloc);
     let device = device.ok_or(Error::INVALID_VALUE)?;
-    let (fd, inode) = exported::export(range.id, || device.physical.export())?;
+    let (fd, which) = exported::export(range.id, || device.physical.export())?;
     Ok(IpcHandle {
         process: std::process::id(),
         fd,
-        inode,
+        which,
         len: range.len,
         address: device.physical.gpu().address(),
     })
@@ -100,18 +102,30 @@ pub fn open_ipc(driver: &Driver, context: &Context, handle: IpcHandle) -> Res<u6
     }
     let gpu = driver.gpus().iter().find(|gpu| gpu.address() == handle.address);
     let gpu = gpu.ok_or(Error::INVALID_DEVICE)?;
-    let path = format!("/proc/{}/fd/{}", handle.process, handle.fd);
-    let file = File::options().read(true).write(true).open(&path).map_err(|error| {
-        crate::log::say(format_args!("memory of another process, {path}: {error}"));
-        Error::INVALID_HANDLE
-    })?;
-    let about = file.metadata()?;
-    if about.ino() != handle.inode || about.len() < handle.len {
+    let file = file_of(&handle)?;
+    if file.metadata()?.len() < handle.len {
         return Err(Error::INVALID_HANDLE);
     }
     let physical = Arc::new(Physical::import(gpu, file.into())?);
     let owner = (context.handle(), driver.ordinal(gpu));
     add_device(&driver.space, owner, physical, handle.len, Origin::Ipc)
+}
+
+/// The file that a handle names, which is not opened before it is known to be that one: to open
+/// another may do anything, or wait for ever.
+fn file_of(handle: &IpcHandle) -> Res<File> {
+    let open = |path: String, flags: i32| {
+        let opened = File::options().read(true).write(true).custom_flags(flags).open(&path);
+        opened.map_err(|error| {
+            crate::log::say(format_args!("memory of another process, {path}: {error}"));
+            Error::INVALID_HANDLE
+        })
+    };
+    let named = open(format!("/proc/{}/fd/{}", handle.process, handle.fd), libc::O_PATH)?;
+    if exported::which(&named)? != handle.which {
+        return Err(Error::INVALID_HANDLE);
+    }
+    open(format!("/proc/self/fd/{}", named.as_raw_fd()), 0)
 }
 
 /// Takes that back.
@@ -131,13 +145,30 @@ mod tests {
     #[test]
     fn a_handle_is_its_bytes_and_others_are_none() {
         let address = "0001:9a:02.0".parse().unwrap();
-        let handle = IpcHandle { process: 7, fd: 1000, inode: 1 << 40, len: 99, address };
+        let handle = IpcHandle { process: 7, fd: 1000, which: (1, 1 << 40), len: 99, address };
         let bytes = handle.to_bytes();
         assert_eq!(IpcHandle::from_bytes(&bytes), Some(handle));
-        for at in [0, 39, 63] {
+        for at in [0, 47, 63] {
             let mut wrong = bytes;
             wrong[at] ^= 1;
             assert_eq!(IpcHandle::from_bytes(&wrong), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_descriptor_that_has_become_another_file_is_not_opened() {
+        let address = "0001:9a:02.0".parse().unwrap();
+        let file = File::open("/proc/self/exe").unwrap();
+        let (process, fd) = (std::process::id(), file.as_raw_fd().cast_unsigned());
+        let (dev, ino) = exported::which(&file).unwrap();
+        for which in [(dev, ino + 1), (dev + 1, ino)] {
+            let handle = IpcHandle { process, fd, which, len: 1, address };
+            assert_eq!(file_of(&handle).unwrap_err(), Error::INVALID_HANDLE);
+        }
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let fd = null.as_raw_fd().cast_unsigned();
+        let which = exported::which(&null).unwrap();
+        let handle = IpcHandle { process, fd, which, len: 1, address };
+        assert_eq!(exported::which(&file_of(&handle).unwrap()).unwrap(), which);
     }
 }
