@@ -130,15 +130,17 @@ impl Prober {
         let deadline = Instant::now() + PATIENCE;
         // Others may send there too, and without end.
         loop {
+            // Before the time is looked at: what is there counts, however late this thread is.
+            let mut bytes = [0; steer::PROBE_BYTES];
+            let got = rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT);
+            if got.is_ok_and(|(_, len)| bytes[..len.min(bytes.len())] == marker) {
+                return Ok(());
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Unreachable);
             }
-            let mut bytes = [0; steer::PROBE_BYTES];
-            if let Ok((_, len)) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-                if bytes[..len.min(bytes.len())] == marker {
-                    return Ok(());
-                }
+            if got.is_ok() {
                 continue;
             }
             let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };

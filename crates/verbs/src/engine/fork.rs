@@ -26,6 +26,8 @@ use verbs_sys::flags::FORK_UNNEEDED;
 /// How long a fork waits for the engine, whatever happens. Pages in a device's memory come home
 /// first, without a limit.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The same for `daemon(3)`, whose child has no device where the engine did not stand still.
+const PATIENCE_OF_DAEMONS: Duration = Duration::from_secs(1);
 
 /// What a fork holds from before it until after it, on both sides.
 struct Held {
@@ -64,7 +66,8 @@ pub fn watch() {
 }
 
 extern "C" fn before() {
-    let deadline = Instant::now() + PATIENCE;
+    let patience = if shim::in_daemon() { PATIENCE_OF_DAEMONS } else { PATIENCE };
+    let deadline = Instant::now() + patience;
     let lives = fork_state::hold(deadline);
     let making = membership::nobody_makes(deadline);
     let running = process::running();
