@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// What tshark may take a payload for (`tshark -G heuristic-decodes`): some of these stumble over
@@ -54,7 +55,9 @@ impl<'a> Capture<'a> {
         let file = folder.path().join("capture.pcap");
         let line = format!("dumpcap -q -P -i {interface} -B 64 -w {} -f", file.display());
         let filter = "udp port 4791 or ether proto 0x88b5";
-        let dumpcap = Run::plain(&line).arg(filter).within(namespace).start();
+        let dumpcap = Run::plain(&line).arg(filter).within(namespace);
+        // As long as what is captured takes.
+        let dumpcap = dumpcap.limit(Duration::from_secs(600)).start();
         let mut capture = Capture { dumpcap, namespace, interface, folder };
         // dumpcap writes the file's header once it captures.
         let headed = |file: &Path| std::fs::metadata(file).is_ok_and(|m| m.len() >= 24);

@@ -11,7 +11,7 @@ const RELEASE: &str = "trixie";
 const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
                         python3-pyverbs,python3-scapy";
 /// What one call of debootstrap may take.
-const LIMIT: &str = "300";
+const LIMIT: &str = "900";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.
 const SUITE: &str = "usr/share/suite";
 /// Files that no program needs.

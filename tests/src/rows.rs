@@ -4,13 +4,16 @@
 use crate::{Finished, Run};
 use std::time::Duration;
 
+/// What each may take at least.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// Runs such a program: all rows right, and at least as many as it had when the test was written.
 ///
 /// # Panics
 /// When a row is wrong, rows are missing, or the program did not end with 0: that is a failed test.
 #[track_caller]
 pub fn judged(run: Run, least: u32) -> Finished {
-    let finished = run.limit(Duration::from_secs(120)).finish();
+    let finished = run.at_least(LIMIT).finish();
     let wrong: Vec<&str> = finished.stdout.lines().filter(|l| l.starts_with("NOT")).collect();
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), finished.stderr);
     let finished = finished.ok();

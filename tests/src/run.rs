@@ -106,6 +106,12 @@ impl Run {
         self
     }
 
+    /// Time limit, where it is not longer already.
+    pub(crate) fn at_least(self, limit: Duration) -> Run {
+        let limit = limit.max(self.limit);
+        self.limit(limit)
+    }
+
     /// Time limit instead of 60 seconds.
     pub fn limit(mut self, limit: Duration) -> Run {
         self.limit = limit;

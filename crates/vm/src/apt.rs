@@ -15,7 +15,7 @@ pub const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 pub const PROGRAMS: [&str; 3] = ["apt-get", "apt-cache", "dpkg-deb"];
 
 /// Seconds that one call of apt-get may take.
-const LIMIT_S: &str = "300";
+const LIMIT_S: &str = "900";
 
 /// Where packages come from.
 #[derive(Debug)]

@@ -62,7 +62,7 @@ static const struct {
  */
 static int is_gone(int fd)
 {
-	double end = seconds() + 1;
+	double end = seconds() + 10;
 	while (fcntl(fd, F_GETFD) >= 0)
 		if (seconds() > end)
 			return 0;

@@ -28,7 +28,7 @@ fn packets_are_carried(near: &Booted, far: &Booted) {
     let said = far.output(&format!("ping -c 1 -s 9000 {NEAR}"));
     assert!(said.contains("1 packets received"), "{said}");
     // A group that both have joined answers twice.
-    let said = near.output("ping -6 -c 2 -I ib0 ff02::1");
+    let said = near.output("ping -6 -c 10 -I ib0 ff02::1");
     assert!(said.contains("duplicates"), "{said}");
 }
 

@@ -63,12 +63,13 @@ fn marks_are_told_to_who_sent_the_packets_and_slow_it_down() {
             "nft \"add rule inet net arriving udp dport 4791 meta l4proto udp {ip} ecn not-ect drop\""
         ));
     }
-    for (line, marked) in [
+    for (line, marked, packets_of_it) in [
         // Requests meet congestion on their way to the server, by IPv4.
-        ("ib_write_bw -s 65536 -n 200 -x 0", 0),
-        ("ib_send_bw -s 65536 -n 200 -x 0 -c UC", 0),
+        ("ib_write_bw -s 65536 -n 200 -x 0", 0, 3200),
+        // Few enough for the receiver's buffer, however late it comes: what is lost stays lost.
+        ("ib_send_bw -s 65536 -n 100 -x 0 -c UC", 0, 1600),
         // What a READ brings does on its way to the client, by IPv6.
-        ("ib_read_bw -s 65536 -n 200 -x 1", 1),
+        ("ib_read_bw -s 65536 -n 200 -x 1", 1, 3200),
     ] {
         let capture = Capture::start(&hosts.0, "wire");
         let counters = between(&hosts, line);
@@ -76,12 +77,12 @@ fn marks_are_told_to_who_sent_the_packets_and_slow_it_down() {
         let (notifies, slows) = (&counters[marked], &counters[1 - marked]);
         let met = notifies.sum("np_ecn_marked_roce_packets");
         let (sent, handled) = (notifies.sum("np_cnp_sent"), slows.sum("rp_cnp_handled"));
-        assert!(met > 10, "{line}: {met} of 3200 packets were marked");
+        assert!(met > 5, "{line}: {met} of {packets_of_it} packets were marked");
         assert!((1..=met).contains(&sent), "{line}: {sent} notifications for {met} marks");
         // One may be on its way when the peer ends.
         assert!(handled > 0 && handled <= sent, "{line}: {handled} of {sent} were heeded");
         assert_eq!(slows.sum("rp_cnp_ignored"), 0, "{line}");
-        packets.assert_icrcs(3000);
+        packets.assert_icrcs(packets_of_it / 16 * 15);
         let seen = packets.count_by(&["infiniband.bth.opcode"]);
         assert!(seen.get(CNP).is_some_and(|&seen| seen as u64 >= handled), "{line}: {seen:?}");
     }

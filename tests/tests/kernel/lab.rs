@@ -154,8 +154,9 @@ fn rxe_and_the_software_hca_understand_each_other() {
             ("ib_send_bw -n 20", &v4),
             ("ib_atomic_bw -o 16 -n 100", &v6),
         ] {
-            let here = format!("{program} -d peerdma0 -x GID -F -p PORT");
-            let there = format!("{program} -d rxe0 -x GID -F -p PORT");
+            // A processor that QEMU keeps for long is no lost packet: a timeout of a second.
+            let here = format!("{program} -d peerdma0 -x GID -F -u 18 -p PORT");
+            let there = format!("{program} -d rxe0 -x GID -F -u 18 -p PORT");
             for driver in [Driver::Host, Driver::Guest] {
                 lab.converse(&here, &there, ends, driver);
             }

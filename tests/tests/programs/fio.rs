@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 8 << 20;
 
 /// How often a job is tried whose receiver came too late.
-const TRIES: u32 = 5;
+const TRIES: u32 = 20;
 /// The race is fio's own, on every device. `fio_rdmaio_connect` and `fio_rdmaio_accept`
 /// (engines/rdma.c) leave `rnr_retry_count` at 0, so the first message to a receiver without a
 /// buffer ends the connection, as cma's test of both ends shows that 0 means. Each end posts its

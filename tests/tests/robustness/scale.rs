@@ -88,7 +88,8 @@ fn a_device_that_idles_does_nothing() {
     let host = host!("idle");
     for link in ["auto", "local", "roce"] {
         let found = host.run("idle 10", link);
-        assert_eq!(found.figure("ticks"), 0.0, "{}", found.0);
+        // Less than one tick in all; the kernel's own count of ticks adds up each thread's parts.
+        assert!(found.figure("microseconds of processor") < 10_000.0, "{}", found.0);
         assert!(found.figure("context switches") <= 10.0, "{}", found.0);
     }
 }

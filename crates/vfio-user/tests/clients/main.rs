@@ -164,13 +164,15 @@ fn more_writes_than_may_wait_hold_nobody_up() {
     client.map(0x1000, 4096, None).unwrap();
     client.bus_master();
     // Each waits for an answer that never comes, for 10 s if nobody cuts that short.
-    let begun = std::time::Instant::now();
+    let mut longest = Duration::ZERO;
     let write = Body::default().u64(0).u32(0).u32(1).bytes(&[1]);
     for _ in 0..20_000 {
+        let begun = std::time::Instant::now();
         client.send(command::REGION_WRITE, &write, None);
         while client.receive().unwrap().0.flags & REPLY == 0 {}
+        longest = longest.max(begun.elapsed());
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "a write waited for its own answer");
+    assert!(longest < Duration::from_secs(10), "a write waited for its own answer");
     client.send(command::DEVICE_RESET, &Body::default(), None);
     while client.receive().unwrap().0.flags & REPLY == 0 {}
     *slow.host.lock().unwrap() = None;
