@@ -207,6 +207,9 @@ fn computed(threads: &[Thread]) -> Duration {
     of_processors.map(|thread| thread.ran).max().unwrap_or_default()
 }
 
+/// What [`Error::GuestComputes`] begins with.
+pub const RAN_AND_IS_LATE: &str = "the guest did not come up in time, although it ran";
+
 /// The guest is not up in time.
 fn late(pid: u32, folder: &Path, until: Until) -> Error {
     let threads = threads(pid);
@@ -216,8 +219,11 @@ fn late(pid: u32, folder: &Path, until: Until) -> Error {
     };
     let what: String = threads.iter().map(row).collect();
     let computes = computed(&threads).saturating_sub(until.computed) > until.limit / 3;
-    let text = message(&format!("the guest did not come up in time\n{what}"), folder);
-    if computes { Error::GuestComputes(text) } else { Error::Guest(text) }
+    let of = |late: &str| message(&format!("{late}\n{what}"), folder);
+    match computes {
+        true => Error::GuestComputes(of(RAN_AND_IS_LATE)),
+        false => Error::Guest(of("the guest did not come up in time")),
+    }
 }
 
 /// A failure of the guest that has this folder, with the last that was said.

@@ -27,7 +27,7 @@ mod store;
 
 pub use command::find_program;
 pub use error::{Error, Result};
-pub use guest::{AGENT, Guest};
+pub use guest::{AGENT, Guest, RAN_AND_IS_LATE};
 pub use kernel::Kernel;
 pub use machine::{Machine, function};
 pub use qemu::Qemu;

@@ -2,8 +2,7 @@
 //! perftest run on it.
 
 use std::path::Path;
-use std::time::Duration;
-use system::lab::{Booted, Lab};
+use system::lab::{Booted, Lab, in_a_machine};
 use system::{Namespace, Packets, Run, c_program, has, note_skip, peerdma, serve_connectx, skip};
 use vm::Machine;
 
@@ -286,7 +285,7 @@ fn a_command_in_a_machine_gives_its_output_and_status() {
     let cache = Lab::as_cache();
     let vm = |words: &[&str]| {
         let run = Run::program(peerdma()).arg("vm").args(words).env("XDG_CACHE_HOME", cache.path());
-        run.within(&namespace).limit(Duration::from_secs(200)).finish()
+        in_a_machine(&run.within(&namespace))
     };
     let printed = vm(&["--print"]).ok();
     assert!(printed.stdout.contains("vfio-user-pci") && printed.stdout.contains("share=on"));
@@ -333,6 +332,6 @@ fn a_guest_is_remembered_within_the_limit_of_its_adapter() {
     let cache = Lab::as_cache();
     let vm = Run::program(peerdma()).args(&["vm", "--max-memory", "16", "--"]);
     let vm = vm.args(&["sh", "-c", &traffic]).env("XDG_CACHE_HOME", cache.path());
-    let ran = vm.within(&namespace).limit(Duration::from_secs(200)).finish();
+    let ran = in_a_machine(&vm.within(&namespace));
     assert!(ran.stdout.contains(REFUSED), "{ran}");
 }

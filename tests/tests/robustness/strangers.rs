@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
-use system::lab::Lab;
+use system::lab::{Lab, in_a_machine};
 use system::{Namespace, Run, Running, User, c_program, pair, peerdma, port, shared_dir, skip};
 
 /// A namespace for two users, or the end of the test.
@@ -227,7 +227,7 @@ fn a_machine_is_served_where_the_port_is_a_strangers() {
     let cache = Lab::as_cache();
     let vm = |words: &[&str]| {
         let run = Run::program(peerdma()).arg("vm").args(words).env("XDG_CACHE_HOME", cache.path());
-        run.within(&host).limit(Duration::from_secs(200)).finish()
+        in_a_machine(&run.within(&host))
     };
     let said = vm(&["--", "ibv_devinfo"]).ok();
     assert!(said.stdout.contains("PORT_ACTIVE"), "{said}");
