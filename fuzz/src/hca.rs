@@ -277,7 +277,8 @@ pub fn rings(data: &[u8]) {
                 rings.hostile.commit(Record { len, tag });
             }
             5 => {
-                let (slot, which) = (u16::from(steps.byte()) * 4 + 1, usize::from(steps.byte()));
+                let (slot, which) =
+                    (u16::from(steps.byte()) * 4 + HOSTILE_SLOT, usize::from(steps.byte()));
                 rings.announce(slot, announced(fds[which % 4], fds[which / 4 % 4]));
             }
             6 => {

@@ -9,7 +9,6 @@ use link::Path;
 use registry::SLOTS;
 use rustix::fd::{AsFd, AsRawFd};
 use shm::RingReader;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 /// Rings of one device up to which datagrams get one of their own: a ring takes memory, and there
@@ -66,7 +65,7 @@ impl Adapter {
         let Some(rings) = self.rings() else { return };
         rings.forget_those_over();
         let announced = self.directory().announced();
-        if rings.seen.load(Relaxed) == announced {
+        if rings.has_seen(announced) {
             return;
         }
         let mut took_all = true;
@@ -82,7 +81,7 @@ impl Adapter {
             }
         }
         if took_all {
-            rings.seen.store(announced, Relaxed);
+            rings.saw(announced);
         }
     }
 

@@ -37,10 +37,13 @@ impl ReadRings {
 
     /// Attaches what was announced in the device's directory.
     pub fn attach(&mut self, directory: &Directory) {
-        let taken = |slot| Some((slot, directory.take_announced(slot)?));
-        for (slot, announced) in (0..registry::SLOTS).filter_map(taken) {
-            self.0.doubt(slot);
-            if let Some(ring) = ring_from(slot, directory.token(), announced) {
+        for slot in (0..registry::SLOTS).filter(|slot| directory.has_announced(*slot)) {
+            if !self.0.doubt(slot) {
+                continue;
+            }
+            let announced = directory.take_announced(slot);
+            let to = directory.token();
+            if let Some(ring) = announced.and_then(|announced| ring_from(slot, to, announced)) {
                 self.0.add(ring);
             }
         }

@@ -150,10 +150,13 @@ impl Device {
     }
 
     /// The engine thread is about to sleep, and has to be woken for what comes by rings from now
-    /// on. Answers whether it may: what waits there already is for it to take.
+    /// on. Answers whether it may: what waits there already is for it to take, and a ring that had
+    /// to wait for another.
     pub(super) fn rings_may_wait(&self) -> bool {
         self.directory().sleeps();
-        !self.adapter.rings().is_some_and(|rings| rings.from().has_more())
+        let announced = self.directory().announced();
+        let is_idle = |rings: &Rings| rings.has_seen(announced) && !rings.from().has_more();
+        self.adapter.rings().is_none_or(is_idle)
     }
 
     /// One turn, in whichever thread.

@@ -43,7 +43,7 @@ pub(crate) struct Rings {
     /// A bit for each slot whose ring is read, to be asked within turns.
     read_from: [AtomicU64; SLOT_WORDS],
     /// How many were announced when the engine thread last looked.
-    pub(crate) seen: AtomicU64,
+    seen: AtomicU64,
 }
 
 impl Rings {
@@ -66,6 +66,16 @@ impl Rings {
     /// Whether one was since the last time.
     pub(crate) fn was_full(&self) -> bool {
         self.full.load(Relaxed) && self.full.swap(false, Relaxed)
+    }
+
+    /// Whether all were looked at when so many were announced.
+    pub(crate) fn has_seen(&self, announced: u64) -> bool {
+        self.seen.load(Relaxed) == announced
+    }
+
+    /// All were looked at when so many were announced.
+    pub(crate) fn saw(&self, announced: u64) {
+        self.seen.store(announced, Relaxed);
     }
 
     /// Begins to read `ring`, after [`Rings::doubt`].
