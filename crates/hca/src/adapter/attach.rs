@@ -2,13 +2,13 @@
 //! [`rings`](super::rings) for what they are.
 
 use super::directory::{Announced, Reader};
-use super::rings::{RingFrom, RingTo, between};
+use super::rings::{RingFrom, RingTo};
 use super::{Adapter, control_id};
 use engine_thread::lock;
 use link::Path;
 use registry::SLOTS;
 use rustix::fd::{AsFd, AsRawFd};
-use shm::RingReader;
+use shm::{Between, RingReader};
 use std::sync::{Arc, Weak};
 
 /// Rings of one device up to which datagrams get one of their own: a ring takes memory, and there
@@ -45,10 +45,11 @@ impl Adapter {
         to.try_reserve(1).ok()?;
         // In this order: where the slot has become another's meanwhile, the directory says that its
         // device is gone.
-        let directory = self.registry.directory(slot).ok()?;
+        let directory = Reader::open(self.registry.directory(slot).ok()?).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
         let own = (self.slot, self.directory().token());
-        let ring = Arc::new(RingTo::new(own, directory, kick)?);
+        let between = between(own, directory.token());
+        let ring = Arc::new(RingTo::new(between, directory, kick)?);
         let directory = self.directory().as_fd().as_raw_fd().cast_unsigned();
         let announced = Announced { pid: std::process::id(), ring: ring.fd(), directory };
         if slot == self.slot {
@@ -91,6 +92,12 @@ impl Adapter {
         let reads = self.rings().is_some_and(|rings| rings.is_read_from(slot));
         reads && !self.directory().has_announced(slot)
     }
+}
+
+/// Whose a ring is: that of the device with this slot and token, to the one with the other token. A
+/// process may have several devices, and a slot's device another one after it.
+pub(super) fn between((slot, token): (u16, u64), to: u64) -> Between {
+    Between { from: token ^ u64::from(slot), to }
 }
 
 /// The ring that the device at `slot` announced to the one with a token. `None` also where the

@@ -1,10 +1,10 @@
 //! What another process of the host may write to, without a device around it, for those who fuzz it
 //! and look into it: rings and directories. Not part of the API.
 
-use super::attach::ring_from;
+use super::attach::{between, ring_from};
 use super::directory::neighbour::{Neighbour, Wanted};
 use super::directory::{self, Directory, Reader};
-use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU, between};
+use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU};
 use link::Datagram;
 use mm::OtherProcess;
 use rustix::fd::{AsFd, OwnedFd};

@@ -36,6 +36,8 @@ struct Way {
     /// whether they do.
     ring: Option<Arc<RingTo>>,
     by_ring: bool,
+    /// It was found where no ring could be made.
+    is_makeshift: bool,
 }
 
 impl Way {
@@ -77,37 +79,39 @@ impl AddressHandle {
     /// The way to the process that owns a QP. The first to a process takes long: see
     /// [`Adapter::way`].
     pub(crate) fn way(&self, adapter: &Adapter, dest_qpn: u32) -> Result<PeerPath> {
-        let ring = || adapter.ring_for_datagrams(&self.path, dest_qpn);
-        self.way_with(adapter, dest_qpn, || has_ring(dest_qpn).then(ring).flatten())
+        self.way_found(adapter, dest_qpn, true)
     }
 
     /// The same where locks are held under which no ring can be made: receiving needs them, and so
     /// does the making of a ring to the own process. One that was known and has been forgotten
-    /// since is by the wire then.
+    /// since is by the wire, until [`AddressHandle::way`].
     pub(crate) fn way_by_wire(&self, adapter: &Adapter, dest_qpn: u32) -> Result<PeerPath> {
-        self.way_with(adapter, dest_qpn, || None)
+        self.way_found(adapter, dest_qpn, false)
     }
 
-    fn way_with(
-        &self,
-        adapter: &Adapter,
-        dest_qpn: u32,
-        ring: impl FnOnce() -> Option<Arc<RingTo>>,
-    ) -> Result<PeerPath> {
+    fn way_found(&self, adapter: &Adapter, dest_qpn: u32, may_make: bool) -> Result<PeerPath> {
         let slot = slot_of(dest_qpn);
-        if let Some(known) = self.ways().iter().find(|known| known.slot == slot) {
+        let is_it = |known: &&Way| known.slot == slot && !(known.is_makeshift && may_make);
+        if let Some(known) = self.ways().iter().find(is_it) {
             return Ok(known.path.clone());
         }
         let path = adapter.way(self.path, dest_qpn, Losses::Final)?;
-        let ring = ring();
+        let has_ring = may_make && has_ring(dest_qpn);
+        let ring = has_ring.then(|| adapter.ring_for_datagrams(&self.path, dest_qpn)).flatten();
         let mut ways = self.ways();
+        // Another thread may have found one meanwhile.
+        if !may_make && ways.iter().any(|known| known.slot == slot) {
+            return Ok(path);
+        }
+        ways.retain(|known| known.slot != slot);
         if ways.len() >= KEPT_WAYS {
             ways.remove(0);
         }
         // Most handles need the one place that they have.
         let no_memory = |_| Error::NoMemory("no memory for the way to another process");
         ways.try_reserve(1).map_err(no_memory)?;
-        ways.push(Way { slot, path: path.clone(), ring, by_ring: false });
+        let way = Way { slot, path: path.clone(), ring, by_ring: false, is_makeshift: !may_make };
+        ways.push(way);
         Ok(path)
     }
 
@@ -134,9 +138,10 @@ impl AddressHandle {
         }
     }
 
-    /// Whether the way there was taken before.
+    /// Whether the way there was taken before, and found as [`AddressHandle::way`] does.
     pub(crate) fn knows_way(&self, dest_qpn: u32) -> bool {
-        self.ways().iter().any(|known| known.slot == slot_of(dest_qpn))
+        let slot = slot_of(dest_qpn);
+        self.ways().iter().any(|known| known.slot == slot && !known.is_makeshift)
     }
 
     fn ways(&self) -> MutexGuard<'_, SmallVec<[Way; 1]>> {

@@ -147,8 +147,8 @@ impl Incoming {
         })
     }
 
-    /// Begins to read `ring`, after which its device writes no earlier one; one that is read already
-    /// is read on.
+    /// Begins to read `ring`, after which its device writes no earlier one; one that is read
+    /// already is read on.
     pub(crate) fn add(&mut self, ring: RingFrom) {
         let is_new = match ring.slot < registry::SLOTS && self.rings.try_reserve(1).is_ok() {
             true => ring.reader.attach(),

@@ -18,19 +18,12 @@ pub(crate) use to::RingTo;
 
 use engine_thread::lock;
 use registry::SLOTS;
-use shm::Between;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, Weak};
 
 const SLOT_WORDS: usize = SLOTS as usize / 64;
-
-/// Whose a ring is: that of the device with this slot and token, to the one with the other token. A
-/// process may have several devices, and a slot's device another one after it.
-pub(crate) fn between((slot, token): (u16, u64), to: u64) -> Between {
-    Between { from: token ^ u64::from(slot), to }
-}
 
 /// The rings of one device.
 pub(crate) struct Rings {

@@ -1,12 +1,11 @@
 //! The ring to one other process, written by all threads of this one.
 
-use super::between;
 use super::record::{self, Ends, PREFIX_LEN, SAME_ENDS, WITH_ENDS};
 use crate::adapter::directory::{Announced, Reader, head};
 use descriptors::Kept;
 use engine_thread::lock;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use shm::{Record, RingWriter};
+use shm::{Between, Record, RingWriter};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
@@ -72,13 +71,11 @@ const WATCHDOG: Duration = Duration::from_secs(1);
 const LOOKED: Duration = Duration::from_millis(100);
 
 impl RingTo {
-    /// An empty ring from one device, of that slot and with that token, to the one with this
-    /// directory.
-    pub(crate) fn new(from: (u16, u64), directory: OwnedFd, kick: OwnedFd) -> Option<RingTo> {
-        let directory = Reader::open(directory).ok()?;
+    /// An empty ring between two devices, to the one with this directory.
+    pub(crate) fn new(between: Between, directory: Reader, kick: OwnedFd) -> Option<RingTo> {
         // Otherwise nobody would see its end.
         directory.shm.holder(head::HOLDER)?;
-        let ring = RingWriter::create(between(from, directory.token())).ok()?;
+        let ring = RingWriter::create(between).ok()?;
         Some(RingTo {
             directory,
             kick: Kept::new(kick),
