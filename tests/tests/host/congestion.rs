@@ -77,7 +77,10 @@ fn marks_are_told_to_who_sent_the_packets_and_slow_it_down() {
         let (notifies, slows) = (&counters[marked], &counters[1 - marked]);
         let met = notifies.sum("np_ecn_marked_roce_packets");
         let (sent, handled) = (notifies.sum("np_cnp_sent"), slows.sum("rp_cnp_handled"));
-        assert!(met > 5, "{line}: {met} of {packets_of_it} packets were marked");
+        assert!(
+            met > packets_of_it as u64 / 320,
+            "{line}: {met} of {packets_of_it} packets were marked"
+        );
         assert!((1..=met).contains(&sent), "{line}: {sent} notifications for {met} marks");
         // One may be on its way when the peer ends.
         assert!(handled > 0 && handled <= sent, "{line}: {handled} of {sent} were heeded");
