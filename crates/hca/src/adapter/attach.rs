@@ -45,15 +45,15 @@ impl Adapter {
         to.try_reserve(1).ok()?;
         // In this order: where the slot has become another's meanwhile, the directory says that its
         // device is gone.
-        let directory = Reader::open(self.registry.directory(slot).ok()?).ok()?;
+        let there = Reader::open(self.registry.directory(slot).ok()?).ok()?;
         let kick = self.registry.lookup(&control_id(slot)).ok()?;
-        let own = (self.slot, self.directory().token());
-        let between = between(own, directory.token());
-        let ring = Arc::new(RingTo::new(between, directory, kick)?);
+        let token = self.directory().token();
+        let between = between((self.slot, token), there.token());
+        let ring = Arc::new(RingTo::new(between, there, kick)?);
         let directory = self.directory().as_fd().as_raw_fd().cast_unsigned();
         let announced = Announced { pid: std::process::id(), ring: ring.fd(), directory };
         if slot == self.slot {
-            rings.add(ring_from(slot, self.directory().token(), announced)?);
+            rings.add(ring_from(slot, token, announced)?);
         } else {
             ring.announce(self.slot, announced);
         }

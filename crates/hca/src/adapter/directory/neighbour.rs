@@ -326,7 +326,6 @@ mod tests {
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", other.id())).unwrap();
         let addr = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
-        show(&directory, addr);
         let into = Mapping::anonymous(64).unwrap();
         let pid = std::process::id();
         let process = OtherProcess::new(other.id()).unwrap();

@@ -133,17 +133,16 @@ impl Incoming {
     }
 
     /// The device at `slot` has announced a ring, and may not write the one that is read any more.
-    /// Whether the new one may be looked at: not while one before holds packets, so that there are
-    /// two of a device at most, and that one's are taken first.
+    /// Whether the new one may be looked at: not while one before holds packets, so that two of a
+    /// device do at most, and that one's are taken first.
     pub(crate) fn doubt(&mut self, slot: u16) -> bool {
-        self.forget_those_over();
         let mut of_slot = self.rings.iter_mut().filter(|known| known.slot == slot);
         of_slot.all(|known| {
-            let has_ended = known.standing == Standing::HasEnded;
-            if !has_ended {
-                known.standing = Standing::MayHaveEnded;
+            if known.standing == Standing::HasEnded {
+                return known.is_over();
             }
-            !has_ended
+            known.standing = Standing::MayHaveEnded;
+            true
         })
     }
 

@@ -110,6 +110,7 @@ fn what_a_former_ring_holds_is_read_first() {
         assert!(!incoming.doubt(3), "a third has to wait");
         assert_eq!([received(&mut incoming), received(&mut incoming)].concat(), [0x1234, 0x77]);
         assert!(incoming.doubt(3));
+        assert!(incoming.forget_those_over());
         assert_eq!(incoming.rings.len(), 1);
     }
 }
