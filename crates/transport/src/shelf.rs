@@ -120,6 +120,11 @@ impl<A: Array> Lent<A> {
         Lent { items: SmallVec::new(), home: None }
     }
 
+    /// Whether it takes `len` entries without asking for memory.
+    pub fn has_room(&self, len: usize) -> bool {
+        len <= self.items.capacity()
+    }
+
     /// Appends an entry.
     pub fn push(&mut self, item: A::Item) {
         self.items.push(item);

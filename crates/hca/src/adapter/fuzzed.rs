@@ -5,11 +5,10 @@ use super::attach::{between, ring_from};
 use super::directory::neighbour::{Neighbour, Wanted};
 use super::directory::{self, Directory, Reader};
 use super::rings::{Incoming, PACKETS_A_TURN, RING_MTU};
-use link::Datagram;
 use mm::OtherProcess;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::RingWriter;
-use transport::executor::InTransit;
+use transport::Rx;
 use transport::values::Remote;
 
 /// Where the parts of a directory begin: its header, counters, QPs, MKEYs, routes, groups, passes
@@ -61,9 +60,9 @@ impl ReadRings {
     pub fn receive(&mut self) -> Vec<u32> {
         let mut seen = Vec::new();
         self.0.forget_those_over();
-        let mut look = |datagram: &Datagram<'_>, in_ring: Option<&dyn InTransit>| {
-            seen.push(datagram.headers.bth.dest_qp);
-            let Some(in_ring) = in_ring else { return };
+        let mut look = |rx: &Rx<'_>| {
+            seen.push(rx.headers.bth.dest_qp);
+            let Some(in_ring) = rx.in_transit else { return };
             let len = in_ring.bytes();
             assert!(len <= RING_MTU as usize, "{len} bytes of payload");
             let mut looked_at = false;
@@ -75,9 +74,9 @@ impl ReadRings {
         };
         let packets = self.0.receive(&mut |row| {
             let qpn = row.dest_qp();
-            row.each(&mut |datagram, in_ring| {
-                look(datagram, in_ring);
-                datagram.headers.bth.dest_qp == qpn
+            row.each(&mut |rx| {
+                look(rx);
+                rx.headers.bth.dest_qp == qpn
             });
             true
         });

@@ -3,7 +3,7 @@
 
 use crate::adapter::management::{GSI_QPN, ManagementInterface};
 use crate::adapter::network::{Attached, Subnet};
-use crate::adapter::rings::{RING_MTU, Row};
+use crate::adapter::rings::Row;
 use crate::device::Device;
 use crate::fabric::Fabric;
 use crate::fabric::multicast::MULTICAST_QPN;
@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use transport::executor::InTransit;
 use transport::{Count, Counter, Routing, Rx};
 
 impl Device {
@@ -64,9 +63,9 @@ impl Device {
         let qp = if special { None } else { self.touched(None, qpn, touched) };
         let Some(index) = qp else {
             let mut visit = Visit::default();
-            row.each(&mut |datagram, in_transit| {
+            row.each(&mut |rx| {
                 visit.packets += 1;
-                visit.bytes += self.rx_by_ring(datagram, in_transit).payload_len();
+                visit.bytes += rx.payload_len();
                 true
             });
             self.note_packets(visit.packets, visit.bytes);
@@ -86,10 +85,9 @@ impl Device {
             has_time,
             begins_with_request: row.begins_with_request(),
             next: &mut |f| {
-                row.each(&mut |datagram, in_transit| {
-                    let rx = self.rx_by_ring(datagram, in_transit);
+                row.each(&mut |rx| {
                     if takes(rx.dst) {
-                        return f(&rx);
+                        return f(rx);
                     }
                     self.note_packets(1, rx.payload_len());
                     self.directory().count(Counter::RxDropped, 1);
@@ -148,15 +146,6 @@ impl Device {
             Attached::Subnet(_) => Routing::Lid,
             Attached::Host | Attached::Ethernet(_) => Routing::Ip,
         }
-    }
-
-    /// A packet from a ring, with its payload if that is still there.
-    fn rx_by_ring<'a>(
-        &self,
-        datagram: &'a Datagram<'a>,
-        in_transit: Option<&'a dyn InTransit>,
-    ) -> Rx<'a> {
-        Rx { in_transit, mtu: Some(RING_MTU), ..rx_of(datagram, self.routing()) }
     }
 
     /// Each member of the group takes the packet, but for its sender if that one does not want it.

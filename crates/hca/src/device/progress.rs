@@ -37,6 +37,9 @@ const ENDINGS_A_TURN: u32 = 1024;
 /// Payload of a turn that has time left whatever its clock says.
 const SHORT_BYTES: usize = 4 << 10;
 
+/// Packets of a turn that is brief if their payload is short, too.
+const BRIEF_PACKETS: usize = 2;
+
 /// Receive side of a device, used by one thread at a time.
 pub(crate) struct Receiving {
     receiver: Receiver,
@@ -59,8 +62,9 @@ pub(super) struct Done {
     pub(super) bytes: usize,
     /// Packets that came by rings.
     pub(super) by_ring: usize,
-    /// When it was over: to read the clock takes a good part of what a short turn does.
-    pub(super) at: Instant,
+    /// When it was over, in nanoseconds of the device's clock; of a brief one, when it began: to
+    /// read the clock takes a good part of what it does.
+    pub(super) ended_ns: u64,
 }
 
 /// Counts of the link that the directory already has.
@@ -127,10 +131,9 @@ impl Device {
         self.adapter.thread.program_polls();
         let done = self.turn(&mut receiving, rings, sockets);
         let gives_way = by_rings && self.gives_way(&receiving);
-        let now_ns = self.adapter.ns_of(done.at);
-        receiving.looks.note(now_ns);
+        receiving.looks.note(done.ended_ns);
         drop(receiving);
-        self.adapter.thread.program_polled(now_ns);
+        self.adapter.thread.program_polled(done.ended_ns);
         if gives_way {
             std::thread::yield_now();
             self.adapter.thread.program_polled(self.now_ns());
@@ -169,7 +172,7 @@ impl Device {
         let turn = || self.take_turn(receiving, rings, sockets);
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {
             self.fail(&*panic);
-            Done { bytes: 0, by_ring: 0, at: Instant::now() }
+            Done { bytes: 0, by_ring: 0, ended_ns: self.now_ns() }
         })
     }
 
@@ -242,11 +245,15 @@ impl Device {
             self.fire(turn, batch);
         }
         self.take_over_link_counts(seen);
-        let at = Instant::now();
-        if bytes > 0 || fired {
-            self.note_length(turn, at, longest);
+        let is_brief = !sockets && !fired && by_ring <= BRIEF_PACKETS && is_short(0, bytes);
+        if is_brief {
+            return Done { bytes, by_ring, ended_ns: now_ns };
         }
-        Done { bytes, by_ring, at }
+        let ended = Instant::now();
+        if bytes > 0 || fired {
+            self.note_length(turn, ended, longest);
+        }
+        Done { bytes, by_ring, ended_ns: self.adapter.ns_of(ended) }
     }
 
     /// Visits who is due, one at least in each turn.

@@ -159,11 +159,11 @@ fn go_on(device: &Weak<Device>) {
         let polls_now = now_ns.saturating_sub(polled_ns) < recent;
         relief = growing.next(polls_now, polled_ns, now_ns);
         awake = relief.is_none() && {
-            let Done { bytes, by_ring, at } = device.progress_waiting();
+            let Done { bytes, by_ring, ended_ns } = device.progress_waiting();
             if was_relieved && bytes > 0 {
                 growing.missed(now_ns);
             }
-            let goes_on = stream.goes_on(bytes, by_ring, device.adapter.ns_of(at));
+            let goes_on = stream.goes_on(bytes, by_ring, ended_ns);
             if goes_on && bytes == 0 {
                 // Whoever else wants this CPU goes first.
                 std::thread::yield_now();

@@ -15,11 +15,12 @@ const LIMIT: Duration = Duration::from_micros(400);
 /// have worked is at most this much too long.
 const STALE: Duration = Duration::from_micros(100);
 
-/// Both clocks at about one instant; the wall's first.
+/// The CPU clock as it was read.
 #[derive(Clone, Copy)]
 struct Reading {
-    wall: Instant,
     cpu: Duration,
+    /// By the wall's clock.
+    stale_at: Instant,
 }
 
 thread_local! {
@@ -39,9 +40,9 @@ pub(crate) struct Turn {
 impl Turn {
     pub(crate) fn begin() -> Turn {
         let now = Instant::now();
-        let fresh = |latest: &Reading| now.saturating_duration_since(latest.wall) < STALE;
+        let fresh = |latest: &Reading| now < latest.stale_at;
         let latest = LATEST.get().filter(fresh).unwrap_or_else(|| {
-            let reading = Reading { wall: now, cpu: cpu_time() };
+            let reading = Reading { stale_at: now + STALE, cpu: cpu_time() };
             LATEST.set(Some(reading));
             reading
         });

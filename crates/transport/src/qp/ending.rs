@@ -4,6 +4,7 @@ use super::responder::abandon;
 use super::{Cx, Transport};
 use crate::counters::Counter;
 use crate::requests::vendor;
+use crate::requests::wqe::Wqe;
 use crate::values::*;
 
 impl Transport {
@@ -49,9 +50,10 @@ impl Transport {
                 return;
             }
             cx.budget.spend_ending();
-            let Some(wqe) = self.req.pop() else { return };
+            let flushed = |wqe: &mut Wqe| wqe.ended(self.qpn, WcStatus::WrFlushErr, vendor::NONE);
+            let Some(ended) = self.req.pop(flushed) else { return };
             cx.counters.count(Counter::CqeFlushErr, 1);
-            self.report(&wqe, WcStatus::WrFlushErr, vendor::NONE, cx);
+            self.report(ended, cx);
         }
     }
 

@@ -8,7 +8,7 @@
 use super::{Cx, Transport};
 use crate::executor::Landing;
 use crate::queues::tags::Fetch;
-use crate::requests::wqe::{Offload, Wqe};
+use crate::requests::wqe::{Ended, Offload, Wqe};
 use crate::sabotage::{self, Sabotage};
 use crate::values::*;
 
@@ -38,15 +38,15 @@ impl Transport {
         self.req.offload(Wqe::offloaded(fin, Offload::Fin));
     }
 
-    /// Reports the end of `wqe` to whoever posted it.
-    pub(crate) fn report(&mut self, wqe: &Wqe, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
-        let done = wqe.completion(self.qpn, status, vendor_err);
+    /// Reports the end of a request to whoever posted it.
+    pub(crate) fn report(&mut self, Ended { done, offload }: Ended, cx: &mut Cx<'_>) {
+        let status = done.status;
         let good = status == WcStatus::Success;
-        match &wqe.offload {
+        match offload {
             None => cx.sink.sent(done),
             Some(Offload::Fetch { queue, fin, .. }) => {
                 if good && !sabotage::on(Sabotage::FinBeforeData) {
-                    self.finish(*fin);
+                    self.finish(fin);
                 }
                 let flags = if good { WcFlags::TM_DATA_VALID } else { WcFlags::empty() };
                 let opcode = WcOpcode::TmRecv;

@@ -2,7 +2,7 @@
 
 use crate::qp::Transport;
 use crate::requests::vendor;
-use crate::requests::wqe::Phase;
+use crate::requests::wqe::{Phase, Wqe};
 use crate::sabotage::{self, Sabotage};
 use crate::values::{QpState, QpType, WcStatus};
 use crate::{Counter, Cx};
@@ -15,10 +15,12 @@ impl Transport {
             self.req.queue[1].wr.wr_id = std::mem::replace(&mut self.req.queue[0].wr.wr_id, later);
         }
         cx.budget.spend_ending();
-        if let Some(wqe) = self.req.pop()
-            && (wqe.signaled || wqe.offload.is_some())
-        {
-            self.report(&wqe, WcStatus::Success, vendor::NONE, cx);
+        let ended = |wqe: &mut Wqe| {
+            let is_awaited = wqe.signaled || wqe.offload.is_some();
+            is_awaited.then(|| wqe.ended(self.qpn, WcStatus::Success, vendor::NONE))
+        };
+        if let Some(Some(ended)) = self.req.pop(ended) {
+            self.report(ended, cx);
         }
         self.fail_if_oldest(cx);
     }
@@ -37,9 +39,9 @@ impl Transport {
     /// flushed.
     pub(crate) fn fail_oldest(&mut self, status: WcStatus, vendor_err: u32, cx: &mut Cx<'_>) {
         cx.budget.spend_ending();
-        if let Some(wqe) = self.req.pop() {
+        if let Some(ended) = self.req.pop(|wqe| wqe.ended(self.qpn, status, vendor_err)) {
             cx.counters.count(Counter::ReqCqeError, 1);
-            self.report(&wqe, status, vendor_err, cx);
+            self.report(ended, cx);
         }
         match self.kind {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.enter_error(cx),

@@ -39,6 +39,8 @@ const READS_A_WINDOW: u64 = 4;
 enum Step {
     /// A packet went out, or something changed; look again.
     Moved,
+    /// A request has its PSNs: its first packet comes next.
+    Begun,
     /// Nothing more can be done now.
     Wait,
 }
@@ -149,13 +151,13 @@ impl Transport {
         let Some(wqe) = self.req.queue.get(index) else { return Step::Wait };
         match wqe.phase {
             Phase::Failed(..) => return Step::Wait,
-            Phase::Posted => return self.begin(index, cx),
+            Phase::Posted => match self.begin(index, cx) {
+                Step::Begun => {}
+                other => return other,
+            },
             Phase::Started => {}
         }
-        if packet == wqe.packets {
-            self.req.cursor = Cursor { wqe: index + 1, packet: 0 };
-            return Step::Moved;
-        }
+        let wqe = &self.req.queue[index];
         let steps = if wqe.is_read() { wqe.covers(packet) } else { 1 };
         let cost = wqe.position(packet + steps, self.mtu) - wqe.position(packet, self.mtu);
         let flight = self.req.flight(self.mtu);
@@ -201,7 +203,10 @@ impl Transport {
             req.since_ack_req = 0;
         }
         req.reads += u32::from(answered);
-        req.cursor.packet += steps;
+        req.cursor = match is_last {
+            true => Cursor { wqe: index + 1, packet: 0 },
+            false => Cursor { wqe: index, packet: packet + steps },
+        };
         req.timers.ensure(cx.now, &req.rtt);
         cx.budget.requests.spend(if is_read { 0 } else { cost });
         Step::Moved
@@ -259,7 +264,7 @@ impl Transport {
         req.next_psn = wqe.end();
         req.next_base = wqe.position(wqe.packets, mtu);
         req.answers_due += u32::from(wqe.is_answered());
-        Step::Moved
+        Step::Begun
     }
 
     /// A bind or local invalidate takes effect when everything before it is complete: a

@@ -29,19 +29,29 @@ impl SgMemory {
         self.entries.iter_mut().for_each(|memory| memory.watch(Some(alarm)));
     }
 
-    /// Checks every entry once; entries of length 0 name no memory.
+    /// Becomes the memory of `list`, of which every entry is checked once; entries of length 0 name
+    /// no memory.
+    ///
+    /// # Errors
+    /// Why an entry is refused, or [`KeyError::NoMemory`].
     pub(crate) fn resolve(
+        &mut self,
         keys: &KeyTable,
         pd: PdId,
         list: &[Sge],
         access: Access,
-        entries: Lent<[MemRef; 2]>,
-    ) -> Result<SgMemory, KeyError> {
-        let mut memory = SgMemory { entries, ..SgMemory::default() };
-        for sge in list.iter().filter(|sge| sge.length > 0) {
-            memory.entries.push(keys.resolve(pd, sge.lkey, sge.addr, sge.length.into(), access)?);
+        stores: &RangeShelf,
+    ) -> Result<(), KeyError> {
+        if !self.entries.is_empty() {
+            *self = SgMemory::default();
         }
-        Ok(memory)
+        if !self.entries.has_room(list.len()) {
+            self.entries = stores.lend(list.len()).map_err(|_| KeyError::NoMemory)?;
+        }
+        for sge in list.iter().filter(|sge| sge.length > 0) {
+            self.entries.push(keys.resolve(pd, sge.lkey, sge.addr, sge.length.into(), access)?);
+        }
+        Ok(())
     }
 
     fn for_each_part(

@@ -146,22 +146,24 @@ impl Requester {
         self.timers.stop();
     }
 
-    /// Takes the oldest request out; the cursor stays on its packet.
-    pub(crate) fn pop(&mut self) -> Option<Wqe> {
-        let wqe = self.queue.pop_front()?;
-        if self.queue.is_empty() {
-            // It begins anew at its first place, so that a queue that is never full touches little
-            // memory.
-            self.queue.clear();
-        }
+    /// Has `look` see the oldest request, which then is no more; the cursor stays on its packet.
+    pub(crate) fn pop<R>(&mut self, look: impl FnOnce(&mut Wqe) -> R) -> Option<R> {
+        let wqe = self.queue.front_mut()?;
         self.offloaded -= usize::from(wqe.offload.is_some());
+        if wqe.is_answered() && wqe.has_psns() {
+            self.answers_due = self.answers_due.saturating_sub(1);
+        }
+        let seen = look(wqe);
         match self.cursor.wqe {
             0 => self.cursor.packet = 0,
             _ => self.cursor.wqe -= 1,
         }
-        if wqe.is_answered() && wqe.phase != Phase::Posted && wqe.packets > 0 {
-            self.answers_due = self.answers_due.saturating_sub(1);
+        match self.queue.len() {
+            // It begins anew at its first place, so that a queue that is never full touches little
+            // memory.
+            1 => self.queue.clear(),
+            _ => drop(self.queue.pop_front()),
         }
-        Some(wqe)
+        Some(seen)
     }
 }

@@ -37,6 +37,13 @@ pub(crate) enum Offload {
     Fin,
 }
 
+/// The end of a send request.
+pub(crate) struct Ended {
+    pub(crate) done: Completion,
+    /// What the HCA posted it for, if the program did not.
+    pub(crate) offload: Option<Offload>,
+}
+
 /// A send request in the queue.
 pub(crate) struct Wqe {
     /// Its payload is empty where `slot` describes it.
@@ -232,8 +239,14 @@ impl Wqe {
         }
     }
 
+    /// What there is to report of its end.
+    pub(crate) fn ended(&mut self, qp_num: u32, status: WcStatus, vendor_err: u32) -> Ended {
+        let done = self.completion(qp_num, status, vendor_err);
+        Ended { done, offload: self.offload.take() }
+    }
+
     /// Its completion.
-    pub(crate) fn completion(&self, qp_num: u32, status: WcStatus, vendor_err: u32) -> Completion {
+    fn completion(&self, qp_num: u32, status: WcStatus, vendor_err: u32) -> Completion {
         let opcode = match self.wr.op {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::RdmaWrite,
@@ -284,13 +297,11 @@ impl Wqe {
         if self.is_atomic() && total_length(list) < 8 {
             return Err((WcStatus::LocLenErr, vendor::TOO_SHORT));
         }
-        let entries =
-            ranges.lend(list.len()).map_err(|_| (WcStatus::LocQpOpErr, vendor::NO_MEMORY))?;
-        self.memory =
-            SgMemory::resolve(keys, pd, list, access, entries).map_err(|error| match error {
-                KeyError::NoMemory => (WcStatus::LocQpOpErr, vendor::NO_MEMORY),
-                refused => (WcStatus::LocProtErr, vendor::key(refused)),
-            })?;
+        let resolved = self.memory.resolve(keys, pd, list, access, ranges);
+        resolved.map_err(|error| match error {
+            KeyError::NoMemory => (WcStatus::LocQpOpErr, vendor::NO_MEMORY),
+            refused => (WcStatus::LocProtErr, vendor::key(refused)),
+        })?;
         self.measure()
     }
 

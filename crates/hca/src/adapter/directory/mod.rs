@@ -430,7 +430,9 @@ impl AsFd for Directory {
 
 impl Count for Directory {
     fn count(&self, what: Counter, by: u64) {
-        self.shm.word(COUNTERS_AT + what as usize * 8).fetch_add(by, Relaxed);
+        if by != 0 {
+            self.shm.word(COUNTERS_AT + what as usize * 8).fetch_add(by, Relaxed);
+        }
     }
 }
 

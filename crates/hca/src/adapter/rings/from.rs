@@ -1,15 +1,15 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::in_ring::InRing;
-use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, packet_at, parse};
+use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, RING_MTU, packet_at, parse};
 use crate::adapter::directory::Reader;
-use link::Datagram;
 use shm::{Record, RingReader};
-use transport::executor::InTransit;
+use transport::executor::InTransit as _;
+use transport::{Routing, Rx};
 use wire::{BTH_LEN, Opcode};
 
-/// Takes a packet, and its payload if that is still in the ring; `false`: not now.
-pub(crate) type Each<'a> = dyn FnMut(&Datagram<'_>, Option<&dyn InTransit>) -> bool + 'a;
+/// Takes a packet; `false`: not now.
+pub(crate) type Each<'a> = dyn FnMut(&Rx<'_>) -> bool + 'a;
 
 /// Packets that one turn takes.
 pub(crate) const PACKETS_A_TURN: usize = 256;
@@ -64,30 +64,31 @@ impl RingFrom {
         let long = len > LONG;
         let (head, scratch) = record.split_at_mut_checked(if long { HEAD_LEN } else { len })?;
         reader.read(at, head);
-        let (ends, headers, payload, before) = parse(tag, head, ends)?;
+        let (headers, payload, before) = parse(tag, head, ends)?;
         if headers.bth.dest_qp != qpn {
             return Some(None);
         }
-        let (payload, in_ring) = match long {
-            false => (payload, None),
+        let Ends { src, dst, traffic_class, hop_limit } = (*ends)?;
+        let rx = Rx {
+            headers: &headers,
+            payload,
+            in_transit: None,
+            src,
+            dst,
+            traffic_class,
+            hop_limit,
+            vlan: None,
+            routing: Routing::Ip,
+            mtu: Some(RING_MTU),
+        };
+        let (payload_len, taken) = match long {
+            false => (payload.len(), f(&rx)),
             true => {
                 let in_ring = InRing::new(reader, (at, len), (before, &headers), scratch)?;
-                (&[][..], Some(in_ring))
+                (in_ring.bytes(), f(&Rx { payload: &[], in_transit: Some(&in_ring), ..rx }))
             }
         };
-        let payload_len = in_ring.as_ref().map_or(payload.len(), InTransit::bytes);
-        let datagram = Datagram {
-            src: ends.src,
-            dst: ends.dst,
-            udp_src: 0,
-            ifindex: 0,
-            traffic_class: ends.traffic_class,
-            hop_limit: ends.hop_limit,
-            vlan: None,
-            headers,
-            payload,
-        };
-        if !f(&datagram, in_ring.as_ref().map(|payload| payload as &dyn InTransit)) {
+        if !taken {
             return Some(None);
         }
         reader.take(len);

@@ -81,22 +81,24 @@ pub(super) fn packet_at(tag: u16) -> Option<usize> {
     }
 }
 
-/// Reads a record with this tag: its ends, its packet and where that begins; `None` where it is
-/// none. `last` are the latest ends of the ring.
-#[inline]
+/// Reads a record with this tag: its headers, its payload, and where its packet begins; `None`
+/// where it is none. Its ends are then in `last`, where those of the record before it were.
+// As Headers::parse: written once, where the caller wants them.
+#[inline(always)]
 pub(super) fn parse<'a>(
     tag: u16,
     record: &'a [u8],
     last: &mut Option<Ends>,
-) -> Option<(Ends, Headers, &'a [u8], usize)> {
+) -> Option<(Headers, &'a [u8], usize)> {
     let at = packet_at(tag)?;
     let mut packet = record;
     if at > 0 {
         let (prefix, rest) = record.split_first_chunk()?;
         (*last, packet) = (Some(Ends::parse(prefix)), rest);
     }
+    last.as_ref()?;
     let Ok((headers, payload)) = Headers::parse(packet) else { return None };
-    Some(((*last)?, headers, payload, at))
+    Some((headers, payload, at))
 }
 
 #[cfg(test)]
@@ -131,17 +133,21 @@ mod tests {
             hop_limit: 64,
         };
         let mut last = None;
+        let mut parse = |tag, record: &[u8]| {
+            let (headers, payload, at) = parse(tag, record, &mut last)?;
+            Some((last?, headers, payload.to_vec(), at))
+        };
         let mut record = vec![0xee; PREFIX_LEN + headers.len() + 8];
         begin(&headers, 5, &mut record).copy_from_slice(b"bytes");
-        assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..], &mut last), None, "as which?");
+        assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..]), None, "as which?");
         for ends in [ends("10.0.0.1", "10.0.0.2"), ends("::", "::"), ends("fe80::1", "::1")] {
             ends.emit(record.first_chunk_mut().unwrap());
-            let parts = |at| Some((ends, headers, &b"bytes"[..], at));
-            assert_eq!(parse(WITH_ENDS, &record, &mut last), parts(PREFIX_LEN));
-            assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..], &mut last), parts(0));
-            assert_eq!(parse(SAME_ENDS + 1, &record, &mut last), None);
+            let parts = |at| Some((ends, headers, b"bytes".to_vec(), at));
+            assert_eq!(parse(WITH_ENDS, &record), parts(PREFIX_LEN));
+            assert_eq!(parse(SAME_ENDS, &record[PREFIX_LEN..]), parts(0));
+            assert_eq!(parse(SAME_ENDS + 1, &record), None);
             for len in 0..record.len() - 8 {
-                assert_eq!(parse(WITH_ENDS, &record[..len], &mut last), None, "{len} bytes");
+                assert_eq!(parse(WITH_ENDS, &record[..len]), None, "{len} bytes");
             }
         }
     }

@@ -38,7 +38,7 @@ pub(super) struct Out<'a> {
     /// would be, as [`Wanted`] has them.
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
     /// What packets to the peer can pass through instead of the wire.
-    pub(super) ring: Option<(&'a RingTo, Ends)>,
+    pub(super) ring: Option<(&'a RingTo, &'a Ends)>,
     /// Whether requests do.
     pub(super) by_ring: bool,
     /// Whether answers do.
@@ -92,7 +92,7 @@ impl<'a> Out<'a> {
     }
 
     /// The ring that such a packet to the peer passes through, if any.
-    fn ring_for(&self, headers: &Headers) -> Option<(&'a RingTo, Ends)> {
+    fn ring_for(&self, headers: &Headers) -> Option<(&'a RingTo, &'a Ends)> {
         let is_response = headers.bth.opcode.is_response();
         let by_ring = if is_response { self.answers_by_ring } else { self.by_ring };
         self.ring.filter(|_| by_ring)
@@ -121,7 +121,7 @@ impl<'a> Out<'a> {
     ) -> std::result::Result<bool, AccessError> {
         let (none_waits, dest_qpn) = (self.staged() == 0, headers.bth.dest_qp);
         let Some((ring, ends)) = ah.ring(dest_qpn, none_waits) else { return Ok(false) };
-        let pushed = self.push((&ring, ends), headers, payload_len, fill)?;
+        let pushed = self.push((&ring, &ends), headers, payload_len, fill)?;
         if pushed {
             ring.rouse();
             self.datagrams_by_ring = true;
@@ -134,7 +134,7 @@ impl<'a> Out<'a> {
     /// Makes a packet and puts it into a ring, if it fits.
     fn push(
         &mut self,
-        (ring, ends): (&RingTo, Ends),
+        (ring, ends): (&RingTo, &Ends),
         headers: &Headers,
         payload_len: usize,
         fill: &mut Fill<'_>,
@@ -147,7 +147,7 @@ impl<'a> Out<'a> {
             None => self.batch().aside(endpoint, len),
         };
         fill(rings::begin(headers, payload_len, record), &mut Fold::off())?;
-        let pushed = ring.push(&ends, record);
+        let pushed = ring.push(ends, record);
         self.ring_packets += u64::from(pushed);
         Ok(pushed)
     }
@@ -266,7 +266,7 @@ impl Tx for Out<'_> {
         memory: &mut dyn ReadInPlace,
     ) -> bool {
         let Some((ring, ends)) = self.ring_for(headers) else { return false };
-        if !ring.put(&ends, headers, len, |each| memory.read(at, len, each)) {
+        if !ring.put(ends, headers, len, |each| memory.read(at, len, each)) {
             return false;
         }
         self.filled_ring = true;

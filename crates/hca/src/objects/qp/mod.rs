@@ -25,7 +25,6 @@ use engine_thread::lock;
 use init::Shelves;
 use link::{FrameBatch, FramePort, Losses, ip_of_gid};
 use posts::Posts;
-use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -41,8 +40,9 @@ struct Core {
     transport: Transport,
     /// Towards the connected peer; set with the address vector.
     way: Option<PeerPath>,
-    /// The peer's address and our own, as packets have them; set with the address vector.
-    ends: Option<(IpAddr, IpAddr)>,
+    /// Our own address and the peer's, as packets to the peer have them; set with the address
+    /// vector.
+    ends: Option<Ends>,
     /// Whose memory requests may reach without packets, and [`ends_word`] of the packets that they
     /// would be; set with the address vector.
     neighbour: Option<(Arc<Neighbour>, u64)>,
@@ -75,14 +75,6 @@ impl Core {
     /// The state, and whether it is open to the peer.
     fn state(&self) -> (QpState, bool) {
         (self.transport.state(), self.transport.is_open_to_peer())
-    }
-
-    /// What packets to the peer say in front, where they pass through a ring.
-    fn ends(&self) -> Option<Ends> {
-        let (peer, own) = self.ends?;
-        let path = self.way.as_ref()?.flow.path();
-        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
-        Some(Ends { src: own, dst: peer, traffic_class, hop_limit })
     }
 
     /// Whether paced links are still busy with what the QP moved.
@@ -276,7 +268,7 @@ impl Qp {
             pd: self.pd.id().0,
             dest_qpn: now.dest_qp_num,
             goes_directly: direct || core.by_ring || core.datagrams_by_ring,
-            open: open.map(|(peer, own)| (now.access - reads, ends_word(peer, own))),
+            open: open.map(|ends| (now.access - reads, ends_word(ends.dst, ends.src))),
         });
     }
 
@@ -305,10 +297,15 @@ impl Qp {
             } else {
                 self.query().dest_qp_num
             };
-            let ends = (ip_of_gid(attr.ah.dgid), path.src.to_canonical());
+            let ends = Ends {
+                src: path.src.to_canonical(),
+                dst: ip_of_gid(attr.ah.dgid),
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+            };
             let one_sided = self.init.qp_type == QpType::Rc;
             let neighbour = one_sided.then(|| adapter.neighbour(&path, dest)).flatten();
-            let neighbour = neighbour.map(|neighbour| (neighbour, ends_word(ends.1, ends.0)));
+            let neighbour = neighbour.map(|neighbour| (neighbour, ends_word(ends.src, ends.dst)));
             let ring = self.frame_port.is_none().then(|| adapter.ring(&path, dest)).flatten();
             let way = adapter.way(path, dest, self.losses())?;
             Some((way, controlled, ends, neighbour, ring))

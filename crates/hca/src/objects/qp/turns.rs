@@ -88,7 +88,8 @@ impl Qp {
         let (is_there, is_connected) = (!core.destroyed, self.init.qp_type.is_connected());
         let ends = core.ends;
         // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
-        move |rx| is_there && (!is_connected || ends == Some((rx.src, rx.dst)))
+        let is_peers = move |rx: &Rx<'_>| ends.is_some_and(|e| e.dst == rx.src && e.src == rx.dst);
+        move |rx| is_there && (!is_connected || is_peers(rx))
     }
 
     /// One packet from the wire. `batch` is room for what it makes the QP send; `endings` is how
@@ -368,7 +369,7 @@ impl Qp {
     ) -> R {
         let new_way = self.choose_way(adapter, core);
         let ring = core.ring.as_deref().filter(|ring| core.by_ring || ring.is_open());
-        let ring = ring.and_then(|ring| Some((ring, core.ends()?)));
+        let ring = ring.zip(core.ends.as_ref());
         let mut tx = Out {
             adapter,
             parts: parts_reached(),

@@ -42,8 +42,8 @@ fn received(incoming: &mut Incoming) -> Vec<u32> {
     let mut seen = Vec::new();
     incoming.receive(&mut |row| {
         let qpn = row.dest_qp();
-        row.each(&mut |datagram, _| {
-            assert_eq!(datagram.headers.bth.dest_qp, qpn);
+        row.each(&mut |rx| {
+            assert_eq!(rx.headers.bth.dest_qp, qpn);
             seen.push(qpn);
             true
         });
@@ -173,10 +173,10 @@ fn a_writer_may_change_what_is_being_read() {
                     && writer.push(&short, WITH_ENDS) == Ok(true)
                 {}
                 incoming.receive(&mut |row| {
-                    row.each(&mut |datagram, in_ring| {
-                        let len = in_ring.map_or(datagram.payload.len(), InTransit::bytes);
+                    row.each(&mut |rx| {
+                        let len = rx.payload_len();
                         assert!(len <= MAX_RECORD_LEN, "seed {seed}: {len} bytes");
-                        if let Some(in_ring) = in_ring {
+                        if let Some(in_ring) = rx.in_transit {
                             in_ring.whole(&mut |bytes| assert_eq!(bytes.len(), len));
                         }
                         true
