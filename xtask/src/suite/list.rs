@@ -97,13 +97,20 @@ const LOOM: &[(&str, &str)] = &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR"
 const FUZZ_CLIPPY: &[(&str, &str)] =
     &[("CARGO_TARGET_DIR", "fuzz/target"), ("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a")];
 
+/// Where what has defects is built.
+const SABOTAGE: &[(&str, &str)] = &[("CARGO_TARGET_DIR", "target/sabotage")];
+
+/// Nothing is linked here either: for the libraries to embed any file will do.
+const LINT: &[(&str, &str)] = &[
+    ("CARGO_TARGET_DIR", "target/lint"),
+    ("RUSTDOCFLAGS", "-D warnings"),
+    ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_CUDA", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_NVML", "Cargo.toml"),
+];
+
 pub const SUITES: &[Suite] = &[
     check("format", &["fmt", "--all", "--check"]),
-    check("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-    Suite {
-        env: &[("RUSTDOCFLAGS", "-D warnings")],
-        ..check("API docs", &["doc", "--workspace", "--no-deps", "--quiet"])
-    },
     Suite {
         counts: Counts::Failure,
         ..suite("build", &["build", "--release", "--quiet", "--package", "peerdma-cli"])
@@ -148,21 +155,6 @@ pub const SUITES: &[Suite] = &[
         ..check("instruction counts", &["counts"])
     },
     suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
-    // Only what the defects are for: the rooms have had the other tests.
-    suite(
-        "sabotage",
-        &[
-            "test",
-            "--package",
-            "transport",
-            "--package",
-            "umem",
-            "--features",
-            "transport/sabotage,umem/sabotage",
-            "--no-fail-fast",
-            "sabotage",
-        ],
-    ),
     beside(Suite {
         env: LOOM,
         ..suite(
@@ -224,10 +216,40 @@ pub const SUITES: &[Suite] = &[
             &["test", "--target", arm::TARGET, "--package", "mm", "--lib", "guard::"],
         )
     }),
+    // Only what the defects are for: the rooms have had the other tests. In the folder of the
+    // library with the defects, so behind what takes so long that nobody waits for it there.
+    beside(Suite {
+        env: SABOTAGE,
+        ..suite(
+            "sabotage",
+            &[
+                "test",
+                "--package",
+                "transport",
+                "--package",
+                "umem",
+                "--features",
+                "transport/sabotage,umem/sabotage",
+                "--no-fail-fast",
+                "sabotage",
+            ],
+        )
+    }),
+    beside(Suite {
+        env: LINT,
+        ..check(
+            "clippy",
+            &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
+        )
+    }),
+    beside(Suite {
+        env: LINT,
+        ..check("API docs", &["doc", "--workspace", "--no-deps", "--quiet"])
+    }),
     // The library with the defects that the system's stress must notice, and that programs must
     // outlive.
     Suite {
-        env: &[("CARGO_TARGET_DIR", "target/sabotage")],
+        env: SABOTAGE,
         counts: Counts::Failure,
         ..suite(
             "defects for the system",
