@@ -82,10 +82,14 @@ impl Drop for NotCancelled {
 /// Runs `body`; a panic becomes EIO. Success leaves errno as it was.
 pub fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
     let _whole = NotCancelled::begin();
-    let before = last_errno();
+    // SAFETY: the C library's errno location is valid for the calling thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above; nobody keeps a reference to it.
+    let before = unsafe { errno.read() };
     let done = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
     if done.is_ok() {
-        set_errno(before);
+        // SAFETY: as above.
+        unsafe { errno.write(before) };
     }
     done
 }
