@@ -8,6 +8,9 @@ use hca::*;
 use std::time::{Duration, Instant};
 use transport::Counter;
 
+/// How long a device may take to stand still.
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// Two connected ends, once each reads the other's ring.
 fn pair(qp_type: QpType) -> (End, End) {
     let options = options();
@@ -188,6 +191,24 @@ fn who_has_gone_gives_a_retry_error_and_who_comes_is_reached_again() {
         reconnect(&a, &again);
         again.connect(&a);
         message(&a, &again, 100);
+    }
+}
+
+/// What a peer answered before its end is read after it, by the packets that it was asked for in.
+#[test]
+fn what_a_peer_has_answered_counts_after_its_end() {
+    for round in 0..10 {
+        let (mut a, b) = pair(QpType::Rc);
+        [&a, &b].iter().for_each(|end| end.device.pause(Instant::now() + PAUSE));
+        let length = 96 << 10;
+        a.post(SendOp::Read(b.remote(0)), 1 << 20, length);
+        assert_eq!(b.cq.poll(1, &mut |_| ()).unwrap(), 0);
+        let expected = b.buffer[..length as usize].to_vec();
+        a.buffer[1 << 20..(1 << 20) + length as usize].fill(0xee);
+        b.device.close();
+        drop(b);
+        assert_eq!(a.completion().status, WcStatus::Success, "round {round}");
+        assert!(a.buffer[1 << 20..].starts_with(&expected), "round {round}");
     }
 }
 

@@ -220,10 +220,19 @@ impl Transport {
         mtu(self.kind, &self.attr)
     }
 
-    /// From now on packets of requests have so many bytes instead of the path's MTU, until the
-    /// queue pair is connected anew. Nothing may be under way.
+    /// From now on packets of requests have so many bytes instead of the path's MTU. Nothing may be
+    /// under way.
     pub fn set_request_mtu(&mut self, bytes: u32) {
         self.mtu = bytes;
+    }
+
+    /// Packets of requests have the path's MTU again, once nothing is under way: what is has its
+    /// PSNs by the packets that it began with, and so has what the peer answers.
+    pub fn return_to_path_mtu(&mut self) {
+        let path_mtu = self.path_mtu();
+        if self.mtu != path_mtu && self.has_nothing_under_way() {
+            self.mtu = path_mtu;
+        }
     }
 
     /// Remembers that packets leave from this UDP port.

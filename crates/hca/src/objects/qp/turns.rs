@@ -307,17 +307,20 @@ impl Qp {
     /// under way by the wire that they would overtake, which of an unreliable connection's nobody
     /// knows. Answers whether that changed.
     fn choose_way(&self, adapter: &Adapter, core: &mut Core) -> bool {
-        let Some(ring) = &core.ring else { return false };
-        let (before, open) = (core.by_ring, ring.is_open());
-        if !open && before {
-            core.transport.set_request_mtu(core.transport.path_mtu());
-            (core.ring, core.by_ring) = (None, false);
-        } else if open && !before && self.may_go_by_ring(adapter, core) {
-            core.transport.set_request_mtu(RING_MTU);
-            core.by_ring = true;
-        } else if before && self.answers_would_be_lost(adapter, core) {
-            core.transport.set_request_mtu(core.transport.path_mtu());
-            core.by_ring = false;
+        let before = core.by_ring;
+        if let Some(ring) = &core.ring {
+            let open = ring.is_open();
+            if !open && before {
+                (core.ring, core.by_ring) = (None, false);
+            } else if open && !before && self.may_go_by_ring(adapter, core) {
+                core.transport.set_request_mtu(RING_MTU);
+                core.by_ring = true;
+            } else if before && self.answers_would_be_lost(adapter, core) {
+                core.by_ring = false;
+            }
+        }
+        if !core.by_ring {
+            core.transport.return_to_path_mtu();
         }
         core.by_ring != before
     }
