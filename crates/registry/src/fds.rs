@@ -58,7 +58,7 @@ impl Table {
     /// Takes ownership of a descriptor, moves it high and has it spared.
     pub(crate) fn keep(self: &Arc<Self>, fd: OwnedFd) -> Fd {
         let raw = Kept::new(fd).into_raw_fd();
-        Fd { index: self.enter(raw), raw, table: self.clone() }
+        Fd { index: self.enter(raw), raw, table: self.clone(), cookie: OnceLock::new() }
     }
 
     /// A duplicate of a descriptor.
@@ -98,6 +98,16 @@ pub(crate) struct Fd {
     raw: RawFd,
     index: usize,
     table: Arc<Table>,
+    /// Of a socket, once it was asked for.
+    cookie: OnceLock<Option<u64>>,
+}
+
+impl Fd {
+    /// The number that the kernel gives a socket for as long as it lives, whatever descriptors it
+    /// has (`SO_COOKIE`).
+    pub(crate) fn cookie(&self) -> Option<u64> {
+        *self.cookie.get_or_init(|| rustix::net::sockopt::socket_cookie(self).ok())
+    }
 }
 
 impl PartialEq for Fd {

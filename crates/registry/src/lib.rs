@@ -12,16 +12,18 @@
 //! Promises: - A member that is killed, stopped or debugged disturbs no other, also if it hosts the
 //! registry: a host that ended is followed at once; one that is stopped is *deposed* by the first
 //! process that gets no answer within half a second, or by a member that such an observer calls,
-//! and abdicates when it wakes. - A member's coming and going moves no other member's traffic
-//! (`server::group`), also if it hosted the registry: what only the host held is kept open by the
-//! others (`system::vault`), and its successor leaves the steering as it is until all have come
-//! back; new members wait for them. Only when that takes too long (300 ms for a new member, a
-//! second otherwise) and no other member knows their place, datagrams for those that are not back
-//! may go astray for a moment. - What a new host is asked while members of the one before are still
-//! on their way to it waits for them, for 300 ms at most; later an answer "unknown" is certain at
-//! once. - A new host finds out the order of the group by experiment, without the help of the
-//! members' engines and also for stopped members (`system::probe`); traffic for unknown slots goes
-//! to the leader, the oldest member. - All calls end within two seconds.
+//! and abdicates when it wakes. One that is at work is waited for: hundreds of processes that begin
+//! at once must not put each other's hosts aside (`system::pulse`). - A member's coming and going
+//! moves no other member's traffic (`server::group`), also if it hosted the registry: what only the
+//! host held is kept open by the others (`system::vault`), and its successor leaves the steering as
+//! it is until all have come back; new members wait for them. Only when that takes too long (300 ms
+//! for a new member, a second otherwise) and no other member knows their place, datagrams for those
+//! that are not back may go astray for a moment. - What a new host is asked while members of the
+//! one before are still on their way to it waits for them, for 300 ms at most; later an answer
+//! "unknown" is certain at once. - A new host finds out the order of the group by experiment,
+//! without the help of the members' engines and also for stopped members (`system::probe`); traffic
+//! for unknown slots goes to the leader, the oldest member. - All calls end within two seconds, or
+//! ten where the host is at work.
 //!
 //! How it is built: `server` holds the rules without I/O and the order of the sockets, over a trait
 //! that `system` implements; `steer` writes BPF; `proto` has the messages; `client` the calls, and

@@ -7,6 +7,7 @@ use crate::client::member::Role;
 use crate::fds::{Fd, Table};
 use crate::proto::{Reply, Request, VERSION};
 use crate::system::names::{Hosting, Names};
+use crate::system::pulse::Pulse;
 use crate::system::record::{self, Record};
 use engine_thread::has_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,9 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long any call may take.
+/// How long finding a host, or following on one, may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
-/// How long a host may take to answer before the next one is sought.
+/// How long any call may take: so long is waited for a host that is seen at work.
+pub(crate) const AT_WORK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a host that is not may take to answer before the next one is sought.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Pause before looking again for a host that is just starting.
 const STARTING: Duration = Duration::from_millis(1);
@@ -29,9 +32,58 @@ const FOLLOWING: Duration = Duration::from_millis(10);
 /// Why an exchange gave no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The connection ended or the host does not answer: another host may.
+    /// The connection ended: there may be another host.
     Gone,
+    /// The host does not answer: another host may.
+    Silent,
     Refused(Error),
+}
+
+/// How long an answer is waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// Of a host that is not seen at work.
+    pub answer: Duration,
+    /// When it ends in any case.
+    pub by: Instant,
+}
+
+impl Patience {
+    /// The one for a host that may be at work.
+    pub(crate) fn of(answer: Duration) -> Patience {
+        Patience { answer, by: Instant::now() + AT_WORK_LIMIT }
+    }
+}
+
+/// A wait for an answer.
+struct Wait {
+    patience: Patience,
+    until: Instant,
+    /// What was seen of the host, once half of the wait was over.
+    pulse: Option<Pulse>,
+}
+
+impl Wait {
+    fn begin(patience: Patience) -> Wait {
+        let half = Instant::now() + patience.answer / 2;
+        Wait { patience, until: half.min(patience.by), pulse: None }
+    }
+
+    /// Whether to wait on, until `until` then.
+    fn goes_on(&mut self, host: impl AsFd) -> bool {
+        let now = Instant::now();
+        if now < self.until {
+            return true;
+        }
+        let more = match &self.pulse {
+            None => self.patience.answer / 2,
+            Some(pulse) if pulse.beats() => self.patience.answer,
+            Some(_) => return false,
+        };
+        self.pulse.get_or_insert_with(|| Pulse::of(host));
+        self.until = self.patience.by.min(now + more);
+        now < self.until
+    }
 }
 
 /// A connection that was welcomed.
@@ -77,9 +129,10 @@ impl Connection {
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-        deadline: Instant,
+        patience: Patience,
         host: &mut Option<Host>,
     ) -> Result<(Reply, Vec<OwnedFd>), Failure> {
+        let mut answer = Wait::begin(patience);
         let seq = self.seq.fetch_add(1, Ordering::Relaxed);
         let bytes = request.encode(seq);
         let mut sent = false;
@@ -104,11 +157,12 @@ impl Connection {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Ok(None) | Err(_) => return Err(Failure::Gone),
             }
-            if Instant::now() >= deadline {
-                return Err(Failure::Gone);
+            if !answer.goes_on(&self.fd) {
+                return Err(Failure::Silent);
             }
             let flags = if sent { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-            let (_, ready) = wait(&[(self.fd.as_fd(), flags)], host.as_ref(), Some(deadline));
+            let watched = [(self.fd.as_fd(), flags)];
+            let (_, ready) = wait(&watched, host.as_ref(), Some(answer.until));
             if host.as_mut().is_some_and(|h| !h.serve(&ready)) {
                 *host = None;
             }
@@ -187,13 +241,12 @@ impl RegistryAddress {
                         generation: found.generation,
                         seq: AtomicU32::new(1),
                     };
-                    let within = deadline.min(Instant::now() + ANSWER_WITHIN);
                     let hello = Request::Hello { version: VERSION };
-                    match link.exchange(&hello, &[], within, host) {
+                    match link.exchange(&hello, &[], Patience::of(ANSWER_WITHIN), host) {
                         Ok(_) => return Ok(link),
                         Err(Failure::Refused(error)) => return Err(error),
-                        Err(Failure::Gone) if Instant::now() < within => continue,
-                        Err(Failure::Gone) => Some(stopped),
+                        Err(Failure::Gone) => continue,
+                        Err(Failure::Silent) => Some(stopped),
                     }
                 }
                 None => None,

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::fds::Table;
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request};
 use crate::system::names::Names;
-use connection::{ANSWER_WITHIN, Failure, LIMIT, RegistryAddress};
+use connection::{ANSWER_WITHIN, AT_WORK_LIMIT, Failure, Patience, RegistryAddress};
 use engine_thread::{Thread, lock};
 use fork_pause::ForkPause;
 use host::Host;
@@ -27,8 +27,9 @@ pub use member::{Grant, Member, Options, Role};
 
 /// A process's access to its user's registry in this network namespace.
 ///
-/// All calls block for two seconds at most ([`Error::Timeout`]). When the process that hosts the
-/// registry ends, the calls wait for its successor. Dropping the client ends all its memberships.
+/// All calls block for some two seconds at most, and for ten where the process that hosts the
+/// registry is at work but does not come to answer ([`Error::Timeout`]). When that process ends,
+/// the calls wait for its successor. Dropping the client ends all its memberships.
 pub struct Client {
     shared: ManuallyDrop<Arc<Shared>>,
     worker: Mutex<Option<Thread>>,
@@ -86,7 +87,7 @@ impl Client {
         };
         let (shared, worker) = (ManuallyDrop::new(shared), Mutex::new(worker));
         let client = Client { shared, worker };
-        client.shared.take(Instant::now() + LIMIT)?;
+        client.shared.take(Instant::now() + AT_WORK_LIMIT)?;
         client.shared.release(client.shared.lock());
         Ok(Arc::new(client))
     }
@@ -102,7 +103,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         apply: impl FnOnce(&mut Kept, Reply, Vec<OwnedFd>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.call_by(Instant::now() + LIMIT, request, fds, apply)
+        self.call_by(Instant::now() + AT_WORK_LIMIT, request, fds, apply)
     }
 
     fn call_by<T>(
@@ -117,8 +118,8 @@ impl Client {
         }
         loop {
             let link = self.shared.take(deadline)?;
-            let within = deadline.min(Instant::now() + ANSWER_WITHIN);
-            let outcome = link.exchange(request, fds, within, &mut None);
+            let patience = Patience { answer: ANSWER_WITHIN, by: deadline };
+            let outcome = link.exchange(request, fds, patience, &mut None);
             let mut line = self.shared.lock();
             match outcome {
                 Ok((reply, fds)) => {
@@ -130,7 +131,7 @@ impl Client {
                     self.shared.release(line);
                     return Err(error);
                 }
-                Err(Failure::Gone) => {
+                Err(Failure::Gone | Failure::Silent) => {
                     link.cut();
                     line.connection = None;
                     self.shared.release(line);
@@ -270,7 +271,7 @@ impl Client {
     /// taken over one of the kind [`CLAIM_JOINING`](crate::CLAIM_JOINING), and where the registry
     /// does not answer nobody knows.
     pub fn release(&self, kind: u32, key: u64) -> bool {
-        self.release_by(Instant::now() + LIMIT, kind, key)
+        self.release_by(Instant::now() + AT_WORK_LIMIT, kind, key)
     }
 
     /// The same, until `deadline` at most: for a process that ends, whose claims the registry takes

@@ -6,11 +6,12 @@
 //! wait.
 
 use crate::Error;
-use crate::client::connection::{ANSWER_WITHIN, Connection, Failure, LIMIT, wait};
+use crate::client::connection::{ANSWER_WITHIN, Connection, Failure, LIMIT, Patience, wait};
 use crate::client::host::Host;
 use crate::client::line::{Kept, Line, Shared};
 use crate::proto::{Request, VERSION};
 use crate::server::CLAIM_JOINING;
+use crate::system::pulse;
 use engine_thread::Thread;
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
@@ -33,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Starts the thread, which goes on with `host`.
 pub(crate) fn spawn(shared: Arc<Shared>, host: Option<Host>) -> std::io::Result<Thread> {
-    engine_thread::spawn(c"peerdma-reg", STACK, move || run(&shared, host))
+    engine_thread::spawn(pulse::HOST, STACK, move || run(&shared, host))
 }
 
 /// How long calls are left waiting: twice as long each time the next one came at once.
@@ -133,7 +134,7 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
                     vault = new.map(|fd| Arc::new(shared.place.table.keep(fd)));
                     Ok(link)
                 }
-                Err(Failure::Gone) => continue,
+                Err(Failure::Gone | Failure::Silent) => continue,
                 Err(Failure::Refused(error)) => Err(error),
             },
             Err(error) => Err(error),
@@ -163,7 +164,7 @@ impl Kept {
     ) -> Result<Option<OwnedFd>, Failure> {
         let mut vault = None;
         let mut ask = |request: Request, fds: &[BorrowedFd<'_>]| {
-            let outcome = link.exchange(&request, fds, Instant::now() + ANSWER_WITHIN, host);
+            let outcome = link.exchange(&request, fds, Patience::of(ANSWER_WITHIN), host);
             match outcome {
                 Ok((_, fds)) => Ok(fds.into_iter().next()),
                 // Somebody was faster with this name; the rest can still be had.
@@ -223,9 +224,9 @@ impl Shared {
         line.busy = true;
         drop(line);
         let hello = Request::Hello { version: VERSION };
-        let outcome = link.exchange(&hello, &[], Instant::now() + STILL_THERE_WITHIN, host);
+        let outcome = link.exchange(&hello, &[], Patience::of(STILL_THERE_WITHIN), host);
         self.release(self.lock());
-        !matches!(outcome, Err(Failure::Gone))
+        !matches!(outcome, Err(Failure::Gone | Failure::Silent))
     }
 
     fn drop_link(&self, link: Option<&Arc<Connection>>) {

@@ -27,7 +27,7 @@ pub const CLAIM_SERVICE: u32 = 2;
 /// kept until then.
 pub const CLAIM_JOINING: u32 = 3;
 /// How long a process has a claim of the kind [`CLAIM_JOINING`] for itself. To join takes a few
-/// calls on the registry, of milliseconds each and two seconds at most.
+/// calls on the registry, of milliseconds each.
 pub const JOINING_LEASE: Duration = Duration::from_secs(2);
 
 /// Kind and key of a claim.

@@ -151,10 +151,7 @@ impl Kernel for Linux {
     }
 
     fn same(&self, a: &Arc<Fd>, b: &Arc<Fd>) -> bool {
-        match (sockopt::socket_cookie(a), sockopt::socket_cookie(b)) {
-            (Ok(a), Ok(b)) => a == b,
-            _ => false,
-        }
+        a.cookie().is_some_and(|a| b.cookie() == Some(a))
     }
 
     fn fill_vault(&mut self, sockets: &[Held<Arc<Fd>>]) {

@@ -7,6 +7,7 @@ mod census;
 mod linux;
 pub(crate) mod names;
 mod probe;
+pub(crate) mod pulse;
 pub(crate) mod record;
 pub(crate) mod sys;
 mod vault;

@@ -109,9 +109,18 @@ impl Prober {
         Some(Prober { flows, sink, family, to, token, count: Cell::new(0) })
     }
 
-    /// Sends some probes, or as many datagrams to the sink as a control, and returns when all are
-    /// delivered.
+    /// Sends the same probe some times, or as many datagrams to the sink as a control, and returns
+    /// when all are delivered.
     fn send(&self, flow: &Flow, probe: Option<u32>, times: u32) -> Result<(), Unreachable> {
+        self.send_all(flow, &mut std::iter::repeat_n(probe, times as usize))
+    }
+
+    /// The same for any probes.
+    fn send_all(
+        &self,
+        flow: &Flow,
+        probes: &mut dyn Iterator<Item = Option<u32>>,
+    ) -> Result<(), Unreachable> {
         let Flow { socket, own } = flow;
         let count = self.count.get() + 1;
         self.count.set(count);
@@ -120,7 +129,7 @@ impl Prober {
             let sent = rustix::net::sendto(socket, bytes, SendFlags::NOSIGNAL, to);
             sent.map(drop).map_err(|_| Unreachable)
         };
-        for _ in 0..times {
+        for probe in probes {
             match probe {
                 Some(index) => send(&steer::probe(index), &self.to)?,
                 None => send(&[0; steer::PROBE_BYTES], &self.sink.own)?,
@@ -202,14 +211,53 @@ impl Prober {
         Ok(judged.filter(|(_, least)| is_hit(*least)).map(|(at, _)| at).collect())
     }
 
-    /// The socket at an index, found the same at least twice.
-    fn at<F: AsFd>(&self, index: u32, sockets: &[F]) -> Result<Option<usize>, Unreachable> {
+    /// Which socket seems to be at each index, found out for all at once: in a round for each bit
+    /// of their numbers, the indices with that bit get a probe, and each socket that drops one has
+    /// the bit in its own. One by one takes a look at every socket for every index.
+    fn guess<F: AsFd>(&self, sockets: &[F]) -> Result<Vec<Option<usize>>, Unreachable> {
         let all: Vec<usize> = (0..sockets.len()).collect();
+        let flow = self.flows.first().ok_or(Unreachable)?;
+        // From 1 on: none of them is without a bit.
+        let numbers = 1..=sockets.len() as u32;
+        let mut found = vec![0; sockets.len()];
+        for bit in 0..u32::BITS - numbers.end().leading_zeros() {
+            let before = read(sockets, &all);
+            let probed = numbers.clone().filter(|number| number >> bit & 1 != 0);
+            self.send_all(flow, &mut probed.map(|number| Some(number - 1)))?;
+            let after = read(sockets, &all);
+            for (socket, number) in found.iter_mut().enumerate() {
+                *number |= u32::from(before[socket] != after[socket]) << bit;
+            }
+        }
+        let mut guess = vec![None; sockets.len()];
+        for (socket, number) in found.into_iter().enumerate() {
+            if let Some(place) = (number as usize).checked_sub(1).and_then(|at| guess.get_mut(at)) {
+                *place = Some(socket);
+            }
+        }
+        Ok(guess)
+    }
+
+    /// The socket at an index, found the same at least twice. It is looked at the one that is
+    /// guessed first.
+    fn at<F: AsFd>(
+        &self,
+        index: u32,
+        sockets: &[F],
+        guess: Option<usize>,
+    ) -> Result<Option<usize>, Unreachable> {
         let mut flows = self.flows.iter().cycle();
         let mut who = |left: &[usize]| match flows.next() {
             Some(flow) => self.who(flow, index, sockets, left),
             None => Err(Unreachable),
         };
+        if let Some(guess) = guess
+            && who(&[guess])? == [guess]
+            && who(&[guess])? == [guess]
+        {
+            return Ok(Some(guess));
+        }
+        let all: Vec<usize> = (0..sockets.len()).collect();
         let mut left = who(&all)?;
         if left.is_empty() {
             left = who(&all)?;
@@ -245,11 +293,13 @@ impl Prober {
             Some((flow, at)) => Ok(!self.who(flow, index, sockets, &[*at])?.is_empty()),
             None => Ok(false),
         };
-        let mut order = Vec::new();
+        let guess = self.guess(sockets)?;
+        let mut order: Vec<Option<usize>> = Vec::new();
         let mut missing = sockets.len();
         while order.len() < sockets.len() + FOREIGN {
             let index = order.len() as u32;
-            let found = if missing > 0 { self.at(index, sockets)? } else { None };
+            let guess = guess.get(order.len()).copied().flatten();
+            let found = if missing > 0 { self.at(index, sockets, guess)? } else { None };
             if found.is_some() && !order.contains(&found) {
                 missing -= 1;
             } else if found.is_some() || is_beyond(index)? {
@@ -287,7 +337,7 @@ pub(crate) fn are_at<F: AsFd>(
     let prober = Prober::new(family, port, token)?;
     let sockets: Vec<_> = expected.iter().map(|(socket, _)| socket.as_fd()).collect();
     let is_at = |(socket, index): (&BorrowedFd<'_>, u32)| {
-        prober.at(index, std::slice::from_ref(socket)).map(|found| found.is_some())
+        prober.at(index, std::slice::from_ref(socket), None).map(|found| found.is_some())
     };
     let indices = expected.iter().map(|(_, index)| *index);
     let mut found = sockets.iter().zip(indices).map(is_at);
@@ -360,6 +410,16 @@ mod tests {
             let allowed = enough || members <= 300;
             assert!(attached.is_ok() || !allowed, "{members} members: {attached:?}");
         }
+    }
+
+    #[test]
+    fn the_order_of_a_large_group_is_found_whatever_is_expected() {
+        let port = free_port();
+        let mut sockets: Vec<OwnedFd> = (0..300).map(|_| member(Family::V4, port)).collect();
+        sys::steer_group(&sockets[0], &plain(&BTreeMap::new())).unwrap();
+        sockets.reverse();
+        let order = locate(Family::V4, port, 1, &sockets).unwrap();
+        assert_eq!(order, (0..300).rev().map(Some).collect::<Vec<_>>());
     }
 
     #[test]
