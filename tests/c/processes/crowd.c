@@ -1,7 +1,7 @@
 /*
- * More than a hundred processes on one address. In a ring each writes to the next one, while the
- * first of them, which hosts what they share, is held by a debugger, another one stands still,
- * newcomers arrive, and finally some are killed.
+ * Hundreds of processes on one address. In a ring each writes to the next one, while the first of
+ * them, which hosts what they share, is held by a debugger, another one stands still, newcomers
+ * arrive, and finally some are killed.
  *
  *   crowd [RING]
  */

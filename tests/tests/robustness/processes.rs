@@ -278,15 +278,29 @@ fn nothing_is_left() {
     assert_eq!(host.output("ss -Hxa").lines().count(), 0, "UNIX sockets are left");
 }
 
+/// Nearly each of them hosts the registry for a moment, and has to find out where the others are.
+#[test]
+fn hundreds_of_processes_that_begin_at_once_all_get_the_device() {
+    let host = host!("at-once");
+    if !system::has("ibv_devinfo") {
+        skip!("ibv_devinfo is not installed");
+    }
+    let all = "for i in $(seq 256); do \
+               (ibv_devinfo -v 2>&1 | grep -q 'GID\\[' || echo refused) & \
+               done; wait";
+    let said = Run::hca("sh -c").arg(all).within(&host).finish().ok();
+    assert_eq!(said.stdout.matches("refused").count(), 0, "{said}");
+}
+
 /// One of them under a debugger, one stopped, some killed.
 #[test]
-fn more_than_a_hundred_processes_share_an_address() {
+fn hundreds_of_processes_share_an_address() {
     let host = host!("crowd");
     let program = match c_program("crowd") {
         Ok(program) => program,
         Err(reason) => skip!("{reason}"),
     };
-    judged(Run::hca(&format!("{} 120", program.display())).within(&host), 9);
+    judged(Run::hca(&format!("{} 256", program.display())).within(&host), 9);
 }
 
 /// What a host holds grows with the processes of its user; its memory need not suffice for it.

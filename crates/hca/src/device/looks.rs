@@ -13,6 +13,8 @@ const SELDOM: u32 = 512;
 const LONG_NS: u64 = 100_000;
 /// Each look that finds nothing makes the time to the next longer by this part of it.
 const GROWTH: u32 = 8;
+/// Polls that find nothing in the rings and take as long as one that looks at the sockets.
+const POLLS_A_LOOK: u32 = 8;
 /// Polls in vain after each of which the clock is read: the engine's thread is told that the
 /// program is at it, and timers may have come due.
 const CLOCK: u32 = 16;
@@ -23,7 +25,7 @@ pub(super) struct Looks {
     polls: u32,
     /// Polls between two.
     patience: u32,
-    /// Polls since a packet came by a ring.
+    /// Polls since a packet came, as many as found nothing in the rings in the same time.
     quiet: u32,
     /// When the last look was, and the clock as it was read last, nanoseconds after the device's
     /// epoch.
@@ -48,7 +50,12 @@ impl Looks {
         self.polls.is_multiple_of(CLOCK)
     }
 
-    /// Whether so many polls have found nothing in the rings that others may want this CPU.
+    /// Counts a poll that looks, and would look each time.
+    pub(super) fn looks_always(&mut self) {
+        self.quiet = self.quiet.wrapping_add(POLLS_A_LOOK);
+    }
+
+    /// Whether so many polls have found nothing that others may want this CPU.
     pub(super) fn let_others_run(&self) -> bool {
         self.quiet > 0 && self.quiet.is_multiple_of(SELDOM)
     }
@@ -81,7 +88,7 @@ impl Looks {
 
     /// Something came from the wire.
     pub(super) fn came_from_wire(&mut self, now_ns: u64) {
-        (self.polls, self.last_ns, self.patience) = (0, now_ns, SOON);
+        (self.polls, self.last_ns, self.patience, self.quiet) = (0, now_ns, SOON, 0);
     }
 }
 
@@ -120,12 +127,20 @@ mod tests {
             while !looks.let_others_run() || since == 0 {
                 since += 1;
                 if looks.are_due() {
-                    looks.came_from_wire(0);
+                    looks.looked_in_vain(0);
                 }
             }
             assert_eq!(since, SELDOM, "round {round}");
         }
+        let looked = (1..).find(|_| {
+            looks.looks_always();
+            looks.let_others_run()
+        });
+        assert_eq!(looked, Some(SELDOM / POLLS_A_LOOK));
         looks.came_by_ring();
+        assert!(!looks.let_others_run());
+        looks.looks_always();
+        looks.came_from_wire(0);
         assert!(!looks.let_others_run());
     }
 

@@ -115,7 +115,13 @@ impl Device {
         let rings = self.adapter.rings().map(Rings::from);
         let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
         let looks = &mut receiving.looks;
-        let mut sockets = !by_rings || looks.are_due();
+        let mut sockets = match by_rings {
+            true => looks.are_due(),
+            false => {
+                looks.looks_always();
+                true
+            }
+        };
         if !sockets && rings.as_ref().is_some_and(|rings| !rings.has_more()) {
             if looks.read_the_clock() {
                 looks.note(self.now_ns());
@@ -130,7 +136,7 @@ impl Device {
         // A turn may take long; all the while the program is here.
         self.adapter.thread.program_polls();
         let done = self.turn(&mut receiving, rings, sockets);
-        let gives_way = by_rings && self.gives_way(&receiving);
+        let gives_way = self.gives_way(&receiving);
         receiving.looks.note(done.ended_ns);
         drop(receiving);
         self.adapter.thread.program_polled(done.ended_ns);
@@ -140,8 +146,9 @@ impl Device {
         }
     }
 
-    /// Whether a program that polls had better let others run: whoever fills a ring or empties it
-    /// may wait for this CPU, and nothing wakes it.
+    /// Whether a program that polls had better let others run: whoever it waits for may wait for
+    /// this CPU. Who fills a ring or empties it is woken by nothing; and of hundreds of programs
+    /// that poll on a few CPUs each would have its turn too late for the others' timers.
     fn gives_way(&self, receiving: &Receiving) -> bool {
         self.adapter.rings().is_some_and(Rings::was_full) || receiving.looks.let_others_run()
     }
