@@ -6,10 +6,11 @@
 //! kernel's; options that only a newer one has are left out.
 
 use crate::apt::{Apt, SUITES};
-use crate::command::{find_program, run};
+use crate::command::{find_program, run, run_text};
 use crate::error::{At as _, Error, Result};
 use crate::store::Store;
 use std::fs::{self, Permissions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,7 @@ use std::process::Command;
 const LIBRARIES: [&str; 4] = ["libc6", "libelf1t64", "zlib1g", "libzstd1"];
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+const COMPILER: &str = "gcc";
 /// Settings that name what a compiler of this machine may lack, or that need its release's pahole.
 const SETTINGS: [&str; 4] = [
     "CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=",
@@ -36,10 +38,11 @@ pub(crate) struct Headers {
 impl Headers {
     /// Those of the kernel `version` of Debian's, such as `7.3.4+deb13-amd64`, kept in `store`.
     pub(crate) fn fetched(store: &Store, version: &str) -> Result<Headers> {
-        for program in ["gcc", "make"] {
+        for program in [COMPILER, "make"] {
             find_program(program)?;
         }
-        let tree = store.keep("newest-headers", "the kernel's headers (15 MB)", |tree| {
+        let doing = "fetching the kernel's headers (15 MB)";
+        let tree = store.keep("newest-headers", doing, |tree| {
             let apt = Apt::of(&SUITES, &store.folder().join("newest-apt"))?;
             let common = version.rsplit_once('-').map_or(version, |(common, _)| common);
             let own = [
@@ -73,12 +76,26 @@ impl Headers {
         self.tree.join("usr/src").join(format!("linux-headers-{}", self.version))
     }
 
+    /// A number of what a module that is built against them depends on besides its sources: the
+    /// kernel, what it exports in which form, its settings and ours, and the compiler.
+    pub(crate) fn fingerprint(&self) -> Result<u64> {
+        let mut hash = DefaultHasher::new();
+        (&self.version, SETTINGS).hash(&mut hash);
+        for name in ["Module.symvers", ".config"] {
+            let file = self.output().join(name);
+            fs::read(&file).at(&file)?.hash(&mut hash);
+        }
+        run_text(Command::new(COMPILER).arg("--version"))?.hash(&mut hash);
+        Ok(hash.finish())
+    }
+
     /// Builds the module whose sources and `Kbuild` lie in `folder`.
     pub(crate) fn build(&self, folder: &Path) -> Result<()> {
         let common = self.version.rsplit_once('-').map_or(&*self.version, |(common, _)| common);
         let source = self.tree.join("usr/src").join(format!("linux-headers-{common}-common"));
         let mut make = Command::new("make");
-        make.arg("-C").arg(source).args(["-s", "CC=gcc", "modules"]).args(SETTINGS);
+        make.arg("-C").arg(source).args(["-s", "-j2", "modules"]).args(SETTINGS);
+        make.arg(format!("CC={COMPILER}"));
         make.arg(format!("KBUILD_OUTPUT={}", self.output().display()));
         make.arg(format!("M={}", folder.display()));
         // What a caller that is make itself has set means something else here.

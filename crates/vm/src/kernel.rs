@@ -68,7 +68,7 @@ impl Kernel {
         if std::env::consts::ARCH != "x86_64" {
             return Err(Error::missing("guests are x86-64 machines", "use one"));
         }
-        let tree = store.keep(name, "a kernel with its modules (120 MB)", |tree| {
+        let tree = store.keep(name, "fetching a kernel with its modules (120 MB)", |tree| {
             apt::check()?;
             let apt = apt()?;
             apt.unpack(&packages(&apt)?, tree)

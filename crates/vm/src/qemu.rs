@@ -78,7 +78,7 @@ impl Qemu {
 
 /// Debian's newest, fetched once.
 fn fetched(store: &Store) -> Result<PathBuf> {
-    store.keep("qemu", "QEMU (40 MB)", |root| {
+    store.keep("qemu", "fetching QEMU (40 MB)", |root| {
         let apt = Apt::of(&SUITES, &store.folder().join("newest-apt"))?;
         apt.unpack_all(PACKAGE, root)?;
         for spare in SPARE {

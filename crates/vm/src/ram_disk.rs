@@ -63,8 +63,8 @@ impl RamDisk {
         self.add_modules(kernel, names, Vec::new())
     }
 
-    /// As [`RamDisk::modules`], and the driver of the virtual GPU. It is built for the kernel; what
-    /// that needs and this machine lacks is kept in `store`.
+    /// As [`RamDisk::modules`], and the driver of the virtual GPU. It is built once for the kernel
+    /// and kept in `store`; so is what that needs and this machine lacks.
     ///
     /// # Errors
     /// The kernel is not [`Kernel::newest`], its headers cannot be had, or gcc and make are not

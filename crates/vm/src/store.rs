@@ -1,11 +1,11 @@
-//! The folder in which fetched things are kept.
+//! The folder in which things that were fetched or built are kept.
 
 use crate::error::{At as _, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// A folder for kernels and QEMUs, which several programs may share.
+/// A folder for kernels, drivers and QEMUs, which several programs may share.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -23,12 +23,12 @@ impl Store {
         &self.folder
     }
 
-    /// The folder `name` in it. `make` fills it once, at the path that it is given; `what` says
-    /// what is kept there.
+    /// The folder `name` in it. `make` fills it once, at the path that it is given; `doing` says
+    /// what it does for that.
     pub(crate) fn keep(
         &self,
         name: &str,
-        what: &str,
+        doing: &str,
         make: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         fs::create_dir_all(&self.folder).at(&self.folder)?;
@@ -40,7 +40,7 @@ impl Store {
         let tree = folder.join(name);
         let complete = tree.join("complete");
         if !complete.is_file() {
-            (self.say)(&format!("fetching {what} into {}, once", tree.display()));
+            (self.say)(&format!("{doing} into {}, once", tree.display()));
             let _ = fs::remove_dir_all(&tree);
             make(&tree)?;
             File::create(&complete).at(&complete)?;
