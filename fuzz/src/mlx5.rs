@@ -5,11 +5,12 @@ use mlx5::{BAR_LEN, Bus, ConnectX, Dma};
 use pcie::Route;
 use registry::{Client, Options, Role};
 use std::net::UdpSocket;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use umem::{AccessError, AtomicOp, DmaSpace};
 
 const RAM_LEN: usize = 1 << 22;
+const PAGE_LEN: usize = 1 << 12;
 /// What the function may remember for its driver.
 const MAX_MEMORY: u64 = 32 << 20;
 /// Where the command queue is, and the mailboxes of a command and of its answer, 1 KiB each.
@@ -39,15 +40,42 @@ const LAST_MIB: u64 = 15 << 20;
 const DEVICE_MEMORY: u64 = 31 << 20;
 
 /// The guest's memory; beyond it every access faults.
-struct Ram(Mutex<Vec<u8>>);
+struct Ram(Mutex<Pages>);
 
 impl Ram {
-    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn part(addr: u64, len: usize) -> Result<std::ops::Range<usize>, AccessError> {
+/// Bytes, and which pages of them somebody may have written to: a run touches few of them, and to
+/// clear all would take longer than the run itself.
+struct Pages {
+    bytes: Vec<u8>,
+    touched: Vec<bool>,
+}
+
+impl Pages {
+    fn new() -> Pages {
+        Pages { bytes: vec![0; RAM_LEN], touched: vec![false; RAM_LEN / PAGE_LEN] }
+    }
+
+    /// Bytes to write to. There is no other way to them, so that no page is missed.
+    fn touch(&mut self, part: Range<usize>) -> &mut [u8] {
+        self.touched[part.start / PAGE_LEN..part.end.div_ceil(PAGE_LEN)].fill(true);
+        &mut self.bytes[part]
+    }
+
+    fn clear(&mut self) {
+        for (page, touched) in self.bytes.chunks_mut(PAGE_LEN).zip(&mut self.touched) {
+            if std::mem::take(touched) {
+                page.fill(0);
+            }
+        }
+    }
+}
+
+fn part(addr: u64, len: usize) -> Result<Range<usize>, AccessError> {
     let from = usize::try_from(addr).map_err(|_| AccessError::Fault)?;
     let end = from.checked_add(len).filter(|&end| end <= RAM_LEN);
     end.map(|end| from..end).ok_or(AccessError::Fault)
@@ -55,19 +83,19 @@ fn part(addr: u64, len: usize) -> Result<std::ops::Range<usize>, AccessError> {
 
 impl DmaSpace for Ram {
     fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        dst.copy_from_slice(&self.bytes()[part(addr, dst.len())?]);
+        dst.copy_from_slice(&self.pages().bytes[part(addr, dst.len())?]);
         Ok(())
     }
 
     fn write(&self, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.bytes()[part(addr, src.len())?].copy_from_slice(src);
+        self.pages().touch(part(addr, src.len())?).copy_from_slice(src);
         Ok(())
     }
 
     fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        let mut bytes = self.bytes();
-        let word = &mut bytes[part(addr, 8)?];
-        let old = word.try_into().map(u64::from_ne_bytes).map_err(|_| AccessError::Fault)?;
+        let mut pages = self.pages();
+        let word = pages.touch(part(addr, 8)?);
+        let old = (&*word).try_into().map(u64::from_ne_bytes).map_err(|_| AccessError::Fault)?;
         let new = match op {
             AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
             AtomicOp::CompareSwap { .. } => old,
@@ -116,7 +144,7 @@ fn function(network: Network) -> &'static (ConnectX, Arc<Ram>) {
             neighbours: false,
             receive_buffer_bytes: Some(256 << 10),
         });
-        let ram = Arc::new(Ram(Mutex::new(vec![0; RAM_LEN])));
+        let ram = Arc::new(Ram(Mutex::new(Pages::new())));
         let bus = Arc::new(Machine(ram.clone()));
         (ConnectX::new(device.expect("a device"), bus, MAX_MEMORY), ram)
     })
@@ -130,7 +158,7 @@ pub fn commands(data: &[u8]) {
     let ethernet = Network::Ethernet { host_addresses: Vec::new() };
     let (connectx, ram) = function(if odd { ethernet } else { Network::Subnet });
     connectx.reset();
-    ram.bytes().fill(0);
+    ram.pages().clear();
     connectx.write(QUEUE_ADDRESS, &(QUEUE as u32).to_be_bytes());
     let honest = [&QUERY_ISSI.to_be_bytes()[..], &[0; 14]].concat();
     let answer = deliver(connectx, ram, &honest, 112);
@@ -236,4 +264,29 @@ fn seed(opcode: u16, len: u16) -> Vec<u8> {
     UAR_PLACES.iter().for_each(|at| step[3 + at] = FIRST_UAR as u8);
     step[3 + 0x110..][..8].copy_from_slice(&0x2_0000u64.to_be_bytes());
     step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cleared_memory_is_as_it_was_at_first() {
+        let ram = Ram(Mutex::new(Pages::new()));
+        let page = PAGE_LEN as u64;
+        // Within a page, to its end, into the next and over many.
+        let parts = [(9, 1), (page - 8, 8), (3 * page - 1, 2), (5 * page + 7, 3 * PAGE_LEN)];
+        for (addr, len) in parts {
+            ram.write(addr, &vec![0xa5; len]).expect("it is in memory");
+        }
+        // At the end of all.
+        let last = RAM_LEN as u64 - 8;
+        ram.write(last, &[]).expect("nothing is in memory");
+        ram.atomic(last, AtomicOp::FetchAdd { add: u64::MAX }).expect("it is in memory");
+        ram.write(last + 8, &[]).expect("nothing is in memory");
+        ram.write(last + 1, &[1; 8]).expect_err("it ends beyond");
+        ram.pages().clear();
+        assert!(ram.pages().bytes.iter().all(|&byte| byte == 0));
+        assert!(ram.pages().touched.iter().all(|&touched| !touched));
+    }
 }
