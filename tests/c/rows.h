@@ -331,6 +331,9 @@ static inline int wait_for(struct ibv_cq *cq, struct ibv_wc *wc, double limit)
 	return n == 1;
 }
 
+/* How long a completion may take, seconds: less only where it is known that none comes. */
+static double patience = 10;
+
 /* A row about the status of the next completion, which must be that of request `wr_id`. */
 static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_id,
 			     enum ibv_wc_status want, const char *format, ...)
@@ -341,8 +344,8 @@ static inline void completes(const char *source, struct ibv_cq *cq, uint64_t wr_
 	va_start(arguments, format);
 	vsnprintf(what, sizeof(what), format, arguments);
 	va_end(arguments);
-	if (!wait_for(cq, &wc, 10))
-		snprintf(found, sizeof(found), "no completion in 10 s");
+	if (!wait_for(cq, &wc, patience))
+		snprintf(found, sizeof(found), "no completion in %g s", patience);
 	else
 		snprintf(found, sizeof(found), "%s of request %lu", ibv_wc_status_str(wc.status),
 			 (long)wc.wr_id);

@@ -2,6 +2,7 @@
  * Regions by way of the Data Direct function (mlx5dv_reg_dmabuf_mr(3)), loaded from libmlx5 as NCCL
  * loads it. argv[1] is a GPU's node, or /dev/udmabuf; argv[2] says what is expected: `works`,
  * `none` where the HCA has no function that it may use, `plain` where the device is no ConnectX,
+ * `miswired`: what its keys reach is not the region, so only the first transfers are tried;
  * `unplug`: then "unplug" and "replug" are printed, and a line is read after each; `traffic`:
  * "moving" is printed, and the function has to go; or `move direct` and `move plain`: memory of the
  * GPU is moved, and the bytes a second printed.
@@ -148,7 +149,8 @@ static void wrong_registrations(int fd)
 		    "%s", rows_of[i].what);
 }
 
-static void transfers(int fd, int ordering, const char *name)
+/* Registers it, writes to it and reads it. */
+static struct ibv_mr *first_transfers(int fd, int ordering, const char *name)
 {
 	struct ibv_mr *mr = registered(fd, EVERYTHING | ordering);
 	equal("ibv_reg_dmabuf_mr(3)", PAGE, (uintptr_t)mr->addr, "the address shown is the offset");
@@ -158,6 +160,12 @@ static void transfers(int fd, int ordering, const char *name)
 	seen[PAGE + 9] = 7;
 	transfer(IBV_WR_RDMA_READ, mr->rkey, IOVA, PAGE, IBV_WC_SUCCESS, "a read of it");
 	equal("rdma", 7, host[9], "sees what the GPU wrote");
+	return mr;
+}
+
+static void transfers(int fd, int ordering, const char *name)
+{
+	struct ibv_mr *mr = first_transfers(fd, ordering, name);
 	struct ibv_sge sge = { IOVA, 64, mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 99,
 				  .sg_list = &sge,
@@ -368,6 +376,7 @@ int main(int argc, char **argv)
 	open_first_device();
 	int fd = strcmp(argv[1], "/dev/udmabuf") ? gpu_buffer(argv[1]) : udmabuf(argv[1]);
 	int plain = !strcmp(argv[2], "plain");
+	const char *direct = "a write by Data Direct";
 	char path[256];
 	equal("mlx5dv_is_supported(3)", !plain, is_supported(context->device),
 	      "whether it is a ConnectX");
@@ -394,8 +403,13 @@ int main(int argc, char **argv)
 		return finish();
 	}
 	path_rows();
+	if (!strcmp(argv[2], "miswired")) {
+		patience = 3;
+		first_transfers(fd, 0, direct);
+		return finish();
+	}
 	wrong_registrations(fd);
-	transfers(fd, 0, "a write by Data Direct");
+	transfers(fd, 0, direct);
 	transfers(fd, RELAXED, "a write with relaxed ordering");
 	foreign_domain(fd);
 	return finish();

@@ -314,11 +314,12 @@ fn with_the_wrong_requester_the_bytes_are_wrong() {
     };
     let run = Run::program(Path::new(env!("CARGO_BIN_EXE_miswired")));
     let (adapter, guest) = boot(&stage, run.arg(&stage.socket).arg(&stage.side));
-    let (status, said) = chroot(&guest, "data_direct /dev/udmabuf works");
+    let (status, said) = chroot(&guest, "data_direct /dev/udmabuf miswired");
     let wrong: Vec<&str> = said.lines().filter(|line| line.starts_with("NOT")).collect();
     assert!(status != 0 && !wrong.is_empty(), "{said}");
     let data = ["the bytes are in the GPU", "a write by Data Direct", "a read of it"];
     assert!(wrong.iter().any(|line| data.iter().any(|what| line.contains(what))), "{wrong:#?}");
+    assert!(!said.contains("ok the bytes are in the GPU"), "{said}");
     // Registering is as before.
     assert!(said.contains("ok the address shown is the offset"), "{said}");
     drop(guest);

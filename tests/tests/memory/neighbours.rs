@@ -283,7 +283,7 @@ fn what_is_refused_is_refused_as_by_packets() {
     assert_eq!(outcomes[0].len(), 30);
 }
 
-/// Stories of one kind at a time: what they wait for is mostly time that goes by.
+/// Stories at once: what they wait for is mostly time that goes by.
 fn at_once(program: &str, link: &str, stories: &[&str], rounds: u32, least: u32) {
     std::thread::scope(|scope| {
         for name in stories {
@@ -292,26 +292,32 @@ fn at_once(program: &str, link: &str, stories: &[&str], rounds: u32, least: u32)
     });
 }
 
+/// Stories of processes that end or stand still, each with its rounds and least rows, at once. Each
+/// has a network of its own where this user may make one: the end of a registry that another story
+/// was using too is no part of it.
+fn apart_at_once(program: &str, link: &str, stories: &[(&str, u32, u32)]) {
+    std::thread::scope(|scope| {
+        for &(name, rounds, least) in stories {
+            scope.spawn(move || {
+                let own = is_root().then(|| Namespace::new(name));
+                let run = Run::hca(&line(program, &format!("{name} {rounds}"), link));
+                let run = own.iter().fold(run, |run, own| run.within(own));
+                judged(run.option("--link").option(link), least)
+            });
+        }
+    });
+}
+
 const OF_MEMORY: [&str; 5] = ["dereg", "munmap", "map-over", "mremap", "dontneed"];
 const OF_KEYS: [&str; 3] = ["rereg-memory", "rereg-access", "rereg-pd"];
 const OF_QUEUE_PAIRS: [&str; 4] = ["qp-access", "qp-err", "qp-reset", "qp-destroy"];
 
+/// Nor by a key, or a queue pair, that no longer gives leave.
 #[test]
 fn memory_that_was_taken_back_is_touched_no_more() {
     let (program, link) = (compiled!("neighbours_part"), link!());
-    at_once(&program, link, &OF_MEMORY, 50, 7);
-}
-
-#[test]
-fn memory_is_touched_no_more_by_a_key_that_no_longer_gives_leave() {
-    let (program, link) = (compiled!("neighbours_part"), link!());
-    at_once(&program, link, &OF_KEYS, 50, 7);
-}
-
-#[test]
-fn memory_is_touched_no_more_by_a_queue_pair_that_no_longer_gives_leave() {
-    let (program, link) = (compiled!("neighbours_part"), link!());
-    at_once(&program, link, &OF_QUEUE_PAIRS, 50, 7);
+    let stories = [&OF_MEMORY[..], &OF_KEYS, &OF_QUEUE_PAIRS].concat();
+    at_once(&program, link, &stories, 50, 7);
 }
 
 /// What the stories want is no more than what packets do.
@@ -321,19 +327,24 @@ fn by_packets_all_of_it_ends_the_same() {
     for stories in [&OF_MEMORY[..], &OF_QUEUE_PAIRS[1..]] {
         at_once(&program, "roce", stories, 3, 7);
     }
-    for (name, least) in [("killed-initiator", 2), ("killed-target", 3), ("exec", 4), ("fork", 6)] {
-        story(&program, &format!("{name} 3"), "roce", least);
-    }
+    let stories =
+        [("killed-initiator", 3, 2), ("killed-target", 3, 3), ("exec", 3, 4), ("fork", 3, 6)];
+    apart_at_once(&program, "roce", &stories);
 }
 
 #[test]
 fn a_gpus_memory_that_was_taken_back_is_touched_no_more() {
     need_root!();
     let (program, link) = (compiled!("neighbours_part"), link!());
-    for name in ["gpu-dereg", "gpu-qp-access", "gpu-qp-err", "gpu-revoke"] {
+    let both = |name| {
         story_on_gpu(&program, &format!("{name} 10"), link, 7);
         story_on_gpu(&program, &format!("{name} 2"), "roce", 7);
-    }
+    };
+    std::thread::scope(|scope| {
+        for name in ["gpu-dereg", "gpu-qp-access", "gpu-qp-err", "gpu-revoke"] {
+            scope.spawn(move || both(name));
+        }
+    });
 }
 
 #[test]
@@ -352,29 +363,19 @@ fn a_message_of_packets_goes_no_further_than_its_leave() {
     at_once(&program, "roce", &OF_QUEUE_PAIRS[..1], 3, 7);
 }
 
+/// Nobody waits for a killed neighbour, and for one that stands still so long and no longer;
+/// another program in the same process is no neighbour, and a fork leaves the memory its parent's.
 #[test]
-fn nobody_waits_for_a_killed_neighbour() {
+fn whoever_ends_or_stands_still_does_no_harm() {
     let (program, link) = (compiled!("neighbours_part"), link!());
-    story(&program, "killed-initiator 20", link, 2);
-    story(&program, "killed-target 20", link, 3);
-}
-
-#[test]
-fn who_stands_still_is_waited_for_so_long_and_no_longer() {
-    let (program, link) = (compiled!("neighbours_part"), link!());
-    story(&program, "stopped 4", link, 3);
-}
-
-#[test]
-fn another_program_in_the_same_process_is_no_neighbour() {
-    let (program, link) = (compiled!("neighbours_part"), link!());
-    story(&program, "exec 30", link, 4);
-}
-
-#[test]
-fn a_fork_leaves_the_memory_its_parents() {
-    let (program, link) = (compiled!("neighbours_part"), link!());
-    story(&program, "fork 20", link, 6);
+    let stories = [
+        ("killed-initiator", 20, 2),
+        ("killed-target", 20, 3),
+        ("stopped", 4, 3),
+        ("exec", 30, 4),
+        ("fork", 20, 6),
+    ];
+    apart_at_once(&program, link, &stories);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! other outlives it. `cargo xtask soak` does it a thousand times; `PEERDMA_SOAK_SEED` repeats one.
 
 use hca::sabotage::Point;
+use std::sync::Mutex;
 use system::{Namespace, Run, c_program, is_root, library_with_defects, peerdma, rows, skip};
 
 /// Seeds of each point and role in the suite, and of all in a long run.
@@ -9,6 +10,8 @@ const FEW: u64 = 2;
 const MANY: u64 = 1000;
 /// A point is passed so often before it is the last time, at most. Rings come to be once.
 const MOST_TIMES: u64 = 40;
+/// Deaths at a time.
+const WORKERS: usize = 2;
 /// What the program judges.
 const ROWS: u32 = 9;
 /// Who comes by the point: the one that ends, or the one that is left.
@@ -69,7 +72,6 @@ fn deaths() {
         Ok(program) => program.display().to_string(),
         Err(reason) => skip!("{reason}"),
     };
-    let own = Namespace::new("deaths");
     let library = library.to_str().expect("a path");
     let all = (Point::ALL.len() * ROLES.len()) as u64;
     let is_long = setting("PEERDMA_SOAK_SECONDS").is_some();
@@ -77,7 +79,15 @@ fn deaths() {
         Some(seed) if !is_long => (seed, 1),
         seed => (seed.unwrap_or(0), if is_long { MANY } else { FEW * all }),
     };
-    for seed in first..first + count {
-        Death::of(seed).is_outlived(&program, library, &own);
-    }
+    // Half of the time goes by in waiting. No more: both ends spin while they wait for each other,
+    // and are to be where the point is.
+    let seeds = Mutex::new(first..first + count);
+    let next = || seeds.lock().expect("no worker panics with it").next();
+    let worker = || {
+        let own = Namespace::new("deaths");
+        while let Some(seed) = next() {
+            Death::of(seed).is_outlived(&program, library, &own);
+        }
+    };
+    std::thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(worker))));
 }
