@@ -172,15 +172,20 @@ impl Lab {
     /// # Panics
     /// When it does not come up.
     pub fn boot(&self, machine: &Machine) -> Booted {
-        for boots_left in (0..super::BOOTS).rev() {
-            match Guest::boot(&self.qemu, machine, BOOT_LIMIT) {
-                Ok(guest) => return Booted(guest),
-                Err(error) if boots_left > 0 && super::is_of_emulation(&error) => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-        unreachable!("the last boot is answered")
+        Booted(boot(&self.qemu, machine).unwrap_or_else(|error| panic!("{error}")))
     }
+}
+
+/// Boots a machine, anew where another boot is as good.
+///
+/// # Errors
+/// It does not come up.
+pub fn boot(qemu: &Qemu, machine: &Machine) -> vm::Result<Guest> {
+    let once = || Guest::boot(qemu, machine, BOOT_LIMIT);
+    let is_final = |booted: &vm::Result<Guest>| {
+        booted.as_ref().err().is_none_or(|error| !super::is_of_emulation(error))
+    };
+    (1..super::BOOTS).map(|_| once()).find(is_final).unwrap_or_else(once)
 }
 
 /// A guest of which a test expects that it answers.

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub use functions::{Booted, Lab, newest_kernel, own_kernel};
+pub use functions::{Booted, Lab, boot, newest_kernel, own_kernel};
 pub use image::PACKAGES;
 pub use next_rdma::with_next_rdma;
 pub use vm::Kernel;

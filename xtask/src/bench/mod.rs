@@ -1,10 +1,11 @@
 //! The speed tables of the book: the wire ([`wire`]), networks that lose packets or are too slow
-//! ([`network`]), registered memory of each kind ([`memory`]), many of everything ([`scale`]), and
-//! how long it takes to look at a large machine ([`machine`]); and its plots ([`curves`]).
+//! ([`network`]), registered memory of each kind ([`memory`]), many of everything ([`scale`]), how
+//! long it takes to look at a large machine ([`machine`]), and Linux's own RoCE in software
+//! ([`rxe`]); and its plots ([`curves`]).
 //!
-//! Everything runs in network namespaces of its own, whose MTU carries the path MTU of 4096. Rounds
-//! are interleaved and ratios taken within a round, so that a machine whose speed drifts does not
-//! decide.
+//! Everything runs in network namespaces of its own, whose MTU carries the path MTU of 4096, or in
+//! a guest. Rounds are interleaved and ratios taken within a round, so that a machine whose speed
+//! drifts does not decide.
 
 mod curves;
 mod machine;
@@ -12,6 +13,7 @@ mod memory;
 mod network;
 mod pair;
 mod program;
+mod rxe;
 mod scale;
 mod table;
 mod wire;
@@ -34,6 +36,8 @@ pub enum Part {
     Scale,
     /// Looking at a large machine
     Machine,
+    /// Linux's rxe beside it, in one emulated machine
+    Rxe,
     /// Plots by message size and queue pairs
     Curves,
 }
@@ -46,6 +50,7 @@ impl Part {
             Part::Memory => "memory",
             Part::Scale => "scale",
             Part::Machine => "machine",
+            Part::Rxe => "rxe",
             Part::Curves => "curves",
         }
     }
@@ -146,6 +151,9 @@ fn inside(wanted: &Wanted) -> Result<bool> {
     }
     if wants(Part::Machine) {
         tables.push(machine::measure(rounds)?);
+    }
+    if wants(Part::Rxe) {
+        tables.push(rxe::measure(rounds));
     }
     if wanted.json {
         table::print_json(&tables);

@@ -20,14 +20,19 @@ fn pair(server: Run, client: Run, port: u16) -> Result<String> {
     Ok(client.stdout)
 }
 
-/// Figures of a program of perftest's on the HCA, whose both ends run as `adjust` has them. Columns
-/// for bandwidth: bytes, iterations, peak and average (in Gb/s with `--report_gbits`), millions of
-/// messages a second; for latency, in microseconds: bytes, iterations, least, greatest, typical.
+/// Figures of a program of perftest's on the HCA, whose both ends run as `adjust` has them: those
+/// of [`perftest_figures`].
 pub fn perftest(line: &str, adjust: impl Fn(Run) -> Run) -> Result<Vec<f64>> {
     let port = system::port();
     let server = adjust(Run::hca(&format!("{line} -d peerdma0 -x 0 -F -p {port}")));
     let client = server.clone().arg("127.0.0.1");
-    let text = pair(server, client, port)?;
+    perftest_figures(&pair(server, client, port)?)
+}
+
+/// The figures that a client of perftest's has printed. Columns for bandwidth: bytes, iterations,
+/// peak and average (in Gb/s with `--report_gbits`), millions of messages a second; for latency, in
+/// microseconds: bytes, iterations, least, greatest, typical.
+pub fn perftest_figures(text: &str) -> Result<Vec<f64>> {
     let line = text.lines().skip_while(|line| !line.contains("#bytes")).nth(1);
     Ok(numbers(line.with_context(|| format!("no figures in {text}"))?))
 }
@@ -65,4 +70,21 @@ pub fn libfabric_us(bytes: u64, count: u64) -> Result<f64> {
 /// The words of a line that are numbers.
 pub fn numbers(line: &str) -> Vec<f64> {
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_below_their_heading() {
+        let text = " local address: LID 0000 QPN 0x0011\n\
+                    #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n\
+                    Conflicting CPU frequency values\n";
+        assert!(perftest_figures(text).unwrap().is_empty());
+        let text =
+            " 1 2 3\n #bytes     #iterations    t_min[usec]\n 8       500          23.97\n---\n";
+        assert_eq!(perftest_figures(text).unwrap(), [8.0, 500.0, 23.97]);
+        assert!(perftest_figures("Failed to modify QP").is_err());
+    }
 }

@@ -15,6 +15,8 @@ pub struct Row {
     against: Option<Vec<f64>>,
     /// What the median shall not be over.
     aim: Option<f64>,
+    /// Why there are no figures.
+    failure: Option<String>,
 }
 
 fn median(figures: &[f64]) -> Option<f64> {
@@ -26,7 +28,7 @@ fn median(figures: &[f64]) -> Option<f64> {
 impl Row {
     /// Figures to be compared with nothing.
     pub fn plain(name: impl Into<String>, unit: &'static str, figures: Vec<f64>) -> Row {
-        Row { name: name.into(), unit, figures, against: None, aim: None }
+        Row { name: name.into(), unit, figures, against: None, aim: None, failure: None }
     }
 
     pub fn ratio_to(self, against: &[f64]) -> Row {
@@ -37,12 +39,18 @@ impl Row {
         Row { aim: Some(aim), ..self }
     }
 
+    /// Figures that are none if something failed: those of the rounds before tell half of it.
+    pub fn unless(self, failure: Option<String>) -> Row {
+        let figures = if failure.is_some() { Vec::new() } else { self.figures };
+        Row { figures, failure, ..self }
+    }
+
     /// Whether the median is over its aim; `None` without one, and without figures.
     fn is_over(&self) -> Option<bool> {
         Some(median(&self.figures)? > self.aim?)
     }
 
-    fn ratio(&self) -> Option<f64> {
+    pub fn ratio(&self) -> Option<f64> {
         let pairs = self.figures.iter().zip(self.against.as_ref()?);
         median(&pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
     }
@@ -54,7 +62,8 @@ pub fn print(table: &Table) {
     println!("| --- | --- | --- | --- |");
     for row in &table.rows {
         let Some(median) = median(&row.figures) else {
-            println!("| {} | not possible here | | |", row.name);
+            let why = row.failure.as_ref().map(|why| format!(": {}", why.replace('|', "/")));
+            println!("| {} | not possible here{} | | |", row.name, why.unwrap_or_default());
             continue;
         };
         let best = match row.unit {
@@ -83,9 +92,10 @@ pub fn print_json(tables: &[Table]) {
         .map(|row| {
             let ratio = row.ratio().map_or("null".into(), |ratio| format!("{ratio:.4}"));
             let over = row.is_over().map_or("null".into(), |over| over.to_string());
+            let failure = serde_json::Value::from(row.failure.clone());
             format!(
                 "{{\"what\":{:?},\"unit\":{:?},\"figures\":{:?},\"ratio\":{ratio},\
-                 \"over_aim\":{over}}}",
+                 \"over_aim\":{over},\"failure\":{failure}}}",
                 row.name, row.unit, row.figures
             )
         })
@@ -104,5 +114,14 @@ mod tests {
         assert_eq!(row(&[6.0, 9.0, 2.0]).at_most(5.0).is_over(), Some(true));
         assert_eq!(row(&[6.0]).is_over(), None);
         assert_eq!(row(&[]).at_most(5.0).is_over(), None);
+    }
+
+    #[test]
+    fn a_row_that_failed_has_no_figures() {
+        let row = |failure: Option<&str>| {
+            Row::plain("a", "ms", vec![1.0]).ratio_to(&[2.0]).unless(failure.map(str::to_owned))
+        };
+        assert_eq!(row(None).ratio(), Some(0.5));
+        assert_eq!((row(Some("no")).figures.len(), row(Some("no")).ratio()), (0, None));
     }
 }
