@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long finding a host, or following on one, may take.
@@ -41,30 +41,25 @@ pub(crate) enum Failure {
 
 /// How long an answer is waited for.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
-    /// Of a host that is not seen at work.
+pub(crate) struct Patience<'a> {
+    /// From a host that is not seen at work.
     pub answer: Duration,
     /// When it ends in any case.
     pub by: Instant,
-}
-
-impl Patience {
-    /// The one for a host that may be at work.
-    pub(crate) fn of(answer: Duration) -> Patience {
-        Patience { answer, by: Instant::now() + AT_WORK_LIMIT }
-    }
+    /// This process ends or forks: who is at work is not waited for.
+    pub hurry: &'a AtomicBool,
 }
 
 /// A wait for an answer.
-struct Wait {
-    patience: Patience,
+struct Wait<'a> {
+    patience: Patience<'a>,
     until: Instant,
     /// What was seen of the host, once half of the wait was over.
     pulse: Option<Pulse>,
 }
 
-impl Wait {
-    fn begin(patience: Patience) -> Wait {
+impl Wait<'_> {
+    fn begin(patience: Patience<'_>) -> Wait<'_> {
         let half = Instant::now() + patience.answer / 2;
         Wait { patience, until: half.min(patience.by), pulse: None }
     }
@@ -77,10 +72,11 @@ impl Wait {
         }
         let more = match &self.pulse {
             None => self.patience.answer / 2,
+            Some(_) if self.patience.hurry.load(Ordering::Acquire) => return false,
             Some(pulse) if pulse.beats() => self.patience.answer,
             Some(_) => return false,
         };
-        self.pulse.get_or_insert_with(|| Pulse::of(host));
+        self.pulse = Some(Pulse::of(host));
         self.until = self.patience.by.min(now + more);
         now < self.until
     }
@@ -129,7 +125,7 @@ impl Connection {
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-        patience: Patience,
+        patience: Patience<'_>,
         host: &mut Option<Host>,
     ) -> Result<(Reply, Vec<OwnedFd>), Failure> {
         let mut answer = Wait::begin(patience);
@@ -199,6 +195,8 @@ pub(crate) struct RegistryAddress {
     pub table: Arc<Table>,
     pub role: Role,
     pub port: u16,
+    /// Whether this process ends or forks just now.
+    pub hurry: Arc<AtomicBool>,
 }
 
 impl RegistryAddress {
@@ -208,29 +206,41 @@ impl RegistryAddress {
         self.names.summon(|_| true).unwrap_or_default()
     }
 
+    /// The patience for a host that may be at work.
+    pub(crate) fn patience(&self, answer: Duration, by: Instant) -> Patience<'_> {
+        Patience { answer, by, hurry: &self.hurry }
+    }
+
     /// Connects to the registry that counts; a member hosts one, in `host`, where there is none or
     /// where its host does not answer. An observer calls the members then, that one of them does.
+    ///
+    /// It takes [`LIMIT`] at most, in which the time does not count that it waits for a host at
+    /// work; and it ends at `by`.
     pub(crate) fn establish(
         &self,
-        deadline: Instant,
+        by: Instant,
         host: &mut Option<Host>,
     ) -> Result<Connection, Error> {
+        let begun = Instant::now();
+        let mut waited = Duration::ZERO;
+        // There is time left then to follow on a host that never answers.
+        let at_work_by = by.checked_sub(LIMIT).unwrap_or(by);
         // For an observer: the generation whose host does not answer.
         let mut deaf = None;
-        let deaf_until = Instant::now() + ANSWER_WITHIN;
-        // For an observer: members that lost their host have the next one by then, unless all are
-        // stopped.
-        let orphaned_until = deaf_until;
-        while Instant::now() < deadline {
+        while Instant::now() < by.min(begun + waited + LIMIT) {
+            let deaf_until = begun + waited + ANSWER_WITHIN;
+            // For an observer: members that lost their host have the next one by then, unless all
+            // are stopped.
+            let orphaned_until = deaf_until;
+            if deaf.is_some() && self.names.highest() == deaf {
+                wait(&[], None, Some(Instant::now() + FOLLOWING));
+                continue;
+            }
             let found = self.names.find().map_err(|e| Error::system("finding the registry", e))?;
             // The generation whose host stands still, if there is one.
             let stopped = match found {
                 Some(found) if found.deaf && Instant::now() < deaf_until => {
                     wait(&[], None, Some(Instant::now() + STARTING));
-                    continue;
-                }
-                Some(found) if deaf == Some(found.generation) => {
-                    wait(&[], None, Some(Instant::now() + FOLLOWING));
                     continue;
                 }
                 Some(found) if found.deaf => Some(found.generation),
@@ -242,7 +252,14 @@ impl RegistryAddress {
                         seq: AtomicU32::new(1),
                     };
                     let hello = Request::Hello { version: VERSION };
-                    match link.exchange(&hello, &[], Patience::of(ANSWER_WITHIN), host) {
+                    let (asked, patience) =
+                        (Instant::now(), self.patience(ANSWER_WITHIN, at_work_by));
+                    let outcome = link.exchange(&hello, &[], patience, host);
+                    waited += match outcome {
+                        Err(Failure::Silent) => asked.elapsed().saturating_sub(ANSWER_WITHIN),
+                        _ => asked.elapsed(),
+                    };
+                    match outcome {
                         Ok(_) => return Ok(link),
                         Err(Failure::Refused(error)) => return Err(error),
                         Err(Failure::Gone) => continue,

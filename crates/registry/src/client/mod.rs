@@ -11,7 +11,7 @@ use crate::Error;
 use crate::fds::Table;
 use crate::proto::{Identity, MAX_ID, MAX_NAME, PAGE, Reply, Request};
 use crate::system::names::Names;
-use connection::{ANSWER_WITHIN, AT_WORK_LIMIT, Failure, Patience, RegistryAddress};
+use connection::{ANSWER_WITHIN, AT_WORK_LIMIT, Failure, LIMIT, RegistryAddress};
 use engine_thread::{Thread, lock};
 use fork_pause::ForkPause;
 use host::Host;
@@ -28,8 +28,9 @@ pub use member::{Grant, Member, Options, Role};
 /// A process's access to its user's registry in this network namespace.
 ///
 /// All calls block for some two seconds at most, and for ten where the process that hosts the
-/// registry is at work but does not come to answer ([`Error::Timeout`]). When that process ends,
-/// the calls wait for its successor. Dropping the client ends all its memberships.
+/// registry is at work but does not come to answer ([`Error::Timeout`]); those that take something
+/// back, of which nobody waits for the answer, for two. When that process ends, the calls wait for
+/// its successor. Dropping the client ends all its memberships.
 pub struct Client {
     shared: ManuallyDrop<Arc<Shared>>,
     worker: Mutex<Option<Thread>>,
@@ -69,7 +70,8 @@ impl Client {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::system("creating an eventfd", e))?;
         let names = Names::new(suffix, table.clone());
-        let place = RegistryAddress { names, table: table.clone(), role, port: options.port };
+        let (port, hurry) = (options.port, Arc::default());
+        let place = RegistryAddress { names, table: table.clone(), role, port, hurry };
         let line = Line { connection: None, busy: false, error: None, kept: Kept::default() };
         let shared = Arc::new(Shared {
             place,
@@ -118,7 +120,7 @@ impl Client {
         }
         loop {
             let link = self.shared.take(deadline)?;
-            let patience = Patience { answer: ANSWER_WITHIN, by: deadline };
+            let patience = self.shared.place.patience(ANSWER_WITHIN, deadline);
             let outcome = link.exchange(request, fds, patience, &mut None);
             let mut line = self.shared.lock();
             match outcome {
@@ -193,7 +195,8 @@ impl Client {
             line.kept.members.remove(&slot)
         };
         if known.is_some() {
-            let _ = self.call(&Request::Leave { slot }, &[], |_, _, _| Ok(()));
+            let by = Instant::now() + LIMIT;
+            let _ = self.call_by(by, &Request::Leave { slot }, &[], |_, _, _| Ok(()));
             self.shared.nudge();
         }
     }
@@ -201,10 +204,11 @@ impl Client {
     /// All members, by slot.
     pub fn members(&self) -> Result<Vec<Member>, Error> {
         let mut members: Vec<Member> = Vec::new();
+        let by = Instant::now() + AT_WORK_LIMIT;
         loop {
             let after = members.last().map_or(0, |m| m.slot);
             let request = Request::Members { after };
-            let rows = self.call(&request, &[], |_, reply, _| match reply {
+            let rows = self.call_by(by, &request, &[], |_, reply, _| match reply {
                 Reply::Members(rows) if rows.iter().all(|r| r.slot > after) => Ok(rows),
                 reply => unexpected(&reply),
             })?;
@@ -253,7 +257,8 @@ impl Client {
             return;
         }
         if self.shared.lock().kept.published.remove(id).is_some() {
-            let _ = self.call(&Request::Withdraw { id: id.to_owned() }, &[], |_, _, _| Ok(()));
+            let (by, request) = (Instant::now() + LIMIT, Request::Withdraw { id: id.to_owned() });
+            let _ = self.call_by(by, &request, &[], |_, _, _| Ok(()));
         }
     }
 
@@ -271,7 +276,7 @@ impl Client {
     /// taken over one of the kind [`CLAIM_JOINING`](crate::CLAIM_JOINING), and where the registry
     /// does not answer nobody knows.
     pub fn release(&self, kind: u32, key: u64) -> bool {
-        self.release_by(Instant::now() + AT_WORK_LIMIT, kind, key)
+        self.release_by(Instant::now() + LIMIT, kind, key)
     }
 
     /// The same, until `deadline` at most: for a process that ends, whose claims the registry takes
@@ -301,9 +306,11 @@ impl Client {
         if self.is_abandoned() || lock(&self.worker).is_none() {
             return true;
         }
+        self.shared.place.hurry.store(true, Ordering::Release);
         self.shared.fork_pause.ask();
         self.shared.nudge();
         let stood = self.shared.fork_pause.wait(deadline) && self.shared.is_idle(deadline);
+        self.shared.place.hurry.store(false, Ordering::Release);
         self.shared.stood.store(stood, Ordering::Release);
         stood
     }
@@ -354,6 +361,7 @@ impl Drop for Client {
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.place.hurry.store(true, Ordering::Release);
         if let Some(link) = self.shared.lock().connection.take() {
             link.cut();
         }

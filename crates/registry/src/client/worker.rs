@@ -6,7 +6,9 @@
 //! wait.
 
 use crate::Error;
-use crate::client::connection::{ANSWER_WITHIN, Connection, Failure, LIMIT, Patience, wait};
+use crate::client::connection::{
+    ANSWER_WITHIN, AT_WORK_LIMIT, Connection, Failure, Patience, wait,
+};
 use crate::client::host::Host;
 use crate::client::line::{Kept, Line, Shared};
 use crate::proto::{Request, VERSION};
@@ -124,12 +126,13 @@ fn reconnect(shared: &Shared, host: &mut Option<Host>) -> Result<(), Error> {
     let mut line = shared.seize();
     let kept = line.kept.clone();
     drop(line);
-    let deadline = Instant::now() + LIMIT;
+    let by = Instant::now() + AT_WORK_LIMIT;
     let mut result = Err(Error::Timeout);
     let mut vault = None;
-    while Instant::now() < deadline {
-        result = match shared.place.establish(deadline, host) {
-            Ok(link) => match kept.bring(&link, host) {
+    while Instant::now() < by {
+        let patience = shared.place.patience(ANSWER_WITHIN, by);
+        result = match shared.place.establish(by, host) {
+            Ok(link) => match kept.bring(&link, patience, host) {
                 Ok(new) => {
                     vault = new.map(|fd| Arc::new(shared.place.table.keep(fd)));
                     Ok(link)
@@ -160,12 +163,12 @@ impl Kept {
     fn bring(
         &self,
         link: &Connection,
+        patience: Patience<'_>,
         host: &mut Option<Host>,
     ) -> Result<Option<OwnedFd>, Failure> {
         let mut vault = None;
         let mut ask = |request: Request, fds: &[BorrowedFd<'_>]| {
-            let outcome = link.exchange(&request, fds, Patience::of(ANSWER_WITHIN), host);
-            match outcome {
+            match link.exchange(&request, fds, patience, host) {
                 Ok((_, fds)) => Ok(fds.into_iter().next()),
                 // Somebody was faster with this name; the rest can still be had.
                 Err(Failure::Refused(Error::Taken | Error::Unknown)) => Ok(None),
@@ -224,7 +227,10 @@ impl Shared {
         line.busy = true;
         drop(line);
         let hello = Request::Hello { version: VERSION };
-        let outcome = link.exchange(&hello, &[], Patience::of(STILL_THERE_WITHIN), host);
+        // Calls wait meanwhile, and find out for themselves whether it is at work.
+        let by = Instant::now() + ANSWER_WITHIN;
+        let patience = self.place.patience(STILL_THERE_WITHIN, by);
+        let outcome = link.exchange(&hello, &[], patience, host);
         self.release(self.lock());
         !matches!(outcome, Err(Failure::Gone | Failure::Silent))
     }

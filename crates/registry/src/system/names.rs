@@ -138,6 +138,11 @@ impl Names {
         generations
     }
 
+    /// The generation that counts, if any host of our user is listed.
+    pub(crate) fn highest(&self) -> Option<u64> {
+        self.generations().first().map(|(generation, _)| *generation)
+    }
+
     /// Connects to one generation of this user's; `None`: nobody is there who is known to be of
     /// this user.
     fn connect(&self, generation: u64, certain: bool) -> rustix::io::Result<Option<Found>> {

@@ -293,12 +293,14 @@ impl Prober {
             Some((flow, at)) => Ok(!self.who(flow, index, sockets, &[*at])?.is_empty()),
             None => Ok(false),
         };
-        let guess = self.guess(sockets)?;
+        // Where it cannot be made, each is searched for.
+        let guess = self.guess(sockets).unwrap_or_default();
         let mut order: Vec<Option<usize>> = Vec::new();
         let mut missing = sockets.len();
         while order.len() < sockets.len() + FOREIGN {
             let index = order.len() as u32;
             let guess = guess.get(order.len()).copied().flatten();
+            let guess = guess.filter(|at| !order.contains(&Some(*at)));
             let found = if missing > 0 { self.at(index, sockets, guess)? } else { None };
             if found.is_some() && !order.contains(&found) {
                 missing -= 1;

@@ -18,7 +18,7 @@ pub(crate) struct Pulse {
     /// Its thread's folder in /proc, if it is seen.
     thread: Option<String>,
     /// What `schedstat` said there: time on a processor and what else changes when it runs.
-    ran: String,
+    ran: Option<String>,
 }
 
 impl Pulse {
@@ -29,13 +29,15 @@ impl Pulse {
     }
 
     fn at(thread: Option<String>) -> Pulse {
-        let ran = thread.as_deref().map(ran).unwrap_or_default();
+        let ran = thread.as_deref().and_then(ran);
         Pulse { thread, ran }
     }
 
     /// Whether it is at work.
     pub(crate) fn beats(&self) -> bool {
-        self.thread.as_deref().is_some_and(|thread| wants_to_run(thread) || ran(thread) != self.ran)
+        let Some(thread) = self.thread.as_deref() else { return false };
+        let has_run = self.ran.as_ref().zip(ran(thread)).is_some_and(|(then, now)| *then != now);
+        has_run || wants_to_run(thread)
     }
 }
 
@@ -50,8 +52,8 @@ fn thread_of(process: i32) -> Option<String> {
     threads.flatten().filter_map(folder).find(is_host)
 }
 
-fn ran(thread: &str) -> String {
-    std::fs::read_to_string(format!("{thread}/schedstat")).unwrap_or_default()
+fn ran(thread: &str) -> Option<String> {
+    std::fs::read_to_string(format!("{thread}/schedstat")).ok()
 }
 
 /// Whether its state is R: behind the name in parentheses, which may hold any character.
