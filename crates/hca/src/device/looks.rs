@@ -25,8 +25,11 @@ pub(super) struct Looks {
     polls: u32,
     /// Polls between two.
     patience: u32,
-    /// Polls since a packet came, as many as found nothing in the rings in the same time.
+    /// Polls since a packet came by a ring, or by the wire where there is none, or since others
+    /// ran: as many as find nothing in the rings in the same time.
     quiet: u32,
+    /// There is no ring to look at.
+    by_wire_alone: bool,
     /// When the last look was, and the clock as it was read last, nanoseconds after the device's
     /// epoch.
     last_ns: u64,
@@ -35,13 +38,15 @@ pub(super) struct Looks {
 
 impl Looks {
     pub(super) fn new() -> Looks {
-        Looks { polls: 0, patience: SOON, quiet: 0, last_ns: 0, now_ns: 0 }
+        let (polls, quiet, last_ns, now_ns) = (0, 0, 0, 0);
+        Looks { polls, patience: SOON, quiet, by_wire_alone: true, last_ns, now_ns }
     }
 
     /// Counts a poll; whether it has to look.
     pub(super) fn are_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        self.quiet = self.quiet.wrapping_add(1);
+        self.quiet = self.quiet.saturating_add(1);
+        self.by_wire_alone = false;
         self.polls >= self.patience || self.let_others_run()
     }
 
@@ -52,12 +57,18 @@ impl Looks {
 
     /// Counts a poll that looks, and would look each time.
     pub(super) fn looks_always(&mut self) {
-        self.quiet = self.quiet.wrapping_add(POLLS_A_LOOK);
+        self.quiet = self.quiet.saturating_add(POLLS_A_LOOK);
+        self.by_wire_alone = true;
     }
 
     /// Whether so many polls have found nothing that others may want this CPU.
     pub(super) fn let_others_run(&self) -> bool {
-        self.quiet > 0 && self.quiet.is_multiple_of(SELDOM)
+        self.quiet >= SELDOM
+    }
+
+    /// They run.
+    pub(super) fn others_ran(&mut self) {
+        self.quiet = 0;
     }
 
     /// A packet came by a ring.
@@ -88,7 +99,10 @@ impl Looks {
 
     /// Something came from the wire.
     pub(super) fn came_from_wire(&mut self, now_ns: u64) {
-        (self.polls, self.last_ns, self.patience, self.quiet) = (0, now_ns, SOON, 0);
+        (self.polls, self.last_ns, self.patience) = (0, now_ns, SOON);
+        if self.by_wire_alone {
+            self.quiet = 0;
+        }
     }
 }
 
@@ -115,6 +129,7 @@ mod tests {
             looks.looked_in_vain(0);
         }
         assert_eq!(polls(&mut looks), SELDOM);
+        looks.others_ran();
         looks.came_from_wire(0);
         assert_eq!(polls(&mut looks), SOON);
     }
@@ -124,24 +139,32 @@ mod tests {
         let mut looks = Looks::new();
         for round in 1..=3 {
             let mut since = 0;
-            while !looks.let_others_run() || since == 0 {
+            while !looks.let_others_run() {
                 since += 1;
                 if looks.are_due() {
-                    looks.looked_in_vain(0);
+                    looks.came_from_wire(0);
                 }
             }
             assert_eq!(since, SELDOM, "round {round}");
+            looks.others_ran();
         }
-        let looked = (1..).find(|_| {
-            looks.looks_always();
-            looks.let_others_run()
-        });
-        assert_eq!(looked, Some(SELDOM / POLLS_A_LOOK));
-        looks.came_by_ring();
-        assert!(!looks.let_others_run());
-        looks.looks_always();
-        looks.came_from_wire(0);
-        assert!(!looks.let_others_run());
+        // The last ring goes amid the count.
+        for _ in 0..100 {
+            looks.are_due();
+        }
+        for wanted in [SELDOM - 100, SELDOM] {
+            let looked = (1..).find(|_| {
+                looks.looks_always();
+                looks.let_others_run()
+            });
+            assert_eq!(looked, Some(wanted.div_ceil(POLLS_A_LOOK)));
+            looks.others_ran();
+        }
+        for packet in [Looks::came_by_ring, |looks: &mut Looks| looks.came_from_wire(0)] {
+            (0..SELDOM).for_each(|_| looks.looks_always());
+            packet(&mut looks);
+            assert!(!looks.let_others_run());
+        }
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Device {
         // A turn may take long; all the while the program is here.
         self.adapter.thread.program_polls();
         let done = self.turn(&mut receiving, rings, sockets);
-        let gives_way = self.gives_way(&receiving);
+        let gives_way = self.gives_way(&mut receiving.looks);
         receiving.looks.note(done.ended_ns);
         drop(receiving);
         self.adapter.thread.program_polled(done.ended_ns);
@@ -149,8 +149,13 @@ impl Device {
     /// Whether a program that polls had better let others run: whoever it waits for may wait for
     /// this CPU. Who fills a ring or empties it is woken by nothing; and of hundreds of programs
     /// that poll on a few CPUs each would have its turn too late for the others' timers.
-    fn gives_way(&self, receiving: &Receiving) -> bool {
-        self.adapter.rings().is_some_and(Rings::was_full) || receiving.looks.let_others_run()
+    fn gives_way(&self, looks: &mut Looks) -> bool {
+        let waited_long = looks.let_others_run();
+        let gives_way = self.adapter.rings().is_some_and(Rings::was_full) || waited_long;
+        if gives_way {
+            looks.others_ran();
+        }
+        gives_way
     }
 
     /// A turn that waits for its place.

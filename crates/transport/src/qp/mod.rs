@@ -226,11 +226,11 @@ impl Transport {
         self.mtu = bytes;
     }
 
-    /// Packets of requests have the path's MTU again, once nothing is under way: what is has its
-    /// PSNs by the packets that it began with, and so has what the peer answers.
+    /// Packets of requests have the path's MTU again, once none is under way: what is has its PSNs
+    /// by the packets that it began with, and so has what the peer answers.
     pub fn return_to_path_mtu(&mut self) {
         let path_mtu = self.path_mtu();
-        if self.mtu != path_mtu && self.has_nothing_under_way() {
+        if self.mtu != path_mtu && self.req.una() == self.req.next_psn {
             self.mtu = path_mtu;
         }
     }

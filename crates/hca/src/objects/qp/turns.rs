@@ -340,7 +340,7 @@ impl Qp {
             && adapter.reads_ring_from(slot_of(core))
             && match self.init.qp_type.is_reliable() {
                 true => core.transport.has_nothing_under_way(),
-                false => !core.used_wire,
+                false => !core.used_wire && core.transport.has_nothing_under_way(),
             }
     }
 
