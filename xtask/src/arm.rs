@@ -9,17 +9,23 @@ pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian's cross compiler has the C library.
 const C_LIBRARY: &str = "/usr/aarch64-linux-gnu";
 
+/// The program embeds libraries, which would have to be linked. To check that it compiles any file
+/// will do; this one is beside its build script.
+pub const EMBEDDED: [(&str, &str); 3] = [
+    ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_CUDA", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_NVML", "Cargo.toml"),
+];
+
 /// Settings for cargo: a folder of its own to build in, Debian's cross compiler and emulator, and
 /// what to embed.
 pub const ENV: &[(&str, &str)] = &[
     ("CARGO_TARGET_DIR", "target/arm"),
     ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
     ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
-    // The program embeds libraries, which would have to be linked for both processors. To check
-    // that it compiles any file will do; this one is beside its build script.
-    ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
-    ("PEERDMA_PREBUILT_CUDA", "Cargo.toml"),
-    ("PEERDMA_PREBUILT_NVML", "Cargo.toml"),
+    EMBEDDED[0],
+    EMBEDDED[1],
+    EMBEDDED[2],
 ];
 
 /// Has rustup fetch Rust's library for it where that is missing.

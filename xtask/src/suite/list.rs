@@ -100,13 +100,13 @@ const FUZZ_CLIPPY: &[(&str, &str)] =
 /// Where what has defects is built.
 const SABOTAGE: &[(&str, &str)] = &[("CARGO_TARGET_DIR", "target/sabotage")];
 
-/// Nothing is linked here either: for the libraries to embed any file will do.
+/// Nothing is linked here either.
 const LINT: &[(&str, &str)] = &[
     ("CARGO_TARGET_DIR", "target/lint"),
     ("RUSTDOCFLAGS", "-D warnings"),
-    ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
-    ("PEERDMA_PREBUILT_CUDA", "Cargo.toml"),
-    ("PEERDMA_PREBUILT_NVML", "Cargo.toml"),
+    arm::EMBEDDED[0],
+    arm::EMBEDDED[1],
+    arm::EMBEDDED[2],
 ];
 
 pub const SUITES: &[Suite] = &[

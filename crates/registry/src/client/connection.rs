@@ -54,7 +54,7 @@ pub(crate) struct Patience<'a> {
 struct Wait<'a> {
     patience: Patience<'a>,
     until: Instant,
-    /// What was seen of the host, once half of the wait was over.
+    /// What was seen of the host last; it is looked at from the middle of the wait on.
     pulse: Option<Pulse>,
 }
 

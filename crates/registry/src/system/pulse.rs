@@ -3,7 +3,7 @@
 //! it later for all.
 //!
 //! A thread that runs or wants to is at work, and so is one that has run since it was looked at
-//! first. One that is stopped, held by a debugger, frozen or waiting for ever is not; nor is one
+//! last. One that is stopped, held by a debugger, frozen or waiting for ever is not; nor is one
 //! that cannot be seen from here, as in another PID namespace.
 
 use super::sys;

@@ -107,10 +107,9 @@ fn in_rounds(guest: &Guest, rounds: u32, all: &mut All) -> Result<()> {
 fn one(guest: &Guest, way: Way, load: &Load) -> vm::Result<Result<f64>> {
     let mut answer = figure(guest.perftest(way, load.line)?, load);
     for _ in 1..TRIES {
-        if let Err(error) = &answer {
-            said(error);
-            answer = figure(guest.perftest(way, load.line)?, load);
-        }
+        let Err(error) = &answer else { break };
+        said(error);
+        answer = figure(guest.perftest(way, load.line)?, load);
     }
     Ok(answer)
 }
