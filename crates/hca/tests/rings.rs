@@ -153,6 +153,49 @@ fn what_a_full_ring_does_not_take_waits() {
     assert_eq!(a.counted(Counter::RxDropped), 0);
 }
 
+/// A target need not be ready to send, as perftest's is not: its answers go by the ring all the
+/// same, and wait for room there. More is asked for than it holds, by who reads nothing of it.
+#[test]
+fn answers_wait_for_room_before_ready_to_send() {
+    let (a, b) = pair(QpType::Rc);
+    let attr = QpAttr { qp_state: QpState::Reset, ..b.qp.query() };
+    b.qp.modify(&attr, AttrMask::STATE).unwrap();
+    b.ready_to_receive(&a);
+    reconnect(&a, &b);
+    let (length, reads) = (64 << 10, 16);
+    let started = Instant::now();
+    let in_time = || assert!(started.elapsed() < Duration::from_secs(40), "it takes too long");
+    let ask = || a.post(SendOp::Read(b.remote(0)), 0, length);
+    let end = || assert_eq!(a.completion().status, WcStatus::Success);
+    // The window grows, too.
+    let mut rounds = 0;
+    while rounds < 8 {
+        let before = [&a, &b].map(ring_packets);
+        for _ in 0..reads {
+            ask();
+            end();
+        }
+        rounds += u32::from(ring_packets(&a) > before[0] && ring_packets(&b) > before[1]);
+        in_time();
+    }
+    a.device.pause(Instant::now() + PAUSE);
+    let count = || (b.counted(Counter::SentPackets), ring_packets(&b));
+    let (sent, by_ring) = count();
+    let again = a.counted(Counter::Retransmits);
+    (0..reads).for_each(|_| ask());
+    // What is left of it then has room for no packet more.
+    let in_ring = (shm::RING_BYTES >> 15) as u64 - 4;
+    while count().1 < by_ring + in_ring {
+        in_time();
+        std::thread::yield_now();
+    }
+    a.device.resume();
+    (0..reads).for_each(|_| end());
+    let packets = u64::from(reads * (length >> 15));
+    assert_eq!(count(), (sent + packets, by_ring + packets));
+    assert_eq!(a.counted(Counter::Retransmits), again);
+}
+
 /// Its ring is full, and it has not ended: a debugger has it, for instance.
 #[test]
 fn who_stands_still_gives_a_retry_error() {

@@ -156,12 +156,23 @@ impl End {
     }
 
     pub fn connect(&self, other: &End) {
+        self.ready_to_receive(other);
+        self.ready_to_send();
+    }
+
+    /// The bits for one of these types.
+    fn of(&self, types: &[QpType], mask: AttrMask) -> AttrMask {
+        if types.contains(&self.qp.init().qp_type) { mask } else { AttrMask::empty() }
+    }
+
+    fn reliable(&self, mask: AttrMask) -> AttrMask {
+        self.of(&[QpType::Rc, QpType::XrcSend, QpType::XrcRecv], mask)
+    }
+
+    /// Takes a connected queue pair from reset to RTR: it answers its peer, and asks nothing.
+    pub fn ready_to_receive(&self, other: &End) {
         type M = AttrMask;
-        let qp_type = self.qp.init().qp_type;
-        let of = |types: &[QpType], mask| if types.contains(&qp_type) { mask } else { M::empty() };
-        let reliable = |mask| of(&[QpType::Rc, QpType::XrcSend, QpType::XrcRecv], mask);
-        let asks = |mask| of(&[QpType::Rc, QpType::XrcSend], mask);
-        let answers = |mask| of(&[QpType::Rc, QpType::XrcRecv], mask);
+        let answers = |mask| self.of(&[QpType::Rc, QpType::XrcRecv], mask);
         let mut attr = QpAttr {
             qp_state: QpState::Init,
             port_num: 1,
@@ -171,7 +182,7 @@ impl End {
                 | Access::FLUSH_GLOBAL,
             ..self.qp.query()
         };
-        if reliable(M::STATE).is_empty() {
+        if self.reliable(M::STATE).is_empty() {
             attr.access = Access::REMOTE_WRITE;
         }
         let init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
@@ -182,23 +193,29 @@ impl End {
             path_mtu: 5,
             dest_qp_num: other.qp.number(),
             rq_psn: 77,
-            max_dest_rd_atomic: 4,
+            max_dest_rd_atomic: 16,
             min_rnr_timer: 1,
             ..attr
         };
         let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
         self.qp.modify(&attr, rtr | answers(M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)).unwrap();
-        attr = QpAttr {
+    }
+
+    /// And on to RTS.
+    fn ready_to_send(&self) {
+        type M = AttrMask;
+        let asks = |mask| self.of(&[QpType::Rc, QpType::XrcSend], mask);
+        let attr = QpAttr {
             qp_state: QpState::Rts,
             sq_psn: 77,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            max_rd_atomic: 4,
-            ..attr
+            max_rd_atomic: 16,
+            ..self.qp.query()
         };
         let repeats = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-        let rts = M::STATE | M::SQ_PSN | reliable(M::TIMEOUT) | asks(repeats);
+        let rts = M::STATE | M::SQ_PSN | self.reliable(M::TIMEOUT) | asks(repeats);
         self.qp.modify(&attr, rts).unwrap();
     }
 

@@ -8,7 +8,7 @@
 
 use super::Transport;
 use super::pace::ReactionPoint;
-use crate::{Counter, Cx, Rx, To};
+use crate::{Counter, Cx, Half, Rx, To};
 use std::time::{Duration, Instant};
 use wire::{Bth, Headers, Opcode, Operation, Position, Psn, Service};
 
@@ -81,7 +81,7 @@ impl Transport {
             ack_req: false,
             psn: Psn::new(0),
         });
-        if cx.tx.packet(To::Peer, &headers, 0, &mut |_, _| Ok(())).is_ok() {
+        if cx.tx.packet(To::Peer(Half::Responder), &headers, 0, &mut |_, _| Ok(())).is_ok() {
             cx.counters.count(Counter::CnpSent, 1);
             self.sent_packets += 1;
         }

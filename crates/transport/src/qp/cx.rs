@@ -13,11 +13,21 @@ use std::time::Instant;
 use umem::{AccessError, Fold, Source};
 use wire::Headers;
 
+/// The halves of a connected QP. What they send may take different ways: answers go where the
+/// requests came from, while requests of one's own may not, as before ready-to-send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// Sends requests.
+    Requester,
+    /// Sends acknowledges, what READs ask for, and notifications.
+    Responder,
+}
+
 /// Where a packet goes.
 #[derive(Clone, Copy)]
 pub enum To<'a> {
-    /// The connected peer of the QP.
-    Peer,
+    /// The connected peer of the QP, from one of its halves.
+    Peer(Half),
     /// A datagram's destination.
     Ah(&'a Arc<dyn Destination>),
 }
@@ -118,16 +128,19 @@ pub trait Tx {
     /// `at` on of `memory`. `false`: nothing was sent, and [`Tx::packet`] shall do it.
     fn packet_in_place(
         &mut self,
+        half: Half,
         headers: &Headers,
         (at, len): (u64, usize),
         memory: &mut dyn ReadInPlace,
     ) -> bool {
-        let _ = (headers, at, len, memory);
+        let _ = (half, headers, at, len, memory);
         false
     }
 
-    /// Whether [`Tx::room`] is cheap to ask, and wants to be asked for each packet.
-    fn counts_packets(&self) -> bool {
+    /// Whether [`Tx::room`] is cheap to ask for packets of this half to the connected peer, and
+    /// wants to be asked for each.
+    fn counts_packets(&self, half: Half) -> bool {
+        let _ = half;
         false
     }
 

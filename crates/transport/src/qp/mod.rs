@@ -20,7 +20,7 @@ pub(crate) mod responder;
 pub(crate) mod response;
 
 pub use budget::{Budget, Share};
-pub use cx::{Cx, Direct, Fill, InPlace, ReadInPlace, Routing, Rx, Sink, To, Tx};
+pub use cx::{Cx, Direct, Fill, Half, InPlace, ReadInPlace, Routing, Rx, Sink, To, Tx};
 pub use page_fault::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 
 use self::congestion::Congestion;
@@ -257,21 +257,24 @@ impl Transport {
         self.window_bytes = bytes;
     }
 
-    /// Whether the peer's port takes `bytes` more from a reliable service; if not, the timer asks
-    /// again. Trains are asked for, not packets.
-    pub(crate) fn port_takes(&mut self, bytes: u64, cx: &mut Cx<'_>) -> bool {
-        if self.allowance < bytes {
-            let train = if cx.tx.counts_packets() { bytes } else { bytes.max(TRAIN_BYTES) };
-            match cx.tx.room(To::Peer, self.attr.dest_qp_num, train, cx.now) {
-                Some(true) => self.allowance = train,
-                Some(false) => {
-                    self.paced_until = Some(cx.now + PAUSE);
-                    return false;
-                }
-                None => return true,
-            }
+    /// Whether the peer's port takes `bytes` more from this half of a reliable service; if not, the
+    /// timer asks again. Trains are asked for, unless the way wants to be asked for packets: room
+    /// that was found on another way says nothing of that one.
+    pub(crate) fn port_takes(&mut self, half: Half, bytes: u64, cx: &mut Cx<'_>) -> bool {
+        let by_packet = cx.tx.counts_packets(half);
+        if !by_packet && self.allowance >= bytes {
+            self.allowance -= bytes;
+            return true;
         }
-        self.allowance -= bytes;
+        let train = if by_packet { bytes } else { bytes.max(TRAIN_BYTES) };
+        match cx.tx.room(To::Peer(half), self.attr.dest_qp_num, train, cx.now) {
+            Some(true) if !by_packet => self.allowance = train - bytes,
+            Some(false) => {
+                self.paced_until = Some(cx.now + PAUSE);
+                return false;
+            }
+            Some(true) | None => {}
+        }
         true
     }
 

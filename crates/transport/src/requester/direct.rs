@@ -8,7 +8,7 @@
 use crate::qp::Transport;
 use crate::requests::wqe::Wqe;
 use crate::values::{Payload, QpType, Remote, SendOp};
-use crate::{Counter, Cx, Direct, InPlace, ReadInPlace};
+use crate::{Counter, Cx, Direct, Half, InPlace, ReadInPlace};
 use umem::{AccessError, Sink, Source};
 
 /// Bytes that are moved at a time: who takes the memory away waits so long.
@@ -111,7 +111,8 @@ impl Transport {
         let Some((write, remote)) = wqe.may_go_directly().filter(|_| index == 0) else {
             return false;
         };
-        let in_a_stream = self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets();
+        let in_a_stream =
+            self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets(Half::Requester);
         if (in_company || in_a_stream) && wqe.length <= SHORT_DIRECT {
             return false;
         }

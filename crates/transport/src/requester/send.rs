@@ -19,7 +19,7 @@ use crate::requests::vendor;
 use crate::requests::wqe::{Phase, Wqe};
 use crate::sabotage::{self, Sabotage};
 use crate::values::*;
-use crate::{Counter, Cx, To};
+use crate::{Counter, Cx, Half, To};
 use umem::AccessError;
 use wire::{AtomicEth, Bth, Deth, Feth, Headers, Opcode, Operation, Position, Reth, Service};
 
@@ -174,7 +174,8 @@ impl Transport {
         }
         let (is_read, is_last) = (wqe.is_read(), packet + steps == wqe.packets);
         // What a READ brings is asked for where it leaves.
-        let leaves = is_read || (self.keeps_pace(cost, cx) && self.port_takes(cost, cx));
+        let leaves =
+            is_read || (self.keeps_pace(cost, cx) && self.port_takes(Half::Requester, cost, cx));
         if !leaves {
             return Step::Wait;
         }
@@ -400,9 +401,10 @@ impl Transport {
             }
             _ => {}
         }
-        let to = to.as_ref().map_or(To::Peer, To::Ah);
-        let in_place = matches!(to, To::Peer) && cx.tx.packet_in_place(&headers, (at, len), wqe);
+        let half = Half::Requester;
+        let in_place = to.is_none() && cx.tx.packet_in_place(half, &headers, (at, len), wqe);
         if !in_place {
+            let to = to.as_ref().map_or(To::Peer(half), To::Ah);
             cx.tx.packet(to, &headers, len, &mut |dst, fold| wqe.fill(at, dst, fold))?;
         }
         self.sent_packets += 1;

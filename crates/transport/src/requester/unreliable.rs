@@ -6,7 +6,7 @@ use crate::requests::requester::Cursor;
 use crate::requests::vendor;
 use crate::requests::wqe::Phase;
 use crate::values::{QpState, QpType, WcStatus, Worked};
-use crate::{Counter, Cx, To};
+use crate::{Counter, Cx, Half, To};
 
 impl Transport {
     /// Emits requests of an unreliable service: each is complete once its last packet is out.
@@ -68,7 +68,7 @@ impl Transport {
             }
             let (to, dest_qpn) = match &self.req.queue[0].wr.datagram {
                 Some(datagram) => (To::Ah(&datagram.ah), datagram.remote_qpn),
-                None => (To::Peer, self.attr.dest_qp_num),
+                None => (To::Peer(Half::Requester), self.attr.dest_qp_num),
             };
             let go = match cx.tx.room(to, dest_qpn, cost, cx.now) {
                 Some(true) => Ok(()),

@@ -8,7 +8,7 @@ use crate::executor::{Executor, Refusal};
 use crate::qp::response::{Answer, Response};
 use crate::qp::{Transport, service};
 use crate::requests::window::FURTHER_COST;
-use crate::{Cx, To};
+use crate::{Cx, Half, To};
 use wire::{Aeth, Bth, Headers, Opcode, Operation, Position, Syndrome};
 
 /// Credit code that gives no end-to-end credits (IBA table 46): a missing receive is answered by
@@ -26,7 +26,8 @@ impl Transport {
             }
             let due = self.resp.responses.front_read().map_or(0, |read| read.next().1);
             let cost = due as u64 + FURTHER_COST;
-            if due > 0 && !(self.keeps_pace(cost, cx) && self.port_takes(cost, cx)) {
+            if due > 0 && !(self.keeps_pace(cost, cx) && self.port_takes(Half::Responder, cost, cx))
+            {
                 return;
             }
             cx.budget.responses.spend(due as u64);
@@ -94,17 +95,18 @@ impl Transport {
         if let Answer::Atomic(old) = response.answer {
             headers.atomic_ack = Some(u64::from_ne_bytes(old));
         }
+        let half = Half::Responder;
         let sent = match read {
             Some(read) => {
                 let target = &read.target;
-                match cx.tx.packet_in_place(&headers, (at, len), &mut &*target) {
+                match cx.tx.packet_in_place(half, &headers, (at, len), &mut &*target) {
                     true => Ok(()),
-                    false => cx.tx.packet(To::Peer, &headers, len, &mut |dst, fold| {
+                    false => cx.tx.packet(To::Peer(half), &headers, len, &mut |dst, fold| {
                         target.fetch(at, dst, fold)
                     }),
                 }
             }
-            None => cx.tx.packet(To::Peer, &headers, 0, &mut |_, _| Ok(())),
+            None => cx.tx.packet(To::Peer(half), &headers, 0, &mut |_, _| Ok(())),
         };
         match sent {
             Ok(()) => {

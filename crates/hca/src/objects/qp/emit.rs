@@ -14,7 +14,9 @@ use link::{Batch, FrameBatch, FramePort};
 use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
-use transport::{Count, Counter, Direct, Fill, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx};
+use transport::{
+    Count, Counter, Direct, Fill, Half, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx,
+};
 use umem::AccessError;
 use wire::{Headers, Opcode, Operation, Service};
 
@@ -91,21 +93,24 @@ impl<'a> Out<'a> {
         directory.add_traffic(self.number, std::mem::take(&mut self.sent_bytes), 0);
     }
 
-    /// The ring that such a packet to the peer passes through, if any.
-    fn ring_for(&self, headers: &Headers) -> Option<(&'a RingTo, &'a Ends)> {
-        let is_response = headers.bth.opcode.is_response();
-        let by_ring = if is_response { self.answers_by_ring } else { self.by_ring };
+    /// The ring that packets of this half to the peer pass through, if any.
+    fn ring_for(&self, half: Half) -> Option<(&'a RingTo, &'a Ends)> {
+        let by_ring = match half {
+            Half::Requester => self.by_ring,
+            Half::Responder => self.answers_by_ring,
+        };
         self.ring.filter(|_| by_ring)
     }
 
     /// Sends a packet to the peer by the ring; `false` if there is none, or it is full.
     fn leaves_by_ring(
         &mut self,
+        half: Half,
         headers: &Headers,
         payload_len: usize,
         fill: &mut Fill<'_>,
     ) -> std::result::Result<bool, AccessError> {
-        let Some(ring) = self.ring_for(headers) else { return Ok(false) };
+        let Some(ring) = self.ring_for(half) else { return Ok(false) };
         let pushed = self.push(ring, headers, payload_len, fill)?;
         self.filled_ring |= pushed;
         Ok(pushed)
@@ -171,9 +176,9 @@ impl Tx for Out<'_> {
         fill: &mut Fill<'_>,
     ) -> std::result::Result<(), AccessError> {
         match to {
-            To::Peer => {
+            To::Peer(half) => {
                 let Some(way) = self.way else { return Ok(()) };
-                let left = self.leaves_by_ring(headers, payload_len, fill)?;
+                let left = self.leaves_by_ring(half, headers, payload_len, fill)?;
                 // What the wire cannot take comes again, as what is lost there. So does a READ that
                 // the ring did not take: the answer has another number of packets on the wire. And
                 // of an unreliable connection no packet overtakes those in the ring.
@@ -261,11 +266,12 @@ impl Tx for Out<'_> {
 
     fn packet_in_place(
         &mut self,
+        half: Half,
         headers: &Headers,
         (at, len): (u64, usize),
         memory: &mut dyn ReadInPlace,
     ) -> bool {
-        let Some((ring, ends)) = self.ring_for(headers) else { return false };
+        let Some((ring, ends)) = self.ring_for(half) else { return false };
         if !ring.put(ends, headers, len, |each| memory.read(at, len, each)) {
             return false;
         }
@@ -275,15 +281,15 @@ impl Tx for Out<'_> {
         true
     }
 
-    fn counts_packets(&self) -> bool {
-        self.by_ring
+    fn counts_packets(&self, half: Half) -> bool {
+        self.ring_for(half).is_some()
     }
 
     fn room(&mut self, to: To<'_>, dest_qpn: u32, bytes: u64, now: Instant) -> Option<bool> {
         match to {
-            To::Peer => match &self.ring {
-                Some((ring, _)) if self.by_ring => Some(self.ring_has_room(ring, bytes, now)),
-                _ => self.way?.room(bytes, now),
+            To::Peer(half) => match self.ring_for(half) {
+                Some((ring, _)) => Some(self.ring_has_room(ring, bytes, now)),
+                None => self.way?.room(bytes, now),
             },
             To::Ah(ah) => {
                 let ah = handle_of(&**ah)?;
