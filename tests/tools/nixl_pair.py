@@ -10,35 +10,12 @@ import subprocess
 import sys
 import time
 
+from gpu import gpu_bytes, gpu_memory
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 LENGTH = 1 << 20
 SECONDS = 150
 MARK = "> "
-
-cuda = ctypes.CDLL("libcuda.so.1")
-
-
-def call(name, *arguments):
-    code = getattr(cuda, name)(*arguments)
-    if code:
-        sys.exit(f"{name}: CUresult {code}")
-
-
-def gpu_memory(fill):
-    context, address = ctypes.c_void_p(), ctypes.c_uint64()
-    call("cuInit", 0)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    call("cuCtxSetCurrent", context)
-    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(LENGTH))
-    call("cuMemsetD8_v2", address, ctypes.c_ubyte(fill), ctypes.c_size_t(LENGTH))
-    return address.value
-
-
-def gpu_bytes(address):
-    found = (ctypes.c_ubyte * LENGTH)()
-    call("cuMemcpyDtoH_v2", found, ctypes.c_uint64(address), ctypes.c_size_t(LENGTH))
-    return bytes(found)
 
 
 def agent(name):
@@ -66,7 +43,7 @@ def until(what, ready):
 
 def target():
     """The passive side: its memory is written and read, and it hears when."""
-    address = gpu_memory(0x11)
+    address = gpu_memory(LENGTH, 0x11)
     own = agent("target")
     registered = own.register_memory([(address, LENGTH, 0, "")], "VRAM")
     say(own.get_agent_metadata().hex())
@@ -81,7 +58,7 @@ def target():
 
     for text, byte in ((b"first", 0x22), (b"second", 0x33)):
         until(f"a notification, {text}", lambda: notified(text))
-        say("right" if gpu_bytes(address) == bytes([byte]) * LENGTH else "wrong")
+        say("right" if gpu_bytes(address, LENGTH) == bytes([byte]) * LENGTH else "wrong")
     sys.stdin.readline()
     own.deregister_memory(registered)
 
@@ -90,7 +67,7 @@ def initiator():
     """The active side."""
     line = [sys.executable, __file__, "target"]
     other = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    address = gpu_memory(0x22)
+    address = gpu_memory(LENGTH, 0x22)
     own = agent("initiator")
     host = (ctypes.c_ubyte * LENGTH)(*([0x33] * LENGTH))
     vram, dram = (address, LENGTH, 0), (ctypes.addressof(host), LENGTH, 0)
@@ -120,7 +97,7 @@ def initiator():
     transfer("WRITE", dram, "DRAM", b"second")
     print("DRAM to VRAM:", hear(other), flush=True)
     transfer("READ", vram, "VRAM", b"third")
-    arrived = gpu_bytes(address) == bytes([0x33]) * LENGTH
+    arrived = gpu_bytes(address, LENGTH) == bytes([0x33]) * LENGTH
     print("VRAM from VRAM:", "right" if arrived else "wrong", flush=True)
     other.stdin.write("\n")
     other.stdin.close()

@@ -34,6 +34,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("mpich", "MPICH"),
     ("libmpich-dev", "MPICH"),
     ("qperf", "qperf"),
+    ("libcurl4", "Mooncake"),
+    ("libnuma1", "Mooncake"),
     ("debootstrap", "programs of the next Debian release"),
     ("iproute2", "namespaces and the lab"),
     ("nftables", "networks that mark packets, or lose some"),

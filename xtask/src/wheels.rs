@@ -1,7 +1,8 @@
-//! Programs of others that come as Python wheels: NIXL and NVIDIA's Python bindings, which stand on
-//! `libcuda`, and an MPICH that knows libfabric, with mpi4py. Where they are missing they are
-//! installed into a virtual environment below `target`, once for each change of the list; tests
-//! that need them are skipped without it. mpi4py's tests are in its source only, and lie beside.
+//! Programs of others that come as Python wheels: NIXL, Mooncake, UCXX and NVIDIA's Python
+//! bindings, which stand on `libcuda`, and an MPICH that knows libfabric, with mpi4py. Where they
+//! are missing they are installed into a virtual environment below `target`, once for each change
+//! of the list; tests that need them are skipped without it. mpi4py's tests are in its source only,
+//! and lie beside.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,10 @@ const WHEELS: &[&str] = &[
     "cuda-bindings==13.5.0",
     "cuda-pathfinder==1.9.1",
     "nvidia-cuda-runtime-cu12==12.9.79",
+    "mooncake-transfer-engine==0.3.13.post1",
+    // Not `libucx-cu12`: that one is built without InfiniBand. NIXL's wheel has a UCX that is not.
+    "ucxx-cu12==0.52.0",
+    "libucxx-cu12==0.52.0",
     // Before 5: that one ends in `MPI_Init` where libfabric tells an adapter's place on PCI, on
     // every machine, since the topology that its launcher hands on has no PCI devices.
     "mpich==4.3.2",

@@ -1,7 +1,9 @@
 //! Programs from Python wheels, in the virtual environment that `cargo xtask test` makes.
 
 use crate::Run;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// The environment.
@@ -44,12 +46,46 @@ impl Wheels {
         run.env("LD_LIBRARY_PATH", self.runtime().unwrap_or_default())
     }
 
+    /// The same for a program that wants UCX by the names that distributions give it. UCXX's own
+    /// wheel of UCX is built without InfiniBand, so it gets the one in NIXL's, under its names.
+    ///
+    /// # Panics
+    /// When that is not there.
+    pub fn run_with_ucx(&self, program: &str, names: &Path) -> Run {
+        let libraries = self.packages("nixl_cu12.libs").expect("NIXL's libraries");
+        link_by_name(&libraries, names, "libuc");
+        let modules = names.join("ucx");
+        fs::create_dir(&modules).expect("a folder for modules");
+        link_by_name(&libraries.join("ucx"), &modules, "lib");
+        let runtime = self.runtime().unwrap_or_default();
+        let places = [names.as_os_str(), libraries.as_os_str(), &runtime];
+        self.run(program).env("LD_LIBRARY_PATH", places.join(OsStr::new(":")))
+    }
+
     /// The folder of the CUDA runtime's libraries.
     fn runtime(&self) -> Option<OsString> {
+        Some(self.packages("nvidia/cuda_runtime/lib")?.into_os_string())
+    }
+
+    /// A folder among the installed packages.
+    fn packages(&self, folder: &str) -> Option<PathBuf> {
         let versions = self.folder.join("lib").read_dir().ok()?.flatten();
-        let found = versions.map(|version| {
-            version.path().join("site-packages/nvidia/cuda_runtime/lib").into_os_string()
-        });
-        found.into_iter().find(|path| Path::new(path).is_dir())
+        let mut found = versions.map(|version| version.path().join("site-packages").join(folder));
+        found.find(|path| path.is_dir())
+    }
+}
+
+/// Links in `to` the libraries in `from` whose names begin so, as `NAME.so` and `NAME.so.0`:
+/// `libucs-14c218c5.so.0.0.0`, too, is `libucs`.
+fn link_by_name(from: &Path, to: &Path, begins: &str) {
+    for file in from.read_dir().expect("libraries").flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        let Some((stem, _)) = name.split_once(".so") else { continue };
+        if stem.starts_with(begins) {
+            let plain = stem.split_once('-').map_or(stem, |(plain, _)| plain);
+            for ending in [".so", ".so.0"] {
+                symlink(file.path(), to.join(format!("{plain}{ending}"))).expect("a link");
+            }
+        }
     }
 }
