@@ -6,6 +6,7 @@ use crate::gpu_memory::{self, GpuMemory, MOVE_LIMIT};
 use crate::kernel::KernelBuffer;
 use crate::sabotage::{self, Sabotage};
 use crate::storage::own_exports;
+use crate::storage::part;
 use crate::{Error, Storage, fd};
 use descriptors::Kept;
 use engine_thread::lock;
@@ -17,7 +18,8 @@ use std::time::Instant;
 
 /// A buffer; keeps its own reference, so the program may close its descriptor.
 pub struct DmaBuf {
-    size: u64,
+    /// What of the exporter's buffer it is, in bytes.
+    part: Range<u64>,
     exporter: Box<dyn Exporter>,
     /// What the dynamic attachments are mapped for.
     dynamic: Mutex<Vec<Weak<AtomicU64>>>,
@@ -25,7 +27,7 @@ pub struct DmaBuf {
 
 impl std::fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DmaBuf {{ exporter: {:?}, size: {} }}", self.exporter.name(), self.size)
+        write!(f, "DmaBuf {{ exporter: {:?}, size: {} }}", self.exporter.name(), self.size())
     }
 }
 
@@ -39,19 +41,27 @@ impl DmaBuf {
     pub fn get(fd: RawFd, controls: &dyn ControlBlocks) -> Result<Arc<DmaBuf>, Error> {
         let fd = Arc::new(Kept::new(fd::duplicate(fd).map_err(|_| Error::NoSuchFd)?));
         if let Some(export) = own_exports::find(&fd) {
-            let buffer = GpuMemory::own(export);
-            return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
+            return DmaBuf::of_descriptor(fd.as_fd(), GpuMemory::own(export));
         }
         if fd::is_kernel_dmabuf(fd.as_fd()) {
             let buffer = KernelBuffer::open(fd)?;
             return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
         }
         if let Some(id) = gpu_memory::id_of(fd.as_fd()) {
-            let buffer = GpuMemory::open(&*fd, id, controls)?;
-            return Ok(DmaBuf::new(buffer.size(), Box::new(buffer)));
+            return DmaBuf::of_descriptor(fd.as_fd(), GpuMemory::open(&*fd, id, controls)?);
         }
         let name = fd::name(fd.as_fd()).unwrap_or_else(|| format!("descriptor {}", fd.as_raw_fd()));
         Err(Error::NotDmaBuf(name))
+    }
+
+    /// What of a software GPU's buffer a descriptor stands for.
+    fn of_descriptor(fd: BorrowedFd<'_>, buffer: GpuMemory) -> Result<Arc<DmaBuf>, Error> {
+        let part = part::stands_for(fd, buffer.size())?;
+        Ok(DmaBuf::of_part(part, Box::new(buffer)))
+    }
+
+    fn of_part(part: Range<u64>, exporter: Box<dyn Exporter>) -> Arc<DmaBuf> {
+        Arc::new(DmaBuf { part, exporter, dynamic: Mutex::default() })
     }
 
     /// A software GPU's buffer that this process has open already.
@@ -61,12 +71,21 @@ impl DmaBuf {
 
     /// A buffer of an exporter in this process.
     pub fn new(size: u64, exporter: Box<dyn Exporter>) -> Arc<DmaBuf> {
-        Arc::new(DmaBuf { size, exporter, dynamic: Mutex::default() })
+        DmaBuf::of_part(0..size, exporter)
     }
 
     /// Size in bytes (`lseek(SEEK_END)`).
     pub fn size(&self) -> u64 {
-        self.size
+        self.part.end - self.part.start
+    }
+
+    /// Where a place in it is in the buffer that is attached, by bytes: it may be a part of that.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPart`] beyond its end.
+    pub fn in_buffer(&self, at: u64) -> Result<u64, Error> {
+        let inside = self.part.start.checked_add(at).filter(|at| *at <= self.part.end);
+        inside.ok_or(Error::NoSuchPart)
     }
 
     /// Index of the place that the buffer is at now.
@@ -84,8 +103,8 @@ impl DmaBuf {
         self.exporter.pinning().is_some()
     }
 
-    /// Attaches a function and maps the whole buffer for it. Unless the hold is dynamic the buffer
-    /// is pinned first, if its exporter can move it.
+    /// Attaches a function and maps the exporter's whole buffer for it, see [`DmaBuf::in_buffer`].
+    /// Unless the hold is dynamic the buffer is pinned first, if its exporter can move it.
     pub fn attach(
         self: &Arc<Self>,
         request: &AttachRequest<'_>,

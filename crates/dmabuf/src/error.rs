@@ -14,6 +14,12 @@ pub enum Error {
     /// The exporter's registry could not be asked (the errno it gave).
     #[error("the exporter's control block could not be fetched: {0}")]
     Registry(Errno),
+    /// A part of a buffer that is empty, not of whole pages, or not all there (EINVAL).
+    #[error("the buffer has no such part, of whole pages")]
+    NoSuchPart,
+    /// The descriptor of a part cannot be made or read (the errno that the system gave).
+    #[error("a descriptor of a part of a buffer: {0}")]
+    Part(Errno),
     /// The buffer cannot be mapped into this process (the errno that `mmap` gave).
     #[error("the buffer cannot be mapped: {0}; it must allow mmap for reading and writing")]
     NotMappable(Errno),
@@ -61,7 +67,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::NoSuchFd => libc::EBADF,
-            Error::NotDmaBuf(_) | Error::NoPinning => libc::EINVAL,
+            Error::NotDmaBuf(_) | Error::NoPinning | Error::NoSuchPart => libc::EINVAL,
             Error::Unreachable(_)
             | Error::Moving(_)
             | Error::Pinned(_)
@@ -72,6 +78,7 @@ impl Error {
             Error::OutOfMemory => libc::ENOMEM,
             Error::Revoked => libc::ENODEV,
             Error::Registry(errno)
+            | Error::Part(errno)
             | Error::NotMappable(errno)
             | Error::Control(errno)
             | Error::Sync(errno) => errno.raw_os_error(),

@@ -27,5 +27,6 @@ pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, VRAM_PAGE, exported_name, id_of, 
 pub use kernel::KernelBuffer;
 pub use outsider::Outsider;
 pub use relocate::POISON;
+pub use storage::part::export_part;
 pub use storage::{Storage, User};
 pub use turnstile::{TurnstileState, Use};

@@ -3,6 +3,7 @@
 
 mod brought_in;
 pub(crate) mod own_exports;
+pub(crate) mod part;
 
 use crate::control::{Control, MOVER_BYTE, Placement, SECOND_PLACE, SLOTS, slot_byte};
 use crate::exporter::BufferLocation;

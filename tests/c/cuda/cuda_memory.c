@@ -311,6 +311,44 @@ static void rdma(void)
 	    "memory that is free");
 }
 
+/* As who keeps many buffers in one allocation exports each. */
+static void parts(void)
+{
+	gpu_address all = 0, middle;
+	int fd = -1, same = -1;
+	must(cuMemAlloc_v2(&all, 3 * LENGTH), "memory");
+	must(cuMemsetD8_v2(all, 0x11, 3 * LENGTH), "fill");
+	middle = all + LENGTH;
+	code(CUDA_OK, cuMemGetHandleForAddressRange(&fd, middle, LENGTH, 1, 0), "a dma-buf of a part");
+	code(CUDA_OK, cuMemGetHandleForAddressRange(&same, middle, LENGTH, 1, 0), "of the same part");
+	close(same);
+	/* Who measures it so loses nothing. */
+	lseek(fd, 0, SEEK_END);
+	row("ib_umem_dmabuf_get", EINVAL,
+	    POINTER(ibv_dereg_mr, ibv_reg_dmabuf_mr(pd, 0, LENGTH + PAGE, 0x1000, fd, EVERYTHING)),
+	    "beyond the part's end");
+	row("ib_umem_dmabuf_get", EINVAL,
+	    POINTER(ibv_dereg_mr, ibv_reg_dmabuf_mr(pd, PAGE, LENGTH, 0x1000, fd, EVERYTHING)),
+	    "the same by an offset");
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, LENGTH, 0x1000, fd, EVERYTHING);
+	row("ibv_reg_dmabuf_mr", 0, mr ? 0 : errno, "register a part");
+	if (!mr)
+		return;
+	close(fd);
+	pattern(5);
+	write_and_read(mr, 0x1000, middle, "a part");
+	ibv_dereg_mr(mr);
+	unsigned char *around = malloc(2 * LENGTH);
+	must(cuMemcpyDtoH_v2(around, all, LENGTH), "copy");
+	must(cuMemcpyDtoH_v2(around + LENGTH, all + 2 * LENGTH, LENGTH), "copy");
+	int whole = 1;
+	for (size_t i = 0; i < 2 * LENGTH; i++)
+		whole &= around[i] == 0x11;
+	holds("rdma", whole, "what is around a part is as it was");
+	free(around);
+	must(cuMemFree_v2(all), "free");
+}
+
 static void after_fork(void)
 {
 	int status = 0, count;
@@ -351,6 +389,7 @@ int main(int argc, char **argv)
 	host_memory();
 	attributes_of_addresses(context);
 	rdma();
+	parts();
 	after_fork();
 	handle graph;
 	code(NOT_SUPPORTED, cuGraphCreate(&graph, 0), "what is not there");

@@ -127,6 +127,25 @@ impl Physical {
         Ok(())
     }
 
+    /// A descriptor of `len` bytes from `start` on: a dma-buf.
+    ///
+    /// # Errors
+    /// As [`Physical::export`]; `CUDA_ERROR_INVALID_VALUE` for what is no part of it, or not of
+    /// whole pages.
+    pub fn export_part(&self, start: u64, len: u64) -> Res<OwnedFd> {
+        let whole = self.export()?;
+        if start == 0 && len == self.len {
+            return Ok(whole);
+        }
+        let part = self.gpu.node()?.export_part(whole.as_fd(), start, len);
+        part.map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => Error::INVALID_VALUE,
+            // Where `/proc` does not tell of locks.
+            Some(libc::EOPNOTSUPP) => Error::NOT_SUPPORTED,
+            _ => error.into(),
+        })
+    }
+
     /// A descriptor of all of it: a dma-buf.
     ///
     /// # Errors

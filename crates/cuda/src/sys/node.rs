@@ -38,9 +38,19 @@ const fn read_write<T>(number: u64) -> u64 {
     3 << 30 | (size_of::<T>() as u64) << 16 | (b'd' as u64) << 8 | number
 }
 
+/// A request of the software GPU's own: what a dma-buf is of, and the part of it.
+#[repr(C)]
+struct Part {
+    fd: i32,
+    flags: u32,
+    start: u64,
+    len: u64,
+}
+
 const CREATE: u64 = read_write::<Create>(0x40);
 const MMAP: u64 = read_write::<u64>(0x41);
 const PRIME: u64 = read_write::<Prime>(0x2d);
+const EXPORT_PART: u64 = read_write::<Part>(0x9f);
 /// `_IOW('d', 0x09, struct drm_gem_close)`.
 const CLOSE: u64 = 1 << 30 | 8 << 16 | (b'd' as u64) << 8 | 0x09;
 
@@ -100,6 +110,17 @@ impl Node {
         self.request(PRIME, &mut prime)?;
         // SAFETY: made for us by the request.
         Ok(unsafe { OwnedFd::from_raw_fd(prime.fd) })
+    }
+
+    /// A dma-buf of `len` bytes from `start` on of what a dma-buf stands for.
+    ///
+    /// # Errors
+    /// EINVAL for what is no part of it, or not of whole pages.
+    pub fn export_part(&self, of: BorrowedFd<'_>, start: u64, len: u64) -> io::Result<OwnedFd> {
+        let mut part = Part { fd: of.as_raw_fd(), flags: 0, start, len };
+        self.request(EXPORT_PART, &mut part)?;
+        // SAFETY: made for us by the request.
+        Ok(unsafe { OwnedFd::from_raw_fd(part.fd) })
     }
 
     /// Gives a handle back. What is mapped or exported lives on.

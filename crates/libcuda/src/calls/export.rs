@@ -2,7 +2,7 @@
 
 use crate::ffi::Out;
 use cuda::sys::page_size;
-use cuda::{Driver, Error, log};
+use cuda::{Driver, Error};
 use std::os::fd::IntoRawFd;
 
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
@@ -27,10 +27,6 @@ api! {
         if bytes > end {
             return Err(Error::INVALID_VALUE);
         }
-        if start != 0 {
-            log::say("a dma-buf begins where its allocation does: CUDA_ERROR_NOT_SUPPORTED");
-            return Err(Error::NOT_SUPPORTED);
-        }
-        handle.put(device.physical.export()?.into_raw_fd())
+        handle.put(device.physical.export_part(start, bytes)?.into_raw_fd())
     }
 }

@@ -35,8 +35,9 @@ impl Umem {
             return Err(RegError::BeyondBuffer { size, end });
         }
         check_pages(pages(offset, len)?)?;
+        let (first, last) = (dmabuf.in_buffer(offset)?, dmabuf.in_buffer(end)?);
         let attachment = dmabuf.attach(request, hold)?;
-        let mut translations = translations(&attachment, offset, end)?;
+        let mut translations = translations(&attachment, first, last)?;
         for translation in translations.iter_mut().flatten() {
             let target = translation.segments.first().map(|segment| segment.route.target());
             let way = |target| request.platform.translated_route(request.function, target);
@@ -48,7 +49,7 @@ impl Umem {
             return Err(RegError::BeyondBuffer { size: umem.len() + offset, end });
         }
         if let Some(attachment) = umem.backing.attachment() {
-            attachment.bring_in(offset..end);
+            attachment.bring_in(first..last);
         }
         Ok(Arc::new(umem))
     }

@@ -7,7 +7,7 @@ use super::cpu_map::forget_gone;
 use crate::base::ffi::{Errno, INVALID, Res};
 use dmabuf::Placement;
 use mm::Sink;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 
 const FAULT: Errno = Errno(libc::EFAULT);
 /// `DRM_IOCTL_BASE`.
@@ -23,6 +23,8 @@ const PRIME_HANDLE_TO_FD: u32 = 0x2d;
 const PRIME_FD_TO_HANDLE: u32 = 0x2e;
 const AMDGPU_GEM_CREATE: u32 = 0x40;
 const AMDGPU_GEM_MMAP: u32 = 0x41;
+/// Our own, the last of a driver's: a dma-buf of a part of what a dma-buf stands for.
+const EXPORT_PART: u32 = 0x9f;
 const MODE_CREATE_DUMB: u32 = 0xb2;
 const MODE_MAP_DUMB: u32 = 0xb3;
 const MODE_DESTROY_DUMB: u32 = 0xb4;
@@ -104,6 +106,7 @@ fn dispatch(node: &Node, number: u32, body: &mut Body) -> Res<()> {
             body.set_u64(0, offset);
             Ok(())
         }
+        EXPORT_PART => export_part(body),
         // As the kernel: a render node has nothing to do with displays.
         MODE_CREATE_DUMB | MODE_MAP_DUMB | MODE_DESTROY_DUMB if node.renders() => {
             Err(Errno(libc::EACCES))
@@ -207,5 +210,18 @@ fn export(node: &Node, body: &mut Body) -> Res<()> {
         unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     }
     body.set_u32(8, fd as u32);
+    Ok(())
+}
+
+/// A descriptor of a dma-buf, a word that is 0, and where the part begins and its bytes in; a
+/// descriptor of the part out, closed by exec(3). It is the caller's `Part` (`cuda/sys/node.rs`).
+fn export_part(body: &mut Body) -> Res<()> {
+    let (fd, flags, start, len) = (body.u32(0), body.u32(4), body.u64(8), body.u64(16));
+    let end = start.checked_add(len).filter(|_| flags == 0).ok_or(INVALID)?;
+    let fd = i32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+    // SAFETY: not -1. It is used in this call only, and refused where it is not open.
+    let of = unsafe { BorrowedFd::borrow_raw(fd) };
+    let part = dmabuf::export_part(of, start..end).map_err(|error| Errno(error.errno()))?;
+    body.set_u32(0, part.into_raw_fd().cast_unsigned());
     Ok(())
 }
