@@ -26,7 +26,7 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
         return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
     }
-    let source = source_of(name);
+    let source = source_of(name, "c");
     let text: String = with_headers(&source).iter().map(|file| read(file)).collect();
     let mut libraries = vec!["-lm", "-lpthread", "-libverbs", "-ldl"];
     if text.contains("<rdma/rdma_cma.h>") {
@@ -41,10 +41,35 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
         }
         libraries.extend(["-lucp", "-lucs"]);
     }
+    if text.contains("<librpma.h>") {
+        if !Path::new("/usr/include/librpma.h").is_file() {
+            return Err("librpma's headers are not installed (package librpma-dev)".to_owned());
+        }
+        libraries.push("-lrpma");
+    }
     if text.contains("<infiniband/mlx5dv.h>") {
         libraries.push("-lmlx5");
     }
     compile(&source, &["-Wall", "-Werror", "-I", OWN], &libraries)
+}
+
+/// Compiles the `NAME.cc` in a folder of `tests/c`, a program of gloo's, as [`c_program`] does.
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C++ compiler, or no gloo. A test skips with it.
+///
+/// # Panics
+/// When the source is missing or the compiler refuses it.
+pub fn gloo_program(name: &str) -> Result<PathBuf, String> {
+    if !crate::has("c++") {
+        return Err("c++ is not installed (package g++)".to_owned());
+    }
+    if !Path::new("/usr/include/gloo/transport/ibverbs").is_dir() {
+        return Err("gloo is not installed (package libgloo-dev)".to_owned());
+    }
+    // The package has no libgloo.so to link with.
+    let libraries = ["-l:libgloo.so.0", "-lpthread"];
+    compile_by(Path::new("c++"), &source_of(name, "cc"), name, &["-std=c++17"], &libraries)
 }
 
 /// Compiles a source as [`c_program`] does, but for a program to preload.
@@ -55,7 +80,7 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
 /// # Panics
 /// When the source is missing or the compiler complains about it.
 pub fn c_library(name: &str) -> Result<PathBuf, String> {
-    compile(&source_of(name), &["-Wall", "-Werror", "-shared", "-fPIC"], &[])
+    compile(&source_of(name, "c"), &["-Wall", "-Werror", "-shared", "-fPIC"], &[])
 }
 
 /// Compiles an example that a package brings as a source, as [`c_program`] does.
@@ -78,17 +103,17 @@ pub fn c_example(package: &str, name: &str, libraries: &[&str]) -> Result<PathBu
 /// Compiles a source as [`c_program`] does, but by an MPI library's compiler; `mpi` tells that
 /// library from others.
 pub(crate) fn mpi_program(name: &str, mpi: &str, compiler: &Path) -> Result<PathBuf, String> {
-    let source = source_of(name);
+    let source = source_of(name, "c");
     compile_by(compiler, &source, &format!("{name}-{mpi}"), &["-Wall", "-Werror"], &[])
 }
 
-/// The one `NAME.c` in the folders of `tests/c`.
-fn source_of(name: &str) -> PathBuf {
+/// The one file of this name and ending in the folders of `tests/c`.
+fn source_of(name: &str, ending: &str) -> PathBuf {
     let folders = Path::new(OWN).read_dir().expect("the folder of C programs").flatten();
-    let sources = folders.map(|folder| folder.path().join(name).with_extension("c"));
+    let sources = folders.map(|folder| folder.path().join(name).with_extension(ending));
     let mut found = sources.filter(|source| source.is_file());
-    let source = found.next().unwrap_or_else(|| panic!("no folder of {OWN} has {name}.c"));
-    assert!(found.next().is_none(), "two folders of {OWN} have {name}.c");
+    let source = found.next().unwrap_or_else(|| panic!("no folder of {OWN} has {name}.{ending}"));
+    assert!(found.next().is_none(), "two folders of {OWN} have {name}.{ending}");
     source
 }
 
@@ -202,10 +227,10 @@ mod tests {
 
     #[test]
     fn headers_of_headers_are_those_of_a_program() {
-        let files = with_headers(&source_of("cm_stress"));
+        let files = with_headers(&source_of("cm_stress", "c"));
         let has = |name: &str| files.iter().any(|file| file.ends_with(name));
         assert!(has("cm/stress_server.h") && has("cm/stress.h"), "{files:?}");
-        let files = with_headers(&source_of("moving_gpu"));
+        let files = with_headers(&source_of("moving_gpu", "c"));
         assert_eq!(files.iter().filter(|file| file.ends_with("c/rows.h")).count(), 1, "{files:?}");
     }
 }

@@ -1,11 +1,11 @@
 //! Dma-bufs of a part of a software GPU's buffer, as CUDA's driver exports a range of addresses
 //! within an allocation.
 //!
-//! The descriptor of a part is the buffer's file, opened once more, with a lock of its own (fcntl(2),
-//! "Open file description locks") far beyond the file's end: where that lies says where the part
-//! does. So the mark goes where the descriptor goes, into other processes too, and ends with its last
-//! duplicate; nothing that programs do with a dma-buf changes it, as lseek(2) would a file position.
-//! Who holds a descriptor finds its locks, and no others, in `/proc/self/fdinfo`.
+//! The descriptor of a part is the buffer's file, opened once more, with a lock of its own
+//! (fcntl(2), "Open file description locks") far beyond the file's end: where that lies says where
+//! the part does. So the mark goes where the descriptor goes, into other processes too, and ends
+//! with its last duplicate; nothing that programs do with a dma-buf changes it, as lseek(2) would a
+//! file position. Who holds a descriptor finds its locks, and no others, in `/proc/self/fdinfo`.
 
 use crate::Error;
 use crate::fd;
