@@ -18,3 +18,11 @@ pub(crate) fn set_errno(errno: libc::c_int) {
     // SAFETY: errno is this thread's own.
     unsafe { *libc::__errno_location() = errno };
 }
+
+/// Runs what the program knows nothing of, and whose errno is none of its.
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let done = work();
+    set_errno(before);
+    done
+}

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use libc::{MAP_FAILED, off_t, size_t};
 
 use crate::drm::{self, MapCall, RemapCall};
-use crate::errno::{errno, set_errno};
+use crate::errno::keeping_errno;
 
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -162,13 +162,6 @@ pub(crate) fn gone(start: usize, len: usize, mark: u64) {
     let gone = unsafe { core::mem::transmute::<*mut c_void, Gone>(gone) };
     keeping_errno(|| gone(start, len, mark));
     let _ = INSIDE.try_with(|inside| inside.set(false));
-}
-
-/// Runs a callback between the program and its errno.
-fn keeping_errno(callback: impl FnOnce()) {
-    let before = errno();
-    callback();
-    set_errno(before);
 }
 
 /// `len` widened to whole pages.

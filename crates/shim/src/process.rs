@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
-use crate::errno::{errno, set_errno};
+use crate::errno::keeping_errno;
 use crate::{memory, open};
 
 static DAEMON: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -116,9 +116,9 @@ unsafe extern "C" fn daemon(keep_directory: c_int, keep_output: c_int) -> c_int 
         // SAFETY: not null, so stored by `set_daemon` from this type.
         let callback = unsafe { core::mem::transmute::<*mut c_void, fn(Daemon)>(callback) };
         // What fails after the fork (a new session, /dev/null) fails in the child.
-        let errno = errno();
-        callback(if process() == before { Daemon::Failed } else { Daemon::Child });
-        set_errno(errno);
+        keeping_errno(|| {
+            callback(if process() == before { Daemon::Failed } else { Daemon::Child });
+        });
     }
     code
 }

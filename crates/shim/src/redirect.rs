@@ -11,6 +11,7 @@
 //! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe
 //! in signal handlers.
 
+use crate::errno::keeping_errno;
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::ffi::{CString, OsStr};
@@ -141,7 +142,7 @@ pub fn sysfs_root() -> Option<&'static Path> {
 
 fn root() -> Option<&'static [u8]> {
     static ROOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
-    ROOT.get_or_init(|| {
+    let find = || {
         let value = std::env::var_os(sysfs::ROOT_VARIABLE)?;
         let root = value.as_bytes();
         // A root inside what is redirected would lead back here.
@@ -153,8 +154,9 @@ fn root() -> Option<&'static [u8]> {
             .map_or(root.to_vec(), |path| path.into_os_string().into_encoded_bytes());
         // realpath() results are shortened in place to begin with /sys.
         (canonical.len() > SYS.len()).then_some(canonical)
-    })
-    .as_deref()
+    };
+    // The first call may come before `main`, where errno is 0.
+    ROOT.get_or_init(|| keeping_errno(find)).as_deref()
 }
 
 /// Where `path` leads if it is ours.

@@ -36,6 +36,13 @@ fn closing_every_descriptor_spares_the_engine() {
 }
 
 #[test]
+fn errno_is_the_programs() {
+    let program = compiled!("errno_kept");
+    judged(Network::new().run(&program), 71);
+    judged(Network::new().run(&program).option("--gpu").option("cuda"), 71);
+}
+
+#[test]
 fn a_limit_on_file_sizes_ends_no_program() {
     let program = compiled!("file_limit");
     let folder = tempfile::tempdir().expect("a temporary folder");
