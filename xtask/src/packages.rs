@@ -36,6 +36,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("qperf", "qperf"),
     ("librpma-dev", "librpma"),
     ("libgloo-dev", "gloo"),
+    ("dapl2-utils", "uDAPL"),
     ("g++", "gloo"),
     ("libcurl4", "Mooncake"),
     ("libnuma1", "Mooncake"),
