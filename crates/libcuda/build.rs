@@ -53,11 +53,15 @@ fn row(line: &str) -> Option<(&str, &str)> {
     (!line.is_empty() && !line.starts_with('#')).then(|| line.split_once(' ')).flatten()
 }
 
-/// The functions that the sources define: `fn cuA(` and `fn cuA, cuA_ptsz (` in the macros of
-/// `calls/mod.rs`.
+/// The functions that the sources define, in folders of the folder too: `fn cuA(` and
+/// `fn cuA, cuA_ptsz (` in the macros of `ffi.rs`.
 fn built(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(folder).expect("the folder of calls").flatten() {
+    for entry in fs::read_dir(folder).expect("a folder of calls").flatten() {
+        if entry.path().is_dir() {
+            found.append(&mut built(&entry.path()));
+            continue;
+        }
         let text = fs::read_to_string(entry.path()).expect("a source");
         for line in text.lines() {
             let Some(rest) = line.trim_start().strip_prefix("fn cu") else { continue };

@@ -95,8 +95,10 @@ impl Context {
         self.is_ended.load(Acquire)
     }
 
-    pub(crate) fn end(&self) {
+    /// Ends it; `tell` has those look again who wait for others' work unless it ended.
+    pub(crate) fn end(&self, tell: impl FnOnce()) {
         self.is_ended.store(true, Release);
+        tell();
         self.queues.end();
         // outside the lock: it may ask for what else is kept
         let stored = std::mem::take(&mut *lock(&self.storage));
@@ -233,7 +235,7 @@ mod tests {
             (Some(2), Some(2), None)
         );
         context.store(3, 4, count(10));
-        context.end();
+        context.end(|| ());
         assert_eq!((ended.load(Relaxed), context.stored(3)), (10, None));
     }
 }

@@ -199,12 +199,13 @@ impl Driver {
         Ok(self.contexts.add(make).1)
     }
 
-    /// Ends a context: what was queued is finished, what it has goes.
+    /// Ends a context: what was queued is finished, unless it waits for a value in memory or for
+    /// another context; what it has goes.
     pub fn end(&self, context: &Arc<Context>) {
         if self.contexts.remove(context.handle()).is_err() {
             return;
         }
-        context.end();
+        context.end(|| self.contexts.all().iter().for_each(|other| other.queues.look_again()));
         let of_it = context.handle();
         drop(self.streams.remove_where(|stream| stream.lane().context().handle() == of_it));
         drop(self.events.remove_where(|event| event.context() == of_it));

@@ -20,6 +20,7 @@ enum cuda_code {
 	INVALID_HANDLE = 400,
 	NOT_FOUND = 500,
 	NOT_READY = 600,
+	ILLEGAL_ADDRESS = 700,
 	ALREADY_REGISTERED = 712,
 	NOT_REGISTERED = 713,
 	NOT_PERMITTED = 800,
@@ -59,6 +60,14 @@ struct end_2d {
 struct copy_2d {
 	struct end_2d from, to;
 	size_t width, height;
+};
+
+/* CUstreamBatchMemOpParams */
+struct mem_op {
+	unsigned kind, own_flags;
+	gpu_address address;
+	uint64_t value;
+	unsigned flags, reserved[5];
 };
 
 #define FUNCTIONS(F) \
@@ -114,6 +123,14 @@ struct copy_2d {
 	F(cuStreamQuery, (handle)) \
 	F(cuStreamSynchronize, (handle)) \
 	F(cuStreamWaitEvent, (handle, handle, unsigned)) \
+	F(cuStreamWaitValue32, (handle, gpu_address, unsigned, unsigned)) \
+	F(cuStreamWaitValue32_v2, (handle, gpu_address, unsigned, unsigned)) \
+	F(cuStreamWaitValue64_v2, (handle, gpu_address, uint64_t, unsigned)) \
+	F(cuStreamWriteValue32, (handle, gpu_address, unsigned, unsigned)) \
+	F(cuStreamWriteValue32_v2, (handle, gpu_address, unsigned, unsigned)) \
+	F(cuStreamWriteValue64_v2, (handle, gpu_address, uint64_t, unsigned)) \
+	F(cuStreamBatchMemOp, (handle, unsigned, const struct mem_op *, unsigned)) \
+	F(cuStreamBatchMemOp_v2, (handle, unsigned, const struct mem_op *, unsigned)) \
 	F(cuLaunchHostFunc, (handle, void (*)(void *), void *)) \
 	F(cuEventCreate, (handle *, unsigned)) \
 	F(cuEventDestroy_v2, (handle)) \

@@ -40,6 +40,14 @@ fn work_is_done_in_order_and_memory_is_shared() {
 }
 
 #[test]
+fn a_stream_waits_for_what_somebody_writes() {
+    match system::c_program("cuda_waits") {
+        Ok(program) => drop(judged(cuda(&program), 106)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+#[test]
 fn gpus_are_told_of_by_nvml() {
     match system::c_program("cuda_nvml") {
         Ok(program) => drop(judged(cuda(&program), 30)),

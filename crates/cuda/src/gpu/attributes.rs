@@ -52,6 +52,7 @@ fn of_memory(gpu: &Gpu, number: i32) -> Option<i32> {
         83 => 1,        // MANAGED_MEMORY
         89 => 1,        // CONCURRENT_MANAGED_ACCESS
         91 => 1,        // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        92..=94 => 1,   // CAN_USE_STREAM_MEM_OPS, 64 bits of them, NOR: the first version
         98 => 1,        // CAN_FLUSH_REMOTE_WRITES
         99 => 1,        // HOST_REGISTER_SUPPORTED
         102 => 1,       // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
@@ -60,9 +61,10 @@ fn of_memory(gpu: &Gpu, number: i32) -> Option<i32> {
         113 => 1,       // READ_ONLY_HOST_REGISTER_SUPPORTED
         115 => 1,       // MEMORY_POOLS_SUPPORTED
         116 => is_rdma, // GPU_DIRECT_RDMA_SUPPORTED
-        117 => 1,       // FLUSH_WRITES_OPTIONS: by the host
+        117 => 3,       // FLUSH_WRITES_OPTIONS: by the host, by streams
         118 => 200,     // WRITES_ORDERING: seen by all devices
         119 => 1,       // MEMPOOL_SUPPORTED_HANDLE_TYPES: a descriptor
+        122 | 123 => 1, // CAN_USE_64_BIT_STREAM_MEM_OPS, and NOR of them
         124 => is_rdma, // DMA_BUF_SUPPORTED
         _ => return None,
     })
@@ -120,6 +122,7 @@ mod tests {
         let of = |number| attribute(&gpu, number);
         assert_eq!((of(50), of(33), of(34)), (Ok(1), Ok(0x9a), Ok(2)));
         assert_eq!((of(116), of(124), of(118)), (Ok(1), Ok(1), Ok(200)));
+        assert_eq!([92, 93, 94, 98, 122, 123].map(of), [Ok(1); 6]);
         assert_eq!((attribute(&hidden, 116), attribute(&hidden, 124)), (Ok(0), Ok(0)));
         assert_eq!((of(75), of(18), of(161)), (Ok(9), Ok(0), Ok(0)));
         assert_eq!(

@@ -10,6 +10,7 @@ mod rows;
 mod space;
 mod span;
 mod vmm;
+mod word;
 
 pub use alloc::{
     alloc, alloc_host, alloc_managed, free, free_host, migrate, register_host, unregister_host,
@@ -21,3 +22,4 @@ pub use rows::{Rows, Side};
 pub use space::{Device, DeviceAccess, Memory, Origin, Range, Space};
 pub use span::{Span, copy_rows};
 pub use vmm::{GRANULARITY, create, map, release_reserved, reserve, set_access, unmap};
+pub use word::{Width, Word};

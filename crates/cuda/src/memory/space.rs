@@ -101,6 +101,8 @@ pub struct Range {
     pub syncs: AtomicBool,
     /// Somebody is about to give it back, maybe a stream.
     goes: AtomicBool,
+    /// It was given back: no space has it any more.
+    is_gone: AtomicBool,
 }
 
 impl Drop for Range {
@@ -114,13 +116,23 @@ impl Range {
     pub fn new(start: u64, len: u64, context: Handle, ordinal: i32, memory: Memory) -> Range {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Relaxed);
-        let [syncs, goes] = [const { AtomicBool::new(false) }; 2];
-        Range { start, len, id, context, ordinal, memory, syncs, goes }
+        let [syncs, goes, is_gone] = [const { AtomicBool::new(false) }; 3];
+        Range { start, len, id, context, ordinal, memory, syncs, goes, is_gone }
     }
 
     /// Whether the caller is the first to give it back.
     pub(super) fn is_mine_to_free(&self) -> bool {
         !self.goes.swap(true, AcqRel)
+    }
+
+    /// Whether it was given back.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Acquire)
+    }
+
+    fn went(range: Arc<Range>) -> Arc<Range> {
+        range.is_gone.store(true, Release);
+        range
     }
 
     /// The address behind its last one.
@@ -213,7 +225,7 @@ impl Space {
         if found.is_none() {
             return Err(Error::INVALID_VALUE);
         }
-        tables.ranges.remove(&start).ok_or(Error::INVALID_VALUE)
+        tables.ranges.remove(&start).map(Range::went).ok_or(Error::INVALID_VALUE)
     }
 
     /// Takes out what was made in a context.
@@ -224,7 +236,8 @@ impl Space {
     /// Takes out all that are meant.
     pub fn remove_where(&self, is_meant: impl Fn(&Range) -> bool) -> Vec<Arc<Range>> {
         let mut tables = write(&self.tables);
-        tables.ranges.extract_if(.., |_, range| is_meant(range)).map(|(_, range)| range).collect()
+        let meant = tables.ranges.extract_if(.., |_, range| is_meant(range));
+        meant.map(|(_, range)| Range::went(range)).collect()
     }
 
     /// All that are meant, in the order of their addresses.

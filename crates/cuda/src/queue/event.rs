@@ -64,9 +64,20 @@ impl Event {
 
     /// Lets what a stream is given from now on wait for it.
     pub fn hold_back(&self, stream: &Lane) {
-        if let Some(recorded) = self.recorded().filter(|recorded| !recorded.point.is_reached()) {
+        let Some(recorded) = self.recorded().filter(|recorded| !recorded.point.is_reached()) else {
+            return;
+        };
+        if self.context == stream.context().handle() {
             stream.queue(Box::new(move || recorded.point.wait()));
+            return;
         }
+        // The end of the stream's context lets go of everything that may take for ever in it, and
+        // of nothing in the event's.
+        let context = stream.context().clone();
+        stream.queue_fallible(move || {
+            let is_reached = recorded.point.wait_unless(|| context.is_ended());
+            if is_reached { Ok(()) } else { Err(Error::CONTEXT_IS_DESTROYED) }
+        });
     }
 
     /// Whether what it stands for is done; so if it was never recorded.

@@ -34,11 +34,12 @@ impl Lane {
         self.context.queues.queue(&self.kind, work)
     }
 
-    /// Queues work that may fail, which the context dies of then.
+    /// Queues work that may fail, which the context dies of then. In one that died it is not done:
+    /// what it was to come after may never have come.
     pub fn queue_fallible(&self, work: impl FnOnce() -> Res + Send + 'static) -> Point {
         let context = self.context.clone();
         self.queue(Box::new(move || {
-            if let Err(error) = work() {
+            if let Err(error) = context.check().and_then(|()| work()) {
                 context.fail(error);
             }
         }))
@@ -55,8 +56,9 @@ impl Lane {
             return work();
         }
         let slot = Arc::new(Mutex::new(Ok(())));
-        let answer = slot.clone();
-        self.queue(Box::new(move || *lock(&answer) = work())).wait();
+        let (answer, context) = (slot.clone(), self.context.clone());
+        let work = move || *lock(&answer) = context.check().and_then(|()| work());
+        self.queue(Box::new(work)).wait();
         let answer = *lock(&slot);
         answer.and_then(|()| self.context.check())
     }

@@ -13,12 +13,19 @@ const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+    static IS_STAND_IN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread does the work of a stream: then it calls a function of the program's,
 /// which may not call the driver.
 pub fn is_worker() -> bool {
     IS_WORKER.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Whether the calling thread is the program's, and does the work of a stream because there is no
+/// other to do it.
+pub(super) fn is_stand_in() -> bool {
+    IS_STAND_IN.try_with(Cell::get).unwrap_or(false)
 }
 
 #[derive(Default)]
@@ -60,6 +67,19 @@ impl Point {
         }
     }
 
+    /// Returns once it is reached, or [`Line::look_again`] was called and `gives_up` says so:
+    /// whether it is reached.
+    pub fn wait_unless(&self, gives_up: impl Fn() -> bool) -> bool {
+        let mut state = lock(&self.line.state);
+        while state.done < self.at {
+            if gives_up() {
+                return false;
+            }
+            state = wait(&self.line.changed, state);
+        }
+        true
+    }
+
     /// Whether it is of this line.
     pub fn is_of(&self, line: &Arc<Line>) -> bool {
         Arc::ptr_eq(&self.line, line)
@@ -81,9 +101,10 @@ impl Line {
             let line = self.clone();
             if spawn(c"cuda-stream", STACK_BYTES, move || line.work()).is_err() {
                 // Without a thread the work is done here and now.
-                let was_worker = IS_WORKER.replace(true);
+                let was = (IS_WORKER.replace(true), IS_STAND_IN.replace(true));
                 self.work_off();
-                IS_WORKER.set(was_worker);
+                IS_WORKER.set(was.0);
+                IS_STAND_IN.set(was.1);
                 lock(&self.state).has_thread = false;
             }
         }
@@ -104,6 +125,12 @@ impl Line {
     /// Lets the thread end when nothing waits any more.
     pub fn close(&self) {
         lock(&self.state).is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Has those who wait for a point look whether they give up.
+    pub fn look_again(&self) {
+        drop(lock(&self.state));
         self.changed.notify_all();
     }
 

@@ -150,6 +150,11 @@ impl Queues {
         points.iter().for_each(Point::wait);
     }
 
+    /// Has what waits for a point look whether it gives up ([`Point::wait_unless`]).
+    pub fn look_again(&self) {
+        lock(&self.lines).all().iter().for_each(|line| line.look_again());
+    }
+
     /// Finishes what was queued, and lets the threads end.
     pub fn end(&self) {
         self.wait_all();

@@ -109,6 +109,26 @@ pub fn fill(to: Place, pattern: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether the word of 4 bytes at a place, which is a multiple of 4, is this one: seen whole, where
+/// [`copy`] may see a part of it before and another after somebody wrote it.
+///
+/// # Errors
+/// [`Fault`].
+pub fn is_word(at: Place, word: u32) -> Result<bool, Fault> {
+    let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+    // Nobody is woken and nobody moved: what is left of the operation is that it compares.
+    let (none, addr) = (0_usize, at.addr as usize);
+    // SAFETY: the kernel checks the address and reads 4 bytes at it.
+    let answer = unsafe { libc::syscall(libc::SYS_futex, addr, operation, none, none, addr, word) };
+    if answer >= 0 {
+        return Ok(true);
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN) => Ok(false),
+        _ => Err(Fault),
+    }
+}
+
 fn iovec(addr: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len }
 }
@@ -134,6 +154,17 @@ mod tests {
         assert_eq!(copy(Place::of_bytes(&mut to), hole.place()), Err(Fault));
         let nowhere = Place { addr: 0, len: 8 };
         assert_eq!(copy(Place::of_bytes(&mut to), nowhere), Err(Fault));
+    }
+
+    #[test]
+    fn a_word_is_compared_where_there_is_one() {
+        let mut words = [7u8, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        let place = Place::of_bytes(&mut words);
+        assert_eq!(is_word(place, 7), Ok(true));
+        assert_eq!(is_word(place, 8), Ok(false));
+        assert_eq!(is_word(place.part(4..8).unwrap(), u32::MAX), Ok(true));
+        let hole = Mapping::anonymous(page_size(), Access::None).unwrap();
+        assert_eq!(is_word(hole.place(), 0), Err(Fault));
     }
 
     #[test]

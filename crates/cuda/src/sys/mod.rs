@@ -9,7 +9,7 @@ mod migrate;
 mod node;
 
 pub use abi::{Code, In, Out, Text, contained};
-pub use copy::{Fault, Place, copy, fill};
+pub use copy::{Fault, Place, copy, fill, is_word};
 pub use map::{Access, Mapping, Where, map_file, page_size};
 pub use migrate::migrate;
 pub use node::{Domain, Node, duplicate};

@@ -4,7 +4,6 @@
 pub mod context;
 mod copies;
 mod device;
-mod event;
 mod export;
 mod fill;
 mod init;
@@ -13,5 +12,5 @@ mod memory;
 pub mod modules;
 mod pointer;
 mod pool;
-mod stream;
+mod queue;
 mod vmm;

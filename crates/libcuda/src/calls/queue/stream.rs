@@ -1,7 +1,6 @@
-//! Streams, host functions in them, and words of memory that they write and wait for.
+//! Streams, and host functions in them.
 
 use crate::ffi::{HostFunction, In, Out, StreamCallback};
-use cuda::memory::Span;
 use cuda::{Asked, new_stream};
 use cuda::{Driver, Error, Handle};
 
@@ -99,16 +98,12 @@ streamed! {
     }
     fn cuLaunchHostFunc, cuLaunchHostFunc_ptsz (stream; function: HostFunction, data: u64) {
         let function = function.ok_or(Error::INVALID_VALUE)?;
-        stream.queue(Box::new(move || function(data)));
+        // not called where the context died
+        stream.queue_fallible(move || {
+            function(data);
+            Ok(())
+        });
         Ok(())
-    }
-    fn cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz
-        (stream; addr: u64, value: u32, _flags: u32) {
-        write(&stream, addr, &value.to_ne_bytes())
-    }
-    fn cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz
-        (stream; addr: u64, value: u64, _flags: u32) {
-        write(&stream, addr, &value.to_ne_bytes())
     }
     fn cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz (stream; from: Handle) {
         let _ = (stream, Asked::of(from, false)?);
@@ -118,15 +113,4 @@ streamed! {
         let _ = stream;
         Ok(())
     }
-}
-
-fn write(stream: &Asked, addr: u64, value: &[u8]) -> cuda::Res {
-    let len = value.len() as u64;
-    if !addr.is_multiple_of(len) {
-        return Err(Error::INVALID_VALUE);
-    }
-    let span = Span::known(&Driver::get()?.space, addr, len)?;
-    let (rows, value) = (cuda::memory::Rows::line(len), value.to_vec());
-    stream.queue_fallible(move || span.fill_rows(&rows, &value));
-    Ok(())
 }

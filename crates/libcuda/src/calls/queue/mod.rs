@@ -1,0 +1,5 @@
+//! Streams, what is queued in them beside copies, and events.
+
+mod event;
+mod memop;
+mod stream;
