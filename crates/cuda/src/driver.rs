@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::gpu::{Gpu, found, visible};
 use crate::handles::{Handle, Handles};
-use crate::memory::{Physical, Pool, Space};
+use crate::memory::{Array, Physical, Pool, Space};
 use crate::module::Modules;
 use crate::queue::{Event, Stream, is_worker};
 use crate::{Error, Res, log};
@@ -25,6 +25,8 @@ pub struct Driver {
     pub pools: Handles<Pool>,
     /// Physical memory (`CUmemGenericAllocationHandle`).
     pub physical: Handles<Arc<Physical>>,
+    /// CUDA arrays.
+    pub arrays: Handles<Array>,
     /// Addresses.
     pub space: Space,
     /// Modules and their kernels.
@@ -73,6 +75,7 @@ impl Driver {
             events: Handles::default(),
             pools: Handles::default(),
             physical: Handles::default(),
+            arrays: Handles::default(),
             space: Space::default(),
             modules: Modules::default(),
             primaries: gpus.iter().map(|_| Mutex::default()).collect(),
@@ -209,6 +212,7 @@ impl Driver {
         let of_it = context.handle();
         drop(self.streams.remove_where(|stream| stream.lane().context().handle() == of_it));
         drop(self.events.remove_where(|event| event.context() == of_it));
+        drop(self.arrays.remove_where(|array| array.context() == of_it));
         self.space.remove_of(of_it).iter().for_each(|range| Pool::went(&self.pools, range));
         self.modules.end(of_it);
     }

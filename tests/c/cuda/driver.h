@@ -62,6 +62,28 @@ struct copy_2d {
 	size_t width, height;
 };
 
+struct end_3d {
+	size_t x, y, z, lod;
+	unsigned type;
+	const void *host;
+	gpu_address device;
+	handle array;
+	void *reserved;
+	size_t pitch, height;
+};
+struct copy_3d {
+	struct end_3d from, to;
+	size_t width, height, depth;
+};
+/* CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR */
+struct array_2d {
+	size_t width, height;
+	unsigned format, channels;
+};
+struct array_3d {
+	size_t width, height, depth;
+	unsigned format, channels, flags;
+};
 /* CUstreamBatchMemOpParams */
 struct mem_op {
 	unsigned kind, own_flags;
@@ -111,6 +133,24 @@ struct mem_op {
 	F(cuMemcpyHtoDAsync_v2, (gpu_address, const void *, size_t, handle)) \
 	F(cuMemcpyDtoHAsync_v2, (void *, gpu_address, size_t, handle)) \
 	F(cuMemcpy2D_v2, (const struct copy_2d *)) \
+	F(cuMemcpy2DUnaligned_v2, (const struct copy_2d *)) \
+	F(cuMemcpy2DAsync_v2, (const struct copy_2d *, handle)) \
+	F(cuMemcpy3D_v2, (const struct copy_3d *)) \
+	F(cuMemcpy3DAsync_v2, (const struct copy_3d *, handle)) \
+	F(cuMemcpy3DPeer, (const struct copy_3d *)) \
+	F(cuMemcpyAtoA_v2, (handle, size_t, handle, size_t, size_t)) \
+	F(cuMemcpyAtoD_v2, (gpu_address, handle, size_t, size_t)) \
+	F(cuMemcpyDtoA_v2, (handle, size_t, gpu_address, size_t)) \
+	F(cuMemcpyAtoH_v2, (void *, handle, size_t, size_t)) \
+	F(cuMemcpyHtoA_v2, (handle, size_t, const void *, size_t)) \
+	F(cuMemcpyAtoHAsync_v2, (void *, handle, size_t, size_t, handle)) \
+	F(cuMemcpyHtoAAsync_v2, (handle, size_t, const void *, size_t, handle)) \
+	F(cuArrayCreate_v2, (handle *, const struct array_2d *)) \
+	F(cuArray3DCreate_v2, (handle *, const struct array_3d *)) \
+	F(cuArrayDestroy, (handle)) \
+	F(cuArrayGetDescriptor_v2, (struct array_2d *, handle)) \
+	F(cuArray3DGetDescriptor_v2, (struct array_3d *, handle)) \
+	F(cuArrayGetPlane, (handle *, handle, unsigned)) \
 	F(cuMemsetD8_v2, (gpu_address, unsigned char, size_t)) \
 	F(cuMemsetD32_v2, (gpu_address, unsigned, size_t)) \
 	F(cuMemsetD32Async, (gpu_address, unsigned, size_t, handle)) \

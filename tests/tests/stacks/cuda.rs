@@ -48,6 +48,14 @@ fn a_stream_waits_for_what_somebody_writes() {
 }
 
 #[test]
+fn arrays_hold_what_is_copied_to_them() {
+    match system::c_program("cuda_arrays") {
+        Ok(program) => drop(judged(cuda(&program), 85)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+#[test]
 fn gpus_are_told_of_by_nvml() {
     match system::c_program("cuda_nvml") {
         Ok(program) => drop(judged(cuda(&program), 30)),

@@ -18,6 +18,7 @@ pub fn attribute(gpu: &Gpu, number: i32) -> Res<i32> {
     }
     Ok(of_place(gpu, number)
         .or_else(|| of_memory(gpu, number))
+        .or_else(|| of_arrays(number))
         .or_else(|| of_computing(number))
         .unwrap_or(0))
 }
@@ -70,6 +71,28 @@ fn of_memory(gpu: &Gpu, number: i32) -> Option<i32> {
     })
 }
 
+/// How many elements an array has at most each way (`MAXIMUM_TEXTURE*` and `MAXIMUM_SURFACE*`), as
+/// in compute capability 9.0.
+fn of_arrays(number: i32) -> Option<i32> {
+    Some(match number {
+        21 | 22 | 56 => 1 << 17, // widths of one dimension and of two
+        23 | 57 => 1 << 16,      // heights of two
+        24..=26 | 58..=60 => 1 << 14,
+        47 | 48 => 1 << 13, // the other bounds of three dimensions
+        49 => 1 << 15,
+        29 | 43 | 62 | 65 => 1 << 11, // layers
+        54 | 68 => 2046,              // layers that are faces of cubes
+        // with layers or as cubes, where four are gathered, a surface of one dimension
+        27 | 28 | 42 | 45 | 46 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 => 1 << 15,
+        69 => 1 << 28, // of plain memory
+        70 => 131_072,
+        71 => 65_000,
+        72 => 2_097_120,
+        73 | 74 | 77 => 1 << 15, // with levels
+        _ => return None,
+    })
+}
+
 /// Limits of kernels, of which none is executed.
 fn of_computing(number: i32) -> Option<i32> {
     Some(match number {
@@ -103,7 +126,6 @@ fn of_computing(number: i32) -> Option<i32> {
         111 => 1 << 10,
         126 => 1, // MEM_SYNC_DOMAIN_COUNT
         129 => 1, // UNIFIED_FUNCTION_POINTERS
-        21..=26 | 55..=60 => 1 << 14,
         _ => return None,
     })
 }
@@ -122,6 +144,7 @@ mod tests {
         let of = |number| attribute(&gpu, number);
         assert_eq!((of(50), of(33), of(34)), (Ok(1), Ok(0x9a), Ok(2)));
         assert_eq!((of(116), of(124), of(118)), (Ok(1), Ok(1), Ok(200)));
+        assert_eq!((of(22), of(29), of(54), of(68)), (Ok(131_072), Ok(2048), Ok(2046), Ok(2046)));
         assert_eq!([92, 93, 94, 98, 122, 123].map(of), [Ok(1); 6]);
         assert_eq!((attribute(&hidden, 116), attribute(&hidden, 124)), (Ok(0), Ok(0)));
         assert_eq!((of(75), of(18), of(161)), (Ok(9), Ok(0), Ok(0)));

@@ -1,6 +1,7 @@
 //! Memory: what it is made of, at which addresses programs have it, and copies between them.
 
 mod alloc;
+mod array;
 mod device;
 mod exported;
 mod ipc;
@@ -15,6 +16,7 @@ mod word;
 pub use alloc::{
     alloc, alloc_host, alloc_managed, free, free_host, migrate, register_host, unregister_host,
 };
+pub use array::{Array, Layout, Part, Shape};
 pub use ipc::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
 pub use physical::Physical;
 pub use pool::Pool;

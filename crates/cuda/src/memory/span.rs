@@ -1,21 +1,31 @@
-//! Bytes at addresses that a program named, as the driver reaches them: of one range, of several
-//! that follow each other, or plain host memory.
+//! Bytes that a program named, as the driver reaches them: of one range of addresses, of several
+//! that follow each other, of an array, or plain host memory.
 
+use super::array::Array;
 use super::rows::Rows;
 use super::space::{Range, Space};
 use crate::sys::{Fault, Place, copy, fill};
 use crate::{Error, Res};
 use std::sync::Arc;
 
+/// What keeps memory while a span of it lives.
+enum Keeper {
+    /// Addresses that the driver knows.
+    Range { _kept: Arc<Range> },
+    /// An array.
+    Array { _kept: Arc<Array> },
+    /// The program.
+    Program,
+}
+
 /// One piece, and where it begins in the span.
 struct Piece {
     offset: u64,
     place: Place,
-    /// The memory stays while the span lives.
-    range: Option<Arc<Range>>,
+    keeper: Keeper,
 }
 
-/// Bytes at addresses.
+/// Bytes at addresses, or of an array.
 pub struct Span {
     pieces: Vec<Piece>,
     len: u64,
@@ -38,7 +48,7 @@ impl Span {
             return Err(Error::INVALID_VALUE);
         }
         let place = Place::of_program(addr, len);
-        let pieces = vec![Piece { offset: 0, place, range: None }];
+        let pieces = vec![Piece { offset: 0, place, keeper: Keeper::Program }];
         Ok(Span { pieces, len, is_device: false, syncs: false })
     }
 
@@ -56,12 +66,23 @@ impl Span {
             span.is_device |= range.device().is_some();
             span.syncs |= range.syncs.load(std::sync::atomic::Ordering::Relaxed);
             let place = range.place(at, part)?;
-            span.pieces.push(Piece { offset: at - addr, place, range: Some(range) });
+            let keeper = Keeper::Range { _kept: range };
+            span.pieces.push(Piece { offset: at - addr, place, keeper });
             at += part;
             if at >= end {
                 return Ok(span);
             }
         }
+    }
+
+    /// `len` bytes of an array.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` beyond its end.
+    pub fn of_array(array: Arc<Array>, offset: u64, len: u64) -> Res<Span> {
+        let place = array.place(offset, len)?;
+        let pieces = vec![Piece { offset: 0, place, keeper: Keeper::Array { _kept: array } }];
+        Ok(Span { pieces, len, is_device: true, syncs: false })
     }
 
     /// Whether some of it is a GPU's.
@@ -73,7 +94,7 @@ impl Span {
     /// know, which the program may use for something else then, and what
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` was set for.
     pub fn waits(&self) -> bool {
-        self.syncs || self.pieces.iter().any(|piece| piece.range.is_none())
+        self.syncs || self.pieces.iter().any(|piece| matches!(piece.keeper, Keeper::Program))
     }
 
     /// Length in bytes.

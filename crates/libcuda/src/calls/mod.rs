@@ -2,10 +2,9 @@
 //! build script reads these names.
 
 pub mod context;
-mod copies;
+mod copy;
 mod device;
 mod export;
-mod fill;
 mod init;
 mod ipc;
 mod memory;
