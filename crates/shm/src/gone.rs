@@ -2,7 +2,7 @@
 
 /// Whether no thread of process `pid` runs any more. A zombie's do not, though its parent has not
 /// heard of its end. Allocates nothing.
-pub(crate) fn is_gone(pid: u32) -> bool {
+pub fn is_gone(pid: u32) -> bool {
     let Some(number) = rustix::process::Pid::from_raw(pid.cast_signed()) else { return true };
     if rustix::process::test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
         return true;

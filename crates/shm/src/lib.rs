@@ -11,6 +11,7 @@ mod passes;
 mod ring;
 pub mod sabotage;
 
+pub use gone::is_gone;
 pub use held::Held;
 pub use passes::{Pass, Passes, Ticket};
 pub use ring::{Between, Broken, RING_BYTES, Record, RingReader, RingWriter};

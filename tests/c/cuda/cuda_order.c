@@ -203,8 +203,7 @@ static void other_process(const char *program)
 	code(INVALID_VALUE, cuIpcGetMemHandle(&shared, (uintptr_t)pinned), "host memory is not shared");
 	code(CUDA_OK, cuIpcGetMemHandle(&shared, address), "a handle");
 	code(INVALID_CONTEXT, cuIpcOpenMemHandle_v2(&second, shared, 1), "of this process itself");
-	for (int i = 0; i < 64; i++)
-		sprintf(text + 2 * i, "%02x", (unsigned char)shared.bytes[i]);
+	to_text(&shared, text);
 	char *arguments[] = { (char *)program, text, NULL };
 	if (posix_spawn(&child, program, NULL, NULL, arguments, environ))
 		fail("another process");
@@ -221,11 +220,7 @@ static int visitor(const char *text)
 	gpu_address address;
 	unsigned char byte = 0;
 	begin();
-	for (int i = 0; i < 64; i++) {
-		unsigned value;
-		sscanf(text + 2 * i, "%2x", &value);
-		shared.bytes[i] = (char)value;
-	}
+	shared = from_text(text);
 	wrong = shared;
 	wrong.bytes[20] ^= 1;
 	code(INVALID_HANDLE, cuIpcOpenMemHandle_v2(&address, wrong, 1), "a handle that is none");

@@ -23,6 +23,7 @@ enum cuda_code {
 	ILLEGAL_ADDRESS = 700,
 	ALREADY_REGISTERED = 712,
 	NOT_REGISTERED = 713,
+	LAUNCH_FAILED = 719,
 	NOT_PERMITTED = 800,
 	NOT_SUPPORTED = 801,
 };
@@ -196,6 +197,8 @@ struct mem_op {
 	F(cuIpcGetMemHandle, (struct ipc_handle *, gpu_address)) \
 	F(cuIpcOpenMemHandle_v2, (gpu_address *, struct ipc_handle, unsigned)) \
 	F(cuIpcCloseMemHandle, (gpu_address)) \
+	F(cuIpcGetEventHandle, (struct ipc_handle *, handle)) \
+	F(cuIpcOpenEventHandle, (handle *, struct ipc_handle)) \
 	F(cuModuleLoadData, (handle *, const void *)) \
 	F(cuModuleGetFunction, (handle *, handle, const char *)) \
 	F(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
@@ -239,6 +242,24 @@ static inline void must(int got, const char *what)
 		printf("NOT %s: %s\n", what, code_name(got));
 		exit(1);
 	}
+}
+
+/* A handle as text for another process, and back. */
+static inline void to_text(const struct ipc_handle *from, char *text)
+{
+	for (size_t i = 0; i < sizeof(from->bytes); i++)
+		sprintf(text + 2 * i, "%02x", (unsigned char)from->bytes[i]);
+}
+
+static inline struct ipc_handle from_text(const char *text)
+{
+	struct ipc_handle to;
+	for (size_t i = 0; i < sizeof(to.bytes); i++) {
+		unsigned value;
+		sscanf(text + 2 * i, "%2x", &value);
+		to.bytes[i] = (char)value;
+	}
+	return to;
 }
 
 /* The first device's primary context, current. */

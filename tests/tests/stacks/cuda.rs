@@ -48,6 +48,14 @@ fn a_stream_waits_for_what_somebody_writes() {
 }
 
 #[test]
+fn processes_share_events() {
+    match system::c_program("cuda_shared_events") {
+        Ok(program) => drop(judged(cuda(&program), 28)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+#[test]
 fn arrays_hold_what_is_copied_to_them() {
     match system::c_program("cuda_arrays") {
         Ok(program) => drop(judged(cuda(&program), 85)),

@@ -67,6 +67,7 @@ fn of_memory(gpu: &Gpu, number: i32) -> Option<i32> {
         119 => 1,       // MEMPOOL_SUPPORTED_HANDLE_TYPES: a descriptor
         122 | 123 => 1, // CAN_USE_64_BIT_STREAM_MEM_OPS, and NOR of them
         124 => is_rdma, // DMA_BUF_SUPPORTED
+        125 => 1,       // IPC_EVENT_SUPPORTED
         _ => return None,
     })
 }

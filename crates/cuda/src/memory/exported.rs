@@ -10,6 +10,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
+/// Length of a handle (`CU_IPC_HANDLE_SIZE`).
+pub const IPC_BYTES: usize = 64;
+
 /// By the number of their range.
 static EXPORTED: Mutex<Option<HashMap<u64, OwnedFd>>> = Mutex::new(None);
 

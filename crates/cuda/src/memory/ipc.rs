@@ -5,7 +5,7 @@
 //! is freed; then its number may come to stand for anything.
 
 use super::device::add_device;
-use super::exported::{self, Which};
+use super::exported::{self, IPC_BYTES, Which};
 use super::physical::Physical;
 use super::space::{Origin, Range};
 use crate::gpu::Address;
@@ -15,9 +15,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-
-/// Length of a handle (`CU_IPC_HANDLE_SIZE`).
-pub const IPC_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"peerdma\x02";
 

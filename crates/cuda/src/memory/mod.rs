@@ -17,7 +17,9 @@ pub use alloc::{
     alloc, alloc_host, alloc_managed, free, free_host, migrate, register_host, unregister_host,
 };
 pub use array::{Array, Layout, Part, Shape};
-pub use ipc::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
+pub use exported::IPC_BYTES;
+pub(crate) use exported::{Which, which};
+pub use ipc::{IpcHandle, close_ipc, export_ipc, open_ipc};
 pub use physical::Physical;
 pub use pool::Pool;
 pub use rows::{Rows, Side};

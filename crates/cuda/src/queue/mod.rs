@@ -7,14 +7,17 @@
 
 mod condition;
 mod event;
+mod event_handle;
 mod lane;
 mod line;
 mod memop;
 mod order;
+mod shared;
 mod stream;
 
 pub use condition::Condition;
 pub use event::Event;
+pub use event_handle::EventHandle;
 pub use lane::Lane;
 pub use line::{Line, Point, Work, is_worker};
 pub use memop::MemOp;

@@ -1,8 +1,9 @@
-//! Memory handed to other processes.
+//! Memory and events handed to other processes.
 
 use crate::ffi::Out;
 use cuda::memory::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
-use cuda::{Driver, Error, current};
+use cuda::queue::{Event, EventHandle};
+use cuda::{Driver, Error, Handle, current};
 
 /// `CUipcMemHandle`, `CUipcEventHandle`.
 #[repr(C)]
@@ -31,5 +32,18 @@ api! {
 
     fn cuIpcCloseMemHandle(addr: u64) {
         close_ipc(Driver::get()?, addr)
+    }
+
+    fn cuIpcGetEventHandle(handle: Out<Bytes>, event: Handle) {
+        let handle = handle.checked()?;
+        let event = Driver::get()?.events.get(event)?;
+        handle.put(Bytes(event.export()?.to_bytes()))
+    }
+
+    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: Bytes) {
+        let (driver, event, context) = (Driver::get()?, event.checked()?, current()?);
+        let handle = EventHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
+        let opened = Event::open(context.handle(), &handle)?;
+        event.put(driver.events.add(|_| opened).0)
     }
 }

@@ -34,12 +34,12 @@ api! {
     fn cuEventQuery(event: Handle) {
         let event = Driver::get()?.events.get(event)?;
         check_context(&event)?;
-        if event.is_reached() { Ok(()) } else { Err(Error::NOT_READY) }
+        if event.is_reached()? { Ok(()) } else { Err(Error::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: Handle) {
         let event = Driver::get()?.events.get(event)?;
-        event.wait();
+        event.wait()?;
         check_context(&event)
     }
 
@@ -79,6 +79,5 @@ fn record(event: Handle, stream: &Asked) -> cuda::Res {
     if event.context() != stream.context().handle() {
         return Err(Error::INVALID_HANDLE);
     }
-    event.record(stream);
-    Ok(())
+    event.record(stream)
 }
