@@ -1,5 +1,5 @@
-"""NVIDIA's Python bindings of its driver library: memory, copies, streams, virtual memory, and what
-a kernel's launch answers."""
+"""NVIDIA's Python bindings of its driver library: memory, copies, streams and what they wait for,
+arrays, virtual memory, and what a kernel's launch answers."""
 
 from cuda.bindings import driver
 
@@ -33,6 +33,33 @@ call("cuEventRecord", event, stream)
 call("cuEventSynchronize", event)
 call("cuMemcpyDtoH", found, address, 4096)
 assert found == b"\x08\0\0\0" * 1024
+
+apart = call("cuStreamCreate", 1)
+equal = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ
+call("cuStreamWaitValue32", apart, address, 9, equal)
+operation = driver.CUstreamBatchMemOpParams()
+operation.writeValue.operation = driver.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WRITE_VALUE_64
+operation.writeValue.address = int(address) + 8
+operation.writeValue.value64 = driver.cuuint64_t(1 << 40)
+call("cuStreamBatchMemOp", apart, 1, [operation], 0)
+assert driver.cuStreamQuery(apart)[0] == driver.CUresult.CUDA_ERROR_NOT_READY
+call("cuStreamWriteValue32", 0, address, 9, 0)
+call("cuStreamSynchronize", apart)
+call("cuMemcpyDtoH", found, address, 16)
+assert found[:16] == (9).to_bytes(4, "little") + b"\x08\0\0\0" + (1 << 40).to_bytes(8, "little")
+
+shape = driver.CUDA_ARRAY3D_DESCRIPTOR()
+shape.Width, shape.Height, shape.NumChannels = 32, 8, 2
+shape.Format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
+array = call("cuArray3DCreate", shape)
+rows = driver.CUDA_MEMCPY2D()
+rows.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+rows.srcDevice, rows.srcPitch = address, 512
+rows.dstMemoryType, rows.dstArray = driver.CUmemorytype.CU_MEMORYTYPE_ARRAY, array
+rows.WidthInBytes, rows.Height = 256, 8
+call("cuMemcpy2D", rows)
+assert call("cuArray3DGetDescriptor", array).NumChannels == 2
+call("cuArrayDestroy", array)
 
 wanted = driver.CUmemAllocationProp()
 wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

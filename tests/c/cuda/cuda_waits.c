@@ -124,6 +124,22 @@ static void by_a_thread(handle stream)
 	pthread_join(thread, NULL);
 }
 
+/* What frees memory comes after all work, as on hardware. */
+static void freed_behind(handle stream)
+{
+	pthread_t thread;
+	gpu_address address;
+	must(cuMemAlloc_v2(&address, PAGE), "memory");
+	pinned[0] = 0;
+	must(cuStreamWaitValue64_v2(stream, of(pinned), 42, EQ), "wait");
+	must(cuMemsetD32Async(address, 1, PAGE / 4, stream), "fill");
+	pthread_create(&thread, NULL, store_later, NULL);
+	code(CUDA_OK, cuMemFree_v2(address), "free memory that a stream will use");
+	equal(GUIDE, 42, pinned[0], "when it went on");
+	code(CUDA_OK, cuStreamSynchronize(stream), "and has used it");
+	pthread_join(thread, NULL);
+}
+
 static void write_remote(struct pair pair, struct ibv_mr *from, struct ibv_mr *to, size_t at,
 			 size_t length)
 {
@@ -336,6 +352,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < sizeof(comparisons) / sizeof(*comparisons); i++)
 		compare(stream, &comparisons[i]);
 	by_a_thread(stream);
+	freed_behind(stream);
 	by_an_hca(stream);
 	side_by_side(stream, other);
 	batches(stream);
