@@ -1,7 +1,7 @@
 //! Opening files and directories: `open`, `fopen`, `opendir` and their kin.
 //!
 //! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous
-//! file that holds it. Our files are read-only, also to root, as the kernel's attributes are. A
+//! file that holds it, as what the machine's file and the tree's say together. Our files are read-only, also to root, as the kernel's attributes are. A
 //! uverbs node exists but cannot be opened: nothing speaks the kernel's command ABI behind it.
 //! `rdma_cm` can (`rdma_cm`).
 //!
@@ -11,6 +11,9 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::FromRawFd as _;
 
 use libc::{AT_FDCWD, DIR, FILE, dirent, glob_t, mode_t};
 
@@ -57,6 +60,9 @@ impl Target {
                 Node::Drm(minor) => drm::open(minor, flags),
             };
         }
+        if let Some(machines) = self.behind {
+            return self.open_behind(machines, flags);
+        }
         let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL | libc::O_ACCMODE;
         let writes = flags & (libc::O_CREAT | libc::O_TRUNC | libc::O_ACCMODE) != 0
             && flags & libc::O_PATH == 0;
@@ -78,9 +84,35 @@ impl Target {
         fd
     }
 
+    /// The machine's file and the tree's in one, to read. For anything else there is the machine's.
+    fn open_behind(&self, machines: &CStr, flags: c_int) -> c_int {
+        let other =
+            libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_DIRECTORY | libc::O_PATH;
+        if flags & other != 0 {
+            return system!(SYS_openat, AT_FDCWD, machines.as_ptr(), flags, 0) as c_int;
+        }
+        let mut content = content_of(machines).unwrap_or_default();
+        content.extend(content_of(&self.path).unwrap_or_default());
+        anonymous(&content, flags)
+    }
+
     fn exists(&self) -> bool {
         system!(SYS_faccessat, AT_FDCWD, self.as_ptr(), libc::F_OK) == 0
     }
+}
+
+/// What stands in a file; past the functions here, which would lead back.
+fn content_of(path: &CStr) -> Option<Vec<u8>> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let fd = system!(SYS_openat, AT_FDCWD, path.as_ptr(), flags, 0) as c_int;
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: opened just now, for nobody else.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).ok()?;
+    Some(content)
 }
 
 /// A descriptor from which `content` can be read.
@@ -115,7 +147,7 @@ macro_rules! open_functions {
             mode: mode_t,
         ) -> c_int {
             // SAFETY: a C string by the function's contract.
-            match unsafe { redirect::find_at(AT_FDCWD, path) } {
+            match unsafe { redirect::find_to_open(AT_FDCWD, path) } {
                 Some(target) => target.open(flags),
                 None => pass!(OPEN(path, flags, mode), SYS_openat, AT_FDCWD, path, flags, mode),
             }
@@ -133,7 +165,7 @@ macro_rules! openat_functions {
             mode: mode_t,
         ) -> c_int {
             // SAFETY: a C string by the function's contract.
-            match unsafe { redirect::find_at(directory, path) } {
+            match unsafe { redirect::find_to_open(directory, path) } {
                 Some(target) => target.open(flags),
                 None => pass!(
                     OPENAT(directory, path, flags, mode),
@@ -216,7 +248,7 @@ macro_rules! fopen_functions {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: C strings by the function's contract.
-            match unsafe { redirect::find_at(AT_FDCWD, path) } {
+            match unsafe { redirect::find_to_open(AT_FDCWD, path) } {
                 // SAFETY: as above.
                 Some(target) => unsafe { fopen_target(&target, mode) },
                 None => pass_or!(FOPEN(path, mode), null_mut()),

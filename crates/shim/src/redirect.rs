@@ -6,7 +6,9 @@
 //! goes through a PCI function that the tree has. Of GPUs the machine's own are seen too: the
 //! listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
 //! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients.
-//! Reading a path is lexical; symbolic links inside the tree are followed by the kernel.
+//! What is read of `/proc/kallsyms` ends with the tree's lines: that is where programs look for what
+//! a kernel can do. Reading a path is lexical; symbolic links inside the tree are followed by the
+//! kernel.
 //!
 //! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe
 //! in signal handlers.
@@ -23,6 +25,7 @@ use std::sync::OnceLock;
 const SYS: &[u8] = b"/sys";
 const DEV: &[u8] = b"/dev/infiniband";
 const DRI: &[u8] = b"/dev/dri";
+const SYMBOLS: &CStr = c"/proc/kallsyms";
 /// `dddd:bb:dd.f`
 const PCI_ADDRESS_LEN: usize = 12;
 
@@ -102,6 +105,8 @@ pub(crate) struct Target {
     key: Option<String>,
     /// The device node, if it is one.
     pub(crate) node: Option<Node>,
+    /// The machine's own file, whose content comes before this one's.
+    pub(crate) behind: Option<&'static CStr>,
 }
 
 impl Target {
@@ -186,6 +191,21 @@ pub(crate) unsafe fn find_at(directory: c_int, path: *const c_char) -> Option<Ta
             return find_relative(directory, CStr::from_ptr(path).to_bytes());
         }
         find(path)
+    }
+}
+
+/// The same for a path that is to be opened, where the machine's file and the tree's may both count.
+///
+/// # Safety
+/// `path` is null or NUL-terminated.
+#[inline]
+pub(crate) unsafe fn find_to_open(directory: c_int, path: *const c_char) -> Option<Target> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if begins(path, SYMBOLS.to_bytes_with_nul()) {
+            return find_symbols();
+        }
+        find_at(directory, path)
     }
 }
 
@@ -307,7 +327,7 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
             match root {
                 Some(root) => Some(target(root, components, node)),
                 None if node?.is_announced() => {
-                    Some(Target { path: c"/dev/null".into(), key: None, node })
+                    Some(Target { path: c"/dev/null".into(), key: None, node, behind: None })
                 }
                 None => None,
             }
@@ -345,6 +365,13 @@ fn find_absolute(path: &[u8]) -> Option<Target> {
 }
 
 #[cold]
+fn find_symbols() -> Option<Target> {
+    let (root, components) = (root()?, [&b"proc"[..], b"kallsyms"]);
+    in_tree(root, &components)
+        .then(|| Target { behind: Some(SYMBOLS), ..target(root, &components, None) })
+}
+
+#[cold]
 fn find_relative(directory: c_int, path: &[u8]) -> Option<Target> {
     let root = root()?;
     let mut base = PathBuffer::new();
@@ -363,7 +390,7 @@ fn target(root: &[u8], components: &[&[u8]], node: Option<Node>) -> Target {
     path.extend_from_slice(&below);
     let key = if components.contains(&&b".."[..]) { None } else { String::from_utf8(below).ok() };
     // No NUL can be inside: every part comes from a NUL-terminated string.
-    Target { path: CString::new(path).unwrap_or_default(), key, node }
+    Target { path: CString::new(path).unwrap_or_default(), key, node, behind: None }
 }
 
 fn has_function(root: &[u8], part: &[u8]) -> bool {
@@ -415,7 +442,8 @@ mod tests {
     #[test]
     fn an_attribute_is_named_the_same_whichever_way_leads_to_it() {
         let attribute = |key: &str| {
-            Target { path: CString::default(), key: Some(key.into()), node: None }.attribute()
+            let path = CString::default();
+            Target { path, key: Some(key.into()), node: None, behind: None }.attribute()
         };
         let expected = Some("class/infiniband/peerdma0/ports/1/state".to_owned());
         assert_eq!(attribute("class/infiniband/peerdma0/ports/1/state"), expected);
@@ -434,6 +462,8 @@ mod tests {
 
     #[test]
     fn other_paths_are_untouched() {
+        // SAFETY: NUL-terminated.
+        assert!(unsafe { find_to_open(libc::AT_FDCWD, c"/proc/kallsyms2".as_ptr()) }.is_none());
         for path in [c"/etc/passwd", c"/sys/class/net", c"/sys", c"/dev/null", c"relative", c""] {
             // SAFETY: NUL-terminated.
             assert!(unsafe { find(path.as_ptr()) }.is_none(), "{path:?}");

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use sysfs::{
     DeviceDescription, Gid, LaneSpeed, LinkLayer, PciFunction, PhysState, Port, PortState,
-    ROOT_VARIABLE, Rate, write_tree,
+    ROOT_VARIABLE, Rate, symbol_entries, write_entries, write_tree,
 };
 
 const DEVICE: &str = "/sys/class/infiniband/peerdma0";
@@ -240,6 +240,22 @@ fn other_paths_are_as_without_us() {
             text(Command::new("sh").env("LC_ALL", "C").args(["-c", script]).output().unwrap());
         assert_eq!(bench.shell(script), without, "{script}");
     }
+}
+
+#[test]
+fn the_kernels_symbols_end_with_those_of_the_tree() {
+    let bench = Bench::new("symbols");
+    let machines = fs::read_to_string("/proc/kallsyms").unwrap_or_default().lines().count();
+    let count = "wc -l </proc/kallsyms 2>/dev/null || echo 0";
+    assert_eq!(bench.shell(count).trim(), machines.to_string());
+    write_entries(&bench.0.join("tree"), &symbol_entries()).unwrap();
+    assert_eq!(bench.shell(count).trim(), (machines + 2).to_string());
+    let last = "0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]\n\
+                0000000000000000 T ib_register_peer_memory_client\t[ib_core]\n";
+    assert_eq!(bench.shell("tail -n 2 /proc/kallsyms"), last);
+    let python = "for line in open('/proc/kallsyms'): last = line\nprint(last, end='')";
+    let said = text(bench.command("python3").args(["-c", python]).output().unwrap());
+    assert!(last.ends_with(&said) && !said.is_empty(), "{said}");
 }
 
 #[test]

@@ -7,8 +7,8 @@
 //! common is said once ([`Port::roce`]). Names and formats are those of
 //! `drivers/infiniband/core/sysfs.c`, `uverbs_main.c` and `drivers/pci/pci-sysfs.c`.
 //!
-//! A software GPU's DRM nodes are shown too ([`drm_entries`]), and its Peer-Direct client
-//! ([`peer_entries`]).
+//! A software GPU's DRM nodes are shown too ([`drm_entries`]), its Peer-Direct client
+//! ([`peer_entries`]), and functions of an RDMA core that programs look for ([`symbol_entries`]).
 //!
 //! The tree has the kernel's shape: real directories below `devices/pci…`, links to them from
 //! `class/…` and `bus/pci/devices`. Beside it, `dev/infiniband/` holds one link to `/dev/null` for
@@ -23,6 +23,7 @@ mod drm;
 mod pci;
 mod peers;
 mod roce;
+mod symbols;
 mod tree;
 
 pub use attributes::{content, identity, is_answered, node_desc, port_content};
@@ -33,6 +34,7 @@ pub use description::{
 pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmMemory, DrmNodes, drm_entries, drm_node};
 pub use pci::{PciFunction, pci_directory};
 pub use peers::{PEER_CLIENT, PEERS, peer_entries};
+pub use symbols::symbol_entries;
 pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};
 
 /// The environment variable that names the tree's root for the interposition layer.

@@ -105,6 +105,7 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     let version = env!("CARGO_PKG_VERSION");
     let files = &umem::PeerClients::FILES;
     tree.add(sysfs::peer_entries(sysfs::PEER_CLIENT, version, files));
+    tree.add(sysfs::symbol_entries());
     Ok(tree.entries)
 }
 
