@@ -72,6 +72,27 @@ pub fn gloo_program(name: &str) -> Result<PathBuf, String> {
     compile_by(Path::new("c++"), &source_of(name, "cc"), name, &["-std=c++17"], &libraries)
 }
 
+/// Compiles a source as [`c_program`] does, but against the libfabric of this root, where it is to
+/// run; see [`crate::next_debian`].
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C compiler, or no verbs headers. A test skips with
+/// it.
+///
+/// # Panics
+/// When the source is missing or the compiler complains about it.
+pub fn fabric_program(root: &Path, name: &str) -> Result<PathBuf, String> {
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
+    }
+    let (headers, library) = crate::debian::libfabric(root);
+    let (headers, library) = (headers.display().to_string(), library.display().to_string());
+    let flags = ["-Wall", "-Werror", "-I", OWN, "-isystem", &headers];
+    // What that library needs of a newer C library is there where the program runs.
+    let libraries = [&library, "-Wl,--allow-shlib-undefined", "-libverbs", "-ldl"];
+    compile(&source_of(name, "c"), &flags, &libraries)
+}
+
 /// Compiles a source as [`c_program`] does, but for a program to preload.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! The Debian release after the one that most machines run, as a root file system: a newer C
-//! library, newer rdma-core, perftest and UCX. debootstrap makes it once; it stays under `target`.
+//! library, newer rdma-core, perftest, UCX and libfabric. debootstrap makes it once; it stays under `target`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,11 +9,14 @@ use std::sync::OnceLock;
 
 const RELEASE: &str = "trixie";
 const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
-                        python3-pyverbs,python3-scapy";
+                        python3-pyverbs,python3-scapy,libfabric-dev";
 /// What one call of debootstrap may take.
 const LIMIT: &str = "900";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.
 const SUITE: &str = "usr/share/suite";
+/// Folder in the root with libfabric's headers and no others: a program that is compiled with this
+/// machine's C library has that library's.
+const FABRIC: &str = "usr/share/fabric";
 /// Files that no program needs.
 const SPARE: &str = "var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man usr/share/locale";
 
@@ -51,6 +54,12 @@ pub fn suite() -> PathBuf {
     Path::new("/").join(SUITE)
 }
 
+/// The folder of libfabric's headers in such a root, and its library.
+pub(crate) fn libfabric(root: &Path) -> (PathBuf, PathBuf) {
+    let library = format!("usr/lib/{}-linux-gnu/libfabric.so.1", std::env::consts::ARCH);
+    (root.join(FABRIC), root.join(library))
+}
+
 fn make() -> std::io::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     fs::create_dir_all(&folder)?;
@@ -75,7 +84,8 @@ fn make() -> std::io::Result<PathBuf> {
         "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
     run(Command::new("sh").args(["-c", unpack]).current_dir(&root))?;
     let keep = format!("mkdir {SUITE} && mv usr/share/doc/rdma-core/tests {SUITE}");
-    let tidy = format!("{keep} && gunzip -f {SUITE}/tests/*.gz && rm -rf {SPARE}");
+    let headers = format!("mkdir {FABRIC} && ln -s ../../include/rdma {FABRIC}/rdma");
+    let tidy = format!("{keep} && {headers} && gunzip -f {SUITE}/tests/*.gz && rm -rf {SPARE}");
     run(Command::new("sh").args(["-c", &tidy]).current_dir(&root))?;
     File::create(complete)?;
     Ok(root)

@@ -23,7 +23,7 @@ mod programs;
 mod rows;
 mod run;
 
-pub use c::{c_example, c_library, c_program, gloo_program};
+pub use c::{c_example, c_library, c_program, fabric_program, gloo_program};
 pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;

@@ -1,10 +1,14 @@
 //! libfabric's verbs provider, unmodified: its ping-pong over every kind of endpoint, every message
-//! compared.
+//! compared, and GPU memory by a newer version, that of the next Debian release.
 //!
 //! The provider passes over the loopback interface, so two namespaces joined by a wire are the
 //! least it takes.
 
-use system::{Counters, Namespace, Run, is_root, pair, port, skip, veth_pair};
+use std::path::{Path, PathBuf};
+use system::{
+    Container, Counters, Namespace, Run, beside_suite, fabric_program, is_root, next_debian, pair,
+    peerdma, port, skip, veth_pair,
+};
 
 macro_rules! need_libfabric {
     () => {
@@ -69,4 +73,78 @@ fn reliable_datagrams_over_unreliable_ones() {
 fn datagrams() {
     need_libfabric!();
     pingpong("-p verbs -e dgram", &[64, 1000], &veth_pair("fi", 1500));
+}
+
+/// A root with libfabric 2.1, and in it the program that moves memory between GPUs.
+fn gpu_program() -> Result<(PathBuf, PathBuf), String> {
+    let root = next_debian()?;
+    let program = fabric_program(&root, "fabric_gpu")?;
+    let place = beside_suite(&root, &program).join("fabric_gpu");
+    Ok((root, place))
+}
+
+/// The program's two ends on hosts of their own, of a platform of this name in the program's
+/// folder; what the client says.
+fn between_gpus((root, program): &(PathBuf, PathBuf), way: &str, platform: Option<&str>) -> String {
+    let (port, ends) = (port(), veth_pair("fi", 1500));
+    let folder = program.parent().expect("a folder");
+    let counters = folder.join(format!("counters-{way}"));
+    let outside = |path: &Path| root.join(path.strip_prefix("/").expect("an absolute path"));
+    std::fs::write(outside(&counters), "").expect("a file for counters");
+    let run = |role: &str, end: &Namespace| {
+        let line = format!("{} {role} {way} 198.18.9.1 {port}", program.display());
+        let run = Run::hca(&line).option("--gpu").option("cuda");
+        let run = run.env("PEERDMA_COUNTERS", &counters).inside(&Container::of(root)).within(end);
+        match platform {
+            None => run,
+            Some(name) => run.option("--platform").option(folder.join(name)),
+        }
+    };
+    let (server, client) = (run("server", &ends.0), run("client", &ends.1));
+    let (server, client) = pair(server, Some(&ends.0), client, port);
+    for end in [&server, &client] {
+        assert!(end.stdout.ends_with(" 0 wrong\n"), "{end}");
+    }
+    let text = std::fs::read_to_string(outside(&counters)).expect("counters");
+    // What was read of the GPU's memory, and what was written to it.
+    let to_gpus = text.lines().filter_map(|line| line.split_once(" BUS_ADDR ")?.1.split_once(' '));
+    let bytes = to_gpus.flat_map(|(read, written)| [read, written]).map(str::parse::<u64>);
+    let bytes: u64 = bytes.map(|bytes| bytes.expect("a number")).sum();
+    // Each of four transfers is read from one GPU's memory and written to the other's.
+    assert!(bytes >= 8 << 18, "the GPUs were not reached directly: {text}");
+    client.stdout
+}
+
+/// A domain without FI_HMEM takes what fi_mr_attr says of the kind of memory for granted.
+#[test]
+fn gpu_memory_by_descriptor() {
+    match gpu_program() {
+        Ok(program) => {
+            let said = between_gpus(&program, "dmabuf", None);
+            assert!(said.contains("device peerdma0, without FI_HMEM"), "{said}");
+        }
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+/// The provider offers FI_HMEM of a device whose name has `mlx5` in it.
+#[test]
+fn gpu_memory_in_a_domain_for_it() {
+    let program = match gpu_program() {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let platform = Run::plain(&format!("{} platforms default", peerdma().display())).finish().ok();
+    let platform = platform.stdout.replace("\"peerdma0\"", "\"mlx5_0\"");
+    std::fs::write(program.0.join("usr/share/suite/mlx5.toml"), platform).expect("a platform");
+    let said = between_gpus(&program, "hmem", Some("mlx5.toml"));
+    assert!(said.contains("device mlx5_0, with FI_HMEM"), "{said}");
+}
+
+#[test]
+fn gpu_memory_by_address() {
+    match gpu_program() {
+        Ok(program) => drop(between_gpus(&program, "address", None)),
+        Err(reason) => skip!("{reason}"),
+    }
 }
