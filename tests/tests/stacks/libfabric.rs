@@ -1,13 +1,14 @@
 //! libfabric's verbs provider, unmodified: its ping-pong over every kind of endpoint, every message
-//! compared, and GPU memory by a newer version, that of the next Debian release.
+//! compared, and GPU memory by a newer version: that of the next Debian release, and one that is
+//! built with CUDA, with its own tests.
 //!
 //! The provider passes over the loopback interface, so two namespaces joined by a wire are the
 //! least it takes.
 
 use std::path::{Path, PathBuf};
 use system::{
-    Container, Counters, Namespace, Run, beside_suite, fabric_program, is_root, next_debian, pair,
-    peerdma, port, skip, veth_pair,
+    Container, Counters, Fabtests, Namespace, Run, beside_suite, converse, fabric_program, is_root,
+    next_debian, pair, peerdma, port, skip, veth_pair,
 };
 
 macro_rules! need_libfabric {
@@ -105,14 +106,24 @@ fn between_gpus((root, program): &(PathBuf, PathBuf), way: &str, platform: Optio
     for end in [&server, &client] {
         assert!(end.stdout.ends_with(" 0 wrong\n"), "{end}");
     }
-    let text = std::fs::read_to_string(outside(&counters)).expect("counters");
-    // What was read of the GPU's memory, and what was written to it.
-    let to_gpus = text.lines().filter_map(|line| line.split_once(" BUS_ADDR ")?.1.split_once(' '));
-    let bytes = to_gpus.flat_map(|(read, written)| [read, written]).map(str::parse::<u64>);
-    let bytes: u64 = bytes.map(|bytes| bytes.expect("a number")).sum();
     // Each of four transfers is read from one GPU's memory and written to the other's.
-    assert!(bytes >= 8 << 18, "the GPUs were not reached directly: {text}");
+    let text = std::fs::read_to_string(outside(&counters)).expect("counters");
+    assert!(of_gpus(&text) >= 8 << 18, "the GPUs were not reached directly: {text}");
     client.stdout
+}
+
+/// Bytes that HCAs read from GPUs and wrote to them, by counters.
+fn of_gpus(text: &str) -> u64 {
+    let ways = text.lines().filter_map(|line| line.split_once(" BUS_ADDR ")?.1.split_once(' '));
+    let bytes = ways.flat_map(|(read, written)| [read, written]).map(str::parse::<u64>);
+    bytes.map(|bytes| bytes.expect("a number")).sum()
+}
+
+/// The default platform with an HCA whose name libfabric takes for one that reaches GPUs.
+fn mlx5_platform(file: &Path) {
+    let platform = Run::plain(&format!("{} platforms default", peerdma().display())).finish().ok();
+    let platform = platform.stdout.replace("\"peerdma0\"", "\"mlx5_0\"");
+    std::fs::write(file, platform).expect("a platform");
 }
 
 /// A domain without FI_HMEM takes what fi_mr_attr says of the kind of memory for granted.
@@ -127,16 +138,14 @@ fn gpu_memory_by_descriptor() {
     }
 }
 
-/// The provider offers FI_HMEM of a device whose name has `mlx5` in it.
+/// The provider offers FI_HMEM of a device whose name has `mlx` in it.
 #[test]
 fn gpu_memory_in_a_domain_for_it() {
     let program = match gpu_program() {
         Ok(program) => program,
         Err(reason) => skip!("{reason}"),
     };
-    let platform = Run::plain(&format!("{} platforms default", peerdma().display())).finish().ok();
-    let platform = platform.stdout.replace("\"peerdma0\"", "\"mlx5_0\"");
-    std::fs::write(program.0.join("usr/share/suite/mlx5.toml"), platform).expect("a platform");
+    mlx5_platform(&program.0.join("usr/share/suite/mlx5.toml"));
     let said = between_gpus(&program, "hmem", Some("mlx5.toml"));
     assert!(said.contains("device mlx5_0, with FI_HMEM"), "{said}");
 }
@@ -146,5 +155,48 @@ fn gpu_memory_by_address() {
     match gpu_program() {
         Ok(program) => drop(between_gpus(&program, "address", None)),
         Err(reason) => skip!("{reason}"),
+    }
+}
+
+/// fabtests between two GPUs' memories, by libfabric with FI_HMEM_CUDA: registered by descriptor
+/// (`-R`, FI_MR_DMABUF) and by address. Messages are compared (`-v`); so are WRITEs that bring
+/// data, the only ones of which the other end knows that they came. Of datagrams, ofi_rxm has
+/// shorter ones copied by CUDA.
+#[test]
+fn fabtests_with_cuda() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let fabtests = match Fabtests::built() {
+        Ok(fabtests) => fabtests,
+        Err(reason) => skip!("{reason}"),
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let platform = folder.path().join("mlx5.toml");
+    mlx5_platform(&platform);
+    let ends = veth_pair("fi", 1500);
+    for program in [
+        "fi_msg_pingpong -p verbs -v",
+        "fi_rma_bw -p verbs -e msg -o write",
+        "fi_rma_bw -p verbs -e msg -o read",
+        "fi_rma_bw -p verbs -e msg -o writedata -v",
+        "fi_rdm_tagged_pingpong -p verbs;ofi_rxm -v",
+    ] {
+        for registered in ["", " -R"] {
+            let counters = Counters::new();
+            let line = format!("{program}{registered} -D cuda -S 262144 -I 20");
+            converse(true, |port| {
+                let run = |end: &Namespace, rest: String| {
+                    let run = fabtests.run(&format!("{line} {rest}")).within(end);
+                    let run = run.option("--platform").option(&platform);
+                    run.env("PEERDMA_COUNTERS", counters.file())
+                };
+                let server = run(&ends.0, format!("-s 198.18.9.1 -B {port}"));
+                (server, run(&ends.1, format!("-P {port} 198.18.9.1")))
+            });
+            // Each transfer is read from one GPU's memory and written to the other's.
+            let text = counters.text();
+            assert!(of_gpus(&text) >= 2 * 20 << 18, "{line}: not from GPU to GPU: {text}");
+        }
     }
 }
