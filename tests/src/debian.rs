@@ -1,5 +1,6 @@
 //! The Debian release after the one that most machines run, as a root file system: a newer C
-//! library, newer rdma-core, perftest, UCX and libfabric. debootstrap makes it once; it stays under `target`.
+//! library, newer rdma-core, perftest, UCX and libfabric. debootstrap makes it once; it stays under
+//! `target`.
 
 use std::fs::{self, File};
 use std::io::Write as _;

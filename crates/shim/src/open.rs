@@ -1,9 +1,9 @@
 //! Opening files and directories: `open`, `fopen`, `opendir` and their kin.
 //!
 //! An attribute of ours is opened in the tree, or, when a provider has an answer, as an anonymous
-//! file that holds it, as what the machine's file and the tree's say together. Our files are read-only, also to root, as the kernel's attributes are. A
-//! uverbs node exists but cannot be opened: nothing speaks the kernel's command ABI behind it.
-//! `rdma_cm` can (`rdma_cm`).
+//! file that holds it; so is what the machine's file and the tree's say together. Our files are
+//! read-only, also to root, as the kernel's attributes are. A uverbs node exists but cannot be
+//! opened: nothing speaks the kernel's command ABI behind it. `rdma_cm` can (`rdma_cm`).
 //!
 //! Most of these are cancellation points: a thread cancelled inside the C library unwinds through
 //! the frames here, hence `C-unwind`.

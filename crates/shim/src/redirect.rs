@@ -6,8 +6,8 @@
 //! goes through a PCI function that the tree has. Of GPUs the machine's own are seen too: the
 //! listings of `/dev/dri` and `/sys/class/drm` are the tree's, which links to them, and below them
 //! and `/sys/dev/char` what the machine does not have is the tree's; so with Peer-Direct clients.
-//! What is read of `/proc/kallsyms` ends with the tree's lines: that is where programs look for what
-//! a kernel can do. Reading a path is lexical; symbolic links inside the tree are followed by the
+//! What is read of `/proc/kallsyms` ends with the tree's lines: there programs look for what a
+//! kernel can do. Reading a path is lexical; symbolic links inside the tree are followed by the
 //! kernel.
 //!
 //! That a path is not ours is found without allocating: `open` and `stat` of other paths stay safe
@@ -194,7 +194,8 @@ pub(crate) unsafe fn find_at(directory: c_int, path: *const c_char) -> Option<Ta
     }
 }
 
-/// The same for a path that is to be opened, where the machine's file and the tree's may both count.
+/// The same for a path that is to be opened, which may lead to the machine's file and the tree's
+/// both.
 ///
 /// # Safety
 /// `path` is null or NUL-terminated.

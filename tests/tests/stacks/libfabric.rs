@@ -108,7 +108,7 @@ fn between_gpus((root, program): &(PathBuf, PathBuf), way: &str, platform: Optio
     }
     // Each of four transfers is read from one GPU's memory and written to the other's.
     let text = std::fs::read_to_string(outside(&counters)).expect("counters");
-    assert!(of_gpus(&text) >= 8 << 18, "the GPUs were not reached directly: {text}");
+    assert!(of_gpus(&text) >= 8 * 262_144, "the GPUs were not reached directly: {text}");
     client.stdout
 }
 
@@ -196,7 +196,7 @@ fn fabtests_with_cuda() {
             });
             // Each transfer is read from one GPU's memory and written to the other's.
             let text = counters.text();
-            assert!(of_gpus(&text) >= 2 * 20 << 18, "{line}: not from GPU to GPU: {text}");
+            assert!(of_gpus(&text) >= 2 * 20 * 262_144, "{line}: not from GPU to GPU: {text}");
         }
     }
 }
