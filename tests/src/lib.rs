@@ -31,7 +31,9 @@ pub use counters::Counters;
 pub use debian::{beside_suite, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
-pub use programs::{Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, lacks_ucx, ucx_perftest};
+pub use programs::{
+    CudaPerftest, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, lacks_ucx, ucx_perftest,
+};
 pub use rows::{judged, rows};
 pub use run::{
     FIRST_GPU, Finished, Run, Running, User, gpu_memory, library_with_defects, peerdma, shared_dir,

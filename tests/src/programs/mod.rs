@@ -1,10 +1,13 @@
 //! Programs of others, as far as finding or calling them takes more than a name.
 
+mod cuda_perftest;
 mod fabtests;
 mod mpi;
+mod source;
 mod ucx;
 mod wheels;
 
+pub use cuda_perftest::CudaPerftest;
 pub use fabtests::Fabtests;
 pub use mpi::Mpi;
 pub use ucx::{UCX_PERFTEST_ENV, lacks_ucx, ucx_perftest};

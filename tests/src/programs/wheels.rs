@@ -67,6 +67,11 @@ impl Wheels {
         Some(self.packages("nvidia/cuda_runtime/lib")?.into_os_string())
     }
 
+    /// The folder of CUDA's headers.
+    pub(super) fn cuda_headers(&self) -> Option<PathBuf> {
+        self.packages("nvidia/cuda_runtime/include")
+    }
+
     /// A folder among the installed packages.
     fn packages(&self, folder: &str) -> Option<PathBuf> {
         let versions = self.folder.join("lib").read_dir().ok()?.flatten();

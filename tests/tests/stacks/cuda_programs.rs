@@ -1,0 +1,108 @@
+//! Programs of others whose buffers are in GPU memory, unmodified, on the software GPU
+//! (`peerdma run --gpu cuda`): from Python wheels, and perftest.
+
+use std::time::Duration;
+use system::{Counters, CudaPerftest, Namespace, Run, Wheels, is_root, pair, port, skip};
+
+/// Runs a program of Python wheels on the software GPU, which says for each of `ways` that it is
+/// right; gives how many bytes the device moved from and to the GPU's memory directly.
+fn right(run: Run, ways: &[&str]) -> u64 {
+    let counters = Counters::new();
+    let run = run.option("--gpu").option("cuda").env("PEERDMA_COUNTERS", counters.file());
+    // Whoever else is on the host's network has no part in it.
+    let namespace = is_root().then(|| Namespace::new("wheels"));
+    let run = namespace.iter().fold(run.limit(Duration::from_secs(400)), Run::within);
+    let said = run.finish().ok();
+    for way in ways {
+        assert!(said.stdout.contains(&format!("{way}: right")), "{way}: {said}");
+    }
+    let text = counters.text();
+    assert_ne!(counters.sum("sent_bytes"), 0, "nothing was sent by the device: {text}");
+    of_gpus(&text)
+}
+
+macro_rules! wheels {
+    () => {
+        match Wheels::installed() {
+            Ok(wheels) => wheels,
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// NIXL's agents in two processes, over UCX's RC transport: memory of the GPU goes to the GPU of
+/// the other process and back.
+#[test]
+fn nixl_moves_gpu_memory_between_processes() {
+    let run = wheels!().run("nixl_pair.py").env("UCX_NET_DEVICES", "peerdma0:1");
+    let ways = ["VRAM to VRAM", "DRAM to VRAM", "VRAM from VRAM"];
+    assert!(right(run.env("UCX_TLS", "rc_v,cuda_copy"), &ways) >= 5 << 20);
+}
+
+/// Mooncake's transfer engine over its RDMA transport. It asks the CUDA runtime what memory is
+/// whose, takes all for the host's where that fails, and registers it by its address.
+#[test]
+fn mooncake_moves_gpu_memory_between_processes() {
+    let ways = ["DRAM to DRAM", "VRAM to VRAM", "VRAM to DRAM", "read from both"];
+    assert!(right(wheels!().run("mooncake_pair.py"), &ways) >= 5 << 20);
+}
+
+/// Mooncake's store, whose values lie in another process's memory.
+#[test]
+fn mooncakes_store_keeps_values() {
+    let ways = ["1 bytes", "4096 bytes", "1048576 bytes", "5000000 bytes"];
+    right(wheels!().run("mooncake_store.py"), &ways);
+}
+
+/// UCXX over UCX's RC transport; connections by address need UCX's TCP beside it.
+#[test]
+fn ucxx_sends_gpu_memory_and_gets_it_back() {
+    let (wheels, names) = (wheels!(), tempfile::tempdir().unwrap());
+    let run =
+        wheels.run_with_ucx("ucxx_pair.py", names.path()).env("UCX_TLS", "rc_v,tcp,cuda_copy");
+    assert!(right(run, &["VRAM and back", "DRAM and back"]) >= 4 << 20);
+}
+
+#[test]
+fn nvidias_python_bindings_work() {
+    let run = wheels!().run("cuda_bindings.py").option("--gpu").option("cuda");
+    let said = run.limit(Duration::from_secs(120)).finish().ok();
+    assert!(said.stdout.ends_with("all right\n"), "{said}");
+}
+
+/// Bytes that HCAs read from GPUs and wrote to them, by the lines `route HCA GPU KIND READ WRITTEN`.
+fn of_gpus(text: &str) -> u64 {
+    let routes = text.lines().filter(|line| line.starts_with("route ") && !line.contains("host"));
+    let counts = routes.flat_map(|line| line.rsplit(' ').take(2));
+    counts.map(|count| count.parse::<u64>().expect("a number")).sum()
+}
+
+/// GPU memory by its address, by a dma-buf, and of the GPU that is reached through the other root
+/// complex.
+#[test]
+fn perftest_measures_gpu_memory() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let perftest = match CudaPerftest::built() {
+        Ok(perftest) => perftest,
+        Err(reason) => skip!("{reason}"),
+    };
+    let network = Namespace::new("perftest");
+    for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_send_lat", "ib_read_lat"] {
+        for memory in ["0", "0 --use_cuda_dmabuf", "1 --use_cuda_dmabuf"] {
+            let (counters, port) = (Counters::new(), port());
+            let line = format!("{program} -F -p {port} -n 200 -s 65536 --use_cuda={memory}");
+            let run = |line: &str| {
+                let run = perftest.run(line).within(&network);
+                run.env("PEERDMA_COUNTERS", counters.file())
+            };
+            let client = run(&format!("{line} 127.0.0.1"));
+            pair(run(&line), Some(&network), client, port);
+            let text = counters.text();
+            assert!(of_gpus(&text) >= 2 * 200 * 65_536, "{line}: not from GPU to GPU: {text}");
+            // A busy machine may repeat a few, an answer that a full ring loses makes hundreds.
+            assert!(counters.sum("retransmits") < 50, "{line}: {text}");
+        }
+    }
+}
