@@ -62,12 +62,15 @@ pub use process::{Daemon, in_daemon, names_tracer, set_daemon, set_exit};
 pub use rdma_cm::{RdmaCm, count_channels, inode_of_channel, mark, set_rdma_cm};
 pub use redirect::{announce_uverbs, sysfs_root};
 
-/// Runs before the program: finds the next definitions, so that no later call has to.
+/// Runs before the program, to which errno is 0 (ISO C 7.5): finds the next definitions, so that no
+/// later call has to.
 extern "C" fn initialise() {
-    next::resolve_all();
-    heap::initialise();
-    process::watch_forks();
-    redirect::look_around();
+    errno::keeping_errno(|| {
+        next::resolve_all();
+        heap::initialise();
+        process::watch_forks();
+        redirect::look_around();
+    });
 }
 
 // The number puts it before constructors without one, such as those of the crates above.

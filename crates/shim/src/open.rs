@@ -11,14 +11,15 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::CString;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::FromRawFd as _;
 
 use libc::{AT_FDCWD, DIR, FILE, dirent, glob_t, mode_t};
 
 use crate::drm;
-use crate::errno::fail;
+use crate::errno::{fail, keeping_errno};
 use crate::rdma_cm;
 use crate::redirect::{self, Node, Target};
 
@@ -68,9 +69,9 @@ impl Target {
             && flags & libc::O_PATH == 0;
         if !writes
             && flags & (libc::O_DIRECTORY | libc::O_PATH) == 0
-            && let Some(content) = provided(self)
+            && let Some(content) = keeping_errno(|| provided(self))
         {
-            return anonymous(&content, flags);
+            return anonymous(&content, flags).unwrap_or_else(|| fail(libc::ENOMEM));
         }
         let flags = if flags & libc::O_PATH == 0 { flags & !changes } else { flags };
         let fd = system!(SYS_openat, AT_FDCWD, self.as_ptr(), flags, 0) as c_int;
@@ -84,21 +85,37 @@ impl Target {
         fd
     }
 
-    /// The machine's file and the tree's in one, to read. For anything else there is the machine's.
+    /// The machine's file and the lines of the tree's that it lacks, to read. For anything else,
+    /// and where that cannot be had, there is the machine's.
     fn open_behind(&self, machines: &CStr, flags: c_int) -> c_int {
         let other =
             libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_DIRECTORY | libc::O_PATH;
-        if flags & other != 0 {
-            return system!(SYS_openat, AT_FDCWD, machines.as_ptr(), flags, 0) as c_int;
-        }
-        let mut content = content_of(machines).unwrap_or_default();
-        content.extend(content_of(&self.path).unwrap_or_default());
-        anonymous(&content, flags)
+        let both = || {
+            let mut content = content_of(machines)?;
+            let own = content_of(&self.path)?;
+            for line in own.split_inclusive(|byte| *byte == b'\n') {
+                if !has_symbol_of(&content, line) {
+                    content.extend_from_slice(line);
+                }
+            }
+            anonymous(&content, flags)
+        };
+        let found = if flags & other == 0 { keeping_errno(both) } else { None };
+        let machines = || system!(SYS_openat, AT_FDCWD, machines.as_ptr(), flags, 0) as c_int;
+        found.unwrap_or_else(machines)
     }
 
     fn exists(&self) -> bool {
-        system!(SYS_faccessat, AT_FDCWD, self.as_ptr(), libc::F_OK) == 0
+        keeping_errno(|| system!(SYS_faccessat, AT_FDCWD, self.as_ptr(), libc::F_OK)) == 0
     }
+}
+
+/// Whether `content` tells of the function that `line` does, `ADDRESS T NAME<tab>[MODULE]`, at any
+/// address.
+fn has_symbol_of(content: &[u8], line: &[u8]) -> bool {
+    let name = |line| <[u8]>::split(line, |byte| matches!(byte, b' ' | b'\t')).nth(2);
+    let wanted = name(line);
+    content.split(|byte| *byte == b'\n').any(|line| name(line) == wanted)
 }
 
 /// What stands in a file; past the functions here, which would lead back.
@@ -115,25 +132,20 @@ fn content_of(path: &CStr) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// A descriptor from which `content` can be read.
-fn anonymous(content: &[u8], flags: c_int) -> c_int {
-    let flags = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
-    let fd = system!(SYS_memfd_create, c"peerdma-sysfs".as_ptr(), flags) as c_int;
-    let mut rest = content;
-    while fd >= 0 && !rest.is_empty() {
-        let written = system!(SYS_write, fd, rest.as_ptr(), rest.len());
-        match usize::try_from(written) {
-            Ok(written) if written > 0 => rest = rest.get(written..).unwrap_or_default(),
-            _ => {
-                system!(SYS_close, fd);
-                return fail(libc::ENOMEM);
-            }
-        }
+/// A descriptor from which `content` can be read, and that is opened with these flags of `open(2)`.
+fn anonymous(content: &[u8], flags: c_int) -> Option<c_int> {
+    let fd = system!(SYS_memfd_create, c"peerdma-sysfs".as_ptr(), libc::MFD_CLOEXEC) as c_int;
+    if fd < 0 {
+        return None;
     }
-    if fd >= 0 {
-        system!(SYS_lseek, fd, 0, libc::SEEK_SET);
-    }
-    fd
+    // SAFETY: made just now, for nobody else.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    // The program's limit on what it writes is not for this.
+    engine_thread::growing_files(|| file.write_all(content)).ok()?;
+    let path = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    let flags = flags & (libc::O_CLOEXEC | libc::O_NONBLOCK) | libc::O_RDONLY;
+    let read_only = system!(SYS_openat, AT_FDCWD, path.as_ptr(), flags, 0) as c_int;
+    (read_only >= 0).then_some(read_only)
 }
 
 /// Variadic in C. Its third argument is passed in the same register as a named one on the
@@ -262,8 +274,9 @@ macro_rules! fopen_functions {
             file: *mut FILE,
         ) -> *mut FILE {
             // SAFETY: C strings by the function's contract.
-            match unsafe { redirect::find(path) } {
-                Some(target) => pass_or!(FREOPEN(target.as_ptr(), mode, file), null_mut()),
+            match unsafe { redirect::find_to_open(AT_FDCWD, path) } {
+                // SAFETY: as above, and a stream of the program's.
+                Some(target) => unsafe { freopen_target(&target, mode, file) },
                 None => pass_or!(FREOPEN(path, mode, file), null_mut()),
             }
         }
@@ -290,6 +303,23 @@ unsafe fn fopen_target(target: &Target, mode: *const c_char) -> *mut FILE {
         system!(SYS_close, fd);
     }
     file
+}
+
+/// # Safety
+/// `mode` is NUL-terminated, `file` an open stream.
+unsafe fn freopen_target(target: &Target, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+    // SAFETY: as the caller promises.
+    let flags = mode_flags(unsafe { CStr::from_ptr(mode) });
+    let (Some(_), Some(flags)) = (target.behind, flags) else {
+        return pass_or!(FREOPEN(target.as_ptr(), mode, file), null_mut());
+    };
+    let fd = target.open(flags);
+    let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let opened = pass_or!(FREOPEN(path.as_ptr(), mode, file), null_mut());
+    if fd >= 0 {
+        keeping_errno(|| system!(SYS_close, fd));
+    }
+    opened
 }
 
 #[unsafe(no_mangle)]
@@ -390,5 +420,15 @@ mod tests {
         assert_eq!(mode_flags(c"r,ccs=UTF-8e"), Some(libc::O_RDONLY));
         assert_eq!(mode_flags(c"q"), None);
         assert_eq!(mode_flags(c""), None);
+    }
+
+    #[test]
+    fn a_symbol_is_known_by_its_whole_name() {
+        let line = b"0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]\n";
+        let has = |content: &[u8]| has_symbol_of(content, line);
+        assert!(has(b"0 T a\nffffffffc0001000 t ib_umem_dmabuf_get\t[ib_core]\n"));
+        assert!(has(b"0 T ib_umem_dmabuf_get"));
+        assert!(!has(b"0 T ib_umem_dmabuf_get_pinned\t[ib_uverbs]\n0 T get\n\n"));
+        assert!(!has(b""));
     }
 }

@@ -160,7 +160,6 @@ fn root() -> Option<&'static [u8]> {
         // realpath() results are shortened in place to begin with /sys.
         (canonical.len() > SYS.len()).then_some(canonical)
     };
-    // The first call may come before `main`, where errno is 0.
     ROOT.get_or_init(|| keeping_errno(find)).as_deref()
 }
 
@@ -290,12 +289,14 @@ impl PathBuffer {
             directory => write!(link, "/proc/self/fd/{directory}").ok()?,
         }
         let (at, room) = (self.bytes.as_mut_ptr(), self.bytes.len());
-        let len = system!(SYS_readlinkat, libc::AT_FDCWD, link.bytes.as_ptr(), at, room);
+        let name = link.bytes.as_ptr();
+        let len = keeping_errno(|| system!(SYS_readlinkat, libc::AT_FDCWD, name, at, room));
         self.bytes.get(..usize::try_from(len).ok()?)
     }
 
     fn exists(&self) -> bool {
-        system!(SYS_faccessat, libc::AT_FDCWD, self.as_ptr(), libc::F_OK) == 0
+        let path = self.as_ptr();
+        keeping_errno(|| system!(SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK)) == 0
     }
 }
 

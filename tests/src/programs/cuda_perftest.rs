@@ -10,6 +10,12 @@ const SOURCE: Source = Source {
     name: "perftest-with-cuda",
     archive: "p/perftest/perftest_25.01.0+0.80.orig.tar.gz",
     sha256: "54e86b131f0b06862b8b9cd692739737295463cfef467bdda5f5aa3dae8c5b05",
+    headers: &[
+        ("infiniband/verbs.h", "libibverbs-dev"),
+        ("rdma/rdma_cma.h", "librdmacm-dev"),
+        ("infiniband/umad.h", "libibumad-dev"),
+        ("pci/pci.h", "libpci-dev"),
+    ],
 };
 
 /// The programs.
@@ -22,8 +28,7 @@ impl CudaPerftest {
     /// # Errors
     /// The reason why they cannot be had here. A test skips with it.
     pub fn built() -> Result<CudaPerftest, String> {
-        let wheels = Wheels::installed().map_err(|error| format!("no {}: {error}", SOURCE.name))?;
-        let headers = wheels.cuda_headers().ok_or("the wheels have no cuda.h")?;
+        let headers = Wheels::installed()?.cuda_headers().expect("the wheels have cuda.h");
         static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let script = format!(
             "cd source && ./autogen.sh\n\
@@ -32,7 +37,7 @@ impl CudaPerftest {
             headers.display(),
             folder_of_libcuda()
         );
-        MADE.get_or_init(|| SOURCE.built(&script)).clone().map(CudaPerftest)
+        MADE.get_or_init(|| SOURCE.built(&script, &[])).clone().map(CudaPerftest)
     }
 
     /// A line of a program and its arguments, on the software HCA and a software GPU.

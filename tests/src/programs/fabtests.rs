@@ -10,6 +10,7 @@ const SOURCE: Source = Source {
     name: "fabtests",
     archive: "libf/libfabric/libfabric_2.1.0.orig.tar.xz",
     sha256: "1a66369772d5bb151737214af1c478993e969cf298e8f9ed369e7a2ab8d8c6df",
+    headers: &[("infiniband/verbs.h", "libibverbs-dev"), ("rdma/rdma_cma.h", "librdmacm-dev")],
 };
 /// Providers that are left out, which have no part in what is tested.
 const OTHERS: [&str; 15] = [
@@ -36,7 +37,7 @@ impl Fabtests {
     pub fn built() -> Result<Fabtests, String> {
         // Tried once: where there is no network, to find that out may take minutes.
         static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        let made = MADE.get_or_init(|| SOURCE.built(&script()));
+        let made = MADE.get_or_init(|| SOURCE.built(&script(), &headers()));
         let (folder, library) = (made.clone()?, c_library("cudart")?);
         // By the name under which libfabric looks for it.
         let runtime = library.with_file_name("cuda-runtime");
@@ -52,6 +53,11 @@ impl Fabtests {
         let libraries = format!("{}/lib:{}", self.folder.display(), self.runtime.display());
         run.env("LD_LIBRARY_PATH", libraries)
     }
+}
+
+/// What is read of CUDA's headers.
+fn headers() -> Vec<PathBuf> {
+    ["cuda.h", "cuda_runtime.h", "nvml.h"].map(|name| PathBuf::from(CUDA).join(name)).into()
 }
 
 fn script() -> String {

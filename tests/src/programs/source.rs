@@ -2,11 +2,12 @@
 //! has, unmodified. Each is built once, below `target`.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a build needs beside a mirror: programs and headers, each with its package.
+/// Programs that a build needs, each with its package.
 const PROGRAMS: [(&str, &str); 6] = [
     ("cc", "gcc"),
     ("make", "make"),
@@ -14,12 +15,6 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("automake", "automake"),
     ("libtoolize", "libtool"),
     ("xz", "xz-utils"),
-];
-const HEADERS: [(&str, &str); 4] = [
-    ("infiniband/verbs.h", "libibverbs-dev"),
-    ("rdma/rdma_cma.h", "librdmacm-dev"),
-    ("infiniband/umad.h", "libibumad-dev"),
-    ("pci/pci.h", "libpci-dev"),
 ];
 
 /// A source's archive.
@@ -29,53 +24,75 @@ pub(super) struct Source {
     /// Where it is on a mirror, below `pool/main`.
     pub(super) archive: &'static str,
     pub(super) sha256: &'static str,
+    /// Headers that it needs, each with its package.
+    pub(super) headers: &'static [(&'static str, &'static str)],
 }
 
 impl Source {
-    /// The folder in which `script` built it, now if it is not yet: the source is in `source`.
+    /// The folder in which `script`, of which `files` are a part, built it, now if it is not yet:
+    /// the source is in `source`.
     ///
     /// # Errors
     /// The reason why it cannot be had here. A test skips with it.
-    pub(super) fn built(&self, script: &str) -> Result<PathBuf, String> {
+    ///
+    /// # Panics
+    /// When it is there, and is not built: that is a failed test.
+    pub(super) fn built(&self, script: &str, files: &[PathBuf]) -> Result<PathBuf, String> {
         for (program, package) in PROGRAMS {
             if !crate::has(program) {
                 return Err(format!("{program} is not installed (package {package})"));
             }
         }
-        for (header, package) in HEADERS {
-            if !Path::new("/usr/include").join(header).is_file() {
+        let arch = format!("{}-linux-gnu", std::env::consts::ARCH);
+        for (header, package) in self.headers {
+            let include = Path::new("/usr/include");
+            let places = [include.join(header), include.join(&arch).join(header)];
+            if !places.iter().any(|place| place.is_file()) {
                 return Err(format!("{header} is not there (package {package})"));
             }
         }
-        self.build(script).map_err(|error| format!("no {}: {error}", self.name))
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        fs::create_dir_all(&target).expect("target");
+        let target = target.canonicalize().expect("target");
+        // One maker at a time, also among test processes.
+        let lock = File::create(target.join(format!("{}.lock", self.name))).expect("a lock");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+        let folder = target.join(self.name);
+        let complete = folder.join(format!("complete-{:016x}", self.made_of(script, files)));
+        if !complete.is_file() {
+            self.make(script, &folder)?;
+            File::create(complete).expect("a file");
+        }
+        Ok(folder)
     }
 
-    fn build(&self, script: &str) -> std::io::Result<PathBuf> {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-        fs::create_dir_all(&target)?;
-        let target = target.canonicalize()?;
-        // One maker at a time, also among test processes.
-        let lock = File::create(target.join(format!("{}.lock", self.name)))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-        let folder = target.join(self.name);
-        let complete = folder.join(format!("complete-{}", self.sha256));
-        if complete.is_file() {
-            return Ok(folder);
+    /// Another number for another source, script or file.
+    fn made_of(&self, script: &str, files: &[PathBuf]) -> u64 {
+        let mut hash = DefaultHasher::new();
+        (self.sha256, script).hash(&mut hash);
+        for file in files {
+            fs::read(file).expect("a file of the script's").hash(&mut hash);
         }
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("source"))?;
+        hash.finish()
+    }
+
+    fn make(&self, script: &str, folder: &Path) -> Result<(), String> {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder.join("source")).expect("a folder");
         let archive = folder.join("archive");
-        self.fetch(&archive)?;
+        self.fetch(&archive)
+            .map_err(|error| format!("{} cannot be fetched: {error}", self.name))?;
         // Past the capture of the test's output: somebody waits.
         let _ = writeln!(std::io::stderr(), "{}: building it, once, for up to a minute", self.name);
         let mut unpack = Command::new("tar");
         unpack.arg("-xf").arg(&archive).args(["-C", "source", "--strip-components=1"]);
-        run(unpack.current_dir(&folder))?;
         let mut build = Command::new("timeout");
-        build.args(["900", "sh", "-e", "-c", script]).current_dir(&folder);
-        run(&mut build)?;
-        File::create(complete)?;
-        Ok(folder)
+        build.args(["900", "sh", "-e", "-c", script]);
+        for mut step in [unpack, build] {
+            let done = run(step.current_dir(folder));
+            done.unwrap_or_else(|error| panic!("{} is not built: {error}", self.name));
+        }
+        Ok(())
     }
 
     /// Fetches it from this machine's Debian mirror, by apt, which compares its hash.

@@ -38,8 +38,8 @@ fn closing_every_descriptor_spares_the_engine() {
 #[test]
 fn errno_is_the_programs() {
     let program = compiled!("errno_kept");
-    judged(Network::new().run(&program), 71);
-    judged(Network::new().run(&program).option("--gpu").option("cuda"), 71);
+    judged(Network::new().run(&program), 75);
+    judged(Network::new().run(&program).option("--gpu").option("cuda"), 75);
 }
 
 #[test]
