@@ -105,9 +105,21 @@ impl Context {
         stored.into_values().for_each(|stored| (stored.at_end)());
     }
 
-    /// An operation of it failed where nobody waited: every later call that waits says so.
+    /// An operation of it failed where nobody waited: every later call that waits says so, and what
+    /// waits in its streams is over.
     pub fn fail(&self, error: Error) {
-        let _ = self.died_of.compare_exchange(0, error.code(), AcqRel, Relaxed);
+        if self.died_of.compare_exchange(0, error.code(), AcqRel, Relaxed).is_ok() {
+            self.queues.look_again();
+            crate::driver::look_again();
+        }
+    }
+
+    /// Whether what waits in a stream of it may go on waiting.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`, and as [`Context::check`].
+    pub(crate) fn goes_on(&self) -> Res {
+        if self.is_ended() { Err(Error::CONTEXT_IS_DESTROYED) } else { self.check() }
     }
 
     /// What it died of.

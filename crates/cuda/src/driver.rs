@@ -48,6 +48,13 @@ struct Primary {
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
+/// Has what waits in any stream for another's work look whether it gives up.
+pub(crate) fn look_again() {
+    if let Some(driver) = DRIVER.get() {
+        driver.contexts.all().iter().for_each(|context| context.queues.look_again());
+    }
+}
+
 impl Driver {
     /// Makes the driver; once it is there, answers it.
     ///

@@ -296,6 +296,38 @@ static void memory_is_gone(void)
 	code(CUDA_OK, cuCtxDestroy_v2(context), "destroy the context");
 }
 
+/* What would have set the word is not done any more, and another stream of the context waits. */
+static void another_stream_dies(handle outside)
+{
+	void *own = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	handle stream, other, third, event, context;
+	gpu_address more;
+	int noted = 0;
+	pinned[0] = pinned[1] = 0;
+	must(cuEventCreate(&event, 2), "event");
+	must(cuStreamWaitValue64_v2(outside, of(pinned + 1), 1, EQ), "wait outside the context");
+	must(cuEventRecord(event, outside), "record");
+	context = own_context(&stream);
+	must(cuStreamCreate(&other, 1) || cuStreamCreate(&third, 1), "streams");
+	must(cuMemAlloc_v2(&more, PAGE) || cuMemHostRegister_v2(own, PAGE, 0), "memory");
+	must(cuStreamWaitValue32_v2(stream, of(own), 1, EQ), "wait");
+	must(cuStreamWriteValue64_v2(stream, of(pinned), 1, 0), "write");
+	must(cuStreamWaitValue64_v2(other, of(pinned), 1, EQ), "let another stream wait for it");
+	must(cuLaunchHostFunc(other, note, &noted), "note");
+	must(cuStreamWaitEvent(third, event, 0), "and one for another context");
+	give_time();
+	munmap(own, PAGE);
+	code(ILLEGAL_ADDRESS, cuStreamSynchronize(other), "what it waits for is never written");
+	code(ILLEGAL_ADDRESS, cuStreamSynchronize(third), "nor is another context waited for");
+	code(ILLEGAL_ADDRESS, cuCtxSynchronize(), "nothing waits any more");
+	code(CUDA_OK, cuMemFree_v2(more), "nor does what comes after all work");
+	equal(GUIDE, 0, pinned[0] + noted, "and nothing behind it is done");
+	code(CUDA_OK, cuCtxDestroy_v2(context), "destroy it");
+	code(NOT_READY, cuStreamQuery(outside), "the other context's stream waits on");
+	pinned[1] = 1;
+	must(cuStreamSynchronize(outside) || cuEventDestroy_v2(event), "until the word is set");
+}
+
 static void a_context_is_destroyed(handle stream)
 {
 	handle inside, event, reached, context = own_context(&inside);
@@ -358,6 +390,7 @@ int main(int argc, char **argv)
 	batches(stream);
 	a_stream_is_destroyed();
 	memory_is_gone();
+	another_stream_dies(stream);
 	a_context_is_destroyed(stream);
 	a_process_ends(argv[0]);
 	return finish();

@@ -41,7 +41,7 @@ fn work_is_done_in_order_and_memory_is_shared() {
 #[test]
 fn a_stream_waits_for_what_somebody_writes() {
     match system::c_program("cuda_waits") {
-        Ok(program) => drop(judged(cuda(&program), 109)),
+        Ok(program) => drop(judged(cuda(&program), 116)),
         Err(reason) => skip!("{reason}"),
     }
 }

@@ -185,11 +185,12 @@ impl Event {
 }
 
 /// Lets what a stream is given from now on wait for work of another context or process: the end of
-/// the stream's context lets go of it, for it may take for ever, and nothing behind it is done.
+/// the stream's context, or its death, lets go of it, for it may take for ever, and nothing behind
+/// it is done.
 fn wait_within(stream: &Lane, wait: impl FnOnce(&dyn Fn() -> bool) -> Res<bool> + Send + 'static) {
     let context = stream.context().clone();
     stream.queue_fallible(move || {
-        let is_reached = wait(&|| context.is_ended())?;
-        if is_reached { Ok(()) } else { Err(Error::CONTEXT_IS_DESTROYED) }
+        let is_reached = wait(&|| context.goes_on().is_err())?;
+        if is_reached { Ok(()) } else { context.goes_on() }
     });
 }

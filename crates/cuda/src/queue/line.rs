@@ -87,8 +87,18 @@ impl Point {
 }
 
 impl Line {
-    /// Appends a piece of work.
+    /// Appends a piece of work, and has a thread do it.
     pub fn queue(self: &Arc<Self>, work: Work) -> Point {
+        let (point, starts) = self.append(work);
+        if starts {
+            self.start();
+        }
+        point
+    }
+
+    /// Appends a piece of work; whether [`Line::start`] is to be called behind it. The caller may
+    /// have locks that the work takes itself, and lets go of them first.
+    pub(super) fn append(self: &Arc<Self>, work: Work) -> (Point, bool) {
         let mut state = lock(&self.state);
         state.waiting.push_back(work);
         state.queued += 1;
@@ -97,18 +107,31 @@ impl Line {
         state.has_thread = true;
         drop(state);
         self.changed.notify_all();
-        if starts {
-            let line = self.clone();
-            if spawn(c"cuda-stream", STACK_BYTES, move || line.work()).is_err() {
-                // Without a thread the work is done here and now.
-                let was = (IS_WORKER.replace(true), IS_STAND_IN.replace(true));
-                self.work_off();
-                IS_WORKER.set(was.0);
-                IS_STAND_IN.set(was.1);
-                lock(&self.state).has_thread = false;
+        (point, starts)
+    }
+
+    /// Begins to do what was appended.
+    pub(super) fn start(self: &Arc<Self>) {
+        let line = self.clone();
+        if spawn(c"cuda-stream", STACK_BYTES, move || line.work()).is_err() {
+            self.stand_in();
+        }
+    }
+
+    /// Without a thread the work is done here and now.
+    fn stand_in(&self) {
+        let was = (IS_WORKER.replace(true), IS_STAND_IN.replace(true));
+        loop {
+            self.work_off();
+            let mut state = lock(&self.state);
+            // What another thread appended since is not left behind.
+            if state.waiting.is_empty() {
+                state.has_thread = false;
+                break;
             }
         }
-        point
+        IS_WORKER.set(was.0);
+        IS_STAND_IN.set(was.1);
     }
 
     /// The place of what was queued last.
@@ -189,6 +212,23 @@ mod tests {
         assert!(points.iter().all(Point::is_reached) && line.is_idle());
         assert!(points[0].is_of(&line) && !points[0].is_of(&gate));
         line.queue(Box::new(|| panic!("as a test"))).wait();
+        line.close();
+    }
+
+    #[test]
+    fn who_stands_in_for_a_thread_does_what_comes_meanwhile_too() {
+        let line = Arc::new(Line::default());
+        let (inside, late) = (line.clone(), Arc::new(Mutex::new(None)));
+        let seen = late.clone();
+        let (first, starts) = line.append(Box::new(move || {
+            assert!(is_worker() && is_stand_in());
+            *lock(&seen) = Some(inside.append(Box::new(|| assert!(is_stand_in()))));
+        }));
+        line.stand_in();
+        let (second, starts_again) = lock(&late).take().unwrap();
+        assert!(starts && !starts_again && first.is_reached() && second.is_reached());
+        assert!(!is_worker() && !is_stand_in());
+        line.queue(Box::new(|| assert!(!is_stand_in()))).wait();
         line.close();
     }
 }

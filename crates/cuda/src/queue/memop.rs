@@ -54,20 +54,22 @@ impl MemOp {
 /// writes it is an HCA, another process or a thread of the program's that stores a number. The
 /// pauses grow with the time that it takes, so that neither is much longer than the other.
 fn wait(word: &Word, condition: &Condition, context: &Context) -> Res {
-    let mut pause = SHORTEST;
-    for look in 0.. {
-        if word.is(|seen| condition.is_met_by(seen))? {
-            return Ok(());
-        }
-        // What comes behind may not be done, and nobody is to wait for it for ever.
-        if context.is_ended() {
-            return Err(Error::CONTEXT_IS_DESTROYED);
-        }
+    wait_until(context, || word.is(|seen| condition.is_met_by(seen)))
+}
+
+fn wait_until(context: &Context, is_so: impl Fn() -> Res<bool>) -> Res {
+    let (mut looks, mut pause) = (0, SHORTEST);
+    while !is_so()? {
+        // What comes behind may not be done, and nobody is to wait for it for ever. Who would have
+        // written the word may be a stream of the context, which does nothing any more.
+        context.goes_on()?;
         // There was no thread for the stream, and the program's has to go on to write the word.
         if is_stand_in() {
             return Err(Error::OUT_OF_MEMORY);
         }
-        if look >= LOOKS {
+        if looks < LOOKS {
+            looks += 1;
+        } else {
             std::thread::sleep(pause);
             pause = LONGEST.min(pause * 2);
         }
@@ -82,6 +84,7 @@ mod tests {
     use crate::memory::{Memory, Range, Space, Width};
     use crate::sys::{Access, Mapping, page_size};
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
 
     fn lane() -> (Arc<Context>, Lane) {
         let gpu = Gpu::new(Found::for_tests("0000:01:00.0".parse().unwrap()));
@@ -110,12 +113,41 @@ mod tests {
     #[test]
     fn a_stream_goes_on_when_the_word_is_so() {
         let ((context, lane), words) = (lane(), words());
-        MemOp::queue(&lane, wait_then_write(&words)).unwrap();
+        let looks = Arc::new(AtomicU32::new(0));
+        let ([word, behind], counted, inside) =
+            ([words(0), words(1)], looks.clone(), context.clone());
+        lane.queue_fallible(move || {
+            wait_until(&inside, || {
+                let is_so = word.is(|seen| seen == 7)?;
+                counted.fetch_add(1, SeqCst);
+                Ok(is_so)
+            })?;
+            behind.store(9)
+        });
         words(0).store(6).unwrap();
+        // Those that follow each other at once, and some in pauses.
+        let enough = looks.load(SeqCst) + 2 * LOOKS;
+        while looks.load(SeqCst) < enough {
+            std::thread::yield_now();
+        }
         assert!(!lane.is_done() && is(&words(1), 0));
         words(0).store(7).unwrap();
         assert_eq!(lane.synchronize(), Ok(()));
         assert!(is(&words(1), 9));
+        context.end(|| ());
+    }
+
+    #[test]
+    fn a_context_that_dies_ends_waits_of_all_its_streams() {
+        let ((context, lane), words) = (lane(), words());
+        let other = Lane::new(context.clone(), context.queues.add(false));
+        MemOp::queue(&lane, wait_then_write(&words)).unwrap();
+        MemOp::queue(&other, wait_then_write(&words)).unwrap();
+        other.queue_fallible(|| panic!("is not done"));
+        context.fail(Error::ILLEGAL_ADDRESS);
+        assert_eq!(lane.synchronize(), Err(Error::ILLEGAL_ADDRESS));
+        assert_eq!(other.synchronize(), Err(Error::ILLEGAL_ADDRESS));
+        assert!(is(&words(1), 0));
         context.end(|| ());
     }
 

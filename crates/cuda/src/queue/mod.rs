@@ -3,7 +3,7 @@
 //! Each stream has a line of work and, from its first piece on, a thread that does it. The order
 //! between streams is made when work is queued: a piece that has to come after another stream's is
 //! preceded by one that waits for it, and that was queued before; so nothing waits in a circle.
-//! What waits for a value in memory may wait for ever, and gives up where its context ends.
+//! What waits for a value in memory may wait for ever, and gives up where its context ends or dies.
 
 mod condition;
 mod event;

@@ -92,6 +92,15 @@ impl Lines {
     }
 }
 
+/// Has a line wait for places in others; whether it is to be started.
+fn append_waits(line: &Arc<Line>, points: Vec<Point>) -> bool {
+    let mut starts = false;
+    for point in points {
+        starts |= line.append(Box::new(move || point.wait())).1;
+    }
+    starts
+}
+
 /// The lines of a context.
 #[derive(Default)]
 pub struct Queues {
@@ -112,10 +121,14 @@ impl Queues {
     pub fn queue(&self, kind: &Kind, work: Work) -> Point {
         let mut lines = lock(&self.lines);
         let line = lines.line(kind);
-        for point in lines.before(kind) {
-            line.queue(Box::new(move || point.wait()));
+        let mut starts = append_waits(&line, lines.before(kind));
+        let (point, is_first) = line.append(work);
+        starts |= is_first;
+        drop(lines);
+        if starts {
+            line.start();
         }
-        line.queue(work)
+        point
     }
 
     /// The place behind everything that is in the line of a kind. The legacy one counts as having
@@ -123,12 +136,15 @@ impl Queues {
     pub fn last(&self, kind: &Kind) -> Point {
         let mut lines = lock(&self.lines);
         let line = lines.line(kind);
-        if matches!(kind, Kind::Legacy) {
-            for point in lines.before(kind) {
-                line.queue(Box::new(move || point.wait()));
-            }
+        let is_legacy = matches!(kind, Kind::Legacy);
+        let before = if is_legacy { lines.before(kind) } else { Vec::new() };
+        let starts = append_waits(&line, before);
+        let last = line.last();
+        drop(lines);
+        if starts {
+            line.start();
         }
-        line.last()
+        last
     }
 
     /// Whether that is done.
