@@ -3,15 +3,19 @@
  * waits for work of the other's.
  *
  * Without an argument the rows of the first process; with handles of memory and of an event the
- * part of another, and with a third argument of one that ends before its work is done.
+ * part of another, and with a third argument of one that ends before its work is done, or whose
+ * work fails.
  */
 #include "driver.h"
 
 #include <spawn.h>
+#include <sys/mman.h>
 
 enum { LENGTH = 4096, SHARED = 6 };
 /* Words of the shared memory: what each waits for, and what each leaves for the other. */
 enum { GO = 0, FIRST = 8, SECOND = 16, NEVER = 24 };
+
+enum { WORDS = 504 };
 
 static gpu_address memory;
 
@@ -105,6 +109,18 @@ static void two_processes(const char *program, handle stream)
 	code(LAUNCH_FAILED, cuEventSynchronize(event), "and is not waited for");
 	code(CUDA_OK, cuEventRecord(event, stream), "the event can be recorded");
 	code(CUDA_OK, cuEventSynchronize(event), "and reached");
+	/* More often than there are words: that of who ended comes to be another record's. */
+	int records = 0, got = 0;
+	while (records < 2 * WORDS && !got) {
+		got = cuEventRecord(event, stream);
+		got = got ? got : cuEventSynchronize(event);
+		records += !got;
+	}
+	equal(GUIDE, 2 * WORDS, records, "again and again");
+
+	equal(GUIDE, 0, run(program, &of_memory, &of_event, "fails"), "one whose work fails");
+	code(LAUNCH_FAILED, cuEventQuery(event), "its work was not done");
+	code(LAUNCH_FAILED, cuEventSynchronize(event), "which who waits is told");
 	must(cuEventDestroy_v2(event), "destroy");
 	equal(GUIDE, 256, run(program, &of_memory, &of_event, "late"), "an event that is gone");
 }
@@ -119,6 +135,15 @@ static int visitor(char **argv)
 	if (argv[3] && !strcmp(argv[3], "late"))
 		return opened == INVALID_HANDLE;
 	code(CUDA_OK, opened, "open an event");
+	if (argv[3] && !strcmp(argv[3], "fails")) {
+		void *own = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		must(cuMemHostRegister_v2(own, LENGTH, 0), "register");
+		must(cuStreamWaitValue32_v2(stream, (uintptr_t)own, 1, 1), "wait");
+		must(cuEventRecord(event, stream), "record");
+		munmap(own, LENGTH);
+		code(ILLEGAL_ADDRESS, cuStreamSynchronize(stream), "the context dies");
+		return finish();
+	}
 	if (argv[3]) {
 		must(cuStreamWaitValue32_v2(stream, memory + NEVER, 1, 1), "wait for ever");
 		must(cuEventRecord(event, stream), "record");

@@ -95,8 +95,11 @@ impl Event {
                 *lock(recorded) = Some(Recorded { point, at });
             }
             Records::Shared(shared) => {
-                let (record, shared) = (shared.record()?, shared.clone());
-                stream.queue(Box::new(move || shared.reach(record)));
+                let (record, context) = (shared.take()?, stream.context().clone());
+                let settles = shared.clone();
+                // What a context that ends leaves undone, it has died of.
+                stream.queue(Box::new(move || settles.settle(record, context.check().is_ok())));
+                shared.publish(record);
             }
         }
         Ok(())
@@ -131,7 +134,8 @@ impl Event {
     /// Whether what it stands for is done; so if it was never recorded.
     ///
     /// # Errors
-    /// `CUDA_ERROR_LAUNCH_FAILED` where another process ended before it was.
+    /// `CUDA_ERROR_LAUNCH_FAILED` where it never will be done, of an event of several processes: it
+    /// failed, or its process ended before.
     pub fn is_reached(&self) -> Res<bool> {
         match &self.records {
             Records::Own(recorded) => {

@@ -2,7 +2,10 @@
 //! which were reached.
 //!
 //! Each record has a number, the next one, and a word of its own, which it shares with those that
-//! many before and behind it. The word says the number when the place in the stream is reached.
+//! many before and behind it. The word says the number, and what became of the record: its place in
+//! the stream is reached, or never will be, or who is still to say so. A record is made in three
+//! steps: its number is taken, the work that reaches it is queued, and only then it is the last one
+//! of the event. So nothing waits for a number that may be queued behind that wait.
 
 use crate::{Error, Res};
 use shm::{Shm, is_gone};
@@ -17,10 +20,14 @@ const BYTES: usize = 4096;
 const LATEST: usize = 0;
 /// Counts up whenever a place is reached, and wakes who waits for that.
 const CHANGES: usize = 8;
+/// The last number that was taken.
+const TAKEN: usize = 16;
 /// Where the records' words begin.
 const FIRST: usize = 64;
 /// How many of those there are.
 const WORDS: u64 = ((BYTES - FIRST) / 8) as u64;
+/// Each of these somebody gets further with, unless another process wrote what is no record.
+const TRIES: u64 = 16 * WORDS;
 /// Who waits looks so often whether the other process lives.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -32,24 +39,36 @@ pub struct Record {
     process: u32,
 }
 
-impl Record {
-    /// Linux has no number of a process that is longer (`PID_MAX_LIMIT`).
-    const PROCESS_BITS: u32 = 22;
+/// Below the number in a word: 0 for a record that is reached, [`FAILED`] for one that never will
+/// be, or the process that is to say so, whose number is shorter (Linux's `PID_MAX_LIMIT`).
+const BITS: u32 = 23;
+const MASK: u64 = (1 << BITS) - 1;
+const FAILED: u64 = 1 << (BITS - 1);
 
+impl Record {
+    /// One of this process.
+    fn own(number: u64) -> Record {
+        Record { number, process: std::process::id() }
+    }
+
+    /// While its place is not reached.
     fn to_word(self) -> u64 {
-        self.number << Self::PROCESS_BITS | u64::from(self.process)
+        self.number << BITS | u64::from(self.process)
     }
 
     fn from_word(word: u64) -> Option<Record> {
-        let process = (word & ((1 << Self::PROCESS_BITS) - 1)) as u32;
-        (word != 0).then_some(Record { number: word >> Self::PROCESS_BITS, process })
+        (word != 0).then_some(Record { number: word >> BITS, process: (word & MASK) as u32 })
     }
 
-    /// The one that comes after another, of this process.
-    fn after(before: Option<Record>) -> Record {
-        let number = before.map_or(0, |before| before.number) + 1;
-        Record { number, process: std::process::id() }
+    /// When it is, or failed.
+    fn settled(self, is_well: bool) -> u64 {
+        self.number << BITS | if is_well { 0 } else { FAILED }
     }
+}
+
+/// The record whose place a word says is not reached yet.
+fn pending(word: u64) -> Option<Record> {
+    Record::from_word(word).filter(|_| word & MASK != 0 && word & FAILED == 0)
 }
 
 /// An event's shared memory.
@@ -89,28 +108,47 @@ impl Shared {
         self.shm.word(FIRST + (record.number % WORDS) as usize * 8)
     }
 
-    /// A new record, which is the last one from now on.
+    /// A new record, whose place this process is to say is reached. It counts only from
+    /// [`Shared::publish`] on.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` where the one that had its word before is not reached.
-    pub fn record(&self) -> Res<Record> {
-        let latest = self.shm.word(LATEST);
-        let mut before = latest.load(SeqCst);
-        loop {
-            let record = Record::after(Record::from_word(before));
-            if self.word(record).load(SeqCst).saturating_add(WORDS) < record.number {
-                return Err(Error::OUT_OF_MEMORY);
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where the one that had its word before is not reached and may be.
+    pub fn take(&self) -> Res<Record> {
+        let taken = self.shm.word(TAKEN);
+        for _ in 0..TRIES {
+            let before = taken.load(SeqCst);
+            let record = Record::own(before.wrapping_add(1));
+            let word = self.word(record);
+            let seen = word.load(SeqCst);
+            if seen >> BITS < record.number {
+                if let Some(blocks) = pending(seen) {
+                    // Whose process has ended is given up; another thread may be as far.
+                    if !is_gone(blocks.process) {
+                        return Err(Error::OUT_OF_MEMORY);
+                    }
+                    self.settle(blocks, false);
+                    continue;
+                }
+                if word.compare_exchange(seen, record.to_word(), SeqCst, SeqCst).is_ok() {
+                    let _ = taken.compare_exchange(before, record.number, SeqCst, SeqCst);
+                    return Ok(record);
+                }
             }
-            match latest.compare_exchange(before, record.to_word(), SeqCst, SeqCst) {
-                Ok(_) => return Ok(record),
-                Err(now) => before = now,
-            }
+            // Somebody has taken the number, and may have ended before the count said so.
+            let _ = taken.compare_exchange(before, record.number, SeqCst, SeqCst);
         }
+        Err(Error::OUT_OF_MEMORY)
     }
 
-    /// The place of a record is reached.
-    pub fn reach(&self, record: Record) {
-        self.word(record).fetch_max(record.number, SeqCst);
+    /// Makes a record the last one, unless a later one is. What reaches its place is queued.
+    pub fn publish(&self, record: Record) {
+        self.shm.word(LATEST).fetch_max(record.to_word(), SeqCst);
+    }
+
+    /// The place of a record is reached: all `is_well`, or the work before it was not done.
+    pub fn settle(&self, record: Record, is_well: bool) {
+        let (pending, settled) = (record.to_word(), record.settled(is_well));
+        let _ = self.word(record).compare_exchange(pending, settled, SeqCst, SeqCst);
         self.shm.word(CHANGES).fetch_add(1, SeqCst);
         self.shm.wake(CHANGES);
     }
@@ -123,14 +161,23 @@ impl Shared {
     /// Whether its place is reached.
     ///
     /// # Errors
-    /// `CUDA_ERROR_LAUNCH_FAILED` where it never will be: its process has ended.
+    /// `CUDA_ERROR_LAUNCH_FAILED` where it never will be: its work failed, or its process has ended.
     pub fn is_reached(&self, record: Record) -> Res<bool> {
-        let is_there = || self.word(record).load(SeqCst) >= record.number;
-        if is_there() {
-            return Ok(true);
+        let settled = || {
+            let word = self.word(record).load(SeqCst);
+            match pending(word) {
+                Some(waits) if waits.number <= record.number => None,
+                _ if word == record.settled(false) => Some(Err(Error::LAUNCH_FAILED)),
+                // A later one has its word.
+                _ => Some(Ok(true)),
+            }
+        };
+        if let Some(settled) = settled() {
+            return settled;
         }
-        // It may have been the last that the process did.
-        if is_gone(record.process) && !is_there() { Err(Error::LAUNCH_FAILED) } else { Ok(false) }
+        // The last that the process did may have been to reach it.
+        let is_lost = is_gone(record.process);
+        settled().unwrap_or(if is_lost { Err(Error::LAUNCH_FAILED) } else { Ok(false) })
     }
 
     /// Returns once it is, or `gives_up` says so: whether it is reached.
@@ -161,44 +208,110 @@ mod tests {
         (one, two)
     }
 
+    fn record(event: &Shared) -> Record {
+        let record = event.take().unwrap();
+        event.publish(record);
+        record
+    }
+
+    /// A record of a process that has ended: none has this number.
+    fn lost(event: &Shared) -> Record {
+        let number = event.take().unwrap().number;
+        let lost = Record { number, process: (FAILED - 1) as u32 };
+        event.word(lost).store(lost.to_word(), SeqCst);
+        event.publish(lost);
+        lost
+    }
+
     #[test]
     fn a_record_is_reached_for_all_who_share_it() {
         let (one, two) = pair();
         assert!(one.latest().is_none() && two.fd().is_none());
-        let first = one.record().unwrap();
-        let second = two.record().unwrap();
+        let first = record(&one);
+        let second = record(&two);
         assert_eq!((one.latest(), second.number), (Some(second), first.number + 1));
         assert_eq!(two.wait_unless(first, || true), Ok(false));
-        one.reach(second);
+        one.settle(second, true);
         assert_eq!((two.is_reached(first), two.is_reached(second)), (Ok(false), Ok(true)));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| two.wait_unless(first, || false));
-            one.reach(first);
+            one.settle(first, true);
             assert_eq!(waits.join().unwrap(), Ok(true));
         });
     }
 
     #[test]
+    fn a_record_is_the_last_one_when_its_work_is_queued() {
+        let (one, two) = pair();
+        let (first, second) = (one.take().unwrap(), two.take().unwrap());
+        assert!(one.latest().is_none() && first.number < second.number);
+        two.publish(second);
+        one.publish(first);
+        assert_eq!(one.latest(), Some(second));
+    }
+
+    #[test]
+    fn numbers_are_taken_once() {
+        let (one, _) = pair();
+        let take = || (0..WORDS / 4).map(|_| one.take().unwrap().number).collect::<Vec<_>>();
+        let mut numbers: Vec<u64> = std::thread::scope(|scope| {
+            let threads = [scope.spawn(take), scope.spawn(take), scope.spawn(take)];
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=WORDS / 4 * 3).collect::<Vec<_>>());
+        // One whose taker ended before it counted.
+        one.shm.word(TAKEN).store(WORDS / 4 * 3 - 1, SeqCst);
+        assert_eq!(one.take().unwrap().number, WORDS / 4 * 3 + 1);
+    }
+
+    #[test]
+    fn what_is_no_record_is_not_gone_by_for_ever() {
+        let (one, two) = pair();
+        for at in (0..BYTES).step_by(8) {
+            one.shm.word(at).store(u64::MAX, SeqCst);
+        }
+        assert_eq!(two.take(), Err(Error::OUT_OF_MEMORY));
+        assert!(two.latest().is_some_and(|record| two.is_reached(record).is_ok()));
+    }
+
+    #[test]
     fn a_word_is_free_again_when_its_record_is_reached() {
         let (one, two) = pair();
-        let records: Vec<_> = (0..WORDS).map(|_| one.record().unwrap()).collect();
-        two.reach(records[1]);
-        assert_eq!(two.record(), Err(Error::OUT_OF_MEMORY));
-        two.reach(records[0]);
-        let again = two.record().unwrap();
+        let records: Vec<_> = (0..WORDS).map(|_| record(&one)).collect();
+        two.settle(records[1], true);
+        assert_eq!(two.take(), Err(Error::OUT_OF_MEMORY));
+        two.settle(records[0], true);
+        let again = record(&two);
         assert_eq!((one.is_reached(records[0]), one.is_reached(again)), (Ok(true), Ok(false)));
+    }
+
+    #[test]
+    fn the_word_of_who_has_ended_is_free() {
+        let (one, two) = pair();
+        let lost = lost(&one);
+        for _ in 1..WORDS {
+            two.settle(record(&two), true);
+        }
+        assert_eq!(two.is_reached(lost), Err(Error::LAUNCH_FAILED));
+        let after = record(&two);
+        assert_eq!(after.number, lost.number + WORDS);
+        two.settle(after, true);
+        assert_eq!(one.is_reached(after), Ok(true));
     }
 
     #[test]
     fn what_nobody_will_reach_is_an_error() {
         let (one, two) = pair();
-        // no process has this number
-        let lost = Record { number: 1, process: (1 << Record::PROCESS_BITS) - 1 };
-        one.shm.word(LATEST).store(lost.to_word(), SeqCst);
+        let lost = lost(&one);
         assert_eq!(two.latest(), Some(lost));
         assert_eq!(two.wait_unless(lost, || false), Err(Error::LAUNCH_FAILED));
-        one.reach(lost);
+        one.settle(lost, true);
         assert_eq!(two.is_reached(lost), Ok(true));
+        let failed = record(&one);
+        one.settle(failed, false);
+        one.settle(failed, true);
+        assert_eq!(two.is_reached(failed), Err(Error::LAUNCH_FAILED), "once and for all");
     }
 
     #[test]
