@@ -3,11 +3,12 @@
  * waits for work of the other's.
  *
  * Without an argument the rows of the first process; with handles of memory and of an event the
- * part of another, and with a third argument of one that ends before its work is done, or whose
- * work fails.
+ * part of another, and with a third argument of one that ends before its work is done,
+ * becomes another program, or whose work fails.
  */
 #include "driver.h"
 
+#include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
 
@@ -74,20 +75,27 @@ static void alone(handle stream)
 	must(cuEventDestroy_v2(event) || cuStreamDestroy_v2(other), "destroy");
 }
 
-/* Another process with these handles, and a part for it; how it ended. */
-static int run(const char *program, struct ipc_handle *memory_handle, struct ipc_handle *event,
-	       char *part)
+/* Another process with these handles, and a part for it. */
+static pid_t begin_to_run(const char *program, struct ipc_handle *memory_handle,
+			  struct ipc_handle *event, char *part)
 {
 	extern char **environ;
 	char of_memory[129], of_event[129];
 	char *arguments[] = { (char *)program, of_memory, of_event, part, NULL };
-	int status = -1;
 	pid_t child;
 	to_text(memory_handle, of_memory);
 	to_text(event, of_event);
 	if (posix_spawn(&child, program, NULL, NULL, arguments, environ))
 		fail("another process");
-	waitpid(child, &status, 0);
+	return child;
+}
+
+/* How it ended. */
+static int run(const char *program, struct ipc_handle *memory_handle, struct ipc_handle *event,
+	       char *part)
+{
+	int status = -1;
+	waitpid(begin_to_run(program, memory_handle, event, part), &status, 0);
 	return status;
 }
 
@@ -118,6 +126,13 @@ static void two_processes(const char *program, handle stream)
 	}
 	equal(GUIDE, 2 * WORDS, records, "again and again");
 
+	pid_t child = begin_to_run(program, &of_memory, &of_event, "execs");
+	while ((got = cuEventQuery(event)) != LAUNCH_FAILED && !waitpid(child, NULL, WNOHANG))
+		usleep(1000);
+	code(LAUNCH_FAILED, got, "one that becomes another program, which lives");
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+
 	equal(GUIDE, 0, run(program, &of_memory, &of_event, "fails"), "one whose work fails");
 	code(LAUNCH_FAILED, cuEventQuery(event), "its work was not done");
 	code(LAUNCH_FAILED, cuEventSynchronize(event), "which who waits is told");
@@ -147,6 +162,8 @@ static int visitor(char **argv)
 	if (argv[3]) {
 		must(cuStreamWaitValue32_v2(stream, memory + NEVER, 1, 1), "wait for ever");
 		must(cuEventRecord(event, stream), "record");
+		if (!strcmp(argv[3], "execs"))
+			execlp("sleep", "sleep", "60", NULL);
 		return 0;
 	}
 	code(INVALID_HANDLE, cuIpcGetEventHandle(&again, event), "only its maker hands it on");

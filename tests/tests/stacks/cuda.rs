@@ -49,7 +49,7 @@ fn a_stream_waits_for_what_somebody_writes() {
 #[test]
 fn processes_share_events() {
     match system::c_program("cuda_shared_events") {
-        Ok(program) => drop(judged(cuda(&program), 32)),
+        Ok(program) => drop(judged(cuda(&program), 33)),
         Err(reason) => skip!("{reason}"),
     }
 }

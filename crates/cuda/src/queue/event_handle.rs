@@ -45,7 +45,7 @@ impl EventHandle {
         if which(&file)? != self.which {
             return Err(Error::INVALID_HANDLE);
         }
-        Shared::open(file)
+        Shared::open(file.into())
     }
 
     /// As C has it.

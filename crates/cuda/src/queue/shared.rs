@@ -7,9 +7,11 @@
 //! steps: its number is taken, the work that reaches it is queued, and only then it is the last one
 //! of the event. So nothing waits for a number that may be queued behind that wait.
 
+use crate::sys::{hold, is_held};
 use crate::{Error, Res};
-use shm::{Shm, is_gone};
-use std::os::fd::{AsFd, BorrowedFd};
+use descriptors::Kept;
+use shm::Shm;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -71,12 +73,17 @@ fn pending(word: u64) -> Option<Record> {
     Record::from_word(word).filter(|_| word & MASK != 0 && word & FAILED == 0)
 }
 
+/// While a process has the event it holds the byte of the memory's file at this and its number, far
+/// beyond the file's end. So another that has come to have that number is not taken for it, nor is
+/// another program that it has become.
+const ALIVE: u64 = 1 << 62;
+
 /// An event's shared memory.
 #[derive(Debug)]
 pub struct Shared {
     shm: Shm,
-    /// By which other processes find it; those have none.
-    fd: Option<descriptors::Kept>,
+    fd: Kept,
+    is_own: bool,
 }
 
 impl Shared {
@@ -87,21 +94,36 @@ impl Shared {
     pub fn create() -> Res<Shared> {
         let made = Shm::create("peerdma-cuda-event", BYTES).map_err(std::io::Error::from);
         let (shm, fd) = made?;
-        Ok(Shared { shm, fd: Some(fd) })
+        Shared { shm, fd, is_own: true }.alive()
     }
 
     /// That of another process.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` where it is no event's.
-    pub fn open(fd: impl AsFd) -> Res<Shared> {
-        let shm = Shm::open_of(fd, BYTES).map_err(|_| Error::INVALID_HANDLE)?;
-        Ok(Shared { shm, fd: None })
+    /// `CUDA_ERROR_INVALID_HANDLE` where it is no event's; `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn open(fd: OwnedFd) -> Res<Shared> {
+        let shm = Shm::open_of(&fd, BYTES).map_err(|_| Error::INVALID_HANDLE)?;
+        Shared { shm, fd: Kept::new(fd), is_own: false }.alive()
     }
 
-    /// Its descriptor; `None` for another process's.
+    /// Tells others that this process has it.
+    fn alive(self) -> Res<Shared> {
+        match hold(self.fd.as_fd(), ALIVE + u64::from(std::process::id())) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOLCK) => Err(Error::OUT_OF_MEMORY),
+            // Where there are no such locks, nobody asks for them.
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether a process that recorded the event has ended.
+    fn is_gone(&self, process: u32) -> bool {
+        let has_it = || is_held(self.fd.as_fd(), ALIVE + u64::from(process)).unwrap_or(true);
+        process != std::process::id() && (shm::is_gone(process) || !has_it())
+    }
+
+    /// Its descriptor, by which other processes find it; `None` for another process's.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+        self.is_own.then(|| self.fd.as_fd())
     }
 
     fn word(&self, record: Record) -> &AtomicU64 {
@@ -123,7 +145,7 @@ impl Shared {
             if seen >> BITS < record.number {
                 if let Some(blocks) = pending(seen) {
                     // Whose process has ended is given up; another thread may be as far.
-                    if !is_gone(blocks.process) {
+                    if !self.is_gone(blocks.process) {
                         return Err(Error::OUT_OF_MEMORY);
                     }
                     self.settle(blocks, false);
@@ -176,7 +198,7 @@ impl Shared {
             return settled;
         }
         // The last that the process did may have been to reach it.
-        let is_lost = is_gone(record.process);
+        let is_lost = self.is_gone(record.process);
         settled().unwrap_or(if is_lost { Err(Error::LAUNCH_FAILED) } else { Ok(false) })
     }
 
@@ -201,10 +223,12 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     fn pair() -> (Shared, Shared) {
         let one = Shared::create().unwrap();
-        let two = Shared::open(one.fd().unwrap()).unwrap();
+        let two = Shared::open(one.fd().unwrap().try_clone_to_owned().unwrap()).unwrap();
         (one, two)
     }
 
@@ -221,6 +245,23 @@ mod tests {
         event.word(lost).store(lost.to_word(), SeqCst);
         event.publish(lost);
         lost
+    }
+
+    /// The process that started this one lives, but has not the event.
+    #[test]
+    fn who_has_come_to_have_the_number_is_another() {
+        let (one, _) = pair();
+        let process = std::os::unix::process::parent_id();
+        let lost = Record { number: one.take().unwrap().number, process };
+        one.word(lost).store(lost.to_word(), SeqCst);
+        assert_eq!(one.is_reached(lost), Err(Error::LAUNCH_FAILED));
+        let other = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", one.fd.as_raw_fd()));
+        let other = other.unwrap();
+        hold(other.as_fd(), ALIVE + u64::from(process)).unwrap();
+        assert_eq!(one.is_reached(lost), Ok(false));
     }
 
     #[test]
@@ -317,6 +358,7 @@ mod tests {
     #[test]
     fn other_memory_is_no_event() {
         let (_, fd) = Shm::create("peerdma-test", 64).unwrap();
+        let fd = fd.as_fd().try_clone_to_owned().unwrap();
         assert_eq!(Shared::open(fd).unwrap_err(), Error::INVALID_HANDLE);
     }
 }
