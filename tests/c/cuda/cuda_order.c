@@ -161,7 +161,13 @@ static void virtual_memory(void)
 	code(INVALID_VALUE, cuMemMap(space, CHUNK, 0, two, 0), "map over it");
 	code(INVALID_VALUE, cuMemMap(space + CHUNK, CHUNK, CHUNK, two, 0), "map beyond its end");
 	code(INVALID_VALUE, cuMemMap(space + 2 * CHUNK, CHUNK, 0, two, 0), "map beyond the space");
+	code(INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, space, 2 * CHUNK, 1, 0),
+	     "a dma-buf of what is mapped and what is not");
 	code(CUDA_OK, cuMemMap(space + CHUNK, CHUNK, 0, two, 0), "map behind it");
+	code(NOT_SUPPORTED, cuMemGetHandleForAddressRange(&fd, space, 2 * CHUNK, 1, 0),
+	     "a dma-buf of two mappings");
+	code(INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, space, 3 * CHUNK, 1, 0),
+	     "and of what is behind");
 	code(INVALID_VALUE, cuMemsetD8_v2(space, 1, 1), "without access");
 	code(CUDA_OK, cuMemSetAccess(space, 2 * CHUNK, &both, 1), "allow access");
 	must(cuMemGetAccess(&flags[0], &both.location, space), "its flags");
@@ -176,6 +182,11 @@ static void virtual_memory(void)
 	close(fd);
 	code(INVALID_VALUE, cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, 1),
 	     "import nothing");
+	code(CUDA_OK, cuMemGetHandleForAddressRange(&fd, space + CHUNK / 2, CHUNK / 2, 1, 0),
+	     "a dma-buf of a part");
+	code(INVALID_VALUE, cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, 1),
+	     "is no shareable handle");
+	close(fd);
 	must(cuMemAddressReserve(&other, CHUNK, 0, 0, 0), "reserve");
 	must(cuMemMap(other, CHUNK, 0, imported, 0) || cuMemSetAccess(other, CHUNK, &both, 1), "map");
 	must(cuMemsetD8_v2(other, 7, 100) || cuMemcpyDtoH_v2(pinned, space, 101), "fill and copy");

@@ -25,5 +25,7 @@ pub use pool::Pool;
 pub use rows::{Rows, Side};
 pub use space::{Device, DeviceAccess, Memory, Origin, Range, Space};
 pub use span::{Span, copy_rows};
-pub use vmm::{GRANULARITY, create, map, release_reserved, reserve, set_access, unmap};
+pub use vmm::{
+    GRANULARITY, create, import, is_mapped_on, map, release_reserved, reserve, set_access, unmap,
+};
 pub use word::{Width, Word};

@@ -127,6 +127,22 @@ impl Physical {
         Ok(())
     }
 
+    /// Whether the descriptor that it came as stands for all of its buffer. That of a part of one
+    /// can be mapped as if it did, and only the node tells.
+    ///
+    /// # Errors
+    /// What opening the node says, or `CUDA_ERROR_OUT_OF_MEMORY` for want of a descriptor.
+    pub fn is_whole(&self) -> Res<bool> {
+        let Backing::Imported(fd) = &self.backing else { return Ok(true) };
+        match self.gpu.node()?.export_part(fd.as_fd(), 0, self.len) {
+            // Not all of that is in a part; of another file there are none.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            // Where `/proc` does not tell of locks, there are no parts.
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error.into()),
+            _ => Ok(true),
+        }
+    }
+
     /// A descriptor of `len` bytes from `start` on: a dma-buf.
     ///
     /// # Errors

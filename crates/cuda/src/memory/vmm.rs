@@ -5,6 +5,7 @@ use crate::gpu::Gpu;
 use crate::memory::Physical;
 use crate::sys::{Domain, Mapping};
 use crate::{Driver, Error, Handle, Res};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What sizes, addresses and offsets are multiples of, in bytes (`cuMemGetAllocationGranularity`).
@@ -90,6 +91,34 @@ fn mapped(driver: &Driver, addr: u64, len: u64) -> Res<Vec<Arc<Range>>> {
     } else {
         Err(Error::INVALID_VALUE)
     }
+}
+
+/// Whether a range was mapped, and others of the same device are up to `end` without a hole.
+pub fn is_mapped_on(driver: &Driver, first: &Range, end: u64) -> bool {
+    let is_one = |range: &Range| {
+        let device = range.device();
+        range.ordinal == first.ordinal
+            && device.is_some_and(|device| matches!(device.origin, Origin::Mapped(_)))
+    };
+    let (mut goes_on, mut at) = (is_one(first), first.end());
+    while goes_on && at < end {
+        let next = driver.space.at(at).filter(|range| is_one(range));
+        (goes_on, at) = next.map_or((false, at), |range| (true, range.end()));
+    }
+    goes_on
+}
+
+/// Memory that another process, or this one, exported by [`Physical::export`]; the handle.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for any other descriptor: one of a range of addresses is no shareable
+/// handle.
+pub fn import(driver: &Driver, gpu: &Arc<Gpu>, fd: OwnedFd) -> Res<Handle> {
+    let physical = Physical::import(gpu, fd)?;
+    if !physical.is_whole()? {
+        return Err(Error::INVALID_VALUE);
+    }
+    Ok(driver.physical.add(|_| Arc::new(physical)).0)
 }
 
 /// Takes whole mappings away.

@@ -1,11 +1,10 @@
 //! Virtual memory management: physical memory by handles, addresses by themselves.
 
 use crate::ffi::{In, Out};
-use cuda::memory::{self, DeviceAccess, GRANULARITY, Origin, Physical};
+use cuda::memory::{self, DeviceAccess, GRANULARITY, Origin};
 use cuda::sys::duplicate;
 use cuda::{Driver, Error, Handle, current};
 use std::os::fd::IntoRawFd;
-use std::sync::Arc;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -148,8 +147,7 @@ api! {
         }
         let descriptor = i32::try_from(descriptor).map_err(|_| Error::INVALID_VALUE)?;
         let descriptor = duplicate(descriptor).map_err(|_| Error::INVALID_VALUE)?;
-        let physical = Arc::new(Physical::import(current()?.gpu(), descriptor)?);
-        handle.put(driver.physical.add(|_| physical).0)
+        handle.put(memory::import(driver, current()?.gpu(), descriptor)?)
     }
 
     fn cuMemRetainAllocationHandle(handle: Out<Handle>, addr: u64) {
