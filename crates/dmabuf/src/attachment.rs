@@ -74,7 +74,8 @@ impl DmaBuf {
         DmaBuf::of_part(0..size, exporter)
     }
 
-    /// Size in bytes (`lseek(SEEK_END)`).
+    /// Size in bytes, of the part where it is one. lseek(2) to the end of a part's descriptor tells
+    /// that of the whole buffer.
     pub fn size(&self) -> u64 {
         self.part.end - self.part.start
     }

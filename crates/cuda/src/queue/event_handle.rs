@@ -37,6 +37,10 @@ impl EventHandle {
         if self.process == std::process::id() {
             return Err(Error::INVALID_CONTEXT);
         }
+        self.find()
+    }
+
+    fn find(&self) -> Res<Shared> {
         let found = shm::memfd_of_process(self.process, self.fd).map_err(|error| {
             log::say(format_args!("an event of process {}: {error}", self.process));
             Error::INVALID_HANDLE
@@ -84,6 +88,15 @@ mod tests {
             assert_eq!(EventHandle::from_bytes(&wrong), None, "byte {at}");
         }
         assert_eq!(handle.open().unwrap_err(), Error::INVALID_CONTEXT);
+    }
+
+    #[test]
+    fn a_descriptor_that_has_become_another_event_is_not_opened() {
+        let (event, other) = (Shared::create().unwrap(), Shared::create().unwrap());
+        let [handle, another] = [&event, &other].map(|event| EventHandle::of(event).unwrap());
+        handle.find().unwrap();
+        let stale = EventHandle { fd: another.fd, ..handle };
+        assert_eq!(stale.find().unwrap_err(), Error::INVALID_HANDLE);
     }
 
     #[test]
