@@ -183,7 +183,7 @@ impl Shared {
     /// Whether its place is reached.
     ///
     /// # Errors
-    /// `CUDA_ERROR_LAUNCH_FAILED` where it never will be: its work failed, or its process has ended.
+    /// `CUDA_ERROR_LAUNCH_FAILED` where it never will be: its work failed or its process has ended.
     pub fn is_reached(&self, record: Record) -> Res<bool> {
         let settled = || {
             let word = self.word(record).load(SeqCst);
