@@ -1,11 +1,12 @@
-//! Builds the drop-in libraries (libibverbs, and NVIDIA's two; release profile) by a nested cargo
+//! Builds the drop-in libraries (libibverbs, and NVIDIA's three; release profile) by a nested cargo
 //! and hands their paths to the program, which embeds them.
 //!
 //! The nested build has a folder of its own in the target folder, so it never waits for the lock of
 //! the outer one, and is done once for all profiles. It takes part in the outer job server, gets
 //! `--offline`, `--locked` and `--frozen` when the outer cargo was, and is a matter of a fraction
 //! of a second when nothing changed. Packagers who build a library themselves name it in
-//! `PEERDMA_PREBUILT_LIBRARY`, `PEERDMA_PREBUILT_CUDA` or `PEERDMA_PREBUILT_NVML`.
+//! `PEERDMA_PREBUILT_LIBRARY`, `PEERDMA_PREBUILT_CUDA`, `PEERDMA_PREBUILT_CUDART` or
+//! `PEERDMA_PREBUILT_NVML`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ struct Library {
     embedded: &'static str,
 }
 
-const LIBRARIES: [Library; 3] = [
+const LIBRARIES: [Library; 4] = [
     Library {
         package: "peerdma-verbs",
         file: "libibverbs.so",
@@ -33,6 +34,12 @@ const LIBRARIES: [Library; 3] = [
         file: "libcuda_driver.so",
         prebuilt: "PEERDMA_PREBUILT_CUDA",
         embedded: "PEERDMA_EMBEDDED_CUDA",
+    },
+    Library {
+        package: "peerdma-libcudart",
+        file: "libcuda_runtime.so",
+        prebuilt: "PEERDMA_PREBUILT_CUDART",
+        embedded: "PEERDMA_EMBEDDED_CUDART",
     },
     Library {
         package: "peerdma-libnvml",

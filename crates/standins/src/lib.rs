@@ -21,7 +21,8 @@ pub const SYMBOLS: &str = include_str!("../symbols.txt");
 
 /// The development name of a library: `libmlx5.so` for `libmlx5.so.1`.
 pub fn link_name(file_name: &str) -> &str {
-    file_name.strip_suffix(".1").unwrap_or(file_name)
+    let version = file_name.rsplit_once(".so.").map_or("", |(_, version)| version);
+    file_name.strip_suffix(version).map_or(file_name, |name| name.trim_end_matches('.'))
 }
 
 #[cfg(test)]
@@ -45,6 +46,8 @@ mod tests {
         );
         assert!(LIBRARIES.iter().all(|(_, bytes)| bytes.starts_with(b"\x7fELF")));
         assert_eq!(link_name("libmlx5.so.1"), "libmlx5.so");
+        assert_eq!(link_name("cuda/libcudart.so.12"), "cuda/libcudart.so");
+        assert_eq!(link_name("libmlx5.so"), "libmlx5.so");
     }
 
     #[test]

@@ -13,6 +13,7 @@ const ROOMS: &[&str] = &[
     "gpu",
     "engine-thread",
     "libcuda",
+    "libcudart",
     "libnvml",
     "link",
     "mm",
@@ -28,6 +29,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("cli", &["process/supervise.rs"]),
     ("cuda", &["sys/abi.rs", "sys/copy.rs", "sys/map.rs", "sys/migrate.rs", "sys/node.rs"]),
     ("libcuda", &["entries.rs", "ffi.rs"]),
+    ("libcudart", &["driver.rs"]),
     ("libnvml", &["ffi.rs"]),
     ("gpu", &["lease.rs", "providers/cuda_driver.rs", "providers/ioctl.rs"]),
 ];

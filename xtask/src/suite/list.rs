@@ -107,6 +107,7 @@ const LINT: &[(&str, &str)] = &[
     arm::EMBEDDED[0],
     arm::EMBEDDED[1],
     arm::EMBEDDED[2],
+    arm::EMBEDDED[3],
 ];
 
 pub const SUITES: &[Suite] = &[

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The drop-in library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_LIBRARY"));
 static LIBCUDA: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDA"));
+static LIBCUDART: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDART"));
 static LIBNVML: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_NVML"));
 
 /// The folder, beside the other libraries, of those that only `--gpu cuda` shows a program.
@@ -46,7 +47,11 @@ fn identity() -> &'static str {
 
 /// Path below the folder, and content.
 fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-    let nvidia = [("cuda/libcuda.so.1", LIBCUDA), ("cuda/libnvidia-ml.so.1", LIBNVML)];
+    let nvidia = [
+        ("cuda/libcuda.so.1", LIBCUDA),
+        ("cuda/libcudart.so.12", LIBCUDART),
+        ("cuda/libnvidia-ml.so.1", LIBNVML),
+    ];
     std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied()).chain(nvidia)
 }
 
@@ -258,6 +263,8 @@ mod tests {
         assert_eq!(fs::read_link(folder.join("libibverbs.so")).unwrap(), Path::new(SONAME));
         let cuda = fs::canonicalize(folder.join(CUDA).join("libcuda.so")).unwrap();
         assert!(holds(&cuda, LIBCUDA) && cuda.ends_with("cuda/libcuda.so.1"));
+        let runtime = fs::canonicalize(folder.join(CUDA).join("libcudart.so")).unwrap();
+        assert!(holds(&runtime, LIBCUDART) && runtime.ends_with("cuda/libcudart.so.12"));
         assert!(
             fs::read_dir(&folder).unwrap().all(|entry| !entry
                 .unwrap()
