@@ -16,8 +16,8 @@ pub struct Device {
     #[arg(long, value_enum, value_name = "MODEL", default_value_t)]
     pub model: Model,
     /// How programs reach the platform's GPUs, beside their nodes below /dev/dri: `cuda` shows them
-    /// NVIDIA's driver library and NVML, with memory, streams and all that surrounds it, but no
-    /// kernels
+    /// CUDA's driver library, its runtime and NVML, with memory, streams and all that surrounds it,
+    /// but no kernels
     #[arg(long, value_enum, value_name = "INTERFACE", default_value_t)]
     pub gpu: GpuInterface,
     /// Pace the PCIe links of the platform to their rates, or to this fraction of them
