@@ -1,8 +1,7 @@
 //! libfabric with CUDA, and its own tests, fabtests: no distribution packages either.
 
 use super::source::Source;
-use crate::{Run, c_library};
-use std::fs;
+use crate::Run;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -19,14 +18,13 @@ const OTHERS: [&str; 15] = [
 ];
 /// Those that the tests run.
 const PROGRAMS: [&str; 3] = ["fi_msg_pingpong", "fi_rma_bw", "fi_rdm_tagged_pingpong"];
-/// What is read of CUDA's headers, and stands in for its runtime.
+/// What is read of CUDA's headers.
 const CUDA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/fabtests");
 
 /// The programs.
 #[derive(Clone, Debug)]
 pub struct Fabtests {
     folder: PathBuf,
-    runtime: PathBuf,
 }
 
 impl Fabtests {
@@ -38,20 +36,14 @@ impl Fabtests {
         // Tried once: where there is no network, to find that out may take minutes.
         static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let made = MADE.get_or_init(|| SOURCE.built(&script(), &headers()));
-        let (folder, library) = (made.clone()?, c_library("cudart")?);
-        // By the name under which libfabric looks for it.
-        let runtime = library.with_file_name("cuda-runtime");
-        fs::create_dir_all(&runtime).expect("a folder for the library");
-        let _ = std::os::unix::fs::symlink(&library, runtime.join("libcudart.so"));
-        Ok(Fabtests { folder, runtime })
+        Ok(Fabtests { folder: made.clone()? })
     }
 
     /// A line of a program and its arguments, on the software HCA and a software GPU.
     pub fn run(&self, line: &str) -> Run {
         let folder = self.folder.join("source/fabtests/benchmarks");
         let run = Run::hca(&format!("{}/{line}", folder.display())).option("--gpu").option("cuda");
-        let libraries = format!("{}/lib:{}", self.folder.display(), self.runtime.display());
-        run.env("LD_LIBRARY_PATH", libraries)
+        run.env("LD_LIBRARY_PATH", self.folder.join("lib"))
     }
 }
 

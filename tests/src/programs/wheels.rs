@@ -1,7 +1,7 @@
 //! Programs from Python wheels, in the virtual environment that `cargo xtask test` makes.
 
 use crate::Run;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -36,14 +36,12 @@ impl Wheels {
         self.folder.join("mpi4py/test")
     }
 
-    /// A program of `tests/tools` on the software HCA. It finds the CUDA runtime's wheel, which
-    /// UCX loads without using it.
+    /// A program of `tests/tools` on the software HCA.
     pub fn run(&self, program: &str) -> Run {
         let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/tools");
         let run = Run::hca(&self.program("python3").display().to_string())
             .arg(Path::new(tools).join(program));
-        let run = run.env("PYTHONDONTWRITEBYTECODE", "1");
-        run.env("LD_LIBRARY_PATH", self.runtime().unwrap_or_default())
+        run.env("PYTHONDONTWRITEBYTECODE", "1")
     }
 
     /// The same for a program that wants UCX by the names that distributions give it. UCXX's own
@@ -57,14 +55,8 @@ impl Wheels {
         let modules = names.join("ucx");
         fs::create_dir(&modules).expect("a folder for modules");
         link_by_name(&libraries.join("ucx"), &modules, "lib");
-        let runtime = self.runtime().unwrap_or_default();
-        let places = [names.as_os_str(), libraries.as_os_str(), &runtime];
+        let places = [names.as_os_str(), libraries.as_os_str()];
         self.run(program).env("LD_LIBRARY_PATH", places.join(OsStr::new(":")))
-    }
-
-    /// The folder of the CUDA runtime's libraries.
-    fn runtime(&self) -> Option<OsString> {
-        Some(self.packages("nvidia/cuda_runtime/lib")?.into_os_string())
     }
 
     /// The folder of CUDA's headers.

@@ -16,6 +16,7 @@ fn right(run: Run, ways: &[&str]) -> u64 {
     for way in ways {
         assert!(said.stdout.contains(&format!("{way}: right")), "{way}: {said}");
     }
+    assert!(!said.stderr.contains("No CUDA device"), "the runtime was refused: {said}");
     let text = counters.text();
     assert_ne!(counters.sum("sent_bytes"), 0, "nothing was sent by the device: {text}");
     of_gpus(&text)
@@ -39,8 +40,8 @@ fn nixl_moves_gpu_memory_between_processes() {
     assert!(right(run.env("UCX_TLS", "rc_v,cuda_copy"), &ways) >= 5 << 20);
 }
 
-/// Mooncake's transfer engine over its RDMA transport. It asks the CUDA runtime what memory is
-/// whose, takes all for the host's where that fails, and registers it by its address.
+/// Mooncake's transfer engine over its RDMA transport. It is linked with the CUDA runtime, asks it
+/// what memory is whose, and registers memory by its address.
 #[test]
 fn mooncake_moves_gpu_memory_between_processes() {
     let ways = ["DRAM to DRAM", "VRAM to VRAM", "VRAM to DRAM", "read from both"];
