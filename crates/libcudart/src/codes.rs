@@ -1,5 +1,5 @@
-//! The codes that the runtime's functions answer (`cudaError` of `driver_types.h`), by their names and
-//! in words.
+//! The codes that the runtime's functions answer (`cudaError` of `driver_types.h`), by their names
+//! and in words.
 
 use std::ffi::CStr;
 

@@ -4,21 +4,11 @@
 
 use crate::error::{Error, Res, answer};
 use crate::ffi::{HostFunction, In, Out, StreamCallback, Text};
+use crate::shape::Shape;
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-
-/// How a copy or a fill is made.
-#[derive(Clone, Copy)]
-pub enum Way {
-    /// Waited for, by the default stream that all threads share.
-    Legacy,
-    /// Waited for, by the thread's own default stream.
-    Own,
-    /// Queued to a stream.
-    Queued(u64),
-}
 
 /// A handle for another process, by value.
 #[repr(C)]
@@ -111,9 +101,9 @@ functions! {
     cuMemPrefetchAsync_v2(u64, u64, Location, u32, u64);
     cuMemRangeGetAttribute(Out<u8>, u64, u32, u64, u64);
     cuPointerGetAttribute(&mut u64, u32, u64);
-    cuMemcpy3D_v2(&crate::calls::copy::Shape);
-    cuMemcpy3D_v2_ptds(&crate::calls::copy::Shape);
-    cuMemcpy3DAsync_v2(&crate::calls::copy::Shape, u64);
+    cuMemcpy3D_v2(&Shape);
+    cuMemcpy3D_v2_ptds(&Shape);
+    cuMemcpy3DAsync_v2(&Shape, u64);
     cuMemsetD2D8_v2(u64, u64, u8, u64, u64);
     cuMemsetD2D8_v2_ptds(u64, u64, u8, u64, u64);
     cuMemsetD2D8Async(u64, u64, u8, u64, u64, u64);

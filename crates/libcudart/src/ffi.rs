@@ -48,6 +48,17 @@ pub fn own(stream: u64) -> u64 {
     if stream == 0 { PER_THREAD } else { stream }
 }
 
+/// How a copy or a fill is made.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Waited for, by the default stream that all threads share.
+    Legacy,
+    /// Waited for, by the thread's own default stream.
+    Own,
+    /// Queued to a stream.
+    Queued(u64),
+}
+
 /// Functions without a stream.
 macro_rules! api {
     ($($(#[$doc:meta])* fn $name:ident ($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
@@ -84,14 +95,14 @@ macro_rules! waiting {
         $(#[$doc])*
         pub extern "C" fn $name($($arg: $ty),*) -> u32 {
             $crate::ffi::contained(move || -> $crate::error::Res {
-                let $way = $crate::driver::Way::Legacy;
+                let $way = $crate::ffi::Way::Legacy;
                 $body
             })
         }
         $(#[$doc])*
         pub extern "C" fn $other($($arg: $ty),*) -> u32 {
             $crate::ffi::contained(move || -> $crate::error::Res {
-                let $way = $crate::driver::Way::Own;
+                let $way = $crate::ffi::Way::Own;
                 $body
             })
         }

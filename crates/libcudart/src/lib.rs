@@ -1,8 +1,8 @@
 //! `libcudart.so.12`: CUDA's runtime API, over the driver API of `libcuda.so.1`.
 //!
 //! An independent implementation of the documented interface. NVIDIA's own runtime refuses every
-//! driver but NVIDIA's; this one asks for nothing but the functions in `driver`, and keeps little of
-//! its own: each thread's device and last error (`current`, `ffi`), and the names of kernels
+//! driver but NVIDIA's; this one asks for nothing but the functions in `driver`, and keeps little
+//! of its own: each thread's device and last error (`current`, `ffi`), and the names of kernels
 //! (`calls/launch.rs`). Contexts, memory and streams are the driver's, so what a program does by
 //! the driver API and by the runtime's is the same.
 //!
@@ -26,6 +26,7 @@ mod error;
 // A test program has no symbol versions.
 #[cfg(not(test))]
 mod exports;
+mod shape;
 
 /// What a function answers that is not there.
 fn missing(name: &'static str) -> u32 {

@@ -1,5 +1,5 @@
-//! CUDA's driver library, its runtime and NVML over the software GPU (`peerdma run --gpu cuda`), by C programs
-//! that judge themselves.
+//! CUDA's driver library, its runtime and NVML over the software GPU (`peerdma run --gpu cuda`), by
+//! C programs that judge themselves.
 
 use system::{Counters, Run, judged, peerdma, skip};
 

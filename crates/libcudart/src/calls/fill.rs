@@ -2,8 +2,8 @@
 
 use crate::calls::copy::{Extent, Pitched};
 use crate::current::ready;
-use crate::driver::Way;
 use crate::error::{Error, Res, answer};
+use crate::ffi::Way;
 
 /// Fills rows with a byte.
 fn fill(addr: u64, pitch: u64, value: i32, (width, height): (u64, u64), way: Way) -> Res {
