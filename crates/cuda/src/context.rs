@@ -6,7 +6,7 @@ use crate::{Error, Handle, Res};
 use engine_thread::lock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// `CU_CTX_FLAGS_MASK`.
 const FLAGS: u32 = 0xff;
@@ -14,6 +14,15 @@ const FLAGS: u32 = 0xff;
 /// Flags as they are, if they are flags.
 pub(crate) fn checked_flags(flags: u32) -> Res<u32> {
     if flags & !FLAGS == 0 { Ok(flags) } else { Err(Error::INVALID_VALUE) }
+}
+
+/// Has those look whether they give up who wait in other contexts' streams for work of this one, or
+/// the other way round; nobody where there is one context only.
+static ON_DEATH: OnceLock<fn()> = OnceLock::new();
+
+/// What is to be done when any context dies.
+pub(crate) fn on_death(tell: fn()) {
+    ON_DEATH.get_or_init(|| tell);
 }
 
 /// A context.
@@ -110,7 +119,7 @@ impl Context {
     pub fn fail(&self, error: Error) {
         if self.died_of.compare_exchange(0, error.code(), AcqRel, Relaxed).is_ok() {
             self.queues.look_again();
-            crate::driver::look_again();
+            ON_DEATH.get().inspect(|tell| tell());
         }
     }
 

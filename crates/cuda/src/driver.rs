@@ -49,7 +49,7 @@ struct Primary {
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 /// Has what waits in any stream for another's work look whether it gives up.
-pub(crate) fn look_again() {
+fn look_again() {
     if let Some(driver) = DRIVER.get() {
         driver.contexts.all().iter().for_each(|context| context.queues.look_again());
     }
@@ -69,6 +69,7 @@ impl Driver {
                 log::say("no GPU: is the program started by `peerdma run --gpu cuda`?");
                 return Err(Error::NO_DEVICE);
             }
+            crate::context::on_death(look_again);
             DRIVER.get_or_init(|| Driver::new(gpus));
         }
         Driver::get()
