@@ -81,7 +81,10 @@ static int exchange(struct pair *pair, unsigned number)
 	return right && !memcmp(from, to, CHUNK) && !memcmp(from, to + CHUNK, CHUNK);
 }
 
-/* One SEND with immediate data; small, so that it fits a datagram. */
+/*
+ * One SEND with immediate data; small, so that it fits a datagram. A datagram goes again where none
+ * arrives: what is left of the flood may fill the socket still, and there is one receive for it.
+ */
 static void deliver(struct pair *pair, const char *name)
 {
 	struct ibv_ah *ah = NULL;
@@ -102,7 +105,13 @@ static void deliver(struct pair *pair, const char *name)
 	completes("peers of others", pair->a_cq, 5, IBV_WC_SUCCESS, "%s sends", name);
 	/* The receive that waited all the time must hold this message, not a hostile one. */
 	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
-	int came = wait_for(pair->b_cq, &wc, 10) && wc.status == IBV_WC_SUCCESS && wc.wr_id == 6;
+	int arrived = wait_for(pair->b_cq, &wc, ah ? 0.5 : 10);
+	for (int again = 0; ah && !arrived && again < 20; again++) {
+		post(pair->a, &wr);
+		completes("peers of others", pair->a_cq, 5, IBV_WC_SUCCESS, "%s sends", name);
+		arrived = wait_for(pair->b_cq, &wc, 0.5);
+	}
+	int came = arrived && wc.status == IBV_WC_SUCCESS && wc.wr_id == 6;
 	unsigned grh = pair->a->qp_type == IBV_QPT_UD ? 40 : 0;
 	equal("peers of others", 1, came, "%s receives, in its first receive", name);
 	equal("peers of others", 64 + grh, wc.byte_len, "%s receives as many bytes as were sent",
