@@ -1,5 +1,5 @@
 //! What a descriptor from a C program is, and locks on files. The only unsafe code of this room:
-//! raw descriptor numbers, one ioctl, and a fcntl that rustix does not have.
+//! raw descriptor numbers and one ioctl.
 
 use crate::error::Refused;
 use rustix::io::Errno;
@@ -81,33 +81,17 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, rustix::fs::Mode::empty())
 }
 
-/// A lock on one byte, owned by the open file description (fcntl(2), "Open file description
-/// locks").
-fn lock(fd: &impl AsRawFd, command: i32, kind: i32, byte: i64) -> Option<libc::flock> {
-    let mut lock = libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: byte,
-        l_len: 1,
-        l_pid: 0,
-    };
-    // SAFETY: the structure that the command reads and writes.
-    let code = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), command, &raw mut lock) };
-    (code == 0).then_some(lock)
-}
-
 /// Locks a byte unless somebody else has.
-pub(crate) fn try_lock(fd: &impl AsRawFd, byte: i64) -> bool {
-    lock(fd, libc::F_OFD_SETLK, libc::F_WRLCK, byte).is_some()
+pub(crate) fn try_lock(fd: &impl AsFd, byte: i64) -> bool {
+    shm::lock_byte(fd, byte.cast_unsigned()).is_ok()
 }
 
 /// Gives a lock back.
-pub(crate) fn unlock(fd: &impl AsRawFd, byte: i64) {
-    lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, byte);
+pub(crate) fn unlock(fd: &impl AsFd, byte: i64) {
+    shm::unlock_byte(fd, byte.cast_unsigned());
 }
 
 /// Whether somebody else has locked a byte.
-pub(crate) fn is_locked(fd: &impl AsRawFd, byte: i64) -> bool {
-    lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte)
-        .is_none_or(|lock| i32::from(lock.l_type) != libc::F_UNLCK)
+pub(crate) fn is_locked(fd: &impl AsFd, byte: i64) -> bool {
+    shm::is_byte_locked(fd, byte.cast_unsigned()).unwrap_or(true)
 }

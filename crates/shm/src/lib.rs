@@ -7,12 +7,14 @@
 
 mod gone;
 mod held;
+mod lock;
 mod passes;
 mod ring;
 pub mod sabotage;
 
 pub use gone::is_gone;
 pub use held::Held;
+pub use lock::{hold_byte, is_byte_locked, lock_byte, unlock_byte};
 pub use passes::{Pass, Passes, Ticket};
 pub use ring::{Between, Broken, RING_BYTES, Record, RingReader, RingWriter};
 

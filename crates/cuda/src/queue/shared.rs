@@ -7,7 +7,6 @@
 //! steps: its number is taken, the work that reaches it is queued, and only then it is the last one
 //! of the event. So nothing waits for a number that may be queued behind that wait.
 
-use crate::sys::{hold, is_held};
 use crate::{Error, Res};
 use descriptors::Kept;
 use shm::Shm;
@@ -108,8 +107,8 @@ impl Shared {
 
     /// Tells others that this process has it.
     fn alive(self) -> Res<Shared> {
-        match hold(self.fd.as_fd(), ALIVE + u64::from(std::process::id())) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOLCK) => Err(Error::OUT_OF_MEMORY),
+        match shm::hold_byte(&self.fd, ALIVE + u64::from(std::process::id())) {
+            Err(error) if error.raw_os_error() == libc::ENOLCK => Err(Error::OUT_OF_MEMORY),
             // Where there are no such locks, nobody asks for them.
             _ => Ok(self),
         }
@@ -117,7 +116,7 @@ impl Shared {
 
     /// Whether a process that recorded the event has ended.
     fn is_gone(&self, process: u32) -> bool {
-        let has_it = || is_held(self.fd.as_fd(), ALIVE + u64::from(process)).unwrap_or(true);
+        let has_it = || shm::is_byte_locked(&self.fd, ALIVE + u64::from(process)).unwrap_or(true);
         process != std::process::id() && (shm::is_gone(process) || !has_it())
     }
 
@@ -260,7 +259,7 @@ mod tests {
             .write(true)
             .open(format!("/proc/self/fd/{}", one.fd.as_raw_fd()));
         let other = other.unwrap();
-        hold(other.as_fd(), ALIVE + u64::from(process)).unwrap();
+        shm::hold_byte(&other, ALIVE + u64::from(process)).unwrap();
         assert_eq!(one.is_reached(lost), Ok(false));
     }
 

@@ -4,14 +4,12 @@
 
 mod abi;
 mod copy;
-mod lock;
 mod map;
 mod migrate;
 mod node;
 
 pub use abi::{Code, In, Out, Text, contained};
 pub use copy::{Fault, Place, copy, fill, is_word};
-pub use lock::{hold, is_held};
 pub use map::{Access, Mapping, Where, map_file, page_size};
 pub use migrate::migrate;
 pub use node::{Domain, Node, duplicate};
