@@ -360,6 +360,14 @@ impl RingReader {
         self.shm.words()[DATA + self.reading.at].load(Acquire) != 0
     }
 
+    /// Whether another waits behind the oldest, which is so many bytes long.
+    #[inline]
+    pub fn has_more_behind(&self, bytes: usize) -> bool {
+        let words = self.shm.words();
+        let next = step(words, self.reading.at, words_of(bytes));
+        words.get(DATA + next).is_some_and(|word| word.load(Acquire) != 0)
+    }
+
     /// Where in [`RingReader::shm`] the oldest record's bytes are, and that; `None` when there is
     /// none.
     ///

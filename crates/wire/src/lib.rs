@@ -18,9 +18,9 @@ mod packet;
 pub use mad::cm;
 pub use network::{arp, ethernet, frame, internet, ip, ipv4, ipv6, ndp, tcp, udp};
 pub use packet::{
-    Aeth, AtomicEth, BTH_LEN, Bth, DETH_LEN, Deth, Feth, Headers, MAX_HEADERS_LEN, NakCode, Opcode,
-    Operation, ParseError, Position, Psn, Reth, Service, Syndrome, grh, guard, icrc, mtu, peek,
-    timer,
+    ACK_LEN, Aeth, AtomicEth, BTH_LEN, Bth, DETH_LEN, Deth, Feth, Headers, MAX_HEADERS_LEN,
+    NakCode, Opcode, Operation, ParseError, Position, Psn, Reth, SHORT_PACKET, SHORT_PAYLOAD,
+    Service, Short, ShortAck, ShortSend, Syndrome, grh, guard, icrc, mtu, peek, timer,
 };
 
 /// UDP destination port of RoCEv2 (IBA Annex A17).

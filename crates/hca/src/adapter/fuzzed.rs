@@ -17,6 +17,8 @@ pub const PARTS: [usize; 8] = directory::PARTS;
 /// Bytes that the passes take: a count of those who wait, and then a line for each.
 pub const PASSES_LEN: usize = shm::Passes::BYTES;
 
+/// Short packets that are taken before others.
+const SHORT_PACKETS: usize = 4;
 /// A process that everybody may ask for memory, and that gives none: its copies are never made.
 const NOBODY: u32 = 1;
 
@@ -53,13 +55,21 @@ impl ReadRings {
         self.0.slots()
     }
 
-    /// One turn: the queue pairs that packets were for, all of whose payload was looked at.
+    /// One turn: the queue pairs that packets were for, all of whose payload was looked at. Short
+    /// ones are taken first, as a turn does.
     ///
     /// # Panics
     /// When a turn takes more than it may, or there is less payload than a packet says.
     pub fn receive(&mut self) -> Vec<u32> {
         let mut seen = Vec::new();
         self.0.forget_those_over();
+        while seen.len() < SHORT_PACKETS
+            && self.0.take_short(|_, short| {
+                seen.push(short.dest_qp());
+                true
+            })
+        {}
+        let short = seen.len();
         let mut look = |rx: &Rx<'_>| {
             seen.push(rx.headers.bth.dest_qp);
             let Some(in_ring) = rx.in_transit else { return };
@@ -80,7 +90,7 @@ impl ReadRings {
             });
             true
         });
-        assert!(packets == seen.len() && packets <= PACKETS_A_TURN);
+        assert!(short + packets == seen.len() && packets <= PACKETS_A_TURN);
         seen
     }
 }

@@ -8,6 +8,7 @@ mod looks;
 mod open;
 mod ports;
 mod progress;
+mod short;
 mod thread;
 mod turn;
 
@@ -283,7 +284,8 @@ impl Owner for Device {
     }
 
     fn between_turns(&self, call: &mut dyn FnMut()) {
-        let _turn = self.receives_nothing();
+        let mut receiving = self.receives_nothing();
+        receiving.forget_latest();
         call();
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Receiving {
     batch: Batch,
     /// QPs that packets of this turn touched.
     touched: Vec<Arc<Qp>>,
+    /// The latest that took a short message.
+    latest: Option<Arc<Qp>>,
     seen: LinkCounts,
     /// The longest turn so far, as the directory shows it.
     longest: Duration,
@@ -90,10 +92,18 @@ impl Receiving {
             frames: None,
             batch: Batch::new()?,
             touched,
+            latest: None,
             seen: LinkCounts::default(),
             longest: Duration::ZERO,
             scattered: false,
         })
+    }
+}
+
+impl Receiving {
+    /// Keeps no queue pair any longer.
+    pub(crate) fn forget_latest(&mut self) {
+        self.latest = None;
     }
 }
 
@@ -178,10 +188,15 @@ impl Device {
     fn turn(
         &self,
         receiving: &mut Receiving,
-        rings: Option<MutexGuard<'_, Incoming>>,
+        mut rings: Option<MutexGuard<'_, Incoming>>,
         sockets: bool,
     ) -> Done {
-        let turn = || self.take_turn(receiving, rings, sockets);
+        let turn = || {
+            let Receiving { looks, latest, .. } = &mut *receiving;
+            let short = rings.as_mut().and_then(|rings| self.take_short(rings, looks, latest));
+            let whole = short.filter(|_| !sockets);
+            whole.unwrap_or_else(|| self.take_turn(receiving, rings, sockets))
+        };
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {
             self.fail(&*panic);
             Done { bytes: 0, by_ring: 0, ended_ns: self.now_ns() }

@@ -1,5 +1,6 @@
 //! What the owner of a queue pair calls, besides posting and transmitting requests: changes of
-//! state, arrivals, the passing of time, the end of a page fault and the end of the device.
+//! state, arrivals, short messages, the passing of time, the end of a page fault and the end of the
+//! device.
 //!
 //! Each call hands on to the [requester](crate::requester) and the [responder](crate::responder).
 
@@ -7,4 +8,5 @@ mod end;
 mod modify;
 mod receive;
 mod resume;
+mod short;
 mod time;

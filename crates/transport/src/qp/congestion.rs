@@ -46,6 +46,11 @@ impl Transport {
         self.congestion = Congestion { on, ..Congestion::default() };
     }
 
+    /// Whether it is on.
+    pub(crate) fn controls_congestion(&self) -> bool {
+        self.congestion.on
+    }
+
     /// Takes note of the network's mark on a packet, if it has one.
     pub(crate) fn note_mark(&mut self, rx: &Rx<'_>, cx: &Cx<'_>) {
         let congestion = &mut self.congestion;

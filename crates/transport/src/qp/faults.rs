@@ -113,6 +113,11 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Whether no side waits.
+    pub(crate) fn are_none(&self) -> bool {
+        self.open.is_empty()
+    }
+
     pub(crate) fn is_open(&self, side: FaultSide) -> bool {
         self.open.iter().any(|(of, _)| *of == side)
     }

@@ -11,6 +11,7 @@ use crate::requests::vendor;
 use crate::requests::wqe::Phase;
 use crate::values::*;
 use crate::{Counter, Cx, Rx};
+use std::time::Instant;
 use wire::{NakCode, Operation, Psn, Syndrome};
 
 /// `rnr_retry` that means "for ever".
@@ -150,7 +151,7 @@ impl Transport {
             self.settle(steps, cx);
         };
         if self.req.una() != before {
-            self.progressed(cx);
+            self.progressed(cx.now);
         }
         reached
     }
@@ -174,7 +175,7 @@ impl Transport {
     }
 
     /// The peer moved on: retries are available again, timers start anew.
-    fn progressed(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn progressed(&mut self, now: Instant) {
         let una = self.req.una();
         let req = &mut self.req;
         req.retry_left = self.attr.retry_cnt;
@@ -185,13 +186,13 @@ impl Transport {
         if let Some((psn, sent)) = req.sample
             && una.after(psn) > 0
         {
-            req.rtt.sample(cx.now.saturating_duration_since(sent));
+            req.rtt.sample(now.saturating_duration_since(sent));
             req.sample = None;
         }
         if req.cursor_psn() == una {
             req.timers.stop();
         } else {
-            req.timers.restart(cx.now, &req.rtt);
+            req.timers.restart(now, &req.rtt);
         }
     }
 
@@ -234,7 +235,7 @@ impl Transport {
             self.req.reads = self.req.reads.saturating_sub(1);
         }
         self.settle(1, cx);
-        self.progressed(cx);
+        self.progressed(cx.now);
     }
 
     fn atomic_response(&mut self, psn: Psn, rx: &Rx<'_>, cx: &mut Cx<'_>) {
@@ -265,7 +266,7 @@ impl Transport {
             self.req.reads = self.req.reads.saturating_sub(1);
         }
         self.settle(1, cx);
-        self.progressed(cx);
+        self.progressed(cx.now);
     }
 
     fn implied_nak(&mut self, cx: &mut Cx<'_>) {

@@ -2,7 +2,7 @@
 
 use crate::qp::Transport;
 use crate::requests::vendor;
-use crate::requests::wqe::{Phase, Wqe};
+use crate::requests::wqe::{Ended, Phase, Wqe};
 use crate::sabotage::{self, Sabotage};
 use crate::values::{QpState, QpType, WcStatus};
 use crate::{Counter, Cx};
@@ -15,14 +15,20 @@ impl Transport {
             self.req.queue[1].wr.wr_id = std::mem::replace(&mut self.req.queue[0].wr.wr_id, later);
         }
         cx.budget.spend_ending();
+        if let Some(ended) = self.pop_done() {
+            self.report(ended, cx);
+        }
+        self.fail_if_oldest(cx);
+    }
+
+    /// Takes out the oldest request, which is done: what there is to report of it, if anybody waits
+    /// for that.
+    pub(crate) fn pop_done(&mut self) -> Option<Ended> {
         let ended = |wqe: &mut Wqe| {
             let is_awaited = wqe.signaled || wqe.offload.is_some();
             is_awaited.then(|| wqe.ended(self.qpn, WcStatus::Success, vendor::NONE))
         };
-        if let Some(Some(ended)) = self.req.pop(ended) {
-            self.report(ended, cx);
-        }
-        self.fail_if_oldest(cx);
+        self.req.pop(ended).flatten()
     }
 
     /// Reports a failed request once everything before it is complete.

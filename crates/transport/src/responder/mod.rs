@@ -43,11 +43,12 @@ impl Transport {
     }
 
     /// One more message is complete.
-    pub(super) fn message_done(&mut self) {
+    pub(crate) fn message_done(&mut self) {
         self.resp.msn = (self.resp.msn + 1) & 0x00ff_ffff;
     }
+
     /// Owes an acknowledge up to `psn`.
-    pub(super) fn owe_ack(&mut self, psn: Psn) {
+    pub(crate) fn owe_ack(&mut self, psn: Psn) {
         let msn = self.resp.msn;
         if let Some(Response { psn: owed, msn: owed_msn, answer: Answer::Ack, .. }) =
             self.resp.responses.back_mut()

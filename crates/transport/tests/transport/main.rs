@@ -9,6 +9,7 @@ mod requester;
 mod responder;
 mod sabotage;
 mod services;
+mod short;
 mod states;
 mod support;
 mod throughput;

@@ -10,6 +10,7 @@ pub mod icrc;
 pub mod mtu;
 mod opcode;
 mod psn;
+mod short;
 pub mod timer;
 
 pub use codec::{BTH_LEN, DETH_LEN, ParseError, peek};
@@ -18,3 +19,4 @@ pub use headers::{
 };
 pub use opcode::{Opcode, Operation, Position, Service};
 pub use psn::Psn;
+pub use short::{ACK_LEN, SHORT_PACKET, SHORT_PAYLOAD, Short, ShortAck, ShortSend};

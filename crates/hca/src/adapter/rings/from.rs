@@ -1,12 +1,12 @@
 //! The rings that other processes write and this one reads, in turns of progress.
 
 use super::in_ring::InRing;
-use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, RING_MTU, packet_at, parse};
+use super::record::{Ends, HEAD_LEN, LONG, MAX_RECORD_LEN, RING_MTU, SAME_ENDS, packet_at, parse};
 use crate::adapter::directory::Reader;
 use shm::{Record, RingReader};
 use transport::executor::InTransit as _;
 use transport::{Routing, Rx};
-use wire::{BTH_LEN, Opcode};
+use wire::{BTH_LEN, Opcode, SHORT_PACKET, Short};
 
 /// Takes a packet; `false`: not now.
 pub(crate) type Each<'a> = dyn FnMut(&Rx<'_>) -> bool + 'a;
@@ -93,6 +93,25 @@ impl RingFrom {
         }
         reader.take(len);
         Some(Some(payload_len))
+    }
+
+    /// Has `f` take the oldest packet, if that is a short one between the ends of the packet before
+    /// it, and the last if it is a SEND: several are answered at once. Whether it did.
+    fn take_short(&mut self, f: impl FnOnce(&Ends, &Short<'_>) -> bool) -> bool {
+        let (Ok(Some((at, Record { len, tag }))), Some(ends)) = (self.reader.peek(), &self.ends)
+        else {
+            return false;
+        };
+        let mut packet = [0; SHORT_PACKET];
+        let Some(packet) = packet.get_mut(..len).filter(|_| tag == SAME_ENDS) else { return false };
+        self.reader.read(at, packet);
+        let Some(short) = Short::parse(packet) else { return false };
+        let waits = matches!(short, Short::Send(..)) && self.reader.has_more_behind(len);
+        let taken = !waits && f(ends, &short);
+        if taken {
+            self.reader.take(len);
+        }
+        taken
     }
 
     /// Whether its writer has ended, or ended with it, and nothing waits in it.
@@ -182,6 +201,21 @@ impl Incoming {
     /// Whether a packet waits in any.
     pub(crate) fn has_more(&self) -> bool {
         self.rings.iter().any(|ring| ring.reader.has_more())
+    }
+
+    /// Has `f` take a packet that waits, if it is short and nothing has to be looked at before it.
+    /// Whether it did.
+    pub(crate) fn take_short(&mut self, f: impl FnOnce(&Ends, &Short<'_>) -> bool) -> bool {
+        let Incoming { rings, next, .. } = self;
+        let count = rings.len();
+        let mut order = (*next..count).chain(0..*next);
+        let Some(at) = order.find(|&at| rings[at].reader.has_more()) else { return false };
+        let may = rings.iter().all(|ring| ring.standing != Standing::HasEnded);
+        let taken = may && rings[at].take_short(f);
+        if taken {
+            *next = (at + 1) % count;
+        }
+        taken
     }
 
     /// Hands out what a turn takes, ring by ring and in rows for one queue pair, until `visit`

@@ -5,6 +5,7 @@ mod emit;
 mod init;
 mod post;
 mod posts;
+mod short;
 mod turns;
 
 pub(crate) use turns::{BYTES_AN_ANSWER, InARow, Visit};

@@ -288,7 +288,9 @@ impl Qp {
         if core.holds_back(now) {
             return self.arm(adapter, core);
         }
-        self.run(adapter, core, (now, CALL), None, Transport::transmit);
+        if !self.transmit_short(adapter, core, now) {
+            self.run(adapter, core, (now, CALL), None, Transport::transmit);
+        }
         self.arm(adapter, core);
     }
 
@@ -439,6 +441,6 @@ impl Qp {
 }
 
 /// The slot of the connected peer's device.
-fn slot_of(core: &Core) -> u16 {
+pub(super) fn slot_of(core: &Core) -> u16 {
     (core.transport.dest_qpn() >> QPN_INDEX_BITS) as u16
 }

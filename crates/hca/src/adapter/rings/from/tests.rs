@@ -204,3 +204,79 @@ fn a_turn_takes_a_part_of_each() {
     }
     assert!(!incoming.has_more());
 }
+
+/// A SEND of `payload` from and to 127.0.0.1, without its ends.
+fn send_to(qpn: u16, payload: &[u8]) -> Vec<u8> {
+    let [high, low] = qpn.to_be_bytes();
+    let pad = payload.len().wrapping_neg() % 4;
+    let mut packet = vec![4, 0x40 | (pad as u8) << 4, 0xff, 0xff, 0, 0, high, low, 0x80, 0, 0, 1];
+    packet.extend_from_slice(payload);
+    packet.resize(packet.len() + pad, 0);
+    packet
+}
+
+/// What is taken as short; `refuses` a queue pair.
+fn short(incoming: &mut Incoming, refuses: u32) -> Option<u32> {
+    let mut seen = None;
+    let taken = incoming.take_short(|ends, short| {
+        assert!(ends.src.is_loopback() && ends.dst.is_loopback());
+        seen = Some(short.dest_qp());
+        short.dest_qp() != refuses
+    });
+    seen.filter(|_| taken)
+}
+
+#[test]
+fn short_packets_are_taken_where_nothing_has_to_be_looked_at_before() {
+    let mut incoming = Incoming::new().unwrap();
+    assert_eq!(short(&mut incoming, 0), None);
+    let (mut writer, from) = ring(3);
+    incoming.add(from);
+    // The first says its ends.
+    writer.push(&packet_to(1), WITH_ENDS).unwrap();
+    assert_eq!((short(&mut incoming, 0), received(&mut incoming)), (None, vec![1]));
+    // Acknowledges in a row, but of SENDs only the last.
+    for packet in [&packet_to(2)[40..], &send_to(3, b"123"), &packet_to(4)[40..]] {
+        writer.push(packet, SAME_ENDS).unwrap();
+    }
+    assert_eq!((short(&mut incoming, 0), short(&mut incoming, 0)), (Some(2), None));
+    assert_eq!(received(&mut incoming), [3, 4]);
+    writer.push(&send_to(5, &[7; wire::SHORT_PAYLOAD]), SAME_ENDS).unwrap();
+    assert_eq!(short(&mut incoming, 0), Some(5));
+    // What its queue pair does not take, and what is too long, stays.
+    for (packet, refused) in [(send_to(6, b""), 6), (send_to(6, &[7; 1 + wire::SHORT_PAYLOAD]), 0)]
+    {
+        writer.push(&packet, SAME_ENDS).unwrap();
+        assert_eq!((short(&mut incoming, refused), received(&mut incoming)), (None, vec![6]));
+    }
+    writer.push(b"no packet", SAME_ENDS).unwrap();
+    assert_eq!((short(&mut incoming, 0), incoming.is_empty()), (None, false));
+    assert!(received(&mut incoming).is_empty() && incoming.is_empty());
+}
+
+#[test]
+fn short_packets_of_several_rings_take_turns_and_wait_for_a_former_one() {
+    let mut incoming = Incoming::new().unwrap();
+    let mut writers = [3, 4].map(|slot| {
+        let (mut writer, from) = ring(slot);
+        incoming.add(from);
+        writer.push(&packet_to(slot), WITH_ENDS).unwrap();
+        writer
+    });
+    assert_eq!(received(&mut incoming).len(), 2);
+    for _ in 0..2 {
+        writers[0].push(&packet_to(30)[40..], SAME_ENDS).unwrap();
+        writers[1].push(&packet_to(40)[40..], SAME_ENDS).unwrap();
+    }
+    let mut seen: [u32; 4] = std::array::from_fn(|_| short(&mut incoming, 0).unwrap());
+    assert_ne!(seen[0], seen[1]);
+    seen.sort_unstable();
+    assert_eq!(seen, [30, 30, 40, 40]);
+    // The device at slot 3 goes over to another ring, while the first still holds something.
+    writers[0].push(&packet_to(31)[40..], SAME_ENDS).unwrap();
+    let (mut second, from) = ring(3);
+    incoming.add(from);
+    second.push(&packet_to(32), WITH_ENDS).unwrap();
+    assert_eq!(short(&mut incoming, 0), None);
+    assert_eq!([received(&mut incoming), received(&mut incoming)].concat(), [31, 32]);
+}

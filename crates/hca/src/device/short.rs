@@ -1,0 +1,59 @@
+//! Turns of progress that take a few short messages and nothing else, as the polls of programs that
+//! send each other one at a time do: without what a [`turn`](super::turn) has to be ready for.
+
+use super::looks::Looks;
+use super::progress::Done;
+use crate::adapter::rings::Incoming;
+use crate::device::Device;
+use crate::objects::qp::Qp;
+use std::sync::Arc;
+use std::time::Instant;
+use transport::{Count, Counter};
+use wire::Short;
+
+/// Packets that one takes: a message and the acknowledge before it, of two connections.
+const PACKETS: usize = 4;
+
+impl Device {
+    /// Takes what waits in the rings, if that is short and all that there is to do; `None` if there
+    /// is more, whatever it has taken. The queue pair that took something last is nearly always the
+    /// one that does next.
+    pub(super) fn take_short(
+        &self,
+        rings: &mut Incoming,
+        looks: &mut Looks,
+        latest: &mut Option<Arc<Qp>>,
+    ) -> Option<Done> {
+        let now = Instant::now();
+        let now_ns = self.adapter.ns_of(now);
+        let (mut packets, mut bytes, mut goes_on) = (0, 0, true);
+        while goes_on && packets < PACKETS {
+            goes_on = false;
+            let taken = rings.take_short(|ends, short| {
+                let qpn = short.dest_qp();
+                if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {
+                    *latest = self.qps.find(qpn);
+                }
+                let qp = latest.as_ref().filter(|_| self.takes(ends.dst));
+                let taken = qp.is_some_and(|qp| qp.take_short(&self.adapter, ends, short, now));
+                if !taken {
+                    *latest = None;
+                }
+                match short {
+                    Short::Ack(_) => goes_on = taken,
+                    Short::Send(_, payload) => bytes += if taken { payload.len() } else { 0 },
+                }
+                taken
+            });
+            packets += usize::from(taken);
+        }
+        if packets > 0 {
+            looks.came_by_ring();
+            self.directory().count(Counter::RcvdPackets, packets as u64);
+            self.directory().count(Counter::RcvdBytes, bytes as u64);
+        }
+        let is_more = rings.has_more() || looks.were_long_ago(now_ns);
+        let is_all = !is_more && !self.adapter.timers.are_due(now_ns);
+        is_all.then_some(Done { bytes, by_ring: packets, ended_ns: now_ns })
+    }
+}

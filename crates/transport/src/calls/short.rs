@@ -1,0 +1,158 @@
+//! Short messages of a reliable connection that has nothing else to do: a SEND of one packet, and
+//! its acknowledge.
+//!
+//! What [`Transport::transmit`] and [`Transport::receive`] do for them is done here without the
+//! questions whose answers are known then, in a third of the instructions. Each call decides before
+//! it changes anything: where it answers that it did nothing, those two do what there is to do, and
+//! refuse what is to be refused. Packets, completions and what is kept for the time after are the
+//! same either way.
+
+use crate::Cx;
+use crate::executor::Arriving;
+use crate::keys::KeyTable;
+use crate::qp::Transport;
+use crate::requests::requester::Cursor;
+use crate::requests::wqe::{Ended, Phase, Wqe};
+use crate::values::*;
+use std::time::Instant;
+use umem::Fold;
+use wire::{Psn, SHORT_PACKET, SHORT_PAYLOAD, ShortAck, ShortSend};
+
+impl Transport {
+    /// A connection both of whose sides work as they do nearly always.
+    fn is_plain(&self) -> bool {
+        self.kind == QpType::Rc
+            && self.state == QpState::Rts
+            && self.resp.responses.is_empty()
+            && self.faults.are_none()
+            && !self.controls_congestion()
+            && self.alarm.is_none()
+            && self.peer_alarm.is_none()
+            && self.send_slots.is_none()
+    }
+
+    /// Makes the packet of the only request that is posted, if that is a short SEND whose turn it
+    /// is, in `packet`: its length. It counts as sent by [`Transport::sent_short`], if it leaves.
+    pub fn make_short(
+        &mut self,
+        keys: &KeyTable,
+        packet: &mut [u8; SHORT_PACKET],
+    ) -> Option<usize> {
+        let is_free = self.is_plain() && self.req.rnr_until.is_none() && self.req.rest.is_none();
+        if !is_free || self.req.queue.len() != 1 {
+            return None;
+        }
+        let (psn, dest_qp, pd) = (self.req.next_psn, self.attr.dest_qp_num, self.pd);
+        let wqe = self.req.queue.front_mut()?;
+        let imm = short_send(wqe)?;
+        // What is refused here is refused once more, and then the program hears of it.
+        wqe.resolve(keys, pd, &self.ranges).ok()?;
+        let solicited = wqe.wr.flags.contains(SendFlags::SOLICITED);
+        let send = ShortSend { dest_qp, psn, imm, solicited };
+        let len = wqe.length as usize;
+        let end = send.emit(len, packet)?;
+        wqe.fill(0, packet.get_mut(send.payload_at()..)?.get_mut(..len)?, &mut Fold::off()).ok()?;
+        Some(end)
+    }
+
+    /// The packet that [`Transport::make_short`] made has left. Answers with the bytes of its
+    /// payload.
+    pub fn sent_short(&mut self, now: Instant) -> u64 {
+        (self.now, self.more, self.paced_until) = (Some(now), false, None);
+        let mtu = self.mtu;
+        let req = &mut self.req;
+        let Some(wqe) = req.queue.front_mut() else { return 0 };
+        let psn = req.next_psn;
+        wqe.start(psn, mtu, req.next_base);
+        let (end, bytes) = (wqe.end(), wqe.length.into());
+        (req.next_psn, req.high) = (end, end);
+        req.next_base = wqe.position(1, mtu);
+        req.since_ack_req = 0;
+        req.sample.get_or_insert((psn, now));
+        req.cursor = Cursor { wqe: 1, packet: 0 };
+        req.timers.ensure(now, &req.rtt);
+        bytes
+    }
+
+    /// Takes an acknowledge of the only request that there is, a short one; `None` where it is of
+    /// another or there are others. Otherwise there is its completion to report, if the program
+    /// wants one.
+    pub fn acknowledged_short(&mut self, psn: Psn, now: Instant) -> Option<Option<Completion>> {
+        let mtu = self.mtu;
+        let req = &mut self.req;
+        let [wqe] = req.queue.make_contiguous() else { return None };
+        let is_next = wqe.phase == Phase::Started && wqe.first == psn && short_send(wqe).is_some();
+        let is_sent = req.cursor.wqe == 1 && req.rest.is_none() && req.rnr_until.is_none();
+        let bytes = wqe.position(1, mtu) - wqe.base;
+        if !is_next || !is_sent || !self.is_plain() {
+            return None;
+        }
+        self.now = Some(now);
+        self.req.window.acknowledged(bytes);
+        let done = self.pop_done();
+        self.progressed(now);
+        self.req.probe_end = None;
+        Some(done.map(|Ended { done, .. }| done))
+    }
+
+    /// Takes a short SEND that is the next request of the peer's, and was sent in packets of up to
+    /// `mtu` bytes: its completion, to be reported before [`Transport::short_ack`] leaves.
+    pub fn take_short(
+        &mut self,
+        send: &ShortSend,
+        payload: &[u8],
+        keys: &KeyTable,
+        (now, mtu): (Instant, u32),
+    ) -> Option<Completion> {
+        let resp = &self.resp;
+        let is_next = send.psn == resp.expected && resp.message.is_none();
+        let is_plain = resp.put_off.is_none() && self.is_plain();
+        if !is_next || !is_plain || self.inbox.tags().is_some() || self.inbox.is_kept() {
+            return None;
+        }
+        let mut landing = self.inbox.take(self.pd).ok()?;
+        let ready = landing.ready(keys, payload.len());
+        if ready.and_then(|()| landing.append(keys, Arriving::Here(payload))).is_err() {
+            // The message comes again, to where it is said what is wrong.
+            self.inbox.put_back(landing);
+            return None;
+        }
+        (self.now, self.resp.mtu, self.resp.nak_sent) = (Some(now), mtu, false);
+        self.message_done();
+        self.resp.expected = send.psn.plus(1);
+        let (status, opcode) = (WcStatus::Success, WcOpcode::Recv);
+        let flags = if send.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        Some(Completion {
+            byte_len: payload.len() as u32,
+            imm_or_key: send.imm.unwrap_or_default(),
+            flags,
+            src_qp: self.attr.dest_qp_num,
+            solicited: send.solicited,
+            ..Completion::new(landing.wr_id(), status, opcode, self.qpn)
+        })
+    }
+
+    /// The acknowledge of what [`Transport::take_short`] has taken.
+    pub fn short_ack(&self) -> ShortAck {
+        let (dest_qp, psn) = (self.attr.dest_qp_num, self.resp.expected.minus(1));
+        ShortAck { dest_qp, psn, msn: self.resp.msn }
+    }
+
+    /// That one did not leave: it is owed as others are.
+    pub fn owe_short_ack(&mut self, cx: &mut Cx<'_>) {
+        self.owe_ack(self.resp.expected.minus(1));
+        self.end_of_batch(cx);
+    }
+}
+
+/// The immediate data of a request that is a short SEND and nothing else, if it has any.
+fn short_send(wqe: &Wqe) -> Option<Option<u32>> {
+    let imm = match wqe.wr.op {
+        SendOp::Send => None,
+        SendOp::SendImm(imm) => Some(imm),
+        _ => return None,
+    };
+    let is_short = wqe.length as usize <= SHORT_PAYLOAD;
+    let is_plain = !wqe.cancelled && wqe.offload.is_none() && wqe.wr.datagram.is_none();
+    (is_short && is_plain).then_some(imm)
+}
