@@ -26,9 +26,8 @@ impl Device {
     ) -> Option<Done> {
         let now = Instant::now();
         let now_ns = self.adapter.ns_of(now);
-        let (mut packets, mut bytes, mut goes_on) = (0, 0, true);
-        while goes_on && packets < PACKETS {
-            goes_on = false;
+        let (mut packets, mut bytes) = (0, 0);
+        while packets < PACKETS && rings.has_more() {
             let taken = rings.take_short(|ends, short| {
                 let qpn = short.dest_qp();
                 if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {
@@ -36,16 +35,17 @@ impl Device {
                 }
                 let qp = latest.as_ref().filter(|_| self.takes(ends.dst));
                 let taken = qp.is_some_and(|qp| qp.take_short(&self.adapter, ends, short, now));
-                if !taken {
-                    *latest = None;
-                }
                 match short {
-                    Short::Ack(_) => goes_on = taken,
-                    Short::Send(_, payload) => bytes += if taken { payload.len() } else { 0 },
+                    _ if !taken => *latest = None,
+                    Short::Send(_, payload) => bytes += payload.len(),
+                    Short::Ack(_) => {}
                 }
                 taken
             });
-            packets += usize::from(taken);
+            if !taken {
+                break;
+            }
+            packets += 1;
         }
         if packets > 0 {
             looks.came_by_ring();

@@ -110,13 +110,7 @@ impl Transport {
         if !is_next || !is_plain || self.inbox.tags().is_some() || self.inbox.is_kept() {
             return None;
         }
-        let mut landing = self.inbox.take(self.pd).ok()?;
-        let ready = landing.ready(keys, payload.len());
-        if ready.and_then(|()| landing.append(keys, Arriving::Here(payload))).is_err() {
-            // The message comes again, to where it is said what is wrong.
-            self.inbox.put_back(landing);
-            return None;
-        }
+        let wr_id = self.land_short(payload, keys)?;
         (self.now, self.resp.mtu, self.resp.nak_sent) = (Some(now), mtu, false);
         self.message_done();
         self.resp.expected = send.psn.plus(1);
@@ -128,8 +122,34 @@ impl Transport {
             flags,
             src_qp: self.attr.dest_qp_num,
             solicited: send.solicited,
-            ..Completion::new(landing.wr_id(), status, opcode, self.qpn)
+            ..Completion::new(wr_id, status, opcode, self.qpn)
         })
+    }
+
+    /// Fills the next receive request with a message, if nothing is wrong with it: its identifier.
+    /// Otherwise the message comes again, to where it is said what is wrong.
+    fn land_short(&mut self, payload: &[u8], keys: &KeyTable) -> Option<u64> {
+        if let Some((wr_id, Sge { addr, length, lkey })) = self.inbox.simple(payload.len()) {
+            let len = length.into();
+            let memory = keys.resolve(self.pd, lkey, addr, len, Access::LOCAL_WRITE).ok()?;
+            if memory.is_plain() {
+                memory.write(0, payload).ok()?;
+                self.inbox.done();
+                return Some(wr_id);
+            }
+        }
+        let mut landing = self.inbox.take(self.pd).ok()?;
+        let ready = landing.ready(keys, payload.len());
+        if ready.and_then(|()| landing.append(keys, Arriving::Here(payload))).is_err() {
+            self.inbox.put_back(landing);
+            return None;
+        }
+        Some(landing.wr_id())
+    }
+
+    /// When to call [`Transport::timer`] after [`Transport::sent_short`].
+    pub fn short_deadline(&self) -> Option<Instant> {
+        self.req.timers.deadline(self.ack_wait())
     }
 
     /// The acknowledge of what [`Transport::take_short`] has taken.

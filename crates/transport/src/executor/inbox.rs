@@ -4,7 +4,7 @@ use super::{Arriving, Landing, Refusal};
 use crate::keys::KeyTable;
 use crate::queues::shared::{SharedQueue, SharedReceive, TagReceive};
 use crate::queues::slots::{Fifo, SlotLost};
-use crate::values::{PdId, RecvWr};
+use crate::values::{PdId, RecvWr, Sge};
 use std::sync::Arc;
 use umem::AccessError;
 
@@ -71,6 +71,22 @@ impl Inbox {
     /// [`SlotLost`] when its memory is gone.
     pub fn post(&mut self, request: RecvWr) -> Result<(), SlotLost> {
         self.own.push_back(request)
+    }
+
+    /// The next request, if it lies here and has one entry that `len` bytes fit into, and at least
+    /// one is to go there.
+    pub(crate) fn simple(&self, len: usize) -> Option<(u64, Sge)> {
+        if self.shared.is_some() || self.held.is_some() || len == 0 {
+            return None;
+        }
+        let request = self.own.front()?;
+        let [entry] = request.scatter[..] else { return None };
+        (len <= entry.length as usize).then_some((request.wr_id, entry))
+    }
+
+    /// Takes the request that [`Inbox::simple`] told of, and which is done.
+    pub(crate) fn done(&mut self) {
+        drop(self.own.pop_front());
     }
 
     /// Takes the next request.

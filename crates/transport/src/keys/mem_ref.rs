@@ -139,6 +139,11 @@ impl MemRef {
         umem.enter()?.write_in_place(offset, len, each)
     }
 
+    /// Whether it is in one registration, whose pages are there.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(&self.memory, Memory::One(umem, _) if !umem.is_on_demand())
+    }
+
     fn simple(&self, at: u64, len: usize) -> std::result::Result<(&Umem, u64), AccessError> {
         let offset = self.place(at, len)?;
         match &self.memory {

@@ -40,7 +40,9 @@ impl Qp {
         ring.rouse();
         count_sent(adapter, bytes);
         adapter.directory().add_traffic(self.number, bytes, 0);
+        let deadline = transport.short_deadline();
         core.busy_until = pcie::owed();
+        self.meet(adapter, core, core.busy_until.or(deadline));
         true
     }
 

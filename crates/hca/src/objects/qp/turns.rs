@@ -277,7 +277,13 @@ impl Qp {
 
     fn arm(&self, adapter: &Adapter, core: &mut Core) {
         // While it holds back there is nothing else to do for it.
-        let Some(deadline) = core.busy_until.or_else(|| core.transport.deadline()) else { return };
+        let deadline = core.busy_until.or_else(|| core.transport.deadline());
+        self.meet(adapter, core, deadline);
+    }
+
+    /// Has the timer call at `deadline`.
+    pub(super) fn meet(&self, adapter: &Adapter, core: &mut Core, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
         if core.appointment.make(deadline) {
             adapter.set_timer(deadline, self.number);
         }
@@ -290,8 +296,8 @@ impl Qp {
         }
         if !self.transmit_short(adapter, core, now) {
             self.run(adapter, core, (now, CALL), None, Transport::transmit);
+            self.arm(adapter, core);
         }
-        self.arm(adapter, core);
     }
 
     pub(super) fn with_cx<R>(

@@ -92,6 +92,14 @@ impl<T: Entry> Fifo<T> {
         }
     }
 
+    /// The oldest entry, where it is in the engine's own memory.
+    pub fn front(&self) -> Option<&T> {
+        match &self.0 {
+            Store::Own(own) => own.front(),
+            Store::Slots(_) => None,
+        }
+    }
+
     /// Takes the oldest entry; a lost one is taken as well.
     pub fn pop_front(&mut self) -> Option<Result<T, SlotLost>> {
         match &mut self.0 {
