@@ -50,6 +50,8 @@ static int as_it_should_be(void) { return !memcmp(memory, shadow, SPAN); }
 struct moved {
 	unsigned seed;
 	uint32_t offset, length;
+	/* There are others of the same moment. */
+	int more;
 };
 
 enum { HERE = 1, THERE = 1000 };
@@ -66,7 +68,8 @@ static void bytes_target(void)
 			break;
 		if (moved.seed)
 			paint(shadow + moved.offset, moved.length, moved.seed);
-		tell_number(as_it_should_be());
+		if (!moved.more)
+			tell_number(as_it_should_be());
 	}
 	part();
 }
@@ -110,8 +113,48 @@ static void one(enum ibv_wr_opcode opcode, uint32_t length, int pieces, uint32_t
 	completes("IBA 9.4", cq, seed, IBV_WC_SUCCESS, "%s of %u bytes in %d pieces at %u", name,
 		  length, pieces, offset);
 	holds("IBA 9.4", as_it_should_be(), "every byte here is right");
-	struct moved moved = { write ? seed : 0, offset, length };
+	struct moved moved = { write ? seed : 0, offset, length, 0 };
 	tell(&moved, sizeof(moved));
+	holds("IBA 9.4", hear_number(), "every byte there is right");
+}
+
+/*
+ * WRITEs that are posted as one list, as many as the queue takes: short ones of whole words, which
+ * move together, and amid them one that does not. Each writes over a part of the one before it.
+ */
+static void company(unsigned odd)
+{
+	struct ibv_sge sges[DEPTH];
+	struct ibv_send_wr list[DEPTH];
+	unsigned good = 0;
+	for (unsigned i = 0; i < DEPTH; i++) {
+		struct moved moved = { 5000 + i, MIB + i * 264, i == odd ? 333 : 8 + i % 4 * 168,
+				       i + 1 < DEPTH };
+		char *from = memory + 64 * KIB + i * KIB;
+		paint(from, moved.length, moved.seed);
+		paint(shadow + (from - memory), moved.length, moved.seed);
+		sges[i] = (struct ibv_sge){ (uintptr_t)from, moved.length, mr->lkey };
+		list[i] = (struct ibv_send_wr){ .wr_id = i,
+						.next = moved.more ? list + i + 1 : NULL,
+						.sg_list = sges + i,
+						.num_sge = 1,
+						.opcode = IBV_WR_RDMA_WRITE,
+						.wr.rdma = { peer.address + moved.offset,
+							     peer.rkey } };
+	}
+	post(qp, list);
+	for (unsigned i = 0; i < DEPTH; i++) {
+		struct ibv_wc wc;
+		int done = wait_for(cq, &wc, PATIENCE) && wc.status == IBV_WC_SUCCESS;
+		good += done && wc.wr_id == i;
+	}
+	equal("IBA 10.8", DEPTH, good, "WRITEs of a list that complete in their order");
+	holds("IBA 9.4", as_it_should_be(), "every byte here is right");
+	for (unsigned i = 0; i < DEPTH; i++) {
+		struct moved moved = { list[i].wr_id + 5000, list[i].wr.rdma.remote_addr - peer.address,
+				       sges[i].length, i + 1 < DEPTH };
+		tell(&moved, sizeof(moved));
+	}
 	holds("IBA 9.4", hear_number(), "every byte there is right");
 }
 
@@ -145,6 +188,12 @@ static void bytes(void)
 	one(IBV_WR_RDMA_WRITE, INLINE, 1, 12345, IBV_SEND_INLINE);
 	one(IBV_WR_RDMA_WRITE, INLINE - 1, SGES, 54321, IBV_SEND_INLINE);
 	one(IBV_WR_RDMA_WRITE, 1, 1, 1, IBV_SEND_INLINE);
+	unsigned long before = device_counter("direct_requests");
+	company(DEPTH);
+	unsigned long together = device_counter("direct_requests") - before;
+	equal("design D7", directly ? DEPTH : 0, together, "WRITEs of a list that went directly");
+	for (unsigned odd = 0; odd < DEPTH; odd += 5)
+		company(odd);
 	tell(&none, sizeof(none));
 	part();
 	ended_well(child);

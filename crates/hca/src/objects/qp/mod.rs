@@ -2,6 +2,7 @@
 //! directory.
 
 mod emit;
+mod group;
 mod init;
 mod post;
 mod posts;
