@@ -1,12 +1,12 @@
-//! Builds the drop-in libraries (libibverbs, and NVIDIA's three; release profile) by a nested cargo
+//! Builds the drop-in libraries (libibverbs, and NVIDIA's; release profile) by a nested cargo
 //! and hands their paths to the program, which embeds them.
 //!
 //! The nested build has a folder of its own in the target folder, so it never waits for the lock of
 //! the outer one, and is done once for all profiles. It takes part in the outer job server, gets
 //! `--offline`, `--locked` and `--frozen` when the outer cargo was, and is a matter of a fraction
 //! of a second when nothing changed. Packagers who build a library themselves name it in
-//! `PEERDMA_PREBUILT_LIBRARY`, `PEERDMA_PREBUILT_CUDA`, `PEERDMA_PREBUILT_CUDART` or
-//! `PEERDMA_PREBUILT_NVML`.
+//! `PEERDMA_PREBUILT_LIBRARY`, `PEERDMA_PREBUILT_CUDA`, `PEERDMA_PREBUILT_CUDART12`,
+//! `PEERDMA_PREBUILT_CUDART13` or `PEERDMA_PREBUILT_NVML`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ struct Library {
     embedded: &'static str,
 }
 
-const LIBRARIES: [Library; 4] = [
+const LIBRARIES: [Library; 5] = [
     Library {
         package: "peerdma-verbs",
         file: "libibverbs.so",
@@ -36,10 +36,16 @@ const LIBRARIES: [Library; 4] = [
         embedded: "PEERDMA_EMBEDDED_CUDA",
     },
     Library {
-        package: "peerdma-libcudart",
-        file: "libcuda_runtime.so",
-        prebuilt: "PEERDMA_PREBUILT_CUDART",
-        embedded: "PEERDMA_EMBEDDED_CUDART",
+        package: "peerdma-libcudart12",
+        file: "libcuda_runtime12.so",
+        prebuilt: "PEERDMA_PREBUILT_CUDART12",
+        embedded: "PEERDMA_EMBEDDED_CUDART12",
+    },
+    Library {
+        package: "peerdma-libcudart13",
+        file: "libcuda_runtime13.so",
+        prebuilt: "PEERDMA_PREBUILT_CUDART13",
+        embedded: "PEERDMA_EMBEDDED_CUDART13",
     },
     Library {
         package: "peerdma-libnvml",
@@ -175,7 +181,7 @@ fn watch(workspace: &Path, switches: &[String], libraries: &[&Library]) {
         Err(error) => fail(&format!("cannot start cargo metadata: {error}")),
     };
     for folder in local_packages(&output, libraries) {
-        for part in ["src", "build.rs", "Cargo.toml", "entry-points.txt"] {
+        for part in ["src", "build.rs", "library.rs", "Cargo.toml", "entry-points.txt"] {
             let path = folder.join(part);
             if path.exists() {
                 println!("cargo:rerun-if-changed={}", path.display());

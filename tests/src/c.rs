@@ -93,6 +93,26 @@ pub fn fabric_program(root: &Path, name: &str) -> Result<PathBuf, String> {
     compile(&source_of(name, "c"), &flags, &libraries)
 }
 
+/// Compiles a source as [`c_program`] does, but with CUDA 13's headers, and linked to NVIDIA's
+/// `libcudart.so.13`.
+///
+/// # Errors
+/// The reason why it cannot be compiled here: no C compiler, no verbs headers, or no wheels of
+/// CUDA 13. A test skips with it.
+///
+/// # Panics
+/// When the source is missing or the compiler complains about it.
+pub fn cuda13_program(name: &str) -> Result<PathBuf, String> {
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
+    }
+    let nvidia = crate::Wheels::installed()?;
+    let (headers, library) = (nvidia.cuda13_headers()?, nvidia.runtime(13)?);
+    let (headers, library) = (headers.display().to_string(), library.display().to_string());
+    let flags = ["-Wall", "-Werror", "-I", OWN, "-isystem", &headers];
+    compile(&source_of(name, "c"), &flags, &[&library, "-libverbs"])
+}
+
 /// Compiles a source as [`c_program`] does, but for a program to preload.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ mod programs;
 mod rows;
 mod run;
 
-pub use c::{c_example, c_library, c_program, fabric_program, gloo_program};
+pub use c::{c_example, c_library, c_program, cuda13_program, fabric_program, gloo_program};
 pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;
@@ -32,7 +32,7 @@ pub use debian::{beside_suite, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use programs::{
-    CudaPerftest, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, lacks_ucx, ucx_perftest,
+    CudaPerftest, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, cuda_libraries, lacks_ucx, ucx_perftest,
 };
 pub use rows::{judged, rows};
 pub use run::{

@@ -11,10 +11,11 @@ const C_LIBRARY: &str = "/usr/aarch64-linux-gnu";
 
 /// The program embeds libraries, which would have to be linked. To check that it compiles any file
 /// will do; this one is beside its build script.
-pub const EMBEDDED: [(&str, &str); 4] = [
+pub const EMBEDDED: [(&str, &str); 5] = [
     ("PEERDMA_PREBUILT_LIBRARY", "Cargo.toml"),
     ("PEERDMA_PREBUILT_CUDA", "Cargo.toml"),
-    ("PEERDMA_PREBUILT_CUDART", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_CUDART12", "Cargo.toml"),
+    ("PEERDMA_PREBUILT_CUDART13", "Cargo.toml"),
     ("PEERDMA_PREBUILT_NVML", "Cargo.toml"),
 ];
 
@@ -28,6 +29,7 @@ pub const ENV: &[(&str, &str)] = &[
     EMBEDDED[1],
     EMBEDDED[2],
     EMBEDDED[3],
+    EMBEDDED[4],
 ];
 
 /// Has rustup fetch Rust's library for it where that is missing.

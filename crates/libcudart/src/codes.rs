@@ -4,11 +4,16 @@
 use std::ffi::CStr;
 
 /// A code, its name, and what it says.
-type Row = (u32, &'static CStr, &'static CStr);
+pub type Row = (u32, &'static CStr, &'static CStr);
 
-/// Name and description of a code.
-pub fn find(code: u32) -> Option<(&'static CStr, &'static CStr)> {
-    CODES.iter().find(|(known, ..)| *known == code).map(|(_, name, text)| (*name, *text))
+/// What is known of a code.
+pub fn find(code: u32) -> Option<&'static Row> {
+    CODES.iter().find(|(known, ..)| *known == code)
+}
+
+/// Whether CUDA 12 has no such code.
+pub fn is_new_in_13(code: u32) -> bool {
+    matches!(code, 10 | 227 | 917..=919)
 }
 
 /// All of them, by number.
@@ -23,6 +28,7 @@ const CODES: &[Row] = &[
     (7, c"cudaErrorProfilerAlreadyStarted", c"profiler already started"),
     (8, c"cudaErrorProfilerAlreadyStopped", c"profiler already stopped"),
     (9, c"cudaErrorInvalidConfiguration", c"invalid configuration"),
+    (10, c"cudaErrorVersionTranslation", c"the driver's answer is too new for the runtime"),
     (12, c"cudaErrorInvalidPitchValue", c"invalid pitch value"),
     (13, c"cudaErrorInvalidSymbol", c"invalid symbol"),
     (16, c"cudaErrorInvalidHostPointer", c"invalid host pointer"),
@@ -94,6 +100,7 @@ const CODES: &[Row] = &[
     (224, c"cudaErrorUnsupportedExecAffinity", c"unsupported execution affinity"),
     (225, c"cudaErrorUnsupportedDevSideSync", c"unsupported synchronization on the device"),
     (226, c"cudaErrorContained", c"an error was contained"),
+    (227, c"cudaErrorInsufficientLoaderVersion", c"insufficient version of the loader"),
     (300, c"cudaErrorInvalidSource", c"device kernel image is invalid"),
     (301, c"cudaErrorFileNotFound", c"file not found"),
     (302, c"cudaErrorSharedObjectSymbolNotFound", c"shared object symbol not found"),
@@ -165,6 +172,9 @@ const CODES: &[Row] = &[
     (913, c"cudaErrorFunctionNotLoaded", c"function not loaded"),
     (914, c"cudaErrorInvalidResourceType", c"invalid resource type"),
     (915, c"cudaErrorInvalidResourceConfiguration", c"invalid resource configuration"),
+    (917, c"cudaErrorStreamDetached", c"the green context of the stream is destroyed"),
+    (918, c"cudaErrorGraphRecaptureFailure", c"recapture of a graph failed"),
+    (919, c"cudaErrorFabricNotReady", c"the fabric is not ready"),
     (999, c"cudaErrorUnknown", c"unknown error"),
 ];
 
@@ -175,7 +185,8 @@ mod tests {
     #[test]
     fn each_code_is_there_once() {
         assert!(CODES.is_sorted_by(|one, next| one.0 < next.0));
-        assert_eq!(find(101).map(|(name, _)| name), Some(c"cudaErrorInvalidDevice"));
+        assert_eq!(find(101).map(|(_, name, _)| *name), Some(c"cudaErrorInvalidDevice"));
+        assert!(CODES.iter().filter(|(code, ..)| is_new_in_13(*code)).count() == 5);
         assert_eq!(find(202), None);
     }
 }

@@ -19,8 +19,8 @@ pub struct Shared(pub [u8; 64]);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Location {
-    kind: u32,
-    id: i32,
+    pub kind: u32,
+    pub id: i32,
 }
 
 /// The functions, with a field for each. An argument that is a reference is a place of the

@@ -1,13 +1,14 @@
-//! Every symbol that the library exports, under its version.
+//! How a library exports a function under its symbol version.
 //!
 //! Rust has no symbol versions, so each export is a trampoline in assembly: a label that `.symver`
-//! renames to `name@@libcudart.so.12`, and a jump. The build script writes which function is behind
-//! which name.
+//! renames to `name@@libcudart.so.12` or `…13`, and a jump. The libraries' build scripts write
+//! which function is behind which name (`library.rs`).
 
-/// One trampoline.
+/// One trampoline: in this library's version, under this name, to this function.
 #[cfg(target_arch = "x86_64")]
+#[macro_export]
 macro_rules! export {
-    ($name:literal, $function:path) => {
+    ($library:literal, $name:literal, $function:path) => {
         std::arch::global_asm!(
             ".pushsection .text.peerdma_exports,\"ax\",@progbits",
             ".p2align 4",
@@ -16,17 +17,18 @@ macro_rules! export {
             concat!("peerdma_export_", $name, ":"),
             "endbr64",
             "jmp {function}",
-            concat!(".symver peerdma_export_", $name, ", ", $name, "@@@libcudart.so.12"),
+            concat!(".symver peerdma_export_", $name, ", ", $name, "@@@", $library),
             ".popsection",
             function = sym $function,
         );
     };
 }
 
-/// One trampoline.
+/// One trampoline: in this library's version, under this name, to this function.
 #[cfg(target_arch = "aarch64")]
+#[macro_export]
 macro_rules! export {
-    ($name:literal, $function:path) => {
+    ($library:literal, $name:literal, $function:path) => {
         std::arch::global_asm!(
             ".pushsection .text.peerdma_exports,\"ax\",%progbits",
             ".p2align 4",
@@ -35,11 +37,9 @@ macro_rules! export {
             concat!("peerdma_export_", $name, ":"),
             "hint #34", // bti c
             "b {function}",
-            concat!(".symver peerdma_export_", $name, ", ", $name, "@@@libcudart.so.12"),
+            concat!(".symver peerdma_export_", $name, ", ", $name, "@@@", $library),
             ".popsection",
             function = sym $function,
         );
     };
 }
-
-include!(concat!(env!("OUT_DIR"), "/exports.rs"));

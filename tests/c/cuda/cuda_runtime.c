@@ -1,6 +1,7 @@
 /*
  * CUDA's runtime library over the software GPU: that what it does is the driver's, thread by
- * thread; what it refuses; and that an HCA reaches the memory that it gives.
+ * thread; what it refuses; and that an HCA reaches the memory that it gives. Where versions of
+ * CUDA differ, as the library's has it.
  *
  * With the argument `none` where there is no device; with a handle the part of another process.
  */
@@ -53,7 +54,8 @@ static void errors(void)
 	handle context = &count;
 	answers(0, cudaPeekAtLastError(), "no error yet");
 	need(cudaRuntimeGetVersion(&version), "version");
-	equal(RUNTIME, 12090, version, "the version of the interface");
+	equal(RUNTIME, runtime_version() < 13 ? 12090 : 13050, version,
+	      "the version of the interface");
 	need(cudaDriverGetVersion(&version), "version");
 	holds(RUNTIME, version >= 12090, "the driver is new enough");
 	answers(0, cudaGetDeviceCount(&count), "count devices");
@@ -72,13 +74,45 @@ static void errors(void)
 	holds(RUNTIME, !strcmp(cudaGetErrorName(31337), "unrecognized error code"), "no code");
 }
 
+/* Where fields of cudaDeviceProp are, and where it ends. */
+struct layout {
+	size_t bus, rdma, end;
+};
+
+static void properties(void)
+{
+	struct layout at = runtime_version() < 13 ? (struct layout){ 584, 748, 1032 }
+						  : (struct layout){ 568, 724, 1008 };
+	unsigned char found[1040];
+	char name[256] = "";
+	int capability[2];
+	size_t bytes = 0;
+	must(cuDeviceGetName(name, sizeof(name), 1) || cuDeviceTotalMem_v2(&bytes, 1), "device");
+	must(cuDeviceGetAttribute(&capability[0], 75, 1) ||
+		     cuDeviceGetAttribute(&capability[1], 76, 1),
+	     "capability");
+	memset(found, 0xee, sizeof(found));
+	answers(0, cudaGetDeviceProperties_v2(found, 1), "properties");
+	holds(RUNTIME, !strcmp((char *)found, name), "the name");
+	holds(RUNTIME, !memcmp(found + 288, &bytes, 8), "the memory");
+	holds(RUNTIME, !memcmp(found + 360, capability, 8), "the capability");
+	equal(RUNTIME, 0x98, found[at.bus], "the bus");
+	equal(RUNTIME, 1, found[at.rdma], "GPUDirect RDMA");
+	holds(RUNTIME, !found[at.end - 1] && found[at.end] == 0xee, "they end where they do");
+	answers(INVALID_DEVICE, cudaGetDeviceProperties_v2(found, 9), "of no device");
+	answers(INVALID_VALUE, cudaGetDeviceProperties_v2(NULL, 1), "no place for them");
+	if (runtime_version() >= 13)
+		return;
+	memset(found, 0xee, sizeof(found));
+	answers(0, cudaGetDeviceProperties(found, 1), "by the headers of CUDA 11");
+	holds(RUNTIME, found[584] == 0x98 && found[728] == 0xee, "they are fewer");
+}
+
 static void devices(void)
 {
-	int device = 7, attribute = 0, capability[2];
+	int device = 7, attribute = 0;
 	unsigned flags = 0;
-	char id[20] = "", name[256] = "";
-	unsigned char properties[1040];
-	size_t bytes = 0;
+	char id[20] = "";
 	answers(INVALID_DEVICE, cudaSetDevice(2), "a device too many");
 	answers(INVALID_DEVICE, cudaSetDevice(-1), "a negative device");
 	answers(0, cudaSetDevice(1), "the second device");
@@ -93,22 +127,6 @@ static void devices(void)
 	equal(RUNTIME, 0, device, "leaves the thread's as it is");
 	answers(0, cudaGetDeviceFlags(&flags), "flags");
 	holds(RUNTIME, flags & 8, "host memory is mapped");
-	must(cuDeviceGetName(name, sizeof(name), 1) || cuDeviceTotalMem_v2(&bytes, 1), "device");
-	must(cuDeviceGetAttribute(&capability[0], 75, 1) ||
-		     cuDeviceGetAttribute(&capability[1], 76, 1),
-	     "capability");
-	memset(properties, 0xee, sizeof(properties));
-	answers(0, cudaGetDeviceProperties_v2(properties, 1), "properties");
-	holds(RUNTIME, !strcmp((char *)properties, name), "the name");
-	holds(RUNTIME, !memcmp(properties + 288, &bytes, 8), "the memory");
-	holds(RUNTIME, !memcmp(properties + 360, capability, 8), "the capability");
-	equal(RUNTIME, 0x98, properties[584], "the bus");
-	equal(RUNTIME, 1, properties[748], "GPUDirect RDMA");
-	holds(RUNTIME, !properties[1031] && properties[1032] == 0xee, "they end where they do");
-	memset(properties, 0xee, sizeof(properties));
-	answers(0, cudaGetDeviceProperties(properties, 1), "by the headers of CUDA 11");
-	holds(RUNTIME, properties[584] == 0x98 && properties[728] == 0xee, "they are fewer");
-	answers(INVALID_DEVICE, cudaGetDeviceProperties_v2(properties, 9), "of no device");
 	answers(0, cudaDeviceGetAttribute(&attribute, 116, 0), "an attribute");
 	equal(RUNTIME, 1, attribute, "GPUDirect RDMA again");
 	answers(INVALID_VALUE, cudaDeviceGetAttribute(&attribute, 9999, 0), "one that is none");
@@ -229,8 +247,10 @@ static void rows_and_boxes(void)
 
 static struct attributes about(const void *address)
 {
-	struct attributes found = { -9, -9, host, host };
+	struct attributes found = { -9, -9, host, host, 7, { 7 } };
 	answers(0, cudaPointerGetAttributes(&found, address), "ask about an address");
+	equal(RUNTIME, runtime_version() < 13 ? 7 : -1, found.domain, "no domain");
+	equal(RUNTIME, runtime_version() < 13 ? 7 : 0, found.zero[0], "and nothing behind it");
 	return found;
 }
 
@@ -461,6 +481,7 @@ int main(int argc, char **argv)
 		return no_device();
 	errors();
 	devices();
+	properties();
 	with_the_driver();
 	memory();
 	rows_and_boxes();

@@ -1,5 +1,6 @@
 /*
- * CUDA's runtime library as programs find it, beside the driver's, and rows about its codes.
+ * CUDA's runtime library as programs find it, beside the driver's, and rows about its codes. It is
+ * CUDA 12's, or that of the version in LIBCUDART_VERSION.
  */
 #ifndef RUNTIME_H
 #define RUNTIME_H
@@ -44,10 +45,12 @@ struct box {
 	struct extent extent;
 	int kind;
 };
-/* cudaPointerAttributes */
+/* cudaPointerAttributes; CUDA 12's ends before the domain. */
 struct attributes {
 	int type, device;
 	void *on_device, *on_host;
+	int domain;
+	unsigned zero[15];
 };
 struct dim3 {
 	unsigned x, y, z;
@@ -67,7 +70,6 @@ struct dim3 {
 	F(cudaDeviceSynchronize, (void)) \
 	F(cudaDeviceGetAttribute, (int *, int, int)) \
 	F(cudaGetDeviceProperties, (void *, int)) \
-	F(cudaGetDeviceProperties_v2, (void *, int)) \
 	F(cudaDeviceGetPCIBusId, (char *, int, int)) \
 	F(cudaDeviceGetByPCIBusId, (int *, const char *)) \
 	F(cudaDeviceCanAccessPeer, (int *, int, int)) \
@@ -134,22 +136,33 @@ struct dim3 {
 				   void *, void *, void *, int *))
 
 RUNTIME_FUNCTIONS(DECLARE)
+/* Of CUDA 13, where it is the only one, or of CUDA 12. */
+static int (*cudaGetDeviceProperties_v2)(void *, int);
 static const char *(*cudaGetErrorName)(int);
 static const char *(*cudaGetErrorString)(int);
 static void **(*__cudaRegisterFatBinary)(void *);
 static void (*__cudaUnregisterFatBinary)(void **);
 
+/* The version of CUDA that the library is for. */
+static inline int runtime_version(void)
+{
+	const char *version = getenv("LIBCUDART_VERSION");
+	return version ? atoi(version) : 12;
+}
+
 /* By its version, as a program asks that is linked to NVIDIA's. */
 static inline void *runtime_function(const char *name)
 {
 	static void *library;
+	static char file[40];
+	snprintf(file, sizeof(file), "libcudart.so.%d", runtime_version());
 	if (!library)
-		library = dlopen("libcudart.so.12", RTLD_NOW);
+		library = dlopen(file, RTLD_NOW);
 	if (!library) {
-		printf("NOT libcudart.so.12: %s\n", dlerror());
+		printf("NOT %s: %s\n", file, dlerror());
 		exit(1);
 	}
-	void *found = dlvsym(library, name, "libcudart.so.12");
+	void *found = dlvsym(library, name, file);
 	if (!found)
 		fail(name);
 	return found;
@@ -160,6 +173,9 @@ static inline void load_runtime(void)
 	load_driver();
 #define FIND_IN_RUNTIME(name, arguments) name = runtime_function(#name);
 	RUNTIME_FUNCTIONS(FIND_IN_RUNTIME)
+	cudaGetDeviceProperties_v2 = runtime_version() < 13
+					     ? runtime_function("cudaGetDeviceProperties_v2")
+					     : cudaGetDeviceProperties;
 	cudaGetErrorName = runtime_function("cudaGetErrorName");
 	cudaGetErrorString = runtime_function("cudaGetErrorString");
 	__cudaRegisterFatBinary = runtime_function("__cudaRegisterFatBinary");

@@ -2,7 +2,7 @@
 //! wheel, and our `libcuda.so`.
 
 use super::source::Source;
-use crate::{Run, Wheels};
+use crate::{Run, Wheels, cuda_libraries};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -35,7 +35,7 @@ impl CudaPerftest {
              ./configure CUDA_H_PATH={0}/cuda.h CPPFLAGS=-I{0} LDFLAGS=-L{1}\n\
              make -j2\n",
             headers.display(),
-            folder_of_libcuda()
+            cuda_libraries().display()
         );
         MADE.get_or_init(|| SOURCE.built(&script, &[])).clone().map(CudaPerftest)
     }
@@ -45,12 +45,4 @@ impl CudaPerftest {
         let folder = self.0.join("source");
         Run::hca(&format!("{}/{line}", folder.display())).option("--gpu").option("cuda")
     }
-}
-
-/// Where programs find `libcuda.so`, for the linker.
-fn folder_of_libcuda() -> String {
-    let asked = Run::hca("sh -c").arg("echo $LD_LIBRARY_PATH").option("--gpu").option("cuda");
-    let places = asked.finish().ok().stdout;
-    let mut places = places.trim().split(':');
-    places.find(|place| place.ends_with("/cuda")).expect("a folder of libcuda").to_owned()
 }

@@ -1,5 +1,6 @@
 //! Programs of others, as far as finding or calling them takes more than a name.
 
+mod cuda_libraries;
 mod cuda_perftest;
 mod fabtests;
 mod mpi;
@@ -7,6 +8,7 @@ mod source;
 mod ucx;
 mod wheels;
 
+pub use cuda_libraries::cuda_libraries;
 pub use cuda_perftest::CudaPerftest;
 pub use fabtests::Fabtests;
 pub use mpi::Mpi;

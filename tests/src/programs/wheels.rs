@@ -64,12 +64,36 @@ impl Wheels {
         self.packages("nvidia/cuda_runtime/include")
     }
 
+    /// The folder of CUDA 13's headers.
+    ///
+    /// # Errors
+    /// The reason why there is none. A test skips with it.
+    pub(crate) fn cuda13_headers(&self) -> Result<PathBuf, String> {
+        self.packages("nvidia/cu13/include").ok_or_else(|| lacks("CUDA 13's headers"))
+    }
+
+    /// NVIDIA's `libcudart.so` of CUDA 12 or 13.
+    ///
+    /// # Errors
+    /// The reason why it is not there. A test skips with it.
+    pub fn runtime(&self, version: u32) -> Result<PathBuf, String> {
+        let folder = if version == 12 { "nvidia/cuda_runtime/lib" } else { "nvidia/cu13/lib" };
+        let name = format!("libcudart.so.{version}");
+        let library = self.packages(folder).map(|folder| folder.join(&name));
+        library.filter(|library| library.is_file()).ok_or_else(|| lacks(&name))
+    }
+
     /// A folder among the installed packages.
     fn packages(&self, folder: &str) -> Option<PathBuf> {
         let versions = self.folder.join("lib").read_dir().ok()?.flatten();
         let mut found = versions.map(|version| version.path().join("site-packages").join(folder));
         found.find(|path| path.is_dir())
     }
+}
+
+/// Why something is not there though wheels are: another list of them is installed.
+fn lacks(what: &str) -> String {
+    format!("Python wheels are not installed with {what} (`cargo xtask test` fetches them)")
 }
 
 /// Links in `to` the libraries in `from` whose names begin so, as `NAME.so` and `NAME.so.0`:

@@ -1,4 +1,4 @@
-//! CUDA's driver library, its runtime and NVML over the software GPU (`peerdma run --gpu cuda`), by
+//! CUDA's driver library and NVML over the software GPU (`peerdma run --gpu cuda`), by
 //! C programs that judge themselves.
 
 use system::{Counters, Run, judged, peerdma, skip};
@@ -60,20 +60,6 @@ fn arrays_hold_what_is_copied_to_them() {
         Ok(program) => drop(judged(cuda(&program), 85)),
         Err(reason) => skip!("{reason}"),
     }
-}
-
-/// The runtime's calls, beside the driver's, with memory that an HCA and another process reach.
-#[test]
-fn the_runtime_is_the_drivers() {
-    let program = match system::c_program("cuda_runtime") {
-        Ok(program) => program,
-        Err(reason) => skip!("{reason}"),
-    };
-    let said = judged(cuda(&program), 181);
-    let kernel = "the kernel _Z5twicePi is not executed (cudaErrorNotSupported)";
-    assert!(said.stderr.contains(kernel), "{said}");
-    let run = Run::hca(&format!("{} none", program.display())).option("--gpu").option("cuda");
-    judged(run.env("CUDA_VISIBLE_DEVICES", ""), 4);
 }
 
 #[test]

@@ -10,8 +10,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is linked: the program, and the libraries in it.
-const ROOTS: [&str; 5] =
-    ["peerdma-cli", "peerdma-verbs", "peerdma-libcuda", "peerdma-libcudart", "peerdma-libnvml"];
+const ROOTS: [&str; 6] = [
+    "peerdma-cli",
+    "peerdma-verbs",
+    "peerdma-libcuda",
+    "peerdma-libcudart12",
+    "peerdma-libcudart13",
+    "peerdma-libnvml",
+];
 /// How names of files with terms begin.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 /// What is no crate.

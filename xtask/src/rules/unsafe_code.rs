@@ -14,6 +14,8 @@ const ROOMS: &[&str] = &[
     "engine-thread",
     "libcuda",
     "libcudart",
+    "libcudart12",
+    "libcudart13",
     "libnvml",
     "link",
     "mm",
@@ -30,6 +32,8 @@ const FILES: &[(&str, &[&str])] = &[
     ("cuda", &["sys/abi.rs", "sys/copy.rs", "sys/map.rs", "sys/migrate.rs", "sys/node.rs"]),
     ("libcuda", &["entries.rs", "ffi.rs"]),
     ("libcudart", &["driver.rs"]),
+    ("libcudart12", &[]),
+    ("libcudart13", &[]),
     ("libnvml", &["ffi.rs"]),
     ("gpu", &["lease.rs", "providers/cuda_driver.rs", "providers/ioctl.rs"]),
 ];

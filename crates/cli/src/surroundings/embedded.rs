@@ -11,6 +11,7 @@
 
 use crate::console::failure::{Context, Failure, Outcome};
 use rustix::fs::{Access, StatVfsMountFlags};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The drop-in library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_LIBRARY"));
 static LIBCUDA: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDA"));
-static LIBCUDART: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDART"));
+static LIBCUDART12: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDART12"));
+static LIBCUDART13: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_CUDART13"));
 static LIBNVML: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_NVML"));
 
 /// The folder, beside the other libraries, of those that only `--gpu cuda` shows a program.
@@ -49,10 +51,22 @@ fn identity() -> &'static str {
 fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let nvidia = [
         ("cuda/libcuda.so.1", LIBCUDA),
-        ("cuda/libcudart.so.12", LIBCUDART),
+        ("cuda/libcudart.so.12", LIBCUDART12),
+        ("cuda/libcudart.so.13", LIBCUDART13),
         ("cuda/libnvidia-ml.so.1", LIBNVML),
     ];
     std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied()).chain(nvidia)
+}
+
+/// Links below the folder, and where each leads. Programs that load a library at run time often ask
+/// for the name without the version: of several versions that is the first.
+fn links() -> BTreeMap<&'static str, &'static str> {
+    let mut links = BTreeMap::new();
+    for (path, _) in files() {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        links.entry(standins::link_name(path)).or_insert(file);
+    }
+    links
 }
 
 /// The folder with the libraries that stays: a package's, or that in the cache, where one can be
@@ -210,10 +224,8 @@ fn write_all(lib: &Path) -> io::Result<()> {
             })?;
         }
     }
-    for (name, _) in files() {
-        // Programs that load a library at run time often ask for the name without the version.
-        let link = lib.join(standins::link_name(name));
-        let target = name.rsplit('/').next().unwrap_or(name);
+    for (name, target) in links() {
+        let link = lib.join(name);
         if !fs::read_link(&link).is_ok_and(|found| found == Path::new(target)) {
             replace(&link, |temporary| std::os::unix::fs::symlink(target, temporary))?;
         }
@@ -261,10 +273,11 @@ mod tests {
         write_all(&folder).unwrap();
         assert!(holds(&path, LIBRARY));
         assert_eq!(fs::read_link(folder.join("libibverbs.so")).unwrap(), Path::new(SONAME));
+        assert!(holds(&folder.join("cuda/libcudart.so.13"), LIBCUDART13));
         let cuda = fs::canonicalize(folder.join(CUDA).join("libcuda.so")).unwrap();
         assert!(holds(&cuda, LIBCUDA) && cuda.ends_with("cuda/libcuda.so.1"));
         let runtime = fs::canonicalize(folder.join(CUDA).join("libcudart.so")).unwrap();
-        assert!(holds(&runtime, LIBCUDART) && runtime.ends_with("cuda/libcudart.so.12"));
+        assert!(holds(&runtime, LIBCUDART12) && runtime.ends_with("cuda/libcudart.so.12"));
         assert!(
             fs::read_dir(&folder).unwrap().all(|entry| !entry
                 .unwrap()

@@ -5,15 +5,12 @@ use crate::error::{Error, answer};
 use crate::ffi::{Out, Text};
 use cuda::sys::Code;
 
-/// The version of the interface: 12.9.
-const VERSION: i32 = 12090;
-
 /// `CUDA_ERROR_NOT_FOUND`, and how a search ends that finds no such name.
 const NOT_FOUND: u32 = 500;
 const NO_SUCH_NAME: u32 = 1;
 
 /// Looks for a function. That there is none is no error: the address is then null.
-fn find(
+pub fn find(
     name: Text,
     out: Out<u64>,
     version: u32,
@@ -32,15 +29,11 @@ fn find(
 }
 
 /// The flags for programs whose default stream is each thread's own.
-fn own(flags: u64) -> u64 {
+pub fn own(flags: u64) -> u64 {
     if flags == 0 { 2 } else { flags }
 }
 
 api! {
-    fn cudaRuntimeGetVersion(version: Out<i32>) {
-        version.put(VERSION)
-    }
-
     // 0 where there is no driver
     fn cudaDriverGetVersion(version: Out<i32>) {
         let mut found = 0;
@@ -48,14 +41,6 @@ api! {
             answer((driver.cuDriverGetVersion)(&mut found))?;
         }
         version.put(found)
-    }
-
-    fn cudaGetDriverEntryPoint(name: Text, out: Out<u64>, flags: u64, status: Out<u32>) {
-        find(name, out, VERSION.unsigned_abs(), flags, status)
-    }
-
-    fn cudaGetDriverEntryPoint_ptsz(name: Text, out: Out<u64>, flags: u64, status: Out<u32>) {
-        find(name, out, VERSION.unsigned_abs(), own(flags), status)
     }
 
     fn cudaGetDriverEntryPointByVersion(

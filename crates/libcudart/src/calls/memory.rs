@@ -2,7 +2,6 @@
 
 use crate::calls::copy::{Extent, Pitched};
 use crate::current::ready;
-use crate::driver::Location;
 use crate::error::{Error, Res, answer};
 use crate::ffi::Out;
 
@@ -54,27 +53,7 @@ api! {
         answer((ready()?.cuMemAllocManaged)(addr, bytes, flags))
     }
 
-    fn cudaMemAdvise(addr: u64, bytes: u64, advice: u32, device: i32) {
-        answer((ready()?.cuMemAdvise)(addr, bytes, advice, device))
-    }
-
-    fn cudaMemAdvise_v2(addr: u64, bytes: u64, advice: u32, location: Location) {
-        answer((ready()?.cuMemAdvise_v2)(addr, bytes, advice, location))
-    }
-
     fn cudaMemRangeGetAttribute(data: Out<u8>, len: u64, number: u32, addr: u64, bytes: u64) {
         answer((ready()?.cuMemRangeGetAttribute)(data, len, number, addr, bytes))
-    }
-}
-
-streamed! {
-    fn cudaMemPrefetchAsync, cudaMemPrefetchAsync_ptsz
-        (addr: u64, bytes: u64, device: i32, stream: u64) on stream {
-        answer((ready()?.cuMemPrefetchAsync)(addr, bytes, device, stream))
-    }
-
-    fn cudaMemPrefetchAsync_v2, cudaMemPrefetchAsync_v2_ptsz
-        (addr: u64, bytes: u64, location: Location, flags: u32, stream: u64) on stream {
-        answer((ready()?.cuMemPrefetchAsync_v2)(addr, bytes, location, flags, stream))
     }
 }

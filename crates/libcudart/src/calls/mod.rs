@@ -1,5 +1,6 @@
 //! The functions, by what they are about. `fn NAME(…)` in the macros of `ffi` defines one; the
-//! build script reads these names.
+//! build scripts of the libraries read these names. Those that CUDA 13 changed are in the folders
+//! of the versions.
 
 pub mod copy;
 pub mod device;
@@ -10,6 +11,8 @@ pub mod fill;
 pub mod host;
 pub mod launch;
 pub mod memory;
+pub mod of_12;
+pub mod of_13;
 pub mod peer;
 pub mod pointer;
 pub mod pool;

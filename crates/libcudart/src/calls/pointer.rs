@@ -1,11 +1,9 @@
 //! What is told of an address.
 
-use crate::current::ready;
 use crate::driver::Driver;
 use crate::error::{Error, Res, answer};
-use crate::ffi::Out;
 
-/// `cudaPointerAttributes`.
+/// `cudaPointerAttributes` of CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
@@ -43,7 +41,11 @@ fn word(value: Option<u64>) -> u32 {
     value.unwrap_or(0) as u32
 }
 
-fn attributes(driver: &Driver, addr: u64) -> Res<Attributes> {
+/// What the driver knows.
+///
+/// # Errors
+/// What the driver says; not that it knows nothing of the address.
+pub fn attributes(driver: &Driver, addr: u64) -> Res<Attributes> {
     let of = |number| attribute(driver, number, addr);
     let Some(kind) = of(MEMORY_TYPE)? else {
         // memory of the host, for all that the driver knows
@@ -57,11 +59,4 @@ fn attributes(driver: &Driver, addr: u64) -> Res<Attributes> {
         device_addr: of(DEVICE_ADDR)?.unwrap_or(0),
         host_addr: of(HOST_ADDR)?.unwrap_or(0),
     })
-}
-
-api! {
-    fn cudaPointerGetAttributes(out: Out<Attributes>, addr: u64) {
-        let out = out.checked()?;
-        out.put(attributes(ready()?, addr)?)
-    }
 }

@@ -1,4 +1,4 @@
-//! What a device is (`cudaDeviceProp` of CUDA 12).
+//! What a device is: how a `cudaDeviceProp` is filled. Which fields it has is its version's.
 
 use crate::driver::{Driver, driver};
 use crate::error::{Res, answer};
@@ -6,20 +6,24 @@ use crate::ffi::Out;
 
 /// A field behind the first ones: its kind and the driver's attribute that says it.
 #[derive(Clone, Copy)]
-enum Field {
+pub enum Field {
     Int(i32),
     Size(i32),
 }
 
 use Field::{Int, Size};
 
-/// Length of the structure.
-const LENGTH: usize = 1032;
-/// Length of the part that the structure of CUDA 11 has too.
-const COMMON: usize = 728;
+impl Field {
+    /// The driver's attribute.
+    pub fn attribute(self) -> i32 {
+        match self {
+            Int(number) | Size(number) => number,
+        }
+    }
+}
 
-/// Those that the structure of CUDA 11 has too, from `sharedMemPerBlock` on.
-const FIELDS: &[Field] = &[
+/// Those of CUDA 11, from `sharedMemPerBlock` on.
+pub const FIELDS: &[Field] = &[
     // blocks and grids
     Size(8),
     Int(12),
@@ -128,8 +132,9 @@ const FIELDS: &[Field] = &[
     Size(111),
 ];
 
-/// Those of CUDA 12: registration, arrays, pools, RDMA, events, clusters, pointers of functions.
-const FIELDS_OF_12: &[Field] = &[
+/// Those that CUDA 12 has behind them: registration, arrays, pools, RDMA, events, clusters,
+/// pointers of functions.
+pub const MORE: &[Field] = &[
     Int(99),
     Int(112),
     Int(113),
@@ -158,19 +163,23 @@ impl Properties {
         self.bytes.extend_from_slice(field);
     }
 
-    fn append_all(&mut self, driver: &Driver, device: i32, fields: &[Field]) {
+    fn append_all<'a>(
+        &mut self,
+        fields: impl IntoIterator<Item = &'a Field>,
+        attribute: impl Fn(i32) -> i32,
+    ) {
         for field in fields {
             match *field {
-                Int(number) => self.append(&attribute(driver, device, number).to_ne_bytes()),
+                Int(number) => self.append(&attribute(number).to_ne_bytes()),
                 Size(number) => {
-                    let value = attribute(driver, device, number);
-                    self.append(&u64::try_from(value).unwrap_or(0).to_ne_bytes());
+                    let value = u64::try_from(attribute(number)).unwrap_or(0);
+                    self.append(&value.to_ne_bytes());
                 }
             }
         }
     }
 
-    /// What the driver says of a device.
+    /// What stands before the fields.
     fn of(driver: &Driver, device: i32) -> Res<Properties> {
         let (mut name, mut uuid, mut total) = ([0; 256], [0; 16], 0_u64);
         answer((driver.cuDeviceGetName)(&mut name, 256, device))?;
@@ -181,9 +190,6 @@ impl Properties {
         let mut all = Properties { bytes: [&name[..], &uuid, &luid].concat() };
         all.append(&mask.to_ne_bytes());
         all.append(&total.to_ne_bytes());
-        all.append_all(driver, device, FIELDS);
-        all.append_all(driver, device, FIELDS_OF_12);
-        all.bytes.resize(LENGTH, 0);
         Ok(all)
     }
 }
@@ -195,42 +201,27 @@ fn attribute(driver: &Driver, device: i32, number: i32) -> i32 {
     if is_known { value } else { 0 }
 }
 
-fn put(out: Out<u8>, device: i32, len: usize) -> Res {
-    let out = out.checked()?;
-    let all = Properties::of(driver()?, device)?;
-    all.bytes.iter().take(len).enumerate().try_for_each(|(index, byte)| out.at(index).put(*byte))
+/// Fills a structure of a length that ends with these fields, or with reserved ones behind them.
+///
+/// # Errors
+/// `cudaErrorInvalidValue` for a null pointer, `cudaErrorInvalidDevice`.
+pub fn fill<'a>(
+    out: Out<u8>,
+    device: i32,
+    fields: impl IntoIterator<Item = &'a Field>,
+    len: usize,
+) -> Res {
+    let (out, driver) = (out.checked()?, driver()?);
+    let mut all = Properties::of(driver, device)?;
+    all.append_all(fields, |number| attribute(driver, device, number));
+    all.bytes.resize(len, 0);
+    all.bytes.iter().enumerate().try_for_each(|(index, byte)| out.at(index).put(*byte))
 }
 
-api! {
-    // by the headers of CUDA 11, whose structure is shorter
-    fn cudaGetDeviceProperties(out: Out<u8>, device: i32) {
-        put(out, device, COMMON)
-    }
-
-    fn cudaGetDeviceProperties_v2(out: Out<u8>, device: i32) {
-        put(out, device, LENGTH)
-    }
-}
-
+/// Where a structure of these fields ends.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_where_the_headers_have_them() {
-        let mut all = Properties { bytes: vec![0; 256 + 16 + 8 + 4 + 4 + 8] };
-        let mut lay = |fields: &[Field]| {
-            for field in fields {
-                match field {
-                    Int(_) => all.append(&[0; 4]),
-                    Size(_) => all.append(&[0; 8]),
-                }
-            }
-            all.bytes.len()
-        };
-        // up to `major`, all that is of both, all but the reserved ones
-        assert_eq!(lay(&FIELDS[..13]), 360);
-        assert_eq!(lay(&FIELDS[13..]), COMMON);
-        assert_eq!(lay(FIELDS_OF_12), LENGTH - 63 * 4);
-    }
+pub fn end_of<'a>(fields: impl IntoIterator<Item = &'a Field>) -> usize {
+    let mut all = Properties { bytes: vec![0; 256 + 16 + 8 + 4 + 4 + 8] };
+    all.append_all(fields, |_| 0);
+    all.bytes.len()
 }

@@ -86,22 +86,3 @@ streamed! {
         answer((ready()?.cuLaunchHostFunc)(stream, function, data))
     }
 }
-
-// Nothing is captured, so of what else may be asked there is nothing to tell: its places stay as
-// they are.
-streamed! {
-    fn cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_ptsz
-        (stream: u64, status: Out<u32>) on stream {
-        answer((ready()?.cuStreamIsCapturing)(stream, status))
-    }
-
-    fn cudaStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz
-        (stream: u64, status: Out<u32>) on stream {
-        answer((ready()?.cuStreamIsCapturing)(stream, status))
-    }
-
-    fn cudaStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo_v3_ptsz
-        (stream: u64, status: Out<u32>) on stream {
-        answer((ready()?.cuStreamIsCapturing)(stream, status))
-    }
-}

@@ -1,0 +1,27 @@
+//! Advice about managed memory: by a device, and by a place as CUDA 13 has it.
+
+use crate::current::ready;
+use crate::driver::Location;
+use crate::error::answer;
+
+api! {
+    fn cudaMemAdvise(addr: u64, bytes: u64, advice: u32, device: i32) {
+        answer((ready()?.cuMemAdvise)(addr, bytes, advice, device))
+    }
+
+    fn cudaMemAdvise_v2(addr: u64, bytes: u64, advice: u32, location: Location) {
+        answer((ready()?.cuMemAdvise_v2)(addr, bytes, advice, location))
+    }
+}
+
+streamed! {
+    fn cudaMemPrefetchAsync, cudaMemPrefetchAsync_ptsz
+        (addr: u64, bytes: u64, device: i32, stream: u64) on stream {
+        answer((ready()?.cuMemPrefetchAsync)(addr, bytes, device, stream))
+    }
+
+    fn cudaMemPrefetchAsync_v2, cudaMemPrefetchAsync_v2_ptsz
+        (addr: u64, bytes: u64, location: Location, flags: u32, stream: u64) on stream {
+        answer((ready()?.cuMemPrefetchAsync_v2)(addr, bytes, location, flags, stream))
+    }
+}

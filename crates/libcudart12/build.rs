@@ -1,0 +1,8 @@
+//! Builds `libcudart.so.12`.
+
+#[path = "../libcudart/library.rs"]
+mod library;
+
+fn main() {
+    library::build(12);
+}

@@ -1,0 +1,8 @@
+//! Builds `libcudart.so.13`.
+
+#[path = "../libcudart/library.rs"]
+mod library;
+
+fn main() {
+    library::build(13);
+}
