@@ -18,6 +18,7 @@
 
 #[macro_use]
 mod ffi;
+mod batch;
 #[allow(missing_docs, reason = "cuda_runtime_api.h says what functions do")]
 pub mod calls;
 mod codes;

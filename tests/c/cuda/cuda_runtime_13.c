@@ -257,6 +257,63 @@ static void entry_points(void)
 	holds(RUNTIME, !function && found == cudaDriverEntryPointVersionNotSufficent, "is not");
 }
 
+static cudaError_t copy(void *const *to, const void *const *from, const size_t *bytes,
+			struct cudaMemcpyAttributes *how, size_t first, cudaStream_t stream)
+{
+	size_t firsts[] = { first, 2 };
+	return cudaMemcpyBatchAsync(to, from, bytes, 3, how, firsts, 2, stream);
+}
+
+static void batches(void)
+{
+	static unsigned char source[3][LENGTH];
+	struct cudaMemcpyAttributes how[] = {
+		{ .srcAccessOrder = cudaMemcpySrcAccessOrderStream },
+		{ .srcAccessOrder = cudaMemcpySrcAccessOrderDuringApiCall,
+		  .flags = cudaMemcpyFlagPreferOverlapWithCompute },
+	};
+	size_t bytes[] = { LENGTH, LENGTH, LENGTH };
+	const void *from[3];
+	unsigned char *pinned;
+	void *to[3];
+	cudaStream_t stream;
+	need(cudaStreamCreate(&stream) || cudaMallocHost((void **)&pinned, LENGTH), "a stream");
+	for (int i = 0; i < 3; i++) {
+		memset(source[i], 0x41 + i, LENGTH);
+		need(cudaMalloc(&to[i], LENGTH), "memory");
+		from[i] = source[i];
+	}
+	memcpy(pinned, source[2], LENGTH);
+	from[2] = pinned;
+	answers(0, copy(to, from, bytes, how, 0, stream), "three copies at once");
+	memset(pinned, 0, LENGTH);
+	for (int i = 0; i < 3; i++) {
+		need(cudaMemcpyAsync(back, to[i], LENGTH, cudaMemcpyDefault, stream), "copy");
+		need(cudaStreamSynchronize(stream), "wait");
+		holds(RUNTIME, !memcmp(back, source[i], LENGTH), "all of its bytes");
+	}
+	answers(0, cudaMemcpyWithAttributesAsync(to[0], to[1], LENGTH, &how[1], stream), "one");
+	need(cudaMemcpy(back, to[0], LENGTH, cudaMemcpyDefault), "copy");
+	equal(RUNTIME, 0x42, back[LENGTH - 1], "is done when the call ends");
+	answers(cudaErrorInvalidValue, copy(to, from, bytes, how, 0, NULL), "the stream of all");
+	answers(cudaErrorInvalidValue, copy(to, from, bytes, how, 1, stream), "a first without");
+	answers(cudaErrorInvalidValue, copy(to, from, bytes, NULL, 0, stream), "no attributes");
+	answers(cudaErrorInvalidValue, copy(NULL, from, bytes, how, 0, stream), "no destinations");
+	answers(cudaErrorInvalidValue,
+		cudaMemcpyBatchAsync(to, from, bytes, 1, how, bytes, 2, stream),
+		"more attributes than copies");
+	bytes[1]++;
+	answers(cudaErrorInvalidValue, copy(to, from, bytes, how, 0, stream), "beyond the end");
+	how[0].srcAccessOrder = cudaMemcpySrcAccessOrderInvalid;
+	answers(cudaErrorInvalidValue,
+		cudaMemcpyWithAttributesAsync(to[0], to[1], 1, &how[0], stream), "no order");
+	answers(cudaErrorInvalidValue, cudaMemcpyWithAttributesAsync(to[0], to[1], 1, NULL, stream),
+		"nothing about it");
+	for (int i = 0; i < 3; i++)
+		need(cudaFree(to[i]), "free");
+	need(cudaFreeHost(pinned) || cudaStreamDestroy(stream), "end");
+}
+
 /* Each is asked for twice, and named once where the log says it. */
 static void not_there(void)
 {
@@ -266,7 +323,7 @@ static void not_there(void)
 		answers(cudaErrorNotSupported, cudaDeviceGetExecutionCtx(&context, 0),
 			"execution contexts are not there");
 		answers(cudaErrorNotSupported, cudaMemcpy3DBatchAsync(1, &copy, 0, NULL),
-			"nor are batches");
+			"nor are batches of boxes");
 	}
 	answers(cudaErrorNotSupported, cudaPeekAtLastError(), "which is the last error");
 	answers(cudaErrorNotSupported, cudaGetLastError(), "and is taken");
@@ -282,6 +339,7 @@ int main(void)
 	streams();
 	pools();
 	entry_points();
+	batches();
 	not_there();
 	return finish();
 }

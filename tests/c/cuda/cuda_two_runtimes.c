@@ -14,6 +14,12 @@ enum { LENGTH = 4096, NO_SUCH_DEVICE = 101, INVALID_PITCH = 12, MANAGED = 3 };
 struct location {
 	int type, id;
 };
+/* cudaMemcpyAttributes */
+struct attributes {
+	int order;
+	struct location hints[2];
+	unsigned flags;
+};
 
 #define FUNCTIONS(F) \
 	F(cudaRuntimeGetVersion, (int *)) \
@@ -42,6 +48,10 @@ static int (*cudaMemAdvise_12)(const void *, size_t, int, int);
 static int (*cudaMemAdvise_13)(const void *, size_t, int, struct location);
 static int (*cudaMemPrefetchAsync_12)(const void *, size_t, int, void *);
 static int (*cudaMemPrefetchAsync_13)(const void *, size_t, struct location, unsigned, void *);
+static int (*cudaMemcpyBatchAsync_12)(void **, void **, size_t *, size_t, struct attributes *,
+				      size_t *, size_t, size_t *, void *);
+static int (*cudaMemcpyBatchAsync_13)(void **, void **, size_t *, size_t, struct attributes *,
+				      size_t *, size_t, void *);
 
 static void *old_library, *new_library;
 
@@ -66,6 +76,7 @@ static void load(void)
 	FUNCTIONS(FIND)
 	FIND(cudaMemAdvise, )
 	FIND(cudaMemPrefetchAsync, )
+	FIND(cudaMemcpyBatchAsync, )
 }
 
 static void answers(int want, int got, const char *what)
@@ -147,6 +158,39 @@ static void managed(void)
 	answers(0, cudaFree_13(at), "free");
 }
 
+/* Only the older function says which copy it refused. */
+static void batches(void)
+{
+	static unsigned char source[LENGTH], back[LENGTH];
+	struct attributes in_order = { 1 };
+	size_t bytes[] = { LENGTH, LENGTH }, first = 0, failed = 7;
+	void *to[2], *from[] = { source, source }, *stream;
+	answers(0, cudaStreamCreate_12(&stream), "a stream");
+	answers(0, cudaMalloc_12(&to[0], LENGTH) || cudaMalloc_13(&to[1], LENGTH), "memory");
+	memset(source, 0x61, LENGTH);
+	answers(0, cudaMemcpyBatchAsync_12(to, from, bytes, 2, &in_order, &first, 1, &failed, stream),
+		"two copies by the old one");
+	equal(RUNTIME, 7, failed, "none failed");
+	answers(0, cudaMemcpy_13(back, to[1], LENGTH, 2), "are done");
+	equal(RUNTIME, 0x61, back[LENGTH - 1], "both");
+	memset(source, 0x62, LENGTH);
+	answers(0, cudaMemcpyBatchAsync_13(to, from, bytes, 2, &in_order, &first, 1, stream),
+		"and by the new one");
+	answers(0, cudaStreamSynchronize_12(stream) || cudaMemcpy_12(back, to[0], LENGTH, 2), "too");
+	equal(RUNTIME, 0x62, back[0], "all bytes");
+	bytes[1]++;
+	answers(1, cudaMemcpyBatchAsync_12(to, from, bytes, 2, &in_order, &first, 1, &failed, stream),
+		"a copy beyond the end");
+	equal(RUNTIME, 1, failed, "is named");
+	in_order.order = 0;
+	answers(1, cudaMemcpyBatchAsync_12(to, from, bytes, 2, &in_order, &first, 1, &failed, stream),
+		"no order");
+	equal(RUNTIME, -1ul, failed, "is no copy's");
+	answers(1, cudaMemcpyBatchAsync_12(to, from, bytes, 2, NULL, &first, 1, NULL, stream),
+		"no place for that");
+	answers(0, cudaFree_12(to[1]) || cudaFree_13(to[0]) || cudaStreamDestroy_13(stream), "end");
+}
+
 static void *in_another_thread(void *device)
 {
 	int is_wrong = cudaSetDevice_13(1) || cudaGetDevice_12(device);
@@ -186,6 +230,7 @@ int main(void)
 	errors();
 	memory();
 	managed();
+	batches();
 	threads();
 	reset();
 	return finish();

@@ -39,14 +39,14 @@ fn the_runtime_is_the_drivers() {
 #[test]
 fn a_process_may_have_both() {
     let program = built!(system::c_program("cuda_two_runtimes"));
-    judged(cuda(&program), 54);
+    judged(cuda(&program), 69);
 }
 
 /// What CUDA 13 changed, by its headers; functions that are not there are named once.
 #[test]
 fn cuda_13_is_as_its_headers_have_it() {
     let program = built!(cuda13_program("cuda_runtime_13"));
-    let said = judged(cuda(&program).option("--log"), 116);
+    let said = judged(cuda(&program).option("--log"), 130);
     for name in ["cudaMemcpy3DBatchAsync", "cudaDeviceGetExecutionCtx"] {
         let line = format!("{name} is not there: cudaErrorNotSupported");
         assert_eq!(said.stderr.matches(&line).count(), 1, "{said}");

@@ -72,8 +72,9 @@ enum Side {
     Any = 4,
 }
 
-/// `cudaMemcpyDeviceToDevice`.
+/// `cudaMemcpyDeviceToDevice`, `cudaMemcpyDefault`.
 const BETWEEN_DEVICES: u32 = 3;
+const BY_ADDRESS: u32 = 4;
 
 /// What the ends are, source and destination, by a `cudaMemcpyKind`.
 fn sides(kind: u32) -> Res<(Side, Side)> {
@@ -82,7 +83,7 @@ fn sides(kind: u32) -> Res<(Side, Side)> {
         1 => (Side::Host, Side::Device),
         2 => (Side::Device, Side::Host),
         BETWEEN_DEVICES => (Side::Device, Side::Device),
-        4 => (Side::Any, Side::Any),
+        BY_ADDRESS => (Side::Any, Side::Any),
         _ => return Err(Error::INVALID_DIRECTION),
     })
 }
@@ -152,6 +153,14 @@ fn line(to: u64, from: u64, bytes: u64, kind: u32, way: Way) -> Res {
     let extent = Extent { width: bytes, height: 1, depth: 1 };
     let (from, to) = (Place::at(from, bytes, 1), Place::at(to, bytes, 1));
     Box3D { from, to, extent, kind }.carry_out(way)
+}
+
+/// Copies bytes in a row between what the addresses say.
+///
+/// # Errors
+/// `cudaErrorInvalidValue` where memory ends before.
+pub fn by_address(to: u64, from: u64, bytes: u64, way: Way) -> Res {
+    line(to, from, bytes, BY_ADDRESS, way)
 }
 
 /// Copies rows between addresses with their pitches.

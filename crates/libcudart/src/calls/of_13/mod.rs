@@ -1,5 +1,6 @@
 //! Functions that CUDA 12 has otherwise, under another name or not at all, as CUDA 13.5 has them.
 
+pub mod batch;
 pub mod entry;
 pub mod errors;
 pub mod memory;
