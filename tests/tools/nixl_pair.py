@@ -6,12 +6,16 @@ The other process is this program again; the two talk in lines of hexadecimal di
 """
 
 import ctypes
+import importlib
+import os
 import subprocess
 import sys
 import time
 
 from gpu import gpu_bytes, gpu_memory
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+# NIXL for CUDA 12, or the one that NIXL names, `nixl_cu13`.
+nixl = importlib.import_module(os.environ.get("NIXL", "nixl_cu12") + "._api")
 
 LENGTH = 1 << 20
 SECONDS = 150
@@ -19,7 +23,7 @@ MARK = "> "
 
 
 def agent(name):
-    return nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+    return nixl.nixl_agent(name, nixl.nixl_agent_config(backends=["UCX"]))
 
 
 def say(word):

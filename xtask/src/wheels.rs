@@ -12,6 +12,8 @@ use std::process::Command;
 /// PyTorch.
 const WHEELS: &[&str] = &[
     "nixl-cu12==1.5.1",
+    // This and the two of CUDA 13 below are 250 MB unpacked.
+    "nixl-cu13==1.5.1",
     "numpy==2.4.6",
     "cuda-bindings==13.5.0",
     "cuda-pathfinder==1.9.1",

@@ -33,11 +33,21 @@ macro_rules! wheels {
 
 /// NIXL's agents in two processes, over UCX's RC transport: memory of the GPU goes to the GPU of
 /// the other process and back.
-#[test]
-fn nixl_moves_gpu_memory_between_processes() {
-    let run = wheels!().run("nixl_pair.py").env("UCX_NET_DEVICES", "peerdma0:1");
+fn nixl(wheels: &Wheels, module: &str) {
+    let run = wheels.run("nixl_pair.py").env("NIXL", module).env("UCX_NET_DEVICES", "peerdma0:1");
     let ways = ["VRAM to VRAM", "DRAM to VRAM", "VRAM from VRAM"];
     assert!(right(run.env("UCX_TLS", "rc_v,cuda_copy"), &ways) >= 5 << 20);
+}
+
+#[test]
+fn nixl_moves_gpu_memory_between_processes() {
+    nixl(&wheels!(), "nixl_cu12");
+}
+
+/// The one whose UCX is linked to CUDA 13's runtime.
+#[test]
+fn nixl_of_cuda_13_moves_gpu_memory_between_processes() {
+    nixl(&wheels!(), "nixl_cu13");
 }
 
 /// Mooncake's transfer engine over its RDMA transport. It is linked with the CUDA runtime, asks it
