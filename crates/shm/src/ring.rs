@@ -209,21 +209,24 @@ impl Reading {
         &mut self,
         ring: &[W],
     ) -> std::result::Result<Option<(usize, Record)>, Broken> {
-        let capacity = ring.len() - DATA;
-        loop {
-            // Pairs with the writer's release: the record is whole.
-            let word = ring[DATA + self.at].load(Acquire);
-            if word == 0 {
-                return Ok(None);
-            }
-            if word == SKIP && self.at > 0 {
-                self.pass(ring, capacity - self.at);
-                continue;
-            }
-            let record = Record::of(word, capacity).ok_or(Broken)?;
-            let fits = words_of(record.len) <= capacity - self.at;
-            return if fits { Ok(Some((DATA + self.at, record))) } else { Err(Broken) };
+        // Pairs with the writer's release: what stands before the end is all there is.
+        if self.at > 0 && ring[DATA + self.at].load(Acquire) == SKIP {
+            self.pass(ring, ring.len() - DATA - self.at);
         }
+        self.look(ring)
+    }
+
+    /// The same, where nothing is to be skipped.
+    fn look<W: Word>(&self, ring: &[W]) -> std::result::Result<Option<(usize, Record)>, Broken> {
+        let capacity = ring.len() - DATA;
+        // Pairs with the writer's release: the record is whole.
+        let word = ring.get(DATA + self.at).ok_or(Broken)?.load(Acquire);
+        if word == 0 {
+            return Ok(None);
+        }
+        let record = Record::of(word, capacity).ok_or(Broken)?;
+        let fits = words_of(record.len) <= capacity - self.at;
+        if fits { Ok(Some((DATA + self.at, record))) } else { Err(Broken) }
     }
 
     /// Copies the first bytes of the record at this word.
@@ -360,12 +363,19 @@ impl RingReader {
         self.shm.words()[DATA + self.reading.at].load(Acquire) != 0
     }
 
-    /// Whether another waits behind the oldest, which is so many bytes long.
+    /// As [`RingReader::peek`], of the record behind the oldest, which is so many bytes long.
+    ///
+    /// # Errors
+    /// [`Broken`].
     #[inline]
-    pub fn has_more_behind(&self, bytes: usize) -> bool {
+    pub fn peek_behind(
+        &self,
+        bytes: usize,
+    ) -> std::result::Result<Option<(usize, Record)>, Broken> {
         let words = self.shm.words();
-        let next = step(words, self.reading.at, words_of(bytes));
-        words.get(DATA + next).is_some_and(|word| word.load(Acquire) != 0)
+        let at = step(words, self.reading.at, words_of(bytes));
+        let record = Reading { taken: 0, at }.look(words)?;
+        Ok(record.map(|(at, record)| ((at + 1) * 8, record)))
     }
 
     /// Where in [`RingReader::shm`] the oldest record's bytes are, and that; `None` when there is

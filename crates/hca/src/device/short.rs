@@ -11,8 +11,9 @@ use std::time::Instant;
 use transport::{Count, Counter};
 use wire::Short;
 
-/// Packets that one takes: a message and the acknowledge before it, of two connections.
-const PACKETS: usize = 4;
+/// Packets that one takes before it looks at what a turn is for. A message takes less than a
+/// microsecond.
+const PACKETS: usize = 32;
 
 impl Device {
     /// Takes what waits in the rings, if that is short and all that there is to do; `None` if there

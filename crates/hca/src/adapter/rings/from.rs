@@ -96,7 +96,8 @@ impl RingFrom {
     }
 
     /// Has `f` take the oldest packet, if that is a short one between the ends of the packet before
-    /// it, and the last if it is a SEND: several are answered at once. Whether it did.
+    /// it, and no SEND with another packet for its queue pair behind it: several are answered at
+    /// once. Whether it did.
     fn take_short(&mut self, f: impl FnOnce(&Ends, &Short<'_>) -> bool) -> bool {
         let (Ok(Some((at, Record { len, tag }))), Some(ends)) = (self.reader.peek(), &self.ends)
         else {
@@ -106,12 +107,29 @@ impl RingFrom {
         let Some(packet) = packet.get_mut(..len).filter(|_| tag == SAME_ENDS) else { return false };
         self.reader.read(at, packet);
         let Some(short) = Short::parse(packet) else { return false };
-        let waits = matches!(short, Short::Send(..)) && self.reader.has_more_behind(len);
-        let taken = !waits && f(ends, &short);
+        let is_alone = match &short {
+            Short::Send(send, _) => !self.has_more_for(send.dest_qp, len),
+            Short::Ack(_) => true,
+        };
+        let taken = is_alone && f(ends, &short);
         if taken {
             self.reader.take(len);
         }
         taken
+    }
+
+    /// Whether the packet behind the oldest, whose record is so long, may be for this queue pair.
+    fn has_more_for(&self, qpn: u32, len: usize) -> bool {
+        let Ok(behind) = self.reader.peek_behind(len) else { return true };
+        let Some((at, record)) = behind else { return false };
+        match packet_at(record.tag) {
+            Some(packet) if record.len >= packet + BTH_LEN => {
+                let mut begin = [0; BTH_LEN];
+                self.reader.read(at + packet, &mut begin);
+                wire::peek(&begin).1 == qpn
+            }
+            _ => true,
+        }
     }
 
     /// Whether its writer has ended, or ended with it, and nothing waits in it.

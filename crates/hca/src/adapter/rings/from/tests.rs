@@ -235,12 +235,19 @@ fn short_packets_are_taken_where_nothing_has_to_be_looked_at_before() {
     // The first says its ends.
     writer.push(&packet_to(1), WITH_ENDS).unwrap();
     assert_eq!((short(&mut incoming, 0), received(&mut incoming)), (None, vec![1]));
-    // Acknowledges in a row, but of SENDs only the last.
-    for packet in [&packet_to(2)[40..], &send_to(3, b"123"), &packet_to(4)[40..]] {
-        writer.push(packet, SAME_ENDS).unwrap();
+    // Acknowledges in a row, but of SENDs to a queue pair only the last.
+    let sends = [send_to(3, b"123"), send_to(4, b"4567"), send_to(4, b"8")];
+    writer.push(&packet_to(2)[40..], SAME_ENDS).unwrap();
+    sends.iter().for_each(|send| assert!(writer.push(send, SAME_ENDS).unwrap()));
+    let three: [_; 3] = std::array::from_fn(|_| short(&mut incoming, 0));
+    assert_eq!(three, [Some(2), Some(3), None]);
+    assert_eq!(received(&mut incoming), [4, 4]);
+    // What is behind may say its ends.
+    for (qpn, taken, left) in [(6, Some(5), 1), (5, None, 2)] {
+        writer.push(&send_to(5, b"9"), SAME_ENDS).unwrap();
+        writer.push(&packet_to(qpn), WITH_ENDS).unwrap();
+        assert_eq!((short(&mut incoming, 0), received(&mut incoming).len()), (taken, left));
     }
-    assert_eq!((short(&mut incoming, 0), short(&mut incoming, 0)), (Some(2), None));
-    assert_eq!(received(&mut incoming), [3, 4]);
     writer.push(&send_to(5, &[7; wire::SHORT_PAYLOAD]), SAME_ENDS).unwrap();
     assert_eq!(short(&mut incoming, 0), Some(5));
     // What its queue pair does not take, and what is too long, stays.
@@ -249,9 +256,11 @@ fn short_packets_are_taken_where_nothing_has_to_be_looked_at_before() {
         writer.push(&packet, SAME_ENDS).unwrap();
         assert_eq!((short(&mut incoming, refused), received(&mut incoming)), (None, vec![6]));
     }
+    // Behind it is none.
+    writer.push(&send_to(7, b"1"), SAME_ENDS).unwrap();
     writer.push(b"no packet", SAME_ENDS).unwrap();
     assert_eq!((short(&mut incoming, 0), incoming.is_empty()), (None, false));
-    assert!(received(&mut incoming).is_empty() && incoming.is_empty());
+    assert_eq!((received(&mut incoming), incoming.is_empty()), (vec![7], true));
 }
 
 #[test]
