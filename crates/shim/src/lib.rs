@@ -28,16 +28,19 @@
 //!   a daemon, or could not ([`set_daemon`]), and in one that ends without atexit(3)'s handlers
 //!   ([`set_exit`]). Whether the program has said who may trace it is noted ([`names_tracer`]).
 //!
-//! Calls are passed on to the next definition in the program's lookup order, so that other
-//! preloaded libraries, UCX's memory hooks and cancellation keep working; before this library's
-//! constructor ran, and where the C library is too old to have the function, the system call is
-//! made directly. Nothing is allocated, locked or looked up on these ways, so they are safe inside
-//! an allocator, a signal handler or a vfork child.
+//! What takes memory away is found by programs that are linked to it, and not by dlsym(3)
+//! (`front`). Calls are passed on to the next definition in the program's lookup order, so that
+//! other preloaded libraries, UCX's memory hooks and cancellation keep working; before this
+//! library's constructor ran, and where the C library is too old to have the function, the system
+//! call is made directly. Nothing is allocated, locked or looked up on these ways, so they are safe
+//! inside an allocator, a signal handler or a vfork child.
 //!
 //! After a fork the child has no callbacks until they are set again: the engine behind them stayed
 //! in the parent.
 #![cfg(target_os = "linux")]
 
+#[macro_use]
+mod front;
 #[macro_use]
 mod next;
 mod close;

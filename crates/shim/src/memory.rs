@@ -17,6 +17,18 @@ use libc::{MAP_FAILED, off_t, size_t};
 use crate::drm::{self, MapCall, RemapCall};
 use crate::errno::keeping_errno;
 
+in_front! {
+    "munmap" peerdma_shim_munmap = munmap;
+    "mmap" peerdma_shim_mmap = mmap;
+    "mmap64" peerdma_shim_mmap64 = mmap;
+    "mremap" peerdma_shim_mremap = mremap;
+    "madvise" peerdma_shim_madvise = madvise;
+    "shmdt" peerdma_shim_shmdt = shmdt;
+    "shmat" peerdma_shim_shmat = shmat;
+    "brk" peerdma_shim_brk = brk;
+    "sbrk" peerdma_shim_sbrk = sbrk;
+}
+
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
 /// MAP_FIXED_NOREPLACE wins over MAP_FIXED in the kernel.
@@ -183,44 +195,41 @@ fn page_size() -> usize {
     }
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     let _going = invalidate(address as usize, len);
     pass!(MUNMAP(address, len), SYS_munmap, address, len)
 }
 
-macro_rules! mmap_functions {
-    ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
-            address: *mut c_void,
-            len: size_t,
-            protection: c_int,
-            flags: c_int,
-            fd: c_int,
-            offset: off_t,
-        ) -> *mut c_void {
-            let _going = if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
-                invalidate(address as usize, len)
-            } else {
-                Going::NOTHING
-            };
-            let call = MapCall { address, len, protection, flags, fd, offset };
-            if let Some(mapped) = drm::map(&call) {
-                return mapped;
-            }
-            pass!(
-                MMAP(address, len, protection, flags, fd, offset),
-                SYS_mmap, address, len, protection, flags, fd, offset
-            )
-        }
-    )*};
+unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let _going = if flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+        invalidate(address as usize, len)
+    } else {
+        Going::NOTHING
+    };
+    let call = MapCall { address, len, protection, flags, fd, offset };
+    if let Some(mapped) = drm::map(&call) {
+        return mapped;
+    }
+    pass!(
+        MMAP(address, len, protection, flags, fd, offset),
+        SYS_mmap,
+        address,
+        len,
+        protection,
+        flags,
+        fd,
+        offset
+    )
 }
 
-mmap_functions!(mmap mmap64);
-
 /// Variadic in C: the new address counts with MREMAP_FIXED or MREMAP_DONTUNMAP only.
-#[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     old: *mut c_void,
     old_len: size_t,
@@ -282,7 +291,6 @@ unsafe extern "C" fn mprotect(address: *mut c_void, len: size_t, protection: c_i
     pass!(MPROTECT(address, len, protection), SYS_mprotect, address, len, protection)
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     let takes = matches!(
         advice,
@@ -292,7 +300,6 @@ unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -
     pass!(MADVISE(address, len, advice), SYS_madvise, address, len, advice)
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
     let _going = if watched() {
         invalidate(address as usize, attached_len(address as usize))
@@ -302,7 +309,6 @@ unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
     pass!(SHMDT(address), SYS_shmdt, address)
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
     let mut _going = Going::NOTHING;
     if watched() && flags & libc::SHM_REMAP != 0 && !address.is_null() {
@@ -337,13 +343,11 @@ fn attached_len(address: usize) -> usize {
     end.saturating_sub(address)
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
     let _going = if watched() { given_back(end as usize) } else { Going::NOTHING };
     pass_or!(BRK(end), -1)
 }
 
-#[unsafe(no_mangle)]
 unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
     let mut _going = Going::NOTHING;
     if watched() && increment < 0 {

@@ -1,5 +1,6 @@
 //! The built library exports exactly the versioned symbols of `data/verbs-symbols.txt`, under its
-//! soname, and beside them only names of the C library that the crate `shim` interposes.
+//! soname, and beside them only names of the C library that the crate `shim` interposes, some of
+//! them under the C library's version.
 
 mod library;
 
@@ -23,6 +24,15 @@ fn defined() -> BTreeSet<String> {
         .collect()
 }
 
+/// In names that have the C library's version.
+const OF_THE_C_LIBRARY: &str = "@GLIBC_";
+
+/// Names under the C library's version.
+fn in_front() -> BTreeSet<String> {
+    let versioned = defined().into_iter().filter(|name| name.contains(OF_THE_C_LIBRARY));
+    versioned.filter_map(|name| name.split_once('@').map(|(name, _)| name.to_owned())).collect()
+}
+
 /// Functions of ours that stand-ins call where they are loaded: weak symbols, so a missing one
 /// would not show.
 fn called_by_standins() -> BTreeSet<String> {
@@ -42,7 +52,7 @@ fn the_versioned_symbols_are_those_of_the_list() {
     assert!(listed.len() > 130);
     let (ours, built): (BTreeSet<String>, BTreeSet<String>) = defined()
         .into_iter()
-        .filter(|name| name.contains('@'))
+        .filter(|name| name.contains('@') && !name.contains(OF_THE_C_LIBRARY))
         .partition(|name| name.contains("PEERDMA"));
     // what include/ declares, and what stand-ins of vendors' libraries call
     let headers =
@@ -67,8 +77,14 @@ fn the_versioned_symbols_are_those_of_the_list() {
 
 #[test]
 fn what_has_no_version_is_the_c_librarys() {
-    let plain: Vec<String> = defined().into_iter().filter(|name| !name.contains('@')).collect();
-    for name in ["open", "close", "munmap", "stat", "sigaction", "daemon", "prctl"] {
+    let in_front = in_front();
+    // The functions in front have a label of ours, too.
+    let is_label = |name: &String| {
+        name.strip_prefix("peerdma_shim_").is_some_and(|name| in_front.contains(name))
+    };
+    let unversioned = |name: &String| !name.contains('@') && !is_label(name);
+    let plain: Vec<String> = defined().into_iter().filter(unversioned).collect();
+    for name in ["open", "close", "stat", "sigaction", "daemon", "prctl"] {
         assert!(plain.iter().any(|plain| plain == name), "{name} is not interposed");
     }
     let known = format!("{}\0", plain.join("\0"));
@@ -89,6 +105,17 @@ fn what_has_no_version_is_the_c_librarys() {
     let foreign: Vec<_> =
         known.split('\0').filter(|name| !name.is_empty() && !offered.contains(name)).collect();
     assert!(foreign.is_empty(), "exported without being the C library's: {foreign:?}");
+}
+
+/// A look-up without a version finds only default ones, `@@`.
+#[test]
+fn what_takes_memory_away_is_no_default() {
+    let in_front = in_front();
+    for name in ["mmap", "munmap", "mremap", "madvise", "shmdt", "brk"] {
+        assert!(in_front.contains(name), "{name} is not interposed");
+    }
+    let mut defaults = defined().into_iter().filter(|name| name.contains("@@GLIBC_"));
+    assert_eq!(defaults.next(), None);
 }
 
 #[test]

@@ -217,6 +217,19 @@ static void forking(void)
 	TOLD(a, 1);
 }
 
+/* Who looks for them without a version, to write over them, finds the C library's. */
+static void looked_up(void)
+{
+	static const char *const names[] = { "mmap", "mmap64", "munmap", "mremap", "madvise",
+					     "shmat", "shmdt",	"brk",	  "sbrk" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		Dl_info of;
+		CHECK(dladdr(dlsym(RTLD_DEFAULT, names[i]), &of) != 0);
+		CHECK(strstr(of.dli_fname, "/libc.so.6") != NULL);
+	}
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -238,6 +251,7 @@ int main(void)
 	resizing();
 	trimming();
 	forking();
+	looked_up();
 	puts("done");
 	return 0;
 }

@@ -7,7 +7,7 @@
 //! a test.
 //!
 //! The names of the C library that the crate `shim` interposes are exported without a version, by
-//! the linker.
+//! the linker, or under the C library's, by that crate.
 
 /// One trampoline.
 #[cfg(target_arch = "x86_64")]
