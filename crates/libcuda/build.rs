@@ -16,29 +16,24 @@ fn main() {
     let rows: Vec<(&str, &str)> = table.lines().filter_map(row).collect();
     let mut text = String::new();
     for (symbol, _) in rows.iter().filter(|(symbol, _)| !built.contains(*symbol)) {
-        writeln!(
-            text,
-            "#[unsafe(no_mangle)]\npub extern \"C\" fn {symbol}() -> u32 {{\n    \
-             crate::missing(\"{symbol}\")\n}}"
-        )
-        .expect("strings take all");
+        writeln!(text, "symbol! {{\n    {symbol}() {{ crate::missing(\"{symbol}\") }}\n}}")
+            .expect("strings take all");
     }
     for symbol in &built {
         assert!(rows.iter().any(|(known, _)| known == symbol), "{symbol} is not in the table");
     }
     text.push_str("unsafe extern \"C\" {\n");
-    for symbol in &built {
-        writeln!(text, "    #[link_name = \"{symbol}\"]\n    fn at_{symbol}();").expect("as above");
+    for (symbol, _) in &rows {
+        writeln!(text, "    #[link_name = \"{symbol}\"]\n    fn at_{symbol}() -> u32;")
+            .expect("as above");
     }
     text.push_str("}\n/// Symbol, version, address of each.\npub static ENTRIES: &[Entry] = &[\n");
     for (symbol, version) in &rows {
-        let prefix = if built.contains(*symbol) { "at_" } else { "" };
-        let cast = if prefix.is_empty() { "Address::Ours" } else { "Address::Linked" };
         writeln!(
             text,
             "    Entry {{ symbol: \"{symbol}\", version: {version}, is_built: {}, address: \
-             {cast}({prefix}{symbol}) }},",
-            !prefix.is_empty()
+             at_{symbol} }},",
+            built.contains(*symbol)
         )
         .expect("as above");
     }

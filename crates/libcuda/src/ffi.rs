@@ -39,11 +39,9 @@ pub type StreamCallback = Option<extern "C" fn(u64, u32, u64)>;
 /// Functions without a stream.
 macro_rules! api {
     ($($(#[$doc:meta])* fn $name:ident ($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
-        $(#[$doc])*
-        // SAFETY: the one function of this name in the library, which is that of the driver's ABI.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($($arg: $ty),*) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res { $body })
+        symbol! {
+            $(#[$doc])*
+            $name($($arg: $ty),*) { $crate::ffi::contained(move || -> cuda::Res { $body }) }
         }
     )*};
 }
@@ -53,62 +51,65 @@ macro_rules! api {
 macro_rules! streamed {
     ($($(#[$doc:meta])* fn $name:ident, $other:ident
         ($($arg:ident: $ty:ty),*; $stream:ident) $body:block)*) => {$(
-        $(#[$doc])*
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($($arg: $ty,)* stream: u64) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(stream, false)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $name($($arg: $ty,)* stream: u64) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(stream, false)?;
+                    $body
+                })
+            }
         }
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $other($($arg: $ty,)* stream: u64) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(stream, true)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $other($($arg: $ty,)* stream: u64) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(stream, true)?;
+                    $body
+                })
+            }
         }
     )*};
     ($($(#[$doc:meta])* fn $name:ident, $other:ident
         ($stream:ident; $($arg:ident: $ty:ty),*) $body:block)*) => {$(
-        $(#[$doc])*
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(stream: u64, $($arg: $ty),*) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(stream, false)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $name(stream: u64 $(, $arg: $ty)*) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(stream, false)?;
+                    $body
+                })
+            }
         }
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $other(stream: u64, $($arg: $ty),*) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(stream, true)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $other(stream: u64 $(, $arg: $ty)*) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(stream, true)?;
+                    $body
+                })
+            }
         }
     )*};
     ($($(#[$doc:meta])* fn $name:ident, $other:ident
         ($($arg:ident: $ty:ty),*) in $stream:ident $body:block)*) => {$(
-        $(#[$doc])*
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($($arg: $ty),*) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(0, false)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $name($($arg: $ty),*) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(0, false)?;
+                    $body
+                })
+            }
         }
-        // SAFETY: as above.
-        #[unsafe(no_mangle)]
-        extern "C" fn $other($($arg: $ty),*) -> u32 {
-            $crate::ffi::contained(move || -> cuda::Res {
-                let $stream = cuda::Asked::of(0, true)?;
-                $body
-            })
+        symbol! {
+            $(#[$doc])*
+            $other($($arg: $ty),*) {
+                $crate::ffi::contained(move || -> cuda::Res {
+                    let $stream = cuda::Asked::of(0, true)?;
+                    $body
+                })
+            }
         }
     )*};
 }

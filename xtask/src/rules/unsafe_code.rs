@@ -30,7 +30,7 @@ const ROOMS: &[&str] = &[
 const FILES: &[(&str, &[&str])] = &[
     ("cli", &["process/supervise.rs"]),
     ("cuda", &["sys/abi.rs", "sys/copy.rs", "sys/map.rs", "sys/migrate.rs", "sys/node.rs"]),
-    ("libcuda", &["entries.rs", "ffi.rs"]),
+    ("libcuda", &["entries.rs", "symbol.rs"]),
     ("libcudart", &["driver.rs"]),
     ("libcudart12", &[]),
     ("libcudart13", &[]),
