@@ -33,7 +33,7 @@ pub use description::{
 };
 pub use drm::{DRM_MAJOR, DRM_RENDER_BASE_MINOR, DrmMemory, DrmNodes, drm_entries, drm_node};
 pub use pci::{PciFunction, pci_directory};
-pub use peers::{PEER_CLIENT, PEERS, peer_entries};
+pub use peers::{CUDA_PEER_CLIENT, PEER_CLIENT, PEERS, cuda_peer_entry, peer_entries};
 pub use symbols::symbol_entries;
 pub use tree::{Entry, Node, entries, pci_entries, write_entries, write_tree};
 

@@ -3,7 +3,7 @@
 //! what holds before and around it.
 
 use super::drm;
-use crate::args::device::{Device, Model};
+use crate::args::device::{Device, GpuInterface, Model};
 use crate::console::failure::{Context, Failure, Outcome};
 use hca::identity;
 use pcie::{Below, Function, Link, Platform, PlatformError, Role};
@@ -105,6 +105,9 @@ fn entries(device: &Device) -> Outcome<Vec<Entry>> {
     let version = env!("CARGO_PKG_VERSION");
     let files = &umem::PeerClients::FILES;
     tree.add(sysfs::peer_entries(sysfs::PEER_CLIENT, version, files));
+    if device.gpu == GpuInterface::Cuda {
+        tree.add(vec![sysfs::cuda_peer_entry()]);
+    }
     tree.add(sysfs::symbol_entries());
     Ok(tree.entries)
 }

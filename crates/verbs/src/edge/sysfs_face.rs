@@ -43,7 +43,8 @@ fn closed_port(device: usize, number: u32) -> Option<Port> {
 
 /// Client and file of a path below the Peer-Direct clients.
 fn peer(path: &str) -> Option<(&str, &str)> {
-    path.strip_prefix(sysfs::PEERS)?.strip_prefix('/')?.split_once('/')
+    let (client, file) = path.strip_prefix(sysfs::PEERS)?.strip_prefix('/')?.split_once('/')?;
+    Some((if client == sysfs::CUDA_PEER_CLIENT { sysfs::PEER_CLIENT } else { client }, file))
 }
 
 /// The port of a running device. All its ports show the same.
