@@ -59,9 +59,20 @@ impl Counters {
     }
 }
 
+/// Bytes that HCAs read from GPUs and wrote to them directly, by what counters say: lines
+/// `route HCA GPU KIND READ WRITTEN`.
+///
+/// # Panics
+/// When such a line has no numbers.
+pub fn of_gpus(text: &str) -> u64 {
+    let routes = text.lines().filter(|line| line.starts_with("route ") && !line.contains("host"));
+    let counts = routes.flat_map(|line| line.rsplit(' ').take(2));
+    counts.map(|count| count.parse::<u64>().expect("a number")).sum()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Counters;
+    use super::{Counters, of_gpus};
 
     #[test]
     fn counters_of_several_programs_add_up() {
@@ -69,6 +80,14 @@ mod tests {
         std::fs::write(counters.file(), "sent_pkts 3\nrcvd_pkts 4\nsent_pkts 5\n").unwrap();
         assert_eq!(counters.sum("sent_pkts"), 8);
         assert_eq!(counters.sum("rcvd_pkts"), 4);
+    }
+
+    #[test]
+    fn bytes_of_gpus_are_those_of_their_routes() {
+        let text = "sent_bytes 9\nroute 0000:18:00.0 host memory NONE 1 2\n\
+                    route 0000:18:00.0 0000:1a:00.0 BUS_ADDR 4 8\n\
+                    route 0000:18:00.0 0000:3b:00.0 THRU_HOST_BRIDGE 16 32\n";
+        assert_eq!(of_gpus(text), 60);
     }
 
     #[test]

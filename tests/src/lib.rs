@@ -27,12 +27,13 @@ pub use c::{c_example, c_library, c_program, cuda13_program, fabric_program, glo
 pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;
-pub use counters::Counters;
+pub use counters::{Counters, of_gpus};
 pub use debian::{beside_suite, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use programs::{
-    CudaPerftest, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, cuda_libraries, lacks_ucx, ucx_perftest,
+    CudaPerftest, CudaUcx, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, cuda_libraries, lacks_ucx,
+    ucx_perftest,
 };
 pub use rows::{judged, rows};
 pub use run::{

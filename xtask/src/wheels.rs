@@ -21,6 +21,7 @@ const WHEELS: &[&str] = &[
     "nvidia-cuda-runtime==13.5.37",
     // Headers that those of the runtime include.
     "nvidia-cuda-crt==13.5.37",
+    "nvidia-nvml-dev-cu12==12.9.79",
     "mooncake-transfer-engine==0.3.13.post1",
     // Not `libucx-cu12`: that one is built without InfiniBand. NIXL's wheel has a UCX that is not.
     "ucxx-cu12==0.52.0",

@@ -2,7 +2,7 @@
 //! wheel, and our `libcuda.so`.
 
 use super::source::Source;
-use crate::{Run, Wheels, cuda_libraries};
+use crate::{Run, Wheels};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -32,10 +32,9 @@ impl CudaPerftest {
         static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let script = format!(
             "cd source && ./autogen.sh\n\
-             ./configure CUDA_H_PATH={0}/cuda.h CPPFLAGS=-I{0} LDFLAGS=-L{1}\n\
+             ./configure CUDA_H_PATH={0}/cuda.h CPPFLAGS=-I{0} LDFLAGS=-L$LIBCUDA\n\
              make -j2\n",
             headers.display(),
-            cuda_libraries().display()
         );
         MADE.get_or_init(|| SOURCE.built(&script, &[])).clone().map(CudaPerftest)
     }

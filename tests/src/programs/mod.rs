@@ -2,6 +2,7 @@
 
 mod cuda_libraries;
 mod cuda_perftest;
+mod cuda_ucx;
 mod fabtests;
 mod mpi;
 mod source;
@@ -10,6 +11,7 @@ mod wheels;
 
 pub use cuda_libraries::cuda_libraries;
 pub use cuda_perftest::CudaPerftest;
+pub use cuda_ucx::CudaUcx;
 pub use fabtests::Fabtests;
 pub use mpi::Mpi;
 pub use ucx::{UCX_PERFTEST_ENV, lacks_ucx, ucx_perftest};

@@ -1,6 +1,7 @@
 //! Programs that no distribution packages as the tests want them, built from the source that Debian
 //! has, unmodified. Each is built once, below `target`.
 
+use super::cuda_libraries;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
@@ -30,7 +31,8 @@ pub(super) struct Source {
 
 impl Source {
     /// The folder in which `script`, of which `files` are a part, built it, now if it is not yet:
-    /// the source is in `source`.
+    /// the source is in `source`. `LIBCUDA` names the folder of our libraries of CUDA to link to,
+    /// which is another for each build of ours, and makes no difference to what is built.
     ///
     /// # Errors
     /// The reason why it cannot be had here. A test skips with it.
@@ -83,11 +85,12 @@ impl Source {
         self.fetch(&archive)
             .map_err(|error| format!("{} cannot be fetched: {error}", self.name))?;
         // Past the capture of the test's output: somebody waits.
-        let _ = writeln!(std::io::stderr(), "{}: building it, once, for up to a minute", self.name);
+        let _ =
+            writeln!(std::io::stderr(), "{}: building it, once, for a minute or two", self.name);
         let mut unpack = Command::new("tar");
         unpack.arg("-xf").arg(&archive).args(["-C", "source", "--strip-components=1"]);
         let mut build = Command::new("timeout");
-        build.args(["900", "sh", "-e", "-c", script]);
+        build.args(["900", "sh", "-e", "-c", script]).env("LIBCUDA", cuda_libraries());
         for mut step in [unpack, build] {
             let done = run(step.current_dir(folder));
             done.unwrap_or_else(|error| panic!("{} is not built: {error}", self.name));

@@ -83,6 +83,11 @@ impl Wheels {
         library.filter(|library| library.is_file()).ok_or_else(|| lacks(&name))
     }
 
+    /// The folder of NVML's header.
+    pub(super) fn nvml_headers(&self) -> Option<PathBuf> {
+        self.packages("nvidia/nvml_dev/include")
+    }
+
     /// A folder among the installed packages.
     fn packages(&self, folder: &str) -> Option<PathBuf> {
         let versions = self.folder.join("lib").read_dir().ok()?.flatten();

@@ -1,8 +1,10 @@
 //! Programs of others whose buffers are in GPU memory, unmodified, on the software GPU
-//! (`peerdma run --gpu cuda`): from Python wheels, and perftest.
+//! (`peerdma run --gpu cuda`): from Python wheels, perftest and UCX.
 
 use std::time::Duration;
-use system::{Counters, CudaPerftest, Namespace, Run, Wheels, is_root, pair, port, skip};
+use system::{
+    Counters, CudaPerftest, CudaUcx, Namespace, Run, Wheels, is_root, of_gpus, pair, port, skip,
+};
 
 /// Runs a program of Python wheels on the software GPU, which says for each of `ways` that it is
 /// right; gives how many bytes the device moved from and to the GPU's memory directly.
@@ -81,13 +83,6 @@ fn nvidias_python_bindings_work() {
     assert!(said.stdout.ends_with("all right\n"), "{said}");
 }
 
-/// Bytes that HCAs read from GPUs and wrote to them: lines say `route HCA GPU KIND READ WRITTEN`.
-fn of_gpus(text: &str) -> u64 {
-    let routes = text.lines().filter(|line| line.starts_with("route ") && !line.contains("host"));
-    let counts = routes.flat_map(|line| line.rsplit(' ').take(2));
-    counts.map(|count| count.parse::<u64>().expect("a number")).sum()
-}
-
 const MESSAGES: u64 = 2000;
 
 /// GPU memory by its address, by a dma-buf, and of the GPU that is reached through the other root
@@ -117,6 +112,57 @@ fn perftest_measures_gpu_memory() {
             // What a busy machine repeats are a few; answers that a full ring loses are a third.
             let repeats = program != "ib_read_bw" || counters.sum("retransmits") < MESSAGES / 10;
             assert!(repeats, "{line}: {text}");
+        }
+    }
+}
+
+macro_rules! cuda_ucx {
+    () => {
+        match CudaUcx::built() {
+            Ok(ucx) => ucx,
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// UCX's transports for CUDA are there beside that of the device, and it hears of memory that is
+/// given back: what it writes over in `libcuda.so.1` and in the C library, it can.
+#[test]
+fn ucx_finds_gpus() {
+    let run = cuda_ucx!().run("ucx_info -d").env("UCX_MEM_LOG_LEVEL", "diag");
+    let said = run.finish().ok();
+    for transport in ["cuda_copy", "cuda_ipc", "rc_verbs", "ud_verbs"] {
+        let line = format!("Transport: {transport}");
+        let found = said.stdout.lines().any(|found| found.ends_with(&line));
+        assert!(found, "{transport} is not there: {said}");
+    }
+    let all = format!("{}{}", said.stdout, said.stderr);
+    assert!(!all.contains("failed to"), "{said}");
+}
+
+/// UCX's benchmark over its RC transport with every kind of operation, between GPUs and between a
+/// GPU and host memory. Long messages, tagged or active, are fetched or written by their receiver
+/// or sender (rendezvous): shorter ones UCX copies from a buffer of its own.
+#[test]
+fn ucx_perftest_measures_gpu_memory() {
+    if !is_root() {
+        skip!("network namespaces need root");
+    }
+    let ucx = cuda_ucx!();
+    let network = Namespace::new("ucx");
+    for operation in ["ucp_put_bw", "ucp_put_lat", "ucp_get", "tag_bw", "tag_lat", "ucp_am_bw"] {
+        for (memory, gpus) in [("cuda", 2), ("host,cuda", 1), ("cuda,host", 1)] {
+            let (counters, port) = (Counters::new(), port());
+            let run = |rest: String| {
+                let run = ucx.run(&format!("ucx_perftest -p {port}{rest}")).within(&network);
+                let run = run.env("UCX_TLS", "rc_v,cuda_copy").env("UCX_NET_DEVICES", "peerdma0:1");
+                run.env("UCX_RNDV_THRESH", "8192").env("PEERDMA_COUNTERS", counters.file())
+            };
+            let what = format!("-t {operation} -m {memory} -s 65536 -n {MESSAGES} -w 10");
+            let client = run(format!(" {what} -f 127.0.0.1"));
+            pair(run(String::new()), Some(&network), client, port);
+            let text = counters.text();
+            assert!(of_gpus(&text) >= gpus * MESSAGES * 65_536, "{what}: not all: {text}");
         }
     }
 }

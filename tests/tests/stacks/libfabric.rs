@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use system::{
     Container, Counters, Fabtests, Namespace, Run, beside_suite, converse, fabric_program, is_root,
-    next_debian, pair, peerdma, port, skip, veth_pair,
+    next_debian, of_gpus, pair, peerdma, port, skip, veth_pair,
 };
 
 macro_rules! need_libfabric {
@@ -110,13 +110,6 @@ fn between_gpus((root, program): &(PathBuf, PathBuf), way: &str, platform: Optio
     let text = std::fs::read_to_string(outside(&counters)).expect("counters");
     assert!(of_gpus(&text) >= 8 * 262_144, "the GPUs were not reached directly: {text}");
     client.stdout
-}
-
-/// Bytes that HCAs read from GPUs and wrote to them, by counters.
-fn of_gpus(text: &str) -> u64 {
-    let ways = text.lines().filter_map(|line| line.split_once(" BUS_ADDR ")?.1.split_once(' '));
-    let bytes = ways.flat_map(|(read, written)| [read, written]).map(str::parse::<u64>);
-    bytes.map(|bytes| bytes.expect("a number")).sum()
 }
 
 /// The default platform with an HCA whose name libfabric takes for one that reaches GPUs.
