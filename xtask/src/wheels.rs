@@ -1,8 +1,8 @@
 //! Programs of others that come as Python wheels: NIXL, Mooncake, UCXX and NVIDIA's Python
-//! bindings, which stand on `libcuda`, and an MPICH that knows libfabric, with mpi4py. Where they
-//! are missing they are installed into a virtual environment below `target`, once for each change
-//! of the list; tests that need them are skipped without it. mpi4py's tests are in its source only,
-//! and lie beside.
+//! bindings, which stand on `libcuda`, an MPICH that knows libfabric, with mpi4py, and what judges
+//! recipes. Where they are missing they are installed into a virtual environment below `target`,
+//! once for each change of the list; tests that need them are skipped without it. mpi4py's tests
+//! are in its source only, and lie beside.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,15 @@ const WHEELS: &[&str] = &[
     // every machine, since the topology that its launcher hands on has no PCI devices.
     "mpich==4.3.2",
     MPI4PY,
+    // What judges the recipes in `packaging`: of the first only GitHub's schema is used.
+    "check-jsonschema==0.39.0",
+    "jsonschema==4.26.0",
+    "jsonschema-specifications==2025.9.1",
+    "referencing==0.37.0",
+    "rpds-py==2026.9.1",
+    "attrs==26.1.0",
+    "typing-extensions==4.16.0",
+    "ruamel.yaml==0.19.1",
 ];
 const MPI4PY: &str = "mpi4py==4.1.2";
 /// For Python: unpacks the tests in a source archive, its first argument, into the second.
