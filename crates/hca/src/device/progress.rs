@@ -11,6 +11,7 @@ use crate::adapter::management::GSI_QPN;
 use crate::adapter::rings::{Incoming, PACKETS_A_TURN, Rings};
 use crate::device::Device;
 use crate::device::looks::Looks;
+use crate::device::short::Taken;
 use crate::device::turn::Turn;
 use crate::memory::key_space::parts_reached;
 use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
@@ -193,9 +194,15 @@ impl Device {
     ) -> Done {
         let turn = || {
             let Receiving { looks, latest, .. } = &mut *receiving;
-            let short = rings.as_mut().and_then(|rings| self.take_short(rings, looks, latest));
-            let whole = short.filter(|_| !sockets);
-            whole.unwrap_or_else(|| self.take_turn(receiving, rings, sockets))
+            let short = rings.as_mut().map(|rings| self.take_short(rings, looks, latest));
+            match short {
+                Some(Taken { done, is_all: true }) if !sockets => done,
+                Some(Taken { done: Done { bytes, by_ring, .. }, .. }) => {
+                    let rest = self.take_turn(receiving, rings, sockets);
+                    Done { bytes: rest.bytes + bytes, by_ring: rest.by_ring + by_ring, ..rest }
+                }
+                None => self.take_turn(receiving, rings, sockets),
+            }
         };
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {
             self.fail(&*panic);

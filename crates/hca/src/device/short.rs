@@ -15,16 +15,21 @@ use wire::Short;
 /// microsecond.
 const PACKETS: usize = 32;
 
+/// What was taken, and whether that is all that there is to do but for sockets.
+pub(super) struct Taken {
+    pub(super) done: Done,
+    pub(super) is_all: bool,
+}
+
 impl Device {
-    /// Takes what waits in the rings, if that is short and all that there is to do; `None` if there
-    /// is more, whatever it has taken. The queue pair that took something last is nearly always the
-    /// one that does next.
+    /// Takes what waits in the rings as far as it is short. The queue pair that took something last
+    /// is nearly always the one that does next.
     pub(super) fn take_short(
         &self,
         rings: &mut Incoming,
         looks: &mut Looks,
         latest: &mut Option<Arc<Qp>>,
-    ) -> Option<Done> {
+    ) -> Taken {
         let now = Instant::now();
         let now_ns = self.adapter.ns_of(now);
         let (mut packets, mut bytes) = (0, 0);
@@ -55,6 +60,6 @@ impl Device {
         }
         let is_more = rings.has_more() || looks.were_long_ago(now_ns);
         let is_all = !is_more && !self.adapter.timers.are_due(now_ns);
-        is_all.then_some(Done { bytes, by_ring: packets, ended_ns: now_ns })
+        Taken { done: Done { bytes, by_ring: packets, ended_ns: now_ns }, is_all }
     }
 }

@@ -31,8 +31,8 @@ impl Transport {
             && self.send_slots.is_none()
     }
 
-    /// Makes the packet of the only request that is posted, if that is a short SEND whose turn it
-    /// is, in `packet`: its length. It counts as sent by [`Transport::sent_short`], if it leaves.
+    /// Makes the packet of the only request that is posted, if that is a short SEND that has not
+    /// begun, in `packet`: its length. It counts as sent by [`Transport::sent_short`], if it leaves.
     pub fn make_short(
         &mut self,
         keys: &KeyTable,
@@ -43,7 +43,7 @@ impl Transport {
             return None;
         }
         let (psn, dest_qp, pd) = (self.req.next_psn, self.attr.dest_qp_num, self.pd);
-        let wqe = self.req.queue.front_mut()?;
+        let wqe = self.req.queue.front_mut().filter(|wqe| !wqe.has_begun())?;
         let imm = short_send(wqe)?;
         // What is refused here is refused once more, and then the program hears of it.
         wqe.resolve(keys, pd, &self.ranges).ok()?;

@@ -6,7 +6,7 @@
 
 use super::direct::{DISCOURAGED, SHORT_DIRECT};
 use crate::qp::Transport;
-use crate::requests::wqe::{Phase, Wqe};
+use crate::requests::wqe::Wqe;
 use crate::values::{QpType, Remote, SendOp};
 use crate::{Counter, Cx, DirectGroup};
 use umem::Fold;
@@ -15,61 +15,73 @@ use umem::Fold;
 const REQUESTS: usize = 32;
 /// Bytes that move together at most.
 const BYTES: usize = 4 << 10;
+/// Fewer than these are left to packets.
+const LEAST: usize = 4;
+
+/// Where the bytes are gathered, whole words in their places: the kernel copies those as such.
+#[repr(align(8))]
+struct Bytes([u8; BYTES]);
 
 impl Transport {
     /// Moves the oldest requests, of which the first is resolved, if they are such WRITEs and the
     /// neighbour takes them; `false` if packets shall do it.
     pub(super) fn moves_in_group(&mut self, cx: &mut Cx<'_>) -> bool {
-        // Block signatures are checked by who makes packets.
         if self.kind != QpType::Rc || self.alarm.is_some() || !cx.tx.has_neighbour() {
             return false;
         }
-        if self.req.discouraged > 0 {
-            self.req.discouraged -= 1;
+        if self.req.ungrouped > 0 {
+            self.req.ungrouped -= 1;
             return false;
         }
-        let (mut places, mut bytes) = ([(Remote::default(), 0); REQUESTS], [0; BYTES]);
+        let most = REQUESTS.min(cx.budget.requests.packets() as usize);
+        let (mut places, mut bytes) = ([(Remote::default(), 0); REQUESTS], Bytes([0; BYTES]));
         let (mut count, mut end) = (0, 0);
         let first = self.req.queue.front().and_then(Wqe::short_write);
-        for (index, wqe) in self.req.queue.iter_mut().take(REQUESTS).enumerate() {
-            let Some(remote) = wqe.short_write() else { break };
-            let len = wqe.length as usize;
-            let Some(into) = bytes.get_mut(end..).and_then(|rest| rest.get_mut(..len)) else {
+        for wqe in self.req.queue.iter_mut().take(most) {
+            let remote = wqe
+                .short_write()
+                .filter(|remote| first.is_some_and(|first| first.rkey == remote.rkey));
+            // What is wrong with one is said in its turn, and what is not plain goes by packets.
+            let is_resolved = remote.is_some()
+                && (count == 0 || wqe.resolve(cx.keys, self.pd, &self.ranges).is_ok());
+            let (true, Some(remote)) = (is_resolved && wqe.memory.is_plain(), remote) else {
                 break;
             };
-            let is_with = first.is_some_and(|first| first.rkey == remote.rkey);
-            // What is wrong with it is said in its turn.
-            let is_resolved = index == 0 || wqe.resolve(cx.keys, self.pd, &self.ranges).is_ok();
-            if !is_with || !is_resolved || wqe.fill(0, into, &mut Fold::off()).is_err() {
+            let len = wqe.length as usize;
+            let into = bytes.0.get_mut(end..).and_then(|rest| rest.get_mut(..len));
+            let Some(into) = into else { break };
+            if wqe.fill(0, into, &mut Fold::off()).is_err() {
                 break;
             }
-            (places[index], count, end) = ((remote, len), index + 1, end + len);
+            places[count] = (remote, len);
+            (count, end) = (count + 1, end + len);
         }
-        if count == 0 {
+        if count < LEAST {
             return false;
         }
         let (dest_qpn, places) = (self.attr.dest_qp_num, &places[..count]);
-        let group = DirectGroup { dest_qpn, places, bytes: &bytes[..end] };
-        let moved = cx.tx.direct_group(&group);
+        let group = DirectGroup { dest_qpn, places, bytes: &bytes.0[..end] };
+        let moved = cx.tx.direct_group(&group).min(count);
         if moved == 0 {
-            self.req.discouraged = DISCOURAGED;
+            self.req.ungrouped = DISCOURAGED;
             return false;
         }
-        let done = places.iter().take(moved).map(|(_, len)| *len as u64).sum();
-        cx.counters.count(Counter::SentBytes, done);
         cx.counters.count(Counter::DirectRequests, moved as u64);
-        cx.budget.requests.spend(done);
-        (0..moved).for_each(|_| self.complete_oldest(cx));
+        for (_, len) in &places[..moved] {
+            cx.counters.count(Counter::SentBytes, *len as u64);
+            cx.budget.requests.spend(*len as u64);
+            self.complete_oldest(cx);
+        }
         true
     }
 }
 
 impl Wqe {
-    /// Where it goes, if it is a short WRITE of the program's that has not begun.
+    /// Where it goes, if it is a short WRITE of whole words that has not begun.
     fn short_write(&self) -> Option<Remote> {
         let (_, remote) = self.may_go_directly()?;
-        let is_short = self.length <= SHORT_DIRECT && !self.cancelled;
-        let is_new = self.phase == Phase::Posted && self.worked == 0;
+        let is_short = self.length <= SHORT_DIRECT && self.length.is_multiple_of(8);
+        let is_new = !self.cancelled && !self.has_begun();
         (matches!(self.wr.op, SendOp::Write(_)) && is_short && is_new).then_some(remote)
     }
 }

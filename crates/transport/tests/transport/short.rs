@@ -55,10 +55,12 @@ impl End {
     }
 
     fn post_send(&mut self, wr: SendWr) {
-        let posted = self.node.qp.post_send(wr);
-        if posted.is_err() {
-            return;
-        }
+        // Where it is refused, what is there is asked for all the same.
+        let _ = self.node.qp.post_send(wr);
+        self.transmit();
+    }
+
+    fn transmit(&mut self) {
         let mut packet = [0; SHORT_PACKET];
         let made = match self.shortens {
             true => self.node.with(|qp, cx| qp.make_short(cx.keys, &mut packet)),
@@ -132,6 +134,8 @@ enum Step {
     Arrive,
     Lose,
     Wait(Duration),
+    /// Nothing new is posted.
+    Transmit,
     /// A page is away, or one that was missed comes back.
     Vanish(u64),
     Serve,
@@ -162,7 +166,8 @@ fn step(rng: &mut Rng) -> Step {
             let inline = rng.chance(40) && !matches!(op, SendOp::Read(_));
             Step::Send(op, at * 8, len, solicited | signaled | fence, inline)
         }
-        36..92 => Step::Arrive,
+        36..90 => Step::Arrive,
+        90..92 => Step::Transmit,
         92..94 => Step::Lose,
         94..97 => Step::Wait(Duration::from_micros(rng.range(1, 3000))),
         97 => Step::Vanish(rng.range(0, REGION_BYTES / PAGE - 1)),
@@ -221,6 +226,7 @@ impl World {
                     end.look();
                 }
             }
+            Step::Transmit => end.transmit(),
             Step::Vanish(page) => {
                 end.region.ram.absent.lock().unwrap().insert(page);
             }

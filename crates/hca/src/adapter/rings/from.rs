@@ -226,7 +226,7 @@ impl Incoming {
     pub(crate) fn take_short(&mut self, f: impl FnOnce(&Ends, &Short<'_>) -> bool) -> bool {
         let Incoming { rings, next, .. } = self;
         let count = rings.len();
-        let mut order = (*next..count).chain(0..*next);
+        let mut order = (0..count).map(|at| (*next + at) % count);
         let Some(at) = order.find(|&at| rings[at].reader.has_more()) else { return false };
         let may = rings.iter().all(|ring| ring.standing != Standing::HasEnded);
         let taken = may && rings[at].take_short(f);

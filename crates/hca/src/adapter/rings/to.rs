@@ -23,6 +23,8 @@ pub(crate) struct RingTo {
     kick: Kept,
     attached: AtomicBool,
     broken: AtomicBool,
+    /// Little room was left after the latest packet.
+    is_tight: AtomicBool,
     writer: Mutex<Writer>,
     stuck: Mutex<Option<Stuck>>,
 }
@@ -81,6 +83,7 @@ impl RingTo {
             kick: Kept::new(kick),
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            is_tight: AtomicBool::new(false),
             writer: Mutex::new(Writer { ring, ends: None }),
             stuck: Mutex::new(None),
         })
@@ -143,7 +146,18 @@ impl RingTo {
     /// until [`RingTo::rouse`].
     #[inline]
     pub(crate) fn push(&self, ends: &Ends, record: &mut [u8]) -> bool {
-        self.check(lock(&self.writer).push(ends, record))
+        let mut writer = lock(&self.writer);
+        let pushed = self.check(writer.push(ends, record));
+        let is_tight = !self.check(writer.ring.has_room(0));
+        if is_tight != self.is_tight.load(Relaxed) {
+            self.is_tight.store(is_tight, Relaxed);
+        }
+        pushed
+    }
+
+    /// Whether little room was left after the latest packet: whoever sends one asks first then.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.is_tight.load(Relaxed)
     }
 
     /// The same for a packet of which `read` has the payload copied piece by piece from where it is

@@ -196,6 +196,11 @@ impl Qp {
         self.init.cqs().chain(of_tags)
     }
 
+    /// Whether a completion found no place in its queue.
+    fn lost_completions(&self) -> bool {
+        self.cqs().any(|cq| cq.failed())
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }

@@ -19,7 +19,7 @@ impl Core {
         if !goes || self.counters.is_some() || !adapter.reads_ring_from(slot_of(self)) {
             return None;
         }
-        let ring = self.ring.as_deref().filter(|ring| ring.is_open())?;
+        let ring = self.ring.as_deref().filter(|ring| ring.is_open() && !ring.is_tight())?;
         Some((&mut self.transport, ring, self.ends.as_ref()?))
     }
 }
@@ -77,26 +77,35 @@ impl Qp {
                 }
                 complete(adapter, self.init.recv_cq.as_deref(), done);
                 directory.add_traffic(self.number, 0, payload.len() as u64);
-                let mut record = [0; PREFIX_LEN + ACK_LEN];
-                if let Some(packet) = record.last_chunk_mut() {
-                    transport.short_ack().emit(packet);
-                }
-                owes = !ring.push(ends, &mut record);
-                if !owes {
-                    ring.rouse();
-                    count_sent(adapter, 0);
+                // Nobody is told that a message has come whose completion is lost.
+                if !self.lost_completions() {
+                    owes = !acknowledge(adapter, transport, ring, ends);
                 }
             }
         }
         core.busy_until = pcie::owed();
         if owes {
             self.with_cx(adapter, core, Transport::owe_short_ack);
-        } else if core.busy_until.is_some() || self.cqs().any(|cq| cq.failed()) {
-            // A completion that was lost ends the queue pair.
+        } else if core.busy_until.is_some() || self.lost_completions() {
+            // That ends the queue pair.
             self.with_cx(adapter, core, |_, _| ());
         }
         true
     }
+}
+
+/// Acknowledges the message that was taken last; `false` if the ring is full.
+fn acknowledge(adapter: &Adapter, transport: &Transport, ring: &RingTo, ends: &Ends) -> bool {
+    let mut record = [0; PREFIX_LEN + ACK_LEN];
+    if let Some(packet) = record.last_chunk_mut() {
+        transport.short_ack().emit(packet);
+    }
+    let pushed = ring.push(ends, &mut record);
+    if pushed {
+        ring.rouse();
+        count_sent(adapter, 0);
+    }
+    pushed
 }
 
 fn complete(adapter: &Adapter, cq: Option<&Cq>, done: Option<Completion>) {

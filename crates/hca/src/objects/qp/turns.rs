@@ -153,7 +153,7 @@ impl Qp {
                     transport.receive(rx, cx);
                     // What comes behind a completion that was lost ends with the queue pair. And
                     // one packet's work shall not keep the answer to another back.
-                    row.stops = self.cqs().any(|cq| cq.failed()) || cx.tx.is_busy(now);
+                    row.stops = self.lost_completions() || cx.tx.is_busy(now);
                 } else {
                     directory.count(Counter::RxDropped, 1);
                     // Nor does it say where our peer awaits its answers.
@@ -264,7 +264,7 @@ impl Qp {
         }
         let held_back = core.busy_until.take().is_some();
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
-        if due || held_back || self.cqs().any(|cq| cq.failed()) {
+        if due || held_back || self.lost_completions() {
             self.run(adapter, &mut core, (now, QUANTUM), Some(batch), |transport, cx| {
                 if held_back {
                     transport.end_of_batch(cx);
@@ -422,7 +422,7 @@ impl Qp {
         if let Some(until) = pcie::owed() {
             core.busy_until = core.busy_until.max(Some(until));
         }
-        if !core.destroyed && self.cqs().any(|cq| cq.failed()) {
+        if !core.destroyed && self.lost_completions() {
             core.transport.fail(&mut cx);
         }
         tx.finish();

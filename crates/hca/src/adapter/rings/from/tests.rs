@@ -289,3 +289,25 @@ fn short_packets_of_several_rings_take_turns_and_wait_for_a_former_one() {
     assert_eq!(short(&mut incoming, 0), None);
     assert_eq!([received(&mut incoming), received(&mut incoming)].concat(), [31, 32]);
 }
+
+#[test]
+fn rings_that_are_over_leave_the_rest_in_order() {
+    let mut incoming = Incoming::new().unwrap();
+    let directories: [Directory; 3] = std::array::from_fn(|_| directory());
+    let mut writers: [RingWriter; 3] = std::array::from_fn(|index| {
+        let mut writer = RingWriter::create(BETWEEN).unwrap();
+        writer.push(&packet_to(1), WITH_ENDS).unwrap();
+        incoming.add(from(3 + index as u16, &writer, &directories[index]));
+        writer
+    });
+    while incoming.next != 2 {
+        writers[0].push(&packet_to(1)[40..], SAME_ENDS).unwrap();
+        received(&mut incoming);
+    }
+    incoming.rings[0].standing = Standing::HasEnded;
+    incoming.rings[1].standing = Standing::HasEnded;
+    assert!(incoming.forget_those_over() && incoming.rings.len() == 1);
+    assert_eq!(short(&mut incoming, 0), None);
+    writers[2].push(&packet_to(9)[40..], SAME_ENDS).unwrap();
+    assert_eq!(short(&mut incoming, 0), Some(9));
+}
