@@ -357,11 +357,46 @@ unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
     pass_or!(SBRK(increment), MAP_FAILED)
 }
 
-/// The heap is about to end at `end`; whole pages above it go.
+/// The heap is about to end at `end`; whole pages above it go. It never ends before it begins: who
+/// asks for that, as UCX does with null, changes nothing.
 fn given_back(end: usize) -> Going {
     let now = system!(SYS_brk, 0) as usize;
     match end.checked_next_multiple_of(page_size()) {
-        Some(kept) => invalidate(kept, now.saturating_sub(kept)),
-        None => Going::NOTHING,
+        Some(kept) if end >= heap_begin() => invalidate(kept, now.saturating_sub(kept)),
+        _ => Going::NOTHING,
     }
+}
+
+/// Where the heap begins; where that is not told, behind null.
+fn heap_begin() -> usize {
+    static HEAP: AtomicUsize = AtomicUsize::new(0);
+    let known = HEAP.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut found = None;
+    keeping_errno(|| found = start_brk());
+    let found = found.filter(|begin| *begin != 0).unwrap_or(1);
+    HEAP.store(found, Ordering::Relaxed);
+    found
+}
+
+/// The word `start_brk` of `/proc/self/stat`. Whoever moves the heap's end may be an allocator, so
+/// nothing is allocated.
+fn start_brk() -> Option<usize> {
+    /// Its place among the words behind the program's name, which has parentheses around it and may
+    /// have spaces in it.
+    const PLACE: usize = 47 - 2;
+    let mut text = [0_u8; 1024];
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let file = system!(SYS_openat, libc::AT_FDCWD, c"/proc/self/stat".as_ptr(), flags);
+    if file < 0 {
+        return None;
+    }
+    let len = system!(SYS_read, file, text.as_mut_ptr(), text.len());
+    system!(SYS_close, file);
+    let text = text.get(..usize::try_from(len).ok()?)?;
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let word = text[name_end..].split(|byte| *byte == b' ').nth(PLACE)?;
+    core::str::from_utf8(word).ok()?.parse().ok()
 }

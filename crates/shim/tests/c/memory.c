@@ -130,6 +130,10 @@ static void shrinking_heap(void)
 	CHECK(brk(end) == 0);
 	size_t at, length;
 	CHECK(invalidated(&at, &length) == 1 && length == 4 * page);
+	/* No heap ends before it begins: nothing goes. */
+	CHECK(brk(NULL) == 0 && sbrk(0) == end);
+	CHECK(brk((void *)page) == 0 && brk(&invalidated) == 0 && sbrk(0) == end);
+	TOLD_NOTHING();
 }
 
 /* A block of this size is a mapping of its own, with two words in front. */
