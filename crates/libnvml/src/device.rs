@@ -269,6 +269,17 @@ api! {
         mode.put(1)
     }
 
+    // what processes have of a GPU is not known here, so there are none to tell of
+    fn nvmlDeviceGetComputeRunningProcesses(device: u64, count: Out<u32>, _list: Out<u8>) {
+        gpu(device)?;
+        count.put(0)
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: u64, count: Out<u32>, _list: Out<u8>) {
+        gpu(device)?;
+        count.put(0)
+    }
+
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: u64, count: Out<u32>, _list: Out<u8>) {
         gpu(device)?;
         count.put(0)

@@ -40,6 +40,8 @@ struct memory {
 	F(nvmlDeviceGetCudaComputeCapability, (device, int *, int *)) \
 	F(nvmlDeviceGetMaxPcieLinkGeneration, (device, unsigned *)) \
 	F(nvmlDeviceGetMaxPcieLinkWidth, (device, unsigned *)) \
+	F(nvmlDeviceGetComputeRunningProcesses, (device, unsigned *, void *)) \
+	F(nvmlDeviceGetComputeRunningProcesses_v3, (device, unsigned *, void *)) \
 	F(nvmlDeviceGetTemperature, (device, unsigned, unsigned *))
 
 #define DECLARE(name, arguments) static int (*name) arguments;
@@ -116,6 +118,14 @@ int main(void)
 	result(0, nvmlDeviceGetMaxPcieLinkGeneration(one, &generation), "link");
 	result(0, nvmlDeviceGetMaxPcieLinkWidth(one, &width), "link");
 	holds("the default platform", generation == 5 && width == 16, "generation 5, 16 lanes");
+	number = 8;
+	result(0, nvmlDeviceGetComputeRunningProcesses(one, &number, NULL), "who computes");
+	equal(NVML, 0, number, "is not known");
+	result(0, nvmlDeviceGetComputeRunningProcesses_v3(one, &number, NULL), "by CUDA 12's");
+	result(INVALID_ARGUMENT, nvmlDeviceGetComputeRunningProcesses(one, NULL, NULL),
+	       "no place for the number");
+	result(INVALID_ARGUMENT, nvmlDeviceGetComputeRunningProcesses(NULL, &number, NULL),
+	       "nor is null a device");
 	result(UNSUPPORTED, nvmlDeviceGetTemperature(one, 0, &number), "no sensors");
 	result(0, nvmlShutdown(), "shut it down");
 	result(UNINITIALIZED, nvmlDeviceGetCount_v2(&count), "it is");
