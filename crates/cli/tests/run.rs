@@ -174,6 +174,30 @@ fn the_settings_go_in_front_of_the_users() {
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// A library that needs CUDA's runtime gets the one that is loaded already, whatever an RPATH of
+/// its own says.
+#[test]
+fn cudas_runtime_is_loaded_where_it_is_asked_for() {
+    let place = Folders::new("runtime");
+    let script = "echo $LD_PRELOAD; grep libcuda /proc/self/maps";
+    let output = place.run(&["run", "--gpu", "cuda", "--", "sh", "-c", script]);
+    let said = text(&output.stdout);
+    let (list, maps) = said.split_once('\n').unwrap();
+    let libraries: Vec<_> = list.split(':').collect();
+    let names = ["/libibverbs.so.1", "/cuda/libcudart.so.12", "/cuda/libcudart.so.13"];
+    assert_eq!(libraries.len(), names.len(), "{said}");
+    for (library, name) in libraries.iter().zip(names) {
+        assert!(library.ends_with(name) && (name == names[0] || maps.contains(library)), "{said}");
+    }
+    assert!(
+        !maps.contains("libcuda.so"),
+        "the driver's library is loaded by its first use: {said}"
+    );
+    assert_eq!(text(&output.stderr), "");
+    let output = place.run(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    assert!(!text(&output.stdout).contains("cudart"));
+}
+
 #[test]
 fn what_a_shell_says_with_126_and_127() {
     let place = Folders::new("notfound");

@@ -31,6 +31,9 @@ static LIBNVML: &[u8] = include_bytes!(env!("PEERDMA_EMBEDDED_NVML"));
 /// The folder, beside the other libraries, of those that only `--gpu cuda` shows a program.
 pub const CUDA: &str = "cuda";
 
+/// The runtimes among them, which are preloaded beside the library.
+pub const CUDA_RUNTIMES: [&str; 2] = ["cuda/libcudart.so.12", "cuda/libcudart.so.13"];
+
 /// Name the library is loaded by.
 pub const SONAME: &str = "libibverbs.so.1";
 
@@ -51,8 +54,8 @@ fn identity() -> &'static str {
 fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let nvidia = [
         ("cuda/libcuda.so.1", LIBCUDA),
-        ("cuda/libcudart.so.12", LIBCUDART12),
-        ("cuda/libcudart.so.13", LIBCUDART13),
+        (CUDA_RUNTIMES[0], LIBCUDART12),
+        (CUDA_RUNTIMES[1], LIBCUDART13),
         ("cuda/libnvidia-ml.so.1", LIBNVML),
     ];
     std::iter::once((SONAME, LIBRARY)).chain(standins::LIBRARIES.iter().copied()).chain(nvidia)

@@ -52,9 +52,8 @@ pub fn variables_over(
     tree: &Path,
     present: &Present,
 ) -> Outcome<Variables> {
-    let preload = lib.join(embedded::SONAME);
     let mut variables = vec![
-        ("LD_PRELOAD", prepended("LD_PRELOAD", present, &preload, b" :")),
+        ("LD_PRELOAD", preloaded(device, lib, present)),
         ("LD_LIBRARY_PATH", library_path(device, lib, present)),
         (sysfs::ROOT_VARIABLE, tree.into()),
     ];
@@ -91,6 +90,23 @@ pub fn variables_over(
         variables.push((LOG, "open".into()));
     }
     Ok(variables)
+}
+
+/// What every program loads first: the drop-in library, and CUDA's runtimes where they are asked for.
+///
+/// Wheels of PyTorch and others name by an RPATH where NVIDIA's runtime is, and the dynamic linker
+/// looks there before it looks into `LD_LIBRARY_PATH`. What is loaded already under the name that a
+/// library needs comes before both.
+fn preloaded(device: &Device, lib: &Path, present: &Present) -> OsString {
+    let runtimes = match device.gpu {
+        GpuInterface::Drm => &[][..],
+        GpuInterface::Cuda => &embedded::CUDA_RUNTIMES,
+    };
+    let libraries = std::iter::once(embedded::SONAME).chain(runtimes.iter().copied());
+    let present = present("LD_PRELOAD").unwrap_or_default();
+    libraries
+        .rev()
+        .fold(present, |rest, library| prepend(&rest, lib.join(library).as_os_str(), b" :"))
 }
 
 /// Where programs find libraries: ours first, NVIDIA's of ours before those where it is asked for.
@@ -234,5 +250,20 @@ mod tests {
         };
         assert_eq!(path(GpuInterface::Cuda), ["/x/lib/cuda", "/x/lib"]);
         assert_eq!(path(GpuInterface::Drm)[0], "/x/lib");
+    }
+
+    #[test]
+    fn cudas_runtime_is_preloaded_where_it_is_asked_for() {
+        let list = |gpu, present: &str| {
+            let device = Device { gpu, ..Device::default() };
+            let present = OsString::from(present);
+            let had = move |name: &str| (name == "LD_PRELOAD").then(|| present.clone());
+            preloaded(&device, Path::new("/x"), &had).into_string().unwrap()
+        };
+        assert_eq!(list(GpuInterface::Drm, "a.so"), "/x/libibverbs.so.1:a.so");
+        let both = "/x/libibverbs.so.1:/x/cuda/libcudart.so.12";
+        assert_eq!(list(GpuInterface::Cuda, ""), both);
+        assert_eq!(list(GpuInterface::Cuda, "a.so b.so"), format!("{both}:a.so:b.so"));
+        assert_eq!(list(GpuInterface::Cuda, both), both);
     }
 }
