@@ -53,6 +53,21 @@ pub fn c_program(name: &str) -> Result<PathBuf, String> {
     compile(&source, &["-Wall", "-Werror", "-I", OWN], &libraries)
 }
 
+/// Compiles a source as [`c_program`] does, linked to a library where that lies: the program has
+/// an RPATH to it, which the dynamic linker follows before `LD_LIBRARY_PATH`.
+///
+/// # Errors
+/// As [`c_program`]. A test skips with it.
+///
+/// # Panics
+/// When the source is missing or the compiler complains about it.
+pub fn c_program_with(name: &str, library: &Path) -> Result<PathBuf, String> {
+    let folder = library.parent().expect("a file's folder").display().to_string();
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{folder}");
+    let library = library.display().to_string();
+    compile(&source_of(name, "c"), &["-Wall", "-Werror", "-I", OWN], &[&library, &rpath, "-ldl"])
+}
+
 /// Compiles the `NAME.cc` in a folder of `tests/c`, a program of gloo's, as [`c_program`] does.
 ///
 /// # Errors

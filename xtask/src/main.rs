@@ -17,6 +17,7 @@ mod dist;
 mod docs;
 mod failures;
 mod packages;
+mod pytorch;
 mod roots;
 mod rules;
 mod soak;
@@ -99,12 +100,13 @@ enum Chore {
         list: bool,
     },
     /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in
-    /// it; or run the README's commands in a bare root file system
+    /// it; or run the README's commands in a bare root file system; or the tests of PyTorch
     #[command(after_help = "Examples:\n  cargo xtask lab --newest -- ls /dev/dma_heap\n  \
                             cargo xtask lab --bare-root\n  \
                             cargo xtask lab --root sid --only rooms\n  \
                             cargo xtask lab --root bookworm --plain\n  \
-                            cargo xtask lab --root trixie -- cargo test --package link")]
+                            cargo xtask lab --root trixie -- cargo test --package link\n  \
+                            cargo xtask lab --pytorch")]
     Lab {
         /// The newest kernel of Debian's backports, not this machine's distribution's
         #[arg(long)]
@@ -127,6 +129,12 @@ enum Chore {
         /// installed and built in it
         #[arg(long)]
         fresh: bool,
+        /// Neither, but PyTorch on the software GPU: its CUDA wheel is fetched into target/pytorch,
+        /// 4.5 GB, and the tests of it run
+        #[arg(long, conflicts_with_all = [
+            "newest", "bare_root", "root", "plain", "only", "fresh", "script",
+        ])]
+        pytorch: bool,
         /// What to run; without it the guest's devices are shown, or both commands of the README
         /// run
         #[arg(last = true)]
@@ -166,7 +174,11 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(true)?;
             soak::run(seconds, seed, only.as_deref())
         }
-        Chore::Lab { newest, bare_root, root, plain, only, fresh, script } => {
+        Chore::Lab { pytorch: true, .. } => {
+            packages::ensure(true)?;
+            pytorch::run()
+        }
+        Chore::Lab { newest, bare_root, root, plain, only, fresh, pytorch: false, script } => {
             packages::ensure(true)?;
             let Some(release) = root.or(bare_root.then_some(Release::Bookworm)) else {
                 let for_root = only.is_some() || fresh || plain;

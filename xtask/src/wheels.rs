@@ -2,7 +2,8 @@
 //! bindings, which stand on `libcuda`, an MPICH that knows libfabric, with mpi4py, and what judges
 //! recipes. Where they are missing they are installed into a virtual environment below `target`,
 //! once for each change of the list; tests that need them are skipped without it. mpi4py's tests
-//! are in its source only, and lie beside.
+//! are in its source only, and lie beside. An environment of its own has what is as large as
+//! PyTorch.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -62,9 +63,18 @@ pub fn fetch() {
 }
 
 fn installed() -> Result<()> {
-    let folder = folder();
+    install("wheels", WHEELS, unpack_tests)
+}
+
+/// Installs `wheels` into the environment `target/NAME`, unless just these are there; `more` then
+/// adds to it what is no wheel.
+///
+/// # Errors
+/// When there is no Python, no room or no network.
+pub fn install(name: &str, wheels: &[&str], more: fn(&Path) -> Result<()>) -> Result<()> {
+    let folder = folder(name);
     let list = folder.join(LIST);
-    if std::fs::read_to_string(&list).is_ok_and(|text| text == WHEELS.join("\n")) {
+    if std::fs::read_to_string(&list).is_ok_and(|text| text == wheels.join("\n")) {
         return Ok(());
     }
     println!("installing Python wheels into {}", folder.display());
@@ -72,10 +82,10 @@ fn installed() -> Result<()> {
     environment.args(["-m", "venv", "--clear"]).arg(&folder);
     run(environment)?;
     let mut install = pip(&folder, "install");
-    install.args(["--no-compile", "--only-binary", ":all:"]).args(WHEELS);
+    install.args(["--no-compile", "--no-cache-dir", "--only-binary", ":all:"]).args(wheels);
     run(install)?;
-    unpack_tests(&folder)?;
-    std::fs::write(list, WHEELS.join("\n")).context("the list of wheels")
+    more(&folder)?;
+    std::fs::write(list, wheels.join("\n")).context("the list of wheels")
 }
 
 /// Fetches mpi4py's source and keeps its tests.
@@ -104,7 +114,7 @@ fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-fn folder() -> PathBuf {
+fn folder(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.parent().unwrap_or(root).join("target/wheels")
+    root.parent().unwrap_or(root).join("target").join(name)
 }

@@ -1,4 +1,4 @@
-//! Programs from Python wheels, in the virtual environment that `cargo xtask test` makes.
+//! Programs from Python wheels, in the virtual environments that `cargo xtask` makes.
 
 use crate::Run;
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The environment.
+/// An environment.
 #[derive(Clone, Debug)]
 pub struct Wheels {
     folder: PathBuf,
@@ -18,12 +18,24 @@ impl Wheels {
     /// # Errors
     /// The reason why not. A test skips with it.
     pub fn installed() -> Result<Wheels, String> {
+        let missing = "Python wheels are not installed (`cargo xtask test` fetches them)";
+        Wheels::at("wheels").ok_or_else(|| missing.to_owned())
+    }
+
+    /// The environment with PyTorch and NIXL, which `cargo xtask lab --pytorch` makes.
+    ///
+    /// # Errors
+    /// It is not there. A test skips with that.
+    pub fn with_pytorch() -> Result<Wheels, String> {
+        let missing = "PyTorch is not installed (`cargo xtask lab --pytorch` fetches it)";
+        Wheels::at("pytorch").ok_or_else(|| missing.to_owned())
+    }
+
+    /// An environment below `target`, if it is complete.
+    fn at(name: &str) -> Option<Wheels> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let folder = root.join("target/wheels");
-        if folder.join("installed.txt").is_file() {
-            return Ok(Wheels { folder });
-        }
-        Err("Python wheels are not installed (`cargo xtask test` fetches them)".to_owned())
+        let folder = root.join("target").join(name);
+        folder.join("installed.txt").is_file().then_some(Wheels { folder })
     }
 
     /// The path of a program that a wheel brought, or of the environment's `python3`.

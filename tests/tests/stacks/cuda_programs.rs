@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 use system::{
-    Counters, CudaPerftest, CudaUcx, Namespace, Run, Wheels, is_root, of_gpus, pair, port, skip,
+    Counters, CudaPerftest, CudaUcx, Namespace, Run, Wheels, is_root, judged, of_gpus, pair, port,
+    skip,
 };
 
 /// Runs a program of Python wheels on the software GPU, which says for each of `ways` that it is
@@ -76,11 +77,93 @@ fn ucxx_sends_gpu_memory_and_gets_it_back() {
     assert!(right(run, &["VRAM and back", "DRAM and back"]) >= 4 << 20);
 }
 
+/// An RPATH leads to NVIDIA's runtime, as one of PyTorch's libraries does.
+#[test]
+fn the_runtime_comes_before_nvidias() {
+    let nvidias = wheels!().runtime(12).expect("the runtime's wheel");
+    let program = match system::c_program_with("cuda_by_path", &nvidias) {
+        Ok(program) => program,
+        Err(reason) => skip!("{reason}"),
+    };
+    let run = Run::hca(&program.display().to_string()).arg(&nvidias);
+    judged(run.option("--gpu").option("cuda"), 9);
+}
+
 #[test]
 fn nvidias_python_bindings_work() {
     let run = wheels!().run("cuda_bindings.py").option("--gpu").option("cuda");
     let said = run.limit(Duration::from_secs(120)).finish().ok();
     assert!(said.stdout.ends_with("all right\n"), "{said}");
+}
+
+macro_rules! pytorch {
+    () => {
+        match Wheels::with_pytorch() {
+            Ok(wheels) => wheels,
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
+
+/// The setting by which PyTorch's allocator makes memory longer where it lies, by the driver's
+/// virtual memory, instead of asking the runtime for more.
+const GROWING: (&str, &str) = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+
+/// PyTorch's tensors in so many GPUs' memories: what it does with memory is as on a GPU, and a
+/// kernel is refused by name.
+fn tensors_are_right(run: Run, gpus: &str) {
+    let kinds = [
+        "devices",
+        "copies",
+        "streams",
+        "memory that comes back",
+        "no more memory",
+        "kernels",
+        "workers",
+        "a fork",
+        "another process",
+    ];
+    let namespace = is_root().then(|| Namespace::new("tensors"));
+    let run = run.arg(gpus).option("--gpu").option("cuda").limit(Duration::from_secs(400));
+    let said = namespace.iter().fold(run, Run::within).finish().ok();
+    for kind in kinds {
+        assert!(said.stdout.contains(&format!("{kind}: right")), "{kind}: {said}");
+    }
+    for kernel in ["CUDAFunctorOnSelf_add", "FillFunctor"] {
+        let names_it = |line: &str| line.contains(kernel) && line.contains("is not executed");
+        assert!(said.stderr.lines().any(names_it), "{kernel}: {said}");
+    }
+}
+
+#[test]
+fn pytorchs_tensors_lie_in_a_gpus_memory() {
+    tensors_are_right(pytorch!().run("torch_memory.py"), "2");
+}
+
+#[test]
+fn pytorchs_tensors_lie_in_memory_that_grows() {
+    tensors_are_right(pytorch!().run("torch_memory.py").env(GROWING.0, GROWING.1), "2");
+}
+
+#[test]
+fn pytorch_sees_the_gpus_of_a_machine_and_those_that_are_visible() {
+    let dgx = pytorch!().run("torch_memory.py").option("--platform").option("dgx");
+    tensors_are_right(dgx, "8");
+    tensors_are_right(pytorch!().run("torch_memory.py").env("CUDA_VISIBLE_DEVICES", "1"), "1");
+}
+
+/// A tensor that `copy_` filled goes to a tensor of another process, by way of no memory of the
+/// host's, and comes back changed.
+#[test]
+fn nixl_moves_pytorchs_tensors_between_processes() {
+    const BYTES: u64 = 3_000_001;
+    for variable in [("PEERDMA_LOG", "open"), ("CUDA_VISIBLE_DEVICES", "1"), GROWING] {
+        let run = pytorch!().run("torch_pair.py").arg(&BYTES.to_string());
+        let run = run.env("UCX_NET_DEVICES", "peerdma0:1").env(variable.0, variable.1);
+        let ways = ["tensor to tensor", "tensor from tensor"];
+        let moved = right(run.env("UCX_TLS", "rc_v,cuda_copy"), &ways);
+        assert!(moved >= 4 * BYTES, "{moved} bytes of GPUs, {variable:?}");
+    }
 }
 
 const MESSAGES: u64 = 2000;
