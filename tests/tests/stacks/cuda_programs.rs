@@ -158,7 +158,7 @@ fn pytorch_sees_the_gpus_of_a_machine_and_those_that_are_visible() {
 fn nixl_moves_pytorchs_tensors_between_processes() {
     const BYTES: u64 = 3_000_001;
     for variable in [("PEERDMA_LOG", "open"), ("CUDA_VISIBLE_DEVICES", "1"), GROWING] {
-        let run = pytorch!().run("torch_pair.py").arg(&BYTES.to_string());
+        let run = pytorch!().run("torch_pair.py").arg(BYTES.to_string());
         let run = run.env("UCX_NET_DEVICES", "peerdma0:1").env(variable.0, variable.1);
         let ways = ["tensor to tensor", "tensor from tensor"];
         let moved = right(run.env("UCX_TLS", "rc_v,cuda_copy"), &ways);

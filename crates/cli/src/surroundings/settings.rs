@@ -92,7 +92,7 @@ pub fn variables_over(
     Ok(variables)
 }
 
-/// What every program loads first: the drop-in library, and CUDA's runtimes where they are asked for.
+/// What every program loads first: the drop-in library, and CUDA's runtimes where wanted.
 ///
 /// Wheels of PyTorch and others name by an RPATH where NVIDIA's runtime is, and the dynamic linker
 /// looks there before it looks into `LD_LIBRARY_PATH`. What is loaded already under the name that a

@@ -11,8 +11,8 @@ use crate::adapter::management::GSI_QPN;
 use crate::adapter::rings::{Incoming, PACKETS_A_TURN, Rings};
 use crate::device::Device;
 use crate::device::looks::Looks;
-use crate::device::short::Taken;
-use crate::device::turn::Turn;
+use crate::device::short::{Taken, take_short};
+use crate::device::turn::{Done, Turn};
 use crate::memory::key_space::parts_reached;
 use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
 use crate::sabotage;
@@ -57,17 +57,6 @@ pub(crate) struct Receiving {
     longest: Duration,
     /// What came in the latest turn went to very many places, and so may what comes next.
     scattered: bool,
-}
-
-/// What a turn came to.
-pub(super) struct Done {
-    /// Payload that it took.
-    pub(super) bytes: usize,
-    /// Packets that came by rings.
-    pub(super) by_ring: usize,
-    /// When it was over, in nanoseconds of the device's clock; of a brief one, when it began: to
-    /// read the clock takes a good part of what it does.
-    pub(super) ended_ns: u64,
 }
 
 /// Counts of the link that the directory already has.
@@ -194,7 +183,9 @@ impl Device {
     ) -> Done {
         let turn = || {
             let Receiving { looks, latest, .. } = &mut *receiving;
-            let short = rings.as_mut().map(|rings| self.take_short(rings, looks, latest));
+            let short = rings
+                .as_mut()
+                .map(|rings| take_short(&self.adapter, &self.qps, rings, looks, latest));
             match short {
                 Some(Taken { done, is_all: true }) if !sockets => done,
                 Some(Taken { done: Done { bytes, by_ring, .. }, .. }) => {

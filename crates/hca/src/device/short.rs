@@ -2,10 +2,11 @@
 //! send each other one at a time do: without what a [`turn`](super::turn) has to be ready for.
 
 use super::looks::Looks;
-use super::progress::Done;
+use super::turn::Done;
+use crate::adapter::Adapter;
 use crate::adapter::rings::Incoming;
-use crate::device::Device;
 use crate::objects::qp::Qp;
+use crate::objects::qp_table::Qps;
 use std::sync::Arc;
 use std::time::Instant;
 use transport::{Count, Counter};
@@ -21,45 +22,44 @@ pub(super) struct Taken {
     pub(super) is_all: bool,
 }
 
-impl Device {
-    /// Takes what waits in the rings as far as it is short. The queue pair that took something last
-    /// is nearly always the one that does next.
-    pub(super) fn take_short(
-        &self,
-        rings: &mut Incoming,
-        looks: &mut Looks,
-        latest: &mut Option<Arc<Qp>>,
-    ) -> Taken {
-        let now = Instant::now();
-        let now_ns = self.adapter.ns_of(now);
-        let (mut packets, mut bytes) = (0, 0);
-        while packets < PACKETS && rings.has_more() {
-            let taken = rings.take_short(|ends, short| {
-                let qpn = short.dest_qp();
-                if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {
-                    *latest = self.qps.find(qpn);
-                }
-                let qp = latest.as_ref().filter(|_| self.takes(ends.dst));
-                let taken = qp.is_some_and(|qp| qp.take_short(&self.adapter, ends, short, now));
-                match short {
-                    _ if !taken => *latest = None,
-                    Short::Send(_, payload) => bytes += payload.len(),
-                    Short::Ack(_) => {}
-                }
-                taken
-            });
-            if !taken {
-                break;
+/// Takes what waits in the rings as far as it is short. The queue pair that took something last
+/// is nearly always the one that does next.
+pub(super) fn take_short(
+    adapter: &Adapter,
+    qps: &Qps,
+    rings: &mut Incoming,
+    looks: &mut Looks,
+    latest: &mut Option<Arc<Qp>>,
+) -> Taken {
+    let now = Instant::now();
+    let now_ns = adapter.ns_of(now);
+    let (mut packets, mut bytes) = (0, 0);
+    while packets < PACKETS && rings.has_more() {
+        let taken = rings.take_short(|ends, short| {
+            let qpn = short.dest_qp();
+            if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {
+                *latest = qps.find(qpn);
             }
-            packets += 1;
+            let qp = latest.as_ref().filter(|_| adapter.takes(ends.dst));
+            let taken = qp.is_some_and(|qp| qp.take_short(adapter, ends, short, now));
+            match short {
+                _ if !taken => *latest = None,
+                Short::Send(_, payload) => bytes += payload.len(),
+                Short::Ack(_) => {}
+            }
+            taken
+        });
+        if !taken {
+            break;
         }
-        if packets > 0 {
-            looks.came_by_ring();
-            self.directory().count(Counter::RcvdPackets, packets as u64);
-            self.directory().count(Counter::RcvdBytes, bytes as u64);
-        }
-        let is_more = rings.has_more() || looks.were_long_ago(now_ns);
-        let is_all = !is_more && !self.adapter.timers.are_due(now_ns);
-        Taken { done: Done { bytes, by_ring: packets, ended_ns: now_ns }, is_all }
+        packets += 1;
     }
+    if packets > 0 {
+        looks.came_by_ring();
+        adapter.directory().count(Counter::RcvdPackets, packets as u64);
+        adapter.directory().count(Counter::RcvdBytes, bytes as u64);
+    }
+    let is_more = rings.has_more() || looks.were_long_ago(now_ns);
+    let is_all = !is_more && !adapter.timers.are_due(now_ns);
+    Taken { done: Done { bytes, by_ring: packets, ended_ns: now_ns }, is_all }
 }

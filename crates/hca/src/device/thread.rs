@@ -8,7 +8,7 @@
 //! next write, is found out by what it left lying: for some time it gets no relief.
 
 use super::Device;
-use super::progress::Done;
+use super::turn::Done;
 use crate::adapter::Adapter;
 use crate::fabric::Fabric;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -15,6 +15,17 @@ const LIMIT: Duration = Duration::from_micros(400);
 /// have worked is at most this much too long.
 const STALE: Duration = Duration::from_micros(100);
 
+/// What a turn came to.
+pub(super) struct Done {
+    /// Payload that it took.
+    pub(super) bytes: usize,
+    /// Packets that came by rings.
+    pub(super) by_ring: usize,
+    /// When it was over, in nanoseconds of the device's clock; of a brief one, when it began: to
+    /// read the clock takes a good part of what it does.
+    pub(super) ended_ns: u64,
+}
+
 /// The CPU clock as it was read.
 #[derive(Clone, Copy)]
 struct Reading {

@@ -32,7 +32,8 @@ impl Transport {
     }
 
     /// Makes the packet of the only request that is posted, if that is a short SEND that has not
-    /// begun, in `packet`: its length. It counts as sent by [`Transport::sent_short`], if it leaves.
+    /// begun, in `packet`: its length. It counts as sent by [`Transport::sent_short`], once it has
+    /// left.
     pub fn make_short(
         &mut self,
         keys: &KeyTable,
