@@ -30,7 +30,7 @@ pub use mirror::{
     Inside, Mirror, Pages, Paging, PagingCounts, PagingWatcher, Prefetch, ProcessPages, Reach,
     TranslationCache, Turn,
 };
-pub use other_process::{MAX_PLACES, OtherProcess, permit_others};
+pub use other_process::{OtherProcess, permit_others};
 pub use page_size::page_size;
 pub use private::{
     AllHome, DeviceMemory, DevicePage, MigrateError, MigrationCounts, PrivateMemory, RangeFault,

@@ -21,9 +21,6 @@ enum Way {
     Out,
 }
 
-/// Places that are written at a time.
-pub const MAX_PLACES: usize = 32;
-
 impl OtherProcess {
     /// The process `pid`; `None` for this one and for what is no number of a process: whoever
     /// copies to an address of this process needs to be vouched for.
@@ -44,39 +41,6 @@ impl OtherProcess {
     /// process_vm_writev(2)'s; EFAULT when only a part was copied.
     pub fn write(self, to: u64, from: Source<'_>) -> io::Result<()> {
         self.copy(Way::Out, from.addr(), to, from.len())
-    }
-
-    /// Copies `from` to several places of its memory, each an address and a length, one after the
-    /// other and of each the last word last: how many bytes were copied before the first that could
-    /// not be.
-    ///
-    /// # Errors
-    /// process_vm_writev(2)'s, where none was; EINVAL for more than [`MAX_PLACES`], or if they are
-    /// not as long as `from`.
-    pub fn write_each(self, places: &[(u64, usize)], from: &[u8]) -> io::Result<usize> {
-        let wanted = places.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len));
-        if places.len() > MAX_PLACES || wanted != Some(from.len()) {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (mut pieces, mut count) = ([nothing; 2 * MAX_PLACES], 0);
-        for &(to, len) in places {
-            let last = last_word(to, len as u64);
-            let first = len as u64 - last;
-            for (addr, len) in [(to, first), (to.wrapping_add(first), last)] {
-                if len > 0 {
-                    pieces[count] = part(addr, len)?;
-                    count += 1;
-                }
-            }
-        }
-        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-        // SAFETY: the local range is the slice's, and only read. The other ranges are of another
-        // process, so nothing here aliases them.
-        let copied = unsafe {
-            libc::process_vm_writev(self.0, &raw const local, 1, pieces.as_ptr(), count as _, 0)
-        };
-        usize::try_from(copied).map_err(|_| io::Error::last_os_error())
     }
 
     /// Fills `into` from its address `from`.
@@ -169,37 +133,6 @@ mod tests {
                 libc::waitpid(self.0, std::ptr::null_mut(), 0);
             }
         }
-    }
-
-    #[test]
-    fn several_places_are_written_until_one_is_not_there() {
-        let map = Mapping::anonymous(1 << 20).unwrap();
-        let at = map.sink().addr();
-        let child = Child::new();
-        let other = OtherProcess::new(child.0.cast_unsigned()).unwrap();
-        let from: Vec<u8> = (1..=200).collect();
-        let places = [(at, 8), (at + 100, 3), (at + 4090, 12), (at + 9000, 177)];
-        assert_eq!(other.write_each(&places, &from).unwrap(), 200);
-        let into = Mapping::anonymous(4096).unwrap();
-        let mut begin = 0;
-        for (at, len) in places {
-            other.read(at, into.sink().part(0, len as u64).unwrap()).unwrap();
-            let mut bytes = vec![0; len];
-            into.sink().source().part(0, len as u64).unwrap().read(&mut bytes).unwrap();
-            assert_eq!(bytes, from[begin..begin + len]);
-            begin += len;
-        }
-        // What is before the first that is not there is written, that one not.
-        let gone = [(at, 8), (at + 8, 8), (8, 24), (at + 16, 160)];
-        assert_eq!(other.write_each(&gone, &from).unwrap(), 16);
-        let error = |places: &[(u64, usize)], from: &[u8]| {
-            other.write_each(places, from).unwrap_err().raw_os_error()
-        };
-        assert_eq!(error(&[(8, 8)], &from[..8]), Some(libc::EFAULT));
-        assert_eq!(error(&places, &from[1..]), Some(libc::EINVAL));
-        assert_eq!(error(&[(at, usize::MAX), (at, 9)], &from[..8]), Some(libc::EINVAL));
-        assert_eq!(error(&[(at, 1); MAX_PLACES + 1], &from[..33]), Some(libc::EINVAL));
-        assert_eq!(error(&[(u64::MAX - 3, 8)], &from[..8]), Some(libc::EFAULT));
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub mod values;
 pub use counters::{Both, Count, Counter, CounterSet};
 pub use error::{Error, Result};
 pub use qp::{
-    Budget, Cx, Direct, DirectGroup, FaultSide, FaultedWork, Fill, Half, InPlace, Init, Missing,
-    PageFault, ReadInPlace, Routing, Rx, Share, Sink, To, Transport, Tx, Verdict,
+    Budget, Cx, Direct, FaultSide, FaultedWork, Fill, Half, InPlace, Init, Missing, PageFault,
+    ReadInPlace, Routing, Rx, Share, Sink, To, Transport, Tx, Verdict,
 };
 pub use queues::shared::{
     OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcQueues, XrcReceive,

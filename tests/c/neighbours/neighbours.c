@@ -119,8 +119,8 @@ static void one(enum ibv_wr_opcode opcode, uint32_t length, int pieces, uint32_t
 }
 
 /*
- * WRITEs that are posted as one list, as many as the queue takes: short ones of whole words, which
- * move together, and amid them one that does not. Each writes over a part of the one before it.
+ * WRITEs that are posted as one list, as many as the queue takes: short ones of whole words, and
+ * amid them one that is not. Each writes over a part of the one before it.
  */
 static void company(unsigned odd)
 {
@@ -188,10 +188,7 @@ static void bytes(void)
 	one(IBV_WR_RDMA_WRITE, INLINE, 1, 12345, IBV_SEND_INLINE);
 	one(IBV_WR_RDMA_WRITE, INLINE - 1, SGES, 54321, IBV_SEND_INLINE);
 	one(IBV_WR_RDMA_WRITE, 1, 1, 1, IBV_SEND_INLINE);
-	unsigned long before = device_counter("direct_requests");
 	company(DEPTH);
-	unsigned long together = device_counter("direct_requests") - before;
-	equal("design D7", directly ? DEPTH : 0, together, "WRITEs of a list that went directly");
 	for (unsigned odd = 0; odd < DEPTH; odd += 5)
 		company(odd);
 	tell(&none, sizeof(none));

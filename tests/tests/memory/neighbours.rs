@@ -267,7 +267,7 @@ fn story_on_gpu(program: &str, arguments: &str, link: &str, least: u32) -> Finis
 fn every_byte_arrives() {
     let (program, link) = (compiled!("neighbours"), link!());
     for link in [link, "roce"] {
-        story(&program, "bytes", link, 135);
+        story(&program, "bytes", link, 134);
     }
 }
 

@@ -22,11 +22,6 @@ impl Share {
         self.packets == 0 || self.bytes == 0
     }
 
-    /// How many packets may still go.
-    pub(crate) fn packets(&self) -> u32 {
-        if self.is_spent() { 0 } else { self.packets }
-    }
-
     /// Takes off one packet with `bytes` bytes of payload, or work that costs as much.
     pub(crate) fn spend(&mut self, bytes: u64) {
         self.packets = self.packets.saturating_sub(1);

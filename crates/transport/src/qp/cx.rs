@@ -78,27 +78,6 @@ pub struct Direct<'a> {
     pub memory: &'a mut dyn InPlace,
 }
 
-/// Short RDMA WRITEs under one key that may be moved together without packets.
-pub struct DirectGroup<'a> {
-    /// The peer's QP.
-    pub dest_qpn: u32,
-    /// Where each goes, and its bytes.
-    pub places: &'a [(Remote, usize)],
-    /// The bytes of all, one behind the other.
-    pub bytes: &'a [u8],
-}
-
-impl DirectGroup<'_> {
-    /// How many of them are in the first `bytes` bytes as a whole.
-    pub fn whole(&self, bytes: usize) -> usize {
-        let ends = self.places.iter().scan(0usize, |end, (_, len)| {
-            *end = end.saturating_add(*len);
-            Some(*end)
-        });
-        ends.take_while(|end| *end <= bytes).count()
-    }
-}
-
 /// Takes packets towards the wire. The sink owns the buffer, so payload is copied once, straight
 /// from registered memory into the train; it appends padding and ICRC and groups equal packets into
 /// GSO trains.
@@ -143,12 +122,6 @@ pub trait Tx {
     fn direct(&mut self, direct: Direct<'_>) -> bool {
         let _ = direct;
         false
-    }
-
-    /// The same for several WRITEs, in their order: how many of the first are moved.
-    fn direct_group(&mut self, group: &DirectGroup<'_>) -> usize {
-        let _ = group;
-        0
     }
 
     /// The same to the connected peer, for payload that is copied where it is: `len` bytes from

@@ -20,9 +20,7 @@ pub(crate) mod responder;
 pub(crate) mod response;
 
 pub use budget::{Budget, Share};
-pub use cx::{
-    Cx, Direct, DirectGroup, Fill, Half, InPlace, ReadInPlace, Routing, Rx, Sink, To, Tx,
-};
+pub use cx::{Cx, Direct, Fill, Half, InPlace, ReadInPlace, Routing, Rx, Sink, To, Tx};
 pub use page_fault::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 
 use self::congestion::Congestion;

@@ -16,9 +16,9 @@ const PART: u64 = 256 << 10;
 /// From this length on a request waits until it is the oldest rather than go by packets.
 const WORTH_WAITING: u32 = 64 << 10;
 /// Requests after a refused one that do not wait: what lies in a GPU is refused each time.
-pub(super) const DISCOURAGED: u32 = 64;
-/// Longest request, in bytes, that does not go by itself in company: WRITEs move together, and the
-/// others share packet trains, while a call to the system for each takes longer.
+const DISCOURAGED: u32 = 64;
+/// Longest request, in bytes, that goes by packets in company: many share a packet train, and a
+/// call to the system that moves bytes is for one.
 pub const SHORT_DIRECT: u32 = 512;
 /// Requests that are company.
 const COMPANY: usize = 4;
@@ -41,7 +41,7 @@ impl Wqe {
     }
 
     /// Whether it may go directly, as far as can be known here.
-    pub(super) fn may_go_directly(&self) -> Option<(bool, Remote)> {
+    fn may_go_directly(&self) -> Option<(bool, Remote)> {
         let (write, remote) = self.one_sided().filter(|_| self.offload.is_none())?;
         let whole_words = (remote.addr | u64::from(self.length)).is_multiple_of(8);
         let is_seen_whole = whole_words || self.length == 1 || self.length > WATCHED;
@@ -113,10 +113,7 @@ impl Transport {
         };
         let in_a_stream =
             self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets(Half::Requester);
-        if in_company && wqe.length <= SHORT_DIRECT {
-            return self.moves_in_group(cx);
-        }
-        if in_a_stream && wqe.length <= SHORT_DIRECT {
+        if (in_company || in_a_stream) && wqe.length <= SHORT_DIRECT {
             return false;
         }
         if self.kind != QpType::Rc || !cx.tx.has_neighbour() {

@@ -24,11 +24,6 @@ impl SgMemory {
         self.entries.iter().map(MemRef::len).sum()
     }
 
-    /// Whether all of it is in registrations whose pages are there.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.entries.iter().all(MemRef::is_plain)
-    }
-
     /// Has `alarm` set when the signature of a block fails its check.
     pub(crate) fn watch(&mut self, alarm: &Alarm) {
         self.entries.iter_mut().for_each(|memory| memory.watch(Some(alarm)));

@@ -56,8 +56,6 @@ pub(crate) struct Requester {
     pub(crate) sample: Option<(Psn, Instant)>,
     /// Requests that do not wait to go directly, since one that might have was refused.
     pub(crate) discouraged: u32,
-    /// Short WRITEs that are not tried in a group, since one was refused.
-    pub(crate) ungrouped: u32,
     /// How often the program has posted since it last asked for completions.
     pub(crate) posts_in_a_row: u32,
 }
@@ -89,7 +87,6 @@ impl Requester {
             probe_end: None,
             sample: None,
             discouraged: 0,
-            ungrouped: 0,
             posts_in_a_row: 0,
         }
     }

@@ -79,20 +79,6 @@ pub(crate) struct Found {
     write: bool,
 }
 
-impl Found {
-    /// Address of the first byte there.
-    pub(crate) fn addr(&self) -> u64 {
-        self.addr
-    }
-
-    /// Whether a visit to `other` is one to this as well: both are of one key and queue pair.
-    pub(crate) fn is_with(&self, other: &Found) -> bool {
-        let place = |found: &Found| found.buffer.as_ref().map(|(_, shown)| *shown);
-        let same = (self.qp, self.key, self.route) == (other.qp, other.key, other.route);
-        same && place(self) == place(other) && self.write == other.write
-    }
-}
-
 /// A visit to memory that a request was granted.
 pub(crate) struct Visit<'a> {
     neighbour: &'a Neighbour,
@@ -280,16 +266,6 @@ impl Visit<'_> {
         neighbour.noted(neighbour.process.write(self.found.addr.wrapping_add(at), from))
     }
 
-    /// Copies `from` to several places of the same key, one after the other: how many bytes were,
-    /// before the first place that could not be reached.
-    pub(crate) fn write_each(&self, places: &[(u64, usize)], from: &[u8]) -> usize {
-        let copied = self.neighbour.process.write_each(places, from);
-        let mut bytes = 0;
-        // What the kernel refuses is noted; nothing has moved then.
-        let _ = self.neighbour.noted(copied.map(|copied| bytes = copied));
-        bytes
-    }
-
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
         let neighbour = self.neighbour;
@@ -300,9 +276,9 @@ impl Visit<'_> {
         if neighbour.still_grants(self.found) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Counts at the neighbour what its own side would have: `bytes` that moved and ended so many
-    /// requests.
-    pub(crate) fn count(&self, bytes: u64, ended: u64) {
+    /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a
+    /// request with `last`.
+    pub(crate) fn count(&self, bytes: u64, last: bool) {
         let add = |at: usize, value: u64| self.neighbour.shm().word(at).fetch_add(value, Relaxed);
         let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
         let (traffic, moved, requests) = match self.found.write {
@@ -312,8 +288,8 @@ impl Visit<'_> {
         add(self.found.route, bytes);
         add(self.found.qp.0 + traffic, bytes);
         add(counter(moved), bytes);
-        if ended > 0 {
-            add(counter(requests), ended);
+        if last {
+            add(counter(requests), 1);
         }
     }
 }

@@ -2,7 +2,6 @@
 //! completions and events on their way to their queues.
 
 use super::Qp;
-use super::group::write_group;
 use crate::adapter::Adapter;
 use crate::adapter::directory::neighbour::{Neighbour, Visit, Wanted};
 use crate::adapter::event::{AsyncEvent, EventSource};
@@ -16,8 +15,7 @@ use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
 use transport::{
-    Count, Counter, Direct, DirectGroup, Fill, Half, PageFault, ReadInPlace, SHORT_DIRECT, Sink,
-    To, Tx,
+    Count, Counter, Direct, Fill, Half, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx,
 };
 use umem::AccessError;
 use wire::{Headers, Opcode, Operation, Service};
@@ -243,7 +241,7 @@ impl Tx for Out<'_> {
             copy(&visit, there).map_err(|_| AccessError::Fault)?;
             sabotage::reached(Point::AfterCopy);
             there += bytes;
-            visit.count(bytes, u64::from(there == u64::from(length)));
+            visit.count(bytes, there == u64::from(length));
             Ok(())
         };
         let moved = match write {
@@ -264,15 +262,6 @@ impl Tx for Out<'_> {
         let (tx, rx) = if write { (bytes, 0) } else { (0, bytes) };
         self.adapter.directory().add_traffic(self.number, tx, rx);
         true
-    }
-
-    fn direct_group(&mut self, group: &DirectGroup<'_>) -> usize {
-        let Some((neighbour, ends)) = self.neighbour else { return 0 };
-        let moved = write_group(self.adapter, (neighbour, ends), self.number, group);
-        let Some((whole, bytes)) = moved else { return 0 };
-        self.went_directly = Some(Instant::now());
-        self.adapter.directory().add_traffic(self.number, bytes, 0);
-        whole
     }
 
     fn packet_in_place(

@@ -2,7 +2,6 @@
 //! directory.
 
 mod emit;
-mod group;
 mod init;
 mod post;
 mod posts;

@@ -4,14 +4,12 @@ pub mod craft;
 mod memory;
 mod net;
 mod node;
-mod outbox;
 mod queues;
 mod star;
 
 pub use memory::{PAGE, Region};
 pub use net::{Faults, Packet, Pair};
-pub use node::{Node, PD, Setup, port_one, send_wr};
-pub use outbox::Neighbour;
+pub use node::{Neighbour, Node, PD, Setup, port_one, send_wr};
 pub use queues::{Loose, QUEUE_PD, TagQueue, XRCD};
 pub use star::{Link, Load, Poster, Star};
 
