@@ -123,6 +123,27 @@ fn what_follows_a_lost_completion_is_not_acknowledged() {
     [&a, &b].iter().for_each(|end| end.device.resume());
 }
 
+/// Nor is the one itself, where they come one at a time, each when the one before is done.
+#[test]
+fn a_lost_completion_is_not_acknowledged() {
+    let (a, b) = pair(QpType::Rc);
+    b.cq.resize(2, None).unwrap();
+    for end in [&a, &b] {
+        end.device.pause(Instant::now() + Duration::from_secs(10));
+    }
+    (0..5).for_each(|_| receive_at(&b, 2 << 20, 8));
+    let mut sent = 0;
+    for _ in 0..5 {
+        a.post(SendOp::Send, 0, 8);
+        (0..4).for_each(|_| b.device.progress());
+        for _ in 0..100 {
+            a.cq.poll(8, &mut |done| sent += u32::from(done.status == WcStatus::Success)).unwrap();
+        }
+    }
+    assert_eq!(sent, 4, "a queue of two entries has four");
+    [&a, &b].iter().for_each(|end| end.device.resume());
+}
+
 /// Each is asleep when the other's packet comes.
 #[test]
 fn who_sleeps_is_woken() {

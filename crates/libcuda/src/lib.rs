@@ -1,9 +1,8 @@
 //! `libcuda.so.1`: the functions of NVIDIA's driver API over the software GPU.
 //!
 //! The model is in the crate `cuda`; here are the C functions, each a few lines: `calls` has a file
-//! for each kind of them, `ffi` what turns pointers of C into values, `symbol` what is at
-//! a symbol, `entries` the table of all
-//! names that the headers have. A function that no source has answers
+//! for each kind of them, `ffi` what turns pointers of C into values, `symbol` what is at a symbol,
+//! `entries` the table of all names that the headers have. A function that no source has answers
 //! `CUDA_ERROR_NOT_SUPPORTED`, and says so where `PEERDMA_LOG=1` asks for it.
 //!
 //! What a function may assume is the contract of `cuda.h`: a pointer is null or leads to what it
