@@ -209,21 +209,30 @@ impl Reading {
         &mut self,
         ring: &[W],
     ) -> std::result::Result<Option<(usize, Record)>, Broken> {
-        // Pairs with the writer's release: what stands before the end is all there is.
-        if self.at > 0 && ring[DATA + self.at].load(Acquire) == SKIP {
+        let mut word = self.first_word(ring);
+        if word == SKIP && self.at > 0 {
             self.pass(ring, ring.len() - DATA - self.at);
+            word = self.first_word(ring);
         }
-        self.look(ring)
+        self.record(ring, word)
     }
 
-    /// The same, where nothing is to be skipped.
-    fn look<W: Word>(&self, ring: &[W]) -> std::result::Result<Option<(usize, Record)>, Broken> {
-        let capacity = ring.len() - DATA;
-        // Pairs with the writer's release: the record is whole.
-        let word = ring.get(DATA + self.at).ok_or(Broken)?.load(Acquire);
+    /// What stands where the oldest record begins.
+    fn first_word<W: Word>(&self, ring: &[W]) -> u64 {
+        // Pairs with the writer's release: the record is whole, or there is none before the end.
+        ring[DATA + self.at].load(Acquire)
+    }
+
+    /// The record with this first word, which was read once: its writer may have changed it.
+    fn record<W>(
+        &self,
+        ring: &[W],
+        word: u64,
+    ) -> std::result::Result<Option<(usize, Record)>, Broken> {
         if word == 0 {
             return Ok(None);
         }
+        let capacity = ring.len() - DATA;
         let record = Record::of(word, capacity).ok_or(Broken)?;
         let fits = words_of(record.len) <= capacity - self.at;
         if fits { Ok(Some((DATA + self.at, record))) } else { Err(Broken) }
@@ -366,7 +375,7 @@ impl RingReader {
     /// As [`RingReader::peek`], of the record behind the oldest, which is so many bytes long.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`], also where that one stands at the start.
     #[inline]
     pub fn peek_behind(
         &self,
@@ -374,7 +383,8 @@ impl RingReader {
     ) -> std::result::Result<Option<(usize, Record)>, Broken> {
         let words = self.shm.words();
         let at = step(words, self.reading.at, words_of(bytes));
-        let record = Reading { taken: 0, at }.look(words)?;
+        let behind = Reading { taken: 0, at };
+        let record = behind.record(words, behind.first_word(words))?;
         Ok(record.map(|(at, record)| ((at + 1) * 8, record)))
     }
 

@@ -8,13 +8,16 @@ use crate::adapter::rings::Incoming;
 use crate::objects::qp::Qp;
 use crate::objects::qp_table::Qps;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transport::{Count, Counter};
 use wire::Short;
 
-/// Packets that one takes before it looks at what a turn is for. A message takes less than a
-/// microsecond.
+/// Packets that one takes before it looks at what a turn is for.
 const PACKETS: usize = 32;
+/// The same as a time, where a message does not take less than a microsecond, as where its page has
+/// to come first; and packets between two looks at the clock.
+const LIMIT: Duration = Duration::from_micros(50);
+const CLOCK: usize = 8;
 
 /// What was taken, and whether that is all that there is to do but for sockets.
 pub(super) struct Taken {
@@ -34,7 +37,9 @@ pub(super) fn take_short(
     let now = Instant::now();
     let now_ns = adapter.ns_of(now);
     let (mut packets, mut bytes) = (0, 0);
-    while packets < PACKETS && rings.has_more() {
+    let is_late =
+        |packets: usize| packets > 0 && packets.is_multiple_of(CLOCK) && now.elapsed() >= LIMIT;
+    while packets < PACKETS && rings.has_more() && !is_late(packets) {
         let taken = rings.take_short(|ends, short| {
             let qpn = short.dest_qp();
             if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {

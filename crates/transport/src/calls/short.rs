@@ -7,7 +7,6 @@
 //! refuse what is to be refused. Packets, completions and what is kept for the time after are the
 //! same either way.
 
-use crate::Cx;
 use crate::executor::Arriving;
 use crate::keys::KeyTable;
 use crate::qp::Transport;
@@ -80,8 +79,8 @@ impl Transport {
     /// wants one.
     pub fn acknowledged_short(&mut self, psn: Psn, now: Instant) -> Option<Option<Completion>> {
         let mtu = self.mtu;
-        let req = &mut self.req;
-        let [wqe] = req.queue.make_contiguous() else { return None };
+        let req = &self.req;
+        let wqe = req.queue.front().filter(|_| req.queue.len() == 1)?;
         let is_next = wqe.phase == Phase::Started && wqe.first == psn && short_send(wqe).is_some();
         let is_sent = req.cursor.wqe == 1 && req.rest.is_none() && req.rnr_until.is_none();
         let bytes = wqe.position(1, mtu) - wqe.base;
@@ -139,6 +138,11 @@ impl Transport {
                 return Some(wr_id);
             }
         }
+        // A shared queue tells of a request that it has lost; an own one would have to be told of.
+        let tells = self.inbox.is_shared() || self.inbox.held().is_some();
+        if !tells && !self.inbox.is_in_memory() {
+            return None;
+        }
         let mut landing = self.inbox.take(self.pd).ok()?;
         let ready = landing.ready(keys, payload.len());
         if ready.and_then(|()| landing.append(keys, Arriving::Here(payload))).is_err() {
@@ -159,10 +163,9 @@ impl Transport {
         ShortAck { dest_qp, psn, msn: self.resp.msn }
     }
 
-    /// That one did not leave: it is owed as others are.
-    pub fn owe_short_ack(&mut self, cx: &mut Cx<'_>) {
+    /// That one has not left: it is owed as others are, until [`Transport::end_of_batch`].
+    pub fn owe_short_ack(&mut self) {
         self.owe_ack(self.resp.expected.minus(1));
-        self.end_of_batch(cx);
     }
 }
 

@@ -84,6 +84,11 @@ impl Inbox {
         (len <= entry.length as usize).then_some((request.wr_id, entry))
     }
 
+    /// Whether a request waits in the own queue, and that is in the engine's own memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.own.front().is_some()
+    }
+
     /// Takes the request that [`Inbox::simple`] told of, and which is done.
     pub(crate) fn done(&mut self) {
         drop(self.own.pop_front());

@@ -104,7 +104,8 @@ impl End {
                 self.node.told.received.push(done);
                 if send.psn.get().is_multiple_of(4) {
                     // There is no room for it.
-                    self.node.with(|qp, cx| qp.owe_short_ack(cx));
+                    self.node.qp.owe_short_ack();
+                    self.node.with(|qp, cx| qp.end_of_batch(cx));
                     return true;
                 }
                 let mut ack = [0; ACK_LEN];

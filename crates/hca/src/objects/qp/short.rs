@@ -2,7 +2,7 @@
 //! ([`Transport::make_short`] and its kin) goes straight into the ring, and out of it.
 
 use super::turns::slot_of;
-use super::{Core, Qp};
+use super::{Core, LINK_BACKLOG, Qp};
 use crate::adapter::Adapter;
 use crate::adapter::rings::{Ends, PREFIX_LEN, RING_MTU, RingTo};
 use crate::objects::cq::Cq;
@@ -77,17 +77,22 @@ impl Qp {
                 }
                 complete(adapter, self.init.recv_cq.as_deref(), done);
                 directory.add_traffic(self.number, 0, payload.len() as u64);
-                // Nobody is told that a message has come whose completion is lost.
-                if !self.lost_completions() {
-                    owes = !acknowledge(adapter, transport, ring, ends);
+                // Nobody is told that a message has come whose completion is lost; and where links
+                // are paced it has come once they have carried it.
+                let is_there = !pcie::owes_more(now, LINK_BACKLOG);
+                let is_said = || is_there && acknowledge(adapter, transport, ring, ends);
+                if !self.lost_completions() && !is_said() {
+                    transport.owe_short_ack();
+                    owes = is_there;
                 }
             }
         }
         core.busy_until = pcie::owed();
         if owes {
-            self.with_cx(adapter, core, Transport::owe_short_ack);
+            self.with_cx(adapter, core, Transport::end_of_batch);
         } else if core.busy_until.is_some() || self.lost_completions() {
-            // That ends the queue pair.
+            // A timer is set for when the links are free; a completion that was lost ends the queue
+            // pair.
             self.with_cx(adapter, core, |_, _| ());
         }
         true
