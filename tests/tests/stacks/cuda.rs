@@ -39,6 +39,14 @@ fn work_is_done_in_order_and_memory_is_shared() {
 }
 
 #[test]
+fn memory_is_a_gpus_where_the_program_has_an_mmap_of_its_own() {
+    match system::c_program("cuda_wrapped") {
+        Ok(program) => drop(judged(cuda(&program), 6)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+#[test]
 fn a_stream_waits_for_what_somebody_writes() {
     match system::c_program("cuda_waits") {
         Ok(program) => drop(judged(cuda(&program), 116)),

@@ -1,9 +1,10 @@
 //! Mappings of the driver's own, each given back when dropped.
-#![allow(unsafe_code, reason = "mmap(2) and munmap(2)")]
+#![allow(unsafe_code, reason = "mmap(2), whose it is, and munmap(2)")]
 
 use super::copy::Place;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
 
 /// What a processor may do with a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,16 +147,41 @@ pub fn map_file(
     };
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     let file = file.as_fd().as_raw_fd();
+    let (map, flags) = (nodes_map(), libc::MAP_SHARED | fixed);
     // SAFETY: nothing that is mapped goes but what is the driver's own.
-    let addr = unsafe {
-        libc::mmap(at as _, size(len)?, access.bits(), libc::MAP_SHARED | fixed, file, offset)
-    };
+    let addr = unsafe { map(at as _, size(len)?, access.bits(), flags, file, offset) };
     let mapping = mapped(addr, len)?;
     if fixed != 0 {
         std::mem::forget(mapping);
         return Ok(None);
     }
     Ok(Some(mapping))
+}
+
+/// `mmap`, as mmap(2) has it.
+type Map = unsafe extern "C" fn(
+    *mut libc::c_void,
+    usize,
+    libc::c_int,
+    libc::c_int,
+    libc::c_int,
+    libc::off_t,
+) -> *mut libc::c_void;
+
+/// That of the library which plays the kernel to the GPUs' nodes, by the name that it alone has: a
+/// program's own `mmap`, as tools that watch memory and sanitizers bring one, goes on to the C
+/// library's and past it.
+fn nodes_map() -> Map {
+    static MAP: OnceLock<Map> = OnceLock::new();
+    *MAP.get_or_init(|| {
+        // SAFETY: looks a name up.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"peerdma_shim_mmap".as_ptr()) };
+        if found.is_null() {
+            return libc::mmap;
+        }
+        // SAFETY: the name is that library's, for a function of this type.
+        unsafe { std::mem::transmute::<*mut libc::c_void, Map>(found) }
+    })
 }
 
 fn size(len: u64) -> io::Result<usize> {
