@@ -285,6 +285,16 @@ api! {
         count.put(0)
     }
 
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: u64, count: Out<u32>, _list: Out<u8>) {
+        gpu(device)?;
+        count.put(0)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: u64, count: Out<u32>, _list: Out<u8>) {
+        gpu(device)?;
+        count.put(0)
+    }
+
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: u64, count: Out<u32>, _list: Out<u8>) {
         gpu(device)?;
         count.put(0)

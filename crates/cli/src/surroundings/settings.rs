@@ -261,9 +261,9 @@ mod tests {
             preloaded(&device, Path::new("/x"), &had).into_string().unwrap()
         };
         assert_eq!(list(GpuInterface::Drm, "a.so"), "/x/libibverbs.so.1:a.so");
-        let both = "/x/libibverbs.so.1:/x/cuda/libcudart.so.12";
-        assert_eq!(list(GpuInterface::Cuda, ""), both);
-        assert_eq!(list(GpuInterface::Cuda, "a.so b.so"), format!("{both}:a.so:b.so"));
-        assert_eq!(list(GpuInterface::Cuda, both), both);
+        let all = "/x/libibverbs.so.1:/x/cuda/libcudart.so.12:/x/cuda/libcudart.so.13";
+        assert_eq!(list(GpuInterface::Cuda, ""), all);
+        assert_eq!(list(GpuInterface::Cuda, "a.so b.so"), format!("{all}:a.so:b.so"));
+        assert_eq!(list(GpuInterface::Cuda, all), all);
     }
 }
