@@ -1,6 +1,6 @@
 /*
- * CUDA's driver in a program that has an mmap of its own, which goes on to the next one, as tools do
- * that watch memory, and sanitizers: a GPU's memory is there all the same.
+ * CUDA's driver in a program that has an mmap of its own, which goes on to the next one, as tools
+ * that watch memory do, and sanitizers: a GPU's memory is there all the same.
  */
 #define _GNU_SOURCE
 #include "driver.h"
