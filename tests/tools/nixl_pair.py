@@ -10,45 +10,20 @@ import importlib
 import os
 import subprocess
 import sys
-import time
 
 from gpu import gpu_bytes, gpu_memory
+from nixl_talk import hear, moved, new_agent, say, until
 
 # NIXL for CUDA 12, or the one that NIXL names, `nixl_cu13`.
 nixl = importlib.import_module(os.environ.get("NIXL", "nixl_cu12") + "._api")
 
 LENGTH = 1 << 20
-SECONDS = 150
-MARK = "> "
-
-
-def agent(name):
-    return nixl.nixl_agent(name, nixl.nixl_agent_config(backends=["UCX"]))
-
-
-def say(word):
-    """A word to the other process. NIXL says things on stdout too."""
-    print(MARK + word, flush=True)
-
-
-def hear(process):
-    for line in process.stdout:
-        if line.startswith(MARK):
-            return line[len(MARK) :].strip()
-    sys.exit("the other process ended")
-
-
-def until(what, ready):
-    end = time.monotonic() + SECONDS
-    while not ready():
-        if time.monotonic() > end:
-            sys.exit(f"waited too long: {what}")
 
 
 def target():
     """The passive side: its memory is written and read, and it hears when."""
     address = gpu_memory(LENGTH, 0x11)
-    own = agent("target")
+    own = new_agent(nixl, "target")
     registered = own.register_memory([(address, LENGTH, 0, "")], "VRAM")
     say(own.get_agent_metadata().hex())
     own.add_remote_agent(bytes.fromhex(sys.stdin.readline()))
@@ -72,7 +47,7 @@ def initiator():
     line = [sys.executable, __file__, "target"]
     other = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     address = gpu_memory(LENGTH, 0x22)
-    own = agent("initiator")
+    own = new_agent(nixl, "initiator")
     host = (ctypes.c_ubyte * LENGTH)(*([0x33] * LENGTH))
     vram, dram = (address, LENGTH, 0), (ctypes.addressof(host), LENGTH, 0)
     own.register_memory([vram + ("",)], "VRAM")
@@ -84,17 +59,8 @@ def initiator():
 
     def transfer(operation, local, kind, text):
         local = own.get_xfer_descs([local], kind)
-        handle = own.initialize_xfer(operation, local, remote, name, text)
-        own.transfer(handle)
-
-        def is_done():
-            state = own.check_xfer_state(handle)
-            if state == "ERR":
-                sys.exit(f"{operation} from {kind} failed")
-            return state == "DONE"
-
-        until(f"{operation} of {kind}", is_done)
-        own.release_xfer_handle(handle)
+        request = own.initialize_xfer(operation, local, remote, name, text)
+        moved(own, f"{operation} of {kind}", request)
 
     transfer("WRITE", vram, "VRAM", b"first")
     print("VRAM to VRAM:", hear(other), flush=True)

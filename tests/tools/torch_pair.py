@@ -7,14 +7,12 @@ The arguments are how many bytes, and `target` for the other process, which is t
 
 import subprocess
 import sys
-import time
 
+import nixl_cu12._api as nixl
 import torch
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+from nixl_talk import hear, moved, new_agent, say, until
 
 LENGTH = int(sys.argv[1])
-SECONDS = 150
-MARK = "> "
 
 
 def pattern(seed):
@@ -29,33 +27,10 @@ def new_tensor(seed):
     return before, tensor
 
 
-def agent(name):
-    return nixl_agent(name, nixl_agent_config(backends=["UCX"]))
-
-
-def say(word):
-    """A word to the other process. NIXL says things on stdout too."""
-    print(MARK + word, flush=True)
-
-
-def hear(process):
-    for line in process.stdout:
-        if line.startswith(MARK):
-            return line[len(MARK) :].strip()
-    sys.exit("the other process ended")
-
-
-def until(what, ready):
-    end = time.monotonic() + SECONDS
-    while not ready():
-        if time.monotonic() > end:
-            sys.exit(f"waited too long: {what}")
-
-
 def target():
     """The passive side, whose tensor is written and read."""
     _before, tensor = new_tensor(1)
-    own = agent("target")
+    own = new_agent(nixl, "target")
     registered = own.register_memory(tensor)
     say(own.get_agent_metadata().hex())
     own.add_remote_agent(bytes.fromhex(sys.stdin.readline()))
@@ -74,7 +49,7 @@ def initiator():
     line = [sys.executable, __file__, str(LENGTH), "target"]
     other = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     _before, tensor = new_tensor(2)
-    own = agent("initiator")
+    own = new_agent(nixl, "initiator")
     own.register_memory(tensor)
     name = own.add_remote_agent(bytes.fromhex(hear(other)))
     other.stdin.write(own.get_agent_metadata().hex() + "\n")
@@ -84,17 +59,8 @@ def initiator():
 
     def transfer(operation):
         local = own.get_xfer_descs(tensor)
-        handle = own.initialize_xfer(operation, local, remote, name, operation.encode())
-        own.transfer(handle)
-
-        def is_done():
-            state = own.check_xfer_state(handle)
-            if state == "ERR":
-                sys.exit(f"{operation} failed")
-            return state == "DONE"
-
-        until(operation, is_done)
-        own.release_xfer_handle(handle)
+        request = own.initialize_xfer(operation, local, remote, name, operation.encode())
+        moved(own, operation, request)
 
     transfer("WRITE")
     print("tensor to tensor:", hear(other), flush=True)
