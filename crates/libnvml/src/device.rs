@@ -117,6 +117,12 @@ fn link_generation(out: Out<u32>, device: u64) -> Res {
     out.put(generation(gpu(device)?.found().link.0)?)
 }
 
+/// What processes have of a GPU is not known here, so there are none to tell of.
+fn no_process(count: Out<u32>, device: u64) -> Res {
+    gpu(device)?;
+    count.put(0)
+}
+
 fn link_width(out: Out<u32>, device: u64) -> Res {
     out.put(gpu(device)?.found().link.1)
 }
@@ -269,35 +275,28 @@ api! {
         mode.put(1)
     }
 
-    // what processes have of a GPU is not known here, so there are none to tell of
     fn nvmlDeviceGetComputeRunningProcesses(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v2(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: u64, count: Out<u32>, _list: Out<u8>) {
-        gpu(device)?;
-        count.put(0)
+        no_process(count, device)
     }
 
     fn nvmlUnitGetCount(out: Out<u32>) {
