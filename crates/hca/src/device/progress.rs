@@ -183,9 +183,9 @@ impl Device {
     ) -> Done {
         let turn = || {
             let Receiving { looks, latest, .. } = &mut *receiving;
-            let short = rings
-                .as_mut()
-                .map(|rings| take_short(&self.adapter, &self.qps, rings, looks, latest));
+            let waits = rings.as_mut().filter(|rings| rings.has_more());
+            let short =
+                waits.map(|rings| take_short(&self.adapter, &self.qps, rings, looks, latest));
             match short {
                 Some(Taken { done, is_all: true }) if !sockets => done,
                 Some(Taken { done: Done { bytes, by_ring, .. }, .. }) => {

@@ -39,7 +39,7 @@ pub(super) fn take_short(
     let (mut packets, mut bytes) = (0, 0);
     let is_late =
         |packets: usize| packets > 0 && packets.is_multiple_of(CLOCK) && now.elapsed() >= LIMIT;
-    while packets < PACKETS && rings.has_more() && !is_late(packets) {
+    while packets < PACKETS && !is_late(packets) {
         let taken = rings.take_short(|ends, short| {
             let qpn = short.dest_qp();
             if latest.as_ref().is_none_or(|qp| qp.number() != qpn) {

@@ -2,10 +2,10 @@
 //! its acknowledge.
 //!
 //! What [`Transport::transmit`] and [`Transport::receive`] do for them is done here without the
-//! questions whose answers are known then, in a third of the instructions. Each call decides before
-//! it changes anything: where it answers that it did nothing, those two do what there is to do, and
-//! refuse what is to be refused. Packets, completions and what is kept for the time after are the
-//! same either way.
+//! questions whose answers are known then, in half the time. Each call decides before it changes
+//! anything: where it answers that it did nothing, those two do what there is to do, and refuse
+//! what is to be refused. Packets, completions and what is kept for the time after are the same
+//! either way.
 
 use crate::executor::Arriving;
 use crate::keys::KeyTable;

@@ -46,14 +46,20 @@ impl RingFrom {
     /// What the oldest packet does, and the queue pair that it is for, if there is one. `None` when
     /// the ring holds what is none.
     fn peek(&mut self) -> Option<Option<(Opcode, u32)>> {
-        let Some((at, record)) = self.reader.peek().ok()? else { return Some(None) };
+        let Some(found) = self.reader.peek().ok()? else { return Some(None) };
+        let (opcode, dest_qp) = self.begin(found)?;
+        Some(Some((opcode?, dest_qp)))
+    }
+
+    /// What the packet of a record does, if it is known, and the queue pair that it is for; `None`
+    /// for what is no packet.
+    fn begin(&self, (at, record): (usize, Record)) -> Option<(Option<Opcode>, u32)> {
         let (packet, mut begin) = (packet_at(record.tag)?, [0; BTH_LEN]);
         if record.len < packet + BTH_LEN {
             return None;
         }
         self.reader.read(at + packet, &mut begin);
-        let (opcode, dest_qp) = wire::peek(&begin);
-        Some(Some((opcode?, dest_qp)))
+        Some(wire::peek(&begin))
     }
 
     /// Takes the oldest packet if it is for this queue pair and `f` takes it: the bytes of its
@@ -120,15 +126,10 @@ impl RingFrom {
 
     /// Whether the packet behind the oldest, whose record is so long, may be for this queue pair.
     fn has_more_for(&self, qpn: u32, len: usize) -> bool {
-        let Ok(behind) = self.reader.peek_behind(len) else { return true };
-        let Some((at, record)) = behind else { return false };
-        match packet_at(record.tag) {
-            Some(packet) if record.len >= packet + BTH_LEN => {
-                let mut begin = [0; BTH_LEN];
-                self.reader.read(at + packet, &mut begin);
-                wire::peek(&begin).1 == qpn
-            }
-            _ => true,
+        match self.reader.peek_behind(len) {
+            Ok(None) => false,
+            Ok(Some(behind)) => self.begin(behind).is_none_or(|(_, dest_qp)| dest_qp == qpn),
+            Err(_) => true,
         }
     }
 
