@@ -61,19 +61,83 @@ impl OtherProcess {
         Ok(word)
     }
 
+    /// Copies `from` to its address `to`, so that nobody there sees a part of an aligned word of
+    /// eight bytes; answers `false`, and nothing has changed, where that cannot be. The kernel
+    /// copies what is no whole word byte by byte, so only one byte of that may differ from what
+    /// is there. The last word comes last.
+    ///
+    /// # Errors
+    /// process_vm_writev(2)'s; EFAULT when only a part was copied.
+    pub fn write_words(self, to: u64, from: &[u8]) -> io::Result<bool> {
+        let Words { head, whole, tail } = Words::of(to, from.len());
+        let end = to.wrapping_add(head + whole);
+        if head > 1 || tail > 1 {
+            let mut there = [0u8; 14];
+            let ends = [part(to, head)?, part(end, tail)?];
+            self.call(Way::In, &[part(there.as_mut_ptr() as u64, head + tail)?], &ends)?;
+            let (head_there, tail_there) = there.split_at(head as usize);
+            let tail_here = from.get((head + whole) as usize..).unwrap_or_default();
+            let tail_there = tail_there.get(..tail as usize).unwrap_or_default();
+            if changed(from, head_there) > 1 || changed(tail_here, tail_there) > 1 {
+                return Ok(false);
+            }
+        }
+        let last = if tail > 0 { tail } else { whole.min(8) };
+        let remote = [
+            part(to, head)?,
+            part(to.wrapping_add(head), whole + tail - last)?,
+            part(end.wrapping_add(tail).wrapping_sub(last), last)?,
+        ];
+        let local = part(from.as_ptr() as u64, from.len() as u64)?;
+        self.call(Way::Out, &[local], &remote)?;
+        Ok(true)
+    }
+
+    /// Fills `into` from its address `from` on, without a part of an aligned word as it was before
+    /// another wrote it, beside a part of it as it was after. What else these words hold is read
+    /// as well.
+    ///
+    /// # Errors
+    /// process_vm_readv(2)'s; EFAULT when only a part was copied.
+    pub fn read_words(self, from: u64, into: &mut [u8]) -> io::Result<()> {
+        let Words { head, whole, tail } = Words::of(from, into.len());
+        let (mut first, mut last) = ([0u8; 8], [0u8; 8]);
+        let skipped = from & 7;
+        let (before, after) = (if head > 0 { 8 } else { 0 }, if tail > 0 { 8 } else { 0 });
+        let middle = into.get_mut(head as usize..).unwrap_or_default();
+        let local = [
+            part(first.as_mut_ptr() as u64, before)?,
+            part(middle.as_mut_ptr() as u64, whole)?,
+            part(last.as_mut_ptr() as u64, after)?,
+        ];
+        let remote = part(if head > 0 { from - skipped } else { from }, before + whole + after)?;
+        self.call(Way::In, &local, &[remote])?;
+        let head_here = first.iter().skip(skipped as usize);
+        into.iter_mut().take(head as usize).zip(head_here).for_each(|(here, byte)| *here = *byte);
+        let tail_here = into.iter_mut().skip((head + whole) as usize);
+        tail_here.zip(&last).for_each(|(here, byte)| *here = *byte);
+        Ok(())
+    }
+
     fn copy(self, way: Way, here: u64, there: u64, len: u64) -> io::Result<()> {
-        let local = [part(here, len)?];
         let last = last_word(there, len);
         let remote = [part(there, len - last)?, part(there.wrapping_add(len - last), last)?];
         let remote = if len == last { &remote[1..] } else { &remote[..] };
-        // SAFETY: the local range may be read or written (`Span::vouched`, or a word of the
-        // caller's), and the kernel answers EFAULT where it is not mapped. The other ranges are of
+        self.call(way, &[part(here, len)?], remote)
+    }
+
+    /// Copies between ranges here, which may be read or written as `way` has it, and others there.
+    fn call(self, way: Way, local: &[libc::iovec], remote: &[libc::iovec]) -> io::Result<()> {
+        let len = local.iter().map(|part| part.iov_len as u64).sum::<u64>();
+        // SAFETY: the local ranges may be read or written (`Span::vouched`, or bytes of the
+        // caller's), and the kernel answers EFAULT where one is not mapped. The other ranges are of
         // another process, so nothing here aliases them.
         let copied = unsafe {
-            let (local, remote, pieces) = (local.as_ptr(), remote.as_ptr(), remote.len() as _);
+            let (pieces, others) = (local.len() as _, remote.len() as _);
+            let (local, remote) = (local.as_ptr(), remote.as_ptr());
             match way {
-                Way::In => libc::process_vm_readv(self.0, local, 1, remote, pieces, 0),
-                Way::Out => libc::process_vm_writev(self.0, local, 1, remote, pieces, 0),
+                Way::In => libc::process_vm_readv(self.0, local, pieces, remote, others, 0),
+                Way::Out => libc::process_vm_writev(self.0, local, pieces, remote, others, 0),
             }
         };
         match u64::try_from(copied) {
@@ -89,6 +153,28 @@ fn part(addr: u64, len: u64) -> io::Result<libc::iovec> {
     let iov_len = usize::try_from(len).map_err(|_| fault())?;
     addr.checked_add(len).ok_or_else(fault)?;
     Ok(libc::iovec { iov_base: addr as *mut libc::c_void, iov_len })
+}
+
+/// How a range lies on aligned words of eight bytes: bytes of the word that it begins in, of whole
+/// words, and of the word that it ends in.
+struct Words {
+    head: u64,
+    whole: u64,
+    tail: u64,
+}
+
+impl Words {
+    fn of(addr: u64, len: usize) -> Words {
+        let len = len as u64;
+        let head = (addr.wrapping_neg() & 7).min(len);
+        let whole = (len - head) & !7;
+        Words { head, whole, tail: len - head - whole }
+    }
+}
+
+/// How many bytes of `there` are others here.
+fn changed(here: &[u8], there: &[u8]) -> usize {
+    here.iter().zip(there).filter(|(here, there)| here != there).count()
 }
 
 /// Bytes of the aligned word in which a range ends: they are copied apart, after all others. The
@@ -157,6 +243,64 @@ mod tests {
         for (addr, len, last) in [(0, 0, 0), (8, 8, 8), (8, 9, 1), (5, 2, 2), (7, 9, 8), (0, 20, 4)]
         {
             assert_eq!(last_word(addr, len), last, "{addr} {len}");
+        }
+    }
+
+    #[test]
+    fn a_range_lies_on_words() {
+        let cases = [
+            (0, 0, [0, 0, 0]),
+            (0, 2, [0, 0, 2]),
+            (6, 2, [2, 0, 0]),
+            (3, 2, [2, 0, 0]),
+            (7, 2, [1, 0, 1]),
+            (5, 30, [3, 24, 3]),
+            (8, 24, [0, 24, 0]),
+            (u64::MAX, 9, [1, 8, 0]),
+        ];
+        for (addr, len, parts) in cases {
+            let Words { head, whole, tail } = Words::of(addr, len);
+            assert_eq!([head, whole, tail], parts, "{addr} {len}");
+        }
+    }
+
+    /// All places and lengths within four words.
+    #[test]
+    fn what_is_no_whole_word_is_written_where_one_byte_changes_and_read_whole() {
+        let map = Mapping::anonymous(4096).unwrap();
+        map.sink().fill(7).unwrap();
+        let child = Child::new();
+        let other = OtherProcess::new(child.0 as u32).unwrap();
+        let all = || {
+            let mut all = [0; 32];
+            other.read_words(map.addr(), &mut all).unwrap();
+            all
+        };
+        let mut model = [7u8; 32];
+        for (at, len) in (0..32usize).flat_map(|at| (0..=32 - at).map(move |len| (at, len))) {
+            let to = map.addr() + at as u64;
+            let Words { head, whole, tail } = Words::of(to, len);
+            let (head, end) = (head as usize, (head + whole) as usize);
+            let mut new = model[at..at + len].to_vec();
+            new[head..end].iter_mut().for_each(|byte| *byte ^= 0xff);
+            for begin in [(head > 0).then_some(0), (tail > 0).then_some(end)].into_iter().flatten()
+            {
+                new[begin] ^= 0xff;
+            }
+            for (begin, bytes) in [(0, head), (end, tail as usize)] {
+                if bytes > 1 {
+                    let mut two = new.clone();
+                    two[begin + 1] ^= 0xff;
+                    assert!(!other.write_words(to, &two).unwrap(), "{at} {len}");
+                    assert_eq!(all(), model, "{at} {len}");
+                }
+            }
+            assert!(other.write_words(to, &new).unwrap(), "{at} {len}");
+            model[at..at + len].copy_from_slice(&new);
+            assert_eq!(all(), model, "{at} {len}");
+            let mut read = vec![0; len];
+            other.read_words(to, &mut read).unwrap();
+            assert_eq!(read, model[at..at + len], "{at} {len}");
         }
     }
 

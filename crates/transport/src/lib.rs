@@ -41,6 +41,6 @@ pub use qp::{
 pub use queues::shared::{
     OwnCompletions, SharedQueue, SharedReceive, TagReceive, XrcQueues, XrcReceive,
 };
-pub use requester::direct::SHORT_DIRECT;
+pub use requester::direct::{SHORT_DIRECT, WATCHED};
 pub use shelf::{Lent, Shelf, list_of, queue_of};
 pub use values::{CustomWork, Worked};

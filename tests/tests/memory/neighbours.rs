@@ -271,6 +271,17 @@ fn every_byte_arrives() {
     }
 }
 
+/// Programs watch a flag or a counter of two or four bytes, and the kernel copies such bytes one by
+/// one.
+#[test]
+fn a_word_that_a_program_watches_is_never_seen_in_part() {
+    let (program, link) = (compiled!("watched"), link!());
+    for link in [link, "roce"] {
+        story(&program, "writes", link, 30);
+        story(&program, "reads", link, 20);
+    }
+}
+
 #[test]
 fn requests_are_done_in_the_order_of_their_queue() {
     let (program, link) = (compiled!("neighbours"), link!());

@@ -28,8 +28,7 @@ const COMPANY: usize = 4;
 const STREAM: u32 = 16;
 /// Up to this length a program may watch any word of a message. The kernel copies whole words as
 /// such where they are aligned, and others byte by byte.
-const WATCHED: u32 = 4 << 10;
-
+pub const WATCHED: u32 = 4 << 10;
 impl Wqe {
     /// Whether it is a WRITE or a READ, and where at the peer.
     fn one_sided(&self) -> Option<(bool, Remote)> {
@@ -43,10 +42,16 @@ impl Wqe {
     /// Whether it may go directly, as far as can be known here.
     fn may_go_directly(&self) -> Option<(bool, Remote)> {
         let (write, remote) = self.one_sided().filter(|_| self.offload.is_none())?;
-        let whole_words = (remote.addr | u64::from(self.length)).is_multiple_of(8);
-        let is_seen_whole = whole_words || self.length == 1 || self.length > WATCHED;
-        let fits = self.length > 0 && is_seen_whole;
+        let fits = self.length > 0 && (!self.is_ragged() || self.length <= SHORT_DIRECT);
         fits.then_some((write, remote))
+    }
+
+    /// Whether a program may watch what are no whole words of it.
+    fn is_ragged(&self) -> bool {
+        let whole_words = self
+            .one_sided()
+            .is_some_and(|(_, remote)| (remote.addr | u64::from(self.length)).is_multiple_of(8));
+        !whole_words && self.length > 1 && self.length <= WATCHED
     }
 }
 
@@ -120,12 +125,20 @@ impl Transport {
             wqe.worked = 0;
             return false;
         }
+        let is_ragged = wqe.is_ragged();
+        if is_ragged && !self.req.ragged.tries() {
+            return false;
+        }
         let (length, dest_qpn) = (wqe.length, self.attr.dest_qp_num);
         while wqe.worked < length.into() && !cx.budget.requests.is_spent() {
             let at = wqe.worked;
             let len = PART.min(u64::from(length) - at) as usize;
             let direct = Direct { write, dest_qpn, remote, length, at, len, memory: wqe };
-            if !cx.tx.direct(direct) {
+            let went = cx.tx.direct(direct);
+            if is_ragged {
+                self.req.ragged.note(went);
+            }
+            if !went {
                 wqe.worked = 0;
                 self.req.discouraged = DISCOURAGED;
                 return false;

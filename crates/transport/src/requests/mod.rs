@@ -6,6 +6,7 @@
 
 pub(crate) mod check;
 pub(crate) mod gather;
+pub(crate) mod ragged;
 pub(crate) mod requester;
 pub mod timing;
 pub(crate) mod vendor;

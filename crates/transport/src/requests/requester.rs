@@ -1,5 +1,6 @@
 //! The state of a queue pair's send side.
 
+use super::ragged::Ragged;
 use super::timing::{AckTimers, RoundTrip};
 use super::window::{Pace, Window};
 use super::wqe::{Phase, Wqe};
@@ -56,6 +57,7 @@ pub(crate) struct Requester {
     pub(crate) sample: Option<(Psn, Instant)>,
     /// Requests that do not wait to go directly, since one that might have was refused.
     pub(crate) discouraged: u32,
+    pub(crate) ragged: Ragged,
     /// How often the program has posted since it last asked for completions.
     pub(crate) posts_in_a_row: u32,
 }
@@ -87,6 +89,7 @@ impl Requester {
             probe_end: None,
             sample: None,
             discouraged: 0,
+            ragged: Ragged::default(),
             posts_in_a_row: 0,
         }
     }

@@ -157,7 +157,7 @@ impl Neighbour {
     }
 
     /// What came of a copy; whether the kernel lets this process at that memory any longer.
-    fn noted(&self, copied: std::io::Result<()>) -> std::io::Result<()> {
+    fn noted<T>(&self, copied: std::io::Result<T>) -> std::io::Result<T> {
         if copied.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
             self.agreed.store(false, Relaxed);
         }
@@ -266,10 +266,26 @@ impl Visit<'_> {
         neighbour.noted(neighbour.process.write(self.found.addr.wrapping_add(at), from))
     }
 
+    /// Copies the message `from` to the first byte and on, so that no word of it is seen in part;
+    /// `false`, and nothing has changed, where that cannot be.
+    pub(crate) fn write_words(&self, from: &[u8]) -> std::io::Result<bool> {
+        self.neighbour.noted(self.neighbour.process.write_words(self.found.addr, from))
+    }
+
+    /// Fills `into` from the first byte on, and no word of it in part.
+    pub(crate) fn read_words(&self, into: &mut [u8]) -> std::io::Result<()> {
+        self.was_read(self.neighbour.process.read_words(self.found.addr, into))
+    }
+
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
+        self.was_read(self.neighbour.process.read(self.found.addr.wrapping_add(at), into))
+    }
+
+    /// What came of a copy from there.
+    fn was_read(&self, copied: std::io::Result<()>) -> std::io::Result<()> {
         let neighbour = self.neighbour;
-        neighbour.noted(neighbour.process.read(self.found.addr.wrapping_add(at), into))?;
+        neighbour.noted(copied)?;
         // Who stood still for long was waited for no more, and a process that ended may have been
         // followed by another of its number: then these bytes are others.
         fence(SeqCst);

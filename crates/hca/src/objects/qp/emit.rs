@@ -3,20 +3,17 @@
 
 use super::Qp;
 use crate::adapter::Adapter;
-use crate::adapter::directory::neighbour::{Neighbour, Visit, Wanted};
+use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::adapter::paths::PeerPath;
 use crate::adapter::rings::{self, Ends, RingTo};
 use crate::memory::key_space::parts_reached;
 use crate::objects::ah::{AddressHandle, handle_of};
-use crate::sabotage::{self, Point};
 use link::{Batch, FrameBatch, FramePort};
 use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
 use transport::values::*;
-use transport::{
-    Count, Counter, Direct, Fill, Half, PageFault, ReadInPlace, SHORT_DIRECT, Sink, To, Tx,
-};
+use transport::{Count, Counter, Direct, Fill, Half, PageFault, ReadInPlace, Sink, To, Tx};
 use umem::AccessError;
 use wire::{Headers, Opcode, Operation, Service};
 
@@ -37,7 +34,7 @@ pub(super) struct Out<'a> {
     pub(super) own_batch: Option<Batch>,
     pub(super) way: Option<&'a PeerPath>,
     /// Whose memory requests may reach without packets, and the addresses of the packets that they
-    /// would be, as [`Wanted`] has them.
+    /// would be, as [`Wanted`](crate::adapter::directory::neighbour::Wanted) has them.
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
     /// What packets to the peer can pass through instead of the wire.
     pub(super) ring: Option<(&'a RingTo, &'a Ends)>,
@@ -55,7 +52,7 @@ pub(super) struct Out<'a> {
     pub(super) filled_ring: bool,
     /// Datagrams were put into other rings.
     pub(super) datagrams_by_ring: bool,
-    /// When a request of up to [`SHORT_DIRECT`] bytes had gone directly, the latest.
+    /// When a request of up to [`transport::SHORT_DIRECT`] bytes had gone directly, the latest.
     pub(super) went_directly: Option<Instant>,
     /// Payload that left.
     pub(super) sent_bytes: u64,
@@ -227,41 +224,7 @@ impl Tx for Out<'_> {
     }
 
     fn direct(&mut self, direct: Direct<'_>) -> bool {
-        let Some((neighbour, ends)) = self.neighbour else { return false };
-        let Direct { write, dest_qpn, remote, length, at, len, memory } = direct;
-        let (qpn, pid) = (self.number, self.adapter.directory().pid());
-        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, write };
-        let Some(found) = neighbour.find(&wanted) else { return false };
-        let mut there = at;
-        // The memory here is entered first: who waits for a visitor must not wait for what the
-        // visitor waits for.
-        let mut visit = |bytes: u64, copy: &dyn Fn(&Visit<'_>, u64) -> std::io::Result<()>| {
-            let visit = neighbour.visit(&found).ok_or(AccessError::Unreachable)?;
-            sabotage::reached(Point::AmidCopy);
-            copy(&visit, there).map_err(|_| AccessError::Fault)?;
-            sabotage::reached(Point::AfterCopy);
-            there += bytes;
-            visit.count(bytes, there == u64::from(length));
-            Ok(())
-        };
-        let moved = match write {
-            true => memory.read(at, len, &mut |from| {
-                visit(from.len(), &|visit, there| visit.write(there, from))
-            }),
-            false => memory.write(at, len, &mut |into| {
-                visit(into.len(), &|visit, there| visit.read(there, into))
-            }),
-        };
-        if moved.is_err() {
-            return false;
-        }
-        if length <= SHORT_DIRECT {
-            self.went_directly = Some(Instant::now());
-        }
-        let bytes = len as u64;
-        let (tx, rx) = if write { (bytes, 0) } else { (0, bytes) };
-        self.adapter.directory().add_traffic(self.number, tx, rx);
-        true
+        self.goes_directly(direct)
     }
 
     fn packet_in_place(

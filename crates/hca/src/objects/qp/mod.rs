@@ -1,6 +1,7 @@
 //! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the
 //! directory.
 
+mod direct;
 mod emit;
 mod init;
 mod post;

@@ -117,16 +117,39 @@ fn after_a_refusal_the_next_do_not_wait() {
     assert_eq!(node.emitted().iter().filter(|packet| first(packet)).count(), 2);
 }
 
-/// The kernel copies a short one, or the ends of an unaligned one, byte by byte.
+/// The kernel copies a short one, or the ends of an unaligned one, byte by byte: whoever moves it
+/// looks at each, and what is too long for that goes by packets.
 #[test]
-fn a_word_that_a_program_may_watch_is_never_seen_in_part() {
+fn what_is_no_whole_word_is_looked_at_or_goes_by_packets() {
     let (mut node, region) = beside_a_neighbour();
     let odd = Remote { addr: FAR.addr + 4, ..FAR };
-    for (id, (remote, length)) in [(FAR, 4), (odd, 8), (FAR, 100)].into_iter().enumerate() {
+    let some = [(FAR, 4), (odd, 8), (FAR, 100), (odd, 512), (FAR, 513), (odd, 4096), (odd, 4097)];
+    for (id, (remote, length)) in some.into_iter().enumerate() {
         node.post_send(send_wr(id as u64, SendOp::Write(remote), &[region.sge(0, length)]));
+        let went = moved(&node).last().is_some_and(|(_, _, len)| *len == length as usize);
+        assert_eq!(went, length <= 512 || length > 4096, "{length}");
+        if !went {
+            let last = node.emitted().last().map(Packet::psn);
+            node.feed(&ack(last.unwrap()));
+        }
     }
-    assert!(moved(&node).is_empty());
-    assert_eq!(node.emitted().len(), 3);
+    assert_eq!(ids(&node).len(), some.len());
+}
+
+/// A look at the peer's memory costs a call to the system.
+#[test]
+fn who_is_refused_again_and_again_tries_more_seldom() {
+    let (mut node, region) = beside_a_neighbour();
+    let mut tries = Vec::new();
+    for id in 0..40 {
+        node.out.neighbour = Some(Neighbour { grants: Some(0), ..Neighbour::default() });
+        node.post_send(send_wr(id, SendOp::Write(FAR), &[region.sge(0, 4)]));
+        let asked = node.out.neighbour.as_ref().map(|neighbour| neighbour.asked);
+        tries.extend((asked == Some(1)).then_some(id));
+        node.feed(&ack(FIRST_PSN + id as u32));
+    }
+    assert_eq!(tries, [0, 1, 4, 11, 26]);
+    assert_eq!(ids(&node).len(), 40);
 }
 
 /// A call for each costs more than a train for many.

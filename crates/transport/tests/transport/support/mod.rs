@@ -2,14 +2,16 @@
 
 pub mod craft;
 mod memory;
+mod neighbour;
 mod net;
 mod node;
 mod queues;
 mod star;
 
 pub use memory::{PAGE, Region};
+pub use neighbour::Neighbour;
 pub use net::{Faults, Packet, Pair};
-pub use node::{Neighbour, Node, PD, Setup, port_one, send_wr};
+pub use node::{Node, PD, Setup, port_one, send_wr};
 pub use queues::{Loose, QUEUE_PD, TagQueue, XRCD};
 pub use star::{Link, Load, Poster, Star};
 

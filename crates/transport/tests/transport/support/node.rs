@@ -2,6 +2,7 @@
 
 use super::Packet;
 use super::memory::{PAGE, Ram, Region};
+use super::neighbour::Neighbour;
 use super::queues::{Loose, Queues, XRCD, XrcQueue};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -52,17 +53,6 @@ impl Count for Counts {
     fn count(&self, what: Counter, by: u64) {
         *self.0.lock().unwrap().entry(what as usize).or_default() += by;
     }
-}
-
-/// A neighbour that notes what goes to its memory or comes from it.
-#[derive(Default)]
-pub struct Neighbour {
-    /// Whether a WRITE, where in all of it, and how many bytes.
-    pub moved: Vec<(bool, u64, usize)>,
-    /// It grants so many parts more.
-    pub grants: Option<usize>,
-    /// What WRITEs of inline data brought.
-    pub bytes: Vec<u8>,
 }
 
 /// Emitted packets, in order, and emitted frames, at a port.
@@ -117,24 +107,7 @@ impl Tx for Outbox {
     }
 
     fn direct(&mut self, direct: Direct<'_>) -> bool {
-        let Some(neighbour) = &mut self.neighbour else { return false };
-        let Direct { write, remote, length, at, len, memory, .. } = direct;
-        assert!(remote.rkey == 0x1234 && at + len as u64 <= u64::from(length));
-        match &mut neighbour.grants {
-            Some(0) => return false,
-            Some(more) => *more -= 1,
-            None => {}
-        }
-        // The memory here is of no process, unless the request brought its bytes along.
-        let read = memory.read(at, len, &mut |from| {
-            let mut bytes = vec![0; from.len() as usize];
-            from.read(&mut bytes)?;
-            neighbour.bytes.extend(bytes);
-            Ok(())
-        });
-        assert!(write || read == Err(AccessError::Unreachable));
-        neighbour.moved.push((write, at, len));
-        true
+        self.neighbour.as_mut().is_some_and(|neighbour| neighbour.moves(direct))
     }
 
     fn room(&mut self, _to: To<'_>, _dest_qpn: u32, bytes: u64, _now: Instant) -> Option<bool> {
