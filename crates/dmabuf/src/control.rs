@@ -3,12 +3,12 @@
 //!
 //! The data memfd holds data only, so that its size and `mmap` are right; everything else is here,
 //! in a second memfd that an importer gets from the registry by the buffer's id. All fields are
-//! 64-bit words, changed atomically; version 2 is
+//! 64-bit words, changed atomically; version 3 is
 //!
 //! | byte | word |
 //! | --- | --- |
 //! | 0 | magic `peerdmaB` |
-//! | 8 | version (2) |
+//! | 8 | version (3) |
 //! | 16 | id of the buffer |
 //! | 24 | the GPU's PCI address: domain << 16, bus << 8, device << 3, function |
 //! | 32 | state: bit 0 users kept out, 1 revoked, 2 in host memory; from bit 3 on: count of moves |
@@ -18,6 +18,9 @@
 //! | 64 | the placement whose bytes are in the data memfd: 1 VRAM, 2 host memory |
 //! | 128 + 64 n | users of slot n (0 to 61): accesses, revocable pins << 32, pins << 48 |
 //! | 136 + 64 n | process id of the slot's owner, for display |
+//! | 144 + 64 n | descriptor of the data memfd in that process |
+//! | 152 + 64 n | address in that process of the bytes in the data memfd, 0 where it has none |
+//! | 160 + 64 n | address in that process of the other placement, 0 where it has none |
 //! | 4096.. | the buffer's bytes while it is at the other placement |
 //!
 //! Bytes 1 and 128 + 64 n are locked (`F_OFD_SETLK`) by who moves the buffer and by the owner of
@@ -40,7 +43,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdmaB");
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Name of the memfd.
 pub(crate) const NAME: &str = "peerdma-control";
 /// Bytes before the second place.
@@ -57,6 +60,10 @@ const AT_PID: usize = 56;
 const AT_BORN: usize = 64;
 const AT_SLOTS: usize = 128;
 const SLOT_BYTES: usize = 64;
+/// Within a slot.
+const AT_OWNER: usize = 8;
+const AT_DATA: usize = 16;
+const AT_ADDRESSES: usize = 24;
 
 /// Where the second place begins in the block's file.
 pub(crate) const SECOND_PLACE: u64 = BYTES as u64;
@@ -74,6 +81,16 @@ pub enum Placement {
     Vram = 1,
     /// Host memory.
     Host = 2,
+}
+
+impl Placement {
+    /// The one that it is not.
+    pub(crate) fn other(self) -> Placement {
+        match self {
+            Placement::Vram => Placement::Host,
+            Placement::Host => Placement::Vram,
+        }
+    }
 }
 
 impl std::fmt::Display for Placement {
@@ -222,7 +239,22 @@ impl Control {
 
     /// The owner of a slot, for display.
     pub(crate) fn owner(&self, slot: usize) -> &AtomicU64 {
-        self.shared.word(AT_SLOTS + slot * SLOT_BYTES + 8)
+        self.of_slot(slot, AT_OWNER)
+    }
+
+    /// The descriptor of the data file in the process of a slot's owner.
+    pub(crate) fn data_of(&self, slot: usize) -> &AtomicU64 {
+        self.of_slot(slot, AT_DATA)
+    }
+
+    /// Where the process of a slot's owner has the bytes of a placement mapped, or 0.
+    pub(crate) fn address_of(&self, slot: usize, placement: Placement) -> &AtomicU64 {
+        let second = usize::from(placement != self.born());
+        self.of_slot(slot, AT_ADDRESSES + second * 8)
+    }
+
+    fn of_slot(&self, slot: usize, at: usize) -> &AtomicU64 {
+        self.shared.word(AT_SLOTS + slot * SLOT_BYTES + at)
     }
 
     /// Waits for a slot's users to be others than `seen`; may end early.

@@ -1,10 +1,13 @@
 //! Who reaches a software GPU's buffer without importing it: by the memory of a process that did.
 //!
-//! An outsider has none of the buffer's bytes mapped. It knows the control block, by the descriptor
-//! that the other process names, and uses the buffer under a slot of its own while it copies: so
-//! the buffer does not move under it, and whoever moves the buffer waits for it, or sees that it
-//! has ended. All connections of a process share one for each buffer. The control block's file also
-//! has the buffer's second place, whose pages stay as long as an outsider has the file open.
+//! An outsider knows the control block, by the descriptor that the other process names, and uses
+//! the buffer under a slot of its own while it copies: so the buffer does not move under it, and
+//! whoever moves the buffer waits for it, or sees that it has ended. Where it may, it has the
+//! buffer's bytes mapped for as long as it makes use of that ([`View`]). All connections of a
+//! process share one outsider for each buffer. The control block's file also has the buffer's
+//! second place, whose pages stay as long as an outsider has the file open.
+
+mod view;
 
 use crate::control::{Control, NAME, SLOTS};
 use crate::error::Refused;
@@ -16,6 +19,8 @@ use engine_thread::try_lock;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
+
+pub use view::{Reach, View};
 
 /// Slots that outsiders may take: importers, who have no other way, find room beside them.
 const MOST: usize = SLOTS / 2;
@@ -34,6 +39,8 @@ pub struct Outsider {
     _locks: Kept,
     slot: usize,
     pid: u32,
+    /// Of the second place, and of the one where the buffer was made.
+    views: Mutex<[Option<Arc<View>>; 2]>,
 }
 
 impl Outsider {
@@ -60,7 +67,8 @@ impl Outsider {
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(|_| Refused::NotNow)?);
         let slot = claim(&control, &locks, MOST).map_err(|_| Refused::NotNow)?;
         let pid = std::process::id();
-        let outsider = Arc::new(Outsider { control, _locks: locks, slot, pid });
+        let views = Mutex::default();
+        let outsider = Arc::new(Outsider { control, _locks: locks, slot, pid, views });
         known.insert(file, Arc::downgrade(&outsider));
         Ok(outsider)
     }

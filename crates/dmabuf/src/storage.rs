@@ -1,7 +1,7 @@
 //! A software GPU's buffer as one process has it: both places of its bytes, the control block, and
 //! a slot of the process's own among the users.
 
-mod brought_in;
+pub(crate) mod brought_in;
 pub(crate) mod own_exports;
 pub(crate) mod part;
 
@@ -15,7 +15,7 @@ use descriptors::Kept;
 use mm::{Mapping, Sink};
 use pcie::Address;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
@@ -40,7 +40,10 @@ pub(crate) fn claim(control: &Control, locks: &Kept, most: usize) -> Result<usiz
     let slot = (0..most).find(free).ok_or(Error::TooManyUsers(most))?;
     // what an owner that was killed left behind
     control.users(slot).store(0, SeqCst);
-    control.owner(slot).store(std::process::id().into(), Relaxed);
+    for placement in [Placement::Vram, Placement::Host] {
+        control.address_of(slot, placement).store(0, SeqCst);
+    }
+    control.owner(slot).store(std::process::id().into(), SeqCst);
     Ok(slot)
 }
 
@@ -95,6 +98,10 @@ impl Storage {
         let data = Kept::new(data);
         let locks = Kept::alone(fd::reopen(control.as_fd()).map_err(Error::Control)?);
         let slot = claim(&control, &locks, SLOTS)?;
+        control.data_of(slot).store(data.as_fd().as_raw_fd().cast_unsigned().into(), SeqCst);
+        if let Some(memory) = control.second_place() {
+            control.address_of(slot, control.born().other()).store(memory.addr(), SeqCst);
+        }
         let pid = std::process::id();
         let (mapping, brought_in) = (OnceLock::new(), Default::default());
         let moving = Mutex::new(());
@@ -159,7 +166,9 @@ impl Storage {
             Error::NotMappable(Errno::from_io_error(&e).unwrap_or(Errno::NODEV))
         };
         let mapping = Mapping::shared(self.data.as_fd(), self.size).map_err(errno)?;
-        Ok(self.mapping.get_or_init(|| mapping))
+        let mapping = self.mapping.get_or_init(|| mapping);
+        self.control.address_of(self.slot, self.control.born()).store(mapping.addr(), SeqCst);
+        Ok(mapping)
     }
 
     /// Begins to use the buffer: until [`Storage::leave`] it stays where the answer says. Never

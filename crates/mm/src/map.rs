@@ -78,6 +78,16 @@ impl Mapping {
         self.addr
     }
 
+    /// Forked children shall not have it, where the kernel can do that.
+    pub fn spare_children(&self) {
+        // SAFETY: this mapping is ours; its content stays as it is, and a child has no value of it
+        // that it uses.
+        unsafe {
+            let (addr, len) = (self.addr as usize, self.len as usize);
+            libc::syscall(libc::SYS_madvise, addr, len, libc::MADV_DONTFORK)
+        };
+    }
+
     /// Its bytes, for writing.
     #[inline]
     pub fn sink(&self) -> Sink<'_> {

@@ -11,6 +11,8 @@
 #include "gpu.h"
 #include "neighbours.h"
 
+#include <sys/syscall.h>
+
 /* Whether plain requests are to go directly here. */
 static int directly;
 
@@ -510,6 +512,45 @@ static int goes_and_comes(const struct end *peer)
 	return !memcmp(source_of(number), source_of(number + 1), BUFFER);
 }
 
+/* Mappings of GPU memory: this end has none of its own. */
+static unsigned views(void)
+{
+	char line[512];
+	unsigned found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof(line), maps))
+		found += !!strstr(line, "/memfd:peerdma-vram:");
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
+/* Whether the kernel gives this process descriptors of the other end's. */
+static int may_take_descriptors(pid_t child)
+{
+	int process = syscall(SYS_pidfd_open, child, 0);
+	int taken = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, 0, 0);
+	if (taken >= 0)
+		close(taken);
+	if (process >= 0)
+		close(process);
+	return taken >= 0;
+}
+
+/* What is used often is mapped, and not much longer than that. */
+static void has_it_mapped(const struct end *peer, int may)
+{
+	unsigned right = 0, rest = 1;
+	for (int i = 0; i < 20; i++)
+		right += goes_and_comes(peer);
+	equal("IBA 9.4", 20, right, "WRITEs and READs of memory that is mapped");
+	equal("design D7", directly && may, views(), "views of a buffer in use");
+	for (double end = seconds() + PATIENCE; rest && seconds() < end; usleep(10000))
+		rest = views();
+	equal("design D7", 0, rest, "views of one that is not used any more");
+	holds("IBA 9.4", goes_and_comes(peer), "a WRITE and a READ afterwards are right");
+}
+
 static void moved(int rounds)
 {
 	unsigned done = 0, right = 0, wrong = 0, again = 0;
@@ -532,6 +573,7 @@ static void moved(int rounds)
 	equal("IBA 9.4", 0, wrong, "READs that do not show what was written");
 	equal("IBA 9.4", 2 * rounds, right, "WRITEs and READs after a move that are right");
 	equal("design D7", directly ? 2 * rounds : 0, again, "of them that went directly");
+	has_it_mapped(&peer, may_take_descriptors(child));
 	part();
 	close(other);
 	waitpid(child, NULL, 0);

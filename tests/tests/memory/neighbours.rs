@@ -372,7 +372,7 @@ fn a_gpus_memory_is_reached_where_it_is() {
     need_root!();
     let (program, link) = (compiled!("neighbours_part"), link!());
     for link in [link, "roce"] {
-        story_on_gpu(&program, "gpu-move 20", link, 4);
+        story_on_gpu(&program, "gpu-move 20", link, 8);
     }
 }
 

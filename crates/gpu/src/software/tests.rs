@@ -5,7 +5,7 @@ use mm::page_size;
 use pcie::{Platform, Role};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use umem::{AccessError, AccessFlags, DmabufRange, Umem};
 
 const KIB: u64 = 1024;
@@ -132,6 +132,27 @@ fn a_descriptor_outlives_its_buffer() {
     assert_eq!(gpu.free_bytes(), 64 * KIB - page_size(), "the registration holds it");
     drop(umem);
     assert_eq!(gpu.free_bytes(), 64 * KIB);
+}
+
+/// Whoever copies to it from outside has it mapped a while longer than it is used: that is not to
+/// be told from memory that is free.
+#[test]
+fn a_view_of_an_outsiders_holds_no_memory_of_the_gpu() {
+    let (gpu, _) = gpu(64 * KIB, 64 * KIB);
+    let buffer = gpu.alloc(64 * KIB).unwrap();
+    drop(buffer.export().unwrap());
+    let (pid, control) = (std::process::id(), buffer.control().as_fd().as_raw_fd());
+    let outsider = dmabuf::Outsider::new(pid, control.cast_unsigned()).unwrap();
+    let addr = buffer.storage().memory(Placement::Vram).unwrap().addr();
+    let (view, _) = outsider.reach(pid, addr, 0).unwrap().at(addr).unwrap();
+    view.memory(0, 4).unwrap().write(b"late").unwrap();
+    drop(buffer);
+    assert_eq!(gpu.free_bytes(), 64 * KIB);
+    let again = gpu.alloc(64 * KIB).unwrap();
+    view.memory(0, 4).unwrap().write(b"late").unwrap();
+    let mut all_new = [0; 4];
+    again.read(0, &mut all_new).unwrap();
+    assert_eq!(all_new, [0; 4]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::Device;
 use super::turn::Done;
 use crate::adapter::Adapter;
 use crate::fabric::Fabric;
+use dmabuf::Outsider;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
@@ -119,6 +120,32 @@ impl Stream {
     }
 }
 
+/// The buffers of others that this process has mapped ([`dmabuf::View`]): who does not use one for
+/// a while gives it back.
+#[derive(Default)]
+struct Views {
+    /// When they were last looked at, nanoseconds after the device's epoch.
+    looked_ns: u64,
+}
+
+impl Views {
+    /// Between two looks: one that has not been used from the one to the other is given back.
+    const PATIENCE_NS: u64 = 500_000_000;
+
+    /// How long it is to the next look, if there is anything to look at.
+    fn next(&self, now_ns: u64) -> Option<Duration> {
+        let next_ns = self.looked_ns.saturating_add(Views::PATIENCE_NS);
+        Outsider::has_views().then(|| Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+    }
+
+    fn look(&mut self, now_ns: u64) {
+        if self.next(now_ns).is_some_and(|rest| rest.is_zero()) {
+            self.looked_ns = now_ns;
+            Outsider::forget_unused();
+        }
+    }
+}
+
 /// Body of the progress thread; ends with the device. A panic, which is a bug of ours, ends the
 /// device.
 pub(crate) fn run(device: &Weak<Device>) {
@@ -138,6 +165,7 @@ fn go_on(device: &Weak<Device>) {
         device.adapter.thread.has_begun();
     }
     let mut growing = Relief::new();
+    let mut views = Views::default();
     let mut relief = None;
     let mut stream = Stream::default();
     let mut awake = false;
@@ -148,8 +176,9 @@ fn go_on(device: &Weak<Device>) {
             return;
         }
         if !awake {
-            sleep(&device, relief);
+            sleep(&device, relief, views.next(device.now_ns()));
         }
+        views.look(device.now_ns());
         device.data_direct().apply_request();
         device.adapter.attach_rings();
         let polled_ns = thread.polled_ns();
@@ -175,8 +204,8 @@ fn go_on(device: &Weak<Device>) {
 
 /// Sleeps until a packet arrives, a timer is due or a kick; with `relief` only until that is over
 /// or a kick: the program that polls also serves the timers, and one that just stopped finds them
-/// at most that late, and as long as it is given to show that it has not.
-fn sleep(device: &Device, relief: Option<Duration>) {
+/// at most that late, and as long as it is given to show that it has not. For `longest` at most.
+fn sleep(device: &Device, relief: Option<Duration>, longest: Option<Duration>) {
     let adapter = &*device.adapter;
     let thread = &adapter.thread;
     let timeout = match relief {
@@ -184,6 +213,7 @@ fn sleep(device: &Device, relief: Option<Duration>) {
         None if !device.rings_may_wait() => Some(Duration::ZERO),
         None => until_timer(adapter),
     };
+    let timeout = timeout.into_iter().chain(longest).min();
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let tap = device.raw.tap();

@@ -1,10 +1,11 @@
 //! The buffers that a neighbour's memory is in, as this process keeps them in their places while it
-//! copies.
+//! copies, and has them mapped if it uses them often.
 
 use super::Entry;
 use super::keys::ShownBuffer;
-use dmabuf::{Outsider, Refused};
+use dmabuf::{Outsider, Reach, Refused, View};
 use engine_thread::lock;
+use mm::Sink;
 use shm::Shm;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,9 +16,22 @@ use std::time::{Duration, Instant};
 /// packets.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Requests to one entry after which its buffer is mapped here: that costs as much as they do.
+const OFTEN: u32 = 8;
+
+/// How the bytes of a buffer are reached.
+enum Way {
+    /// By calls to the system, so many so far.
+    Calls(u32),
+    /// They are mapped here, or were.
+    Mapped(Reach),
+    /// By calls, always.
+    CallsOnly,
+}
+
 /// What is known of the buffer that an entry names.
 enum Found {
-    Usable(Arc<Outsider>),
+    Usable(Arc<Outsider>, Way),
     /// It is none that this process can use.
     NotOurs,
     NotBefore(Instant),
@@ -30,6 +44,39 @@ type Known = HashMap<usize, (u64, Found)>;
 #[derive(Default)]
 pub(super) struct Buffers(Mutex<Known>);
 
+/// A buffer that a request is to.
+pub(super) struct Buffer {
+    outsider: Arc<Outsider>,
+    shown: ShownBuffer,
+    /// The view of it, and where in that the request's first byte is.
+    view: Option<(Arc<View>, u64)>,
+}
+
+impl Buffer {
+    /// So many bytes from `at` on, counted from the request's first byte, if they are mapped here.
+    pub(super) fn memory(&self, at: u64, len: u64) -> Option<Sink<'_>> {
+        let (view, offset) = self.view.as_ref()?;
+        view.memory(offset.checked_add(at)?, len)
+    }
+
+    /// Brings so many bytes from `at` on in, if they are mapped here.
+    pub(super) fn bring_in(&self, at: u64, len: u64) {
+        if let Some((view, offset)) = &self.view {
+            view.bring_in(offset.saturating_add(at), len);
+        }
+    }
+
+    /// Whether nobody has asked for the view before.
+    pub(super) fn has_new_view(&self) -> bool {
+        self.view.as_ref().is_some_and(|(view, _)| view.is_new())
+    }
+
+    /// Keeps it in its place, if it is where its entry says. Never allocates or waits.
+    pub(super) fn enter(&self) -> Option<Inside<'_>> {
+        self.outsider.enter(self.shown.moves()).then(|| Inside(&self.outsider))
+    }
+}
+
 /// A buffer that stays where it is as long as this value lives.
 pub(super) struct Inside<'a>(&'a Outsider);
 
@@ -39,47 +86,83 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Inside<'_> {
-    /// Keeps a buffer in its place, if it is where its entry says. Never allocates or waits.
-    pub(super) fn enter(outsider: &Outsider, buffer: ShownBuffer) -> Option<Inside<'_>> {
-        outsider.enter(buffer.moves()).then(|| Inside(outsider))
+impl Way {
+    /// The view for a request to `addr` there, if there is to be one.
+    fn view(
+        &mut self,
+        outsider: &Outsider,
+        pid: u32,
+        addr: u64,
+        shown: ShownBuffer,
+    ) -> Option<(Arc<View>, u64)> {
+        let known = match self {
+            Way::Mapped(reach) => reach.at(addr),
+            Way::Calls(calls) if *calls < OFTEN => {
+                *calls += 1;
+                return None;
+            }
+            Way::Calls(_) => None,
+            Way::CallsOnly => return None,
+        };
+        known.or_else(|| self.map(outsider, pid, addr, shown))
+    }
+
+    /// Has the buffer mapped, if that is to be had.
+    fn map(
+        &mut self,
+        outsider: &Outsider,
+        pid: u32,
+        addr: u64,
+        shown: ShownBuffer,
+    ) -> Option<(Arc<View>, u64)> {
+        let reach = outsider.reach(pid, addr, shown.moves());
+        let view = reach.as_ref().ok().and_then(|reach| reach.at(addr));
+        *self = match reach {
+            Ok(reach) => Way::Mapped(reach),
+            Err(Refused::NotOurs) => Way::CallsOnly,
+            Err(Refused::NotNow) => Way::Calls(0),
+        };
+        view
     }
 }
 
 impl Buffers {
-    /// The buffer that an entry in `shm` of process `pid` names. Opens it the first time, so what
-    /// is answered counts only if the entry still is what it was.
+    /// The buffer that an entry in `shm` of process `pid` names, for a request to an address there.
+    /// Opens it the first time, so what is answered counts only if the entry still is what it was.
     pub(super) fn get(
         &self,
         shm: &Shm,
         pid: u32,
-        entry: Entry,
-        buffer: ShownBuffer,
-    ) -> Option<Arc<Outsider>> {
-        let (at, generation) = entry;
+        (at, generation): Entry,
+        shown: ShownBuffer,
+        addr: u64,
+    ) -> Option<Buffer> {
         let mut known = lock(&self.0);
-        match known.get(&at).filter(|(of, _)| *of == generation) {
-            Some((_, Found::Usable(outsider))) if outsider.is_own() => {
-                return Some(outsider.clone());
+        match known.get_mut(&at).filter(|(of, _)| *of == generation) {
+            Some((_, Found::Usable(outsider, way))) if outsider.is_own() => {
+                let view = way.view(outsider, pid, addr, shown);
+                return Some(Buffer { outsider: outsider.clone(), shown, view });
             }
             Some((_, Found::NotOurs)) => return None,
             Some((_, Found::NotBefore(then))) if Instant::now() < *then => return None,
             _ => {}
         }
         known.try_reserve(1).ok()?;
-        let found = match Outsider::new(pid, buffer.control()) {
-            Ok(outsider) => Found::Usable(outsider),
+        let found = match Outsider::new(pid, shown.control()) {
+            Ok(outsider) => Found::Usable(outsider, Way::Calls(0)),
             Err(Refused::NotOurs) => Found::NotOurs,
             Err(Refused::NotNow) => Found::NotBefore(Instant::now() + PAUSE),
         };
-        let outsider = match &found {
-            Found::Usable(outsider) => Some(outsider.clone()),
+        let buffer = match &found {
+            Found::Usable(outsider, _) => {
+                Some(Buffer { outsider: outsider.clone(), shown, view: None })
+            }
             Found::NotOurs | Found::NotBefore(_) => None,
         };
         known.insert(at, (generation, found));
         // Those whose keys are gone are kept no longer: each keeps pages of its buffer. Only now,
         // for the buffer of a new entry is often that of an old one.
         known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
-        outsider
+        buffer
     }
 }

@@ -10,17 +10,15 @@
 //! in a buffer that may move is kept in its place as well ([`Inside`]). A neighbour that has ended,
 //! or runs another program, is seen by its holder's word.
 
-use super::buffers::{Buffers, Inside};
+use super::buffers::{Buffer, Buffers, Inside};
 use super::keys::{ShownBuffer, key_at};
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
 use crate::adapter::tracer;
-use dmabuf::Outsider;
 use mm::OtherProcess;
 use pcie::RouteTable;
 use rustix::fd::OwnedFd;
 use shm::{Pass, Passes, Shm, Ticket};
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use transport::Counter;
@@ -74,9 +72,24 @@ pub(crate) struct Found {
     addr: u64,
     /// Where the route of the bytes counts.
     route: usize,
-    /// The buffer that the bytes are in, and where that has to be.
-    buffer: Option<(Arc<Outsider>, ShownBuffer)>,
+    /// The buffer that the bytes are in.
+    buffer: Option<Buffer>,
     write: bool,
+}
+
+impl Found {
+    /// Whether the buffer that it is in was mapped for it: the progress thread has to see when that
+    /// is not used any more.
+    pub(crate) fn has_new_view(&self) -> bool {
+        self.buffer.as_ref().is_some_and(Buffer::has_new_view)
+    }
+
+    /// Saves a copy of so many bytes from `at` on the faults of pages that are mapped here.
+    pub(crate) fn bring_in(&self, at: u64, len: u64) {
+        if let Some(buffer) = &self.buffer {
+            buffer.bring_in(at, len);
+        }
+    }
 }
 
 /// A visit to memory that a request was granted.
@@ -173,14 +186,14 @@ impl Neighbour {
         self.shm().holder(head::HOLDER) == Some(self.holder)
     }
 
-    /// What a request wants, if it is plainly granted. May open a buffer's control block, so no
-    /// memory may be entered meanwhile.
+    /// What a request wants, if it is plainly granted. May open a buffer's control block and map
+    /// the buffer, so no memory may be entered meanwhile.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Found> {
         let (qp, pd, access) = self.open_qp(wanted)?;
         let OpenKey { entry: key, addr, route, buffer } = self.open_key(wanted, pd, access)?;
         let buffer = match buffer {
-            Some(buffer) => {
-                Some((self.buffers.get(self.shm(), self.process.pid(), key, buffer)?, buffer))
+            Some(shown) => {
+                Some(self.buffers.get(self.shm(), self.process.pid(), key, shown, addr)?)
             }
             None => None,
         };
@@ -194,7 +207,7 @@ impl Neighbour {
     pub(crate) fn visit<'a>(&'a self, found: &'a Found) -> Option<Visit<'a>> {
         let pass = self.passes.enter(self.shm(), found.ticket, || self.still_grants(found))?;
         let inside = match &found.buffer {
-            Some((outsider, buffer)) => Some(Inside::enter(outsider, *buffer)?),
+            Some(buffer) => Some(buffer.enter()?),
             None => None,
         };
         Some(Visit { neighbour: self, _inside: inside, _pass: pass, found })
@@ -262,6 +275,9 @@ impl Visit<'_> {
 
     /// Copies `from` to `at`, counted from the first byte.
     pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
+        if let Some(memory) = self.memory(at, from.len()) {
+            return memory.copy_from(from).map_err(fault);
+        }
         let neighbour = self.neighbour;
         neighbour.noted(neighbour.process.write(self.found.addr.wrapping_add(at), from))
     }
@@ -269,17 +285,31 @@ impl Visit<'_> {
     /// Copies the message `from` to the first byte and on, so that no word of it is seen in part;
     /// `false`, and nothing has changed, where that cannot be.
     pub(crate) fn write_words(&self, from: &[u8]) -> std::io::Result<bool> {
+        if let Some(memory) = self.memory(0, from.len() as u64) {
+            return memory.write(from).map(|()| true).map_err(fault);
+        }
         self.neighbour.noted(self.neighbour.process.write_words(self.found.addr, from))
     }
 
     /// Fills `into` from the first byte on, and no word of it in part.
     pub(crate) fn read_words(&self, into: &mut [u8]) -> std::io::Result<()> {
-        self.was_read(self.neighbour.process.read_words(self.found.addr, into))
+        self.was_read(match self.memory(0, into.len() as u64) {
+            Some(memory) => memory.source().read(into).map_err(fault),
+            None => self.neighbour.process.read_words(self.found.addr, into),
+        })
     }
 
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
-        self.was_read(self.neighbour.process.read(self.found.addr.wrapping_add(at), into))
+        self.was_read(match self.memory(at, into.len()) {
+            Some(memory) => into.copy_from(memory.source()).map_err(fault),
+            None => self.neighbour.process.read(self.found.addr.wrapping_add(at), into),
+        })
+    }
+
+    /// So many bytes from `at` on, if they are mapped here.
+    fn memory(&self, at: u64, len: u64) -> Option<umem::Sink<'_>> {
+        self.found.buffer.as_ref()?.memory(at, len)
     }
 
     /// What came of a copy from there.
@@ -308,6 +338,11 @@ impl Visit<'_> {
             add(counter(requests), 1);
         }
     }
+}
+
+/// A guarded copy met memory that is not there.
+fn fault<E>(_: E) -> std::io::Error {
+    rustix::io::Errno::FAULT.into()
 }
 
 #[cfg(test)]

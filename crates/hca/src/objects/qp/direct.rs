@@ -23,6 +23,10 @@ impl Out<'_> {
         let (qpn, pid) = (self.number, self.adapter.directory().pid());
         let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, write };
         let Some(found) = neighbour.find(&wanted) else { return false };
+        if found.has_new_view() {
+            self.adapter.thread.kick();
+        }
+        found.bring_in(at, len as u64);
         let mut request = Request { neighbour, found: &found, length, at };
         let is_short = length <= SHORT_DIRECT;
         let moved = match (is_short, write) {

@@ -1,0 +1,301 @@
+//! The bytes of a buffer as an outsider has them mapped, so that it copies them without a call to
+//! the system.
+//!
+//! What is mapped is the file of a process that uses the buffer, by that process's own opening of
+//! it (pidfd_getfd(2)): the exporter counts who has the file open, and does not take an outsider
+//! for a user. A view is a loan. Who has not used one for a while gives it back
+//! ([`Outsider::forget_unused`]), so what the exporter frees stays for that long at most.
+
+use super::{KNOWN, Outsider};
+use crate::control::{Placement, SECOND_PLACE, SLOTS};
+use crate::error::Refused;
+use crate::gpu_memory::{id_of, memfd_name};
+use crate::storage::brought_in::BroughtIn;
+use engine_thread::try_lock;
+use mm::{Mapping, Sink};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Weak};
+
+/// Views that there are.
+static VIEWS: AtomicUsize = AtomicUsize::new(0);
+
+/// The bytes of a buffer at one of its places.
+#[derive(Debug)]
+pub struct View {
+    /// Always there, until the view goes.
+    mapping: Option<Mapping>,
+    /// The process that has the mapping: a forked child does not.
+    pid: u32,
+    /// Where in the mapping they begin.
+    at: u64,
+    size: u64,
+    brought_in: BroughtIn,
+    /// Nobody has been told of it yet who gives it back.
+    is_new: AtomicBool,
+    /// Somebody has used it since it was last asked.
+    used: AtomicBool,
+}
+
+/// Where another process has a buffer, and the view of that.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    view: Weak<View>,
+    /// Address there of the buffer's first byte.
+    base: u64,
+}
+
+impl Reach {
+    /// The view, unless it was given back; and the offset in it of what is at `addr` there.
+    pub fn at(&self, addr: u64) -> Option<(Arc<View>, u64)> {
+        let view = self.view.upgrade()?;
+        view.used.store(true, Relaxed);
+        Some((view, addr.checked_sub(self.base)?))
+    }
+}
+
+impl View {
+    fn new(file: impl AsFd, at: u64, size: u64) -> Result<View, Refused> {
+        let len = at.checked_add(size).ok_or(Refused::NotOurs)?;
+        let mapping = Mapping::shared(file.as_fd(), len).map_err(|_| Refused::NotNow)?;
+        // One would keep it as long as it lives, and has no use for it.
+        mapping.spare_children();
+        VIEWS.fetch_add(1, SeqCst);
+        let (mapping, pid) = (Some(mapping), std::process::id());
+        let (brought_in, is_new) = (BroughtIn::default(), AtomicBool::new(true));
+        Ok(View { mapping, pid, at, size, brought_in, is_new, used: AtomicBool::new(true) })
+    }
+
+    /// Whether it is asked so for the first time: somebody has to call [`Outsider::forget_unused`]
+    /// from now on.
+    pub fn is_new(&self) -> bool {
+        self.is_new.load(Relaxed) && self.is_new.swap(false, Relaxed)
+    }
+
+    /// So many bytes of the buffer from `offset` on; `None` beyond its end.
+    pub fn memory(&self, offset: u64, len: u64) -> Option<Sink<'_>> {
+        let buffer = self.mapping.as_ref()?.sink().part(self.at, self.size).ok()?;
+        buffer.part(offset, len).ok()
+    }
+
+    /// Brings pages of it in, which saves the copy their faults. What cannot be brought in shows as
+    /// a fault of the copy.
+    pub fn bring_in(&self, offset: u64, len: u64) {
+        let Some(memory) = self.memory(offset, len) else { return };
+        // The mapping is shared: see `Mapped::bring_in`.
+        let bring_in = || mm::populate(memory.addr(), memory.len(), false).is_ok();
+        self.brought_in.ensure(offset..offset + len, || false, bring_in);
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        VIEWS.fetch_sub(1, SeqCst);
+        // What a child has at these addresses is something else.
+        if self.pid != std::process::id() {
+            std::mem::forget(self.mapping.take());
+        }
+    }
+}
+
+impl Outsider {
+    /// How this process reaches the bytes that process `pid` has at `addr`, if the buffer has made
+    /// `moves` moves and makes none now. Waits for no lock.
+    ///
+    /// # Errors
+    /// Where the process has them elsewhere, does not let this one at its descriptors, or address
+    /// space is limited here; or a view is not to be had now.
+    pub fn reach(&self, pid: u32, addr: u64, moves: u64) -> Result<Reach, Refused> {
+        let state = self.control.state();
+        if state.is_closed() || state.generation() != moves {
+            return Err(Refused::NotNow);
+        }
+        if rustix::process::getrlimit(Resource::As).current.is_some() {
+            return Err(Refused::NotOurs);
+        }
+        let placement = state.placement();
+        let size = self.size()?;
+        let (slot, base) = self.slot_of(pid, placement, addr, size).ok_or(Refused::NotOurs)?;
+        let mut views = try_lock(&self.views).ok_or(Refused::NotNow)?;
+        let place = &mut views[usize::from(placement == self.control.born())];
+        if place.is_none() {
+            *place = Some(Arc::new(self.view(pid, slot, placement, size)?));
+        }
+        let view = place.as_ref().map(Arc::downgrade).unwrap_or_default();
+        Ok(Reach { view, base })
+    }
+
+    /// Bytes of the buffer.
+    fn size(&self) -> Result<u64, Refused> {
+        let stat = rustix::fs::fstat(&self.control).map_err(|_| Refused::NotNow)?;
+        let bytes = u64::try_from(stat.st_size).map_err(|_| Refused::NotOurs)?;
+        bytes.checked_sub(SECOND_PLACE).ok_or(Refused::NotOurs)
+    }
+
+    /// The slot of a process that has `addr` within the buffer, and where the buffer begins there.
+    fn slot_of(
+        &self,
+        pid: u32,
+        placement: Placement,
+        addr: u64,
+        size: u64,
+    ) -> Option<(usize, u64)> {
+        (0..SLOTS).find_map(|slot| {
+            let is_its = self.control.owner(slot).load(SeqCst) == u64::from(pid);
+            let base = self.control.address_of(slot, placement).load(SeqCst);
+            let is_there = base != 0 && addr.checked_sub(base).is_some_and(|at| at < size);
+            (is_its && is_there).then_some((slot, base))
+        })
+    }
+
+    fn view(
+        &self,
+        pid: u32,
+        slot: usize,
+        placement: Placement,
+        size: u64,
+    ) -> Result<View, Refused> {
+        if placement != self.control.born() {
+            return View::new(&self.control, SECOND_PLACE, size);
+        }
+        let data = u32::try_from(self.control.data_of(slot).load(SeqCst));
+        let data = data.map_err(|_| Refused::NotOurs)?;
+        View::new(opened_by(pid, data, self.control.id())?, 0, size)
+    }
+
+    /// Gives views back that nobody has used since it last looked. Waits for no lock, and for
+    /// nobody who is at one; allocates nothing.
+    pub fn forget_unused() {
+        let mut unused: [Option<Arc<View>>; 8] = Default::default();
+        let mut places = unused.iter_mut();
+        let known = try_lock(&KNOWN);
+        let all = known.iter().flat_map(|known| known.iter().flat_map(|known| known.values()));
+        for outsider in all.filter_map(Weak::upgrade) {
+            let Some(mut views) = try_lock(&outsider.views) else { continue };
+            for view in views.iter_mut() {
+                let is_unused = view.as_ref().is_some_and(|view| !view.used.swap(false, Relaxed));
+                if is_unused && let Some(place) = places.next() {
+                    *place = view.take();
+                }
+            }
+        }
+        // What they have mapped goes only now: that may take long.
+        drop(known);
+    }
+
+    /// Whether there are views that [`Outsider::forget_unused`] may have to give back.
+    pub fn has_views() -> bool {
+        VIEWS.load(SeqCst) > 0
+    }
+}
+
+/// What a process has open as its descriptor `fd`, if that is the memory of a software GPU's buffer
+/// `id`: not the file opened once more, of which its exporter would hear.
+fn opened_by(pid: u32, fd: u32, id: u64) -> Result<OwnedFd, Refused> {
+    // Looked at before it is taken: to give another file back may wait for who serves that.
+    let file = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new());
+    let wanted = format!("/memfd:{}", memfd_name(id));
+    if !file.is_ok_and(|file| file.to_bytes().starts_with(wanted.as_bytes())) {
+        return Err(Refused::NotOurs);
+    }
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Refused::NotOurs)?;
+    let fd = i32::try_from(fd).map_err(|_| Refused::NotOurs)?;
+    let taken = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .and_then(|process| rustix::process::pidfd_getfd(process, fd, PidfdGetfdFlags::empty()));
+    let taken = taken.map_err(|errno| match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Refused::NotNow,
+        _ => Refused::NotOurs,
+    })?;
+    if id_of(taken.as_fd()) == Some(id) { Ok(taken) } else { Err(Refused::NotOurs) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Storage;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    const SIZE: u64 = 3 * 4096;
+
+    fn buffer(id: u64, placement: Placement) -> Storage {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let data = rustix::fs::memfd_create(memfd_name(id), flags).unwrap();
+        rustix::fs::ftruncate(&data, SIZE).unwrap();
+        rustix::fs::fcntl_add_seals(&data, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        Storage::create(data, SIZE, id, "1a:00.0".parse().unwrap(), placement).unwrap()
+    }
+
+    /// An outsider of `storage`, which is this process's own.
+    fn outsider(storage: &Storage) -> (Arc<Outsider>, u32) {
+        let (pid, fd) = (std::process::id(), storage.control().as_fd().as_raw_fd());
+        (Outsider::new(pid, fd.cast_unsigned()).unwrap(), pid)
+    }
+
+    fn bytes_at(memory: Sink<'_>) -> [u8; 5] {
+        let mut bytes = [0; 5];
+        memory.source().read(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// One test: all that are in a process are given back at once.
+    #[test]
+    fn a_view_shows_the_buffer_where_it_is_until_it_is_not_used() {
+        for (id, born) in [(0xa01, Placement::Vram), (0xa02, Placement::Host)] {
+            let storage = buffer(id, born);
+            let (outsider, pid) = outsider(&storage);
+            let addr = storage.memory(born).unwrap().addr();
+            assert_eq!(outsider.reach(pid, addr, 1).unwrap_err(), Refused::NotNow);
+            let reach = outsider.reach(pid, addr, 0).unwrap();
+            let (view, offset) = reach.at(addr + 4097).unwrap();
+            view.bring_in(offset, 100);
+            view.memory(offset, 5).unwrap().write(b"there").unwrap();
+            let there = storage.memory(born).unwrap().part(4097, 5).unwrap();
+            assert_eq!(&bytes_at(there), b"there");
+            assert!(view.memory(SIZE - 4, 5).is_none() && view.memory(u64::MAX, 5).is_none());
+            assert!(reach.at(addr - 1).is_none());
+
+            assert_eq!(storage.move_to(born.other(), Some(true), Duration::ZERO), Ok(true));
+            assert_eq!(outsider.reach(pid, addr, 1).unwrap_err(), Refused::NotOurs);
+            let moved = storage.memory(born.other()).unwrap().addr();
+            let (second, offset) =
+                outsider.reach(pid, moved + 4000, 1).unwrap().at(moved + 4097).unwrap();
+            assert_eq!(&bytes_at(second.memory(offset, 5).unwrap()), b"there");
+            drop((view, second));
+
+            // Both have been used since.
+            Outsider::forget_unused();
+            assert!(Outsider::has_views() && reach.at(addr).is_some());
+            Outsider::forget_unused();
+            assert!(Outsider::has_views(), "one has been used again");
+            Outsider::forget_unused();
+            assert!(!Outsider::has_views() && reach.at(addr).is_none());
+            assert!(outsider.reach(pid, moved, 1).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_another_process_has_elsewhere_is_not_reached() {
+        let storage = buffer(0xa03, Placement::Vram);
+        let (outsider, pid) = outsider(&storage);
+        let refused = |pid, addr| outsider.reach(pid, addr, 0).err();
+        assert_eq!(refused(pid, 4096), Some(Refused::NotOurs), "not mapped yet");
+        let addr = storage.memory(Placement::Vram).unwrap().addr();
+        assert_eq!(refused(pid, addr - 1), Some(Refused::NotOurs));
+        assert_eq!(refused(pid, addr + SIZE), Some(Refused::NotOurs));
+        assert_eq!(refused(pid + 1, addr), Some(Refused::NotOurs));
+        // Another file in the place of the data.
+        let named = storage.control.data_of(storage.slot);
+        let other = buffer(0xa04, Placement::Vram);
+        for fd in [storage.control().as_fd(), other.data().as_fd(), std::io::stdin().as_fd()] {
+            named.store(fd.as_raw_fd().cast_unsigned().into(), SeqCst);
+            assert_eq!(refused(pid, addr), Some(Refused::NotOurs));
+        }
+        named.store(u64::MAX, SeqCst);
+        assert_eq!(refused(pid, addr), Some(Refused::NotOurs));
+    }
+}
