@@ -1,8 +1,8 @@
 #cython: language_level=3
 """
-pyverbs.dmabuf for distributions whose pyverbs was built without libdrm's headers: Debian's says EOPNOTSUPP to every
+pyverbs.dmabuf for distributions whose pyverbs was built without libdrm's headers: Debian 12's says EOPNOTSUPP to every
 DmaBuf(). This speaks amdgpu's requests to /dev/dri as the real module does. Its add_ref can be called from Python, which
-pyverbs.mr does; rdma-core's own (up to 64 at least) is a C method, so that every DmaBufMR of one fails.
+pyverbs.mr does; rdma-core's own (up to 65 at least) is a C method, so that every DmaBufMR of one fails.
 
 The object's fields are those that pyverbs.mr was built for.
 """

@@ -5,6 +5,8 @@
 //! a surprise, and so is an unlisted one that does not pass. A pass counts only if counters of ours
 //! moved where the test moves data.
 
+pub mod other_root;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::rc::Rc;

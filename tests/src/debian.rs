@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const RELEASE: &str = "trixie";
+/// With Cython and Python's headers `pyverbs` gets a module there
+/// ([`crate::conformance::other_root`]).
 const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
-                        python3-pyverbs,python3-scapy,libfabric-dev";
+                        python3-pyverbs,python3-scapy,libfabric-dev,cython3,libpython3-dev";
 /// What one call of debootstrap may take.
 const LIMIT: &str = "900";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.

@@ -1,16 +1,16 @@
 //! The next Debian release's programs, unmodified, in its own root file system: the library built
 //! here runs beside a newer C library, and newer versions of rdma-core, perftest and UCX run on it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
-use system::conformance::{Kind, Outcome, exceptions, outcomes, surprises};
+use system::conformance::other_root::judge_generic_tests;
 use system::{
     Container, Namespace, Run, beside_suite, c_program, converse, next_debian, pair, port, skip,
     suite,
 };
 
-/// Generic tests of rdma-core's suite that pass.
-const LEAST_PASSES: usize = 165;
+/// Generic tests of rdma-core's suite that pass, of 182.
+const LEAST_PASSES: usize = 179;
 
 /// The root file system, and a network of its own.
 struct Debian {
@@ -73,86 +73,13 @@ fn mlx5s_tests_of_memory_keys() {
     assert!(said.contains("Ran 12 tests") && said.lines().any(|line| line == "OK"), "{said}");
 }
 
-/// The suite's tests that are no vendor's, on the newer libibverbs;
-/// `conformance/exceptions_next.txt` names those that do not pass and why. PEERDMA_CONFORMANCE runs
-/// those only that have it in their names.
+/// The suite's tests that are no vendor's, on the newer libibverbs.
 #[test]
 fn rdma_cores_generic_tests() {
-    let root = match next_debian() {
-        Ok(root) => root,
+    match next_debian() {
+        Ok(root) => judge_generic_tests(&root, LEAST_PASSES),
         Err(reason) => skip!("{reason}"),
-    };
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
-    for part in ["cuda", "in_guest.py", "list_tests.py", "frames.py"] {
-        beside_suite(&root, &ours.join(part));
     }
-    let suite = suite();
-    std::fs::write(root.join("usr/share/suite/generic"), generic(&root)).expect("a list");
-    std::fs::write(root.join("usr/share/suite/counters"), "").expect("a file for counters");
-    let (network, _other) = system::veth_pair("generic", 1500);
-    let only = std::env::var("PEERDMA_CONFORMANCE").unwrap_or_default();
-    // What passes through shared memory only the device counts; what processes of the test send
-    // that end without closing theirs, only the network.
-    let counter = ["lo", "wire"].map(|name| format!("/sys/class/net/{name}/statistics/tx_packets"));
-    let counter = counter.join(":");
-    let (mut first, mut results) = (0, Vec::new());
-    // A test that crashes takes Python with it; the next run begins behind it.
-    loop {
-        let python = format!(
-            "FIRST={first} ONLY={only} CHOSEN=generic COUNTER={counter} \
-             PEERDMA_COUNTERS=counters exec /usr/bin/python3 in_guest.py --dev peerdma0 --port 1 --gid 0"
-        );
-        let run = Run::hca("sh -c").arg(format!("cd {} && {python}", suite.display()));
-        let run = run.env("PYTHONDONTWRITEBYTECODE", "1").inside(&Container::of(&root));
-        let ended = run.within(&network).limit(Duration::from_secs(900)).finish();
-        let (last, done) = outcomes(&ended.stdout, &mut results);
-        match last {
-            _ if done => break,
-            Some((number, case)) if !ended.timed_out => {
-                results.push((case, Outcome::Never(format!("crashes: {ended}"))));
-                first = number + 1;
-            }
-            _ => panic!("{ended}"),
-        }
-    }
-    // What the network counts is not the device's alone, so that it sent nothing `conformance.rs`
-    // asks, of the tests that are refused.
-    for (case, outcome) in &mut results {
-        let moved = matches!(outcome, Outcome::Never(why) if why == "passes with traffic");
-        if case.kind == Kind::IsRefused && moved {
-            *outcome = Outcome::Passed;
-        }
-    }
-    let list = std::fs::read_to_string(ours.join("exceptions_next.txt")).expect("the list");
-    let wrong = surprises(&results, &exceptions(&list), only.is_empty());
-    let passes = results.iter().filter(|(_, outcome)| *outcome == Outcome::Passed).count();
-    eprintln!("{passes} of {} generic tests pass", results.len());
-    assert!(wrong.is_empty(), "{passes} pass; {} surprises:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(!only.is_empty() || passes >= LEAST_PASSES, "only {passes} pass");
-}
-
-/// Beginnings of the names of the tests that are no vendor's. Those of dma-bufs are left out: this
-/// pyverbs has no `DmaBuf.add_ref`, which they call, and what they leave behind then brings Python
-/// down.
-fn generic(root: &Path) -> String {
-    let folder = root.join("usr/share/suite/tests");
-    let files = std::fs::read_dir(&folder).expect("the suite");
-    let mut classes = String::new();
-    for name in files.filter_map(|file| file.ok()?.file_name().into_string().ok()) {
-        let Some(module) = name.strip_suffix(".py").filter(|name| name.starts_with("test_")) else {
-            continue;
-        };
-        if ["test_mlx5", "test_efa"].iter().any(|vendor| module.starts_with(vendor)) {
-            continue;
-        }
-        let source = std::fs::read_to_string(folder.join(&name)).expect("a module");
-        let names =
-            source.lines().filter_map(|line| line.strip_prefix("class ")?.split('(').next());
-        for class in names.filter(|class| !class.starts_with("DmaBuf")) {
-            classes += &format!("tests.{module}.{class}.\n");
-        }
-    }
-    classes
 }
 
 #[test]
