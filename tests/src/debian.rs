@@ -1,6 +1,6 @@
-//! The Debian release after the one that most machines run, as a root file system: a newer C
-//! library, newer rdma-core, perftest, UCX and libfabric. debootstrap makes it once; it stays under
-//! `target`.
+//! Debian releases after the one that most machines run, as root file systems: a newer C library,
+//! newer rdma-core, perftest, UCX and libfabric. debootstrap makes each once; it stays under
+//! `target`. The next release is made where a test wants it, the newest where somebody asks for it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,11 +8,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const RELEASE: &str = "trixie";
-/// With Cython and Python's headers `pyverbs` gets a module there
-/// ([`crate::conformance::other_root`]).
-const PACKAGES: &str = "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
-                        python3-pyverbs,python3-scapy,libfabric-dev,cython3,libpython3-dev";
+/// A release, and what its root has beside the base. With Cython and Python's headers `pyverbs`
+/// gets a module there ([`crate::conformance::other_root`]).
+struct Release {
+    name: &'static str,
+    packages: &'static str,
+}
+
+const NEXT: Release = Release {
+    name: "trixie",
+    packages: "perftest,ibverbs-utils,ibverbs-providers,rdmacm-utils,ucx-utils,iproute2,\
+               python3-pyverbs,python3-scapy,libfabric-dev,cython3,libpython3-dev",
+};
+const NEWEST: Release = Release {
+    name: "sid",
+    packages: "rdma-core,ibverbs-providers,iproute2,python3-pyverbs,python3-scapy,cython3,\
+               libpython3-dev",
+};
 /// What one call of debootstrap may take.
 const LIMIT: &str = "900";
 /// Folder in the root with rdma-core's own suite, the Python package `tests`.
@@ -28,17 +40,29 @@ const SPARE: &str = "var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man
 /// # Errors
 /// The reason why it cannot be had here. A test skips with it.
 pub fn next_debian() -> Result<PathBuf, String> {
-    if !crate::is_root() {
-        return Err("another root file system needs root".to_owned());
-    }
-    for program in ["debootstrap", "dpkg-deb", "unshare", "chroot"] {
-        if !crate::has(program) {
-            return Err(format!("{program} is not installed (package debootstrap)"));
-        }
-    }
     // Tried once: where there is no network, to find that out may take minutes.
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    MADE.get_or_init(|| make().map_err(|error| format!("no Debian {RELEASE}: {error}"))).clone()
+    MADE.get_or_init(|| NEXT.make(false)).clone()
+}
+
+/// The root of Debian's sid with rdma-core's own suite, where [`make_newest_debian`] made it.
+///
+/// # Errors
+/// The reason why it cannot be had here. A test skips with it.
+pub fn newest_debian() -> Result<PathBuf, String> {
+    check()?;
+    let root = folder().map_err(|error| error.to_string())?.join(NEWEST.name);
+    let missing = "Debian's sid is not there (`cargo xtask lab --rdma-core` fetches it)";
+    NEWEST.mark(&root).is_file().then_some(root).ok_or_else(|| missing.to_owned())
+}
+
+/// Makes the root of Debian's sid, as it is today, unless there is one from an earlier day and it
+/// need not be `afresh`.
+///
+/// # Errors
+/// The reason why it cannot be had here.
+pub fn make_newest_debian(afresh: bool) -> Result<PathBuf, String> {
+    NEWEST.make(afresh)
 }
 
 /// Puts a Python package beside rdma-core's own suite in such a root, for its tests to import;
@@ -63,40 +87,70 @@ pub(crate) fn libfabric(root: &Path) -> (PathBuf, PathBuf) {
     (root.join(FABRIC), root.join(library))
 }
 
-fn make() -> std::io::Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    fs::create_dir_all(&folder)?;
-    let folder = folder.canonicalize()?;
-    // One maker at a time, also among test processes.
-    let lock = File::create(folder.join(format!("{RELEASE}.lock")))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-    let root = folder.join(RELEASE);
-    let complete = root.join(format!("complete-{PACKAGES}"));
-    if complete.is_file() {
-        return Ok(root);
+/// Why another release's root cannot be used here, if so.
+fn check() -> Result<(), String> {
+    if !crate::is_root() {
+        return Err("another root file system needs root".to_owned());
     }
-    let _ = fs::remove_dir_all(&root);
-    say("fetching and unpacking Debian's packages, once, for about a minute");
-    // Unpacked is enough: what configuring the packages would add, takes minutes and serves no
-    // program here.
-    let mut fetch = Command::new("timeout");
-    fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
-    fetch.arg(format!("--include={PACKAGES}")).arg(RELEASE).arg(&root).args(vm::apt::mirror());
-    run(&mut fetch)?;
-    let unpack =
-        "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
-    run(Command::new("sh").args(["-c", unpack]).current_dir(&root))?;
-    let keep = format!("mkdir {SUITE} && mv usr/share/doc/rdma-core/tests {SUITE}");
-    let headers = format!("mkdir {FABRIC} && ln -s ../../include/rdma {FABRIC}/rdma");
-    let tidy = format!("{keep} && {headers} && gunzip -f {SUITE}/tests/*.gz && rm -rf {SPARE}");
-    run(Command::new("sh").args(["-c", &tidy]).current_dir(&root))?;
-    File::create(complete)?;
-    Ok(root)
+    for program in ["debootstrap", "dpkg-deb", "unshare", "chroot"] {
+        if !crate::has(program) {
+            return Err(format!("{program} is not installed (package debootstrap)"));
+        }
+    }
+    Ok(())
 }
 
-/// Past the capture of the test's output: somebody waits.
-fn say(what: &str) {
-    let _ = writeln!(std::io::stderr(), "Debian {RELEASE}: {what}");
+/// The folder in which roots are.
+fn folder() -> std::io::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    fs::create_dir_all(&folder)?;
+    folder.canonicalize()
+}
+
+impl Release {
+    fn make(&self, afresh: bool) -> Result<PathBuf, String> {
+        check()?;
+        self.root(afresh).map_err(|error| format!("no Debian {}: {error}", self.name))
+    }
+
+    /// The file that says that a root is complete, and with which packages.
+    fn mark(&self, root: &Path) -> PathBuf {
+        root.join(format!("complete-{}", self.packages))
+    }
+
+    fn root(&self, afresh: bool) -> std::io::Result<PathBuf> {
+        let folder = folder()?;
+        // One maker at a time, also among test processes.
+        let lock = File::create(folder.join(format!("{}.lock", self.name)))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+        let root = folder.join(self.name);
+        let complete = self.mark(&root);
+        if complete.is_file() && !afresh {
+            return Ok(root);
+        }
+        let _ = fs::remove_dir_all(&root);
+        self.say("fetching and unpacking Debian's packages, once, for about a minute");
+        // Unpacked is enough: what configuring the packages would add, takes minutes and serves no
+        // program here.
+        let mut fetch = Command::new("timeout");
+        fetch.args([LIMIT, "debootstrap", "--foreign", "--variant=minbase"]);
+        fetch.arg(format!("--include={}", self.packages)).arg(self.name).arg(&root);
+        run(fetch.args(vm::apt::mirror()))?;
+        let unpack =
+            "for package in var/cache/apt/archives/*.deb; do dpkg-deb -x $package . || exit; done";
+        run(Command::new("sh").args(["-c", unpack]).current_dir(&root))?;
+        let keep = format!("mkdir {SUITE} && mv usr/share/doc/rdma-core/tests {SUITE}");
+        let headers = format!("mkdir {FABRIC} && ln -s ../../include/rdma {FABRIC}/rdma");
+        let tidy = format!("{keep} && {headers} && gunzip -f {SUITE}/tests/*.gz && rm -rf {SPARE}");
+        run(Command::new("sh").args(["-c", &tidy]).current_dir(&root))?;
+        File::create(complete)?;
+        Ok(root)
+    }
+
+    /// Past the capture of the test's output: somebody waits.
+    fn say(&self, what: &str) {
+        let _ = writeln!(std::io::stderr(), "Debian {}: {what}", self.name);
+    }
 }
 
 fn run(command: &mut Command) -> std::io::Result<()> {

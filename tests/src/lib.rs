@@ -30,7 +30,7 @@ pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;
 pub use container::Container;
 pub use counters::{Counters, of_gpus};
-pub use debian::{beside_suite, next_debian, suite};
+pub use debian::{beside_suite, make_newest_debian, newest_debian, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
 pub use programs::{

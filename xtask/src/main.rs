@@ -16,6 +16,7 @@ mod counts;
 mod dist;
 mod docs;
 mod failures;
+mod lab_tests;
 mod packages;
 mod pytorch;
 mod roots;
@@ -100,13 +101,15 @@ enum Chore {
         list: bool,
     },
     /// Boot the lab's guest (a distribution kernel with its RoCE driver) and run a shell script in
-    /// it; or run the README's commands in a bare root file system; or the tests of PyTorch
+    /// it; or run the README's commands in a bare root file system; or the tests of PyTorch, or of
+    /// the newest rdma-core
     #[command(after_help = "Examples:\n  cargo xtask lab --newest -- ls /dev/dma_heap\n  \
                             cargo xtask lab --bare-root\n  \
                             cargo xtask lab --root sid --only rooms\n  \
                             cargo xtask lab --root bookworm --plain\n  \
                             cargo xtask lab --root trixie -- cargo test --package link\n  \
-                            cargo xtask lab --pytorch")]
+                            cargo xtask lab --pytorch\n  \
+                            cargo xtask lab --rdma-core --fresh")]
     Lab {
         /// The newest kernel of Debian's backports, not this machine's distribution's
         #[arg(long)]
@@ -135,6 +138,13 @@ enum Chore {
             "newest", "bare_root", "root", "plain", "only", "fresh", "script",
         ])]
         pytorch: bool,
+        /// Neither, but the generic tests of rdma-core's own suite in Debian's sid, on the software
+        /// HCA and GPU: the root is fetched into target/sid, 300 MB, without a compiler or Rust,
+        /// and `--fresh` fetches that of today
+        #[arg(long, conflicts_with_all = [
+            "newest", "bare_root", "root", "plain", "only", "pytorch", "script",
+        ])]
+        rdma_core: bool,
         /// What to run; without it the guest's devices are shown, or both commands of the README
         /// run
         #[arg(last = true)]
@@ -178,7 +188,11 @@ fn run(cli: Cli) -> Result<bool> {
             packages::ensure(true)?;
             pytorch::run()
         }
-        Chore::Lab { newest, bare_root, root, plain, only, fresh, pytorch: false, script } => {
+        Chore::Lab { rdma_core: true, fresh, .. } => {
+            packages::ensure(true)?;
+            lab_tests::run_newest_rdma_core(fresh)
+        }
+        Chore::Lab { newest, bare_root, root, plain, only, fresh, script, .. } => {
             packages::ensure(true)?;
             let Some(release) = root.or(bare_root.then_some(Release::Bookworm)) else {
                 let for_root = only.is_some() || fresh || plain;

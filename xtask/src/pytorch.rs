@@ -2,10 +2,8 @@
 //! imported, it takes 2.4 GB to fetch and 4.5 GB on disk, so `cargo xtask test` leaves it out: the
 //! tests of it are skipped where nobody asked for it here.
 
-use crate::wheels;
-use anyhow::{Context, Result};
-use std::path::Path;
-use std::process::Command;
+use crate::{lab_tests, wheels};
+use anyhow::Result;
 
 /// What importing PyTorch takes, at the versions that it names, and NIXL. What else it depends on
 /// compiles programs of kernels, which are not executed here.
@@ -32,22 +30,5 @@ const WHEELS: &[&str] = &[
 /// When it cannot be installed, or the tests cannot be run.
 pub fn run() -> Result<bool> {
     wheels::install("pytorch", WHEELS, |_| Ok(()))?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let call = |words: &[&str]| -> Result<bool> {
-        let status = Command::new(&cargo).current_dir(root).args(words).status();
-        Ok(status.with_context(|| words.join(" "))?.success())
-    };
-    Ok(call(&["build", "--release", "--quiet", "--package", "peerdma-cli"])?
-        && call(&[
-            "test",
-            "--package",
-            "system",
-            "--test",
-            "cuda_programs",
-            "--",
-            "--test-threads=1",
-            "--nocapture",
-            "pytorch",
-        ])?)
+    lab_tests::run("cuda_programs", "pytorch")
 }
