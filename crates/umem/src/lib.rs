@@ -22,7 +22,7 @@ mod register;
 mod request;
 mod revoke;
 
-pub use ats::{Lookup, LookupWatcher, TranslationCache};
+pub use ats::{Lookup, LookupWatcher, TranslationCache, translation_unit};
 pub use memory::device_memory::DeviceMemory;
 pub use memory::page_size::PageSizes;
 pub use memory::space::{AccessError, DmaSpace, Segment, process_space};

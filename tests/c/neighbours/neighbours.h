@@ -90,6 +90,16 @@ static inline void ended_well(pid_t child)
 	equal("man exit", 0, status, "the other end ends with 0");
 }
 
+/* Starts `peerdma gpu` with two arguments. */
+static inline pid_t start_on_gpu(const char *what, const char *where)
+{
+	pid_t child;
+	char *arguments[] = { getenv("PEERDMA"), "gpu", (char *)what, "all", (char *)where, NULL };
+	if (posix_spawn(&child, arguments[0], NULL, NULL, arguments, environ))
+		fail("start peerdma gpu");
+	return child;
+}
+
 static inline void new_end(struct ibv_pd *domain, unsigned access)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq,

@@ -179,16 +179,6 @@ static void new_target_memory(void)
 	memset(elsewhere, 0, BUFFER);
 }
 
-/* Starts `peerdma gpu` with two arguments. */
-static pid_t start_on_gpu(const char *what, const char *where)
-{
-	pid_t child;
-	char *arguments[] = { getenv("PEERDMA"), "gpu", (char *)what, "all", (char *)where, NULL };
-	if (posix_spawn(&child, arguments[0], NULL, NULL, arguments, environ))
-		fail("start peerdma gpu");
-	return child;
-}
-
 /* Registers memory, has the other end pound it, and returns amid that. */
 static void have_it_pounded(int read, enum ibv_wc_status told)
 {

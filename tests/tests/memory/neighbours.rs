@@ -376,6 +376,16 @@ fn a_gpus_memory_is_reached_where_it_is() {
     }
 }
 
+/// As perftest, UCX and NIXL register GPU memory by default.
+#[test]
+fn a_gpus_translated_memory_is_counted_as_by_packets() {
+    need_root!();
+    let (program, link) = (compiled!("translated"), link!());
+    for link in [link, "roce"] {
+        story_on_gpu(&program, "units", link, 31);
+    }
+}
+
 #[test]
 fn a_message_of_packets_goes_no_further_than_its_leave() {
     let program = compiled!("neighbours_part");

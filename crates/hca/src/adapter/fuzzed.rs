@@ -124,6 +124,6 @@ pub fn reached(fd: OwnedFd, request: Request) -> Option<u64> {
     let remote = Remote { addr, rkey };
     let found = neighbour.find(&Wanted { pid: 0, qpn, dest_qpn, ends, remote, length, write })?;
     let visit = neighbour.visit(&found)?;
-    visit.count(length.into(), true);
+    visit.count(0, length.into(), true);
     Some(visit.addr())
 }

@@ -24,6 +24,11 @@ const ENTRIES: usize = 4096;
 const WRITABLE: u64 = 1;
 const PAGE_BITS: u64 = 0xfff;
 
+/// Bytes of a dma-buf's memory that one translation is for.
+pub fn translation_unit() -> u64 {
+    dmabuf::VRAM_PAGE.max(mm::page_size())
+}
+
 /// What happened in a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {

@@ -1,6 +1,6 @@
 //! One registration.
 
-use crate::ats::{TranslationCache, Translations};
+use crate::ats::{TranslationCache, Translations, translation_unit};
 use crate::memory::page_size::{self, PageSizes};
 use crate::memory::space::{AccessError, Segment};
 use crate::memory::translation::Translation;
@@ -140,7 +140,7 @@ impl Umem {
             }
             None if self.is_dmabuf() => {
                 let origin = segment.addr % mm::page_size();
-                Arc::new(Translations::new(cache, origin, dmabuf::VRAM_PAGE.max(mm::page_size())))
+                Arc::new(Translations::new(cache, origin, translation_unit()))
             }
             None => return false,
         };
@@ -232,11 +232,10 @@ impl Umem {
     /// Whether the memory is such as may be shown to others than this process: pages that stay
     /// resident, or a buffer that others can keep in its place.
     pub fn can_be_shown(&self) -> bool {
-        let simple = match self.backing.attachment() {
+        match self.backing.attachment() {
             Some(attachment) => attachment.control().is_some(),
             None => matches!(self.backing, Backing::User { .. }),
-        };
-        simple && self.ats().is_none()
+        }
     }
 
     /// Where the memory is now, for others than this process, if that is simple: it can be shown,
@@ -247,11 +246,15 @@ impl Umem {
             Some(attachment) => Some((attachment.control()?, attachment.moves()?)),
             None => None,
         };
-        let [segment] = self.segments() else { return None };
-        if !self.can_be_shown() || segment.route.is_paced() {
+        let translation = self.translation()?;
+        let [segment] = &*translation.segments else { return None };
+        let translated = self.ats().is_some();
+        let other = translation.translated.as_ref().filter(|_| translated);
+        let route = other.unwrap_or(&segment.route);
+        if !self.can_be_shown() || route.is_paced() {
             return None;
         }
-        Some(Shown { addr: segment.addr, route: &segment.route, buffer })
+        Some(Shown { addr: segment.addr, route, buffer, translated })
     }
 
     /// Has `outsiders` kept out whenever those inside are (one at most, set before they can go in).

@@ -13,4 +13,7 @@ pub struct Shown<'a> {
     /// For a buffer that may move: its control block, and the number of moves after which it is
     /// there.
     pub buffer: Option<(BorrowedFd<'a>, u64)>,
+    /// Whether the function keeps translations of it, by [units](crate::translation_unit) of
+    /// which the first begins with the page of `addr`.
+    pub translated: bool,
 }

@@ -2,12 +2,14 @@
 //! copies, and has them mapped if it uses them often.
 
 use super::Entry;
+use super::asked::Asked;
 use super::keys::ShownBuffer;
 use dmabuf::{Outsider, Reach, Refused, View};
 use engine_thread::lock;
 use mm::Sink;
 use shm::Shm;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,12 +39,26 @@ enum Found {
     NotBefore(Instant),
 }
 
-/// By the place of a key's entry: the generation under which it named a buffer, and that.
-type Known = HashMap<usize, (u64, Found)>;
+/// What is known of an entry that names a buffer.
+struct Known {
+    /// Under which it does.
+    generation: u64,
+    found: Found,
+    /// What of its memory was asked for by packets.
+    asked: Asked,
+}
 
-/// The buffers of one neighbour, by the entries that name them.
+/// The buffers of one neighbour, by the places of the entries that name them.
 #[derive(Default)]
-pub(super) struct Buffers(Mutex<Known>);
+pub(super) struct Buffers(Mutex<HashMap<usize, Known>>);
+
+/// What a request wants of an entry's buffer.
+pub(super) struct Part {
+    /// Address of its first byte there.
+    pub(super) addr: u64,
+    /// Which units it lies in, where the owner's device keeps translations.
+    pub(super) units: Option<Range<u64>>,
+}
 
 /// A buffer that a request is to.
 pub(super) struct Buffer {
@@ -127,7 +143,7 @@ impl Way {
 }
 
 impl Buffers {
-    /// The buffer that an entry in `shm` of process `pid` names, for a request to an address there.
+    /// The buffer that an entry in `shm` of process `pid` names, for a request to a part of it.
     /// Opens it the first time, so what is answered counts only if the entry still is what it was.
     pub(super) fn get(
         &self,
@@ -135,34 +151,41 @@ impl Buffers {
         pid: u32,
         (at, generation): Entry,
         shown: ShownBuffer,
-        addr: u64,
+        part: &Part,
     ) -> Option<Buffer> {
         let mut known = lock(&self.0);
-        match known.get_mut(&at).filter(|(of, _)| *of == generation) {
-            Some((_, Found::Usable(outsider, way))) if outsider.is_own() => {
-                let view = way.view(outsider, pid, addr, shown);
-                return Some(Buffer { outsider: outsider.clone(), shown, view });
+        match known.get_mut(&at).filter(|known| known.generation == generation) {
+            Some(Known { found: Found::Usable(outsider, way), asked, .. }) if outsider.is_own() => {
+                let goes = part.units.as_ref().is_none_or(|units| asked.all(units));
+                return goes.then(|| {
+                    let view = way.view(outsider, pid, part.addr, shown);
+                    Buffer { outsider: outsider.clone(), shown, view }
+                });
             }
-            Some((_, Found::NotOurs)) => return None,
-            Some((_, Found::NotBefore(then))) if Instant::now() < *then => return None,
+            Some(Known { found: Found::NotOurs, .. }) => return None,
+            Some(Known { found: Found::NotBefore(then), .. }) if Instant::now() < *then => {
+                return None;
+            }
             _ => {}
         }
         known.try_reserve(1).ok()?;
+        let mut asked = Asked::default();
+        let goes = part.units.as_ref().is_none_or(|units| asked.all(units));
         let found = match Outsider::new(pid, shown.control()) {
             Ok(outsider) => Found::Usable(outsider, Way::Calls(0)),
             Err(Refused::NotOurs) => Found::NotOurs,
             Err(Refused::NotNow) => Found::NotBefore(Instant::now() + PAUSE),
         };
         let buffer = match &found {
-            Found::Usable(outsider, _) => {
+            Found::Usable(outsider, _) if goes => {
                 Some(Buffer { outsider: outsider.clone(), shown, view: None })
             }
-            Found::NotOurs | Found::NotBefore(_) => None,
+            _ => None,
         };
-        known.insert(at, (generation, found));
+        known.insert(at, Known { generation, found, asked });
         // Those whose keys are gone are kept no longer: each keeps pages of its buffer. Only now,
         // for the buffer of a new entry is often that of an old one.
-        known.retain(|at, (of, _)| shm.word(*at).load(Relaxed) == *of);
+        known.retain(|at, known| shm.word(*at).load(Relaxed) == known.generation);
         buffer
     }
 }

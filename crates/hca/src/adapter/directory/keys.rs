@@ -10,16 +10,21 @@ use umem::Shown;
 /// Where in a key's entry the words of [`open_words`] are, beyond that of the first word.
 const OPEN_WORDS_AT: usize = 32;
 
+/// In the word of a key's rights: its device keeps translations of the memory.
+pub(super) const TRANSLATED: u64 = 1 << 40;
+
 impl Directory {
     /// What the entry of an MKEY says, with the size of the pages by which its memory is
     /// translated, if it is by pages. With `open`, for a plain key, a neighbour may reach it
     /// without packets.
     fn words_of_key(key: u32, mkey: &Mkey, page_size: Option<u64>, open: bool) -> [u64; 7] {
         let page_bits = page_size.and_then(u64::checked_ilog2).unwrap_or(0);
-        let [addr, route, buffer] = if open { open_words(mkey.umem.shown()) } else { [0; 3] };
+        let shown = mkey.umem.shown().filter(|_| open);
+        let translated = if shown.is_some_and(|shown| shown.translated) { TRANSLATED } else { 0 };
+        let [addr, route, buffer] = open_words(shown);
         [
             u64::from(key) | u64::from(mkey.pd.0) << 32,
-            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32,
+            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32 | translated,
             mkey.iova,
             mkey.umem.len(),
             addr,

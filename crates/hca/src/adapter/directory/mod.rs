@@ -24,6 +24,7 @@ use transport::keys::{MAX_KEYS, place_of};
 use transport::values::{Access, QpState, QpType};
 use transport::{Count, Counter};
 
+mod asked;
 mod buffers;
 mod keys;
 pub(crate) mod neighbour;
@@ -34,7 +35,7 @@ pub use reader::{KeyEntry, QpEntry, Reader};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\0");
 /// Version of the layout; a reader of another version declines.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 /// QP numbers of one slot: 14 bits.
 pub const MAX_QPS: usize = 1 << 14;
 

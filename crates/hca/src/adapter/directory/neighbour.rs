@@ -10,8 +10,8 @@
 //! in a buffer that may move is kept in its place as well ([`Inside`]). A neighbour that has ended,
 //! or runs another program, is seen by its holder's word.
 
-use super::buffers::{Buffer, Buffers, Inside};
-use super::keys::{ShownBuffer, key_at};
+use super::buffers::{Buffer, Buffers, Inside, Part};
+use super::keys::{ShownBuffer, TRANSLATED, key_at};
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
 use crate::adapter::tracer;
 use mm::OtherProcess;
@@ -19,6 +19,7 @@ use pcie::RouteTable;
 use rustix::fd::OwnedFd;
 use shm::{Pass, Passes, Shm, Ticket};
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use transport::Counter;
@@ -61,6 +62,8 @@ struct OpenKey {
     /// Where the route of the bytes counts.
     route: usize,
     buffer: Option<ShownBuffer>,
+    /// Where the first byte is as translations count, if the owner's device keeps some.
+    translated: Option<u64>,
 }
 
 /// What a request was granted, as long as neither entry changes.
@@ -74,6 +77,8 @@ pub(crate) struct Found {
     route: usize,
     /// The buffer that the bytes are in.
     buffer: Option<Buffer>,
+    /// Where the first byte is as translations count, if the owner's device keeps some.
+    translated: Option<u64>,
     write: bool,
 }
 
@@ -190,16 +195,19 @@ impl Neighbour {
     /// the buffer, so no memory may be entered meanwhile.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Found> {
         let (qp, pd, access) = self.open_qp(wanted)?;
-        let OpenKey { entry: key, addr, route, buffer } = self.open_key(wanted, pd, access)?;
+        let OpenKey { entry: key, addr, route, buffer, translated } =
+            self.open_key(wanted, pd, access)?;
         let buffer = match buffer {
             Some(shown) => {
-                Some(self.buffers.get(self.shm(), self.process.pid(), key, shown, addr)?)
+                let units = translated.map(|at| units(at, wanted.length.into()));
+                let (pid, part) = (self.process.pid(), Part { addr, units });
+                Some(self.buffers.get(self.shm(), pid, key, shown, &part)?)
             }
             None => None,
         };
         let place = place_of(wanted.remote.rkey) as u32;
         let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
-        Some(Found { ticket, qp, key, addr, route, buffer, write: wanted.write })
+        Some(Found { ticket, qp, key, addr, route, buffer, translated, write: wanted.write })
     }
 
     /// Begins a visit to what was found; `None` if that is not granted any more. Never allocates or
@@ -257,6 +265,9 @@ impl Neighbour {
             addr: addr.checked_add(offset)?,
             route: counts,
             buffer: ShownBuffer::of_word(buffer),
+            translated: (rights & TRANSLATED != 0)
+                .then(|| offset.checked_add(addr % mm::page_size()))
+                .flatten(),
         })
     }
 }
@@ -322,9 +333,9 @@ impl Visit<'_> {
         if neighbour.still_grants(self.found) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Counts at the neighbour what its own side would have: `bytes` that moved, which ended a
-    /// request with `last`.
-    pub(crate) fn count(&self, bytes: u64, last: bool) {
+    /// Counts at the neighbour what its own side would have: `bytes` that moved from `at` on, which
+    /// ended a request with `last`.
+    pub(crate) fn count(&self, at: u64, bytes: u64, last: bool) {
         let add = |at: usize, value: u64| self.neighbour.shm().word(at).fetch_add(value, Relaxed);
         let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
         let (traffic, moved, requests) = match self.found.write {
@@ -334,10 +345,20 @@ impl Visit<'_> {
         add(self.found.route, bytes);
         add(self.found.qp.0 + traffic, bytes);
         add(counter(moved), bytes);
+        if let Some(first) = self.found.translated {
+            let units = units(first.saturating_add(at), bytes);
+            add(counter(Counter::AtsHits), units.end - units.start);
+        }
         if last {
             add(counter(requests), 1);
         }
     }
+}
+
+/// The units of memory that so many bytes from `at` on lie in.
+fn units(at: u64, bytes: u64) -> Range<u64> {
+    let unit = umem::translation_unit();
+    at / unit..at.saturating_add(bytes).div_ceil(unit)
 }
 
 /// A guarded copy met memory that is not there.

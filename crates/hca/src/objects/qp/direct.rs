@@ -71,8 +71,9 @@ impl Request<'_> {
         if !moved {
             return Err(AccessError::Unreachable);
         }
+        let at = self.at;
         self.at += bytes;
-        visit.count(bytes, self.at == u64::from(self.length));
+        visit.count(at, bytes, self.at == u64::from(self.length));
         Ok(())
     }
 
