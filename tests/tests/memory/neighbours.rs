@@ -121,7 +121,7 @@ fn perftests_messages_pass_through_shared_memory() {
         let mut ends = run(line);
         // An unreliable connection stays where its first packet went: on the wire, where the other
         // end had no processor yet to attach the ring.
-        for _ in 0..4 {
+        for _ in 0..9 {
             if line.ends_with("UC") && ends.client.sum("ring_pkts") == 0 {
                 ends = run(line);
             }
