@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::io::Write;
 use std::sync::{Mutex, OnceLock};
 
 /// Whether `PEERDMA_LOG=1` (or another value but `open` and 0) is set.
@@ -15,7 +14,7 @@ pub fn is_on() -> bool {
 }
 
 fn write(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "peerdma: cuda: {text}");
+    engine_thread::say(&format!("peerdma: cuda: {text}\n"));
 }
 
 /// Says one line if asked to.

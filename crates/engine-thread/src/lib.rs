@@ -11,12 +11,15 @@
 //! Start at [`spawn`]; [`lock`] and its kin take a lock whatever became of its last holder.
 
 mod file_limit;
+mod kept_signal;
 mod lock;
 mod memory;
+mod say;
 
 pub use file_limit::growing_files;
 pub use lock::{lock, read, try_lock, wait, wait_timeout, write};
 pub use memory::{ROOM_BYTES, has_memory};
+pub use say::say;
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

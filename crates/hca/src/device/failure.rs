@@ -9,7 +9,6 @@
 use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::device::Device;
 use std::any::Any;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transport::values::EventType;
 
@@ -20,8 +19,7 @@ impl Device {
             return;
         }
         let line = line(&self.attr().name, panic);
-        // Whoever closed standard error does not want to know.
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        engine_thread::say(&line);
         self.adapter.thread.kick();
         for qp in self.qps.all() {
             let _ = catch_unwind(AssertUnwindSafe(|| qp.end_with_device(&self.adapter)));

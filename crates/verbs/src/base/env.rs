@@ -3,7 +3,6 @@
 use crate::base::ffi::{INVALID, Res};
 use dmabuf::Hold;
 use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -157,9 +156,8 @@ pub fn log() -> Log {
 
 /// Prints a line on stderr.
 pub fn say(message: std::fmt::Arguments<'_>) {
-    // One write, so that lines of several processes stay whole. A closed stderr is no reason to
-    // fail.
-    drop(std::io::stderr().write_all(format!("peerdma: {message}\n").as_bytes()));
+    // One write, so that lines of several processes stay whole.
+    engine_thread::say(&format!("peerdma: {message}\n"));
 }
 
 /// Prints why the device cannot be opened, if `PEERDMA_LOG` asks for that or more.
