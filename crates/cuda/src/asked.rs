@@ -34,7 +34,7 @@ pub fn new_stream(flags: u32, priority: i32) -> Res<Arc<Stream>> {
     }
     let context = current()?;
     let make = |handle| Stream::new(handle, context, flags, priority);
-    Ok(Driver::get()?.streams.add(make).1)
+    Ok(Driver::get()?.streams.add(make)?.1)
 }
 
 impl Asked {

@@ -207,7 +207,7 @@ impl Driver {
         gpu.node()?;
         let flags = crate::context::checked_flags(flags)?;
         let make = |handle| Context::new(handle, gpu.clone(), flags, is_primary);
-        Ok(self.contexts.add(make).1)
+        Ok(self.contexts.add(make)?.1)
     }
 
     /// Ends a context: what was queued is finished, unless it waits for a value in memory or for
@@ -232,8 +232,15 @@ impl Driver {
     pub fn default_pool(&self, ordinal: i32) -> Res<Arc<Pool>> {
         let gpu = self.gpu(ordinal)?;
         let place = &self.default_pools[ordinal as usize];
-        let handle =
-            *place.get_or_init(|| self.pools.add(|handle| Pool::new(handle, gpu.clone(), true)).0);
+        if let Some(handle) = place.get() {
+            return self.pools.get(*handle);
+        }
+        let (new, _) = self.pools.add(|handle| Pool::new(handle, gpu.clone(), true))?;
+        let handle = *place.get_or_init(|| new);
+        if handle != new {
+            // Another thread was faster.
+            self.pools.remove(new)?;
+        }
         self.pools.get(handle)
     }
 
@@ -271,6 +278,6 @@ impl Driver {
     /// `CUDA_ERROR_INVALID_DEVICE`.
     pub fn new_pool(&self, ordinal: i32) -> Res<Arc<Pool>> {
         let gpu = self.gpu(ordinal)?;
-        Ok(self.pools.add(|handle| Pool::new(handle, gpu.clone(), false)).1)
+        Ok(self.pools.add(|handle| Pool::new(handle, gpu.clone(), false))?.1)
     }
 }

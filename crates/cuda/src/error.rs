@@ -137,6 +137,15 @@ impl std::fmt::Display for Error {
     }
 }
 
+/// For calls that make something, or queue work: what they keep is small, and asked for in a way
+/// that may not fail.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` where the system has none.
+pub fn may_make() -> Res {
+    if engine_thread::may_make() { Ok(()) } else { Err(Error::OUT_OF_MEMORY) }
+}
+
 /// Only the system refuses here: no memory, no descriptor, or something that is not foreseen.
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Error {

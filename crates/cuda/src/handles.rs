@@ -1,7 +1,7 @@
 //! Handles: what a program holds of a context, a stream, an event, a pool. A number that looks like
 //! an address, is looked up at each use, and never used twice.
 
-use crate::{Error, Res};
+use crate::{Error, Res, may_make};
 use engine_thread::lock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,11 +35,17 @@ impl<T> Default for Handles<T> {
 
 impl<T> Handles<T> {
     /// Adds an object that `make` builds knowing its handle.
-    pub fn add(&self, make: impl FnOnce(Handle) -> T) -> (Handle, Arc<T>) {
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where the system has none.
+    pub fn add(&self, make: impl FnOnce(Handle) -> T) -> Res<(Handle, Arc<T>)> {
+        may_make()?;
         let handle = next();
         let object = Arc::new(make(handle));
-        lock(&self.objects).insert(handle, object.clone());
-        (handle, object)
+        let mut objects = lock(&self.objects);
+        objects.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
+        objects.insert(handle, object.clone());
+        Ok((handle, object))
     }
 
     /// The object of a handle; `CUDA_ERROR_INVALID_HANDLE` where there is none.
@@ -71,14 +77,14 @@ mod tests {
     #[test]
     fn a_handle_is_good_until_it_is_taken_out_and_never_again() {
         let handles = Handles::default();
-        let (one, _) = handles.add(|_| "one");
-        let (two, _) = handles.add(|_| "two");
+        let (one, _) = handles.add(|_| "one").unwrap();
+        let (two, _) = handles.add(|_| "two").unwrap();
         assert_ne!(one, two);
         assert_eq!(*handles.get(one).unwrap(), "one");
         assert_eq!(handles.get(one + 1), Err(Error::INVALID_HANDLE));
         assert_eq!(*handles.remove(one).unwrap(), "one");
         assert_eq!(handles.remove(one), Err(Error::INVALID_HANDLE));
-        let (three, _) = handles.add(|_| "three");
+        let (three, _) = handles.add(|_| "three").unwrap();
         assert!(![one, two].contains(&three));
         assert_eq!(handles.remove_where(|name| name.starts_with('t')).len(), 2);
         assert!(handles.all().is_empty());

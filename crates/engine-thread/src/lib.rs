@@ -15,11 +15,13 @@ mod kept_signal;
 mod lock;
 mod memory;
 mod say;
+mod spare;
 
 pub use file_limit::growing_files;
 pub use lock::{lock, read, try_lock, wait, wait_timeout, write};
 pub use memory::{ROOM_BYTES, has_memory};
 pub use say::say;
+pub use spare::{Sparing, may_make};
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

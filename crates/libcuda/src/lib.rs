@@ -9,6 +9,10 @@
 //! says. Handles are looked up. Nothing unwinds into C.
 #![allow(non_snake_case, reason = "names of cuda.h")]
 
+/// What the library does where the system has no memory.
+#[global_allocator]
+static ALLOCATOR: engine_thread::Sparing = engine_thread::Sparing;
+
 #[macro_use]
 mod symbol;
 #[macro_use]

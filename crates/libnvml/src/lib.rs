@@ -7,6 +7,10 @@
 //! looked up.
 #![allow(non_snake_case, reason = "names of nvml.h")]
 
+/// What the library does where the system has no memory.
+#[global_allocator]
+static ALLOCATOR: engine_thread::Sparing = engine_thread::Sparing;
+
 #[macro_use]
 mod ffi;
 mod device;

@@ -78,6 +78,26 @@ fn gpus_are_told_of_by_nvml() {
     }
 }
 
+#[test]
+fn what_comes_to_an_end_takes_along_what_it_has() {
+    match system::c_program("cuda_ends") {
+        Ok(program) => drop(judged(cuda(&program), 2)),
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
+/// Calls say that there is no memory, and the program goes on.
+#[test]
+fn calls_are_refused_where_the_systems_memory_ends() {
+    match system::c_program("cuda_ends") {
+        Ok(program) => {
+            let line = format!("{} little", program.display());
+            judged(Run::hca(&line).option("--gpu").option("cuda"), 16);
+        }
+        Err(reason) => skip!("{reason}"),
+    }
+}
+
 /// What `peerdma gpu providers` asks of NVIDIA's driver, this one answers.
 #[test]
 fn the_cuda_provider_allocates_and_exports() {

@@ -5,7 +5,7 @@ use super::physical::Physical;
 use super::pool::Pool;
 use super::space::{Memory, Origin, Range};
 use crate::sys::{Access, Domain, Mapping, page_size};
-use crate::{Context, Driver, Error, Res};
+use crate::{Context, Driver, Error, Res, may_make};
 use std::sync::Arc;
 
 /// `CU_MEMHOSTALLOC_*` and `CU_MEMHOSTREGISTER_*`.
@@ -88,6 +88,7 @@ fn host_pages(len: u64) -> Res<Mapping> {
     if size == 0 {
         return Err(Error::INVALID_VALUE);
     }
+    may_make()?;
     Mapping::anonymous(size, Access::Both).map_err(|_| Error::OUT_OF_MEMORY)
 }
 
@@ -119,6 +120,7 @@ pub fn register_host(driver: &Driver, context: &Context, addr: u64, len: u64, fl
     if flags & HostFlags::IOMEMORY != 0 {
         return Err(Error::NOT_SUPPORTED);
     }
+    may_make()?;
     let ordinal = driver.ordinal(context.gpu());
     let range = Range::new(addr, len, context.handle(), ordinal, Memory::Registered(flags));
     driver.space.add_if_free(range, Error::HOST_MEMORY_ALREADY_REGISTERED).map(drop)

@@ -3,7 +3,7 @@
 
 use crate::gpu::Gpu;
 use crate::sys::{Access, Domain, Mapping, Node, Place, Where, map_file, page_size};
-use crate::{Error, Res};
+use crate::{Error, Res, may_make};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +37,7 @@ impl Physical {
         if is_vram && size > gpu.free_bytes() {
             return Err(Error::OUT_OF_MEMORY);
         }
+        may_make()?;
         let node = gpu.node()?;
         let handle = node.create(size, domain)?;
         if is_vram {
@@ -52,6 +53,7 @@ impl Physical {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a descriptor that cannot be mapped.
     pub fn import(gpu: &Arc<Gpu>, fd: OwnedFd) -> Res<Physical> {
+        may_make()?;
         let file = std::fs::File::from(fd);
         let len = file.metadata().map(|about| about.len()).unwrap_or(0);
         if len == 0 || !len.is_multiple_of(page_size()) {

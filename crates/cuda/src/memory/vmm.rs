@@ -4,7 +4,7 @@ use super::space::{Device, DeviceAccess, Memory, Origin, Range};
 use crate::gpu::Gpu;
 use crate::memory::Physical;
 use crate::sys::{Domain, Mapping};
-use crate::{Driver, Error, Handle, Res};
+use crate::{Driver, Error, Handle, Res, may_make};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ pub fn reserve(driver: &Driver, len: u64, align: u64) -> Res<u64> {
     if len == 0 || !len.is_multiple_of(GRANULARITY) || !aligned {
         return Err(Error::INVALID_VALUE);
     }
+    may_make()?;
     let mapping =
         Mapping::reserve(len, align.max(GRANULARITY)).map_err(|_| Error::OUT_OF_MEMORY)?;
     mapping.keep_from_children();
@@ -48,7 +49,7 @@ pub fn create(driver: &Driver, gpu: &Arc<Gpu>, len: u64) -> Res<Handle> {
         return Err(Error::INVALID_VALUE);
     }
     let physical = Arc::new(Physical::alloc(gpu, len, Domain::Vram)?);
-    Ok(driver.physical.add(|_| physical).0)
+    Ok(driver.physical.add(|_| physical)?.0)
 }
 
 /// Maps physical memory at reserved addresses. The GPU may not use them yet.
@@ -62,6 +63,7 @@ pub fn map(driver: &Driver, addr: u64, len: u64, offset: u64, handle: Handle) ->
     if len == 0 || [addr, len, offset].iter().any(|n| !n.is_multiple_of(GRANULARITY)) || !fits {
         return Err(Error::INVALID_VALUE);
     }
+    may_make()?;
     let ordinal = driver.ordinal(physical.gpu());
     let (origin, access) = (Origin::Mapped(handle), DeviceAccess::none());
     let at = addr - reserved.addr();
@@ -118,7 +120,7 @@ pub fn import(driver: &Driver, gpu: &Arc<Gpu>, fd: OwnedFd) -> Res<Handle> {
     if !physical.is_whole()? {
         return Err(Error::INVALID_VALUE);
     }
-    Ok(driver.physical.add(|_| Arc::new(physical)).0)
+    Ok(driver.physical.add(|_| Arc::new(physical))?.0)
 }
 
 /// Takes whole mappings away.

@@ -30,14 +30,22 @@ impl Image {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_IMAGE` for what is no image; `CUDA_ERROR_INVALID_VALUE` for an address
-    /// that nothing is at.
+    /// that nothing is at; `CUDA_ERROR_OUT_OF_MEMORY` where there is none to read it.
     pub fn at(addr: u64) -> Res<Image> {
-        let head: [u8; 16] = read(addr, 16)?.try_into().map_err(|_| Error::INVALID_VALUE)?;
-        match word(&head, 0) {
-            Some(WRAPPER) => Image::at(long(&head, 8).ok_or(Error::INVALID_IMAGE)?),
+        let head = head(addr)?;
+        match (word(&head, 0), long(&head, 8)) {
+            // What it is around is no wrapper again.
+            (Some(WRAPPER), Some(inside)) => Image::within(inside, &self::head(inside)?),
+            _ => Image::within(addr, &head),
+        }
+    }
+
+    /// The image at an address that begins so.
+    fn within(addr: u64, head: &[u8; 16]) -> Res<Image> {
+        match word(head, 0) {
             Some(FATBIN) => {
-                let header = u64::from(half(&head, 6).unwrap_or(16));
-                let len = long(&head, 8).and_then(|len| len.checked_add(header));
+                let header = u64::from(half(head, 6).unwrap_or(16));
+                let len = long(head, 8).and_then(|len| len.checked_add(header));
                 let len = len.filter(|len| *len <= MOST).ok_or(Error::INVALID_IMAGE)?;
                 Ok(of_fatbin(read(addr, len)?.get(header as usize..).unwrap_or_default()))
             }
@@ -112,8 +120,16 @@ fn of_fatbin(mut entries: &[u8]) -> Image {
     Image::Names(names)
 }
 
+fn head(addr: u64) -> Res<[u8; 16]> {
+    read(addr, 16)?.try_into().map_err(|_| Error::INVALID_VALUE)
+}
+
 fn read(addr: u64, len: u64) -> Res<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len).map_err(|_| Error::INVALID_IMAGE)?];
+    let len = usize::try_from(len).map_err(|_| Error::INVALID_IMAGE)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Error::OUT_OF_MEMORY)?;
+    bytes.resize(len, 0);
+    let len = len as u64;
     let to = Place::of_bytes(&mut bytes);
     copy(to, Place::of_program(addr, len)).map_err(|_| Error::INVALID_VALUE)?;
     Ok(bytes)
@@ -130,6 +146,7 @@ fn read_string(addr: u64) -> Res<String> {
             return String::from_utf8(text).map_err(|_| Error::INVALID_IMAGE);
         }
         at += part.len() as u64;
+        text.try_reserve(part.len()).map_err(|_| Error::OUT_OF_MEMORY)?;
         text.extend(part);
     }
     Err(Error::INVALID_IMAGE)

@@ -34,9 +34,12 @@ pub struct Modules {
 
 impl Modules {
     /// Loads an image.
-    pub fn load(&self, context: Handle, image: Image) -> Handle {
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where the system has none.
+    pub fn load(&self, context: Handle, image: Image) -> Res<Handle> {
         let functions = Mutex::default();
-        self.modules.add(|handle| Module { handle, context, image, functions }).0
+        Ok(self.modules.add(|handle| Module { handle, context, image, functions })?.0)
     }
 
     /// Unloads a module.
@@ -77,7 +80,7 @@ impl Modules {
         if let Some(known) = functions.get(name) {
             return Ok(*known);
         }
-        let new = self.functions.add(|_| Function { module, name: name.to_owned() }).0;
+        let new = self.functions.add(|_| Function { module, name: name.to_owned() })?.0;
         functions.insert(name.to_owned(), new);
         Ok(new)
     }
@@ -132,7 +135,7 @@ mod tests {
     fn a_kernel_is_found_by_name_and_never_launched() {
         let modules = Modules::default();
         let image = Image::of_ptx(".visible .entry fill(\n.param .u64 a)\n{ ret; }");
-        let module = modules.load(64, image);
+        let module = modules.load(64, image).unwrap();
         let fill = modules.function(module, "fill").unwrap();
         assert_eq!(modules.function(module, "fill"), Ok(fill));
         assert_eq!(modules.function(module, "copy"), Err(Error::NOT_FOUND));

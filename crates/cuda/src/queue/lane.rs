@@ -2,7 +2,7 @@
 
 use super::line::{Point, Work};
 use super::order::Kind;
-use crate::{Context, Res};
+use crate::{Context, Error, Res, may_make};
 use engine_thread::lock;
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,23 @@ impl Lane {
     /// Which it is.
     pub fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    /// Whether a call may queue work that is done in a context which lives, and only there.
+    ///
+    /// # Errors
+    /// What the context died of; those of [`Lane::has_room`].
+    pub fn check(&self) -> Res {
+        self.context.check().and_then(|()| self.has_room())
+    }
+
+    /// Whether there is memory for one more piece of work.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where the system has none.
+    pub fn has_room(&self) -> Res {
+        may_make()?;
+        if self.context.queues.has_room(&self.kind) { Ok(()) } else { Err(Error::OUT_OF_MEMORY) }
     }
 
     /// Queues work.

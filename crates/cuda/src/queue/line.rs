@@ -110,6 +110,11 @@ impl Line {
         (point, starts)
     }
 
+    /// Whether there is memory to append so many pieces.
+    pub(super) fn has_room(&self, pieces: usize) -> bool {
+        lock(&self.state).waiting.try_reserve(pieces).is_ok()
+    }
+
     /// Begins to do what was appended.
     pub(super) fn start(self: &Arc<Self>) {
         let line = self.clone();

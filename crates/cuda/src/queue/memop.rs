@@ -29,7 +29,7 @@ impl MemOp {
     /// # Errors
     /// What the context died of.
     pub fn queue(lane: &Lane, operations: Vec<MemOp>) -> Res {
-        lane.context().check()?;
+        lane.check()?;
         if operations.is_empty() {
             return Ok(());
         }

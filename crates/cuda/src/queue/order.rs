@@ -117,6 +117,14 @@ impl Queues {
         if blocks { Kind::Blocking(line) } else { Kind::Apart(line) }
     }
 
+    /// Whether there is memory for one more piece of work in the line of a kind, and for what has
+    /// to come before it.
+    pub fn has_room(&self, kind: &Kind) -> bool {
+        let mut lines = lock(&self.lines);
+        let pieces = lines.before(kind).len() + 1;
+        lines.line(kind).has_room(pieces)
+    }
+
     /// Queues work behind what it has to come after.
     pub fn queue(&self, kind: &Kind, work: Work) -> Point {
         let mut lines = lock(&self.lines);

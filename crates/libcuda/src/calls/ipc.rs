@@ -44,6 +44,6 @@ api! {
         let (driver, event, context) = (Driver::get()?, event.checked()?, current()?);
         let handle = EventHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
         let opened = Event::open(context.handle(), &handle)?;
-        event.put(driver.events.add(|_| opened).0)
+        event.put(driver.events.add(|_| opened)?.0)
     }
 }

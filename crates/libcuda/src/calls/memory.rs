@@ -131,6 +131,7 @@ fn prefetch(stream: cuda::Asked, addr: u64, bytes: u64, device: i32) -> cuda::Re
         CPU => None,
         ordinal => Some(Driver::get()?.gpu(ordinal)?.found().number),
     };
+    stream.has_room()?;
     stream.queue(Box::new(move || memory::migrate(addr, bytes, gpu)));
     Ok(())
 }

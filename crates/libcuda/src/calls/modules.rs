@@ -7,18 +7,23 @@ use cuda::{Driver, Error, Handle, current};
 /// Loads an image for the current context.
 pub fn load(out: Out<Handle>, image: u64) -> cuda::Res {
     let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
-    out.put(driver.modules.load(context.handle(), Image::at(image)?))
+    out.put(driver.modules.load(context.handle(), Image::at(image)?)?)
 }
 
 /// Loads an image for all contexts.
 fn load_library(out: Out<Handle>, image: u64) -> cuda::Res {
     let (driver, out) = (Driver::get()?, out.checked()?);
-    out.put(driver.modules.load(0, Image::at(image)?))
+    out.put(driver.modules.load(0, Image::at(image)?)?)
 }
 
 /// The image in a file, followed by a zero: PTX is a string.
 fn with_file(name: Text, use_it: impl FnOnce(u64) -> cuda::Res) -> cuda::Res {
-    let mut bytes = std::fs::read(name.get()?).map_err(|_| Error::FILE_NOT_FOUND)?;
+    let read = std::fs::read(name.get()?).map_err(|error| match error.kind() {
+        std::io::ErrorKind::OutOfMemory => Error::OUT_OF_MEMORY,
+        _ => Error::FILE_NOT_FOUND,
+    });
+    let mut bytes = read?;
+    bytes.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
     bytes.push(0);
     use_it(bytes.as_ptr() as u64)
 }

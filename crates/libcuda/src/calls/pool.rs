@@ -107,6 +107,7 @@ streamed! {
         if addr == 0 {
             return Err(Error::INVALID_VALUE);
         }
+        stream.has_room()?;
         let doomed = Pool::doom(&driver.space, addr)?;
         stream.queue_fallible(move || Pool::free(&driver.space, &driver.pools, &doomed));
         Ok(())

@@ -158,7 +158,7 @@ api! {
             return Err(Error::INVALID_VALUE);
         }
         let physical = device.physical.clone();
-        handle.put(driver.physical.add(|_| physical).0)
+        handle.put(driver.physical.add(|_| physical)?.0)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: Handle) {

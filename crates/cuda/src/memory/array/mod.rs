@@ -28,7 +28,7 @@ impl Array {
         let layout = Layout::of(shape, most)?;
         let physical = Physical::alloc(gpu, layout.bytes(), Domain::Vram)?;
         let array = Array { context: context.handle(), layout, physical };
-        Ok(driver.arrays.add(|_| array).0)
+        Ok(driver.arrays.add(|_| array)?.0)
     }
 
     /// Gives one back, when all that its context was given to do is done.

@@ -33,7 +33,7 @@ impl Fill<'_> {
         if waits {
             return stream.run(work);
         }
-        stream.context().check()?;
+        stream.check()?;
         stream.queue_fallible(work);
         Ok(())
     }

@@ -26,7 +26,7 @@ fn transfer(stream: &Asked, to: Span, from: Span, rows: Rows, when: When) -> cud
         // the program named memory that is none
         return stream.run(move || work().map_err(|_| Error::INVALID_VALUE));
     }
-    stream.context().check()?;
+    stream.check()?;
     stream.queue_fallible(work);
     Ok(())
 }

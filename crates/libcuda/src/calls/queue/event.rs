@@ -20,7 +20,7 @@ api! {
     fn cuEventCreate(event: Out<Handle>, flags: u32) {
         let (event, context) = (event.checked()?, current()?);
         let new = Event::new(context.handle(), flags)?;
-        event.put(Driver::get()?.events.add(|_| new).0)
+        event.put(Driver::get()?.events.add(|_| new)?.0)
     }
 
     fn cuEventDestroy(event: Handle) {
@@ -75,6 +75,7 @@ fn no_more(flags: u32, known: u32) -> cuda::Res {
 }
 
 fn record(event: Handle, stream: &Asked) -> cuda::Res {
+    stream.has_room()?;
     let event = Driver::get()?.events.get(event)?;
     if event.context() != stream.context().handle() {
         return Err(Error::INVALID_HANDLE);

@@ -44,6 +44,7 @@ streamed! {
         if flags > 1 {
             return Err(Error::INVALID_VALUE);
         }
+        stream.has_room()?;
         Driver::get()?.events.get(event)?.hold_back(&stream);
         Ok(())
     }
@@ -89,6 +90,7 @@ streamed! {
     fn cuStreamAddCallback, cuStreamAddCallback_ptsz
         (stream; callback: StreamCallback, data: u64, flags: u32) {
         let callback = callback.filter(|_| flags == 0).ok_or(Error::INVALID_VALUE)?;
+        stream.has_room()?;
         let (context, handle) = (stream.context().clone(), stream.handle());
         stream.queue(Box::new(move || {
             let code = context.check().err().map_or(0, Error::code);
@@ -98,6 +100,7 @@ streamed! {
     }
     fn cuLaunchHostFunc, cuLaunchHostFunc_ptsz (stream; function: HostFunction, data: u64) {
         let function = function.ok_or(Error::INVALID_VALUE)?;
+        stream.has_room()?;
         // not called where the context died
         stream.queue_fallible(move || {
             function(data);

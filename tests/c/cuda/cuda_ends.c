@@ -1,0 +1,124 @@
+/*
+ * CUDA's memory and streams where something comes to its end: a context, while another thread uses
+ * it; the process, whose exit handlers give back what they have; what a child has of it all; and
+ * what has no end, or is nothing.
+ *
+ * With an argument: where the system's memory ends.
+ */
+#include "runtime.h"
+
+#include <sys/resource.h>
+
+enum { PAGE = 4096, INVALID_IMAGE = 200 };
+
+/* The wrapper of a fatbin, around itself. */
+static void images(void)
+{
+	uint64_t wrapper[4] = { 0x466243b1, (uintptr_t)wrapper };
+	handle module;
+	code(INVALID_IMAGE, cuModuleLoadData(&module, wrapper), "an image that is within itself");
+}
+
+/* The line that names a kernel goes where nobody reads any more. */
+static void unread_lines(void)
+{
+	struct dim3 one = { 1, 1, 1 };
+	int ends[2], before = dup(2);
+	if (before < 0 || pipe(ends) || dup2(ends[1], 2) < 0)
+		fail("a pipe for stderr");
+	close(ends[0]);
+	close(ends[1]);
+	answers(NOT_SUPPORTED, cudaLaunchKernel("nobody's", one, one, NULL, 0, NULL),
+		"a kernel that nobody hears of");
+	dup2(before, 2);
+	close(before);
+}
+
+/* Blocks of which no more are to be had, each with the one before. */
+static void *take_all(void)
+{
+	void **last = NULL, **block;
+	for (size_t size = 64 << 10; size >= 24; size /= 2)
+		while ((block = malloc(size))) {
+			*block = last;
+			last = block;
+		}
+	return last;
+}
+
+static void give_all(void *last)
+{
+	while (last) {
+		void *before = *(void **)last;
+		free(last);
+		last = before;
+	}
+}
+
+static void nothing(void *unused)
+{
+	(void)unused;
+}
+
+/* What a call answers first that is no success, of many. */
+#define REFUSAL(call) \
+	({ \
+		int got_ = 0; \
+		for (int i_ = 0; i_ < 5000 && !got_; i_++) \
+			got_ = (call); \
+		got_; \
+	})
+
+static int little_memory(void)
+{
+	static char elf[PAGE] = "\x7f" "ELF\2\1";
+	uint64_t far = 1ul << 40;
+	struct rlimit limit;
+	handle stream, made, pool;
+	void *at, *device, *pinned;
+	unsigned long pages = 0;
+	load_runtime();
+	need(cudaStreamCreate(&stream) || cudaMalloc(&device, PAGE), "stream and memory");
+	need(cudaMallocHost(&pinned, PAGE) || cudaDeviceGetDefaultMemPool(&pool, 0), "memory and pool");
+	need(cudaMemsetAsync(device, 0, PAGE, stream) || cudaStreamSynchronize(stream), "fill");
+	FILE *file = fopen("/proc/self/statm", "r");
+	if (!file || fscanf(file, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &limit))
+		fail("the process's size");
+	fclose(file);
+	limit.rlim_cur = (pages + 4096) * PAGE;
+	if (setrlimit(RLIMIT_AS, &limit))
+		fail("a limit");
+	memcpy(elf + 0x28, &far, sizeof(far));
+	code(OUT_OF_MEMORY, cuModuleLoadData(&made, elf), "an image that is longer than memory");
+	void *taken = take_all();
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaStreamCreate(&made)), "streams");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaEventCreate(&made)), "events");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaEventCreateWithFlags(&made, 6)), "shared events");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMalloc(&at, PAGE)), "memory");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMallocAsync(&at, PAGE, stream)), "of a pool");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMallocHost(&at, PAGE)), "of the host");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMallocManaged(&at, PAGE, 1)), "of both");
+	answers(MEMORY_ALLOCATION, REFUSAL(cuCtxCreate_v2(&made, 0, 0)), "contexts");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMemsetAsync(device, 0, 8, stream)), "fills");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaMemcpyAsync(device, pinned, 8, 1, stream)), "copies");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaLaunchHostFunc(stream, nothing, NULL)), "functions");
+	answers(MEMORY_ALLOCATION, REFUSAL(cudaEventRecord(made, stream)), "records");
+	give_all(taken);
+	need(cudaStreamSynchronize(stream), "wait");
+	answers(CUDA_OK, cudaFree(device), "what there is can be given back");
+	answers(CUDA_OK, cudaMalloc(&device, PAGE), "and had again");
+	answers(CUDA_OK, cudaMemset(device, 1, PAGE), "and filled");
+	return finish();
+}
+
+int main(int argc, char **argv)
+{
+	(void)argv;
+	if (argc > 1)
+		return little_memory();
+	load_runtime();
+	need(cudaFree(NULL), "a context");
+	images();
+	unread_lines();
+	return finish();
+}
