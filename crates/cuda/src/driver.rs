@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::gpu::{Gpu, found, visible};
 use crate::handles::{Handle, Handles};
-use crate::memory::{Array, Physical, Pool, Space};
+use crate::memory::{Array, HeldMemory, Pool, Space};
 use crate::module::Modules;
 use crate::queue::{Event, Stream, is_worker};
 use crate::{Error, Res, log};
@@ -24,7 +24,7 @@ pub struct Driver {
     /// Memory pools.
     pub pools: Handles<Pool>,
     /// Physical memory (`CUmemGenericAllocationHandle`).
-    pub physical: Handles<Arc<Physical>>,
+    pub physical: HeldMemory,
     /// CUDA arrays.
     pub arrays: Handles<Array>,
     /// Addresses.
@@ -82,7 +82,7 @@ impl Driver {
             streams: Handles::default(),
             events: Handles::default(),
             pools: Handles::default(),
-            physical: Handles::default(),
+            physical: HeldMemory::default(),
             arrays: Handles::default(),
             space: Space::default(),
             modules: Modules::default(),

@@ -16,7 +16,8 @@ const FIRST: u64 = 0x6fcd_0000_0000_0000;
 /// Between two handles.
 const STEP: u64 = 64;
 
-fn next() -> Handle {
+/// A handle that nobody had.
+pub(crate) fn next() -> Handle {
     static NEXT: AtomicU64 = AtomicU64::new(FIRST);
     NEXT.fetch_add(STEP, Relaxed)
 }

@@ -202,6 +202,50 @@ static void virtual_memory(void)
 	code(INVALID_VALUE, cuMemRelease(one), "release again");
 }
 
+/* As NCCL frees: it finds the handle by the address, and releases it as often as it holds it. */
+static void handles_of_addresses(void)
+{
+	struct allocation plain = { .type = 1, .location = { 1, 0 } }, shared = plain, found;
+	struct access_of both = { { 1, 0 }, 3 };
+	gpu_address space = 0;
+	uint64_t memory = 0, again = 0, kinds = 9;
+	size_t before, after, all;
+	int fd = -1;
+	shared.handle_types = shared.rdma = 1;
+	must(cuMemGetInfo_v2(&before, &all), "free memory");
+	must(cuMemAddressReserve(&space, 2 * CHUNK, 0, 0, 0), "reserve");
+	must(cuMemCreate(&memory, CHUNK, &plain, 0), "create");
+	code(INVALID_VALUE, cuMemRetainAllocationHandle(&again, space), "nothing is mapped");
+	must(cuMemMap(space, CHUNK, 0, memory, 0), "map");
+	code(INVALID_VALUE, cuMemSetAccess(space, CHUNK, &both, 0), "access of no device");
+	code(CUDA_OK, cuMemRetainAllocationHandle(&again, space + 5), "the handle of an address");
+	holds(GUIDE, again == memory, "is the one that it was mapped by");
+	code(CUDA_OK, cuMemRelease(again), "release it");
+	code(CUDA_OK, cuMemRelease(memory), "as often as it was held");
+	code(INVALID_VALUE, cuMemRelease(memory), "and no more");
+	code(CUDA_OK, cuMemRetainAllocationHandle(&again, space), "hold what is only mapped");
+	holds(GUIDE, again == memory, "by the same handle");
+	code(INVALID_VALUE, cuMemExportToShareableHandle(&fd, memory, 1, 0),
+	     "export what was not made for that");
+	must(cuMemGetAllocationPropertiesFromHandle(&found, memory), "properties");
+	holds(GUIDE, !found.handle_types && !found.rdma, "are those that were asked for");
+	must(cuPointerGetAttribute(&kinds, 14, space), "kinds of handles");
+	equal(GUIDE, 0, kinds, "kinds of handles are allowed");
+	must(cuMemUnmap(space, CHUNK) || cuMemRelease(memory), "unmap and release");
+	must(cuMemGetInfo_v2(&after, &all), "free memory");
+	equal(GUIDE, before, after, "bytes are free again");
+
+	must(cuMemCreate(&memory, CHUNK, &shared, 0), "create");
+	must(cuMemMap(space, CHUNK, 0, memory, 0) || cuMemRelease(memory), "map");
+	must(cuMemRetainAllocationHandle(&again, space), "hold");
+	must(cuMemGetAllocationPropertiesFromHandle(&found, again), "properties");
+	holds(GUIDE, found.handle_types == 1 && found.rdma == 1, "are those of the other kind");
+	code(CUDA_OK, cuMemExportToShareableHandle(&fd, again, 1, 0), "which is exported");
+	close(fd);
+	must(cuMemUnmap(space, CHUNK) || cuMemRelease(again), "unmap and release");
+	must(cuMemAddressFree(space, 2 * CHUNK), "free the addresses");
+}
+
 static void other_process(const char *program)
 {
 	extern char **environ;
@@ -265,6 +309,7 @@ int main(int argc, char **argv)
 	streams();
 	pools();
 	virtual_memory();
+	handles_of_addresses();
 	other_process(argv[0]);
 	modules();
 	return finish();

@@ -194,6 +194,8 @@ struct mem_op {
 	F(cuMemGetAccess, (uint64_t *, const struct location *, gpu_address)) \
 	F(cuMemExportToShareableHandle, (void *, uint64_t, int, uint64_t)) \
 	F(cuMemImportFromShareableHandle, (uint64_t *, void *, int)) \
+	F(cuMemRetainAllocationHandle, (uint64_t *, gpu_address)) \
+	F(cuMemGetAllocationPropertiesFromHandle, (struct allocation *, uint64_t)) \
 	F(cuIpcGetMemHandle, (struct ipc_handle *, gpu_address)) \
 	F(cuIpcOpenMemHandle_v2, (gpu_address *, struct ipc_handle, unsigned)) \
 	F(cuIpcCloseMemHandle, (gpu_address)) \

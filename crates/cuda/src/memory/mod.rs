@@ -4,6 +4,7 @@ mod alloc;
 mod array;
 mod device;
 mod exported;
+mod held;
 mod ipc;
 mod physical;
 mod pool;
@@ -19,13 +20,15 @@ pub use alloc::{
 pub use array::{Array, Layout, Part, Shape};
 pub use exported::IPC_BYTES;
 pub(crate) use exported::{Which, which};
+pub use held::HeldMemory;
 pub use ipc::{IpcHandle, close_ipc, export_ipc, open_ipc};
-pub use physical::Physical;
+pub use physical::{Physical, Wanted};
 pub use pool::Pool;
 pub use rows::{Rows, Side};
 pub use space::{Device, DeviceAccess, Memory, Origin, Range, Space};
 pub use span::{Span, copy_rows};
 pub use vmm::{
-    GRANULARITY, create, import, is_mapped_on, map, release_reserved, reserve, set_access, unmap,
+    GRANULARITY, create, handle_at, import, is_mapped_on, map, release_reserved, reserve,
+    set_access, unmap,
 };
 pub use word::{Width, Word};

@@ -15,11 +15,21 @@ enum Backing {
     Imported(OwnedFd),
 }
 
+/// What a program said it would do with memory that it made by itself (`CUmemAllocationProp`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Kinds of handles that it may be shared by (`CUmemAllocationHandleType`).
+    pub handle_types: u32,
+    /// `allocFlags.gpuDirectRDMACapable`.
+    pub rdma: u8,
+}
+
 /// Physical memory, in whole pages.
 pub struct Physical {
     id: u64,
     gpu: Arc<Gpu>,
     len: u64,
+    wanted: Wanted,
     backing: Backing,
     window: Mapping,
 }
@@ -74,7 +84,19 @@ impl Physical {
         };
         window.keep_from_children();
         let id = IDS.fetch_add(1, Relaxed);
-        Ok(Physical { id, gpu: gpu.clone(), len, backing, window })
+        let wanted = Wanted::default();
+        Ok(Physical { id, gpu: gpu.clone(), len, wanted, backing, window })
+    }
+
+    /// The same, with what a program wants of it.
+    pub(super) fn wanted_for(mut self, wanted: Wanted) -> Physical {
+        self.wanted = wanted;
+        self
+    }
+
+    /// What a program wants of it.
+    pub fn wanted(&self) -> Wanted {
+        self.wanted
     }
 
     /// A number of its own in this process.

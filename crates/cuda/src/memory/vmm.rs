@@ -2,7 +2,7 @@
 
 use super::space::{Device, DeviceAccess, Memory, Origin, Range};
 use crate::gpu::Gpu;
-use crate::memory::Physical;
+use crate::memory::{Physical, Wanted};
 use crate::sys::{Domain, Mapping};
 use crate::{Driver, Error, Handle, Res, may_make};
 use std::os::fd::OwnedFd;
@@ -10,9 +10,6 @@ use std::sync::Arc;
 
 /// What sizes, addresses and offsets are multiples of, in bytes (`cuMemGetAllocationGranularity`).
 pub const GRANULARITY: u64 = 2 << 20;
-
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const READ_WRITE: u32 = 3;
 
 /// Reserves addresses.
 ///
@@ -44,20 +41,20 @@ pub fn release_reserved(driver: &Driver, start: u64, len: u64) -> Res {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a length that is no multiple of [`GRANULARITY`],
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
-pub fn create(driver: &Driver, gpu: &Arc<Gpu>, len: u64) -> Res<Handle> {
+pub fn create(driver: &Driver, gpu: &Arc<Gpu>, len: u64, wanted: Wanted) -> Res<Handle> {
     if !len.is_multiple_of(GRANULARITY) {
         return Err(Error::INVALID_VALUE);
     }
-    let physical = Arc::new(Physical::alloc(gpu, len, Domain::Vram)?);
-    Ok(driver.physical.add(|_| physical)?.0)
+    let physical = Physical::alloc(gpu, len, Domain::Vram)?;
+    driver.physical.add(physical.wanted_for(wanted))
 }
 
 /// Maps physical memory at reserved addresses. The GPU may not use them yet.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for ranges that do not fit, `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_VALUE` for ranges that do not fit, and for a handle that is none.
 pub fn map(driver: &Driver, addr: u64, len: u64, offset: u64, handle: Handle) -> Res {
-    let physical = driver.physical.get(handle)?.as_ref().clone();
+    let physical = driver.physical.get(handle)?;
     let reserved = driver.space.reserved(addr, len)?;
     let fits = offset.checked_add(len).is_some_and(|end| end <= physical.len());
     if len == 0 || [addr, len, offset].iter().any(|n| !n.is_multiple_of(GRANULARITY)) || !fits {
@@ -115,12 +112,25 @@ pub fn is_mapped_on(driver: &Driver, first: &Range, end: u64) -> bool {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for any other descriptor: one of a range of addresses is no shareable
 /// handle.
-pub fn import(driver: &Driver, gpu: &Arc<Gpu>, fd: OwnedFd) -> Res<Handle> {
+pub fn import(driver: &Driver, gpu: &Arc<Gpu>, fd: OwnedFd, wanted: Wanted) -> Res<Handle> {
     let physical = Physical::import(gpu, fd)?;
     if !physical.is_whole()? {
         return Err(Error::INVALID_VALUE);
     }
-    Ok(driver.physical.add(|_| Arc::new(physical))?.0)
+    driver.physical.add(physical.wanted_for(wanted))
+}
+
+/// The handle that memory at an address was mapped by, held once more: it is to be released so much
+/// more often.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for an address where nothing is mapped.
+pub fn handle_at(driver: &Driver, addr: u64) -> Res<Handle> {
+    let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
+    let device = range.device().ok_or(Error::INVALID_VALUE)?;
+    let Origin::Mapped(handle) = device.origin else { return Err(Error::INVALID_VALUE) };
+    driver.physical.hold(handle, &device.physical)?;
+    Ok(handle)
 }
 
 /// Takes whole mappings away.
@@ -139,12 +149,8 @@ pub fn unmap(driver: &Driver, addr: u64, len: u64) -> Res {
 /// nothing.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where they are not those of whole mappings, or for flags that are
-/// none.
+/// `CUDA_ERROR_INVALID_VALUE` where they are not those of whole mappings.
 pub fn set_access(driver: &Driver, addr: u64, len: u64, asked: &[(u32, u32)]) -> Res {
-    if asked.iter().any(|(_, flags)| ![0, 1, READ_WRITE].contains(flags)) {
-        return Err(Error::INVALID_VALUE);
-    }
     for range in mapped(driver, addr, len)? {
         let Some(device) = range.device() else { continue };
         asked.iter().for_each(|(ordinal, flags)| device.access.set(*ordinal, *flags));

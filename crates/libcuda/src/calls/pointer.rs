@@ -59,8 +59,8 @@ fn value(range: &Range, addr: u64, attribute: u32) -> cuda::Res<Value> {
         12 => Ok(Value::Long(len)),
         13 => flag(true),
         14 => {
-            let is_mapped = device.is_some_and(|d| matches!(d.origin, Origin::Mapped(_)));
-            Ok(Value::Long(u64::from(is_mapped)))
+            let types = device.map_or(0, |device| device.physical.wanted().handle_types);
+            Ok(Value::Long(types.into()))
         }
         15 => flag(is_device && shown),
         16 => Ok(Value::Word(device.map_or(3, |device| device.access.of(asking(range))))),

@@ -1,9 +1,9 @@
 //! Virtual memory management: physical memory by handles, addresses by themselves.
 
 use crate::ffi::{In, Out};
-use cuda::memory::{self, DeviceAccess, GRANULARITY, Origin};
+use cuda::memory::{self, DeviceAccess, GRANULARITY, Wanted};
 use cuda::sys::duplicate;
-use cuda::{Driver, Error, Handle, current};
+use cuda::{Driver, Error, Handle, current, log};
 use std::os::fd::IntoRawFd;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
@@ -15,7 +15,7 @@ const DESCRIPTOR: u32 = 1;
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Location {
+pub struct Location {
     kind: u32,
     id: i32,
 }
@@ -37,20 +37,39 @@ struct Properties {
 /// `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Access {
+pub struct Access {
     location: Location,
     flags: u32,
 }
 
-/// The ordinal of a device, as access by it is kept.
-fn ordinal(driver: &Driver, id: i32) -> cuda::Res<u32> {
+/// The ordinal of the device at a place, as access by it is kept.
+pub fn ordinal(driver: &Driver, Location { kind, id }: Location) -> cuda::Res<u32> {
+    if kind != DEVICE {
+        return Err(Error::NOT_SUPPORTED);
+    }
     driver.gpu(id)?;
     let ordinal = u32::try_from(id).ok().filter(|ordinal| *ordinal < DeviceAccess::DEVICES);
     ordinal.ok_or(Error::NOT_SUPPORTED)
 }
 
-fn checked(properties: Properties) -> cuda::Res<i32> {
-    let Properties { kind, handle_types, location, .. } = properties;
+/// What devices are to be allowed: their ordinals and flags (`CUmemAccess_flags`).
+pub fn allowed(driver: &Driver, access: In<Access>, count: u64) -> cuda::Res<Vec<(u32, u32)>> {
+    // one for each device, at most
+    let most = DeviceAccess::DEVICES as usize;
+    let count = usize::try_from(count).ok().filter(|count| (1..=most).contains(count));
+    let mut asked = Vec::new();
+    for Access { location, flags } in access.array(count.ok_or(Error::INVALID_VALUE)?)? {
+        if ![0, 1, 3].contains(&flags) {
+            return Err(Error::INVALID_VALUE);
+        }
+        asked.push((ordinal(driver, location)?, flags));
+    }
+    Ok(asked)
+}
+
+/// The device whose memory is asked for, and what for.
+fn checked(properties: Properties) -> cuda::Res<(i32, Wanted)> {
+    let Properties { kind, handle_types, location, rdma, .. } = properties;
     if kind != PINNED {
         return Err(Error::INVALID_VALUE);
     }
@@ -58,13 +77,13 @@ fn checked(properties: Properties) -> cuda::Res<i32> {
     if location.kind != DEVICE || handle_types & !DESCRIPTOR != 0 {
         return Err(Error::NOT_SUPPORTED);
     }
-    Ok(location.id)
+    Ok((location.id, Wanted { handle_types, rdma }))
 }
 
 api! {
     fn cuMemGetAllocationGranularity(bytes: Out<u64>, properties: In<Properties>, option: u32) {
         // whatever handles are wanted, which cuMemCreate may refuse
-        Driver::get()?.gpu(checked(Properties { handle_types: 0, ..properties.get()? })?)?;
+        Driver::get()?.gpu(checked(Properties { handle_types: 0, ..properties.get()? })?.0)?;
         if option > 1 { Err(Error::INVALID_VALUE) } else { bytes.put(GRANULARITY) }
     }
 
@@ -82,16 +101,16 @@ api! {
 
     fn cuMemCreate(handle: Out<Handle>, len: u64, properties: In<Properties>, flags: u64) {
         let (driver, handle) = (Driver::get()?, handle.checked()?);
-        let gpu = driver.gpu(checked(properties.get()?)?)?;
+        let (device, wanted) = checked(properties.get()?)?;
+        let gpu = driver.gpu(device)?;
         if flags != 0 {
             return Err(Error::INVALID_VALUE);
         }
-        handle.put(memory::create(driver, gpu, len)?)
+        handle.put(memory::create(driver, gpu, len, wanted)?)
     }
 
     fn cuMemRelease(handle: Handle) {
-        let released = Driver::get()?.physical.remove(handle);
-        released.map(drop).map_err(|_| Error::INVALID_VALUE)
+        Driver::get()?.physical.release(handle)
     }
 
     fn cuMemMap(addr: u64, len: u64, offset: u64, handle: Handle, flags: u64) {
@@ -107,22 +126,12 @@ api! {
 
     fn cuMemSetAccess(addr: u64, len: u64, access: In<Access>, count: u64) {
         let driver = Driver::get()?;
-        // One for each device, at most.
-        let most = DeviceAccess::DEVICES as usize;
-        let count = usize::try_from(count).ok().filter(|count| *count <= most);
-        let mut asked = Vec::new();
-        for Access { location, flags } in access.array(count.ok_or(Error::INVALID_VALUE)?)? {
-            if location.kind != DEVICE {
-                return Err(Error::NOT_SUPPORTED);
-            }
-            asked.push((ordinal(driver, location.id)?, flags));
-        }
-        memory::set_access(driver, addr, len, &asked)
+        memory::set_access(driver, addr, len, &allowed(driver, access, count)?)
     }
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, addr: u64) {
         let driver = Driver::get()?;
-        let ordinal = ordinal(driver, location.get()?.id)?;
+        let ordinal = ordinal(driver, location.get()?)?;
         let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
         let device = range.device().ok_or(Error::INVALID_VALUE)?;
         flags.put(u64::from(device.access.of(ordinal)))
@@ -130,12 +139,19 @@ api! {
 
     fn cuMemExportToShareableHandle(out: Out<i32>, handle: Handle, kind: u32, flags: u64) {
         let (driver, out) = (Driver::get()?, out.checked()?);
-        let physical = driver.physical.get(handle).map_err(|_| Error::INVALID_VALUE)?;
+        let physical = driver.physical.get(handle)?;
         if flags != 0 {
             return Err(Error::INVALID_VALUE);
         }
         if kind != DESCRIPTOR {
             return Err(Error::NOT_SUPPORTED);
+        }
+        if physical.wanted().handle_types & DESCRIPTOR == 0 {
+            log::say_once(
+                "memory is exported that was made without requestedHandleTypes: \
+                 CUDA_ERROR_INVALID_VALUE",
+            );
+            return Err(Error::INVALID_VALUE);
         }
         out.put(physical.export()?.into_raw_fd())
     }
@@ -147,31 +163,28 @@ api! {
         }
         let descriptor = i32::try_from(descriptor).map_err(|_| Error::INVALID_VALUE)?;
         let descriptor = duplicate(descriptor).map_err(|_| Error::INVALID_VALUE)?;
-        handle.put(memory::import(driver, current()?.gpu(), descriptor)?)
+        // What its maker said is not known, but that it may be shared.
+        let wanted = Wanted { handle_types: DESCRIPTOR, rdma: 1 };
+        handle.put(memory::import(driver, current()?.gpu(), descriptor, wanted)?)
     }
 
     fn cuMemRetainAllocationHandle(handle: Out<Handle>, addr: u64) {
         let (driver, handle) = (Driver::get()?, handle.checked()?);
-        let range = driver.space.at(addr).ok_or(Error::INVALID_VALUE)?;
-        let device = range.device().ok_or(Error::INVALID_VALUE)?;
-        if !matches!(device.origin, Origin::Mapped(_)) {
-            return Err(Error::INVALID_VALUE);
-        }
-        let physical = device.physical.clone();
-        handle.put(driver.physical.add(|_| physical)?.0)
+        handle.put(memory::handle_at(driver, addr)?)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: Handle) {
         let driver = Driver::get()?;
-        let physical = driver.physical.get(handle).map_err(|_| Error::INVALID_VALUE)?;
+        let physical = driver.physical.get(handle)?;
+        let Wanted { handle_types, rdma } = physical.wanted();
         let location = Location { kind: DEVICE, id: driver.ordinal(physical.gpu()) };
         properties.put(Properties {
             kind: PINNED,
-            handle_types: DESCRIPTOR,
+            handle_types,
             location,
             security: 0,
             compression: 0,
-            rdma: 1,
+            rdma,
             usage: 0,
             reserved: [0; 4],
         })
