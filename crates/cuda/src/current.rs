@@ -1,16 +1,21 @@
 //! The stack of contexts of each thread; the top one is current.
+//!
+//! It is there for functions that run at a program's exit (atexit(3), destructors of C++), which
+//! free what they have on the GPU: the main thread's end takes down what has a destructor before
+//! that, so the stack has none. What a thread leaves that ends with several contexts on it is lost:
+//! a few bytes.
 
-use crate::{Context, Error, Res};
-use std::cell::RefCell;
+use crate::{Context, Driver, Error, Handle, Res};
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The stack, unless the thread is about to end and has none any more.
-fn with<T>(use_it: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Res<T> {
-    STACK.try_with(|stack| use_it(&mut stack.borrow_mut())).map_err(|_| Error::DEINITIALIZED)
+    /// The current context; 0 for none.
+    static TOP: Cell<Handle> = const { Cell::new(0) };
+    /// Those below it.
+    static BELOW: RefCell<ManuallyDrop<Vec<Handle>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// The current context.
@@ -18,42 +23,50 @@ fn with<T>(use_it: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Res<T> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` where there is none; `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
 pub fn current() -> Res<Arc<Context>> {
-    crate::Driver::get()?;
-    let context = with(|stack| stack.last().cloned())?.ok_or(Error::INVALID_CONTEXT)?;
-    if context.is_ended() { Err(Error::CONTEXT_IS_DESTROYED) } else { Ok(context) }
+    let driver = Driver::get()?;
+    match top() {
+        0 => Err(Error::INVALID_CONTEXT),
+        context => driver.contexts.get(context).map_err(|_| Error::CONTEXT_IS_DESTROYED),
+    }
 }
 
-/// The top of the stack, whatever became of it.
-///
-/// # Errors
-/// None but at the thread's end.
-pub fn top() -> Res<Option<Arc<Context>>> {
-    with(|stack| stack.last().cloned())
+/// The handle on top of the stack, whatever became of its context; 0 for none.
+pub fn top() -> Handle {
+    TOP.get()
 }
 
 /// Makes a context current, above what was.
-///
-/// # Errors
-/// None but at the thread's end.
-pub fn push(context: Arc<Context>) -> Res {
-    with(|stack| stack.push(context))
+pub fn push(context: &Context) {
+    let below = top();
+    if below != 0 {
+        BELOW.with(|all| all.borrow_mut().push(below));
+    }
+    TOP.set(context.handle());
 }
 
-/// Takes the current context off.
+/// Takes the current context off; its handle.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` where there is none.
-pub fn pop() -> Res<Arc<Context>> {
-    with(Vec::pop)?.ok_or(Error::INVALID_CONTEXT)
+pub fn pop() -> Res<Handle> {
+    let context = top();
+    if context == 0 {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    BELOW.with(|all| {
+        let mut all = all.borrow_mut();
+        TOP.set(all.pop().unwrap_or(0));
+        if all.is_empty() {
+            all.shrink_to_fit();
+        }
+    });
+    Ok(context)
 }
 
-/// Puts another context, or none, in the place of the current one.
-///
-/// # Errors
-/// None but at the thread's end.
-pub fn set_current(context: Option<Arc<Context>>) -> Res {
-    with(|stack| {
-        stack.pop();
-        stack.extend(context);
-    })
+/// Puts another context in the place of the current one, or takes that off.
+pub fn set_current(context: Option<&Context>) {
+    match context {
+        Some(context) => TOP.set(context.handle()),
+        None => drop(pop()),
+    }
 }

@@ -34,6 +34,21 @@ static void unread_lines(void)
 	close(before);
 }
 
+static void *kept;
+static handle kept_stream;
+
+static void at_exit(void)
+{
+	size_t left, all;
+	answers(CUDA_OK, cudaMemsetAsync(kept, 1, PAGE, kept_stream), "fill as the process ends");
+	answers(CUDA_OK, cudaStreamSynchronize(kept_stream), "wait for it");
+	answers(CUDA_OK, cudaStreamDestroy(kept_stream), "destroy a stream");
+	answers(CUDA_OK, cudaFree(kept), "free memory");
+	answers(CUDA_OK, cudaMemGetInfo(&left, &all), "free memory");
+	holds(RUNTIME, left == all, "is all that there is");
+	_exit(finish());
+}
+
 /* Blocks of which no more are to be had, each with the one before. */
 static void *take_all(void)
 {
@@ -120,5 +135,7 @@ int main(int argc, char **argv)
 	need(cudaFree(NULL), "a context");
 	images();
 	unread_lines();
-	return finish();
+	need(cudaMalloc(&kept, PAGE) || cudaStreamCreate(&kept_stream), "what is kept");
+	atexit(at_exit);
+	return 1;
 }

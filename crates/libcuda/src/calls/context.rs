@@ -19,9 +19,8 @@ pub fn of_or_current(handle: Handle) -> cuda::Res<Arc<Context>> {
 fn create(out: Out<Handle>, flags: u32, device: i32) -> cuda::Res {
     let out = out.checked()?;
     let context = Driver::get()?.new_context(device, flags, false)?;
-    let handle = context.handle();
-    push(context)?;
-    out.put(handle)
+    push(&context);
+    out.put(context.handle())
 }
 
 fn destroy(handle: Handle) -> cuda::Res {
@@ -29,7 +28,7 @@ fn destroy(handle: Handle) -> cuda::Res {
     if context.is_primary() {
         return Err(Error::INVALID_CONTEXT);
     }
-    if top()?.is_some_and(|top| Arc::ptr_eq(&top, &context)) {
+    if top() == handle {
         pop()?;
     }
     Driver::get()?.end(&context);
@@ -38,7 +37,7 @@ fn destroy(handle: Handle) -> cuda::Res {
 
 fn take_off(out: Out<Handle>) -> cuda::Res {
     Driver::get()?;
-    out.put_if_asked(pop()?.handle());
+    out.put_if_asked(pop()?);
     Ok(())
 }
 
@@ -73,11 +72,13 @@ api! {
     }
 
     fn cuCtxPushCurrent(context: Handle) {
-        push(of(context)?)
+        push(&*of(context)?);
+        Ok(())
     }
 
     fn cuCtxPushCurrent_v2(context: Handle) {
-        push(of(context)?)
+        push(&*of(context)?);
+        Ok(())
     }
 
     fn cuCtxPopCurrent(context: Out<Handle>) {
@@ -90,12 +91,14 @@ api! {
 
     fn cuCtxSetCurrent(context: Handle) {
         Driver::get()?;
-        set_current(if context == 0 { None } else { Some(of(context)?) })
+        let context = if context == 0 { None } else { Some(of(context)?) };
+        set_current(context.as_deref());
+        Ok(())
     }
 
     fn cuCtxGetCurrent(context: Out<Handle>) {
         Driver::get()?;
-        context.put(top()?.map_or(0, |context| context.handle()))
+        context.put(top())
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
