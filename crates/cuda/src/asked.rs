@@ -33,8 +33,10 @@ pub fn new_stream(flags: u32, priority: i32) -> Res<Arc<Stream>> {
         return Err(Error::INVALID_VALUE);
     }
     let context = current()?;
-    let make = |handle| Stream::new(handle, context, flags, priority);
-    Ok(Driver::get()?.streams.add(make)?.1)
+    let (driver, own) = (Driver::get()?, context.clone());
+    let stream = driver.streams.add(|handle| Stream::new(handle, own, flags, priority))?.1;
+    driver.made_in(&context)?;
+    Ok(stream)
 }
 
 impl Asked {

@@ -217,7 +217,25 @@ impl Driver {
             return;
         }
         context.end(|| self.contexts.all().iter().for_each(|other| other.queues.look_again()));
-        let of_it = context.handle();
+        self.clear(context.handle());
+    }
+
+    /// What a call made in a context stays, unless the context ended meanwhile: then it goes, as
+    /// all that the context had.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+    pub fn made_in(&self, context: &Context) -> Res {
+        if !context.is_ended() {
+            return Ok(());
+        }
+        context.queues.wait_all();
+        self.clear(context.handle());
+        Err(Error::CONTEXT_IS_DESTROYED)
+    }
+
+    /// Gives back what a context has.
+    fn clear(&self, of_it: Handle) {
         drop(self.streams.remove_where(|stream| stream.lane().context().handle() == of_it));
         drop(self.events.remove_where(|event| event.context() == of_it));
         drop(self.arrays.remove_where(|array| array.context() == of_it));

@@ -7,6 +7,7 @@
  */
 #include "runtime.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 
 enum { PAGE = 4096, INVALID_IMAGE = 200 };
@@ -32,6 +33,42 @@ static void unread_lines(void)
 		"a kernel that nobody hears of");
 	dup2(before, 2);
 	close(before);
+}
+
+static int goes_on = 1;
+
+static void *resets(void *unused)
+{
+	(void)unused;
+	while (__atomic_load_n(&goes_on, __ATOMIC_SEQ_CST))
+		cudaDeviceReset();
+	return NULL;
+}
+
+/* What is made in a context that ends at the same time goes with it, or is refused. */
+static void reset_meanwhile(void)
+{
+	size_t left = 0, all = 1;
+	pthread_t thread;
+	void *at;
+	handle stream, event, pool;
+	uint64_t used = 9;
+	if (pthread_create(&thread, NULL, resets, NULL))
+		fail("a thread");
+	for (int i = 0; i < 400; i++) {
+		cudaMalloc(&at, PAGE);
+		cudaMallocAsync(&at, PAGE, NULL);
+		cudaStreamCreate(&stream);
+		cudaEventCreate(&event);
+	}
+	__atomic_store_n(&goes_on, 0, __ATOMIC_SEQ_CST);
+	pthread_join(thread, NULL);
+	answers(CUDA_OK, cudaDeviceReset(), "reset");
+	need(cudaMemGetInfo(&left, &all), "free memory");
+	equal(RUNTIME, all, left, "bytes are free");
+	need(cudaDeviceGetDefaultMemPool(&pool, 0), "pool");
+	must(cuMemPoolGetAttribute(pool, 7, &used), "used");
+	equal(RUNTIME, 0, used, "bytes of the pool are used");
 }
 
 static void *kept;
@@ -135,6 +172,7 @@ int main(int argc, char **argv)
 	need(cudaFree(NULL), "a context");
 	images();
 	unread_lines();
+	reset_meanwhile();
 	need(cudaMalloc(&kept, PAGE) || cudaStreamCreate(&kept_stream), "what is kept");
 	atexit(at_exit);
 	return 1;

@@ -59,11 +59,15 @@ impl Pool {
     pub fn alloc(&self, space: &Space, context: Handle, ordinal: i32, len: u64) -> Res<u64> {
         let physical = Arc::new(Physical::alloc(&self.gpu, len, Domain::Vram)?);
         let bytes = physical.len();
-        let origin = Origin::Pool(self.handle);
-        let addr = add_device(space, (context, ordinal), physical, len, origin)?;
+        // Before anybody can give it back.
         let used = self.used.fetch_add(bytes, Relaxed) + bytes;
-        self.most.fetch_max(used, Relaxed);
-        Ok(addr)
+        let origin = Origin::Pool(self.handle);
+        let added = add_device(space, (context, ordinal), physical, len, origin);
+        match added {
+            Ok(_) => self.most.fetch_max(used, Relaxed),
+            Err(_) => self.used.fetch_sub(bytes, Relaxed),
+        };
+        added
     }
 
     /// Memory that is to go in the order of a stream: that of a pool, or of `cuMemAlloc`. From now

@@ -13,7 +13,9 @@ struct Bytes([u8; IPC_BYTES]);
 fn open(addr: Out<u64>, handle: Bytes) -> cuda::Res {
     let (driver, addr, context) = (Driver::get()?, addr.checked()?, current()?);
     let handle = IpcHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
-    addr.put(open_ipc(driver, &context, handle)?)
+    let opened = open_ipc(driver, &context, handle)?;
+    driver.made_in(&context)?;
+    addr.put(opened)
 }
 
 api! {
@@ -44,6 +46,8 @@ api! {
         let (driver, event, context) = (Driver::get()?, event.checked()?, current()?);
         let handle = EventHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
         let opened = Event::open(context.handle(), &handle)?;
-        event.put(driver.events.add(|_| opened)?.0)
+        let handle = driver.events.add(|_| opened)?.0;
+        driver.made_in(&context)?;
+        event.put(handle)
     }
 }

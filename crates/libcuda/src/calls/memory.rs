@@ -5,13 +5,17 @@ use cuda::memory::{self, Memory};
 use cuda::{Driver, Error, Handle, current};
 
 fn alloc(out: Out<u64>, bytes: u64) -> cuda::Res {
-    let (out, context) = (out.checked()?, current()?);
-    out.put(memory::alloc(Driver::get()?, &context, bytes)?)
+    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let addr = memory::alloc(driver, &context, bytes)?;
+    driver.made_in(&context)?;
+    out.put(addr)
 }
 
 fn alloc_host(out: Out<u64>, bytes: u64, flags: u32) -> cuda::Res {
-    let (out, context) = (out.checked()?, current()?);
-    out.put(memory::alloc_host(Driver::get()?, &context, bytes, flags)?)
+    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let addr = memory::alloc_host(driver, &context, bytes, flags)?;
+    driver.made_in(&context)?;
+    out.put(addr)
 }
 
 api! {
@@ -65,7 +69,9 @@ api! {
     }
 
     fn cuMemHostRegister_v2(addr: u64, bytes: u64, flags: u32) {
-        memory::register_host(Driver::get()?, &*current()?, addr, bytes, flags)
+        let (driver, context) = (Driver::get()?, current()?);
+        memory::register_host(driver, &context, addr, bytes, flags)?;
+        driver.made_in(&context)
     }
 
     fn cuMemHostUnregister(addr: u64) {
@@ -90,8 +96,10 @@ api! {
     }
 
     fn cuMemAllocManaged(addr: Out<u64>, bytes: u64, flags: u32) {
-        let (addr, context) = (addr.checked()?, current()?);
-        addr.put(memory::alloc_managed(Driver::get()?, &context, bytes, flags)?)
+        let (driver, out, context) = (Driver::get()?, addr.checked()?, current()?);
+        let addr = memory::alloc_managed(driver, &context, bytes, flags)?;
+        driver.made_in(&context)?;
+        out.put(addr)
     }
 }
 

@@ -7,7 +7,9 @@ use cuda::{Driver, Error, Handle, current};
 /// Loads an image for the current context.
 pub fn load(out: Out<Handle>, image: u64) -> cuda::Res {
     let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
-    out.put(driver.modules.load(context.handle(), Image::at(image)?)?)
+    let module = driver.modules.load(context.handle(), Image::at(image)?)?;
+    driver.made_in(&context)?;
+    out.put(module)
 }
 
 /// Loads an image for all contexts.

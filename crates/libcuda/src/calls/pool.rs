@@ -88,7 +88,9 @@ fn alloc(stream: &Asked, out: Out<u64>, len: u64, pool: &Arc<Pool>) -> cuda::Res
         }
         error => Err(error),
     });
-    out.put(addr?)
+    let addr = addr?;
+    driver.made_in(context)?;
+    out.put(addr)
 }
 
 streamed! {

@@ -29,8 +29,10 @@ struct Descriptor3D {
 }
 
 fn create(out: Out<Handle>, shape: Shape) -> cuda::Res {
-    let (out, context) = (out.checked()?, current()?);
-    out.put(Array::create(Driver::get()?, &context, shape)?)
+    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let array = Array::create(driver, &context, shape)?;
+    driver.made_in(&context)?;
+    out.put(array)
 }
 
 api! {

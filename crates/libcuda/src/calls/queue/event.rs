@@ -20,7 +20,10 @@ api! {
     fn cuEventCreate(event: Out<Handle>, flags: u32) {
         let (event, context) = (event.checked()?, current()?);
         let new = Event::new(context.handle(), flags)?;
-        event.put(Driver::get()?.events.add(|_| new)?.0)
+        let driver = Driver::get()?;
+        let handle = driver.events.add(|_| new)?.0;
+        driver.made_in(&context)?;
+        event.put(handle)
     }
 
     fn cuEventDestroy(event: Handle) {
