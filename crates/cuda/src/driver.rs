@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::gpu::{Gpu, found, visible};
 use crate::handles::{Handle, Handles};
-use crate::memory::{Array, HeldMemory, Pool, Space};
+use crate::memory::{Array, HeldMemory, OpenedMemory, Pool, Space};
 use crate::module::Modules;
 use crate::queue::{Event, Stream, is_worker};
 use crate::{Error, Res, log};
@@ -25,6 +25,8 @@ pub struct Driver {
     pub pools: Handles<Pool>,
     /// Physical memory (`CUmemGenericAllocationHandle`).
     pub physical: HeldMemory,
+    /// Memory of other processes.
+    pub opened: OpenedMemory,
     /// CUDA arrays.
     pub arrays: Handles<Array>,
     /// Addresses.
@@ -83,6 +85,7 @@ impl Driver {
             events: Handles::default(),
             pools: Handles::default(),
             physical: HeldMemory::default(),
+            opened: OpenedMemory::default(),
             arrays: Handles::default(),
             space: Space::default(),
             modules: Modules::default(),

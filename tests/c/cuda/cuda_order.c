@@ -272,7 +272,7 @@ static void other_process(const char *program)
 static int visitor(const char *text)
 {
 	struct ipc_handle shared, wrong;
-	gpu_address address;
+	gpu_address address, again;
 	unsigned char byte = 0;
 	begin();
 	shared = from_text(text);
@@ -283,8 +283,14 @@ static int visitor(const char *text)
 	must(cuMemcpyDtoH_v2(&byte, address + LENGTH - 1, 1), "copy");
 	equal(GUIDE, 0x21, byte, "what the other filled");
 	must(cuMemsetD8_v2(address, 0x42, LENGTH), "fill");
+	code(CUDA_OK, cuIpcOpenMemHandle_v2(&again, shared, 1), "open it again");
+	holds(GUIDE, again == address, "at the same address");
 	code(CUDA_OK, cuIpcCloseMemHandle(address), "close it");
-	code(INVALID_VALUE, cuIpcCloseMemHandle(address), "once");
+	code(CUDA_OK, cuMemcpyDtoH_v2(&byte, address, 1), "it is there until it is closed");
+	code(CUDA_OK, cuIpcCloseMemHandle(address), "as often as it was opened");
+	code(INVALID_VALUE, cuIpcCloseMemHandle(address), "and no more");
+	code(INVALID_VALUE, cuMemcpyDtoH_v2(&byte, address, 1), "now it is gone");
+	code(CUDA_OK, cuIpcOpenMemHandle_v2(&address, shared, 1), "open it anew");
 	return finish();
 }
 

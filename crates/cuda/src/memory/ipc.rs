@@ -10,11 +10,12 @@ use super::physical::Physical;
 use super::space::{Origin, Range};
 use crate::gpu::Address;
 use crate::{Context, Driver, Error, Res};
+use engine_thread::lock;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 const MAGIC: [u8; 8] = *b"peerdma\x02";
 
@@ -88,7 +89,26 @@ pub fn export_ipc(driver: &Driver, addr: u64) -> Res<IpcHandle> {
     })
 }
 
-/// Gives memory of another process addresses in this one.
+/// Memory of other processes that contexts have addresses of.
+#[derive(Default)]
+pub struct OpenedMemory(Mutex<Vec<Opened>>);
+
+/// What one handle gave a context, and how often that asked.
+struct Opened {
+    handle: IpcHandle,
+    range: Weak<Range>,
+    times: u64,
+}
+
+impl Opened {
+    /// The addresses; `None` when their context is gone.
+    fn range(&self) -> Option<Arc<Range>> {
+        self.range.upgrade().filter(|range| !range.is_gone())
+    }
+}
+
+/// Gives memory of another process addresses in this one: the same ones to a context that has it
+/// already, which is to close it so much more often.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` for memory of this process; `CUDA_ERROR_INVALID_HANDLE` where the
@@ -98,6 +118,15 @@ pub fn open_ipc(driver: &Driver, context: &Context, handle: IpcHandle) -> Res<u6
     if handle.process == std::process::id() {
         return Err(Error::INVALID_CONTEXT);
     }
+    let mut all = lock(&driver.opened.0);
+    all.retain(|opened| opened.range().is_some());
+    for opened in all.iter_mut().filter(|opened| opened.handle == handle) {
+        if let Some(range) = opened.range().filter(|range| range.context == context.handle()) {
+            opened.times += 1;
+            return Ok(range.start);
+        }
+    }
+    all.try_reserve(1).map_err(|_| Error::OUT_OF_MEMORY)?;
     let gpu = driver.gpus().iter().find(|gpu| gpu.address() == handle.address);
     let gpu = gpu.ok_or(Error::INVALID_DEVICE)?;
     let file = file_of(&handle)?;
@@ -106,7 +135,14 @@ pub fn open_ipc(driver: &Driver, context: &Context, handle: IpcHandle) -> Res<u6
     }
     let physical = Arc::new(Physical::import(gpu, file.into())?);
     let owner = (context.handle(), driver.ordinal(gpu));
-    add_device(&driver.space, owner, physical, handle.len, Origin::Ipc)
+    let start = add_device(&driver.space, owner, physical, handle.len, Origin::Ipc)?;
+    let range = driver.space.starting_at(start, is_opened)?;
+    all.push(Opened { handle, range: Arc::downgrade(&range), times: 1 });
+    Ok(start)
+}
+
+fn is_opened(range: &Range) -> bool {
+    range.device().is_some_and(|device| device.origin == Origin::Ipc)
 }
 
 /// The file that a handle names, which is not opened before it is known to be that one: to open
@@ -129,14 +165,20 @@ fn file_of(handle: &IpcHandle) -> Res<File> {
     open(here, 0)
 }
 
-/// Takes that back.
+/// Takes that back; the last time the addresses go.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for an address that [`open_ipc`] did not answer.
 pub fn close_ipc(driver: &Driver, addr: u64) -> Res {
-    let is_meant =
-        |range: &Range| range.device().is_some_and(|device| device.origin == Origin::Ipc);
-    driver.space.remove(addr, is_meant).map(drop)
+    let mut all = lock(&driver.opened.0);
+    let is_it = |opened: &Opened| opened.range().is_some_and(|range| range.start == addr);
+    let at = all.iter().position(is_it).ok_or(Error::INVALID_VALUE)?;
+    all[at].times -= 1;
+    if all[at].times > 0 {
+        return Ok(());
+    }
+    all.swap_remove(at);
+    driver.space.remove(addr, is_opened).map(drop)
 }
 
 #[cfg(test)]

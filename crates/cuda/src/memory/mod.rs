@@ -21,7 +21,7 @@ pub use array::{Array, Layout, Part, Shape};
 pub use exported::IPC_BYTES;
 pub(crate) use exported::{Which, which};
 pub use held::HeldMemory;
-pub use ipc::{IpcHandle, close_ipc, export_ipc, open_ipc};
+pub use ipc::{IpcHandle, OpenedMemory, close_ipc, export_ipc, open_ipc};
 pub use physical::{Physical, Wanted};
 pub use pool::Pool;
 pub use rows::{Rows, Side};
