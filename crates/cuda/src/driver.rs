@@ -256,7 +256,7 @@ impl Driver {
         if let Some(handle) = place.get() {
             return self.pools.get(*handle);
         }
-        let (new, _) = self.pools.add(|handle| Pool::new(handle, gpu.clone(), true))?;
+        let (new, _) = self.pools.add(|handle| Pool::new(handle, gpu.clone(), ordinal, true))?;
         let handle = *place.get_or_init(|| new);
         if handle != new {
             // Another thread was faster.
@@ -299,6 +299,6 @@ impl Driver {
     /// `CUDA_ERROR_INVALID_DEVICE`.
     pub fn new_pool(&self, ordinal: i32) -> Res<Arc<Pool>> {
         let gpu = self.gpu(ordinal)?;
-        Ok(self.pools.add(|handle| Pool::new(handle, gpu.clone(), false))?.1)
+        Ok(self.pools.add(|handle| Pool::new(handle, gpu.clone(), ordinal, false))?.1)
     }
 }

@@ -8,9 +8,50 @@
 #include "runtime.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { PAGE = 4096, INVALID_IMAGE = 200 };
+enum { PAGE = 4096, CHUNK = 2 << 20, INVALID_IMAGE = 200 };
+
+static void registered_memory(void)
+{
+	char *own = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (own == MAP_FAILED || munmap(own + PAGE, PAGE))
+		fail("memory with a hole");
+	answers(INVALID_VALUE, cudaHostRegister(own, 3 * PAGE, 0), "register memory with a hole");
+	answers(CUDA_OK, cudaHostRegister(own + 100, PAGE - 100, 0), "register what is before it");
+	answers(CUDA_OK, cudaHostUnregister(own + 100), "unregister that");
+	munmap(own, 3 * PAGE);
+	answers(INVALID_VALUE, cudaHostRegister(own, PAGE, 0), "register nothing");
+}
+
+static void pools(void)
+{
+	struct access_of other = { { 1, 1 }, 3 };
+	struct location own = { 1, 0 }, none = { 1, 77 };
+	handle pool;
+	int flags = -1;
+	need(cudaDeviceGetDefaultMemPool(&pool, 0), "pool");
+	need(cudaMemPoolGetAccess(&flags, pool, &own), "access of its device");
+	equal(RUNTIME, 3, flags, "its device has access to a pool");
+	need(cudaMemPoolGetAccess(&flags, pool, &other.location), "access of another");
+	equal(RUNTIME, 0, flags, "another has none");
+	answers(CUDA_OK, cudaMemPoolSetAccess(pool, &other, 1), "until it is allowed");
+	need(cudaMemPoolGetAccess(&flags, pool, &other.location), "access of another");
+	equal(RUNTIME, 3, flags, "then it has");
+	answers(INVALID_DEVICE, cudaMemPoolGetAccess(&flags, pool, &none), "a device that is none");
+	answers(INVALID_VALUE, cudaMemPoolGetAccess(&flags, pool, NULL), "no device");
+	answers(INVALID_VALUE, cudaMemPoolSetAccess(pool, NULL, 1), "access of none");
+	other.flags = 2;
+	answers(INVALID_VALUE, cudaMemPoolSetAccess(pool, &other, 1), "flags that are none");
+}
+
+static void boxes_of_nothing(void)
+{
+	struct pitched nowhere = { NULL, 0, 0, 0 };
+	struct extent endless = { 0, 1, 1ul << 63 };
+	answers(CUDA_OK, cudaMemset3D(nowhere, 0, endless), "fill nothing, very often");
+}
 
 /* The wrapper of a fatbin, around itself. */
 static void images(void)
@@ -33,6 +74,31 @@ static void unread_lines(void)
 		"a kernel that nobody hears of");
 	dup2(before, 2);
 	close(before);
+}
+
+/* Whether a process has something mapped at an address. */
+static int has(gpu_address address)
+{
+	unsigned char resident;
+	return !mincore((void *)(uintptr_t)address, PAGE, &resident);
+}
+
+static void children(void)
+{
+	struct allocation wanted = { .type = 1, .location = { 1, 0 } };
+	gpu_address space = 0;
+	uint64_t memory = 0;
+	int status = -1;
+	must(cuMemAddressReserve(&space, CHUNK, 0, 0, 0), "reserve");
+	must(cuMemCreate(&memory, CHUNK, &wanted, 0) || cuMemMap(space, CHUNK, 0, memory, 0), "map");
+	holds(GUIDE, has(space), "a process has what it mapped");
+	pid_t child = fork();
+	if (!child)
+		_exit(has(space));
+	waitpid(child, &status, 0);
+	equal(GUIDE, 0, status, "a child has not");
+	must(cuMemUnmap(space, CHUNK) || cuMemRelease(memory), "unmap");
+	must(cuMemAddressFree(space, CHUNK), "free");
 }
 
 static int goes_on = 1;
@@ -170,8 +236,12 @@ int main(int argc, char **argv)
 		return little_memory();
 	load_runtime();
 	need(cudaFree(NULL), "a context");
+	registered_memory();
+	pools();
+	boxes_of_nothing();
 	images();
 	unread_lines();
+	children();
 	reset_meanwhile();
 	need(cudaMalloc(&kept, PAGE) || cudaStreamCreate(&kept_stream), "what is kept");
 	atexit(at_exit);

@@ -92,6 +92,8 @@ struct dim3 {
 	F(cudaMallocAsync, (void *, size_t, handle)) \
 	F(cudaFreeAsync, (void *, handle)) \
 	F(cudaDeviceGetDefaultMemPool, (handle *, int)) \
+	F(cudaMemPoolSetAccess, (handle, const struct access_of *, size_t)) \
+	F(cudaMemPoolGetAccess, (int *, handle, const struct location *)) \
 	F(cudaMallocFromPoolAsync, (void *, size_t, handle, handle)) \
 	F(cudaPointerGetAttributes, (struct attributes *, const void *)) \
 	F(cudaMemcpy, (void *, const void *, size_t, int)) \

@@ -4,7 +4,7 @@ use super::device::add_device;
 use super::physical::Physical;
 use super::pool::Pool;
 use super::space::{Memory, Origin, Range};
-use crate::sys::{Access, Domain, Mapping, page_size};
+use crate::sys::{Access, Domain, Mapping, is_mapped, page_size};
 use crate::{Context, Driver, Error, Res, may_make};
 use std::sync::Arc;
 
@@ -110,8 +110,8 @@ pub fn free_host(driver: &Driver, addr: u64) -> Res {
 ///
 /// # Errors
 /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` where some of it is known already;
-/// `CUDA_ERROR_INVALID_VALUE` for nothing and for flags that are none; `CUDA_ERROR_NOT_SUPPORTED`
-/// for memory of devices.
+/// `CUDA_ERROR_INVALID_VALUE` for nothing, where nothing is mapped and for flags that are none;
+/// `CUDA_ERROR_NOT_SUPPORTED` for memory of devices.
 pub fn register_host(driver: &Driver, context: &Context, addr: u64, len: u64, flags: u32) -> Res {
     if addr == 0 || len == 0 || addr.checked_add(len).is_none() || flags & !HostFlags::REGISTER != 0
     {
@@ -119,6 +119,9 @@ pub fn register_host(driver: &Driver, context: &Context, addr: u64, len: u64, fl
     }
     if flags & HostFlags::IOMEMORY != 0 {
         return Err(Error::NOT_SUPPORTED);
+    }
+    if !is_mapped(addr, len) {
+        return Err(Error::INVALID_VALUE);
     }
     may_make()?;
     let ordinal = driver.ordinal(context.gpu());

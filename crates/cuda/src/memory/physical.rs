@@ -148,6 +148,8 @@ impl Physical {
         // what the program may touch of host memory, it touches here
         let access = if self.is_vram() { Access::None } else { Access::Both };
         self.backing.map(offset, len, access, Where::Over(reserved, at))?;
+        // What was mapped just now does not know it.
+        reserved.keep_from_children();
         Ok(())
     }
 

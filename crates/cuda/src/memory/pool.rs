@@ -3,7 +3,7 @@
 
 use super::device::add_device;
 use super::physical::Physical;
-use super::space::{Memory, Origin, Range, Space};
+use super::space::{DeviceAccess, Memory, Origin, Range, Space};
 use crate::gpu::Gpu;
 use crate::sys::Domain;
 use crate::{Error, Handle, Handles, Res};
@@ -15,6 +15,8 @@ pub struct Pool {
     handle: Handle,
     gpu: Arc<Gpu>,
     is_default: bool,
+    /// What devices may do with its memory, which is told to who asks: copies reach all of it.
+    pub access: DeviceAccess,
     used: AtomicU64,
     most: AtomicU64,
     /// Attributes that programs set and nothing depends on: three kinds of reuse, and how much to
@@ -31,10 +33,13 @@ fn is_meant(range: &Range) -> bool {
 const SET: std::ops::RangeInclusive<u32> = 1..=4;
 
 impl Pool {
-    pub(crate) fn new(handle: Handle, gpu: Arc<Gpu>, is_default: bool) -> Pool {
+    /// A pool of a GPU, whose ordinal is `own`: only that device has access.
+    pub(crate) fn new(handle: Handle, gpu: Arc<Gpu>, own: i32, is_default: bool) -> Pool {
+        let access = DeviceAccess::none();
+        access.set(own.cast_unsigned(), 3);
         let set = [1, 1, 1, 0].map(AtomicU64::new);
         let (used, most) = (AtomicU64::new(0), AtomicU64::new(0));
-        Pool { handle, gpu, is_default, used, most, set }
+        Pool { handle, gpu, is_default, access, used, most, set }
     }
 
     /// Its handle.

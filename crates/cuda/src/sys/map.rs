@@ -129,6 +129,24 @@ impl Mapping {
     }
 }
 
+/// Whether each page of some addresses has something mapped, accessible or not.
+pub fn is_mapped(addr: u64, len: u64) -> bool {
+    const PAGES: usize = 4096;
+    let page = page_size();
+    let (mut at, end) = (addr / page * page, addr.saturating_add(len));
+    let mut states = [0_u8; PAGES];
+    while at < end {
+        let part = (end - at).min(PAGES as u64 * page);
+        // SAFETY: mincore(2) writes a byte for each page, for which there is room.
+        let answer = unsafe { libc::mincore(at as _, part as usize, states.as_mut_ptr()) };
+        if answer != 0 {
+            return false;
+        }
+        at += part;
+    }
+    true
+}
+
 /// Maps a file's bytes from `offset`, shared. Mapped over another mapping, it is that one's and the
 /// answer is `None`.
 ///

@@ -10,6 +10,6 @@ mod node;
 
 pub use abi::{Code, In, Out, Text, contained};
 pub use copy::{Fault, Place, copy, fill, is_word};
-pub use map::{Access, Mapping, Where, map_file, page_size};
+pub use map::{Access, Mapping, Where, is_mapped, map_file, page_size};
 pub use migrate::migrate;
 pub use node::{Domain, Node, duplicate};

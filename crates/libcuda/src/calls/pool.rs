@@ -1,5 +1,6 @@
 //! Memory in the order of streams, and pools of it.
 
+use super::vmm::{Access, Location, allowed, ordinal};
 use crate::ffi::{In, Out};
 use cuda::Asked;
 use cuda::memory::Pool;
@@ -65,14 +66,19 @@ api! {
         pool.set_attribute(number, new)
     }
 
-    fn cuMemPoolSetAccess(pool: Handle, _access: In<u8>, _count: u64) {
-        // every GPU reaches all of it
-        Driver::get()?.pools.get(pool).map(drop)
+    fn cuMemPoolSetAccess(pool: Handle, access: In<Access>, count: u64) {
+        let driver = Driver::get()?;
+        let pool = driver.pools.get(pool)?;
+        for (ordinal, flags) in allowed(driver, access, count)? {
+            pool.access.set(ordinal, flags);
+        }
+        Ok(())
     }
 
-    fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, _location: In<u8>) {
-        Driver::get()?.pools.get(pool)?;
-        flags.put(3)
+    fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: In<Location>) {
+        let driver = Driver::get()?;
+        let pool = driver.pools.get(pool)?;
+        flags.put(pool.access.of(ordinal(driver, location.get()?)?))
     }
 }
 

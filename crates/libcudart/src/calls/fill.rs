@@ -24,7 +24,10 @@ fn line(addr: u64, value: i32, bytes: u64, way: Way) -> Res {
 /// Fills a box, plane by plane unless they follow each other.
 fn planes(to: Pitched, value: i32, extent: Extent, way: Way) -> Res {
     let Extent { width, height, depth } = extent;
-    if depth <= 1 || height == to.height {
+    if width == 0 || height == 0 || depth == 0 {
+        return ready().map(drop);
+    }
+    if depth == 1 || height == to.height {
         let rows = height.checked_mul(depth).ok_or(Error::INVALID_VALUE)?;
         return fill(to.addr, to.pitch, value, (width, rows), way);
     }
