@@ -24,6 +24,9 @@ mod made {
 
 /// What a function answers that is not there.
 fn missing(name: &'static str) -> u32 {
+    if !session::is_begun() {
+        return ffi::Error::Uninitialized as u32;
+    }
     cuda::log::say_once(format_args!("{name} is not there: NVML_ERROR_NOT_SUPPORTED"));
     ffi::Error::NotSupported as u32
 }

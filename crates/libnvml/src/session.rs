@@ -14,10 +14,15 @@ const CUDA: i32 = 13050;
 /// How often the library was initialised and not shut down.
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
+/// Whether calls are answered.
+pub fn is_begun() -> bool {
+    SESSIONS.load(SeqCst) != 0
+}
+
 /// All GPUs, whatever `CUDA_VISIBLE_DEVICES` says.
 pub fn gpus() -> Res<&'static [Gpu]> {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
-    if SESSIONS.load(SeqCst) == 0 {
+    if !is_begun() {
         return Err(Error::Uninitialized);
     }
     Ok(GPUS.get_or_init(|| found().into_iter().map(Gpu::new).collect()))

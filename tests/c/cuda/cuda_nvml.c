@@ -73,6 +73,7 @@ int main(void)
 	int major = 0, minor = 0;
 	result(UNINITIALIZED, nvmlDeviceGetCount_v2(&count), "before it is initialised");
 	result(UNINITIALIZED, nvmlShutdown(), "nor can it be shut down");
+	result(UNINITIALIZED, nvmlDeviceGetTemperature(NULL, 0, &number), "not even for what is missing");
 	result(0, nvmlInit_v2(), "initialise it");
 	result(0, nvmlInit_v2(), "twice");
 	result(0, nvmlShutdown(), "shut it down once");
