@@ -107,6 +107,13 @@ impl Error {
         known.then_some(Error(code))
     }
 
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where the system refused for want of memory or of descriptors.
+    pub fn of_want(error: &std::io::Error) -> Option<Error> {
+        let number = error.raw_os_error()?;
+        let lacks = [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::ENOSPC].contains(&number);
+        lacks.then_some(Error::OUT_OF_MEMORY)
+    }
+
     /// Name of a code, such as `CUDA_ERROR_INVALID_VALUE`.
     pub fn name(code: u32) -> Option<&'static CStr> {
         entry(code).and_then(|(_, name, _)| CStr::from_bytes_until_nul(name.as_bytes()).ok())
@@ -150,10 +157,7 @@ pub fn may_make() -> Res {
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Error {
         crate::log::say(format_args!("the system refused: {error}"));
-        match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC) => Error::OUT_OF_MEMORY,
-            _ => Error::OPERATING_SYSTEM,
-        }
+        Error::of_want(&error).unwrap_or(Error::OPERATING_SYSTEM)
     }
 }
 

@@ -364,12 +364,24 @@ static int few_descriptors(void)
 {
 	static gpu_address addresses[4096];
 	gpu_address again;
-	int count = 0, got = 0;
+	struct allocation shared = { .type = 1, .handle_types = 1, .location = { 1, 0 } };
+	uint64_t memory, imported;
+	handle other;
+	int count = 0, got = 0, fd = -1, last, next;
 	begin();
+	must(cuMemCreate(&memory, 2 << 20, &shared, 0), "create");
+	must(cuMemExportToShareableHandle(&fd, memory, 1, 0), "export");
 	while (count < 4096 && !(got = cuMemAlloc_v2(&addresses[count], PAGE)))
 		count++;
 	code(OUT_OF_MEMORY, got, "descriptors are used up");
 	holds(GUIDE, count > 2, "after some allocations");
+	for (last = -1; (next = dup(0)) >= 0; last = next)
+		;
+	code(OUT_OF_MEMORY, cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, 1),
+	     "import");
+	code(OUT_OF_MEMORY, cuCtxCreate_v2(&other, 0, 1), "a context of a GPU that is not open yet");
+	if (last >= 0)
+		close(last);
 	for (int i = 0; i < count; i++)
 		must(cuMemFree_v2(addresses[i]), "free");
 	code(CUDA_OK, cuMemAlloc_v2(&again, PAGE), "allocate again");

@@ -27,7 +27,7 @@ fn allocations_end_at_the_limit_of_descriptors_and_come_back() {
         Err(reason) => skip!("{reason}"),
     };
     let run = Run::hca("sh -c").arg("ulimit -n 200; exec $PROGRAM few");
-    judged(run.env("PROGRAM", &program).option("--gpu").option("cuda"), 3);
+    judged(run.env("PROGRAM", &program).option("--gpu").option("cuda"), 5);
 }
 
 #[test]

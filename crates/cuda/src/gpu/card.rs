@@ -54,7 +54,7 @@ impl Gpu {
     /// Its node, opened with the first use.
     ///
     /// # Errors
-    /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+    /// `CUDA_ERROR_DEVICE_UNAVAILABLE`; `CUDA_ERROR_OUT_OF_MEMORY` for want of a descriptor.
     pub fn node(&self) -> Res<Arc<Node>> {
         let mut node = lock(&self.node);
         if let Some(node) = &*node {
@@ -62,7 +62,7 @@ impl Gpu {
         }
         let refused = |error: io::Error| {
             crate::log::say(format_args!("cannot open {}: {error}", self.found.node.display()));
-            Error::DEVICE_UNAVAILABLE
+            Error::of_want(&error).unwrap_or(Error::DEVICE_UNAVAILABLE)
         };
         let opened = Arc::new(Node::open(&self.found.node).map_err(refused)?);
         Ok(node.insert(opened).clone())

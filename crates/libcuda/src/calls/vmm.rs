@@ -162,7 +162,8 @@ api! {
             return Err(Error::NOT_SUPPORTED);
         }
         let descriptor = i32::try_from(descriptor).map_err(|_| Error::INVALID_VALUE)?;
-        let descriptor = duplicate(descriptor).map_err(|_| Error::INVALID_VALUE)?;
+        let refused = |error| Error::of_want(&error).unwrap_or(Error::INVALID_VALUE);
+        let descriptor = duplicate(descriptor).map_err(refused)?;
         // What its maker said is not known, but that it may be shared.
         let wanted = Wanted { handle_types: DESCRIPTOR, rdma: 1 };
         handle.put(memory::import(driver, current()?.gpu(), descriptor, wanted)?)
