@@ -25,6 +25,33 @@ static void registered_memory(void)
 	answers(INVALID_VALUE, cudaHostRegister(own, PAGE, 0), "register nothing");
 }
 
+/* Registered memory is unmapped and stays registered; its addresses become a GPU's. */
+static void forgotten_memory(void)
+{
+	enum { PAGES = 16384, AGAIN = 256 };
+	struct allocation wanted = { .type = 1, .location = { 1, 0 } };
+	gpu_address space = 0, address = 0;
+	uint64_t memory = 0;
+	int wrong_pages = 0;
+	char *own = mmap(NULL, (size_t)PAGES * PAGE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (own == MAP_FAILED)
+		fail("memory");
+	for (size_t i = 0; i < PAGES; i += 2)
+		need(cudaHostRegister(own + i * PAGE, PAGE, 0), "register");
+	munmap(own, (size_t)PAGES * PAGE);
+	must(cuMemAlloc_v2(&address, AGAIN * PAGE), "memory");
+	for (int i = 0; i < AGAIN; i++)
+		wrong_pages += cuMemsetD8_v2(address + i * PAGE, 1, PAGE) != CUDA_OK;
+	equal(GUIDE, 0, wrong_pages, "pages are not the GPU's");
+	must(cuMemAddressReserve(&space, CHUNK, 0, 0, 0), "reserve");
+	must(cuMemCreate(&memory, CHUNK, &wanted, 0), "create");
+	code(CUDA_OK, cuMemMap(space, CHUNK, 0, memory, 0), "map where something was registered");
+	must(cuMemUnmap(space, CHUNK) || cuMemRelease(memory), "unmap and release");
+	must(cuMemAddressFree(space, CHUNK) || cuMemFree_v2(address), "free");
+	need(cudaDeviceReset(), "forget the rest");
+}
+
 static void pools(void)
 {
 	struct access_of other = { { 1, 1 }, 3 };
@@ -237,6 +264,7 @@ int main(int argc, char **argv)
 	load_runtime();
 	need(cudaFree(NULL), "a context");
 	registered_memory();
+	forgotten_memory();
 	pools();
 	boxes_of_nothing();
 	images();

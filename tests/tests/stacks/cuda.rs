@@ -81,7 +81,7 @@ fn gpus_are_told_of_by_nvml() {
 #[test]
 fn what_comes_to_an_end_takes_along_what_it_has() {
     match system::c_program("cuda_ends") {
-        Ok(program) => drop(judged(cuda(&program), 26)),
+        Ok(program) => drop(judged(cuda(&program), 28)),
         Err(reason) => skip!("{reason}"),
     }
 }

@@ -170,6 +170,18 @@ struct Tables {
     reserved: BTreeMap<u64, Arc<Mapping>>,
 }
 
+impl Tables {
+    /// Takes out memory that a program registered and gave back without a word: its addresses are
+    /// others' now.
+    fn take_stale(&mut self, start: u64, end: u64) -> Vec<Arc<Range>> {
+        let is_registered = |range: &Range| matches!(range.memory, Memory::Registered(_));
+        let before = self.ranges.range(..start).next_back();
+        let first = before.filter(|(_, range)| range.end() > start).map_or(start, |(at, _)| *at);
+        let stale = self.ranges.extract_if(first..end, |_, range| is_registered(range));
+        stale.map(|(_, range)| Range::went(range)).collect()
+    }
+}
+
 /// All ranges by their first address, and reservations.
 #[derive(Default)]
 pub struct Space {
@@ -177,10 +189,14 @@ pub struct Space {
 }
 
 impl Space {
-    /// Adds a range.
+    /// Adds a range of addresses that nobody had: they were mapped just now.
     pub fn add(&self, range: Range) -> Arc<Range> {
         let range = Arc::new(range);
-        write(&self.tables).ranges.insert(range.start, range.clone());
+        let mut tables = write(&self.tables);
+        let stale = tables.take_stale(range.start, range.end());
+        tables.ranges.insert(range.start, range.clone());
+        drop(tables);
+        drop(stale);
         range
     }
 
@@ -245,10 +261,14 @@ impl Space {
         read(&self.tables).ranges.values().filter(|range| is_meant(range)).cloned().collect()
     }
 
-    /// Keeps reserved addresses.
+    /// Keeps reserved addresses, which nobody had before.
     pub fn add_reserved(&self, mapping: Mapping) -> u64 {
         let start = mapping.addr();
-        write(&self.tables).reserved.insert(start, Arc::new(mapping));
+        let mut tables = write(&self.tables);
+        let stale = tables.take_stale(start, start + mapping.len());
+        tables.reserved.insert(start, Arc::new(mapping));
+        drop(tables);
+        drop(stale);
         start
     }
 
