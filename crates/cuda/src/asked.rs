@@ -1,7 +1,7 @@
 //! The stream that a call names: one that was made, or a default one.
 
 use crate::queue::{Kind, Lane, Stream};
-use crate::{Driver, Error, Handle, Res, current};
+use crate::{Driver, Error, Handle, Res, current, living};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub fn new_stream(flags: u32, priority: i32) -> Res<Arc<Stream>> {
     if flags & !Stream::NON_BLOCKING != 0 {
         return Err(Error::INVALID_VALUE);
     }
-    let context = current()?;
+    let context = living()?;
     let (driver, own) = (Driver::get()?, context.clone());
     let stream = driver.streams.add(|handle| Stream::new(handle, own, flags, priority))?.1;
     driver.made_in(&context)?;

@@ -30,6 +30,16 @@ pub fn current() -> Res<Arc<Context>> {
     }
 }
 
+/// The current context, for a call that makes something in it.
+///
+/// # Errors
+/// As [`current`], and what the context died of.
+pub fn living() -> Res<Arc<Context>> {
+    let context = current()?;
+    context.check()?;
+    Ok(context)
+}
+
 /// The handle on top of the stack, whatever became of its context; 0 for none.
 pub fn top() -> Handle {
     TOP.get()

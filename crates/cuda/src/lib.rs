@@ -25,7 +25,7 @@ pub mod sys;
 
 pub use asked::{Asked, new_stream};
 pub use context::Context;
-pub use current::{current, pop, push, set_current, top};
+pub use current::{current, living, pop, push, set_current, top};
 pub use driver::Driver;
 pub use error::{Error, Res, may_make};
 pub use handles::{Handle, Handles};

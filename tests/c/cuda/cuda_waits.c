@@ -284,6 +284,9 @@ static void memory_is_gone(void)
 	code(ILLEGAL_ADDRESS, cuStreamSynchronize(stream), "memory that is unmapped");
 	code(ILLEGAL_ADDRESS, cuCtxSynchronize(), "the context died of it");
 	code(ILLEGAL_ADDRESS, cuStreamWaitValue32_v2(stream, words, 1, EQ), "and waits no more");
+	code(ILLEGAL_ADDRESS, cuMemAlloc_v2(&address, PAGE), "nor has it memory");
+	code(ILLEGAL_ADDRESS, cuStreamCreate(&other, 0), "nor streams");
+	code(ILLEGAL_ADDRESS, cuLaunchHostFunc(stream, note, &noted), "nor does it call functions");
 	equal(GUIDE, 0, noted, "what was behind it is not done");
 	code(CUDA_OK, cuCtxDestroy_v2(context), "destroy it");
 

@@ -49,7 +49,7 @@ fn memory_is_a_gpus_where_the_program_has_an_mmap_of_its_own() {
 #[test]
 fn a_stream_waits_for_what_somebody_writes() {
     match system::c_program("cuda_waits") {
-        Ok(program) => drop(judged(cuda(&program), 116)),
+        Ok(program) => drop(judged(cuda(&program), 119)),
         Err(reason) => skip!("{reason}"),
     }
 }

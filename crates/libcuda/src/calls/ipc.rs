@@ -3,7 +3,7 @@
 use crate::ffi::Out;
 use cuda::memory::{IPC_BYTES, IpcHandle, close_ipc, export_ipc, open_ipc};
 use cuda::queue::{Event, EventHandle};
-use cuda::{Driver, Error, Handle, current};
+use cuda::{Driver, Error, Handle, living};
 
 /// `CUipcMemHandle`, `CUipcEventHandle`.
 #[repr(C)]
@@ -11,7 +11,7 @@ use cuda::{Driver, Error, Handle, current};
 struct Bytes([u8; IPC_BYTES]);
 
 fn open(addr: Out<u64>, handle: Bytes) -> cuda::Res {
-    let (driver, addr, context) = (Driver::get()?, addr.checked()?, current()?);
+    let (driver, addr, context) = (Driver::get()?, addr.checked()?, living()?);
     let handle = IpcHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
     let opened = open_ipc(driver, &context, handle)?;
     driver.made_in(&context)?;
@@ -43,7 +43,7 @@ api! {
     }
 
     fn cuIpcOpenEventHandle(event: Out<Handle>, handle: Bytes) {
-        let (driver, event, context) = (Driver::get()?, event.checked()?, current()?);
+        let (driver, event, context) = (Driver::get()?, event.checked()?, living()?);
         let handle = EventHandle::from_bytes(&handle.0).ok_or(Error::INVALID_HANDLE)?;
         let opened = Event::open(context.handle(), &handle)?;
         let handle = driver.events.add(|_| opened)?.0;

@@ -2,17 +2,17 @@
 
 use crate::ffi::Out;
 use cuda::memory::{self, Memory};
-use cuda::{Driver, Error, Handle, current};
+use cuda::{Driver, Error, Handle, current, living};
 
 fn alloc(out: Out<u64>, bytes: u64) -> cuda::Res {
-    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let (driver, out, context) = (Driver::get()?, out.checked()?, living()?);
     let addr = memory::alloc(driver, &context, bytes)?;
     driver.made_in(&context)?;
     out.put(addr)
 }
 
 fn alloc_host(out: Out<u64>, bytes: u64, flags: u32) -> cuda::Res {
-    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let (driver, out, context) = (Driver::get()?, out.checked()?, living()?);
     let addr = memory::alloc_host(driver, &context, bytes, flags)?;
     driver.made_in(&context)?;
     out.put(addr)
@@ -69,7 +69,7 @@ api! {
     }
 
     fn cuMemHostRegister_v2(addr: u64, bytes: u64, flags: u32) {
-        let (driver, context) = (Driver::get()?, current()?);
+        let (driver, context) = (Driver::get()?, living()?);
         memory::register_host(driver, &context, addr, bytes, flags)?;
         driver.made_in(&context)
     }
@@ -96,7 +96,7 @@ api! {
     }
 
     fn cuMemAllocManaged(addr: Out<u64>, bytes: u64, flags: u32) {
-        let (driver, out, context) = (Driver::get()?, addr.checked()?, current()?);
+        let (driver, out, context) = (Driver::get()?, addr.checked()?, living()?);
         let addr = memory::alloc_managed(driver, &context, bytes, flags)?;
         driver.made_in(&context)?;
         out.put(addr)

@@ -2,11 +2,11 @@
 
 use crate::ffi::{In, Out, Text};
 use cuda::module::Image;
-use cuda::{Driver, Error, Handle, current};
+use cuda::{Driver, Error, Handle, current, living};
 
 /// Loads an image for the current context.
 pub fn load(out: Out<Handle>, image: u64) -> cuda::Res {
-    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let (driver, out, context) = (Driver::get()?, out.checked()?, living()?);
     let module = driver.modules.load(context.handle(), Image::at(image)?)?;
     driver.made_in(&context)?;
     out.put(module)

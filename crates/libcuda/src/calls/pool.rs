@@ -84,6 +84,7 @@ api! {
 
 fn alloc(stream: &Asked, out: Out<u64>, len: u64, pool: &Arc<Pool>) -> cuda::Res {
     let (driver, out) = (Driver::get()?, out.checked()?);
+    stream.check()?;
     let (context, ordinal) = (stream.context(), driver.ordinal(pool.gpu()));
     let alloc = || pool.alloc(&driver.space, context.handle(), ordinal, len);
     let addr = alloc().or_else(|error| match error {

@@ -3,7 +3,7 @@
 use super::{When, any, array, known, transfer};
 use crate::ffi::{In, Out};
 use cuda::memory::{Array, Part, Rows, Shape, Span};
-use cuda::{Asked, Driver, Error, Handle, current};
+use cuda::{Asked, Driver, Error, Handle, living};
 use std::sync::Arc;
 
 /// `CUDA_ARRAY_DESCRIPTOR_v2`.
@@ -29,7 +29,7 @@ struct Descriptor3D {
 }
 
 fn create(out: Out<Handle>, shape: Shape) -> cuda::Res {
-    let (driver, out, context) = (Driver::get()?, out.checked()?, current()?);
+    let (driver, out, context) = (Driver::get()?, out.checked()?, living()?);
     let array = Array::create(driver, &context, shape)?;
     driver.made_in(&context)?;
     out.put(array)

@@ -3,7 +3,7 @@
 use crate::ffi::Out;
 use cuda::Asked;
 use cuda::queue::Event;
-use cuda::{Driver, Error, Handle, current};
+use cuda::{Driver, Error, Handle, living};
 
 fn elapsed(ms: Out<f32>, start: Handle, end: Handle) -> cuda::Res {
     let events = &Driver::get()?.events;
@@ -18,7 +18,7 @@ fn check_context(event: &Event) -> cuda::Res {
 
 api! {
     fn cuEventCreate(event: Out<Handle>, flags: u32) {
-        let (event, context) = (event.checked()?, current()?);
+        let (event, context) = (event.checked()?, living()?);
         let new = Event::new(context.handle(), flags)?;
         let driver = Driver::get()?;
         let handle = driver.events.add(|_| new)?.0;
@@ -78,7 +78,7 @@ fn no_more(flags: u32, known: u32) -> cuda::Res {
 }
 
 fn record(event: Handle, stream: &Asked) -> cuda::Res {
-    stream.has_room()?;
+    stream.check()?;
     let event = Driver::get()?.events.get(event)?;
     if event.context() != stream.context().handle() {
         return Err(Error::INVALID_HANDLE);

@@ -44,7 +44,7 @@ streamed! {
         if flags > 1 {
             return Err(Error::INVALID_VALUE);
         }
-        stream.has_room()?;
+        stream.check()?;
         Driver::get()?.events.get(event)?.hold_back(&stream);
         Ok(())
     }
@@ -100,7 +100,7 @@ streamed! {
     }
     fn cuLaunchHostFunc, cuLaunchHostFunc_ptsz (stream; function: HostFunction, data: u64) {
         let function = function.ok_or(Error::INVALID_VALUE)?;
-        stream.has_room()?;
+        stream.check()?;
         // not called where the context died
         stream.queue_fallible(move || {
             function(data);
