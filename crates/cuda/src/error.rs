@@ -1,5 +1,6 @@
 //! The codes that CUDA's functions answer (`CUresult` of `cuda.h`).
 
+use crate::other_codes::OTHERS;
 use crate::sys::Code;
 use std::ffi::CStr;
 
@@ -126,7 +127,7 @@ impl Error {
 }
 
 fn entry(code: u32) -> Option<&'static (u32, &'static str, &'static str)> {
-    CODES.iter().find(|(value, ..)| *value == code)
+    CODES.iter().chain(OTHERS).find(|(value, ..)| *value == code)
 }
 
 impl std::fmt::Debug for Error {

@@ -20,6 +20,7 @@ mod handles;
 pub mod log;
 pub mod memory;
 pub mod module;
+mod other_codes;
 pub mod queue;
 pub mod sys;
 

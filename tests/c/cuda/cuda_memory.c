@@ -60,7 +60,7 @@ static void devices(void)
 
 static void functions(void)
 {
-	int status = -1;
+	int status = -1, named = 0;
 	void *found = NULL;
 	const char *text = NULL;
 	code(CUDA_OK, cuGetProcAddress_v2("cuMemAlloc", &found, 12000, 0, &status), "find cuMemAlloc");
@@ -72,6 +72,11 @@ static void functions(void)
 	holds(GUIDE, !found, "nothing is found");
 	code(CUDA_OK, cuGetErrorString(2, &text), "describe an error");
 	holds(GUIDE, text && !strcmp(text, "out of memory"), "in words");
+	must(cuGetErrorName(710, &text), "the name of what it never answers");
+	holds(GUIDE, !strcmp(text, "CUDA_ERROR_ASSERT"), "is that of the header");
+	for (int i = 0; i < 1000; i++)
+		named += !cuGetErrorName(i, &text) && !cuGetErrorString(i, &text);
+	equal("cuda.h", 106, named, "codes have names");
 	code(INVALID_VALUE, cuGetErrorString(31337, &text), "a code that is none");
 }
 

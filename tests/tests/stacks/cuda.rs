@@ -14,7 +14,7 @@ fn memory_is_a_gpus_and_an_hca_reaches_it() {
         Err(reason) => skip!("{reason}"),
     };
     let counters = Counters::new();
-    judged(cuda(&program).env("PEERDMA_COUNTERS", counters.file()), 130);
+    judged(cuda(&program).env("PEERDMA_COUNTERS", counters.file()), 132);
     let to_gpu = |line: &str| line.contains(" BUS_ADDR ") && !line.ends_with(" 0 0");
     assert!(counters.text().lines().any(to_gpu), "{}", counters.text());
 }
