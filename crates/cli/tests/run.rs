@@ -174,6 +174,19 @@ fn the_settings_go_in_front_of_the_users() {
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// In a shell of `peerdma env` this program has the library preloaded itself, and must not take the
+/// software GPUs that it shows for the machine's own.
+#[test]
+fn a_run_within_a_run_sees_no_more_gpus() {
+    let place = Folders::new("nested");
+    let list = "ls /dev/dri /sys/class/drm";
+    let once = place.run(&["run", "--", "sh", "-c", list]);
+    let inner = format!("{} run -- sh -c '{list}'", env!("CARGO_BIN_EXE_peerdma"));
+    let twice = place.run(&["run", "--", "sh", "-c", &inner]);
+    assert!(text(&once.stdout).contains("renderD"), "{}", text(&once.stdout));
+    assert_eq!(text(&twice.stdout), text(&once.stdout));
+}
+
 /// A library that needs CUDA's runtime gets the one that is loaded already, whatever an RPATH of
 /// its own says.
 #[test]
