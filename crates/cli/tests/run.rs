@@ -220,7 +220,12 @@ fn what_a_shell_says_with_126_and_127() {
     assert_eq!(place.run(&["run", "/no/such/program"]).status.code(), Some(127));
     let plain = place.file("plain", b"text", 0o644);
     assert_eq!(place.run(&["run", plain.to_str().unwrap()]).status.code(), Some(126));
-    assert_eq!(place.run(&["run", place.root.to_str().unwrap()]).status.code(), Some(126));
+    let output = place.run(&["run", place.root.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(!text(&output.stderr).contains("chmod"), "a folder becomes no program by its mode");
+    let output = place.run(&["run", "--platfrom", "dgx", "--", "true"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("neither an option"), "{}", text(&output.stderr));
     assert_eq!(place.leftovers(), Vec::<PathBuf>::new());
 }
 

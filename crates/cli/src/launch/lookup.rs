@@ -30,6 +30,13 @@ pub fn program(name: &OsStr) -> Outcome<PathBuf> {
     }
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Err(not_executable(path)),
+        // Options end at the first word that is none, so a mistyped one is taken for the program.
+        None if name.as_bytes().starts_with(b"-") => {
+            Err(Failure::new(format_args!("{shown} is neither an option nor a program"))
+                .because("no folder on PATH has it")
+                .remedy("check how the option is written: --help lists all")
+                .status(127))
+        }
         None => Err(Failure::new(format_args!("program {shown:?} was not found"))
             .because("no folder on PATH has it")
             .remedy("install it, or give its path")
@@ -42,9 +49,11 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn not_executable(path: &Path) -> Failure {
-    let why = if path.is_dir() { "it is a folder" } else { "this user may not execute it" };
-    Failure::new(format_args!("{} is no program", path.display()))
-        .because(why)
+    let failure = Failure::new(format_args!("{} is no program", path.display())).status(126);
+    if path.is_dir() {
+        return failure.because("it is a folder").remedy("name a file in it");
+    }
+    failure
+        .because("this user may not execute it")
         .remedy(format_args!("chmod +x {}, or name another file", path.display()))
-        .status(126)
 }
