@@ -23,6 +23,9 @@ pub struct Facts {
     pub(crate) command_line: Option<String>,
     /// Loaded modules.
     modules: Option<Vec<String>>,
+    /// Whether the kernel has the RDMA core now, without which there is no Soft-RoCE; `None` if
+    /// nobody looked.
+    pub rdma_core: Option<bool>,
     /// Clients in `/sys/kernel/mm/memory_peers`; `None` if there is no such directory.
     pub(crate) memory_peers: Option<Vec<String>>,
     /// Version of the loaded nvidia-peermem.
@@ -99,6 +102,7 @@ impl Facts {
             probes: Vec::new(),
             software_hca: None,
             kernel_watches: None,
+            rdma_core: None,
         };
         if let Some(answers) = tree.read(crate::PROBES) {
             facts.take_answers(&String::from_utf8_lossy(&answers));

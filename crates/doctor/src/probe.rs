@@ -137,6 +137,9 @@ impl Facts {
         if let Some(result) = &self.kernel_watches {
             text += &format!("kernel-watches {}\n", outcome(&result.clone().map(|()| 0)));
         }
+        if let Some(there) = self.rdma_core {
+            text += &format!("rdma-core {}\n", if there { "yes" } else { "no" });
+        }
         text
     }
 
@@ -157,6 +160,8 @@ impl Facts {
                 self.software_hca = outcome(rest).map(|result| result.map(|_: u64| ()));
             } else if word == "kernel-watches" {
                 self.kernel_watches = outcome(rest).map(|result| result.map(|_: u64| ()));
+            } else if word == "rdma-core" {
+                self.rdma_core = Some(rest == "yes");
             } else if word == "unexported" {
                 let parts = rest.split_once(' ');
                 self.unexported.extend(parts.map(|(way, why)| (way.to_owned(), why.to_owned())));
@@ -239,6 +244,7 @@ mod tests {
         ];
         facts.software_hca = Some(Err("no".into()));
         facts.kernel_watches = Some(Ok(()));
+        facts.rdma_core = Some(false);
         facts.nodes = vec![
             ("/dev/udmabuf".into(), Ok(())),
             ("/dev/dma_heap/system".into(), Err("Permission denied (os error 13)".into())),
@@ -249,6 +255,7 @@ mod tests {
         assert_eq!(read.probes, facts.probes);
         assert_eq!(read.software_hca, facts.software_hca);
         assert_eq!(read.kernel_watches, facts.kernel_watches);
+        assert_eq!(read.rdma_core, facts.rdma_core);
         assert_eq!(read.nodes, facts.nodes);
         assert_eq!(read.unexported, facts.unexported);
         read.take_answers(

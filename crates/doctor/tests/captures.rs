@@ -35,7 +35,7 @@ const DOUBTED: [&str; 49] = [
     "CONFIG_ZONE_DEVICE is set",
     "CUDA exports buffers through PCIe (12.8, driver 570.26)",
     "GPU and Data Direct function are in one IOMMU group",
-    "Linux on x86-64",
+    "Linux on x86-64 or 64-bit ARM",
     "PCIe carries the adapter's requests to the GPU",
     "UDP port 4791 is free",
     "a BAR shows the GPU's memory",
@@ -185,6 +185,7 @@ fn a_capture_gives_the_same_verdict_for_every_condition() {
         grace("6.18.2").file(&format!("{UP}/0000:19:02.0/config"), space(Some((6, 0)), false)),
         grace("6.18.2").file("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\n"),
         far_side(grace("6.18.2")),
+        Host::good().file("/proc/cpuinfo", "cpu : POWER9, altivec supported\n"),
     ];
     let (mut doubted, mut held) = (BTreeSet::new(), BTreeSet::new());
     for (index, host) in hosts.into_iter().enumerate() {

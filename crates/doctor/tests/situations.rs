@@ -419,6 +419,20 @@ fn the_software_hca_is_judged_by_its_proof() {
     assert_eq!(software(Some(Err("port 4791 is taken".into()))), Outcome::DoesNot);
 }
 
+/// A kernel that has no modules has no list of them either.
+#[test]
+fn without_the_rdma_core_nobody_else_holds_the_port() {
+    let machine = topology::of_tree(&Host::default()).unwrap().machine;
+    let outcome = |rdma_core| {
+        let mut facts = Facts::read(&Host::default().file("/proc/cpuinfo", "cpu family : 6\n"));
+        facts.rdma_core = rdma_core;
+        examine(&facts, &machine).pop().unwrap().outcome()
+    };
+    assert_eq!(outcome(None), Outcome::Unknown);
+    assert_eq!(outcome(Some(true)), Outcome::Unknown, "Soft-RoCE may be built in");
+    assert_eq!(outcome(Some(false)), Outcome::Works);
+}
+
 /// Both ways of noticing suffice; only the evidence tells them apart.
 #[test]
 fn who_tells_of_registered_memory_that_goes_is_named() {

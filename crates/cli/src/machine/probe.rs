@@ -12,6 +12,7 @@ use pcie::Address;
 use peerdma::{Access, Context, HostBuffer, Library, Pd, Qp};
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub fn ask_devices(facts: &mut Facts, transfer: bool) {
     (facts.probes, facts.unexported) = devices(transfer);
     facts.nodes = nodes();
     facts.kernel_watches = Some(mm::can_watch().map_err(|error| error.to_string()));
+    facts.rdma_core = Some(Path::new("/sys/class/infiniband").is_dir());
     facts.software_hca = transfer.then(software_hca);
 }
 

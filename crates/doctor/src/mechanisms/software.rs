@@ -4,18 +4,22 @@ use crate::conditions::{release, setting};
 use crate::{Condition, ConditionState, Facts};
 
 pub(super) fn software_hca(facts: &Facts) -> Vec<Condition> {
-    let rxe = match facts.module("rdma_rxe") {
-        Some(true) => (ConditionState::Unknown, "rdma_rxe is loaded"),
-        Some(false) => (ConditionState::Holds, "rdma_rxe is not loaded"),
-        None => (ConditionState::Unknown, "/proc/modules could not be read"),
+    let rxe = match (facts.module("rdma_rxe"), facts.rdma_core) {
+        (Some(true), _) => (ConditionState::Unknown, "rdma_rxe is loaded"),
+        (Some(false), _) => (ConditionState::Holds, "rdma_rxe is not loaded"),
+        // A kernel without modules, as small virtual machines have, lists none.
+        (None, Some(false)) => {
+            (ConditionState::Holds, "the kernel has no RDMA core (/sys/class/infiniband)")
+        }
+        (None, _) => (ConditionState::Unknown, "/proc/modules could not be read"),
     };
     let architecture = facts.architecture.as_deref();
     let mut conditions = vec![
         Condition::new(
-            "Linux on x86-64",
-            ConditionState::of(architecture.map(|name| name == "x86_64")),
+            "Linux on x86-64 or 64-bit ARM",
+            ConditionState::of(architecture.map(|name| matches!(name, "x86_64" | "aarch64"))),
             format!("{}, {}", release(facts), architecture.unwrap_or("architecture unknown")),
-            "it is built and tested for x86-64 alone",
+            "it is built for x86-64, where it is tested, and for 64-bit ARM",
         ),
         Condition::new(
             "UDP port 4791 is free",
