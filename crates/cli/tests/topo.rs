@@ -159,7 +159,7 @@ fn a_machine_is_taken_home_and_read_again() {
     let machine = sysfs(&folder).to_str().unwrap();
     let home = folder.0.join("home.tar.gz");
     let said = out(&["--from", machine, "--write-capture", home.to_str().unwrap()]);
-    assert!(said.contains("2 functions below 1 host bridges"), "{said}");
+    assert!(said.contains("2 functions below 1 host bridge."), "{said}");
     let (there, here) = (json(&["--from", machine]), json(&["--from", home.to_str().unwrap()]));
     assert_eq!(there, here);
     assert_eq!((&here["name"], &here["functions"][1]["name"]), (&"Box".into(), &"mlx5_0".into()));

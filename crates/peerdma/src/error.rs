@@ -133,6 +133,9 @@ impl Error {
                 (Some(libc::ENOMEM), _) => {
                     "ask for less; the device's limits are in Context::device_attr"
                 }
+                (Some(libc::EPERM), "peerdma_migrate_to_gpu") => {
+                    "run it as root, or set vm.unprivileged_userfaultfd=1"
+                }
                 (Some(libc::EPERM | libc::EACCES), _) => {
                     "the user needs access to /dev/infiniband/uverbs*"
                 }

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 /// Run a program on the software HCA.
 ///
-/// The program sees one RDMA device. Its exit status becomes that of `peerdma run`, signals are
-/// passed on, and nothing is left behind. Several programs may run at once, and find each other at
-/// the addresses of this machine.
+/// The program sees one RDMA device, or as many as its --platform has HCAs. Its exit status becomes
+/// that of `peerdma run`, signals are passed on, and nothing is left behind. Several programs may
+/// run at once, and find each other at the addresses of this machine.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

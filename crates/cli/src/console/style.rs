@@ -141,6 +141,11 @@ pub fn bytes(count: u64) -> String {
     if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
 }
 
+/// A number of things, whose plural ends in s.
+pub fn count(number: usize, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Bytes per second as people write a link's rate.
 pub fn rate(bytes_per_second: u64) -> String {
     format!("{:.1} GB/s", bytes_per_second as f64 / 1e9)

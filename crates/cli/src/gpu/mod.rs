@@ -108,8 +108,12 @@ fn each(
     let is_meant = |id: u64| which == "all" || format!("{id:016x}") == which;
     let meant: Vec<_> = buffers.iter().filter(|(id, _)| is_meant(**id)).collect();
     if meant.is_empty() {
-        return Err(Failure::new(format_args!("there is no GPU buffer {which}"))
-            .remedy("`peerdma gpu` lists them"));
+        return Err(match which {
+            "all" => Failure::new("no process of this user exports GPU memory here")
+                .remedy("start a program that does, and keep it running"),
+            _ => Failure::new(format_args!("there is no GPU buffer {which}"))
+                .remedy("`peerdma gpu` lists them"),
+        });
     }
     let mut status = 0;
     for (id, storage) in meant {

@@ -60,11 +60,9 @@ impl Gpu {
     /// Allocates and exports `len` bytes.
     pub fn allocate(&self, len: u64) -> Outcome<Vram> {
         let what = || format!("cannot use {len} bytes of the memory of {}", self.provider.name());
-        let memory = self
-            .provider
-            .alloc(len)
-            .what(what())
-            .map_err(|failure| failure.remedy("send less with --size"))?;
+        let memory = self.provider.alloc(len).what(what()).map_err(|failure| {
+            failure.remedy("ask for less, or name a platform whose GPU has more (--platform)")
+        })?;
         let fd = memory.export().what(what())?;
         Ok(Vram { memory, fd })
     }

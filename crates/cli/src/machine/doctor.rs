@@ -19,7 +19,11 @@ const NOTHING_TO_EXAMINE: u8 = 4;
 /// The command.
 pub fn doctor(arguments: &Doctor) -> Done {
     let root = arguments.from.as_deref().unwrap_or(Path::new("/"));
-    let failed = |error: topology::Error| Failure::new("cannot examine the host").because(error);
+    let failed = |error: topology::Error| {
+        Failure::new("cannot examine the host")
+            .because(error)
+            .remedy("--from reads what `peerdma topo --from` does: see `peerdma topo --help`")
+    };
     let (mut facts, capture) = match topology::tree(root).map_err(failed)? {
         Some(tree) => (Facts::read(&*tree), topology::of_tree(&*tree).map_err(failed)?),
         // a file of another tool: the PCIe tree and nothing else
@@ -68,11 +72,9 @@ fn status(machine: &Machine, findings: &[Finding]) -> u8 {
 
 fn heading(capture: &Capture, facts: &Facts) {
     let machine = &capture.machine;
-    let count =
-        |number: usize, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
     let mut text = vec![
-        count(topology::accelerators(machine).len(), "GPU"),
-        count(topology::adapters(machine).len(), "network adapter"),
+        style::count(topology::accelerators(machine).len(), "GPU"),
+        style::count(topology::adapters(machine).len(), "network adapter"),
     ];
     text.insert(
         0,
@@ -167,7 +169,9 @@ fn conclusion(machine: &Machine, status: u8) {
             "Some GPU has no way to any adapter; the lines above say what to change.".to_owned()
         }
         SOME_GPU_UNKNOWN => {
-            "For some GPU it is not known; run as root, on the host itself.".to_owned()
+            "For some GPU it is not known whether a way works: run the doctor as root, on the host \
+             itself."
+                .to_owned()
         }
         _ => {
             let (gpus, nics) =

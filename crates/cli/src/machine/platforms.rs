@@ -64,7 +64,8 @@ impl Row {
 fn list() {
     let heading = ["NAME", "HCAS", "GPUS", "DATA DIRECT", "WHAT"];
     let table = style::headed(heading, rows().map(Row::cells));
-    style::show(style::cut(style::table(&table, &[1, 2])), 1);
+    // Not cut to the terminal's width: what a platform is, is told in the last column alone.
+    style::show(style::table(&table, &[1, 2]), 1);
 }
 
 fn print(name: &str) -> Outcome {

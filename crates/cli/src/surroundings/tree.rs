@@ -21,7 +21,9 @@ pub fn platform(device: &Device) -> Outcome<Platform> {
         None => Ok(Platform::default()),
         Some(path) => Platform::load(path).map_err(|error| {
             let remedy = match error {
-                PlatformError::Read(_) => "check the path",
+                PlatformError::Read(_) => {
+                    "check the path; `peerdma platforms` lists the ready-made ones"
+                }
                 _ => FORM,
             };
             Failure::new(format_args!("cannot use the platform {}", path.display()))

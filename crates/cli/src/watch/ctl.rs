@@ -109,8 +109,12 @@ impl Rows {
         };
         let unread: Vec<&Unread> = self.unread.iter().filter(may_be_meant).collect();
         if meant.is_empty() && unread.is_empty() {
-            return Err(Failure::new(format_args!("there is no Data Direct function of {which}"))
-                .remedy("`peerdma ctl` lists them"));
+            return Err(match which {
+                "all" => Failure::new("no process of this user has a Data Direct function here")
+                    .remedy("start a program on a platform with one (--platform grace)"),
+                _ => Failure::new(format_args!("there is no Data Direct function of {which}"))
+                    .remedy("`peerdma ctl` lists them"),
+            });
         }
         let mut status = 0;
         for row in &meant {

@@ -8,14 +8,21 @@ use std::io::BufWriter;
 use std::path::Path;
 use topology::{Error, Folder};
 
+/// What helps where a file cannot be written.
+pub const WRITABLE: &str = "name a file in a folder that is there and that you may write";
+
 /// The failure of a machine that cannot be read.
 pub fn refused(error: Error) -> Failure {
-    Failure::new("cannot read the machine").because(error)
+    Failure::new("cannot read the machine")
+        .because(error)
+        .remedy("--help lists what --from reads; `peerdma platforms` lists ready-made machines")
 }
 
 /// Writes what a machine shows of itself to `to`: this host, or what `from` holds.
 pub fn write(from: Option<&Path>, to: &Path) -> Outcome {
-    let file = File::create(to).what(format_args!("cannot create {}", to.display()))?;
+    let file = File::create(to)
+        .what(format_args!("cannot create {}", to.display()))
+        .map_err(|failure| failure.remedy(WRITABLE))?;
     let out = BufWriter::new(file);
     match from {
         Some(from) => topology::take_file(from, out).map_err(refused)?,
@@ -23,10 +30,10 @@ pub fn write(from: Option<&Path>, to: &Path) -> Outcome {
     }
     let capture = topology::read(to).map_err(refused)?;
     style::outln(format_args!(
-        "{}: {} functions below {} host bridges. Read it with `peerdma topo --from {0}`.",
+        "{}: {} below {}. Read it with `peerdma topo --from {0}`.",
         to.display(),
-        capture.machine.functions().count(),
-        capture.machine.hosts().len(),
+        style::count(capture.machine.functions().count(), "function"),
+        style::count(capture.machine.hosts().len(), "host bridge"),
     ));
     if capture.machine.functions().any(|function| function.acs == pcie::Acs::Unknown) {
         style::errln(format_args!(

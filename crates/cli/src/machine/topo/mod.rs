@@ -42,7 +42,9 @@ pub fn topo(arguments: &Topo) -> Outcome {
         let near = || nearest(machine).into_iter().map(|nearest| nearest.pair).collect();
         let pairs = if chosen.is_empty() { near() } else { chosen };
         let picture = svg::picture(&capture, &pairs, arguments.all);
-        std::fs::write(path, picture).what(format_args!("cannot write {}", path.display()))?;
+        std::fs::write(path, picture)
+            .what(format_args!("cannot write {}", path.display()))
+            .map_err(|failure| failure.remedy(capture::WRITABLE))?;
         return Ok(0);
     }
     if arguments.json {
