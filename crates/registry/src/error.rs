@@ -14,8 +14,8 @@ pub enum Error {
     /// The RoCE port belongs to somebody else.
     #[error(
         "UDP port {port} is taken by {holder}; RoCEv2 has no other, and only programs of one user \
-         share it: stop that program, or run in another network namespace (`unshare -n`, \
-         `ip netns exec`)"
+         share it: stop that program, or run in another network namespace (`peerdma run --net \
+         private`, `ip netns exec`)"
     )]
     PortTaken {
         /// The port, 4791 in production.
