@@ -253,6 +253,13 @@ impl Control {
         self.of_slot(slot, AT_ADDRESSES + second * 8)
     }
 
+    /// The process of a slot's owner has the bytes mapped nowhere.
+    pub(crate) fn forget_addresses(&self, slot: usize) {
+        for placement in [Placement::Vram, Placement::Host] {
+            self.address_of(slot, placement).store(0, SeqCst);
+        }
+    }
+
     fn of_slot(&self, slot: usize, at: usize) -> &AtomicU64 {
         self.shared.word(AT_SLOTS + slot * SLOT_BYTES + at)
     }

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
-pub use view::{Reach, View};
+pub use view::{PATIENCE, Reach, View};
 
 /// Slots that outsiders may take: importers, who have no other way, find room beside them.
 const MOST: usize = SLOTS / 2;
@@ -113,7 +113,17 @@ mod tests {
 
     fn outsider(storage: &Storage) -> Arc<Outsider> {
         let fd = storage.control().as_fd().as_raw_fd();
-        Outsider::new(std::process::id(), fd.cast_unsigned()).unwrap()
+        patiently(|| Outsider::new(std::process::id(), fd.cast_unsigned())).unwrap()
+    }
+
+    /// Asks again while another test is at what all of them share.
+    pub(super) fn patiently<T>(ask: impl Fn() -> Result<T, Refused>) -> Result<T, Refused> {
+        loop {
+            match ask() {
+                Err(Refused::NotNow) => std::thread::yield_now(),
+                said => return said,
+            }
+        }
     }
 
     #[test]
@@ -149,11 +159,8 @@ mod tests {
         let storage = buffer(0x903);
         let named = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         for fd in [null.as_raw_fd(), storage.data().as_fd().as_raw_fd(), named.as_raw_fd(), -1] {
-            assert_eq!(
-                Outsider::new(pid, fd.cast_unsigned()).err(),
-                Some(Refused::NotOurs),
-                "{fd}"
-            );
+            let refused = patiently(|| Outsider::new(pid, fd.cast_unsigned())).err();
+            assert_eq!(refused, Some(Refused::NotOurs), "{fd}");
         }
         assert!(Outsider::new(0, 0).is_err());
     }

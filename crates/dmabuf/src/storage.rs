@@ -40,9 +40,7 @@ pub(crate) fn claim(control: &Control, locks: &Kept, most: usize) -> Result<usiz
     let slot = (0..most).find(free).ok_or(Error::TooManyUsers(most))?;
     // what an owner that was killed left behind
     control.users(slot).store(0, SeqCst);
-    for placement in [Placement::Vram, Placement::Host] {
-        control.address_of(slot, placement).store(0, SeqCst);
-    }
+    control.forget_addresses(slot);
     control.owner(slot).store(std::process::id().into(), SeqCst);
     Ok(slot)
 }
@@ -62,6 +60,16 @@ pub struct Storage {
     /// Lets one of the threads that share the locks move the buffer.
     pub(crate) moving: Mutex<()>,
     pid: u32,
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // Whatever else is mapped there next is not the buffer. A forked child's copy says nothing
+        // of its parent's.
+        if self.is_own() {
+            self.control.forget_addresses(self.slot);
+        }
+    }
 }
 
 impl Storage {

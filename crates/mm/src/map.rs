@@ -29,18 +29,19 @@ impl Mapping {
     }
 
     fn of_file(fd: BorrowedFd<'_>, len: u64, flags: libc::c_int) -> io::Result<Mapping> {
+        Mapping::of(fd, len, flags, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn of(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        flags: libc::c_int,
+        protection: libc::c_int,
+    ) -> io::Result<Mapping> {
         let bytes = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing else is affected.
         let addr = unsafe {
-            libc::syscall(
-                libc::SYS_mmap,
-                0usize,
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                fd.as_raw_fd(),
-                0usize,
-            )
+            libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, fd.as_raw_fd(), 0usize)
         };
         if addr == -1 {
             Err(io::Error::last_os_error())
@@ -76,6 +77,19 @@ impl Mapping {
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.addr
+    }
+
+    /// As [`Mapping::shared`], but pages come only when they are used, also where the program has
+    /// all that it maps brought in (mlockall(2)). The error is `mmap(2)`'s or `mprotect(2)`'s.
+    pub fn shared_lazily(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
+        let mapping = Mapping::of(fd, len, libc::MAP_SHARED, libc::PROT_NONE)?;
+        let (addr, len) = (mapping.addr as usize, mapping.len as usize);
+        // SAFETY: the mapping is ours, and nobody knows of it yet.
+        let code = unsafe {
+            libc::syscall(libc::SYS_munlock, addr, len);
+            libc::syscall(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        if code == 0 { Ok(mapping) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Forked children shall not have it, where the kernel can do that.

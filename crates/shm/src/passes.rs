@@ -233,6 +233,14 @@ pub struct Pass<'a> {
     ticket: Ticket,
 }
 
+impl Pass<'_> {
+    /// Whether the owner still waits for this visit: one that stood still for long was given up.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.shm.word(self.passes.pass_at(self.index)).load(Ordering::SeqCst) == self.ticket.0
+    }
+}
+
 impl Drop for Pass<'_> {
     #[inline]
     fn drop(&mut self) {

@@ -112,6 +112,35 @@ static void request(const struct part *part, int reads, struct end peer)
 		fail("a request");
 }
 
+/* What it has counted before a READ and after it. */
+static void count_a_read(void)
+{
+	for (int i = 0; i < 2; i++) {
+		hear_number();
+		tell_number(device_counter("rx_read_requests"));
+	}
+}
+
+/* A READ to where nothing goes directly, which shows only once it has been done. */
+static void reads_once(struct end peer)
+{
+	struct ibv_mr *own = mr;
+	struct part all = { 0, 8, REPEATS };
+	unsigned counted[2];
+	mr = ibv_reg_mr(pd, (void *)word, 4096, EVERYTHING | IBV_ACCESS_ON_DEMAND);
+	if (!mr)
+		fail("memory on demand");
+	for (int i = 0; i < 2; i++) {
+		if (i)
+			request(&all, 1, peer);
+		tell_number(0);
+		counted[i] = hear_number();
+	}
+	equal("IBA 9.4", 1, counted[1] - counted[0], "READs that the target has counted");
+	ibv_dereg_mr(mr);
+	mr = own;
+}
+
 static void initiator(int reads, int directly, struct end peer)
 {
 	for (unsigned i = 0; i < PARTS; i++) {
@@ -158,6 +187,8 @@ int main(int argc, char **argv)
 		target(reads);
 	else
 		initiator(reads, !strcmp(argv[2], "direct"), peer);
+	if (reads)
+		is_other ? count_a_read() : reads_once(peer);
 	part();
 	if (is_other)
 		return 0;

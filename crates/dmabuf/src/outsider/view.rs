@@ -15,10 +15,15 @@ use engine_thread::try_lock;
 use mm::{Mapping, Sink};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource};
+use rustix::thread::SecureComputingMode;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a view stays that is not used, and up to twice as long.
+pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Views that there are.
 static VIEWS: AtomicUsize = AtomicUsize::new(0);
@@ -60,7 +65,7 @@ impl Reach {
 impl View {
     fn new(file: impl AsFd, at: u64, size: u64) -> Result<View, Refused> {
         let len = at.checked_add(size).ok_or(Refused::NotOurs)?;
-        let mapping = Mapping::shared(file.as_fd(), len).map_err(|_| Refused::NotNow)?;
+        let mapping = Mapping::shared_lazily(file.as_fd(), len).map_err(|_| Refused::NotOurs)?;
         // One would keep it as long as it lives, and has no use for it.
         mapping.spare_children();
         VIEWS.fetch_add(1, SeqCst);
@@ -113,7 +118,11 @@ impl Outsider {
         if state.is_closed() || state.generation() != moves {
             return Err(Refused::NotNow);
         }
-        if rustix::process::getrlimit(Resource::As).current.is_some() {
+        // An importer's opening is the program's, of which the exporter hears. Address space that
+        // is limited is the program's as well, and a filter may end who asks for a descriptor.
+        let is_exporters = self.control.exporter_pid() == u64::from(pid);
+        let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
+        if !is_exporters || is_limited || is_filtered() {
             return Err(Refused::NotOurs);
         }
         let placement = state.placement();
@@ -136,6 +145,8 @@ impl Outsider {
     }
 
     /// The slot of a process that has `addr` within the buffer, and where the buffer begins there.
+    /// `None` where two say that of other beginnings: one of them is of another process, which has
+    /// that number in a PID namespace of its own.
     fn slot_of(
         &self,
         pid: u32,
@@ -143,12 +154,16 @@ impl Outsider {
         addr: u64,
         size: u64,
     ) -> Option<(usize, u64)> {
-        (0..SLOTS).find_map(|slot| {
-            let is_its = self.control.owner(slot).load(SeqCst) == u64::from(pid);
+        let is_its = |slot| self.control.owner(slot).load(SeqCst) == u64::from(pid);
+        let base_of = |slot| {
             let base = self.control.address_of(slot, placement).load(SeqCst);
             let is_there = base != 0 && addr.checked_sub(base).is_some_and(|at| at < size);
-            (is_its && is_there).then_some((slot, base))
-        })
+            is_there.then_some((slot, base))
+        };
+        let mut found = (0..SLOTS).filter(|slot| is_its(*slot)).filter_map(base_of);
+        let (slot, base) = found.next()?;
+        let is_one = found.all(|(_, other)| other == base);
+        (is_one && is_its(slot)).then_some((slot, base))
     }
 
     fn view(
@@ -166,30 +181,45 @@ impl Outsider {
         View::new(opened_by(pid, data, self.control.id())?, 0, size)
     }
 
-    /// Gives views back that nobody has used since it last looked. Waits for no lock, and for
-    /// nobody who is at one; allocates nothing.
+    /// Gives views back that nobody has used since it last looked, which is [`PATIENCE`] ago at
+    /// least: several threads may be at it. Waits for no lock, and for nobody who is at a view;
+    /// allocates nothing.
     pub fn forget_unused() {
-        let mut unused: [Option<Arc<View>>; 8] = Default::default();
-        let mut places = unused.iter_mut();
-        let known = try_lock(&KNOWN);
-        let all = known.iter().flat_map(|known| known.iter().flat_map(|known| known.values()));
-        for outsider in all.filter_map(Weak::upgrade) {
-            let Some(mut views) = try_lock(&outsider.views) else { continue };
-            for view in views.iter_mut() {
-                let is_unused = view.as_ref().is_some_and(|view| !view.used.swap(false, Relaxed));
-                if is_unused && let Some(place) = places.next() {
-                    *place = view.take();
-                }
-            }
+        static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
+        let Some(mut looked) = try_lock(&LOOKED) else { return };
+        if looked.is_some_and(|looked| looked.elapsed() < PATIENCE) {
+            return;
         }
-        // What they have mapped goes only now: that may take long.
-        drop(known);
+        *looked = Some(Instant::now());
+        forget();
     }
 
     /// Whether there are views that [`Outsider::forget_unused`] may have to give back.
     pub fn has_views() -> bool {
         VIEWS.load(SeqCst) > 0
     }
+}
+
+/// Gives the views back that nobody has used since the last time.
+fn forget() {
+    let known = try_lock(&KNOWN);
+    let all = known.iter().flat_map(|known| known.iter().flat_map(|known| known.values()));
+    for outsider in all.filter_map(Weak::upgrade) {
+        for place in 0..2 {
+            let Some(mut views) = try_lock(&outsider.views) else { continue };
+            let is_unused = |view: &mut Arc<View>| !view.used.swap(false, Relaxed);
+            let unused = views.get_mut(place).and_then(|view| view.take_if(is_unused));
+            // What it has mapped goes only now: that may take long.
+            drop(views);
+            drop(unused);
+        }
+    }
+}
+
+/// Whether calls to the system are filtered here: services are often ended for one that they are
+/// not known to need.
+fn is_filtered() -> bool {
+    rustix::thread::secure_computing_mode() != Ok(SecureComputingMode::Disabled)
 }
 
 /// What a process has open as its descriptor `fd`, if that is the memory of a software GPU's buffer
@@ -214,6 +244,7 @@ fn opened_by(pid: u32, fd: u32, id: u64) -> Result<OwnedFd, Refused> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::patiently;
     use super::*;
     use crate::Storage;
     use rustix::fs::{MemfdFlags, SealFlags};
@@ -233,7 +264,7 @@ mod tests {
     /// An outsider of `storage`, which is this process's own.
     fn outsider(storage: &Storage) -> (Arc<Outsider>, u32) {
         let (pid, fd) = (std::process::id(), storage.control().as_fd().as_raw_fd());
-        (Outsider::new(pid, fd.cast_unsigned()).unwrap(), pid)
+        (patiently(|| Outsider::new(pid, fd.cast_unsigned())).unwrap(), pid)
     }
 
     fn bytes_at(memory: Sink<'_>) -> [u8; 5] {
@@ -267,13 +298,16 @@ mod tests {
             assert_eq!(&bytes_at(second.memory(offset, 5).unwrap()), b"there");
             drop((view, second));
 
-            // Both have been used since.
-            Outsider::forget_unused();
-            assert!(Outsider::has_views() && reach.at(addr).is_some());
-            Outsider::forget_unused();
-            assert!(Outsider::has_views(), "one has been used again");
-            Outsider::forget_unused();
-            assert!(!Outsider::has_views() && reach.at(addr).is_none());
+            // Both have been used.
+            forget();
+            assert!(reach.at(addr).is_some());
+            forget();
+            assert!(reach.at(addr).is_some(), "it has been used again");
+            // Another test may be at what is known.
+            while reach.view.strong_count() > 0 {
+                forget();
+            }
+            assert!(reach.at(addr).is_none());
             assert!(outsider.reach(pid, moved, 1).is_ok());
         }
     }
@@ -282,12 +316,26 @@ mod tests {
     fn what_another_process_has_elsewhere_is_not_reached() {
         let storage = buffer(0xa03, Placement::Vram);
         let (outsider, pid) = outsider(&storage);
-        let refused = |pid, addr| outsider.reach(pid, addr, 0).err();
+        let refused = |pid, addr| patiently(|| outsider.reach(pid, addr, 0)).err();
         assert_eq!(refused(pid, 4096), Some(Refused::NotOurs), "not mapped yet");
         let addr = storage.memory(Placement::Vram).unwrap().addr();
         assert_eq!(refused(pid, addr - 1), Some(Refused::NotOurs));
         assert_eq!(refused(pid, addr + SIZE), Some(Refused::NotOurs));
         assert_eq!(refused(pid + 1, addr), Some(Refused::NotOurs));
+        // What two slots of one number say of it must agree.
+        let data = rustix::io::fcntl_dupfd_cloexec(storage.data(), 0).unwrap();
+        let control = rustix::io::fcntl_dupfd_cloexec(storage.control(), 0).unwrap();
+        let second = Storage::open(data, SIZE, 0xa03, control).unwrap();
+        let claimed = second.control.address_of(second.slot, Placement::Vram);
+        assert_eq!(refused(pid, addr), None);
+        claimed.store(addr - 4096, SeqCst);
+        assert_eq!(refused(pid, addr), Some(Refused::NotOurs));
+        claimed.store(addr, SeqCst);
+        assert_eq!(refused(pid, addr), None);
+        claimed.store(addr - 4096, SeqCst);
+        drop(second);
+        assert_eq!(refused(pid, addr), None, "whoever has gone says nothing");
+        *outsider.views.lock().unwrap() = Default::default();
         // Another file in the place of the data.
         let named = storage.control.data_of(storage.slot);
         let other = buffer(0xa04, Placement::Vram);

@@ -122,7 +122,9 @@ pub fn reached(fd: OwnedFd, request: Request) -> Option<u64> {
     drop(Neighbour::agree(fd.try_clone().ok()?, NOBODY));
     let neighbour = Neighbour::of(Reader::open(fd.as_fd()).ok()?, OtherProcess::new(NOBODY)?)?;
     let remote = Remote { addr, rkey };
-    let found = neighbour.find(&Wanted { pid: 0, qpn, dest_qpn, ends, remote, length, write })?;
+    let (pid, goes_on) = (0, false);
+    let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
+    let found = neighbour.find(&wanted)?;
     let visit = neighbour.visit(&found)?;
     visit.count(0, length.into(), true);
     Some(visit.addr())

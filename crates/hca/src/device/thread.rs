@@ -129,12 +129,9 @@ struct Views {
 }
 
 impl Views {
-    /// Between two looks: one that has not been used from the one to the other is given back.
-    const PATIENCE_NS: u64 = 500_000_000;
-
     /// How long it is to the next look, if there is anything to look at.
     fn next(&self, now_ns: u64) -> Option<Duration> {
-        let next_ns = self.looked_ns.saturating_add(Views::PATIENCE_NS);
+        let next_ns = self.looked_ns.saturating_add(dmabuf::PATIENCE.as_nanos() as u64);
         Outsider::has_views().then(|| Duration::from_nanos(next_ns.saturating_sub(now_ns)))
     }
 

@@ -140,7 +140,9 @@ impl Transport {
             }
             if !went {
                 wqe.worked = 0;
-                self.req.discouraged = DISCOURAGED;
+                if length >= WORTH_WAITING {
+                    self.req.discouraged = DISCOURAGED;
+                }
                 return false;
             }
             wqe.worked += len as u64;

@@ -27,6 +27,10 @@ use transport::executor::Published;
 use transport::keys::place_of;
 use transport::values::{Access, PdId, QpType, Remote};
 
+/// Bytes that are copied to memory which is mapped here before the owner is looked at again: what a
+/// visitor that stood still for too long may write yet.
+const STEP: u64 = 8 << 10;
+
 /// Another process's memory, as its directory shows it.
 pub(crate) struct Neighbour {
     directory: Reader,
@@ -51,6 +55,8 @@ pub(crate) struct Wanted {
     pub(crate) ends: u64,
     pub(crate) remote: Remote,
     pub(crate) length: u32,
+    /// It has begun: what it is to was looked at as a whole then.
+    pub(crate) goes_on: bool,
     pub(crate) write: bool,
 }
 
@@ -101,7 +107,7 @@ impl Found {
 pub(crate) struct Visit<'a> {
     neighbour: &'a Neighbour,
     _inside: Option<Inside<'a>>,
-    _pass: Pass<'a>,
+    pass: Pass<'a>,
     found: &'a Found,
 }
 
@@ -199,7 +205,8 @@ impl Neighbour {
             self.open_key(wanted, pd, access)?;
         let buffer = match buffer {
             Some(shown) => {
-                let units = translated.map(|at| units(at, wanted.length.into()));
+                let at = translated.filter(|_| !wanted.goes_on);
+                let units = at.map(|at| units(at, wanted.length.into()));
                 let (pid, part) = (self.process.pid(), Part { addr, units });
                 Some(self.buffers.get(self.shm(), pid, key, shown, &part)?)
             }
@@ -218,7 +225,28 @@ impl Neighbour {
             Some(buffer) => Some(buffer.enter()?),
             None => None,
         };
-        Some(Visit { neighbour: self, _inside: inside, _pass: pass, found })
+        Some(Visit { neighbour: self, _inside: inside, pass, found })
+    }
+
+    /// Counts at the neighbour what its own side would have: `bytes` that moved from `at` on, which
+    /// ended a request with `last`.
+    pub(crate) fn count(&self, found: &Found, at: u64, bytes: u64, last: bool) {
+        let add = |at: usize, value: u64| self.shm().word(at).fetch_add(value, Relaxed);
+        let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
+        let (traffic, moved, requests) = match found.write {
+            true => (RX_AT, Counter::RcvdBytes, Counter::RxWriteRequests),
+            false => (TX_AT, Counter::SentBytes, Counter::RxReadRequests),
+        };
+        add(found.route, bytes);
+        add(found.qp.0 + traffic, bytes);
+        add(counter(moved), bytes);
+        if let Some(first) = found.translated {
+            let units = units(first.saturating_add(at), bytes);
+            add(counter(Counter::AtsHits), units.end - units.start);
+        }
+        if last {
+            add(counter(requests), 1);
+        }
     }
 
     /// Whether nobody has taken back what was found, and its process is what it was.
@@ -287,17 +315,20 @@ impl Visit<'_> {
     /// Copies `from` to `at`, counted from the first byte.
     pub(crate) fn write(&self, at: u64, from: umem::Source<'_>) -> std::io::Result<()> {
         if let Some(memory) = self.memory(at, from.len()) {
-            return memory.copy_from(from).map_err(fault);
+            return self.in_steps(from.len(), |at, len| {
+                memory.part(at, len)?.copy_from(from.part(at, len)?)
+            });
         }
         let neighbour = self.neighbour;
         neighbour.noted(neighbour.process.write(self.found.addr.wrapping_add(at), from))
     }
 
-    /// Copies the message `from` to the first byte and on, so that no word of it is seen in part;
-    /// `false`, and nothing has changed, where that cannot be.
+    /// Copies the message `from` to the first byte and on. What lies on its words is seen no more
+    /// in part than by packets; `false`, and nothing has changed, where that cannot be.
     pub(crate) fn write_words(&self, from: &[u8]) -> std::io::Result<bool> {
         if let Some(memory) = self.memory(0, from.len() as u64) {
-            return memory.write(from).map(|()| true).map_err(fault);
+            self.in_steps(from.len() as u64, |_, _| Ok(memory.write(from)?))?;
+            return Ok(true);
         }
         self.neighbour.noted(self.neighbour.process.write_words(self.found.addr, from))
     }
@@ -305,7 +336,7 @@ impl Visit<'_> {
     /// Fills `into` from the first byte on, and no word of it in part.
     pub(crate) fn read_words(&self, into: &mut [u8]) -> std::io::Result<()> {
         self.was_read(match self.memory(0, into.len() as u64) {
-            Some(memory) => memory.source().read(into).map_err(fault),
+            Some(memory) => memory.source().read(into).map_err(|_| fault()),
             None => self.neighbour.process.read_words(self.found.addr, into),
         })
     }
@@ -313,9 +344,26 @@ impl Visit<'_> {
     /// Fills `into` from `at` on.
     pub(crate) fn read(&self, at: u64, into: umem::Sink<'_>) -> std::io::Result<()> {
         self.was_read(match self.memory(at, into.len()) {
-            Some(memory) => into.copy_from(memory.source()).map_err(fault),
+            Some(memory) => into.copy_from(memory.source()).map_err(|_| fault()),
             None => self.neighbour.process.read(self.found.addr.wrapping_add(at), into),
         })
+    }
+
+    /// Copies so many bytes step by step to memory that is mapped here, as long as the owner waits
+    /// for that. A call to the system ends before its process is stopped, but these copies stand
+    /// still where they are.
+    fn in_steps(
+        &self,
+        len: u64,
+        mut copy: impl FnMut(u64, u64) -> Result<(), mm::guard::Fault>,
+    ) -> std::io::Result<()> {
+        let mut at = 0;
+        while at < len && self.pass.is_held() {
+            let step = STEP.min(len - at);
+            copy(at, step).map_err(|_| fault())?;
+            at += step;
+        }
+        if self.pass.is_held() { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
     /// So many bytes from `at` on, if they are mapped here.
@@ -333,25 +381,9 @@ impl Visit<'_> {
         if neighbour.still_grants(self.found) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Counts at the neighbour what its own side would have: `bytes` that moved from `at` on, which
-    /// ended a request with `last`.
+    /// [`Neighbour::count`] for this visit.
     pub(crate) fn count(&self, at: u64, bytes: u64, last: bool) {
-        let add = |at: usize, value: u64| self.neighbour.shm().word(at).fetch_add(value, Relaxed);
-        let counter = |what: Counter| COUNTERS_AT + what as usize * 8;
-        let (traffic, moved, requests) = match self.found.write {
-            true => (RX_AT, Counter::RcvdBytes, Counter::RxWriteRequests),
-            false => (TX_AT, Counter::SentBytes, Counter::RxReadRequests),
-        };
-        add(self.found.route, bytes);
-        add(self.found.qp.0 + traffic, bytes);
-        add(counter(moved), bytes);
-        if let Some(first) = self.found.translated {
-            let units = units(first.saturating_add(at), bytes);
-            add(counter(Counter::AtsHits), units.end - units.start);
-        }
-        if last {
-            add(counter(requests), 1);
-        }
+        self.neighbour.count(self.found, at, bytes, last);
     }
 }
 
@@ -362,7 +394,7 @@ fn units(at: u64, bytes: u64) -> Range<u64> {
 }
 
 /// A guarded copy met memory that is not there.
-fn fault<E>(_: E) -> std::io::Error {
+fn fault() -> std::io::Error {
     rustix::io::Errno::FAULT.into()
 }
 
@@ -404,7 +436,8 @@ mod tests {
         let neighbour = Neighbour::of(directory.reader().unwrap(), process).unwrap();
         let remote = Remote { addr: 0x1000, rkey: KEY };
         let (qpn, dest_qpn, ends) = (9, QPN, ENDS);
-        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length: 64, write: false };
+        let (length, goes_on, write) = (64, false, false);
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
         for taken_back in [key_at(KEY), qp_at(QPN)] {
             show(&directory, addr);
             let found = neighbour.find(&wanted).unwrap();

@@ -21,7 +21,8 @@ impl Out<'_> {
         let Some((neighbour, ends)) = self.neighbour else { return false };
         let Direct { write, dest_qpn, remote, length, at, len, memory } = direct;
         let (qpn, pid) = (self.number, self.adapter.directory().pid());
-        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, write };
+        let goes_on = at > 0;
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
         let Some(found) = neighbour.find(&wanted) else { return false };
         if found.has_new_view() {
             self.adapter.thread.kick();
@@ -90,13 +91,20 @@ impl Request<'_> {
 
     fn reads_message(&mut self, memory: &mut dyn InPlace) -> Result<(), AccessError> {
         let mut message = Message::from_elem(0, self.length as usize);
-        self.visit(self.length.into(), |visit, _| visit.read_words(&mut message).map(|()| true))?;
+        let visit = self.neighbour.visit(self.found).ok_or(AccessError::Unreachable)?;
+        sabotage::reached(Point::AmidCopy);
+        visit.read_words(&mut message).map_err(|_| AccessError::Fault)?;
+        sabotage::reached(Point::AfterCopy);
+        drop(visit);
         let mut rest = message.as_slice();
         memory.write(0, self.length as usize, &mut |into| {
             let (part, after) = rest.split_at_checked(into.len() as usize).unwrap_or_default();
             rest = after;
             Ok(into.write(part)?)
-        })
+        })?;
+        // What cannot be written here is asked for by packets, and counts once.
+        self.neighbour.count(self.found, 0, self.length.into(), true);
+        Ok(())
     }
 
     /// Moves `len` bytes of a longer one from where they are to where they go.
@@ -115,13 +123,14 @@ impl Request<'_> {
                 self.visit(from.len(), |visit, there| visit.write(there, from).map(|()| true))
             }),
             false => memory.write(at, len, &mut |into| {
-                self.is_of_words(into.len())?;
+                // A copy goes by the words of the place that it fills.
+                self.is_of_words(into.len() | into.addr() & 7)?;
                 self.visit(into.len(), |visit, there| visit.read(there, into).map(|()| true))
             }),
         }
     }
 
-    /// Refuses a piece with so many bytes more that divides a word which a program may watch.
+    /// Refuses a piece with so many bytes more if it divides a word that a program may watch.
     fn is_of_words(&self, bytes: u64) -> Result<(), AccessError> {
         let divides = self.length <= WATCHED && !(self.at | bytes).is_multiple_of(8);
         if divides { Err(AccessError::Unreachable) } else { Ok(()) }
