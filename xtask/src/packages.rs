@@ -43,6 +43,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("libgloo-dev", "gloo"),
     ("dapl2-utils", "uDAPL"),
     ("g++", "gloo"),
+    ("curl", "GitHub's workflow"),
     ("libcurl4", "Mooncake"),
     ("libnuma1", "Mooncake"),
     ("debootstrap", "programs of the next Debian release"),

@@ -59,7 +59,7 @@ pub enum GpuInterface {
     /// By their nodes below /dev/dri only
     #[default]
     Drm,
-    /// By NVIDIA's libcuda.so.1 and libnvidia-ml.so.1 too
+    /// By NVIDIA's libcuda.so.1, libcudart.so.12 and .13, and libnvidia-ml.so.1 too
     Cuda,
 }
 

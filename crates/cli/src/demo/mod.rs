@@ -18,8 +18,10 @@ use crate::console::style;
 use crate::process::supervise::Interrupts;
 use crate::surroundings::{settings, tree};
 use counters::Counters;
+use indicatif::ProgressState;
 use protocol::{FromPeer, Ready, ToPeer};
 use report::{Report, SideReport, Transfer};
+use std::fmt::Write;
 use std::fs::{File, read_to_string};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -365,7 +367,7 @@ impl Progress {
 
     /// A step that tells its bytes.
     fn measure(&self, what: &'static str) {
-        self.show(what, "{msg:20} [{wide_bar}] {bytes}/{total_bytes}");
+        self.show(what, "{msg:20} [{wide_bar}] {done} of {all}");
     }
 
     /// A step without a measure.
@@ -374,8 +376,15 @@ impl Progress {
     }
 
     fn show(&self, what: &'static str, template: &str) {
-        if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
-            self.bar.set_style(style.progress_chars("=> "));
+        if let Ok(template) = indicatif::ProgressStyle::with_template(template) {
+            let shown = template
+                .with_key("done", |bar: &ProgressState, to: &mut dyn Write| {
+                    let _ = to.write_str(&style::bytes(bar.pos()));
+                })
+                .with_key("all", |bar: &ProgressState, to: &mut dyn Write| {
+                    let _ = to.write_str(&style::bytes(bar.len().unwrap_or_default()));
+                });
+            self.bar.set_style(shown.progress_chars("=> "));
         }
         self.bar.set_position(0);
         self.bar.set_message(what);

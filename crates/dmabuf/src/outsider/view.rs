@@ -1,10 +1,10 @@
 //! The bytes of a buffer as an outsider has them mapped, so that it copies them without a call to
 //! the system.
 //!
-//! What is mapped is the file of a process that uses the buffer, by that process's own opening of
-//! it (pidfd_getfd(2)): the exporter counts who has the file open, and does not take an outsider
-//! for a user. A view is a loan. Who has not used one for a while gives it back
-//! ([`Outsider::forget_unused`]), so what the exporter frees stays for that long at most.
+//! What is mapped is the exporter's file, by its own opening of it (pidfd_getfd(2)): it counts who
+//! has the file open, and does not take an outsider for a user. A view is a loan. Who has not used
+//! one for a while gives it back ([`Outsider::forget_unused`]), so what the exporter frees stays
+//! for that long at most.
 
 use super::{KNOWN, Outsider};
 use crate::control::{Placement, SECOND_PLACE, SLOTS};
@@ -111,8 +111,9 @@ impl Outsider {
     /// `moves` moves and makes none now. Waits for no lock.
     ///
     /// # Errors
-    /// Where the process has them elsewhere, does not let this one at its descriptors, or address
-    /// space is limited here; or a view is not to be had now.
+    /// Where the process has them elsewhere, is not the exporter, or does not let this one at its
+    /// descriptors, or address space or calls to the system are limited here; or a view is not to
+    /// be had now.
     pub fn reach(&self, pid: u32, addr: u64, moves: u64) -> Result<Reach, Refused> {
         let state = self.control.state();
         if state.is_closed() || state.generation() != moves {
