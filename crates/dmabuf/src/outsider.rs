@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
-pub use view::{PATIENCE, Reach, View};
+pub use view::{Reach, View};
 
 /// Slots that outsiders may take: importers, who have no other way, find room beside them.
 const MOST: usize = SLOTS / 2;

@@ -22,11 +22,8 @@ static struct end peer;
 /* Serves what it has counted until the other end wants no more. */
 static void target(void)
 {
-	int gpu = open_gpu(getenv("GPU"));
-	struct prime_handle prime = { .handle = new_buffer(gpu, SIZE), .flags = O_CLOEXEC | O_RDWR };
-	if (ioctl(gpu, PRIME_HANDLE_TO_FD, &prime))
-		fail("export a buffer");
-	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, prime.fd,
+	int buffer = export_buffer(getenv("GPU"), SIZE);
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, buffer,
 					      EVERYTHING | IBV_ACCESS_RELAXED_ORDERING);
 	if (!mr)
 		fail("register a buffer");

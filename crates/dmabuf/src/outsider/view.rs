@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a view stays that is not used, and up to twice as long.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Views that there are.
 static VIEWS: AtomicUsize = AtomicUsize::new(0);
@@ -183,21 +183,21 @@ impl Outsider {
     }
 
     /// Gives views back that nobody has used since it last looked, which is [`PATIENCE`] ago at
-    /// least: several threads may be at it. Waits for no lock, and for nobody who is at a view;
-    /// allocates nothing.
-    pub fn forget_unused() {
+    /// least: several threads may be at it. Answers when it is to look again, if there are any.
+    /// Waits for no lock, and for nobody who is at a view; allocates nothing.
+    pub fn forget_unused() -> Option<Duration> {
         static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
-        let Some(mut looked) = try_lock(&LOOKED) else { return };
-        if looked.is_some_and(|looked| looked.elapsed() < PATIENCE) {
-            return;
+        if VIEWS.load(SeqCst) == 0 {
+            return None;
+        }
+        let Some(mut looked) = try_lock(&LOOKED) else { return Some(PATIENCE) };
+        let rest = looked.map_or(Duration::ZERO, |at| PATIENCE.saturating_sub(at.elapsed()));
+        if !rest.is_zero() {
+            return Some(rest);
         }
         *looked = Some(Instant::now());
         forget();
-    }
-
-    /// Whether there are views that [`Outsider::forget_unused`] may have to give back.
-    pub fn has_views() -> bool {
-        VIEWS.load(SeqCst) > 0
+        Some(PATIENCE)
     }
 }
 

@@ -120,29 +120,6 @@ impl Stream {
     }
 }
 
-/// The buffers of others that this process has mapped ([`dmabuf::View`]): who does not use one for
-/// a while gives it back.
-#[derive(Default)]
-struct Views {
-    /// When they were last looked at, nanoseconds after the device's epoch.
-    looked_ns: u64,
-}
-
-impl Views {
-    /// How long it is to the next look, if there is anything to look at.
-    fn next(&self, now_ns: u64) -> Option<Duration> {
-        let next_ns = self.looked_ns.saturating_add(dmabuf::PATIENCE.as_nanos() as u64);
-        Outsider::has_views().then(|| Duration::from_nanos(next_ns.saturating_sub(now_ns)))
-    }
-
-    fn look(&mut self, now_ns: u64) {
-        if self.next(now_ns).is_some_and(|rest| rest.is_zero()) {
-            self.looked_ns = now_ns;
-            Outsider::forget_unused();
-        }
-    }
-}
-
 /// Body of the progress thread; ends with the device. A panic, which is a bug of ours, ends the
 /// device.
 pub(crate) fn run(device: &Weak<Device>) {
@@ -162,7 +139,6 @@ fn go_on(device: &Weak<Device>) {
         device.adapter.thread.has_begun();
     }
     let mut growing = Relief::new();
-    let mut views = Views::default();
     let mut relief = None;
     let mut stream = Stream::default();
     let mut awake = false;
@@ -172,10 +148,10 @@ fn go_on(device: &Weak<Device>) {
         if thread.is_stopped() || device.has_failed() {
             return;
         }
+        let next_look = Outsider::forget_unused();
         if !awake {
-            sleep(&device, relief, views.next(device.now_ns()));
+            sleep(&device, relief, next_look);
         }
-        views.look(device.now_ns());
         device.data_direct().apply_request();
         device.adapter.attach_rings();
         let polled_ns = thread.polled_ns();

@@ -60,6 +60,13 @@ pub(super) struct Part {
     pub(super) units: Option<Range<u64>>,
 }
 
+impl Part {
+    /// Whether the owner's device has its translations, where it keeps some; from now on it has.
+    fn is_known(&self, asked: &mut Asked) -> bool {
+        self.units.as_ref().is_none_or(|units| asked.all(units))
+    }
+}
+
 /// A buffer that a request is to.
 pub(super) struct Buffer {
     outsider: Arc<Outsider>,
@@ -120,25 +127,16 @@ impl Way {
             Way::Calls(_) => None,
             Way::CallsOnly => return None,
         };
-        known.or_else(|| self.map(outsider, pid, addr, shown))
-    }
-
-    /// Has the buffer mapped, if that is to be had.
-    fn map(
-        &mut self,
-        outsider: &Outsider,
-        pid: u32,
-        addr: u64,
-        shown: ShownBuffer,
-    ) -> Option<(Arc<View>, u64)> {
-        let reach = outsider.reach(pid, addr, shown.moves());
-        let view = reach.as_ref().ok().and_then(|reach| reach.at(addr));
-        *self = match reach {
-            Ok(reach) => Way::Mapped(reach),
-            Err(Refused::NotOurs) => Way::CallsOnly,
-            Err(Refused::NotNow) => Way::Calls(0),
-        };
-        view
+        known.or_else(|| {
+            let reach = outsider.reach(pid, addr, shown.moves());
+            let view = reach.as_ref().ok().and_then(|reach| reach.at(addr));
+            *self = match reach {
+                Ok(reach) => Way::Mapped(reach),
+                Err(Refused::NotOurs) => Way::CallsOnly,
+                Err(Refused::NotNow) => Way::Calls(0),
+            };
+            view
+        })
     }
 }
 
@@ -156,8 +154,7 @@ impl Buffers {
         let mut known = lock(&self.0);
         match known.get_mut(&at).filter(|known| known.generation == generation) {
             Some(Known { found: Found::Usable(outsider, way), asked, .. }) if outsider.is_own() => {
-                let goes = part.units.as_ref().is_none_or(|units| asked.all(units));
-                return goes.then(|| {
+                return part.is_known(asked).then(|| {
                     let view = way.view(outsider, pid, part.addr, shown);
                     Buffer { outsider: outsider.clone(), shown, view }
                 });
@@ -170,7 +167,7 @@ impl Buffers {
         }
         known.try_reserve(1).ok()?;
         let mut asked = Asked::default();
-        let goes = part.units.as_ref().is_none_or(|units| asked.all(units));
+        let goes = part.is_known(&mut asked);
         let found = match Outsider::new(pid, shown.control()) {
             Ok(outsider) => Found::Usable(outsider, Way::Calls(0)),
             Err(Refused::NotOurs) => Found::NotOurs,

@@ -58,20 +58,26 @@ struct Request<'a> {
     at: u64,
 }
 
-impl Request<'_> {
-    /// One visit, which moves `bytes` more, if `copy` does not answer that it moved none.
+impl<'a> Request<'a> {
+    /// One visit, in which `copy` moves bytes, unless it answers that it moved none.
     fn visit(
-        &mut self,
-        bytes: u64,
+        &self,
         copy: impl FnOnce(&Visit<'_>, u64) -> io::Result<bool>,
-    ) -> Result<(), AccessError> {
+    ) -> Result<Visit<'a>, AccessError> {
         let visit = self.neighbour.visit(self.found).ok_or(AccessError::Unreachable)?;
         sabotage::reached(Point::AmidCopy);
         let moved = copy(&visit, self.at).map_err(|_| AccessError::Fault)?;
         sabotage::reached(Point::AfterCopy);
-        if !moved {
-            return Err(AccessError::Unreachable);
-        }
+        if moved { Ok(visit) } else { Err(AccessError::Unreachable) }
+    }
+
+    /// The same for `bytes` more, which count while it lasts.
+    fn moves(
+        &mut self,
+        bytes: u64,
+        copy: impl FnOnce(&Visit<'_>, u64) -> io::Result<bool>,
+    ) -> Result<(), AccessError> {
+        let visit = self.visit(copy)?;
         let at = self.at;
         self.at += bytes;
         visit.count(at, bytes, self.at == u64::from(self.length));
@@ -86,16 +92,12 @@ impl Request<'_> {
             message.resize(filled + from.len() as usize, 0);
             Ok(from.read(message.get_mut(filled..).unwrap_or_default())?)
         })?;
-        self.visit(message.len() as u64, |visit, _| visit.write_words(&message))
+        self.moves(message.len() as u64, |visit, _| visit.write_words(&message))
     }
 
     fn reads_message(&mut self, memory: &mut dyn InPlace) -> Result<(), AccessError> {
         let mut message = Message::from_elem(0, self.length as usize);
-        let visit = self.neighbour.visit(self.found).ok_or(AccessError::Unreachable)?;
-        sabotage::reached(Point::AmidCopy);
-        visit.read_words(&mut message).map_err(|_| AccessError::Fault)?;
-        sabotage::reached(Point::AfterCopy);
-        drop(visit);
+        drop(self.visit(|visit, _| visit.read_words(&mut message).map(|()| true))?);
         let mut rest = message.as_slice();
         memory.write(0, self.length as usize, &mut |into| {
             let (part, after) = rest.split_at_checked(into.len() as usize).unwrap_or_default();
@@ -120,12 +122,12 @@ impl Request<'_> {
         match write {
             true => memory.read(at, len, &mut |from| {
                 self.is_of_words(from.len())?;
-                self.visit(from.len(), |visit, there| visit.write(there, from).map(|()| true))
+                self.moves(from.len(), |visit, there| visit.write(there, from).map(|()| true))
             }),
             false => memory.write(at, len, &mut |into| {
                 // A copy goes by the words of the place that it fills.
                 self.is_of_words(into.len() | into.addr() & 7)?;
-                self.visit(into.len(), |visit, there| visit.read(there, into).map(|()| true))
+                self.moves(into.len(), |visit, there| visit.read(there, into).map(|()| true))
             }),
         }
     }
