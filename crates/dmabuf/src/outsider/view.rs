@@ -182,8 +182,8 @@ impl Outsider {
         View::new(opened_by(pid, data, self.control.id())?, 0, size)
     }
 
-    /// Gives views back that nobody has used since it last looked, which is [`PATIENCE`] ago at
-    /// least: several threads may be at it. Answers when it is to look again, if there are any.
+    /// Gives views back that nobody has used since it last looked, half a second ago at least:
+    /// several threads may be at it. Answers when it is to look again, if there are any.
     /// Waits for no lock, and for nobody who is at a view; allocates nothing.
     pub fn forget_unused() -> Option<Duration> {
         static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
