@@ -7,6 +7,9 @@ use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+/// What every `gids/0` reads.
+const GID: &str = "PEERDMA_TEST_GID";
+
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
@@ -29,11 +32,14 @@ fn on_daemon(outcome: shim::Daemon) {
     DAEMONS.fetch_add(if outcome == shim::Daemon::Child { 1 } else { 100 }, SeqCst);
 }
 
+fn attribute(path: &str) -> Option<Vec<u8>> {
+    let gid = std::env::var_os(GID).filter(|_| path.ends_with("/ports/1/gids/0"))?;
+    Some(gid.into_encoded_bytes())
+}
+
 extern "C" fn start() {
-    if let Some(gid) = std::env::var_os("PEERDMA_TEST_GID") {
-        shim::set_provider(Box::new(move |path| {
-            path.ends_with("/ports/1/gids/0").then(|| gid.as_encoded_bytes().to_vec())
-        }));
+    if std::env::var_os(GID).is_some() {
+        shim::set_provider(attribute);
     }
     if std::env::var_os("PEERDMA_TEST_ANNOUNCE").is_some() {
         shim::announce_uverbs(3);

@@ -8,7 +8,7 @@
 //! Most of these are cancellation points: a thread cancelled inside the C library unwinds through
 //! the frames here, hence `C-unwind`.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -26,15 +26,14 @@ use crate::redirect::{self, Node, Target};
 /// Answers the content of a changing attribute, named like
 /// `class/infiniband/peerdma0/ports/1/gids/0` or
 /// `kernel/mm/memory_peers/peerdma_gpu/num_alloc_mrs`; None leaves it to the file in the tree.
-pub type Provider = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
+pub type Provider = fn(&str) -> Option<Vec<u8>>;
 
-static PROVIDER: AtomicPtr<Provider> = AtomicPtr::new(null_mut());
+static PROVIDER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Sets who answers changing attributes. It is called in the thread that opens one, and may itself
 /// open files.
 pub fn set_provider(provider: Provider) {
-    // A provider that was set before may be running, so it stays.
-    PROVIDER.store(Box::into_raw(Box::new(provider)), Ordering::Release);
+    PROVIDER.store(provider as *mut c_void, Ordering::Release);
 }
 
 /// In a forked child: the provider's engine is not here.
@@ -43,8 +42,12 @@ pub(crate) fn forget_provider() {
 }
 
 fn provided(target: &Target) -> Option<Vec<u8>> {
-    // SAFETY: null or leaked by `set_provider`, so valid for ever.
-    let provider = unsafe { PROVIDER.load(Ordering::Acquire).as_ref() }?;
+    let provider = PROVIDER.load(Ordering::Acquire);
+    if provider.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so stored by `set_provider` from this type.
+    let provider = unsafe { core::mem::transmute::<*mut c_void, Provider>(provider) };
     provider(&target.attribute()?)
 }
 

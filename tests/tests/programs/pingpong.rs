@@ -103,6 +103,22 @@ fn xrc() {
     }
 }
 
+/// Whoever looks for defects of a program with valgrind finds those of the program.
+#[test]
+fn under_valgrind_nothing_of_ours_is_reported() {
+    if !system::has("valgrind") || !system::has("ibv_rc_pingpong") {
+        skip!("valgrind or ibv_rc_pingpong is not installed (packages valgrind, ibverbs-utils)");
+    }
+    let port = port();
+    let checker = "valgrind --quiet --leak-check=full --show-leak-kinds=definite \
+                   --errors-for-leak-kinds=definite --error-exitcode=99";
+    let line = format!("{checker} ibv_rc_pingpong -g 0 -p {port} -n 100 -c");
+    let (server, client) = pair(Run::hca(&line), None, Run::hca(&line).arg("127.0.0.1"), port);
+    for said in [&server.stdout, &client.stdout] {
+        assert!(said.contains("iters in"), "no result line: {said}");
+    }
+}
+
 #[test]
 fn as_a_plain_user() {
     if !is_root() {

@@ -231,10 +231,21 @@ pub fn keep_strangers_out(fd: BorrowedFd<'_>, port: u16, groups: guard::Groups) 
     filter(fd, &guard::program(port, groups))
 }
 
+/// `struct sock_fprog`, whose padding has a name: checkers of a program's memory find what is
+/// handed to the kernel unwritten.
+#[repr(C)]
+struct Program {
+    len: u16,
+    padding: [u16; 3],
+    filter: *const libc::sock_filter,
+}
+
+const _: () = assert!(size_of::<Program>() == size_of::<libc::sock_fprog>());
+
 fn filter(fd: BorrowedFd<'_>, program: &[guard::Instruction]) -> io::Result<()> {
     let insn = |&guard::Instruction { code, jt, jf, k }: &_| libc::sock_filter { code, jt, jf, k };
-    let mut program: Vec<_> = program.iter().map(insn).collect();
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let program: Vec<_> = program.iter().map(insn).collect();
+    let filter = Program { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
     // SAFETY: the kernel copies the program, which lives through the call with the length given.
     let rc = unsafe {
         libc::setsockopt(

@@ -16,11 +16,20 @@ fn check(rc: libc::c_int) -> Result<()> {
     Err(Errno::from_raw_os_error(errno))
 }
 
+/// `struct sock_fprog`, whose padding has a name: checkers of a program's memory find what is
+/// handed to the kernel unwritten.
+#[repr(C)]
+struct Program {
+    len: u16,
+    padding: [u16; 3],
+    filter: *const Insn,
+}
+
+const _: () = assert!(size_of::<Program>() == size_of::<libc::sock_fprog>());
+
 fn set_program(fd: BorrowedFd<'_>, option: libc::c_int, code: &[Insn]) -> Result<()> {
-    let program = libc::sock_fprog {
-        len: u16::try_from(code.len()).map_err(|_| Errno::INVAL)?,
-        filter: code.as_ptr().cast_mut(),
-    };
+    let len = u16::try_from(code.len()).map_err(|_| Errno::INVAL)?;
+    let program = Program { len, padding: [0; 3], filter: code.as_ptr() };
     // SAFETY: `program` and the code it points to outlive the call, the lengths are theirs, and the
     // kernel only reads them.
     check(unsafe {
@@ -29,7 +38,7 @@ fn set_program(fd: BorrowedFd<'_>, option: libc::c_int, code: &[Insn]) -> Result
             libc::SOL_SOCKET,
             option,
             (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
+            size_of::<Program>() as libc::socklen_t,
         )
     })
 }

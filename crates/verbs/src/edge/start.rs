@@ -54,7 +54,7 @@ pub(crate) fn set_callbacks() {
     (0..).zip(0..device::count()).for_each(|(index, _)| shim::announce_uverbs(index));
     ucma::announce();
     shim::set_exit(process::at_quick_exit);
-    shim::set_provider(Box::new(sysfs_face::attribute));
+    shim::set_provider(sysfs_face::attribute);
     shim::set_invalidate(shim::Invalidate {
         begin: |addr, len| mm::Change::into_raw(mm::begin(range(addr, len))),
         end: |addr, len, change| {
