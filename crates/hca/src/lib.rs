@@ -66,6 +66,8 @@ pub use transport::signature::{
     T10Dif, guard,
 };
 pub use transport::values::*;
-pub use transport::{Count, Counter, CounterSet, Error, Lent, Result, Shelf};
-pub use wire::DEFAULT_PKEY;
+pub use transport::{
+    Count, Counter, CounterSet, Error, Lent, Result, Shelf, ShortPayload, ShortWr,
+};
 pub use wire::mad::MAD_LEN;
+pub use wire::{DEFAULT_PKEY, SHORT_PAYLOAD};

@@ -32,6 +32,7 @@ mod shelf;
 pub mod signature;
 pub mod values;
 
+pub use calls::{ShortPayload, ShortWr};
 pub use counters::{Both, Count, Counter, CounterSet};
 pub use error::{Error, Result};
 pub use qp::{

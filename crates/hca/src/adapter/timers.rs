@@ -203,6 +203,11 @@ impl Appointment {
         needed
     }
 
+    /// Whether there is one until `at`, so that no deadline after that needs its own.
+    pub(crate) fn is_by(&self, at: Instant) -> bool {
+        self.0.is_some_and(|earliest| earliest <= at)
+    }
+
     /// It came due: there is none now.
     pub(crate) fn came(&mut self) {
         self.0 = None;

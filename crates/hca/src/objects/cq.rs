@@ -122,7 +122,7 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::Lost`] when it is empty and overran or lost its memory, or the device is lost.
-    pub fn poll(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+    pub fn poll(&self, max: usize, take: &mut dyn FnMut(&Completion)) -> Result<usize> {
         self.polls.store(self.polls().wrapping_add(1), Relaxed);
         if max == 0 || self.may_wait.load(Relaxed) || self.failed() {
             let taken = self.take(max, take)?;
@@ -146,15 +146,15 @@ impl Cq {
         self.polls.load(Relaxed)
     }
 
-    fn take(&self, max: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+    fn take(&self, max: usize, take: &mut dyn FnMut(&Completion)) -> Result<usize> {
         let mut ring = self.ring();
         if max > 0 && ring.completions.is_empty() && self.failed() {
             return Err(Error::Lost(ring.why));
         }
         let mut taken = 0;
         while taken < max {
-            match ring.completions.pop_front() {
-                Some(Ok(completion)) => take(completion),
+            match ring.completions.take_front(&mut *take) {
+                Some(Ok(())) => {}
                 Some(Err(SlotLost)) => {
                     self.fail(ring, LOST);
                     return if taken > 0 { Ok(taken) } else { Err(Error::Lost(LOST)) };

@@ -257,7 +257,7 @@ impl End {
         let mut found = None;
         while found.is_none() {
             assert!(Instant::now() < deadline, "no completion");
-            self.cq.poll(1, &mut |completion| found = Some(completion)).unwrap();
+            self.cq.poll(1, &mut |completion| found = Some(*completion)).unwrap();
         }
         found.unwrap()
     }

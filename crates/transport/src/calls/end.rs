@@ -11,6 +11,7 @@ impl Transport {
     /// The device can do nothing more: a peer whose request comes next, or is under way, gets a NAK
     /// that says so, and all requests are flushed. No event but the device's own is raised.
     pub fn end_with_device(&mut self, cx: &mut Cx<'_>) {
+        self.unfold();
         if matches!(self.state, QpState::Reset | QpState::Err) {
             return;
         }
@@ -29,6 +30,7 @@ impl Transport {
 
     /// Forgets all requests and the memory they are in, before whoever provided it takes it back.
     pub fn leave_memory(&mut self) {
+        self.unfold();
         self.send_slots = None;
         self.req.queue = VecDeque::new();
         self.inbox.leave_memory();

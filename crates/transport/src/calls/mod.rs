@@ -5,8 +5,12 @@
 //! Each call hands on to the [requester](crate::requester) and the [responder](crate::responder).
 
 mod end;
+mod lone;
 mod modify;
 mod receive;
 mod resume;
 mod short;
 mod time;
+
+pub(crate) use lone::Lone;
+pub use lone::{ShortPayload, ShortWr};

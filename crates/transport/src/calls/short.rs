@@ -19,7 +19,7 @@ use wire::{Psn, SHORT_PACKET, SHORT_PAYLOAD, ShortAck, ShortSend};
 
 impl Transport {
     /// A connection both of whose sides work as they do nearly always.
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         self.kind == QpType::Rc
             && self.state == QpState::Rts
             && self.resp.responses.is_empty()
@@ -28,6 +28,7 @@ impl Transport {
             && self.alarm.is_none()
             && self.peer_alarm.is_none()
             && self.send_slots.is_none()
+            && !self.more
     }
 
     /// Makes the packet of the only request that is posted, if that is a short SEND that has not
@@ -39,7 +40,7 @@ impl Transport {
         packet: &mut [u8; SHORT_PACKET],
     ) -> Option<usize> {
         let is_free = self.is_plain() && self.req.rnr_until.is_none() && self.req.rest.is_none();
-        if !is_free || self.req.queue.len() != 1 {
+        if !is_free || self.req.queue.len() != 1 || self.has_lone() {
             return None;
         }
         let (psn, dest_qp, pd) = (self.req.next_psn, self.attr.dest_qp_num, self.pd);
@@ -59,6 +60,11 @@ impl Transport {
     /// payload.
     pub fn sent_short(&mut self, now: Instant) -> u64 {
         (self.now, self.more, self.paced_until) = (Some(now), false, None);
+        self.begun_short(now)
+    }
+
+    /// The only request that is posted has become packets at `now`.
+    pub(super) fn begun_short(&mut self, now: Instant) -> u64 {
         let mtu = self.mtu;
         let req = &mut self.req;
         let Some(wqe) = req.queue.front_mut() else { return 0 };
@@ -78,6 +84,9 @@ impl Transport {
     /// another or there are others. Otherwise there is its completion to report, if the program
     /// wants one.
     pub fn acknowledged_short(&mut self, psn: Psn, now: Instant) -> Option<Option<Completion>> {
+        if self.has_lone() {
+            return self.acknowledged_lone(psn, now);
+        }
         let mtu = self.mtu;
         let req = &self.req;
         let wqe = req.queue.front().filter(|_| req.queue.len() == 1)?;

@@ -13,6 +13,7 @@ const KEPT_QUEUE_PERIOD: Duration = Duration::from_millis(10);
 impl Transport {
     /// Time has passed.
     pub fn timer(&mut self, cx: &mut Cx<'_>) {
+        self.unfold();
         if self.kind.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.request_timers(cx);
         }
@@ -35,7 +36,10 @@ impl Transport {
         if self.state == QpState::Err && self.inbox.is_kept() {
             return self.now.map(|now| now + KEPT_QUEUE_PERIOD);
         }
-        let timers = self.req.timers.deadline(self.ack_wait());
+        let timers = match &self.lone {
+            Some(_) => self.lone_deadline(),
+            None => self.req.timers.deadline(self.ack_wait()),
+        };
         let waits = earlier(self.req.rnr_until, self.paced_until);
         earlier(earlier(timers, waits), self.faults.deadline())
     }

@@ -43,6 +43,7 @@ impl Transport {
     /// Whether packets that met congestion on their way from the peer are reported to it, and its
     /// reports slow this queue pair down.
     pub fn control_congestion(&mut self, on: bool) {
+        self.unfold();
         self.congestion = Congestion { on, ..Congestion::default() };
     }
 

@@ -11,6 +11,7 @@ impl Transport {
     /// Has the send queue of a reliable connection drain to SQD when one of its requests finds a
     /// bad block signature, before any later request begins (mlx5dv_qp_cancel_posted_send_wrs(3)).
     pub fn stop_at_bad_signatures(&mut self) {
+        self.unfold();
         self.alarm.get_or_insert_default();
         self.stops_when_alarmed = true;
     }
@@ -21,6 +22,7 @@ impl Transport {
     /// # Errors
     /// [`Error::Invalid`] unless the send queue has drained to SQD.
     pub fn cancel_sends(&mut self, wr_id: u64) -> Result<usize> {
+        self.unfold();
         if self.state != QpState::Sqd || self.attr.sq_draining {
             return Err(Error::Invalid("the send queue is not drained"));
         }
@@ -36,6 +38,7 @@ impl Transport {
     /// # Errors
     /// [`Error::Invalid`] unless the send queue has drained to SQD.
     pub fn withdraw_sends(&mut self) -> Result<Vec<SendWr>> {
+        self.unfold();
         if self.state != QpState::Sqd || self.attr.sq_draining {
             return Err(Error::Invalid("the send queue is not drained"));
         }

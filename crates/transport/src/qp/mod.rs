@@ -26,6 +26,7 @@ pub use page_fault::{FaultSide, FaultedWork, Missing, PageFault, Verdict};
 use self::congestion::Congestion;
 use self::faults::Faults;
 use self::responder::Responder;
+use crate::calls::Lone;
 use crate::counters::Counter;
 use crate::error::{Error, Result};
 use crate::executor::Inbox;
@@ -107,6 +108,8 @@ pub struct Transport {
     /// Bytes of all packets but the last of a request.
     pub(crate) mtu: u32,
     pub(crate) req: Requester,
+    /// The only request that is under way, where that is short and needs no more.
+    pub(crate) lone: Option<Lone>,
     pub(crate) resp: Responder,
     pub(crate) inbox: Inbox,
     pub(crate) faults: Faults,
@@ -171,6 +174,7 @@ impl Transport {
             attr,
             mtu,
             req: Requester::new(queue_of(sends)?, Psn::default(), init.window_bytes, mtu),
+            lone: None,
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
             faults: Faults::default(),
@@ -207,7 +211,8 @@ impl Transport {
 
     /// Whether no packet of a reliable connection is under way that one sent now could overtake.
     pub fn has_nothing_under_way(&self) -> bool {
-        self.req.una() == self.req.next_psn && self.resp.responses.is_empty()
+        let answered = self.lone.is_none() && self.req.una() == self.req.next_psn;
+        answered && self.resp.responses.is_empty()
     }
 
     /// The peer's QP number.
@@ -223,6 +228,7 @@ impl Transport {
     /// From now on packets of requests have so many bytes instead of the path's MTU. Nothing may be
     /// under way.
     pub fn set_request_mtu(&mut self, bytes: u32) {
+        self.unfold();
         self.mtu = bytes;
     }
 
@@ -230,6 +236,7 @@ impl Transport {
     /// by the packets that it began with, and so has what the peer answers.
     pub fn return_to_path_mtu(&mut self) {
         let path_mtu = self.path_mtu();
+        self.unfold();
         if self.mtu != path_mtu && self.req.una() == self.req.next_psn {
             self.mtu = path_mtu;
         }
@@ -245,7 +252,7 @@ impl Transport {
         QpAttr {
             qp_state: self.state,
             cur_qp_state: self.state,
-            sq_psn: self.req.next_psn.get(),
+            sq_psn: self.req.next_psn.plus(self.lone.is_some().into()).get(),
             rq_psn: self.resp.expected.get(),
             ..self.attr
         }

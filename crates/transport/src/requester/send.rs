@@ -53,6 +53,7 @@ impl Transport {
     /// [`Error::NoMemory`] when the queue is full; [`Error::Lost`] when the memory that the program
     /// gave the queue is gone.
     pub fn post_send(&mut self, wr: SendWr) -> Result<()> {
+        self.unfold();
         self.check_room(1)?;
         self.check_send(&wr)?;
         self.append(wr)
@@ -63,6 +64,7 @@ impl Transport {
     /// # Errors
     /// As [`Transport::post_send`].
     pub fn post_sends(&mut self, batch: &mut Vec<SendWr>) -> Result<()> {
+        self.unfold();
         self.check_room(batch.len())?;
         batch.iter().try_for_each(|wr| self.check_send(wr))?;
         batch.drain(..).try_for_each(|wr| self.append(wr))
@@ -97,6 +99,7 @@ impl Transport {
 
     /// Emits what is owed to the peer and as many requests as window and peer allow.
     pub fn transmit(&mut self, cx: &mut Cx<'_>) {
+        self.unfold();
         self.now = Some(cx.now);
         self.more = false;
         self.paced_until = None;

@@ -19,6 +19,11 @@ pub(crate) struct SgMemory {
 }
 
 impl SgMemory {
+    /// One entry.
+    pub(crate) fn of(memory: MemRef) -> SgMemory {
+        SgMemory { entries: [memory].into_iter().collect(), ..SgMemory::default() }
+    }
+
     /// Bytes of all.
     pub(super) fn len(&self) -> u64 {
         self.entries.iter().map(MemRef::len).sum()

@@ -22,7 +22,7 @@ pub fn ack_wait(code: u8, in_a_row: u32) -> Option<Duration> {
 }
 
 /// Shortest wait before a probe: below it, scheduling on a busy host looks like loss.
-const PROBE_FLOOR: Duration = Duration::from_millis(1);
+pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(1);
 /// Probes whose interval still doubles.
 const PROBE_DOUBLINGS: u32 = 9;
 /// Probes within one ACK timeout, which is the specification's own way to find a loss.
@@ -103,6 +103,20 @@ impl AckTimers {
         self.probe_at = (timeout.is_none() || self.probes < PROBES_PER_TIMEOUT)
             .then(|| now + rtt.probe_base() * (1 << self.probes.min(PROBE_DOUBLINGS)));
         true
+    }
+
+    /// When to look again once they run, which they did at `now` at the latest.
+    pub(crate) fn deadline_since(
+        &self,
+        now: Instant,
+        rtt: &RoundTrip,
+        timeout: Option<Duration>,
+    ) -> Option<Instant> {
+        if self.since.is_some() {
+            return self.deadline(timeout);
+        }
+        let wait = timeout.map_or(rtt.probe_base(), |timeout| timeout.min(rtt.probe_base()));
+        Some(now + wait)
     }
 
     /// When to look again.

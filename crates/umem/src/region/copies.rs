@@ -1,9 +1,11 @@
 //! Copies and atomic operations through a registration. An access that finds no page on demand has
 //! it brought in and tries again (`ib_umem_odp_map_dma_and_lock`).
 
-use crate::memory::space::AccessError;
+use crate::memory::space::{AccessError, Segment};
 use crate::region::access::Access;
+use crate::region::backing::Backing;
 use crate::region::umem::Umem;
+use crate::revoke::gate::Gate;
 use mm::guard::fold::Fold;
 use mm::{AtomicOp, Mirror, PagingCounts, PagingWatcher, Prefetch};
 use std::ops::Range;
@@ -71,6 +73,12 @@ impl Umem {
     #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8], ahead: u64) -> Result<(), AccessError> {
         let len = dst.len();
+        if let Some((segment, addr)) = self.simple(offset, len) {
+            let _inside = self.go_in()?;
+            segment.space.read(addr, dst)?;
+            segment.route.count_read(len as u64);
+            return Ok(());
+        }
         self.reach(Reach { offset, len, ahead, write: false }, |access| access.read(offset, dst))
     }
 
@@ -101,8 +109,35 @@ impl Umem {
     /// The errors of [`Umem::enter`] and [`Access::write`].
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8], ahead: u64) -> Result<(), AccessError> {
+        if let Some((segment, addr)) = self.simple(offset, src.len()).filter(|_| self.writable) {
+            let _inside = self.go_in()?;
+            segment.space.write(addr, src)?;
+            segment.route.count_written(src.len() as u64);
+            return Ok(());
+        }
         let reach = Reach { offset, len: src.len(), ahead, write: true };
         self.reach(reach, |access| access.write(offset, src))
+    }
+
+    /// Where bytes are of memory that stays where it is and in one piece, as most is: what there is
+    /// to ask of others need not be.
+    #[inline]
+    fn simple(&self, offset: u64, len: usize) -> Option<(&Segment, u64)> {
+        let (Backing::User { .. }, [Some(translation)]) = (&self.backing, &*self.translations)
+        else {
+            return None;
+        };
+        let [segment] = &*translation.segments else { return None };
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        let addr = segment.addr.checked_add(offset)?;
+        (is_inside && self.ats().is_none()).then_some((segment, addr))
+    }
+
+    /// Goes inside such memory.
+    #[inline]
+    fn go_in(&self) -> Result<Inside<'_>, AccessError> {
+        let gate = &self.shared.gate;
+        if gate.enter() { Ok(Inside(gate)) } else { Err(AccessError::Revoked) }
     }
 
     /// One atomic operation; see [`Access::atomic`].
@@ -165,6 +200,16 @@ impl Umem {
             Err(AccessError::Unmapped) => Err(AccessError::Moving),
             outcome => outcome,
         }
+    }
+}
+
+/// Who is inside a gate, until it is dropped.
+struct Inside<'a>(&'a Gate);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
         let polled = cq.hca.poll(max, &mut |completion| {
             // SAFETY: the program provides `entries` places, and the HCA hands out no more.
             unsafe {
-                next.write(to_c(&completion));
+                next.write(to_c(completion));
                 next = next.add(1);
             }
         })?;

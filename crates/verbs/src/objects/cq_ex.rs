@@ -85,7 +85,7 @@ fn fill(c: &mut ibv_cq_ex, wc_flags: u64) {
 /// Makes the oldest completion the current one.
 fn advance(cq: &Cq) -> Res<()> {
     let mut found = None;
-    cq.hca().poll(1, &mut |completion| found = Some(completion))?;
+    cq.hca().poll(1, &mut |completion| found = Some(*completion))?;
     let completion = found.ok_or(EMPTY)?;
     // SAFETY: the C struct is live; only the thread that polls writes these members.
     unsafe {

@@ -10,7 +10,10 @@ use crate::objects::lists::{
 use crate::objects::srq::Srq;
 use crate::queues::mw;
 use crate::queues::qp::Qp;
-use hca::{Datagram, Error, Payload, Remote, SendFlags, SendOp, SendWr, SgList, Sge};
+use hca::{
+    Datagram, Error, Payload, Remote, SHORT_PAYLOAD, SendFlags, SendOp, SendWr, SgList, Sge,
+    ShortPayload, ShortWr,
+};
 use mm::Source;
 use std::ffi::c_int;
 use verbs_sys::flags::*;
@@ -70,6 +73,41 @@ unsafe fn send_wr(qp: &Qp, wr: &ibv_send_wr) -> hca::Result<SendWr> {
     Ok(SendWr { wr_id: wr.wr_id, op, payload, flags, datagram, xrc_srqn: wr.remote_srqn })
 }
 
+/// A list of one short SEND, as most are that go back and forth; `None` where it is another, or
+/// may be wrong.
+///
+/// # Safety
+/// `wr` is live if it is not null, and so is what it points to.
+unsafe fn short_wr(qp: &Qp, wr: *const ibv_send_wr) -> Option<ShortWr> {
+    // SAFETY: the caller's promise.
+    let wr = unsafe { wr.as_ref() }.filter(|wr| wr.next.is_null() && !qp.is_datagram())?;
+    let imm = match wr.opcode {
+        WR_SEND => None,
+        WR_SEND_WITH_IMM => Some(u32::from_be(wr.imm_or_rkey)),
+        _ => return None,
+    };
+    let flags = SendFlags::from_bits(wr.send_flags)?;
+    // SAFETY: as above: a list of one entry.
+    let entry = unsafe { wr.sg_list.as_ref() }.filter(|_| wr.num_sge == 1)?;
+    let entry = Sge { addr: entry.addr, length: entry.length, lkey: entry.lkey };
+    if entry.length as usize > SHORT_PAYLOAD {
+        return None;
+    }
+    let payload = match flags.contains(SendFlags::INLINE) {
+        false => ShortPayload::Memory(entry),
+        true => {
+            // SAFETY: the program names the bytes to send: ibv_post_send(3).
+            let part = unsafe { Source::vouched(entry.addr, entry.length.into()) };
+            let lend = |len| qp.hca().inline_data(len);
+            match gather_inline([part].into_iter(), qp.max_inline(), lend) {
+                Ok(Payload::Inline(bytes)) => ShortPayload::Inline(bytes),
+                _ => return None,
+            }
+        }
+    };
+    Some(ShortWr { wr_id: wr.wr_id, imm, flags, payload })
+}
+
 /// A destination as a value.
 ///
 /// # Safety
@@ -95,8 +133,12 @@ pub(crate) unsafe extern "C" fn post_send(
     status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
-        let mut list = List::new(wr);
         // SAFETY: the program passes a list of live requests.
+        if qp.hca().post_short(|| unsafe { short_wr(qp, wr) }) {
+            return Ok(());
+        }
+        let mut list = List::new(wr);
+        // SAFETY: as above.
         let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| send_wr(qp, wr)) });
         match qp.hca().post_send(&mut requests) {
             Ok(()) => Ok(()),

@@ -73,6 +73,12 @@ impl Qp {
     /// # Errors
     /// Why the first wrong request is wrong, or that there is no room for all.
     pub fn post_sends(&self, batch: &mut Vec<SendWr>) -> Result<()> {
+        if let [wr] = &batch[..]
+            && self.post_if_short(wr)
+        {
+            batch.clear();
+            return Ok(());
+        }
         let adapter = self.adapter()?;
         batch.iter().filter(|request| !knows_way(request)).for_each(|r| find_way(&adapter, r));
         let mut core = self.core();
@@ -85,7 +91,7 @@ impl Qp {
         Ok(())
     }
 
-    fn note_post(&self, core: &mut Core, now: Instant) {
+    pub(super) fn note_post(&self, core: &mut Core, now: Instant) {
         let polls = self.init.send_cq.as_ref().map_or(0, |cq| cq.polls());
         core.transport.note_posts_in_a_row(core.posts.note(polls, now));
     }

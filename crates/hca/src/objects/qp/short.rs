@@ -7,8 +7,8 @@ use crate::adapter::Adapter;
 use crate::adapter::rings::{Ends, PREFIX_LEN, RING_MTU, RingTo};
 use crate::objects::cq::Cq;
 use std::time::Instant;
-use transport::values::Completion;
-use transport::{Count, Counter, Transport};
+use transport::values::{Completion, Payload, SendOp, SendWr};
+use transport::{Count, Counter, ShortPayload, ShortWr, Transport};
 use wire::{ACK_LEN, SHORT_PACKET, Short};
 
 impl Core {
@@ -25,6 +25,66 @@ impl Core {
 }
 
 impl Qp {
+    /// Posts the request that `make` makes as the only one that there is, and emits it, in the
+    /// caller's thread. Otherwise nothing has happened, and it is to be posted as any other.
+    pub fn post_short(&self, make: impl FnOnce() -> Option<ShortWr>) -> bool {
+        let Ok(adapter) = self.adapter() else { return false };
+        let mut core = self.core();
+        let core = &mut *core;
+        let Some((transport, ring, ends)) = core.short_way(&adapter) else { return false };
+        if transport.has_requests() {
+            return false;
+        }
+        let Some(wr) = make() else { return false };
+        let (bytes, now) = (wr.len() as u64, Instant::now());
+        let mut made = false;
+        let pushed = ring.push_made(ends, |packet| {
+            let len = transport.post_lone(adapter.keys(), wr, packet, now);
+            made = len.is_some();
+            len
+        });
+        if !pushed {
+            if made {
+                transport.forget_lone();
+            }
+            return false;
+        }
+        ring.rouse();
+        count_sent(&adapter, bytes);
+        adapter.directory().add_traffic(self.number, bytes, 0);
+        let least_wait = transport.least_wait();
+        core.busy_until = pcie::owed();
+        if core.busy_until.is_some() || !core.appointment.is_by(now + least_wait) {
+            let deadline = core.busy_until.or_else(|| core.transport.lone_deadline());
+            self.meet(&adapter, core, deadline);
+        }
+        self.note_post(core, now);
+        true
+    }
+
+    /// The same for a request that may be short.
+    pub(super) fn post_if_short(&self, wr: &SendWr) -> bool {
+        self.post_short(|| {
+            let imm = match wr.op {
+                SendOp::Send => None,
+                SendOp::SendImm(imm) => Some(imm),
+                _ => return None,
+            };
+            let payload = match &wr.payload {
+                Payload::Gather(list) => match list[..] {
+                    [entry] => ShortPayload::Memory(entry),
+                    _ => return None,
+                },
+                Payload::Inline(bytes) => {
+                    let mut copy = self.inline_data(bytes.len()).ok()?;
+                    copy.extend(bytes.iter().copied());
+                    ShortPayload::Inline(copy)
+                }
+            };
+            Some(ShortWr { wr_id: wr.wr_id, imm, flags: wr.flags, payload })
+        })
+    }
+
     /// Emits the request that was posted last, if it is a short SEND and the only one; otherwise
     /// nothing has happened.
     pub(super) fn transmit_short(&self, adapter: &Adapter, core: &mut Core, now: Instant) -> bool {
@@ -64,10 +124,11 @@ impl Qp {
             return false;
         }
         let mut owes = false;
+        let lost;
         match packet {
             Short::Ack(ack) => {
                 let Some(done) = transport.acknowledged_short(ack.psn, now) else { return false };
-                complete(adapter, self.init.send_cq.as_deref(), done);
+                lost = complete(adapter, self.init.send_cq.as_deref(), done);
             }
             Short::Send(..) if !answers => return false,
             Short::Send(send, payload) => {
@@ -75,13 +136,13 @@ impl Qp {
                 if done.is_none() {
                     return false;
                 }
-                complete(adapter, self.init.recv_cq.as_deref(), done);
+                lost = complete(adapter, self.init.recv_cq.as_deref(), done);
                 directory.add_traffic(self.number, 0, payload.len() as u64);
                 // Nobody is told that a message has come whose completion is lost; and where links
                 // are paced it has come once they have carried it.
                 let is_there = !pcie::owes_more(now, LINK_BACKLOG);
                 let is_said = || is_there && acknowledge(adapter, transport, ring, ends);
-                if !self.lost_completions() && !is_said() {
+                if !lost && !is_said() {
                     transport.owe_short_ack();
                     owes = is_there;
                 }
@@ -90,7 +151,7 @@ impl Qp {
         core.busy_until = pcie::owed();
         if owes {
             self.with_cx(adapter, core, Transport::end_of_batch);
-        } else if core.busy_until.is_some() || self.lost_completions() {
+        } else if core.busy_until.is_some() || lost {
             // A timer is set for when the links are free; a completion that was lost ends the queue
             // pair.
             self.with_cx(adapter, core, |_, _| ());
@@ -113,10 +174,11 @@ fn acknowledge(adapter: &Adapter, transport: &Transport, ring: &RingTo, ends: &E
     pushed
 }
 
-fn complete(adapter: &Adapter, cq: Option<&Cq>, done: Option<Completion>) {
-    if let (Some(cq), Some(done)) = (cq, done) {
-        cq.push(done, || adapter.now_ns());
-    }
+/// Reports a completion, if there is one; whether it was lost, or one before it.
+fn complete(adapter: &Adapter, cq: Option<&Cq>, done: Option<Completion>) -> bool {
+    let (Some(cq), Some(done)) = (cq, done) else { return false };
+    cq.push(done, || adapter.now_ns());
+    cq.failed()
 }
 
 /// Counts a packet with so many bytes of payload that passed through a ring.

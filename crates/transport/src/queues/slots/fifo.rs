@@ -116,6 +116,20 @@ impl<T: Entry> Fifo<T> {
         }
     }
 
+    /// The same, and hands it to `take` where it is.
+    pub fn take_front(&mut self, take: impl FnOnce(&T)) -> Option<Result<(), SlotLost>> {
+        let Store::Own(own) = &mut self.0 else {
+            return Some(self.pop_front()?.map(|entry| take(&entry)));
+        };
+        take(own.front()?);
+        match own.len() {
+            // As when it is popped.
+            1 => own.clear(),
+            _ => drop(own.pop_front()),
+        }
+        Some(Ok(()))
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         match &mut self.0 {
