@@ -114,6 +114,13 @@ pub struct Lent<A: Array> {
     home: Option<Arc<Stores<A>>>,
 }
 
+impl<T: Copy> Lent<[T; 2]> {
+    /// A list of one entry.
+    pub fn one(entry: T) -> Lent<[T; 2]> {
+        Lent { items: SmallVec::from_buf_and_len([entry; 2], 1), home: None }
+    }
+}
+
 impl<A: Array> Lent<A> {
     /// An empty list.
     pub fn new() -> Lent<A> {

@@ -67,6 +67,11 @@ impl Thread {
         self.polled_ns.store(now_ns, Relaxed);
     }
 
+    /// Whether it is about to, and has not said yet that it did.
+    pub(crate) fn program_is_at_it(&self) -> bool {
+        self.polled_ns.load(Relaxed) == u64::MAX
+    }
+
     pub(crate) fn kick(&self) {
         // Full counter means a wake is pending already.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());

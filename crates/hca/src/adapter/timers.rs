@@ -190,27 +190,37 @@ impl Timers {
 
 /// What one QP knows of its appointment.
 #[derive(Default)]
-pub(crate) struct Appointment(Option<Instant>);
+pub(crate) struct Appointment {
+    at: Option<Instant>,
+    /// It was less than this away when it was made.
+    within: Duration,
+}
 
 impl Appointment {
     /// Whether a deadline needs an appointment of its own. An earlier one stands: it finds the new
     /// deadline when it comes.
     pub(crate) fn make(&mut self, deadline: Instant) -> bool {
-        let needed = self.0.is_none_or(|earliest| deadline < earliest);
+        let needed = self.at.is_none_or(|earliest| deadline < earliest);
         if needed {
-            self.0 = Some(deadline);
+            (self.at, self.within) = (Some(deadline), Duration::MAX);
         }
         needed
     }
 
-    /// Whether there is one until `at`, so that no deadline after that needs its own.
-    pub(crate) fn is_by(&self, at: Instant) -> bool {
-        self.0.is_some_and(|earliest| earliest <= at)
+    /// The one that there is, if there is one, is no more than `wait` away now.
+    pub(crate) fn is_within(&mut self, wait: Duration) {
+        self.within = wait;
+    }
+
+    /// Whether there is one within `wait` from now on, so that no deadline after that needs its
+    /// own. Looks at no clock.
+    pub(crate) fn comes_within(&self, wait: Duration) -> bool {
+        self.at.is_some() && self.within <= wait
     }
 
     /// It came due: there is none now.
     pub(crate) fn came(&mut self) {
-        self.0 = None;
+        self.at = None;
     }
 }
 

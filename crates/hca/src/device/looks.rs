@@ -5,6 +5,8 @@
 //! seldom, so slowly that the first that comes again is late by a small part of the time that was
 //! waited for it.
 
+use std::time::Instant;
+
 /// Polls between two looks while packets come from the wire.
 const SOON: u32 = 32;
 /// Polls between two looks when none has come for a while: some 50 µs if they find nothing.
@@ -18,6 +20,9 @@ const POLLS_A_LOOK: u32 = 8;
 /// Polls in vain after each of which the clock is read: the engine's thread is told that the
 /// program is at it, and timers may have come due.
 const CLOCK: u32 = 16;
+/// Turns of short messages that one reading of the clock serves: some microseconds, where a program
+/// that polls is found polling for some ten.
+const TURNS_A_READING: u32 = 4;
 
 /// Polls that are counted, and what they lead to.
 pub(super) struct Looks {
@@ -34,12 +39,17 @@ pub(super) struct Looks {
     /// epoch.
     last_ns: u64,
     now_ns: u64,
+    /// The reading that turns of short messages go by, and how many more may.
+    reading: Option<(Instant, u64)>,
+    turns_left: u32,
 }
 
 impl Looks {
     pub(super) fn new() -> Looks {
         let (polls, quiet, last_ns, now_ns) = (0, 0, 0, 0);
-        Looks { polls, patience: SOON, quiet, by_wire_alone: true, last_ns, now_ns }
+        let (reading, turns_left) = (None, 0);
+        let patience = SOON;
+        Looks { polls, patience, quiet, by_wire_alone: true, last_ns, now_ns, reading, turns_left }
     }
 
     /// Counts a poll; whether it has to look.
@@ -78,7 +88,26 @@ impl Looks {
 
     /// The clock was read.
     pub(super) fn note(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Whether the next turn of short messages goes by a reading that there is.
+    pub(super) fn spare_the_clock(&self) -> bool {
+        self.turns_left > 0
+    }
+
+    /// The time of such a turn, which `read` reads if need be.
+    pub(super) fn time(&mut self, read: impl FnOnce() -> (Instant, u64)) -> (Instant, u64) {
+        match self.reading.filter(|_| self.turns_left > 0) {
+            Some(reading) => {
+                self.turns_left -= 1;
+                reading
+            }
+            None => {
+                self.turns_left = TURNS_A_READING - 1;
+                *self.reading.insert(read())
+            }
+        }
     }
 
     /// The clock as it was read last.
@@ -165,6 +194,23 @@ mod tests {
             packet(&mut looks);
             assert!(!looks.let_others_run());
         }
+    }
+
+    #[test]
+    fn a_few_turns_go_by_one_reading_of_the_clock() {
+        let (mut looks, start) = (Looks::new(), Instant::now());
+        let mut readings = 0;
+        for turn in 0..3 * TURNS_A_READING {
+            assert_eq!(looks.spare_the_clock(), turn % TURNS_A_READING != 0);
+            let (_, at) = looks.time(|| {
+                readings += 1;
+                (start, readings)
+            });
+            assert_eq!(at, u64::from(turn / TURNS_A_READING) + 1);
+        }
+        looks.note(7);
+        looks.note(3);
+        assert_eq!(looks.now_ns(), 7, "the clock does not go back");
     }
 
     #[test]

@@ -133,13 +133,18 @@ impl Device {
                 return;
             }
         }
-        // A turn may take long; all the while the program is here.
-        self.adapter.thread.program_polls();
+        // Another turn may take long; all the while the program is here.
+        let is_brief = !sockets && looks.spare_the_clock();
+        if !is_brief {
+            self.adapter.thread.program_polls();
+        }
         let done = self.turn(&mut receiving, rings, sockets);
         let gives_way = self.gives_way(&mut receiving.looks);
         receiving.looks.note(done.ended_ns);
         drop(receiving);
-        self.adapter.thread.program_polled(done.ended_ns);
+        if !is_brief || self.adapter.thread.program_is_at_it() {
+            self.adapter.thread.program_polled(done.ended_ns);
+        }
         if gives_way {
             std::thread::yield_now();
             self.adapter.thread.program_polled(self.now_ns());
@@ -183,16 +188,23 @@ impl Device {
     ) -> Done {
         let turn = || {
             let Receiving { looks, latest, .. } = &mut *receiving;
+            let rest = |receiving: &mut _, rings| {
+                if !sockets {
+                    // It was to be brief, and is not.
+                    self.adapter.thread.program_polls();
+                }
+                self.take_turn(receiving, rings, sockets)
+            };
             let waits = rings.as_mut().filter(|rings| rings.has_more());
             let short =
                 waits.map(|rings| take_short(&self.adapter, &self.qps, rings, looks, latest));
             match short {
                 Some(Taken { done, is_all: true }) if !sockets => done,
                 Some(Taken { done: Done { bytes, by_ring, .. }, .. }) => {
-                    let rest = self.take_turn(receiving, rings, sockets);
+                    let rest = rest(receiving, rings);
                     Done { bytes: rest.bytes + bytes, by_ring: rest.by_ring + by_ring, ..rest }
                 }
-                None => self.take_turn(receiving, rings, sockets),
+                None => rest(receiving, rings),
             }
         };
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|panic| {

@@ -34,8 +34,10 @@ pub(super) fn take_short(
     looks: &mut Looks,
     latest: &mut Option<Arc<Qp>>,
 ) -> Taken {
-    let now = Instant::now();
-    let now_ns = adapter.ns_of(now);
+    let (now, now_ns) = looks.time(|| {
+        let now = Instant::now();
+        (now, adapter.ns_of(now))
+    });
     let (mut packets, mut bytes) = (0, 0);
     let is_late =
         |packets: usize| packets > 0 && packets.is_multiple_of(CLOCK) && now.elapsed() >= LIMIT;

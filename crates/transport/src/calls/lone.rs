@@ -46,7 +46,8 @@ pub(crate) struct Lone {
     length: u32,
     /// Where the payload is, if that is in registered memory and not empty.
     memory: Option<MemRef>,
-    sent: Instant,
+    /// Not known of one that was posted without a look at the clock.
+    sent: Option<Instant>,
 }
 
 /// The flags of which it is known here what they mean.
@@ -90,16 +91,19 @@ impl ShortWr {
 impl Transport {
     /// Posts `wr` as the only request that there is, and makes its packet in `packet`: its length.
     /// It leaves now, or [`Transport::forget_lone`] is called. `None`: nothing has happened, and it
-    /// is to be posted as any other.
+    /// is to be posted as any other. Without `now`, [`Transport::timer`] is to be called within
+    /// [`Transport::least_wait`]: from then on its time counts.
     pub fn post_lone(
         &mut self,
         keys: &KeyTable,
         wr: ShortWr,
         packet: &mut [u8; SHORT_PACKET],
-        now: Instant,
+        now: Option<Instant>,
     ) -> Option<usize> {
         let req = &self.req;
-        let is_free = !self.has_requests() && req.rnr_until.is_none() && req.rest.is_none();
+        let is_timed = now.or(self.now).is_some();
+        let is_free =
+            is_timed && !self.has_requests() && req.rnr_until.is_none() && req.rest.is_none();
         let length = wr.len();
         if !is_free || length > SHORT_PAYLOAD || !wr.is_allowed(&self.cap) || !self.is_plain() {
             return None;
@@ -124,7 +128,7 @@ impl Transport {
                 Some(memory)
             }
         };
-        (self.now, self.more, self.paced_until) = (Some(now), false, None);
+        (self.now, self.more, self.paced_until) = (now.or(self.now), false, None);
         self.lone = Some(Lone { wr, length: length as u32, memory, sent: now });
         Some(end)
     }
@@ -141,8 +145,8 @@ impl Transport {
 
     /// When to call [`Transport::timer`] for it.
     pub fn lone_deadline(&self) -> Option<Instant> {
-        let lone = self.lone.as_ref()?;
-        self.req.timers.deadline_since(lone.sent, &self.req.rtt, self.ack_wait())
+        let Some(sent) = self.lone.as_ref()?.sent else { return self.now };
+        self.req.timers.deadline_since(sent, &self.req.rtt, self.ack_wait())
     }
 
     /// Takes an acknowledge of it. `None`: it is of something else, and nothing has happened.
@@ -162,7 +166,7 @@ impl Transport {
         req.next_base += cost;
         (req.since_ack_req, req.probe_end) = (0, None);
         req.window.acknowledged(cost);
-        req.sample.get_or_insert((psn, sent));
+        req.sample = req.sample.or(sent.map(|sent| (psn, sent)));
         self.now = Some(now);
         self.progressed(now);
         let is_awaited = self.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -199,6 +203,6 @@ impl Transport {
         let mut wqe = Wqe::new(wr.into_any(), self.sq_sig_all);
         wqe.memory = memory.map_or_else(SgMemory::default, SgMemory::of);
         self.req.queue.push_back(wqe);
-        self.begun_short(sent);
+        self.begun_short(sent.unwrap_or_else(Instant::now));
     }
 }

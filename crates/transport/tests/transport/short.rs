@@ -68,7 +68,7 @@ impl End {
     fn post_lone(&mut self, wr: &SendWr) -> bool {
         let Some(wr) = short_wr(wr) else { return false };
         let mut packet = [0; SHORT_PACKET];
-        let made = self.node.with(|qp, cx| qp.post_lone(cx.keys, wr, &mut packet, cx.now));
+        let made = self.node.with(|qp, cx| qp.post_lone(cx.keys, wr, &mut packet, Some(cx.now)));
         match made {
             Some(len) if len % 8 != 0 => self.leave(&packet[..len]),
             Some(_) => {

@@ -20,9 +20,11 @@ pub unsafe fn sg_list(
     lend: impl FnOnce(usize) -> hca::Result<SgList>,
 ) -> hca::Result<SgList> {
     // SAFETY: the caller's promise.
-    let entries = unsafe { entries(list, count) }?;
-    if entries.len() == 0 {
-        return Ok(SgList::new());
+    let mut entries = unsafe { entries(list, count) }?;
+    match entries.len() {
+        0 => return Ok(SgList::new()),
+        1 => return Ok(entries.next().map_or_else(SgList::new, SgList::one)),
+        _ => {}
     }
     let mut list = lend(count)?;
     list.extend(entries);

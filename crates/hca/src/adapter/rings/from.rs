@@ -229,10 +229,12 @@ impl Incoming {
     /// Whether it did.
     pub(crate) fn take_short(&mut self, f: impl FnOnce(&Ends, &Short<'_>) -> bool) -> bool {
         let Incoming { rings, next, record, .. } = self;
-        // No division, which takes as long as twenty other instructions.
-        let first = (*next).min(rings.len());
-        let mut order = (first..rings.len()).chain(0..first);
-        let Some(at) = order.find(|&at| rings[at].reader.has_more()) else { return false };
+        let has_more = |ring: &RingFrom| ring.reader.has_more();
+        let at = match rings.get(*next) {
+            Some(ring) if has_more(ring) => Some(*next),
+            _ => rings.iter().position(has_more),
+        };
+        let Some(at) = at else { return false };
         let may = rings.iter().all(|ring| ring.standing != Standing::HasEnded);
         let Some(packet) = record.first_chunk_mut().filter(|_| may) else { return false };
         let taken = rings[at].take_short(packet, f);

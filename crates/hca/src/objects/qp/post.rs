@@ -92,8 +92,12 @@ impl Qp {
     }
 
     pub(super) fn note_post(&self, core: &mut Core, now: Instant) {
-        let polls = self.init.send_cq.as_ref().map_or(0, |cq| cq.polls());
-        core.transport.note_posts_in_a_row(core.posts.note(polls, now));
+        core.transport.note_posts_in_a_row(core.posts.note(self.polls(), now));
+    }
+
+    /// How often the completions of its send requests have been asked for.
+    pub(super) fn polls(&self) -> u32 {
+        self.init.send_cq.as_ref().map_or(0, |cq| cq.polls())
     }
 
     /// Posts receive requests in order.

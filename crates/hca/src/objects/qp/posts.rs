@@ -29,6 +29,11 @@ impl Posts {
         in_a_row
     }
 
+    /// The program posts what nothing else is under way with; nobody knows when.
+    pub(super) fn note_alone(&mut self, polls: u32) {
+        *self = Posts { polls, ..Posts::default() };
+    }
+
     /// What was posted last had gone directly at `ended`.
     pub(super) fn went_directly(&mut self, ended: Instant) {
         self.until = Some(ended + BEHIND_BYTES);

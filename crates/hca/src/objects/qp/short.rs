@@ -31,12 +31,16 @@ impl Qp {
         let Ok(adapter) = self.adapter() else { return false };
         let mut core = self.core();
         let core = &mut *core;
+        let least_wait = core.transport.least_wait();
+        let is_awaited = core.appointment.comes_within(least_wait);
         let Some((transport, ring, ends)) = core.short_way(&adapter) else { return false };
         if transport.has_requests() {
             return false;
         }
         let Some(wr) = make() else { return false };
-        let (bytes, now) = (wr.len() as u64, Instant::now());
+        let bytes = wr.len() as u64;
+        // To read the clock takes a good part of what all of this does.
+        let now = (!is_awaited).then(Instant::now);
         let mut made = false;
         let pushed = ring.push_made(ends, |packet| {
             let len = transport.post_lone(adapter.keys(), wr, packet, now);
@@ -52,13 +56,18 @@ impl Qp {
         ring.rouse();
         count_sent(&adapter, bytes);
         adapter.directory().add_traffic(self.number, bytes, 0);
-        let least_wait = transport.least_wait();
         core.busy_until = pcie::owed();
-        if core.busy_until.is_some() || !core.appointment.is_by(now + least_wait) {
+        if core.busy_until.is_some() || !is_awaited {
             let deadline = core.busy_until.or_else(|| core.transport.lone_deadline());
             self.meet(&adapter, core, deadline);
+            if deadline.zip(now).is_some_and(|(deadline, now)| deadline <= now + least_wait) {
+                core.appointment.is_within(least_wait);
+            }
         }
-        self.note_post(core, now);
+        match now {
+            Some(now) => self.note_post(core, now),
+            None => core.posts.note_alone(self.polls()),
+        }
         true
     }
 
