@@ -121,6 +121,16 @@ impl<T: Copy> Lent<[T; 2]> {
     }
 }
 
+impl Lent<[u8; 32]> {
+    /// Makes an empty list one of `len` zeroes.
+    pub fn lengthen(&mut self, len: usize) {
+        match len {
+            0..=32 => self.items = SmallVec::from_buf_and_len([0; 32], len),
+            _ => self.items.resize(len, 0),
+        }
+    }
+}
+
 impl<A: Array> Lent<A> {
     /// An empty list.
     pub fn new() -> Lent<A> {

@@ -38,7 +38,7 @@ pub unsafe fn sg_list(
 pub unsafe fn entries<'a>(
     list: *const ibv_sge,
     count: usize,
-) -> hca::Result<impl ExactSizeIterator<Item = Sge> + use<'a>> {
+) -> hca::Result<impl ExactSizeIterator<Item = Sge> + Clone + use<'a>> {
     if count > MAX_SGE {
         return Err(Error::Invalid("more scatter/gather entries than the device has"));
     }
@@ -70,7 +70,7 @@ pub fn gather_inline(
         .map(|total| total as usize)
         .ok_or(Error::Invalid("more inline data than the queue pair has room for"))?;
     let mut bytes = lend(total)?;
-    bytes.extend(std::iter::repeat_n(0, total));
+    bytes.lengthen(total);
     let mut at = 0;
     for part in parts {
         let len = part.len() as usize;

@@ -5,7 +5,7 @@ use crate::base::ffi::status;
 use crate::base::object::object;
 use crate::objects::ah::Ah;
 use crate::objects::lists::{
-    List, Requests, count_of, gather_inline, recv_list, recv_wr, sg_list, stopped,
+    List, Requests, count_of, entries, gather_inline, recv_list, recv_wr, sg_list, stopped,
 };
 use crate::objects::srq::Srq;
 use crate::queues::mw;
@@ -87,19 +87,21 @@ unsafe fn short_wr(qp: &Qp, wr: *const ibv_send_wr) -> Option<ShortWr> {
         _ => return None,
     };
     let flags = SendFlags::from_bits(wr.send_flags)?;
-    // SAFETY: as above: a list of one entry.
-    let entry = unsafe { wr.sg_list.as_ref() }.filter(|_| wr.num_sge == 1)?;
-    let entry = Sge { addr: entry.addr, length: entry.length, lkey: entry.lkey };
-    if entry.length as usize > SHORT_PAYLOAD {
+    // SAFETY: as above.
+    let mut list = unsafe { entries(wr.sg_list, count_of(wr.num_sge).ok()?) }.ok()?;
+    if list.clone().map(|entry| u64::from(entry.length)).sum::<u64>() > SHORT_PAYLOAD as u64 {
         return None;
     }
     let payload = match flags.contains(SendFlags::INLINE) {
-        false => ShortPayload::Memory(entry),
+        false => match (list.next(), list.next()) {
+            (Some(entry), None) => ShortPayload::Memory(entry),
+            _ => return None,
+        },
         true => {
             // SAFETY: the program names the bytes to send: ibv_post_send(3).
-            let part = unsafe { Source::vouched(entry.addr, entry.length.into()) };
+            let part = |entry: Sge| unsafe { Source::vouched(entry.addr, entry.length.into()) };
             let lend = |len| qp.hca().inline_data(len);
-            match gather_inline([part].into_iter(), qp.max_inline(), lend) {
+            match gather_inline(list.map(part), qp.max_inline(), lend) {
                 Ok(Payload::Inline(bytes)) => ShortPayload::Inline(bytes),
                 _ => return None,
             }
