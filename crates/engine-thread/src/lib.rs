@@ -16,12 +16,14 @@ mod lock;
 mod memory;
 mod say;
 mod spare;
+mod uncancelled;
 
 pub use file_limit::growing_files;
 pub use lock::{lock, read, try_lock, wait, wait_timeout, write};
 pub use memory::{ROOM_BYTES, has_memory};
 pub use say::say;
 pub use spare::{Sparing, may_make};
+pub use uncancelled::Uncancelled;
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -143,6 +143,7 @@ impl Adapter {
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
         if let Some(sink) = self.events.get() {
+            let _whole = engine_thread::Uncancelled::begin();
             sink.event(event);
         }
     }

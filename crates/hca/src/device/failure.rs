@@ -8,6 +8,7 @@
 
 use crate::adapter::event::{AsyncEvent, EventSource};
 use crate::device::Device;
+use engine_thread::Uncancelled;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transport::values::EventType;
@@ -18,6 +19,7 @@ impl Device {
         if !self.adapter.mark_failed() {
             return;
         }
+        let _whole = Uncancelled::begin();
         let line = line(&self.attr().name, panic);
         engine_thread::say(&line);
         self.adapter.thread.kick();

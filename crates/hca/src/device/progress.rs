@@ -16,7 +16,7 @@ use crate::device::turn::{Done, Turn};
 use crate::memory::key_space::parts_reached;
 use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
 use crate::sabotage;
-use engine_thread::lock;
+use engine_thread::{Uncancelled, lock};
 use link::{Batch, FrameReceiver, Receiver};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -219,6 +219,7 @@ impl Device {
         rings: Option<MutexGuard<'_, Incoming>>,
         sockets: bool,
     ) -> Done {
+        let _whole = Uncancelled::begin();
         let Receiving { receiver, looks, frames, batch, touched, seen, longest, scattered, .. } =
             receiving;
         let turn = Turn::begin();

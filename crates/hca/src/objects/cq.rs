@@ -2,7 +2,7 @@
 
 use crate::adapter::event::{AsyncEvent, CompletionSink, CqNotify, EventSource};
 use crate::objects::owner::Owner;
-use engine_thread::lock;
+use engine_thread::{Uncancelled, lock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transport::queues::slots::{Fifo, QueueMemory, SlotLost};
@@ -260,6 +260,7 @@ impl Cq {
             ring.armed = Armed::No;
             drop(ring);
             if let Some(notify) = &self.told.notify {
+                let _whole = Uncancelled::begin();
                 notify.notify();
             }
         }

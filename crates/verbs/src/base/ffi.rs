@@ -9,6 +9,7 @@
 //! for events wait outside.
 
 use crate::base::spare;
+use engine_thread::Uncancelled;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,6 +27,7 @@ pub const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<hca::Error> for Errno {
     fn from(error: hca::Error) -> Errno {
+        let _line = Uncancelled::begin();
         crate::log!("{error}");
         Errno(match error {
             hca::Error::Invalid(_) => libc::EINVAL,
@@ -51,37 +53,16 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-unsafe extern "C" {
-    /// pthread_setcancelstate(3).
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-/// While it lives, a cancellation of this thread waits.
-struct NotCancelled {
-    before: c_int,
-}
-
-impl NotCancelled {
-    fn begin() -> NotCancelled {
-        let mut before = 0;
-        // SAFETY: `before` is a live local.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-        NotCancelled { before }
-    }
-}
-
-impl Drop for NotCancelled {
-    fn drop(&mut self) {
-        // SAFETY: a state that the thread had; null asks for nothing back.
-        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
-    }
-}
-
 /// Runs `body`; a panic becomes EIO. Success leaves errno as it was.
 pub fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
-    let _whole = NotCancelled::begin();
+    let _whole = Uncancelled::begin();
+    unbroken(body)
+}
+
+/// The same for a body in which nothing is a cancellation point but what sees to that itself, as
+/// the calls that programs make most are: to keep cancellation off takes a good part of what they
+/// do.
+fn unbroken<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
     // SAFETY: the C library's errno location is valid for the calling thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above; nobody keeps a reference to it.
@@ -96,7 +77,16 @@ pub fn contained<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
 
 /// For verbs that return 0 or the error number. errno is set as well, as libibverbs does.
 pub fn status(body: impl FnOnce() -> Res<()>) -> c_int {
-    match contained(body) {
+    status_of(contained(body))
+}
+
+/// As [`status`], for [`unbroken`] bodies.
+pub fn quick_status(body: impl FnOnce() -> Res<()>) -> c_int {
+    status_of(unbroken(body))
+}
+
+fn status_of(done: Res<()>) -> c_int {
+    match done {
         Ok(()) => 0,
         Err(errno) => {
             set_errno(errno);
@@ -107,7 +97,16 @@ pub fn status(body: impl FnOnce() -> Res<()>) -> c_int {
 
 /// For verbs that return a number, or −1 with errno set.
 pub fn count(body: impl FnOnce() -> Res<c_int>) -> c_int {
-    match contained(body) {
+    count_of(contained(body))
+}
+
+/// As [`count`], for [`unbroken`] bodies.
+pub fn quick_count(body: impl FnOnce() -> Res<c_int>) -> c_int {
+    count_of(unbroken(body))
+}
+
+fn count_of(done: Res<c_int>) -> c_int {
+    match done {
         Ok(count) => count,
         Err(errno) => {
             set_errno(errno);

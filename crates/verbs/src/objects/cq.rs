@@ -2,7 +2,7 @@
 
 use crate::base::acks::Acks;
 use crate::base::baton::Baton;
-use crate::base::ffi::{Errno, INVALID, Res, count, pointer, status};
+use crate::base::ffi::{Errno, INVALID, Res, pointer, quick_count, status};
 use crate::base::fork_state::Made;
 use crate::base::object::{Object, give, object, take_back};
 use crate::objects::allocator::{Allocation, Resource};
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
 
 /// `ibv_poll_cq(3)`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    count(|| {
+    quick_count(|| {
         // SAFETY: the program passes a live CQ.
         let cq = unsafe { object::<Cq>(cq) }?;
         let Ok(max) = usize::try_from(entries) else { return Err(INVALID) };

@@ -1,7 +1,7 @@
 //! Posting: C work requests become values, one by one, without allocation for up to two
 //! scatter/gather entries.
 
-use crate::base::ffi::status;
+use crate::base::ffi::{quick_status, status};
 use crate::base::object::object;
 use crate::objects::ah::Ah;
 use crate::objects::lists::{
@@ -10,6 +10,7 @@ use crate::objects::lists::{
 use crate::objects::srq::Srq;
 use crate::queues::mw;
 use crate::queues::qp::Qp;
+use engine_thread::Uncancelled;
 use hca::{
     Datagram, Error, Payload, Remote, SHORT_PAYLOAD, SendFlags, SendOp, SendWr, SgList, Sge,
     ShortPayload, ShortWr,
@@ -132,13 +133,14 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    status(|| {
+    quick_status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
         // SAFETY: the program passes a list of live requests.
         if qp.hca().post_short(|| unsafe { short_wr(qp, wr) }) {
             return Ok(());
         }
+        let _whole = Uncancelled::begin();
         let mut list = List::new(wr);
         // SAFETY: as above.
         let mut requests = std::iter::from_fn(|| unsafe { list.step().map(|wr| send_wr(qp, wr)) });
@@ -155,7 +157,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    status(|| {
+    quick_status(|| {
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
         let post = |requests: &mut Requests<'_>| qp.hca().post_recv(requests).map_err(|(_, e)| e);

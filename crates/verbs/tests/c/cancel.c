@@ -54,6 +54,25 @@ static void *work(void *unused)
 	return NULL;
 }
 
+/* The same with messages and their receive requests. */
+static void *messages(void *unused)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_wc wc;
+
+	(void)unused;
+	while (!failures) {
+		STATUS(ibv_post_recv(qp, &receive, &bad), 0);
+		STATUS(post(qp, IBV_WR_SEND, memory + 32, 8, mr, NULL, 0), 0);
+		for (int left = 2; left > 0; left -= ibv_poll_cq(cq, 1, &wc) > 0)
+			;
+		began = 1;
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
 static void cancelled(void *(*body)(void *))
 {
 	pthread_t thread;
@@ -89,6 +108,7 @@ int main(void)
 		cancelled(completion_event);
 		cancelled(async_event);
 		cancelled(work);
+		cancelled(messages);
 	}
 
 	/* Nothing was lost: what those threads waited for still comes. */

@@ -6,6 +6,7 @@ use super::{Core, LINK_BACKLOG, Qp};
 use crate::adapter::Adapter;
 use crate::adapter::rings::RING_MTU;
 use crate::memory::key_space::parts_reached;
+use engine_thread::Uncancelled;
 use link::Batch;
 use registry::QPN_INDEX_BITS;
 use std::sync::MutexGuard;
@@ -362,6 +363,7 @@ impl Qp {
         mut batch: Option<&mut Batch>,
         call: impl FnOnce(&mut Transport, &mut Cx<'_>) -> R,
     ) -> R {
+        let _whole = Uncancelled::begin();
         let result = self.stage(adapter, core, limits, batch.as_deref_mut(), call);
         if let Some(batch) = batch {
             batch.flush(adapter.endpoint());
