@@ -4,6 +4,7 @@
 use hca::{
     Access, AhAttr, AttrMask, Completion, Cq, Datagram, Device, DeviceAttr, DeviceConfig, Payload,
     Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Remote, SendFlags, SendOp, SendWr, Sge,
+    ShortPayload, ShortWr,
 };
 use registry::{Client, Options, Role};
 use std::sync::Arc;
@@ -240,12 +241,22 @@ impl End {
         self.post_to(op, at, length, None);
     }
 
+    /// Posts as libibverbs does.
     pub fn post_to(&self, op: SendOp, at: usize, length: u32, datagram: Option<Datagram>) {
+        let (wr_id, imm, flags) = (5, None, SendFlags::SIGNALED);
+        let payload = ShortPayload::Memory(self.sge(at, length));
+        let short = || {
+            let may = op == SendOp::Send && datagram.is_none();
+            may.then_some(ShortWr { wr_id, imm, flags, payload })
+        };
+        if self.qp.post_short(short) {
+            return;
+        }
         let wr = SendWr {
-            wr_id: 5,
+            wr_id,
             op,
             payload: Payload::Gather([self.sge(at, length)].into_iter().collect()),
-            flags: SendFlags::SIGNALED,
+            flags,
             datagram,
             xrc_srqn: 0,
         };
