@@ -28,8 +28,11 @@ impl Qp {
     /// Posts the request that `make` makes as the only one that there is, and emits it, in the
     /// caller's thread. Otherwise nothing has happened, and it is to be posted as any other.
     pub fn post_short(&self, make: impl FnOnce() -> Option<ShortWr>) -> bool {
-        let Ok(adapter) = self.adapter() else { return false };
         let mut core = self.core();
+        if !core.by_ring {
+            return false;
+        }
+        let Ok(adapter) = self.adapter() else { return false };
         let core = &mut *core;
         let least_wait = core.transport.least_wait();
         let is_awaited = core.appointment.comes_within(least_wait);
