@@ -76,8 +76,8 @@ fn slow(hosts: (Namespace, Namespace)) -> (Namespace, Namespace) {
 fn rule(host: &Namespace, hook: &str, what: &str) {
     for line in [
         "add table inet net",
-        &format!("add chain inet net all {{ type filter hook {hook} priority 0 ; }}")[..],
-        &format!("add rule inet net all udp dport 4791 {what}")[..],
+        &format!("add chain inet net packets {{ type filter hook {hook} priority 0 ; }}")[..],
+        &format!("add rule inet net packets udp dport 4791 {what}")[..],
     ] {
         host.output(&format!("nft \"{line}\""));
     }
