@@ -128,6 +128,21 @@ pub fn cuda13_program(name: &str) -> Result<PathBuf, String> {
     compile(&source_of(name, "c"), &flags, &[&library, "-libverbs"])
 }
 
+/// Compiles a source as [`c_program`] does, but for a program to load while it runs.
+///
+/// # Errors
+/// As [`c_program`]. A test skips with it.
+///
+/// # Panics
+/// As [`c_program`].
+pub fn c_plugin(name: &str) -> Result<PathBuf, String> {
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        return Err("the verbs headers are not installed (package libibverbs-dev)".to_owned());
+    }
+    let flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-I", OWN];
+    compile(&source_of(name, "c"), &flags, &["-libverbs"])
+}
+
 /// Compiles a source as [`c_program`] does, but for a program to preload.
 ///
 /// # Errors

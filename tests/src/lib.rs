@@ -24,7 +24,8 @@ mod rows;
 mod run;
 
 pub use c::{
-    c_example, c_library, c_program, c_program_with, cuda13_program, fabric_program, gloo_program,
+    c_example, c_library, c_plugin, c_program, c_program_with, cuda13_program, fabric_program,
+    gloo_program,
 };
 pub use capture::{Capture, Packets};
 pub use connectx::serve_connectx;

@@ -85,3 +85,17 @@ fn the_limit_on_locked_memory_counts_where_it_is_told_to() {
     let enforced = place.run(&format!("{program} enforce"));
     judged(enforced.option("--memlock").option("enforce"), 7);
 }
+
+#[test]
+fn a_plugin_that_connects_while_it_is_loaded_is_served() {
+    let plugin = match system::c_plugin("plugin") {
+        Ok(plugin) if system::has("python3") => plugin,
+        Ok(_) => skip!("python3 is not installed (package python3)"),
+        Err(reason) => skip!("{reason}"),
+    };
+    let loads = format!("import ctypes; ctypes.CDLL('{}')", plugin.display());
+    let place = Network::new();
+    let run = place.run("python3").arg("-c").arg(loads);
+    let done = run.limit(std::time::Duration::from_secs(30)).finish().ok();
+    assert!(done.stdout.contains("ok a message comes while"), "{done}");
+}

@@ -6,7 +6,7 @@ use engine_thread::{lock, wait, wait_timeout};
 use rustix::fd::AsFd;
 use rustix::thread::sched_getcpu;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
@@ -17,6 +17,8 @@ pub(crate) struct Thread {
     /// When the program last made progress, nanoseconds after the device's epoch; in the future
     /// while it is at it.
     polled_ns: AtomicU64,
+    /// Turns in which it read no clock.
+    brief_turns: AtomicU32,
     /// On which processor that was.
     polled_on: AtomicUsize,
     stop: AtomicBool,
@@ -46,6 +48,7 @@ impl Thread {
         Ok(Thread {
             kick: Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             polled_ns: AtomicU64::new(0),
+            brief_turns: AtomicU32::new(0),
             polled_on: AtomicUsize::new(usize::MAX),
             stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -65,6 +68,16 @@ impl Thread {
     /// Notes that it did, at `now_ns`.
     pub(crate) fn program_polled(&self, now_ns: u64) {
         self.polled_ns.store(now_ns, Relaxed);
+    }
+
+    /// Notes that it did in a turn that read no clock. One thread at a time is in such a turn.
+    pub(crate) fn program_polled_briefly(&self) {
+        self.brief_turns.store(self.brief_turns().wrapping_add(1), Relaxed);
+    }
+
+    /// How often it did: another number each time.
+    pub(crate) fn brief_turns(&self) -> u32 {
+        self.brief_turns.load(Relaxed)
     }
 
     /// Whether it is about to, and has not said yet that it did.

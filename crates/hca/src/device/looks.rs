@@ -86,6 +86,17 @@ impl Looks {
         self.quiet = 0;
     }
 
+    /// The clock was read between turns: the next ones go by that.
+    pub(super) fn note_reading(&mut self, reading: (Instant, u64)) {
+        (self.reading, self.turns_left) = (Some(reading), TURNS_A_READING - 1);
+        self.note(reading.1);
+    }
+
+    /// The next turn reads the clock.
+    pub(super) fn forget_the_time(&mut self) {
+        self.turns_left = 0;
+    }
+
     /// The clock was read.
     pub(super) fn note(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
@@ -208,6 +219,11 @@ mod tests {
             });
             assert_eq!(at, u64::from(turn / TURNS_A_READING) + 1);
         }
+        assert!(!looks.spare_the_clock());
+        looks.note_reading((start, 7));
+        assert_eq!(looks.time(|| unreachable!()), (start, 7));
+        looks.forget_the_time();
+        assert_eq!(looks.time(|| (start, 8)), (start, 8));
         looks.note(7);
         looks.note(3);
         assert_eq!(looks.now_ns(), 7, "the clock does not go back");

@@ -124,7 +124,8 @@ impl Device {
         };
         if !sockets && rings.as_ref().is_some_and(|rings| !rings.has_more()) {
             if looks.read_the_clock() {
-                looks.note(self.now_ns());
+                let now = Instant::now();
+                looks.note_reading((now, self.adapter.ns_of(now)));
                 self.adapter.thread.program_polls();
                 self.adapter.thread.program_polled(looks.now_ns());
                 sockets = looks.were_long_ago(looks.now_ns());
@@ -141,6 +142,9 @@ impl Device {
         let done = self.turn(&mut receiving, rings, sockets);
         let gives_way = self.gives_way(&mut receiving.looks);
         receiving.looks.note(done.ended_ns);
+        if is_brief {
+            self.adapter.thread.program_polled_briefly();
+        }
         drop(receiving);
         if !is_brief || self.adapter.thread.program_is_at_it() {
             self.adapter.thread.program_polled(done.ended_ns);
@@ -166,6 +170,7 @@ impl Device {
     /// A turn that waits for its place.
     pub(super) fn progress_waiting(&self) -> Done {
         let mut receiving = lock(&self.receiving);
+        receiving.looks.forget_the_time();
         self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true)
     }
 

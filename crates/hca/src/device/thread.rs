@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// A program whose last poll is not older polls right now.
 const POLLS_NOW_NS: u64 = 30_000;
+/// The same for one that has taken short messages since it was looked at last: a few turns that do
+/// read no clock.
+const POLLED_BRIEFLY_NS: u64 = 4 * POLLS_NOW_NS;
 /// The same for one whose processor this thread has taken to look: it has not polled since.
 const POLLED_HERE_NS: u64 = 50_000;
 
@@ -142,6 +145,7 @@ fn go_on(device: &Weak<Device>) {
     let mut relief = None;
     let mut stream = Stream::default();
     let mut awake = false;
+    let mut brief_turns = 0;
     while let Some(device) = device.upgrade() {
         let thread = &device.adapter.thread;
         thread.stand_if_asked();
@@ -157,7 +161,12 @@ fn go_on(device: &Weak<Device>) {
         let polled_ns = thread.polled_ns();
         let now_ns = device.now_ns();
         let was_relieved = relief.is_some();
-        let recent = if thread.polled_here() { POLLED_HERE_NS } else { POLLS_NOW_NS };
+        let before = std::mem::replace(&mut brief_turns, thread.brief_turns());
+        let recent = match () {
+            () if brief_turns != before => POLLED_BRIEFLY_NS,
+            () if thread.polled_here() => POLLED_HERE_NS,
+            () => POLLS_NOW_NS,
+        };
         let polls_now = now_ns.saturating_sub(polled_ns) < recent;
         relief = growing.next(polls_now, polled_ns, now_ns);
         awake = relief.is_none() && {

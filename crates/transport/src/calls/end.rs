@@ -11,7 +11,7 @@ impl Transport {
     /// The device can do nothing more: a peer whose request comes next, or is under way, gets a NAK
     /// that says so, and all requests are flushed. No event but the device's own is raised.
     pub fn end_with_device(&mut self, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         if matches!(self.state, QpState::Reset | QpState::Err) {
             return;
         }

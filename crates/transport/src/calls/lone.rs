@@ -197,12 +197,23 @@ impl Transport {
         }
     }
 
+    /// The same in a call that knows the time, from which on that of a request counts that was
+    /// posted without.
+    #[inline]
+    pub(crate) fn unfold_at(&mut self, now: Instant) {
+        self.unfold();
+        if std::mem::take(&mut self.untimed) && self.req.una() != self.req.next_psn {
+            self.req.timers.ensure(now, &self.req.rtt);
+        }
+    }
+
     #[cold]
     fn unfold_it(&mut self, lone: Lone) {
         let Lone { wr, memory, sent, .. } = lone;
         let mut wqe = Wqe::new(wr.into_any(), self.sq_sig_all);
         wqe.memory = memory.map_or_else(SgMemory::default, SgMemory::of);
         self.req.queue.push_back(wqe);
-        self.begun_short(sent.unwrap_or_else(Instant::now));
+        self.untimed |= sent.is_none();
+        self.begun_short(sent);
     }
 }

@@ -163,7 +163,7 @@ impl Transport {
     /// [`Error::Invalid`] for a transition, a set of attributes or a value that is not legal,
     /// [`Error::NoMemory`] when there is none for answers to the peer; nothing has changed then.
     pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask, cx: &mut Cx<'_>) -> Result<()> {
-        self.unfold();
+        self.unfold_at(cx.now);
         let next = check_transition(self.kind, self.state, attr, mask)?;
         check_values(attr, mask, self.max_rd_atomic, self.attr.port_num)?;
         self.set_answers_aside(attr, mask)?;

@@ -35,7 +35,7 @@ impl Transport {
     /// One packet. Acknowledges wait for [`Transport::end_of_batch`], requests for
     /// [`Transport::transmit`].
     pub fn receive(&mut self, rx: &Rx<'_>, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         self.now = Some(cx.now);
         let bth = &rx.headers.bth;
         let listening =
@@ -84,7 +84,7 @@ impl Transport {
 
     /// Ends a burst of received packets: emits acknowledges and responses.
     pub fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         self.now = Some(cx.now);
         self.respond(cx);
         self.stop_if_alarmed();
@@ -95,7 +95,7 @@ impl Transport {
     /// Ends a burst of received packets for now: what [`Transport::end_of_batch`] and
     /// [`Transport::transmit`] would do waits for [`Transport::timer`], which is due at once.
     pub fn put_off(&mut self, now: Instant) {
-        self.unfold();
+        self.unfold_at(now);
         self.now = Some(now);
         self.more = true;
     }

@@ -9,7 +9,7 @@ impl Transport {
     /// A fault was served, or cannot be: what met it goes on, or fails. A name that is not open
     /// means nothing.
     pub fn resume(&mut self, id: u64, verdict: Verdict, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         self.now = Some(cx.now);
         if verdict == Verdict::RefusedBelow && self.faults.refused_below(id, cx.now) {
             return;

@@ -60,11 +60,11 @@ impl Transport {
     /// payload.
     pub fn sent_short(&mut self, now: Instant) -> u64 {
         (self.now, self.more, self.paced_until) = (Some(now), false, None);
-        self.begun_short(now)
+        self.begun_short(Some(now))
     }
 
-    /// The only request that is posted has become packets at `now`.
-    pub(super) fn begun_short(&mut self, now: Instant) -> u64 {
+    /// The only request that is posted has become packets at `now`, if that is known.
+    pub(super) fn begun_short(&mut self, now: Option<Instant>) -> u64 {
         let mtu = self.mtu;
         let req = &mut self.req;
         let Some(wqe) = req.queue.front_mut() else { return 0 };
@@ -74,9 +74,11 @@ impl Transport {
         (req.next_psn, req.high) = (end, end);
         req.next_base = wqe.position(1, mtu);
         req.since_ack_req = 0;
-        req.sample.get_or_insert((psn, now));
         req.cursor = Cursor { wqe: 1, packet: 0 };
-        req.timers.ensure(now, &req.rtt);
+        if let Some(now) = now {
+            req.sample.get_or_insert((psn, now));
+            req.timers.ensure(now, &req.rtt);
+        }
         bytes
     }
 

@@ -13,7 +13,7 @@ const KEPT_QUEUE_PERIOD: Duration = Duration::from_millis(10);
 impl Transport {
     /// Time has passed.
     pub fn timer(&mut self, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         if self.kind.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.request_timers(cx);
         }
@@ -30,7 +30,7 @@ impl Transport {
             QpState::Sqe => !self.req.queue.is_empty(),
             _ => false,
         };
-        if self.more || unflushed {
+        if self.more || self.untimed || unflushed {
             return self.now;
         }
         if self.state == QpState::Err && self.inbox.is_kept() {

@@ -11,7 +11,7 @@ impl Transport {
     /// What it does can no longer be reported, or its receive requests are gone: a local work queue
     /// catastrophic error (IBA 11.6.3.2).
     pub fn fail(&mut self, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         if !matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
             cx.sink.event(EventType::QpFatal);
             self.enter_error(cx);

@@ -110,6 +110,9 @@ pub struct Transport {
     pub(crate) req: Requester,
     /// The only request that is under way, where that is short and needs no more.
     pub(crate) lone: Option<Lone>,
+    /// A request is under way that was posted nobody knows when: the next call that knows the time
+    /// has its timers count.
+    pub(crate) untimed: bool,
     pub(crate) resp: Responder,
     pub(crate) inbox: Inbox,
     pub(crate) faults: Faults,
@@ -175,6 +178,7 @@ impl Transport {
             mtu,
             req: Requester::new(queue_of(sends)?, Psn::default(), init.window_bytes, mtu),
             lone: None,
+            untimed: false,
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
             faults: Faults::default(),

@@ -186,7 +186,10 @@ impl Transport {
         if let Some((psn, sent)) = req.sample
             && una.after(psn) > 0
         {
-            req.rtt.sample(now.saturating_duration_since(sent));
+            // The time of a turn may be of before the post.
+            if let Some(taken) = now.checked_duration_since(sent) {
+                req.rtt.sample(taken);
+            }
             req.sample = None;
         }
         if req.cursor_psn() == una {

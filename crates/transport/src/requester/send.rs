@@ -99,7 +99,7 @@ impl Transport {
 
     /// Emits what is owed to the peer and as many requests as window and peer allow.
     pub fn transmit(&mut self, cx: &mut Cx<'_>) {
-        self.unfold();
+        self.unfold_at(cx.now);
         self.now = Some(cx.now);
         self.more = false;
         self.paced_until = None;

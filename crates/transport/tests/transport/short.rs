@@ -1,6 +1,8 @@
 //! Short messages, by the calls that are made for them and without: whatever happens, packets,
 //! completions, memory and the time of the next look are the same.
 
+mod clockless;
+
 use crate::support::{Node, PAGE, Packet, Region, Rng, Setup, send_wr};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

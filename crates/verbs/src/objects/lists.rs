@@ -74,8 +74,10 @@ pub fn gather_inline(
     let mut at = 0;
     for part in parts {
         let len = part.len() as usize;
-        part.read(&mut bytes[at..at + len])
-            .map_err(|_| Error::System(libc::EFAULT, "inline data is not readable"))?;
+        // A program that changes the list meanwhile finds it refused.
+        let into = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..len));
+        let into = into.ok_or(Error::Invalid("the list changed while it was read"))?;
+        part.read(into).map_err(|_| Error::System(libc::EFAULT, "inline data is not readable"))?;
         at += len;
     }
     Ok(Payload::Inline(bytes))

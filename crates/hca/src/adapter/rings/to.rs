@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
 use std::time::{Duration, Instant};
 use umem::{AccessError, Source};
-use wire::{Headers, SHORT_PACKET};
+use wire::Headers;
 
 /// Copies one piece of a payload.
 pub(crate) type Each<'a> = dyn FnMut(Source<'_>) -> Result<(), AccessError> + 'a;
@@ -33,8 +33,6 @@ struct Writer {
     ring: RingWriter,
     /// Of the latest record.
     ends: Option<Ends>,
-    /// Where short packets are made.
-    scratch: [u8; PREFIX_LEN + SHORT_PACKET],
 }
 
 impl Writer {
@@ -52,28 +50,10 @@ impl Writer {
             ends.emit(prefix);
         }
         let pushed = self.ring.push(record.get(begin..).unwrap_or_default(), tag)?;
-        self.pushed(ends, pushed && begin == 0);
-        Ok(pushed)
-    }
-
-    /// The same for a packet in `scratch`, which is so long.
-    fn push_scratch(&mut self, ends: &Ends, len: usize) -> Result<bool, shm::Broken> {
-        let (begin, tag) = self.begins(ends);
-        if begin == 0
-            && let Some(prefix) = self.scratch.first_chunk_mut()
-        {
-            ends.emit(prefix);
-        }
-        let record = self.scratch.get(begin..PREFIX_LEN + len).unwrap_or_default();
-        let pushed = self.ring.push(record, tag)?;
-        self.pushed(ends, pushed && begin == 0);
-        Ok(pushed)
-    }
-
-    fn pushed(&mut self, ends: &Ends, has_ends: bool) {
-        if has_ends {
+        if pushed && begin == 0 {
             self.ends = Some(*ends);
         }
+        Ok(pushed)
     }
 }
 
@@ -104,11 +84,7 @@ impl RingTo {
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             is_tight: AtomicBool::new(false),
-            writer: Mutex::new(Writer {
-                ring,
-                ends: None,
-                scratch: [0; PREFIX_LEN + SHORT_PACKET],
-            }),
+            writer: Mutex::new(Writer { ring, ends: None }),
             stuck: Mutex::new(None),
         })
     }
@@ -172,29 +148,11 @@ impl RingTo {
     pub(crate) fn push(&self, ends: &Ends, record: &mut [u8]) -> bool {
         let mut writer = lock(&self.writer);
         let pushed = self.check(writer.push(ends, record));
-        self.note_room(&mut writer);
-        pushed
-    }
-
-    /// The same for a short packet that `make` makes, if it does, and says how long it is.
-    #[inline]
-    pub(crate) fn push_made(
-        &self,
-        ends: &Ends,
-        make: impl FnOnce(&mut [u8; SHORT_PACKET]) -> Option<usize>,
-    ) -> bool {
-        let mut writer = lock(&self.writer);
-        let made = writer.scratch.last_chunk_mut().and_then(make);
-        let pushed = made.is_some_and(|len| self.check(writer.push_scratch(ends, len)));
-        self.note_room(&mut writer);
-        pushed
-    }
-
-    fn note_room(&self, writer: &mut Writer) {
         let is_tight = !self.check(writer.ring.has_room(0));
         if is_tight != self.is_tight.load(Relaxed) {
             self.is_tight.store(is_tight, Relaxed);
         }
+        pushed
     }
 
     /// Whether little room was left after the latest packet: whoever sends one asks first then.

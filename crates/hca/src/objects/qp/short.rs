@@ -14,13 +14,35 @@ use wire::{ACK_LEN, SHORT_PACKET, Short};
 impl Core {
     /// The transport, and the ring that its packets pass through, if it has one and nothing has to
     /// be asked before.
-    fn short_way(&mut self, adapter: &Adapter) -> Option<(&mut Transport, &RingTo, &Ends)> {
+    fn short_way(&mut self, adapter: &Adapter) -> Option<Way<'_>> {
         let goes = self.by_ring && !self.destroyed && self.busy_until.is_none();
         if !goes || self.counters.is_some() || !adapter.reads_ring_from(slot_of(self)) {
             return None;
         }
         let ring = self.ring.as_deref().filter(|ring| ring.is_open() && !ring.is_tight())?;
-        Some((&mut self.transport, ring, self.ends.as_ref()?))
+        let (transport, record) = (&mut self.transport, &mut self.record);
+        Some(Way { transport, ring, ends: self.ends.as_ref()?, record })
+    }
+}
+
+/// What short packets need.
+struct Way<'a> {
+    transport: &'a mut Transport,
+    ring: &'a RingTo,
+    ends: &'a Ends,
+    record: &'a mut [u8; PREFIX_LEN + SHORT_PACKET],
+}
+
+impl Way<'_> {
+    /// Pushes the packet that `make` makes, if it does: whether it did, and whether that left.
+    fn push(
+        &mut self,
+        make: impl FnOnce(&mut Transport, &mut [u8; SHORT_PACKET]) -> Option<usize>,
+    ) -> (bool, bool) {
+        let packet = self.record.last_chunk_mut();
+        let made = packet.and_then(|packet| make(self.transport, packet));
+        let record = made.and_then(|len| self.record.get_mut(..PREFIX_LEN + len));
+        (made.is_some(), record.is_some_and(|record| self.ring.push(self.ends, record)))
     }
 }
 
@@ -36,27 +58,25 @@ impl Qp {
         let core = &mut *core;
         let least_wait = core.transport.least_wait();
         let is_awaited = core.appointment.comes_within(least_wait);
-        let Some((transport, ring, ends)) = core.short_way(&adapter) else { return false };
-        if transport.has_requests() {
+        let Some(mut way) = core.short_way(&adapter) else { return false };
+        if way.transport.has_requests() {
             return false;
         }
         let Some(wr) = make() else { return false };
         let bytes = wr.len() as u64;
         // To read the clock takes a good part of what all of this does.
         let now = (!is_awaited).then(Instant::now);
-        let mut made = false;
-        let pushed = ring.push_made(ends, |packet| {
-            let len = transport.post_lone(adapter.keys(), wr, packet, now);
-            made = len.is_some();
-            len
-        });
-        if !pushed {
-            if made {
-                transport.forget_lone();
+        let post = |transport: &mut Transport, packet: &mut _| {
+            transport.post_lone(adapter.keys(), wr, packet, now)
+        };
+        match way.push(post) {
+            (_, true) => way.ring.rouse(),
+            (true, false) => {
+                way.transport.forget_lone();
+                return false;
             }
-            return false;
+            (false, false) => return false,
         }
-        ring.rouse();
         count_sent(&adapter, bytes);
         adapter.directory().add_traffic(self.number, bytes, 0);
         core.busy_until = pcie::owed();
@@ -100,14 +120,11 @@ impl Qp {
     /// Emits the request that was posted last, if it is a short SEND and the only one; otherwise
     /// nothing has happened.
     pub(super) fn transmit_short(&self, adapter: &Adapter, core: &mut Core, now: Instant) -> bool {
-        let Some((transport, ring, ends)) = core.short_way(adapter) else { return false };
-        let mut record = [0; PREFIX_LEN + SHORT_PACKET];
-        let packet = record.last_chunk_mut::<SHORT_PACKET>();
-        let made = packet.and_then(|packet| transport.make_short(adapter.keys(), packet));
-        let record = made.and_then(|len| record.get_mut(..PREFIX_LEN + len));
-        if !record.is_some_and(|record| ring.push(ends, record)) {
+        let Some(mut way) = core.short_way(adapter) else { return false };
+        if !way.push(|transport, packet| transport.make_short(adapter.keys(), packet)).1 {
             return false;
         }
+        let Way { transport, ring, .. } = way;
         let bytes = transport.sent_short(now);
         ring.rouse();
         count_sent(adapter, bytes);
@@ -130,7 +147,9 @@ impl Qp {
         let mut core = self.core();
         let (core, directory) = (&mut *core, adapter.directory());
         let answers = core.answers_by_ring;
-        let Some((transport, ring, ends)) = core.short_way(adapter) else { return false };
+        let Some(Way { transport, ring, ends, .. }) = core.short_way(adapter) else {
+            return false;
+        };
         // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
         if (from_to.src, from_to.dst) != (ends.dst, ends.src) {
             return false;
