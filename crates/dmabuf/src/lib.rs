@@ -25,7 +25,7 @@ pub use error::{Error, Refused};
 pub use exporter::{AttachRequest, BufferLocation, Direction, Exporter, Extent, Mapped, Pinning};
 pub use gpu_memory::{MEMFD_MODE, MEMFD_PREFIX, VRAM_PAGE, exported_name, id_of, memfd_name};
 pub use kernel::KernelBuffer;
-pub use outsider::{Outsider, Reach, View};
+pub use outsider::Outsider;
 pub use relocate::POISON;
 pub use storage::part::export_part;
 pub use storage::{Storage, User};

@@ -3,7 +3,7 @@
 //! An outsider knows the control block, by the descriptor that the other process names, and uses
 //! the buffer under a slot of its own while it copies: so the buffer does not move under it, and
 //! whoever moves the buffer waits for it, or sees that it has ended. Where it may, it has the
-//! buffer's bytes mapped for as long as it makes use of that ([`View`]). All connections of a
+//! buffer's bytes mapped for as long as it makes use of that ([`mm::View`]). All connections of a
 //! process share one outsider for each buffer. The control block's file also has the buffer's
 //! second place, whose pages stay as long as an outsider has the file open.
 
@@ -16,11 +16,10 @@ use crate::storage::claim;
 use crate::turnstile::Use;
 use descriptors::Kept;
 use engine_thread::try_lock;
+use mm::View;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
-
-pub use view::{Reach, View};
 
 /// Slots that outsiders may take: importers, who have no other way, find room beside them.
 const MOST: usize = SLOTS / 2;
@@ -40,7 +39,7 @@ pub struct Outsider {
     slot: usize,
     pid: u32,
     /// Of the second place, and of the one where the buffer was made.
-    views: Mutex<[Option<Arc<View>>; 2]>,
+    views: Mutex<[Weak<View>; 2]>,
 }
 
 impl Outsider {

@@ -1,18 +1,16 @@
 //! A software GPU's buffer as one process has it: both places of its bytes, the control block, and
 //! a slot of the process's own among the users.
 
-pub(crate) mod brought_in;
 pub(crate) mod own_exports;
 pub(crate) mod part;
 
 use crate::control::{Control, MOVER_BYTE, Placement, SECOND_PLACE, SLOTS, slot_byte};
 use crate::exporter::BufferLocation;
 use crate::sabotage::{self, Sabotage};
-use crate::storage::brought_in::BroughtIn;
 use crate::turnstile::{TurnstileState, Use, Users};
 use crate::{Error, fd};
 use descriptors::Kept;
-use mm::{Mapping, Sink};
+use mm::{BroughtIn, Mapping, Sink};
 use pcie::Address;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

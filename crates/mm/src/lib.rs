@@ -10,9 +10,11 @@
 //! home again.
 #![cfg(target_os = "linux")]
 
+mod brought_in;
 mod grace;
 pub mod guard;
 mod interval;
+mod loan;
 mod map;
 mod map_pages;
 mod mirror;
@@ -24,7 +26,9 @@ mod space;
 mod sparse;
 mod uffd;
 
+pub use brought_in::BroughtIn;
 pub use guard::{AtomicOp, Fault, LoadFault, Sink, Source, StoreFault};
+pub use loan::{Loan, NotLent, View, forget_unused};
 pub use map::{Mapping, populate};
 pub use mirror::{
     Inside, Mirror, Pages, Paging, PagingCounts, PagingWatcher, Prefetch, ProcessPages, Reach,

@@ -2,109 +2,20 @@
 //! the system.
 //!
 //! What is mapped is the exporter's file, by its own opening of it (pidfd_getfd(2)): it counts who
-//! has the file open, and does not take an outsider for a user. A view is a loan. Who has not used
-//! one for a while gives it back ([`Outsider::forget_unused`]), so what the exporter frees stays
-//! for that long at most.
+//! has the file open, and does not take an outsider for a user. A view is a loan ([`mm::View`]), so
+//! what the exporter frees stays for a second at most.
 
-use super::{KNOWN, Outsider};
+use super::Outsider;
 use crate::control::{Placement, SECOND_PLACE, SLOTS};
 use crate::error::Refused;
 use crate::gpu_memory::{id_of, memfd_name};
-use crate::storage::brought_in::BroughtIn;
 use engine_thread::try_lock;
-use mm::{Mapping, Sink};
+use mm::{Loan, Mapping, NotLent, View};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource};
-use rustix::thread::SecureComputingMode;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
-
-/// How long a view stays that is not used, and up to twice as long.
-const PATIENCE: Duration = Duration::from_millis(500);
-
-/// Views that there are.
-static VIEWS: AtomicUsize = AtomicUsize::new(0);
-
-/// The bytes of a buffer at one of its places.
-#[derive(Debug)]
-pub struct View {
-    /// Always there, until the view goes.
-    mapping: Option<Mapping>,
-    /// The process that has the mapping: a forked child does not.
-    pid: u32,
-    /// Where in the mapping they begin.
-    at: u64,
-    size: u64,
-    brought_in: BroughtIn,
-    /// Nobody has been told of it yet who gives it back.
-    is_new: AtomicBool,
-    /// Somebody has used it since it was last asked.
-    used: AtomicBool,
-}
-
-/// Where another process has a buffer, and the view of that.
-#[derive(Clone, Debug)]
-pub struct Reach {
-    view: Weak<View>,
-    /// Address there of the buffer's first byte.
-    base: u64,
-}
-
-impl Reach {
-    /// The view, unless it was given back; and the offset in it of what is at `addr` there.
-    pub fn at(&self, addr: u64) -> Option<(Arc<View>, u64)> {
-        let view = self.view.upgrade()?;
-        view.used.store(true, Relaxed);
-        Some((view, addr.checked_sub(self.base)?))
-    }
-}
-
-impl View {
-    fn new(file: impl AsFd, at: u64, size: u64) -> Result<View, Refused> {
-        let len = at.checked_add(size).ok_or(Refused::NotOurs)?;
-        let mapping = Mapping::shared_lazily(file.as_fd(), len).map_err(|_| Refused::NotOurs)?;
-        // One would keep it as long as it lives, and has no use for it.
-        mapping.spare_children();
-        VIEWS.fetch_add(1, SeqCst);
-        let (mapping, pid) = (Some(mapping), std::process::id());
-        let (brought_in, is_new) = (BroughtIn::default(), AtomicBool::new(true));
-        Ok(View { mapping, pid, at, size, brought_in, is_new, used: AtomicBool::new(true) })
-    }
-
-    /// Whether it is asked so for the first time: somebody has to call [`Outsider::forget_unused`]
-    /// from now on.
-    pub fn is_new(&self) -> bool {
-        self.is_new.load(Relaxed) && self.is_new.swap(false, Relaxed)
-    }
-
-    /// So many bytes of the buffer from `offset` on; `None` beyond its end.
-    pub fn memory(&self, offset: u64, len: u64) -> Option<Sink<'_>> {
-        let buffer = self.mapping.as_ref()?.sink().part(self.at, self.size).ok()?;
-        buffer.part(offset, len).ok()
-    }
-
-    /// Brings pages of it in, which saves the copy their faults. What cannot be brought in shows as
-    /// a fault of the copy.
-    pub fn bring_in(&self, offset: u64, len: u64) {
-        let Some(memory) = self.memory(offset, len) else { return };
-        // The mapping is shared: see `Mapped::bring_in`.
-        let bring_in = || mm::populate(memory.addr(), memory.len(), false).is_ok();
-        self.brought_in.ensure(offset..offset + len, || false, bring_in);
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        VIEWS.fetch_sub(1, SeqCst);
-        // What a child has at these addresses is something else.
-        if self.pid != std::process::id() {
-            std::mem::forget(self.mapping.take());
-        }
-    }
-}
+use std::sync::Weak;
+use std::sync::atomic::Ordering::SeqCst;
 
 impl Outsider {
     /// How this process reaches the bytes that process `pid` has at `addr`, if the buffer has made
@@ -114,16 +25,14 @@ impl Outsider {
     /// Where the process has them elsewhere, is not the exporter, or does not let this one at its
     /// descriptors, or address space or calls to the system are limited here; or a view is not to
     /// be had now.
-    pub fn reach(&self, pid: u32, addr: u64, moves: u64) -> Result<Reach, Refused> {
+    pub fn reach(&self, pid: u32, addr: u64, moves: u64) -> Result<Loan, Refused> {
         let state = self.control.state();
         if state.is_closed() || state.generation() != moves {
             return Err(Refused::NotNow);
         }
-        // An importer's opening is the program's, of which the exporter hears. Address space that
-        // is limited is the program's as well, and a filter may end who asks for a descriptor.
+        // An importer's opening is the program's, of which the exporter hears.
         let is_exporters = self.control.exporter_pid() == u64::from(pid);
-        let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
-        if !is_exporters || is_limited || is_filtered() {
+        if !is_exporters || !View::may_be_lent() {
             return Err(Refused::NotOurs);
         }
         let placement = state.placement();
@@ -131,11 +40,10 @@ impl Outsider {
         let (slot, base) = self.slot_of(pid, placement, addr, size).ok_or(Refused::NotOurs)?;
         let mut views = try_lock(&self.views).ok_or(Refused::NotNow)?;
         let place = &mut views[usize::from(placement == self.control.born())];
-        if place.is_none() {
-            *place = Some(Arc::new(self.view(pid, slot, placement, size)?));
+        if place.strong_count() == 0 {
+            *place = self.view(pid, slot, placement, size)?;
         }
-        let view = place.as_ref().map(Arc::downgrade).unwrap_or_default();
-        Ok(Reach { view, base })
+        Ok(Loan::new(place.clone(), base))
     }
 
     /// Bytes of the buffer.
@@ -173,54 +81,24 @@ impl Outsider {
         slot: usize,
         placement: Placement,
         size: u64,
-    ) -> Result<View, Refused> {
+    ) -> Result<Weak<View>, Refused> {
         if placement != self.control.born() {
-            return View::new(&self.control, SECOND_PLACE, size);
+            return view_of(&self.control, SECOND_PLACE, size);
         }
         let data = u32::try_from(self.control.data_of(slot).load(SeqCst));
         let data = data.map_err(|_| Refused::NotOurs)?;
-        View::new(opened_by(pid, data, self.control.id())?, 0, size)
-    }
-
-    /// Gives views back that nobody has used since it last looked, half a second ago at least:
-    /// several threads may be at it. Answers when it is to look again, if there are any.
-    /// Waits for no lock, and for nobody who is at a view; allocates nothing.
-    pub fn forget_unused() -> Option<Duration> {
-        static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
-        if VIEWS.load(SeqCst) == 0 {
-            return None;
-        }
-        let Some(mut looked) = try_lock(&LOOKED) else { return Some(PATIENCE) };
-        let rest = looked.map_or(Duration::ZERO, |at| PATIENCE.saturating_sub(at.elapsed()));
-        if !rest.is_zero() {
-            return Some(rest);
-        }
-        *looked = Some(Instant::now());
-        forget();
-        Some(PATIENCE)
+        view_of(opened_by(pid, data, self.control.id())?, 0, size)
     }
 }
 
-/// Gives the views back that nobody has used since the last time.
-fn forget() {
-    let known = try_lock(&KNOWN);
-    let all = known.iter().flat_map(|known| known.iter().flat_map(|known| known.values()));
-    for outsider in all.filter_map(Weak::upgrade) {
-        for place in 0..2 {
-            let Some(mut views) = try_lock(&outsider.views) else { continue };
-            let is_unused = |view: &mut Arc<View>| !view.used.swap(false, Relaxed);
-            let unused = views.get_mut(place).and_then(|view| view.take_if(is_unused));
-            // What it has mapped goes only now: that may take long.
-            drop(views);
-            drop(unused);
-        }
-    }
-}
-
-/// Whether calls to the system are filtered here: services are often ended for one that they are
-/// not known to need.
-fn is_filtered() -> bool {
-    rustix::thread::secure_computing_mode() != Ok(SecureComputingMode::Disabled)
+/// The bytes of a file from `at` on.
+fn view_of(file: impl AsFd, at: u64, size: u64) -> Result<Weak<View>, Refused> {
+    let end = at.checked_add(size).ok_or(Refused::NotOurs)?;
+    let mapping = Mapping::shared_lazily(file.as_fd(), end).map_err(|_| Refused::NotOurs)?;
+    View::lend(mapping, at, size).map_err(|refused| match refused {
+        NotLent::Never => Refused::NotOurs,
+        NotLent::NotNow => Refused::NotNow,
+    })
 }
 
 /// What a process has open as its descriptor `fd`, if that is the memory of a software GPU's buffer
@@ -248,8 +126,10 @@ mod tests {
     use super::super::tests::patiently;
     use super::*;
     use crate::Storage;
+    use mm::Sink;
     use rustix::fs::{MemfdFlags, SealFlags};
     use std::os::fd::AsRawFd;
+    use std::sync::Arc;
     use std::time::Duration;
 
     const SIZE: u64 = 3 * 4096;
@@ -274,15 +154,14 @@ mod tests {
         bytes
     }
 
-    /// One test: all that are in a process are given back at once.
     #[test]
-    fn a_view_shows_the_buffer_where_it_is_until_it_is_not_used() {
+    fn a_view_shows_the_buffer_where_it_is() {
         for (id, born) in [(0xa01, Placement::Vram), (0xa02, Placement::Host)] {
             let storage = buffer(id, born);
             let (outsider, pid) = outsider(&storage);
             let addr = storage.memory(born).unwrap().addr();
             assert_eq!(outsider.reach(pid, addr, 1).unwrap_err(), Refused::NotNow);
-            let reach = outsider.reach(pid, addr, 0).unwrap();
+            let reach = patiently(|| outsider.reach(pid, addr, 0)).unwrap();
             let (view, offset) = reach.at(addr + 4097).unwrap();
             view.bring_in(offset, 100);
             view.memory(offset, 5).unwrap().write(b"there").unwrap();
@@ -294,22 +173,14 @@ mod tests {
             assert_eq!(storage.move_to(born.other(), Some(true), Duration::ZERO), Ok(true));
             assert_eq!(outsider.reach(pid, addr, 1).unwrap_err(), Refused::NotOurs);
             let moved = storage.memory(born.other()).unwrap().addr();
-            let (second, offset) =
-                outsider.reach(pid, moved + 4000, 1).unwrap().at(moved + 4097).unwrap();
+            let (second, offset) = patiently(|| outsider.reach(pid, moved + 4000, 1))
+                .unwrap()
+                .at(moved + 4097)
+                .unwrap();
             assert_eq!(&bytes_at(second.memory(offset, 5).unwrap()), b"there");
-            drop((view, second));
-
-            // Both have been used.
-            forget();
-            assert!(reach.at(addr).is_some());
-            forget();
-            assert!(reach.at(addr).is_some(), "it has been used again");
-            // Another test may be at what is known.
-            while reach.view.strong_count() > 0 {
-                forget();
-            }
-            assert!(reach.at(addr).is_none());
-            assert!(outsider.reach(pid, moved, 1).is_ok());
+            let again = patiently(|| outsider.reach(pid, moved, 1)).unwrap();
+            let (again, _) = again.at(moved).unwrap();
+            assert!(Arc::ptr_eq(&second, &again), "one for each place");
         }
     }
 

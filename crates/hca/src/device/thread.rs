@@ -11,7 +11,6 @@ use super::Device;
 use super::turn::Done;
 use crate::adapter::Adapter;
 use crate::fabric::Fabric;
-use dmabuf::Outsider;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
@@ -152,7 +151,7 @@ fn go_on(device: &Weak<Device>) {
         if thread.is_stopped() || device.has_failed() {
             return;
         }
-        let next_look = Outsider::forget_unused();
+        let next_look = mm::forget_unused();
         if !awake {
             sleep(&device, relief, next_look);
         }

@@ -4,9 +4,10 @@
 use super::Entry;
 use super::asked::Asked;
 use super::keys::ShownBuffer;
-use dmabuf::{Outsider, Reach, Refused, View};
+use super::ways::{OFTEN, Seen, Way};
+use dmabuf::{Outsider, Refused};
 use engine_thread::lock;
-use mm::Sink;
+use mm::NotLent;
 use shm::Shm;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,19 +18,6 @@ use std::time::{Duration, Instant};
 /// How long a buffer that cannot be used now is not asked for again: that costs as much as many
 /// packets.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Requests to one entry after which its buffer is mapped here: that costs as much as they do.
-const OFTEN: u32 = 8;
-
-/// How the bytes of a buffer are reached.
-enum Way {
-    /// By calls to the system, so many so far.
-    Calls(u32),
-    /// They are mapped here, or were.
-    Mapped(Reach),
-    /// By calls, always.
-    CallsOnly,
-}
 
 /// What is known of the buffer that an entry names.
 enum Found {
@@ -71,29 +59,9 @@ impl Part {
 pub(super) struct Buffer {
     outsider: Arc<Outsider>,
     shown: ShownBuffer,
-    /// The view of it, and where in that the request's first byte is.
-    view: Option<(Arc<View>, u64)>,
 }
 
 impl Buffer {
-    /// So many bytes from `at` on, counted from the request's first byte, if they are mapped here.
-    pub(super) fn memory(&self, at: u64, len: u64) -> Option<Sink<'_>> {
-        let (view, offset) = self.view.as_ref()?;
-        view.memory(offset.checked_add(at)?, len)
-    }
-
-    /// Brings so many bytes from `at` on in, if they are mapped here.
-    pub(super) fn bring_in(&self, at: u64, len: u64) {
-        if let Some((view, offset)) = &self.view {
-            view.bring_in(offset.saturating_add(at), len);
-        }
-    }
-
-    /// Whether nobody has asked for the view before.
-    pub(super) fn has_new_view(&self) -> bool {
-        self.view.as_ref().is_some_and(|(view, _)| view.is_new())
-    }
-
     /// Keeps it in its place, if it is where its entry says. Never allocates or waits.
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
         self.outsider.enter(self.shown.moves()).then(|| Inside(&self.outsider))
@@ -109,40 +77,10 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Way {
-    /// The view for a request to `addr` there, if there is to be one.
-    fn view(
-        &mut self,
-        outsider: &Outsider,
-        pid: u32,
-        addr: u64,
-        shown: ShownBuffer,
-    ) -> Option<(Arc<View>, u64)> {
-        let known = match self {
-            Way::Mapped(reach) => reach.at(addr),
-            Way::Calls(calls) if *calls < OFTEN => {
-                *calls += 1;
-                return None;
-            }
-            Way::Calls(_) => None,
-            Way::CallsOnly => return None,
-        };
-        known.or_else(|| {
-            let reach = outsider.reach(pid, addr, shown.moves());
-            let view = reach.as_ref().ok().and_then(|reach| reach.at(addr));
-            *self = match reach {
-                Ok(reach) => Way::Mapped(reach),
-                Err(Refused::NotOurs) => Way::CallsOnly,
-                Err(Refused::NotNow) => Way::Calls(0),
-            };
-            view
-        })
-    }
-}
-
 impl Buffers {
-    /// The buffer that an entry in `shm` of process `pid` names, for a request to a part of it.
-    /// Opens it the first time, so what is answered counts only if the entry still is what it was.
+    /// The buffer that an entry in `shm` of process `pid` names, for a request to a part of it, and
+    /// the part as it is mapped here, if it is. Opens it the first time, so what is answered counts
+    /// only if the entry still is what it was.
     pub(super) fn get(
         &self,
         shm: &Shm,
@@ -150,13 +88,14 @@ impl Buffers {
         (at, generation): Entry,
         shown: ShownBuffer,
         part: &Part,
-    ) -> Option<Buffer> {
+    ) -> Option<(Buffer, Option<Seen>)> {
         let mut known = lock(&self.0);
         match known.get_mut(&at).filter(|known| known.generation == generation) {
             Some(Known { found: Found::Usable(outsider, way), asked, .. }) if outsider.is_own() => {
                 return part.is_known(asked).then(|| {
-                    let view = way.view(outsider, pid, part.addr, shown);
-                    Buffer { outsider: outsider.clone(), shown, view }
+                    let borrow = || outsider.reach(pid, part.addr, shown.moves());
+                    let seen = way.seen(part.addr, OFTEN, || borrow().map_err(not_lent));
+                    (Buffer { outsider: outsider.clone(), shown }, seen)
                 });
             }
             Some(Known { found: Found::NotOurs, .. }) => return None,
@@ -175,7 +114,7 @@ impl Buffers {
         };
         let buffer = match &found {
             Found::Usable(outsider, _) if goes => {
-                Some(Buffer { outsider: outsider.clone(), shown, view: None })
+                Some((Buffer { outsider: outsider.clone(), shown }, None))
             }
             _ => None,
         };
@@ -184,5 +123,12 @@ impl Buffers {
         // for the buffer of a new entry is often that of an old one.
         known.retain(|at, known| shm.word(*at).load(Relaxed) == known.generation);
         buffer
+    }
+}
+
+fn not_lent(refused: Refused) -> NotLent {
+    match refused {
+        Refused::NotOurs => NotLent::Never,
+        Refused::NotNow => NotLent::NotNow,
     }
 }

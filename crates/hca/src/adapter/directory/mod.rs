@@ -30,6 +30,7 @@ mod keys;
 pub(crate) mod neighbour;
 mod reader;
 pub(crate) mod shown;
+mod ways;
 
 pub use reader::{KeyEntry, QpEntry, Reader};
 

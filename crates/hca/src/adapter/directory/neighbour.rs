@@ -12,6 +12,7 @@
 
 use super::buffers::{Buffer, Buffers, Inside, Part};
 use super::keys::{ShownBuffer, TRANSLATED, key_at};
+use super::ways::Seen;
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
 use crate::adapter::tracer;
 use mm::OtherProcess;
@@ -83,22 +84,24 @@ pub(crate) struct Found {
     route: usize,
     /// The buffer that the bytes are in.
     buffer: Option<Buffer>,
+    /// The bytes as they are mapped here.
+    seen: Option<Seen>,
     /// Where the first byte is as translations count, if the owner's device keeps some.
     translated: Option<u64>,
     write: bool,
 }
 
 impl Found {
-    /// Whether the buffer that it is in was mapped for it: the progress thread has to see when that
-    /// is not used any more.
+    /// Whether its memory was mapped here for it: the progress thread has to see when that is not
+    /// used any more.
     pub(crate) fn has_new_view(&self) -> bool {
-        self.buffer.as_ref().is_some_and(Buffer::has_new_view)
+        self.seen.as_ref().is_some_and(Seen::is_new)
     }
 
     /// Saves a copy of so many bytes from `at` on the faults of pages that are mapped here.
     pub(crate) fn bring_in(&self, at: u64, len: u64) {
-        if let Some(buffer) = &self.buffer {
-            buffer.bring_in(at, len);
+        if let Some(seen) = &self.seen {
+            seen.bring_in(at, len);
         }
     }
 }
@@ -203,18 +206,20 @@ impl Neighbour {
         let (qp, pd, access) = self.open_qp(wanted)?;
         let OpenKey { entry: key, addr, route, buffer, translated } =
             self.open_key(wanted, pd, access)?;
-        let buffer = match buffer {
+        let (buffer, seen) = match buffer {
             Some(shown) => {
                 let at = translated.filter(|_| !wanted.goes_on);
                 let units = at.map(|at| units(at, wanted.length.into()));
                 let (pid, part) = (self.process.pid(), Part { addr, units });
-                Some(self.buffers.get(self.shm(), pid, key, shown, &part)?)
+                let (buffer, seen) = self.buffers.get(self.shm(), pid, key, shown, &part)?;
+                (Some(buffer), seen)
             }
-            None => None,
+            None => (None, None),
         };
         let place = place_of(wanted.remote.rkey) as u32;
         let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
-        Some(Found { ticket, qp, key, addr, route, buffer, translated, write: wanted.write })
+        let write = wanted.write;
+        Some(Found { ticket, qp, key, addr, route, buffer, seen, translated, write })
     }
 
     /// Begins a visit to what was found; `None` if that is not granted any more. Never allocates or
@@ -368,7 +373,7 @@ impl Visit<'_> {
 
     /// So many bytes from `at` on, if they are mapped here.
     fn memory(&self, at: u64, len: u64) -> Option<umem::Sink<'_>> {
-        self.found.buffer.as_ref()?.memory(at, len)
+        self.found.seen.as_ref()?.memory(at, len)
     }
 
     /// What came of a copy from there.

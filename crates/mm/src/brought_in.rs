@@ -11,12 +11,12 @@ use std::sync::Mutex;
 
 /// One range of such bytes; others may be there too.
 #[derive(Default, Debug)]
-pub(crate) struct BroughtIn(Mutex<Range<u64>>);
+pub struct BroughtIn(Mutex<Range<u64>>);
 
 impl BroughtIn {
     /// Calls `bring_in`, which answers whether it could, unless all of `range` was there and
     /// nothing `is_lost`.
-    pub(crate) fn ensure(
+    pub fn ensure(
         &self,
         range: Range<u64>,
         is_lost: impl FnOnce() -> bool,

@@ -1,0 +1,226 @@
+//! Memory of others that is mapped here for as long as this process makes use of it, so that it
+//! copies without a call to the system.
+//!
+//! A view is a loan: as long as it is there, so are the pages, whatever their owner does. Who has
+//! not used one for a while gives it back ([`forget_unused`]), so what the owner frees stays for
+//! that long at most. All that is lent to the process is held here, and whoever uses a view knows
+//! it weakly.
+
+use crate::brought_in::BroughtIn;
+use crate::guard::Sink;
+use crate::map::{Mapping, populate};
+use engine_thread::try_lock;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{SecureComputingMode, secure_computing_mode};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a view stays that is not used, and up to twice as long.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Views at the same time: of the mappings that a process may have (`vm.max_map_count`, 65530) the
+/// program needs most.
+const MOST: usize = 1024;
+
+/// What is lent, and how many that are without a look under the lock.
+static LENT: Mutex<Vec<Arc<View>>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Why memory of another process is not mapped here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotLent {
+    /// It cannot be, or is not to be.
+    Never,
+    /// Memory, descriptors or views are out, or another thread is at it: it may work later.
+    NotNow,
+}
+
+/// Bytes of another process that are mapped here.
+#[derive(Debug)]
+pub struct View {
+    /// Always there, until the view goes.
+    mapping: Option<Mapping>,
+    /// The process that has the mapping: a forked child does not.
+    pid: u32,
+    /// Where in the mapping they begin.
+    at: u64,
+    size: u64,
+    brought_in: BroughtIn,
+    /// Nobody has been told of it yet who gives it back.
+    is_new: AtomicBool,
+    /// Somebody has used it since it was last asked.
+    used: AtomicBool,
+}
+
+/// Where another process has bytes, and the view of them.
+#[derive(Clone, Debug)]
+pub struct Loan {
+    view: Weak<View>,
+    /// Address there of the first byte.
+    base: u64,
+}
+
+impl Loan {
+    /// Reaches what another process has from `base` on by a view of it.
+    pub fn new(view: Weak<View>, base: u64) -> Loan {
+        Loan { view, base }
+    }
+
+    /// The view, unless it was given back; and the offset in it of what is at `addr` there.
+    pub fn at(&self, addr: u64) -> Option<(Arc<View>, u64)> {
+        let view = self.view.upgrade()?;
+        view.used.store(true, Relaxed);
+        Some((view, addr.checked_sub(self.base)?))
+    }
+}
+
+impl View {
+    /// Lends the `size` bytes from `at` on of a mapping to this process. Waits for no lock.
+    ///
+    /// # Errors
+    /// [`NotLent::NotNow`] where too many are lent, there is no memory, or another thread is at it.
+    pub fn lend(mapping: Mapping, at: u64, size: u64) -> Result<Weak<View>, NotLent> {
+        // In the child of a fork the lock may be held by a thread that is not there.
+        let mut lent = try_lock(&LENT).ok_or(NotLent::NotNow)?;
+        if lent.len() >= MOST || lent.try_reserve(1).is_err() {
+            return Err(NotLent::NotNow);
+        }
+        // One would keep it as long as it lives, and has no use for it.
+        mapping.spare_children();
+        let (mapping, pid) = (Some(mapping), std::process::id());
+        let (brought_in, is_new) = (BroughtIn::default(), AtomicBool::new(true));
+        let used = AtomicBool::new(true);
+        let view = Arc::new(View { mapping, pid, at, size, brought_in, is_new, used });
+        let lender = Arc::downgrade(&view);
+        lent.push(view);
+        COUNT.store(lent.len(), SeqCst);
+        Ok(lender)
+    }
+
+    /// Whether one may be lent at all. Address space that is limited is the program's; and where
+    /// calls to the system are filtered, as those of services are, one that a program is not known
+    /// to need may end it.
+    pub fn may_be_lent() -> bool {
+        let is_limited = getrlimit(Resource::As).current.is_some();
+        !is_limited && secure_computing_mode() == Ok(SecureComputingMode::Disabled)
+    }
+
+    /// Whether it is asked so for the first time: somebody has to call [`forget_unused`] from now
+    /// on.
+    pub fn is_new(&self) -> bool {
+        self.is_new.load(Relaxed) && self.is_new.swap(false, Relaxed)
+    }
+
+    /// So many bytes from `offset` on; `None` beyond the end.
+    pub fn memory(&self, offset: u64, len: u64) -> Option<Sink<'_>> {
+        let bytes = self.mapping.as_ref()?.sink().part(self.at, self.size).ok()?;
+        bytes.part(offset, len).ok()
+    }
+
+    /// Brings pages of it in, which saves the copy their faults. What cannot be brought in shows as
+    /// a fault of the copy.
+    pub fn bring_in(&self, offset: u64, len: u64) {
+        let Some(memory) = self.memory(offset, len) else { return };
+        // A page that is read in is there for writing too, since the mapping is shared.
+        let bring_in = || populate(memory.addr(), memory.len(), false).is_ok();
+        self.brought_in.ensure(offset..offset + len, || false, bring_in);
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // What a child has at these addresses is something else.
+        if self.pid != std::process::id() {
+            std::mem::forget(self.mapping.take());
+        }
+    }
+}
+
+/// Gives views back that nobody has used since it last looked, half a second ago at least: several
+/// threads may be at it. Answers when it is to look again, if there are any. Waits for no lock, and
+/// for nobody who is at a view; allocates nothing.
+pub fn forget_unused() -> Option<Duration> {
+    static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
+    if COUNT.load(SeqCst) == 0 {
+        return None;
+    }
+    let Some(mut looked) = try_lock(&LOOKED) else { return Some(PATIENCE) };
+    let rest = looked.map_or(Duration::ZERO, |at| PATIENCE.saturating_sub(at.elapsed()));
+    if !rest.is_zero() {
+        return Some(rest);
+    }
+    *looked = Some(Instant::now());
+    give_back();
+    Some(PATIENCE)
+}
+
+/// Gives the views back that nobody has used since the last time.
+fn give_back() {
+    let mut at = 0;
+    loop {
+        let Some(mut lent) = try_lock(&LENT) else { return };
+        let is_used = |view: &Arc<View>| view.used.swap(false, Relaxed);
+        at += lent.iter().skip(at).take_while(|view| is_used(view)).count();
+        if at >= lent.len() {
+            return;
+        }
+        let unused = lent.swap_remove(at);
+        COUNT.store(lent.len(), SeqCst);
+        // What it has mapped goes only now: that may take long.
+        drop(lent);
+        drop(unused);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::guard;
+
+    /// Asks again while another test is at what all of them share.
+    fn lend(size: u64) -> Loan {
+        guard::install();
+        loop {
+            let mapping = Mapping::anonymous_shared(3 * 4096).unwrap();
+            match View::lend(mapping, 100, size) {
+                Ok(view) => return Loan::new(view, 0x1000),
+                Err(refused) => assert_eq!(refused, NotLent::NotNow),
+            }
+        }
+    }
+
+    #[test]
+    fn a_view_is_given_back_when_it_is_not_used() {
+        let (one, other) = (lend(4096), lend(4096));
+        let (view, offset) = one.at(0x1005).unwrap();
+        assert!(one.at(0xfff).is_none());
+        assert!(view.is_new() && !view.is_new());
+        view.bring_in(offset, 100);
+        view.memory(offset, 5).unwrap().write(b"there").unwrap();
+        let mut bytes = [0; 5];
+        view.memory(5, 5).unwrap().source().read(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"there");
+        assert!(view.memory(4092, 5).is_none() && view.memory(u64::MAX, 5).is_none());
+        drop(view);
+        while other.view.strong_count() > 0 {
+            assert!(one.at(0x1000).is_some(), "this one is used");
+            give_back();
+        }
+        while one.view.strong_count() > 0 {
+            give_back();
+        }
+        assert!(one.at(0x1000).is_none());
+    }
+
+    #[test]
+    fn who_is_at_a_view_keeps_it() {
+        let reach = lend(64);
+        let (view, _) = reach.at(0x1000).unwrap();
+        while Arc::strong_count(&view) > 1 {
+            give_back();
+        }
+        view.memory(0, 1).unwrap().write(b"!").unwrap();
+    }
+}
