@@ -22,6 +22,7 @@ mod other_process;
 mod page_size;
 mod private;
 mod shared;
+mod shared_file;
 mod space;
 mod sparse;
 mod uffd;

@@ -107,6 +107,11 @@ impl View {
         !is_limited && secure_computing_mode() == Ok(SecureComputingMode::Disabled)
     }
 
+    /// Whether process `pid`, this one, has the mapping; a forked child's copy is its parent's.
+    pub fn is_of(&self, pid: u32) -> bool {
+        self.pid == pid
+    }
+
     /// Whether it is asked so for the first time: somebody has to call [`forget_unused`] from now
     /// on.
     pub fn is_new(&self) -> bool {
@@ -157,7 +162,7 @@ pub fn forget_unused() -> Option<Duration> {
 }
 
 /// Gives the views back that nobody has used since the last time.
-fn give_back() {
+pub(crate) fn give_back() {
     let mut at = 0;
     loop {
         let Some(mut lent) = try_lock(&LENT) else { return };
@@ -174,25 +179,27 @@ fn give_back() {
     }
 }
 
+/// Keeps the other tests from what all of them share.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    engine_thread::lock(&ALONE)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::guard;
 
-    /// Asks again while another test is at what all of them share.
     fn lend(size: u64) -> Loan {
         guard::install();
-        loop {
-            let mapping = Mapping::anonymous_shared(3 * 4096).unwrap();
-            match View::lend(mapping, 100, size) {
-                Ok(view) => return Loan::new(view, 0x1000),
-                Err(refused) => assert_eq!(refused, NotLent::NotNow),
-            }
-        }
+        let mapping = Mapping::anonymous_shared(3 * 4096).unwrap();
+        Loan::new(View::lend(mapping, 100, size).unwrap(), 0x1000)
     }
 
     #[test]
     fn a_view_is_given_back_when_it_is_not_used() {
+        let _alone = alone();
         let (one, other) = (lend(4096), lend(4096));
         let (view, offset) = one.at(0x1005).unwrap();
         assert!(one.at(0xfff).is_none());
@@ -204,23 +211,37 @@ mod tests {
         assert_eq!(&bytes, b"there");
         assert!(view.memory(4092, 5).is_none() && view.memory(u64::MAX, 5).is_none());
         drop(view);
-        while other.view.strong_count() > 0 {
-            assert!(one.at(0x1000).is_some(), "this one is used");
-            give_back();
-        }
-        while one.view.strong_count() > 0 {
-            give_back();
-        }
+        give_back();
+        assert!(one.at(0x1000).is_some() && other.view.strong_count() > 0, "both were new");
+        give_back();
+        assert!(one.at(0x1000).is_some() && other.at(0x1000).is_none(), "one was used since");
+        assert!(forget_unused().is_some());
+        give_back();
+        give_back();
         assert!(one.at(0x1000).is_none());
+        assert_eq!(forget_unused(), None);
+    }
+
+    #[test]
+    fn no_more_are_lent_than_a_process_has_mappings_for() {
+        let _alone = alone();
+        let all: Vec<Loan> = (0..MOST).map(|_| lend(64)).collect();
+        let one_more = View::lend(Mapping::anonymous_shared(4096).unwrap(), 0, 64);
+        assert_eq!(one_more.err(), Some(NotLent::NotNow));
+        drop(all);
+        give_back();
+        give_back();
+        assert!(View::lend(Mapping::anonymous_shared(4096).unwrap(), 0, 64).is_ok());
     }
 
     #[test]
     fn who_is_at_a_view_keeps_it() {
+        let _alone = alone();
         let reach = lend(64);
         let (view, _) = reach.at(0x1000).unwrap();
-        while Arc::strong_count(&view) > 1 {
-            give_back();
-        }
+        give_back();
+        give_back();
+        assert!(reach.view.upgrade().is_some() && Arc::strong_count(&view) == 1);
         view.memory(0, 1).unwrap().write(b"!").unwrap();
     }
 }

@@ -28,6 +28,12 @@ impl Mapping {
         Mapping::of_file(fd, len, libc::MAP_SHARED | libc::MAP_NORESERVE)
     }
 
+    /// A copy of its own of a file's `len` bytes, as a program may map one.
+    #[cfg(test)]
+    pub fn private(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
+        Mapping::of_file(fd, len, libc::MAP_PRIVATE)
+    }
+
     fn of_file(fd: BorrowedFd<'_>, len: u64, flags: libc::c_int) -> io::Result<Mapping> {
         Mapping::of(fd, len, flags, libc::PROT_READ | libc::PROT_WRITE)
     }
@@ -38,11 +44,22 @@ impl Mapping {
         flags: libc::c_int,
         protection: libc::c_int,
     ) -> io::Result<Mapping> {
-        let bytes = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Mapping::of_part(fd, 0..len, flags, protection)
+    }
+
+    fn of_part(
+        fd: BorrowedFd<'_>,
+        part: Range<u64>,
+        flags: libc::c_int,
+        protection: libc::c_int,
+    ) -> io::Result<Mapping> {
+        let too_long = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let len = part.end.checked_sub(part.start).ok_or_else(too_long)?;
+        let bytes = usize::try_from(len).map_err(|_| too_long())?;
+        let (fd, from) = (fd.as_raw_fd(), part.start as usize);
         // SAFETY: a new mapping at an address of the kernel's choice; nothing else is affected.
-        let addr = unsafe {
-            libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, fd.as_raw_fd(), 0usize)
-        };
+        let addr =
+            unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, fd, from) };
         if addr == -1 {
             Err(io::Error::last_os_error())
         } else {
@@ -74,22 +91,43 @@ impl Mapping {
         }
     }
 
+    /// What was mapped otherwise at `addr`.
+    ///
+    /// # Safety
+    /// These are whole pages, which nobody else uses or unmaps.
+    pub(crate) unsafe fn made(addr: u64, len: u64) -> Mapping {
+        Mapping { addr, len }
+    }
+
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// As [`Mapping::shared`], but pages come only when they are used, also where the program has
-    /// all that it maps brought in (mlockall(2)). The error is `mmap(2)`'s or `mprotect(2)`'s.
-    pub fn shared_lazily(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
-        let mapping = Mapping::of(fd, len, libc::MAP_SHARED, libc::PROT_NONE)?;
+    /// Maps the bytes `part` of a file for reading, and for writing if it is to be `writable`. The
+    /// part is of whole pages of the file. Pages come only when they are used, also where the
+    /// program has all that it maps brought in (mlockall(2)), and none is set aside. The error is
+    /// `mmap(2)`'s or `mprotect(2)`'s.
+    pub fn shared_lazily(
+        fd: BorrowedFd<'_>,
+        part: Range<u64>,
+        writable: bool,
+    ) -> io::Result<Mapping> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let mapping = Mapping::of_part(fd, part, flags, libc::PROT_NONE)?;
+        let protection =
+            if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        mapping.unlock();
         let (addr, len) = (mapping.addr as usize, mapping.len as usize);
         // SAFETY: the mapping is ours, and nobody knows of it yet.
-        let code = unsafe {
-            libc::syscall(libc::SYS_munlock, addr, len);
-            libc::syscall(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE)
-        };
+        let code = unsafe { libc::syscall(libc::SYS_mprotect, addr, len, protection) };
         if code == 0 { Ok(mapping) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Its pages may be swapped out, and need not be there.
+    pub(crate) fn unlock(&self) {
+        // SAFETY: this mapping is ours; its content stays as it is.
+        unsafe { libc::syscall(libc::SYS_munlock, self.addr as usize, self.len as usize) };
     }
 
     /// Forked children shall not have it, where the kernel can do that.

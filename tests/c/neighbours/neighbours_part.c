@@ -6,7 +6,8 @@
  *   neighbours_part STORY direct|packets ROUNDS SEED
  *
  * Of the stories whose names begin with gpu-, the memory is in a buffer of the GPU at the node GPU
- * of the environment. PEERDMA there is the program that moves it and takes it back.
+ * of the environment. PEERDMA there is the program that moves it and takes it back. Of those whose
+ * names begin with file-, it is a file in memory, which the initiator may map as well.
  */
 #include "gpu.h"
 #include "neighbours.h"
@@ -27,6 +28,8 @@ enum {
 	/* How long the owner of memory waits for a neighbour that stands still, seconds. */
 	LIMIT = 5,
 };
+
+#define FILE_NAME "neighbours-part"
 
 /* How the owner takes it back, and what its neighbour is told then. */
 static const struct way {
@@ -49,12 +52,20 @@ static const struct way {
 	{ "gpu-qp-access", IBV_WC_REM_INV_REQ_ERR },
 	{ "gpu-qp-err", IBV_WC_RETRY_EXC_ERR },
 	{ "gpu-revoke", IBV_WC_REM_ACCESS_ERR },
+	{ "file-dereg", IBV_WC_REM_ACCESS_ERR },
+	{ "file-munmap", IBV_WC_REM_ACCESS_ERR },
+	{ "file-bare-munmap", IBV_WC_REM_ACCESS_ERR },
+	{ "file-map-over", IBV_WC_REM_ACCESS_ERR },
+	{ "file-mremap", IBV_WC_REM_ACCESS_ERR },
+	{ "file-dontneed", IBV_WC_REM_ACCESS_ERR },
+	{ "file-rereg-access", IBV_WC_REM_ACCESS_ERR },
+	{ "file-qp-err", IBV_WC_RETRY_EXC_ERR },
 };
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
 /* How the initiator fared. */
 struct report {
-	unsigned successes, direct, others, tainted;
+	unsigned successes, direct, others, tainted, views;
 	enum ibv_wc_status first;
 };
 
@@ -89,6 +100,19 @@ static void post_one(const struct end *peer, int read, unsigned number)
 
 static int has_sentinel(const char *at) { return memchr(at, SENTINEL, BUFFER) != NULL; }
 
+/* Mappings of files or buffers here whose names begin so. */
+static unsigned views_of(const char *name)
+{
+	char line[512];
+	unsigned found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof(line), maps))
+		found += !!strstr(line, name);
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
 /* Asks again and again until a request fails. `each` is told of every success. */
 static struct report pound(struct end peer, int read, void (*each)(unsigned))
 {
@@ -116,6 +140,7 @@ static struct report pound(struct end peer, int read, void (*each)(unsigned))
 		}
 	}
 	report.direct = device_counter("direct_requests") - before;
+	report.views = views_of("/memfd:" FILE_NAME);
 	return report;
 }
 
@@ -140,6 +165,8 @@ static char *memory, *elsewhere;
 static struct ibv_mr *mr;
 /* Whether it is in a GPU's buffer, and the descriptors of GPU and buffer then. */
 static int on_gpu, gpu, buffer;
+/* Whether it is a file, and the file then. */
+static int on_file, file;
 static struct ibv_pd *second;
 static unsigned long reads_before;
 
@@ -167,10 +194,28 @@ static void new_gpu_memory(int map)
 		fail("register a buffer");
 }
 
+/* The file as it is, wherever else it was mapped: at a place if that is free. */
+static char *file_at(char *at)
+{
+	int flags = MAP_SHARED | (at ? MAP_FIXED_NOREPLACE : 0);
+	char *mapped = mmap(at, BUFFER, PROT_READ | PROT_WRITE, flags, file, 0);
+	if (mapped == MAP_FAILED && at)
+		return file_at(NULL);
+	if (mapped == MAP_FAILED)
+		fail("map a file");
+	return mapped;
+}
+
 static void new_target_memory(void)
 {
 	if (on_gpu) {
 		new_gpu_memory(1);
+	} else if (on_file) {
+		file = memfd_create(FILE_NAME, MFD_CLOEXEC);
+		if (file < 0 || ftruncate(file, BUFFER))
+			fail("a file in memory");
+		memory = file_at(NULL);
+		mr = registered(memory, BUFFER);
 	} else {
 		memory = memory_of(BUFFER);
 		mr = registered(memory, BUFFER);
@@ -200,9 +245,12 @@ static void have_it_pounded(int read, enum ibv_wc_status told)
 	spin(next_random(&seed) % LONGEST_DELAY_US);
 }
 
-/* New memory at a place that was left, or elsewhere if a thread of the library's was faster. */
+/* New memory at a place that was left, or elsewhere if a thread of the library's was faster. Of a
+ * file it is the same, which nobody is to write any more wherever it is. */
 static char *mapped_again(char *at)
 {
+	if (on_file)
+		return file_at(at);
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
 	char *again = mmap(at, BUFFER, PROT_READ | PROT_WRITE, flags, -1, 0);
 	return again == MAP_FAILED ? memory_of(BUFFER) : again;
@@ -215,6 +263,8 @@ static void take_back(unsigned way)
 	const char *name = ways[way].name;
 	if (!strncmp(name, "gpu-", 4))
 		name += 4;
+	if (!strncmp(name, "file-", 5))
+		name += 5;
 	if (!strcmp(name, "revoke")) {
 		int status;
 		pid_t child = start_on_gpu("revoke", NULL);
@@ -225,8 +275,15 @@ static void take_back(unsigned way)
 	} else if (!strcmp(name, "munmap")) {
 		failed = munmap(memory, BUFFER);
 		memory = mapped_again(memory);
+	} else if (!strcmp(name, "bare-munmap")) {
+		failed = syscall(SYS_munmap, memory, BUFFER);
+		memory = mapped_again(memory);
 	} else if (!strcmp(name, "map-over")) {
 		failed = mmap(memory, BUFFER, rw, map, -1, 0) != memory;
+		if (on_file) {
+			munmap(elsewhere, BUFFER);
+			elsewhere = file_at(NULL);
+		}
 	} else if (!strcmp(name, "mremap")) {
 		failed = mremap(memory, BUFFER, BUFFER, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) !=
 			 elsewhere;
@@ -280,6 +337,8 @@ static void forget_it(void)
 	munmap(elsewhere, BUFFER);
 	if (on_gpu && (close(buffer) || close(gpu)))
 		fail("close a GPU");
+	if (on_file && close(file))
+		fail("close a file");
 }
 
 static void end_pounder(pid_t child)
@@ -289,13 +348,34 @@ static void end_pounder(pid_t child)
 	ended_well(child);
 }
 
+/* Whether the kernel gives this process descriptors of the other end's, and it may ask. */
+static int may_take_descriptors(pid_t child)
+{
+	int process = syscall(SYS_pidfd_open, child, 0);
+	int taken = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, 0, 0);
+	if (taken >= 0)
+		close(taken);
+	if (process >= 0)
+		close(process);
+	return taken >= 0 && prctl(PR_GET_SECCOMP) == 0;
+}
+
+/* Of a bare call of the system the kernel tells when the pages have gone already. */
+static int is_told(unsigned way, enum ibv_wc_status status)
+{
+	int may_fault = strstr(ways[way].name, "bare-") && status == IBV_WC_REM_OP_ERR;
+	return status == ways[way].told || may_fault;
+}
+
 static void taken_back(unsigned way, int rounds)
 {
 	unsigned right[2] = { 0 }, told[2] = { 0 }, tainted = 0, others = 0;
-	unsigned successes = 0, direct = 0;
+	unsigned successes = 0, direct = 0, seen = 0;
 	struct report report;
 	pid_t child = start("pounder");
+	int may = directly && may_take_descriptors(child);
 	on_gpu = !strncmp(ways[way].name, "gpu-", 4);
+	on_file = !strncmp(ways[way].name, "file-", 5);
 	for (int round = 0; round < 2 * rounds; round++) {
 		int read = round % 2;
 		have_it_pounded(read, ways[way].told);
@@ -309,17 +389,21 @@ static void taken_back(unsigned way, int rounds)
 			right[read] += stays_as_it_is();
 		}
 		hear(&report, sizeof(report));
-		if (report.first != ways[way].told)
+		if (!is_told(way, report.first))
 			fprintf(stderr, "round %d: %s after %u\n", round,
 				ibv_wc_status_str(report.first), report.successes);
-		told[read] += report.first == ways[way].told;
+		told[read] += is_told(way, report.first);
 		tainted += report.tainted;
 		others += report.others;
 		successes += report.successes;
 		direct += report.direct;
+		seen += report.views > 0;
 		forget_it();
 	}
 	printf("%u requests succeeded, %u went directly\n", successes, direct);
+	printf("in %u rounds the memory was mapped at the initiator\n", seen);
+	if (on_file)
+		equal("design D7", may, seen > 0, "some rounds had it mapped at both ends");
 	equal("design D7", rounds, right[0], "%s: rounds in which nobody wrote", ways[way].name);
 	equal("design D7", 0, tainted, "READs that show what came later");
 	equal("IBA 9.9.3", rounds, told[0], "WRITEs that end with %s",
@@ -513,29 +597,7 @@ static int goes_and_comes(const struct end *peer)
 }
 
 /* Mappings of GPU memory: this end has none of its own. */
-static unsigned views(void)
-{
-	char line[512];
-	unsigned found = 0;
-	FILE *maps = fopen("/proc/self/maps", "r");
-	while (maps && fgets(line, sizeof(line), maps))
-		found += !!strstr(line, "/memfd:peerdma-vram:");
-	if (maps)
-		fclose(maps);
-	return found;
-}
-
-/* Whether the kernel gives this process descriptors of the other end's, and it may ask. */
-static int may_take_descriptors(pid_t child)
-{
-	int process = syscall(SYS_pidfd_open, child, 0);
-	int taken = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, 0, 0);
-	if (taken >= 0)
-		close(taken);
-	if (process >= 0)
-		close(process);
-	return taken >= 0 && prctl(PR_GET_SECCOMP) == 0;
-}
+static unsigned views(void) { return views_of("/memfd:peerdma-vram:"); }
 
 /* What is used often is mapped, and not much longer than that. */
 static void has_it_mapped(const struct end *peer, int may)
@@ -666,7 +728,8 @@ int main(int argc, char **argv)
 	if (!strcmp(story, "killed-initiator"))
 		killed_initiator(rounds);
 	on_gpu = !strcmp(story, "gpu-stopped");
-	if (on_gpu || !strcmp(story, "stopped"))
+	on_file = !strcmp(story, "file-stopped");
+	if (on_gpu || on_file || !strcmp(story, "stopped"))
 		stopped(rounds);
 	if (!strcmp(story, "killed-target"))
 		lost_target(0, rounds);

@@ -395,6 +395,68 @@ fn a_gpus_translated_memory_is_counted_as_by_packets() {
     }
 }
 
+/// Or the end of the test: what the kernel does not watch is not mapped at both ends.
+macro_rules! need_watch {
+    () => {
+        if let Err(error) = mm::can_watch() {
+            skip!("the kernel does not tell of unmappings: {error}");
+        }
+    };
+}
+
+/// A memfd, a file of a path, a segment or huge pages, and what is none of these.
+#[test]
+fn a_file_in_memory_is_mapped_as_long_as_it_is_used() {
+    need_watch!();
+    let (program, link) = (compiled!("neighbours_files"), link!());
+    for link in [link, "roce"] {
+        story(&program, "comes", link, 170);
+    }
+}
+
+#[test]
+fn none_is_mapped_where_calls_are_filtered_or_address_space_is_limited() {
+    let (program, link) = (compiled!("neighbours_files"), link!());
+    story(&program, "filtered", link, 170);
+    let limited = format!("ulimit -v 33554432 && exec {}", line(&program, "comes", link));
+    judged(Run::hca("sh -c").arg(limited).option("--link").option(link), 170);
+}
+
+/// Its end is cut off, or pages are taken out of it, while it is mapped at both ends.
+#[test]
+fn a_file_that_its_owner_changes_fails_as_by_packets() {
+    need_watch!();
+    let (program, link) = (compiled!("neighbours_files"), link!());
+    let outcomes = [link, "roce"].map(|link| {
+        let said = story(&program, "changes", link, 33).stdout;
+        let outcomes = said.lines().filter(|line| line.starts_with("outcome"));
+        outcomes.map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0].len(), 4);
+}
+
+const OF_FILES: [&str; 8] = [
+    "file-dereg",
+    "file-munmap",
+    "file-bare-munmap",
+    "file-map-over",
+    "file-mremap",
+    "file-dontneed",
+    "file-rereg-access",
+    "file-qp-err",
+];
+
+/// The file itself, which stays, is touched no more: a view of it is not what the key stands for.
+#[test]
+fn a_file_that_was_taken_back_is_touched_no_more() {
+    need_watch!();
+    let (program, link) = (compiled!("neighbours_part"), link!());
+    at_once(&program, link, &OF_FILES, 30, 8);
+    at_once(&program, "roce", &OF_FILES, 3, 8);
+    story(&program, "file-stopped 4", link, 4);
+}
+
 #[test]
 fn a_message_of_packets_goes_no_further_than_its_leave() {
     let program = compiled!("neighbours_part");

@@ -94,7 +94,8 @@ impl Outsider {
 /// The bytes of a file from `at` on.
 fn view_of(file: impl AsFd, at: u64, size: u64) -> Result<Weak<View>, Refused> {
     let end = at.checked_add(size).ok_or(Refused::NotOurs)?;
-    let mapping = Mapping::shared_lazily(file.as_fd(), end).map_err(|_| Refused::NotOurs)?;
+    let mapping =
+        Mapping::shared_lazily(file.as_fd(), 0..end, true).map_err(|_| Refused::NotOurs)?;
     View::lend(mapping, at, size).map_err(|refused| match refused {
         NotLent::Never => Refused::NotOurs,
         NotLent::NotNow => Refused::NotNow,

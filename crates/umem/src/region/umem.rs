@@ -254,7 +254,8 @@ impl Umem {
         if !self.can_be_shown() || route.is_paced() {
             return None;
         }
-        Some(Shown { addr: segment.addr, route, buffer, translated })
+        let watched = self.is_watched();
+        Some(Shown { addr: segment.addr, route, buffer, translated, watched })
     }
 
     /// Has `outsiders` kept out whenever those inside are (one at most, set before they can go in).

@@ -16,4 +16,7 @@ pub struct Shown<'a> {
     /// Whether the function keeps translations of it, by [units](crate::translation_unit) of
     /// which the first begins with the page of `addr`.
     pub translated: bool,
+    /// Whether the end of its mapping is noticed however the program ends it, so that nobody has to
+    /// ask the kernel what is there now.
+    pub watched: bool,
 }

@@ -12,6 +12,8 @@ const OPEN_WORDS_AT: usize = 32;
 
 /// In the word of a key's rights: its device keeps translations of the memory.
 pub(super) const TRANSLATED: u64 = 1 << 40;
+/// In the same: the entry changes however the memory's mapping ends.
+pub(super) const WATCHED: u64 = 1 << 41;
 
 impl Directory {
     /// What the entry of an MKEY says, with the size of the pages by which its memory is
@@ -21,10 +23,11 @@ impl Directory {
         let page_bits = page_size.and_then(u64::checked_ilog2).unwrap_or(0);
         let shown = mkey.umem.shown().filter(|_| open);
         let translated = if shown.is_some_and(|shown| shown.translated) { TRANSLATED } else { 0 };
+        let watched = if shown.is_some_and(|shown| shown.watched) { WATCHED } else { 0 };
         let [addr, route, buffer] = open_words(shown);
         [
             u64::from(key) | u64::from(mkey.pd.0) << 32,
-            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32 | translated,
+            u64::from(mkey.access.bits()) | u64::from(page_bits) << 32 | translated | watched,
             mkey.iova,
             mkey.umem.len(),
             addr,

@@ -26,6 +26,7 @@ use transport::{Count, Counter};
 
 mod asked;
 mod buffers;
+mod files;
 mod keys;
 pub(crate) mod neighbour;
 mod reader;

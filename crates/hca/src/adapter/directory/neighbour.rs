@@ -11,7 +11,8 @@
 //! or runs another program, is seen by its holder's word.
 
 use super::buffers::{Buffer, Buffers, Inside, Part};
-use super::keys::{ShownBuffer, TRANSLATED, key_at};
+use super::files::{Files, Memory};
+use super::keys::{ShownBuffer, TRANSLATED, WATCHED, key_at};
 use super::ways::Seen;
 use super::{COUNTERS_AT, Entry, OPEN, PASSES_AT, ROUTES_AT, RX_AT, Reader, TX_AT, head, qp_at};
 use crate::adapter::tracer;
@@ -41,6 +42,7 @@ pub(crate) struct Neighbour {
     agreed: AtomicBool,
     asked: AtomicU32,
     buffers: Buffers,
+    files: Files,
     /// The thread that held the directory when the two agreed.
     holder: u32,
     passes: Passes,
@@ -69,6 +71,8 @@ struct OpenKey {
     /// Where the route of the bytes counts.
     route: usize,
     buffer: Option<ShownBuffer>,
+    /// All of its memory, where that may be a file.
+    memory: Option<Memory>,
     /// Where the first byte is as translations count, if the owner's device keeps some.
     translated: Option<u64>,
 }
@@ -139,13 +143,15 @@ impl Neighbour {
     /// The process that holds this directory.
     pub(crate) fn of(directory: Reader, process: OtherProcess) -> Option<Neighbour> {
         let holder = directory.shm.holder(head::HOLDER)?;
-        let (buffers, passes) = (Buffers::default(), Passes::new(PASSES_AT));
+        let (buffers, files) = (Buffers::default(), Files::default());
+        let passes = Passes::new(PASSES_AT);
         Some(Neighbour {
             directory,
             process,
             agreed: AtomicBool::new(false),
             asked: AtomicU32::new(0),
             buffers,
+            files,
             holder,
             passes,
         })
@@ -201,10 +207,10 @@ impl Neighbour {
     }
 
     /// What a request wants, if it is plainly granted. May open a buffer's control block and map
-    /// the buffer, so no memory may be entered meanwhile.
+    /// memory, so none may be entered meanwhile.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Found> {
         let (qp, pd, access) = self.open_qp(wanted)?;
-        let OpenKey { entry: key, addr, route, buffer, translated } =
+        let OpenKey { entry: key, addr, route, buffer, memory, translated } =
             self.open_key(wanted, pd, access)?;
         let (buffer, seen) = match buffer {
             Some(shown) => {
@@ -214,7 +220,11 @@ impl Neighbour {
                 let (buffer, seen) = self.buffers.get(self.shm(), pid, key, shown, &part)?;
                 (Some(buffer), seen)
             }
-            None => (None, None),
+            None => {
+                let processes = (self.process, wanted.pid);
+                let seen = |memory| self.files.seen(self.shm(), processes, key, &memory, addr);
+                (None, memory.and_then(seen))
+            }
         };
         let place = place_of(wanted.remote.rkey) as u32;
         let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
@@ -292,12 +302,17 @@ impl Neighbour {
         let offset = published.check(wanted.remote, wanted.length, wanted.write)?;
         let counts = if wanted.write { route >> 31 } else { route } & 0x7fff_ffff;
         let counts = usize::try_from(counts).ok()?;
+        let memory = Memory {
+            range: addr..addr.checked_add(len)?,
+            writable: published.access.contains(Access::REMOTE_WRITE),
+        };
         let in_table = (ROUTES_AT..ROUTES_AT + RouteTable::BYTES).contains(&counts);
         (in_table && counts.is_multiple_of(8)).then_some(OpenKey {
             entry: (at, generation),
             addr: addr.checked_add(offset)?,
             route: counts,
             buffer: ShownBuffer::of_word(buffer),
+            memory: (rights & WATCHED != 0).then_some(memory),
             translated: (rights & TRANSLATED != 0)
                 .then(|| offset.checked_add(addr % mm::page_size()))
                 .flatten(),

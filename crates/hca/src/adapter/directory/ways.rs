@@ -39,6 +39,11 @@ impl Seen {
     pub(super) fn is_new(&self) -> bool {
         self.view.is_new()
     }
+
+    /// Whether process `pid`, this one, has it mapped.
+    pub(super) fn is_of(&self, pid: u32) -> bool {
+        self.view.is_of(pid)
+    }
 }
 
 impl Way {
@@ -70,5 +75,43 @@ impl Way {
             };
             seen
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mm::Mapping;
+
+    fn lend() -> Loan {
+        let mapping = Mapping::anonymous_shared(4096).unwrap();
+        Loan::new(View::lend(mapping, 0, 4096).unwrap(), 0x1000)
+    }
+
+    #[test]
+    fn what_is_used_often_is_borrowed_once() {
+        let mut way = Way::Calls(0);
+        let mut asked = 0;
+        for request in 0..3 * OFTEN {
+            let seen = way.seen(0x1010, OFTEN, || {
+                asked += 1;
+                Ok(lend())
+            });
+            assert_eq!(seen.is_some(), request >= OFTEN);
+            if let Some(seen) = seen {
+                assert!(seen.memory(0, 4080).is_some() && seen.memory(1, 4080).is_none());
+                assert!(seen.is_of(std::process::id()) && !seen.is_of(1));
+            }
+        }
+        assert_eq!(asked, 1);
+        assert!(way.seen(0xfff, OFTEN, || Err(NotLent::NotNow)).is_none(), "before it begins");
+        assert!(matches!(way, Way::Calls(0)), "it may work later");
+    }
+
+    #[test]
+    fn what_is_never_lent_is_asked_for_once() {
+        let mut way = Way::Calls(OFTEN);
+        assert!(way.seen(0x1000, OFTEN, || Err(NotLent::Never)).is_none());
+        assert!(way.seen(0x1000, OFTEN, || unreachable!()).is_none());
     }
 }

@@ -1,0 +1,117 @@
+//! The file of an extent, opened here: by a descriptor of its process, or by its path there.
+//!
+//! The process may put anything in the place of what was looked at. So a file is found without
+//! being opened (O_PATH), looked at, and opened as the very file that was found: nothing but a
+//! regular file in memory ever is.
+
+use super::maps::{Extent, FileId};
+use super::refused;
+use crate::NotLent;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SealFlags, StatxFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Descriptors of a process that are looked at.
+const MOST: usize = 1024;
+
+/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `linux/magic.h`. The pages of any other file system may
+/// take long to come (FUSE, NFS): who copies would be held up where the owner of the memory, who
+/// is to take it away, waits for the copy.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+
+const FOUND: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The file of an extent of process `pid`, which has pages up to byte `end`, and their size.
+pub(super) fn open(
+    pid: u32,
+    extent: &Extent,
+    end: u64,
+    writable: bool,
+) -> Result<(OwnedFd, u64), NotLent> {
+    let found = by_descriptor(pid, extent).map_or_else(|| by_path(pid, extent), Ok)?;
+    let system = rustix::fs::fstatfs(&found).map_err(|errno| refused(Some(errno)))?;
+    let page = u64::try_from(system.f_bsize).ok().filter(|page| page.is_power_of_two());
+    let page = page.filter(|_| IN_MEMORY.contains(&(system.f_type as u64)));
+    let page = page.ok_or(NotLent::Never)?;
+    let file = opened(&found, writable).map_err(|errno| refused(Some(errno)))?;
+    // Its last page is there to its end.
+    let size = rustix::fs::fstat(&file).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+    let size = size.and_then(|size| size.checked_next_multiple_of(page));
+    let is_long_enough = size.is_some_and(|size| end <= size);
+    // Nobody may seal it any more, who would be kept from that by a mapping.
+    let is_settled =
+        rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SEAL));
+    if !is(&file, extent.file) || !is_settled {
+        return Err(NotLent::Never);
+    }
+    // What was cut off may be there again later.
+    if is_long_enough { Ok((file, page)) } else { Err(NotLent::NotNow) }
+}
+
+/// Opens the very file that was found.
+fn opened(found: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    // Somebody may have a lease on it, who is not waited for.
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::fs::open(format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty())
+}
+
+/// Whether that is the file, and a regular one. Asks no file system.
+fn is(file: impl AsFd, wanted: FileId) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, c"", flags, StatxFlags::TYPE | StatxFlags::INO);
+    stat.is_ok_and(|stat| {
+        let id = FileId { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        id == wanted && kind == FileType::RegularFile
+    })
+}
+
+/// What one of the process's descriptors is of.
+fn by_descriptor(pid: u32, extent: &Extent) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty()).ok()?;
+    let mut name = Vec::new();
+    for entry in Dir::read_from(&folder).ok()?.take(MOST) {
+        let entry = entry.ok()?;
+        let Ok(link) = rustix::fs::readlinkat(&folder, entry.file_name(), name) else {
+            // Closed meanwhile, or no link.
+            name = Vec::new();
+            continue;
+        };
+        let is_called_so = link.to_bytes() == extent.name;
+        name = link.into_bytes();
+        if is_called_so
+            && let Ok(found) = rustix::fs::openat(
+                &folder,
+                entry.file_name(),
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            && is(&found, extent.file)
+        {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// What the path is of, as the process's root has it: through directories that the kernel has at
+/// hand, as it has all in memory, and no links, so that nobody is asked on the way (from Linux 5.12
+/// on).
+fn by_path(pid: u32, extent: &Extent) -> Result<OwnedFd, NotLent> {
+    let errno = |errno| refused(Some(errno));
+    let path = extent.name.strip_prefix(b"/").ok_or(NotLent::Never)?;
+    if path.ends_with(b" (deleted)") {
+        return Err(NotLent::Never);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());
+    let root = root.map_err(errno)?;
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    let path = OsStr::from_bytes(path);
+    let found = rustix::fs::openat2(root, path, FOUND, Mode::empty(), how).map_err(errno)?;
+    if is(&found, extent.file) { Ok(found) } else { Err(NotLent::Never) }
+}
