@@ -43,5 +43,5 @@ pub use private::{
 pub use shared::{record_to_read, record_to_write};
 pub use space::{
     AddressSpace, Change, HeldByParent, Invalidate, NoMemory, PinError, Pinned, Registration,
-    begin, can_watch, end, gone, invalidate, mark,
+    begin, can_watch, end, gone, invalidate, mark, protected,
 };

@@ -58,6 +58,7 @@ extern "C" fn peerdma_test_watch() {
         begin: on_begin,
         end: on_end,
         protect: |_, _| (),
+        protected: |_, _| (),
         mark: || 7,
         gone: |start, len, mark| {
             assert_eq!(mark, 7);

@@ -39,6 +39,7 @@ static END: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static MARK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static GONE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static PROTECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static PROTECTED: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 type Begin = fn(usize, usize) -> u64;
 type End = fn(usize, usize, u64);
@@ -66,6 +67,8 @@ pub struct Invalidate {
     /// Before the rights to memory change, which keeps its content: pages in a device's memory come
     /// home, where they have rights.
     pub protect: fn(usize, usize),
+    /// After they have changed: who acts by the rights of before does so no more when it returns.
+    pub protected: fn(usize, usize),
     /// What was registered so far, for `gone`.
     pub mark: fn() -> u64,
     /// After memory went in a call that is not over yet. What was registered after the mark is
@@ -75,9 +78,10 @@ pub struct Invalidate {
 
 /// Sets what to call around calls that take memory away.
 pub fn set_invalidate(callbacks: Invalidate) {
-    let Invalidate { begin, end, protect, mark, gone } = callbacks;
+    let Invalidate { begin, end, protect, protected, mark, gone } = callbacks;
     MARK.store(mark as *mut c_void, Ordering::Release);
     GONE.store(gone as *mut c_void, Ordering::Release);
+    PROTECTED.store(protected as *mut c_void, Ordering::Release);
     PROTECT.store(protect as *mut c_void, Ordering::Release);
     END.store(end as *mut c_void, Ordering::Release);
     BEGIN.store(begin as *mut c_void, Ordering::Release);
@@ -282,13 +286,22 @@ fn remap(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    tell_protection(&PROTECT, address as usize, len);
+    let code = pass!(MPROTECT(address, len, protection), SYS_mprotect, address, len, protection);
+    tell_protection(&PROTECTED, address as usize, len);
+    code
+}
+
+/// Runs a callback that hears of rights, if anything is watched.
+#[inline]
+fn tell_protection(callback: &AtomicPtr<c_void>, start: usize, len: usize) {
     if watched() {
-        let protect = PROTECT.load(Ordering::Acquire);
-        // SAFETY: stored by `set_invalidate` from this type before there was anything to watch for.
-        let protect: Protect = unsafe { core::mem::transmute::<*mut c_void, Protect>(protect) };
-        keeping_errno(|| protect(address as usize, len));
+        let callback = callback.load(Ordering::Acquire);
+        // SAFETY: both are stored by `set_invalidate` from this type before there was anything to
+        // watch for.
+        let callback: Protect = unsafe { core::mem::transmute::<*mut c_void, Protect>(callback) };
+        keeping_errno(|| callback(start, len));
     }
-    pass!(MPROTECT(address, len, protection), SYS_mprotect, address, len, protection)
 }
 
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {

@@ -49,6 +49,8 @@ enum order {
 	GROW,
 	/* Take its pages out of its second half. */
 	PUNCH,
+	/* Give the second half these rights. */
+	PROTECT,
 	/* Meet the other end anew. */
 	MEET,
 };
@@ -201,6 +203,9 @@ static void target(const char *kind)
 		case PUNCH:
 			failed = fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 					   SIZE / 2, SIZE / 2);
+			break;
+		case PROTECT:
+			failed = mprotect(memory + SIZE / 2, SIZE / 2, request.number);
 			break;
 		case MEET:
 			part();
@@ -372,7 +377,10 @@ static void outcome(const char *what, int read)
 		meet_again();
 }
 
-/* The file loses its end and gets one anew, or a hole, while it is mapped here. */
+/*
+ * The file loses its end and gets one anew, or a hole, or may not be written, while it is mapped
+ * here.
+ */
 static void changes(const char *kind)
 {
 	pid_t child = met(kind);
@@ -404,6 +412,13 @@ static void changes(const char *kind)
 		equal("IBA 9.4", 0, moves_all(0), "WRITEs into a hole that failed");
 		equal("man fallocate", SIZE, ask(COUNT, number + 5), "bytes that filled it");
 		equal("design D7", may_map, views(), "views afterwards");
+		ask(PROTECT, PROT_READ);
+		for (int read = 0; read < 2; read++)
+			outcome("of what may only be read", read);
+		equal("man mprotect", SIZE, ask(COUNT, number + 5), "bytes as they were");
+		ask(PROTECT, PROT_READ | PROT_WRITE);
+		is_mapped("with all rights again", may_map);
+		both_ways("with all rights again", number + 6);
 	}
 	end(child);
 }

@@ -29,6 +29,10 @@ pub trait Invalidate: Send + Sync {
     /// The end of what [`Invalidate::doubt`] began.
     fn settle(&self) {}
 
+    /// The program's rights to pages of the range have changed: nobody acts by those of before when
+    /// it returns. The rules of [`Invalidate::invalidate`] hold.
+    fn protected(&self) {}
+
     /// Whether the pages are held where they are, as pinned ones.
     fn holds(&self) -> bool {
         false

@@ -139,6 +139,16 @@ pub fn gone(range: Range<u64>, mark: u64) {
     }
 }
 
+/// Tells the registrations that hold their pages as pinned that the rights to `range` have changed.
+/// Never allocates.
+pub fn protected(range: &Range<u64>) {
+    if let Some(space) = current().filter(|space| space.pid.load(Relaxed) == pid())
+        && space.in_hull(range)
+    {
+        space.tell_those(range, |entry| entry.pinned.is_some(), |target| target.protected());
+    }
+}
+
 fn current() -> Option<&'static AddressSpace> {
     // SAFETY: `CURRENT` is null or holds a pointer that was leaked by `process`.
     unsafe { CURRENT.load(Acquire).as_ref() }

@@ -35,6 +35,9 @@ pub trait Outsiders: Send + Sync {
     fn settle(&self);
     /// Returns once those have left who went in before.
     fn wait(&self);
+    /// They may stay, but what they know of the memory's rights they know no more; returns once
+    /// those have left who acted by it.
+    fn renew(&self);
     /// The memory has moved: it is where `now` says, if it can be shown. Who calls is inside.
     fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>);
 }
@@ -126,6 +129,13 @@ impl mm::Invalidate for Shared {
         self.gate.settle();
         if let Some(outsiders) = self.outsiders.get() {
             outsiders.settle();
+        }
+    }
+
+    /// A copy within the process finds the rights as they are; only others may know them.
+    fn protected(&self) {
+        if let Some(outsiders) = self.outsiders.get() {
+            outsiders.renew();
         }
     }
 

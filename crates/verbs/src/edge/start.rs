@@ -65,6 +65,7 @@ pub(crate) fn set_callbacks() {
         protect: |addr, len| {
             mm::PrivateMemory::running().map(|private| private.home(&range(addr, len)));
         },
+        protected: |addr, len| mm::protected(&range(addr, len)),
         mark: mm::mark,
         gone: |addr, len, mark| mm::gone(range(addr, len), mark),
     });

@@ -134,6 +134,15 @@ impl Outsiders for ShownKey {
         self.wait_for_visitors();
     }
 
+    /// Its entry becomes another one, of the same words.
+    fn renew(&self) {
+        if self.open && self.reasons.load(SeqCst) & RETRACTED == 0 {
+            self.directory.shut(key_at(self.key));
+            self.open_unless_for_a_reason();
+            self.wait_for_visitors();
+        }
+    }
+
     fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>) {
         let plain = lock(&self.plain);
         if *plain && self.reasons.load(SeqCst) & SHUT == 0 {
@@ -223,6 +232,24 @@ mod tests {
         // Whoever publishes it then shows it to listings only.
         shown.publish(&world.mkey, None);
         assert_eq!(world.entry(), Some((0, false)));
+    }
+
+    #[test]
+    fn who_knew_it_before_its_rights_changed_looks_again() {
+        let world = world();
+        let shown = world.shown(true);
+        let generation = || world.directory.reader().unwrap().entry::<7>(key_at(KEY)).unwrap().0;
+        let (before, words) = (generation(), world.entry());
+        shown.renew();
+        assert!(generation() != before && world.entry() == words);
+        shown.doubt();
+        shown.renew();
+        assert_eq!(world.entry(), None, "it is in doubt all the same");
+        shown.settle();
+        assert_eq!(world.entry(), words);
+        shown.retract();
+        shown.renew();
+        assert_eq!(world.entry(), None);
     }
 
     #[test]
