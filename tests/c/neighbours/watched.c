@@ -2,7 +2,9 @@
  * Words that a program watches while another one writes to them, or reads them: it sees one as it
  * was before or as it is after, whether it comes from memory to memory or by packets.
  *
- *   watched writes|reads direct|packets
+ *   watched [file-]writes|reads direct|packets
+ *
+ * Of file-writes and file-reads it is memory that both ends may map.
  */
 #include "neighbours.h"
 
@@ -171,16 +173,29 @@ static void initiator(int reads, int directly, struct end peer)
 	}
 }
 
+static void *new_memory(int in_file)
+{
+	int file = in_file ? memfd_create("watched", MFD_CLOEXEC) : -1;
+	if (!in_file)
+		return memory_of(4096);
+	void *at = ftruncate(file, 4096) ? MAP_FAILED
+					 : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+						file, 0);
+	if (at == MAP_FAILED)
+		fail("a file in memory");
+	return at;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3)
 		return 2;
 	int is_other = !strcmp(argv[1], "as");
 	const char *story = is_other ? argv[2] : argv[1];
-	int reads = !strcmp(story, "reads");
+	int in_file = !strncmp(story, "file-", 5), reads = !strcmp(story + 5 * in_file, "reads");
 	open_device();
 	pid_t child = is_other ? 0 : start(story);
-	word = (void *)memory_of(4096);
+	word = new_memory(in_file);
 	mr = registered((void *)word, 4096);
 	struct end peer = meet(pd, EVERYTHING, mr);
 	if (is_other)

@@ -277,8 +277,10 @@ fn every_byte_arrives() {
 fn a_word_that_a_program_watches_is_never_seen_in_part() {
     let (program, link) = (compiled!("watched"), link!());
     for link in [link, "roce"] {
-        story(&program, "writes", link, 30);
-        story(&program, "reads", link, 21);
+        for memory in ["", "file-"] {
+            story(&program, &format!("{memory}writes"), link, 30);
+            story(&program, &format!("{memory}reads"), link, 21);
+        }
     }
 }
 
