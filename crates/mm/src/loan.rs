@@ -87,8 +87,9 @@ impl View {
         if lent.len() >= MOST || lent.try_reserve(1).is_err() {
             return Err(NotLent::NotNow);
         }
-        // One would keep it as long as it lives, and has no use for it.
-        mapping.spare_children();
+        // A child would keep it as long as it lives, and has no use for it; and a program that
+        // crashes would write all memory of its peers to the disk.
+        mapping.keep_here();
         let (mapping, pid) = (Some(mapping), std::process::id());
         let (brought_in, is_new) = (BroughtIn::default(), AtomicBool::new(true));
         let used = AtomicBool::new(true);
@@ -220,6 +221,22 @@ mod tests {
         give_back();
         assert!(one.at(0x1000).is_none());
         assert_eq!(forget_unused(), None);
+    }
+
+    /// The flags of the mapping that `view` is of, as proc_pid_smaps(5) has them.
+    fn flags_of(view: &View) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begin = format!("{:x}-", view.mapping.as_ref().unwrap().addr());
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&begin));
+        lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_is_lent_is_in_no_child_and_no_core_dump() {
+        let _alone = alone();
+        let (view, _) = lend(64).at(0x1000).unwrap();
+        let flags = flags_of(&view);
+        assert!(flags.contains(" dc") && flags.contains(" dd"), "{flags}");
     }
 
     #[test]

@@ -130,14 +130,17 @@ impl Mapping {
         unsafe { libc::syscall(libc::SYS_munlock, self.addr as usize, self.len as usize) };
     }
 
-    /// Forked children shall not have it, where the kernel can do that.
-    pub fn spare_children(&self) {
-        // SAFETY: this mapping is ours; its content stays as it is, and a child has no value of it
-        // that it uses.
-        unsafe {
-            let (addr, len) = (self.addr as usize, self.len as usize);
-            libc::syscall(libc::SYS_madvise, addr, len, libc::MADV_DONTFORK)
-        };
+    /// Only this process shall have it, as long as it lives, where the kernel can do that: no child
+    /// that it forks, and no core dump.
+    pub fn keep_here(&self) {
+        for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+            // SAFETY: this mapping is ours; its content stays as it is, and a child has no value of
+            // it that it uses.
+            unsafe {
+                let (addr, len) = (self.addr as usize, self.len as usize);
+                libc::syscall(libc::SYS_madvise, addr, len, advice)
+            };
+        }
     }
 
     /// Its bytes, for writing.
