@@ -51,6 +51,8 @@ enum order {
 	PUNCH,
 	/* Give the second half these rights. */
 	PROTECT,
+	/* Have the key stand for another file. */
+	REPLACE,
 	/* Meet the other end anew. */
 	MEET,
 };
@@ -173,6 +175,19 @@ static void tell_file(const char *kind)
 	tell(name, sizeof(name));
 }
 
+/* The same key over another file of the same length, at the same address. */
+static void replace(const char *kind)
+{
+	close(file);
+	new_memfd(0);
+	if (mmap(memory, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != memory ||
+	    ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, SIZE, 0))
+		fail("another file");
+	struct end now = { qp->qp_num, mr->rkey, (uintptr_t)memory };
+	tell_file(kind);
+	tell(&now, sizeof(now));
+}
+
 static void target(const char *kind)
 {
 	struct request request;
@@ -207,6 +222,9 @@ static void target(const char *kind)
 		case PROTECT:
 			failed = mprotect(memory + SIZE / 2, SIZE / 2, request.number);
 			break;
+		case REPLACE:
+			replace(kind);
+			continue;
 		case MEET:
 			part();
 			meet(pd, EVERYTHING, mr);
@@ -368,6 +386,18 @@ static void meet_again(void)
 	peer = meet(pd, EVERYTHING, NULL);
 }
 
+/* What the key stood for before is mapped here yet. */
+static void with_another_file(unsigned number)
+{
+	struct request request = { REPLACE, 0 };
+	tell(&request, sizeof(request));
+	hear(name_of_file, sizeof(name_of_file));
+	hear(&peer, sizeof(peer));
+	both_ways("replaced", number);
+	is_mapped("replaced", may_map);
+	both_ways("replaced", number + 2);
+}
+
 /* A request to the second half, and the first again afterwards. */
 static void outcome(const char *what, int read)
 {
@@ -378,8 +408,8 @@ static void outcome(const char *what, int read)
 }
 
 /*
- * The file loses its end and gets one anew, or a hole, or may not be written, while it is mapped
- * here.
+ * The file loses its end and gets one anew, or a hole, may not be written, or is replaced by
+ * another one, while it is mapped here.
  */
 static void changes(const char *kind)
 {
@@ -387,7 +417,7 @@ static void changes(const char *kind)
 	if (!child)
 		fail(kind);
 	for (int round = 0; round < 2; round++) {
-		unsigned number = 10 * round;
+		unsigned number = 20 * round;
 		ask(FILL, number);
 		is_mapped("whole", may_map);
 		moves_all(1);
@@ -419,6 +449,7 @@ static void changes(const char *kind)
 		ask(PROTECT, PROT_READ | PROT_WRITE);
 		is_mapped("with all rights again", may_map);
 		both_ways("with all rights again", number + 6);
+		with_another_file(number + 8);
 	}
 	end(child);
 }

@@ -424,14 +424,14 @@ fn none_is_mapped_where_calls_are_filtered_or_address_space_is_limited() {
     judged(Run::hca("sh -c").arg(limited).option("--link").option(link), 170);
 }
 
-/// Its end is cut off, pages are taken out of it, or it may not be written, while it is mapped at
-/// both ends.
+/// Its end is cut off, pages are taken out of it, it may not be written, or another file is in its
+/// place, while it is mapped at both ends.
 #[test]
 fn a_file_that_its_owner_changes_fails_as_by_packets() {
     need_watch!();
     let (program, link) = (compiled!("neighbours_files"), link!());
     let outcomes = [link, "roce"].map(|link| {
-        let said = story(&program, "changes", link, 47).stdout;
+        let said = story(&program, "changes", link, 67).stdout;
         let outcomes = said.lines().filter(|line| line.starts_with("outcome"));
         outcomes.map(str::to_owned).collect::<Vec<_>>()
     });
