@@ -108,6 +108,8 @@ impl Transport {
         if !is_free || length > SHORT_PAYLOAD || !wr.is_allowed(&self.cap) || !self.is_plain() {
             return None;
         }
+        // It is apart from the queue pair, of which there may be many that post nothing.
+        self.lone.try_reserve_exact(1).ok()?;
         let solicited = wr.flags.contains(SendFlags::SOLICITED);
         let (dest_qp, psn) = (self.attr.dest_qp_num, req.next_psn);
         let send = ShortSend { dest_qp, psn, imm: wr.imm, solicited };
@@ -129,13 +131,13 @@ impl Transport {
             }
         };
         (self.now, self.more, self.paced_until) = (now.or(self.now), false, None);
-        self.lone = Some(Lone { wr, length: length as u32, memory, sent: now });
+        self.lone.push(Lone { wr, length: length as u32, memory, sent: now });
         Some(end)
     }
 
     /// The request that [`Transport::post_lone`] posted last has not left, and never was posted.
     pub fn forget_lone(&mut self) {
-        self.lone = None;
+        self.lone = Vec::new();
     }
 
     /// How long [`Transport::lone_deadline`] is away at least, when it was posted just now.
@@ -145,7 +147,7 @@ impl Transport {
 
     /// When to call [`Transport::timer`] for it.
     pub fn lone_deadline(&self) -> Option<Instant> {
-        let Some(sent) = self.lone.as_ref()?.sent else { return self.now };
+        let Some(sent) = self.lone.first()?.sent else { return self.now };
         self.req.timers.deadline_since(sent, &self.req.rtt, self.ack_wait())
     }
 
@@ -159,7 +161,7 @@ impl Transport {
         if psn != self.req.next_psn || !self.is_plain() {
             return None;
         }
-        let Lone { wr, length, sent, .. } = self.lone.take()?;
+        let Lone { wr, length, sent, .. } = self.take_lone()?;
         let cost = u64::from(length) + request_cost(1);
         let req = &mut self.req;
         (req.next_psn, req.high) = (psn.plus(1), psn.plus(1));
@@ -181,19 +183,23 @@ impl Transport {
 
     /// Whether a request is posted and not complete.
     pub fn has_requests(&self) -> bool {
-        self.lone.is_some() || !self.req.queue.is_empty()
+        self.has_lone() || !self.req.queue.is_empty()
     }
 
     /// Whether such a request is under way.
     pub(crate) fn has_lone(&self) -> bool {
-        self.lone.is_some()
+        !self.lone.is_empty()
+    }
+
+    fn take_lone(&mut self) -> Option<Lone> {
+        std::mem::take(&mut self.lone).pop()
     }
 
     /// Makes a request as any other of the one that is under way, if there is one.
     #[inline]
     pub(crate) fn unfold(&mut self) {
-        if let Some(lone) = self.lone.take() {
-            self.unfold_it(lone);
+        if self.has_lone() {
+            self.unfold_it();
         }
     }
 
@@ -208,8 +214,8 @@ impl Transport {
     }
 
     #[cold]
-    fn unfold_it(&mut self, lone: Lone) {
-        let Lone { wr, memory, sent, .. } = lone;
+    fn unfold_it(&mut self) {
+        let Some(Lone { wr, memory, sent, .. }) = self.take_lone() else { return };
         let mut wqe = Wqe::new(wr.into_any(), self.sq_sig_all);
         wqe.memory = memory.map_or_else(SgMemory::default, SgMemory::of);
         self.req.queue.push_back(wqe);

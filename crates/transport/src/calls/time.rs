@@ -36,9 +36,9 @@ impl Transport {
         if self.state == QpState::Err && self.inbox.is_kept() {
             return self.now.map(|now| now + KEPT_QUEUE_PERIOD);
         }
-        let timers = match &self.lone {
-            Some(_) => self.lone_deadline(),
-            None => self.req.timers.deadline(self.ack_wait()),
+        let timers = match self.has_lone() {
+            true => self.lone_deadline(),
+            false => self.req.timers.deadline(self.ack_wait()),
         };
         let waits = earlier(self.req.rnr_until, self.paced_until);
         earlier(earlier(timers, waits), self.faults.deadline())

@@ -109,7 +109,8 @@ pub struct Transport {
     pub(crate) mtu: u32,
     pub(crate) req: Requester,
     /// The only request that is under way, where that is short and needs no more.
-    pub(crate) lone: Option<Lone>,
+    /// One at most.
+    pub(crate) lone: Vec<Lone>,
     /// A request is under way that was posted nobody knows when: the next call that knows the time
     /// has its timers count.
     pub(crate) untimed: bool,
@@ -177,7 +178,7 @@ impl Transport {
             attr,
             mtu,
             req: Requester::new(queue_of(sends)?, Psn::default(), init.window_bytes, mtu),
-            lone: None,
+            lone: Vec::new(),
             untimed: false,
             resp: Responder::default(),
             inbox: Inbox::new(receives, init.srq),
@@ -215,7 +216,7 @@ impl Transport {
 
     /// Whether no packet of a reliable connection is under way that one sent now could overtake.
     pub fn has_nothing_under_way(&self) -> bool {
-        let answered = self.lone.is_none() && self.req.una() == self.req.next_psn;
+        let answered = !self.has_lone() && self.req.una() == self.req.next_psn;
         answered && self.resp.responses.is_empty()
     }
 
@@ -256,7 +257,7 @@ impl Transport {
         QpAttr {
             qp_state: self.state,
             cur_qp_state: self.state,
-            sq_psn: self.req.next_psn.plus(self.lone.is_some().into()).get(),
+            sq_psn: self.req.next_psn.plus(self.has_lone().into()).get(),
             rq_psn: self.resp.expected.get(),
             ..self.attr
         }

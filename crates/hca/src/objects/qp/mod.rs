@@ -16,7 +16,7 @@ use crate::adapter::directory::neighbour::Neighbour;
 use crate::adapter::directory::{ShownQp, ends_word};
 use crate::adapter::management::ManagementInterface;
 use crate::adapter::paths::PeerPath;
-use crate::adapter::rings::{Ends, PREFIX_LEN, RingTo};
+use crate::adapter::rings::{Ends, RingTo};
 use crate::adapter::timers::Appointment;
 use crate::memory::pd::Pd;
 use crate::objects::cq::Cq;
@@ -33,7 +33,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transport::values::*;
 use transport::{CounterSet, Error, Init, Result, SharedQueue, Transport, Verdict};
-use wire::SHORT_PACKET;
 
 /// How far a QP may run ahead of paced links: a timer for less costs more than it mends.
 const LINK_BACKLOG: Duration = Duration::from_micros(20);
@@ -68,8 +67,6 @@ struct Core {
     /// then.
     busy_until: Option<Instant>,
     destroyed: bool,
-    /// Where short packets are made, with room before them for what a ring's record begins with.
-    record: [u8; PREFIX_LEN + SHORT_PACKET],
     /// Frames on their way out.
     frames: FrameBatch,
     /// It counts here besides in its device.
@@ -178,7 +175,6 @@ impl Qp {
                 posts: Posts::default(),
                 busy_until: None,
                 destroyed: false,
-                record: [0; PREFIX_LEN + SHORT_PACKET],
                 frames,
                 counters: None,
             }),

@@ -20,8 +20,7 @@ impl Core {
             return None;
         }
         let ring = self.ring.as_deref().filter(|ring| ring.is_open() && !ring.is_tight())?;
-        let (transport, record) = (&mut self.transport, &mut self.record);
-        Some(Way { transport, ring, ends: self.ends.as_ref()?, record })
+        Some(Way { transport: &mut self.transport, ring, ends: self.ends.as_ref()? })
     }
 }
 
@@ -30,7 +29,6 @@ struct Way<'a> {
     transport: &'a mut Transport,
     ring: &'a RingTo,
     ends: &'a Ends,
-    record: &'a mut [u8; PREFIX_LEN + SHORT_PACKET],
 }
 
 impl Way<'_> {
@@ -39,9 +37,10 @@ impl Way<'_> {
         &mut self,
         make: impl FnOnce(&mut Transport, &mut [u8; SHORT_PACKET]) -> Option<usize>,
     ) -> (bool, bool) {
-        let packet = self.record.last_chunk_mut();
+        let mut record = [0; PREFIX_LEN + SHORT_PACKET];
+        let packet = record.last_chunk_mut();
         let made = packet.and_then(|packet| make(self.transport, packet));
-        let record = made.and_then(|len| self.record.get_mut(..PREFIX_LEN + len));
+        let record = made.and_then(|len| record.get_mut(..PREFIX_LEN + len));
         (made.is_some(), record.is_some_and(|record| self.ring.push(self.ends, record)))
     }
 }
@@ -147,7 +146,7 @@ impl Qp {
         let mut core = self.core();
         let (core, directory) = (&mut *core, adapter.directory());
         let answers = core.answers_by_ring;
-        let Some(Way { transport, ring, ends, .. }) = core.short_way(adapter) else {
+        let Some(Way { transport, ring, ends }) = core.short_way(adapter) else {
             return false;
         };
         // As the peer's address, so must ours be the one that the address vector names (IBA 9.6.1).
