@@ -182,11 +182,7 @@ impl Transport {
 
 /// The immediate data of a request that is a short SEND and nothing else, if it has any.
 fn short_send(wqe: &Wqe) -> Option<Option<u32>> {
-    let imm = match wqe.wr.op {
-        SendOp::Send => None,
-        SendOp::SendImm(imm) => Some(imm),
-        _ => return None,
-    };
+    let imm = wqe.wr.op.plain_send()?;
     let is_short = wqe.length as usize <= SHORT_PAYLOAD;
     let is_plain = !wqe.cancelled && wqe.offload.is_none() && wqe.wr.datagram.is_none();
     (is_short && is_plain).then_some(imm)

@@ -100,6 +100,18 @@ pub enum SendOp {
     Flush(Flush),
 }
 
+impl SendOp {
+    /// The immediate data of a SEND that does nothing else, if it has any; `None` for any other
+    /// operation.
+    pub fn plain_send(&self) -> Option<Option<u32>> {
+        match self {
+            SendOp::Send => Some(None),
+            SendOp::SendImm(imm) => Some(Some(*imm)),
+            _ => None,
+        }
+    }
+}
+
 /// What a FLUSH is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flush {

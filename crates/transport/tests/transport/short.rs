@@ -159,11 +159,7 @@ impl End {
 
 /// The same request by its call, if it may be one for that.
 fn short_wr(wr: &SendWr) -> Option<ShortWr> {
-    let imm = match wr.op {
-        SendOp::Send => None,
-        SendOp::SendImm(imm) => Some(imm),
-        _ => return None,
-    };
+    let imm = wr.op.plain_send()?;
     let payload = match &wr.payload {
         Payload::Gather(list) => ShortPayload::Memory(*list.first()?),
         Payload::Inline(bytes) => ShortPayload::Inline(bytes.clone()),

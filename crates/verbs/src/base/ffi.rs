@@ -5,8 +5,9 @@
 //! a panic (a bug of ours) into EIO: nothing unwinds into C, nothing aborts the host program. What
 //! succeeds leaves errno as it was, whatever system calls it took: librdmacm's streams set it
 //! before they post, and read it after. Inside, a thread is not cancelled (pthread_cancel(3)): that
-//! would unwind it with our locks held, through frames that must not be unwound. Verbs that wait
-//! for events wait outside.
+//! would unwind it with our locks held, through frames that must not be unwound; the bodies of
+//! [`quick_status`] and [`quick_count`] see to that themselves. Verbs that wait for events wait
+//! outside.
 
 use crate::base::spare;
 use engine_thread::Uncancelled;

@@ -7,7 +7,7 @@ use crate::adapter::Adapter;
 use crate::adapter::rings::{Ends, PREFIX_LEN, RING_MTU, RingTo};
 use crate::objects::cq::Cq;
 use std::time::Instant;
-use transport::values::{Completion, Payload, SendOp, SendWr};
+use transport::values::{Completion, Payload, SendWr};
 use transport::{Count, Counter, ShortPayload, ShortWr, Transport};
 use wire::{ACK_LEN, SHORT_PACKET, Short};
 
@@ -96,11 +96,7 @@ impl Qp {
     /// The same for a request that may be short.
     pub(super) fn post_if_short(&self, wr: &SendWr) -> bool {
         self.post_short(|| {
-            let imm = match wr.op {
-                SendOp::Send => None,
-                SendOp::SendImm(imm) => Some(imm),
-                _ => return None,
-            };
+            let imm = wr.op.plain_send()?;
             let payload = match &wr.payload {
                 Payload::Gather(list) => match list[..] {
                     [entry] => ShortPayload::Memory(entry),
