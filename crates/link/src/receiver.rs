@@ -21,6 +21,9 @@ use wire::{Headers, ICRC_LEN};
 
 /// Calls for which a busy address family may keep the other waiting.
 const PATIENCE: u32 = 8;
+/// Glances of which one looks everywhere, and after which each does, when none finds anything.
+const THOROUGH: u32 = 4;
+const GLANCES: u32 = 256;
 
 /// A packet from the wire: ICRC checked and removed, padding removed.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,8 @@ pub struct Receiver {
     v6_first: bool,
     /// Calls since the other family was last asked.
     skipped: u32,
+    /// Glances that found nothing since anything came.
+    vain: u32,
 }
 
 impl Receiver {
@@ -62,7 +67,8 @@ impl Receiver {
     /// ENOMEM.
     pub fn new() -> io::Result<Receiver> {
         let slots = Slots::new()?;
-        Ok(Receiver { slots, checker: Checker::new(), v6_first: false, skipped: 0 })
+        let vain = GLANCES;
+        Ok(Receiver { slots, checker: Checker::new(), v6_first: false, skipped: 0, vain })
     }
 
     /// Hands every packet of up to `max_trains` waiting messages to `f`, in order of arrival per
@@ -99,6 +105,28 @@ impl Receiver {
             return trains;
         }
         self.receive_others(ep, max_trains, f, trace.as_deref())
+    }
+
+    /// As [`Receiver::receive`], for one that asks again and again: 0 may also mean that most
+    /// places will be asked the next times. A call to the system that finds nothing takes a good
+    /// part of what a short packet does.
+    pub fn glance(
+        &mut self,
+        ep: &Endpoint,
+        max_trains: usize,
+        f: &mut dyn FnMut(Datagram<'_>),
+    ) -> usize {
+        let is_turn = self.vain % THOROUGH == THOROUGH - 1;
+        let trains = if is_turn || self.vain >= GLANCES || self.skipped >= PATIENCE {
+            self.receive(ep, max_trains, f)
+        } else {
+            let trace = ep.trace();
+            let trains = self.receive_family(ep, self.v6_first, max_trains, f, trace.as_deref());
+            self.skipped += u32::from(trains > 0);
+            trains
+        };
+        self.vain = if trains > 0 { 0 } else { self.vain.saturating_add(1) };
+        trains
     }
 
     /// What arrived on an Ethernet, and at single addresses.

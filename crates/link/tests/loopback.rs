@@ -178,6 +178,35 @@ fn both_families_are_served_while_one_is_busy() {
     }
 }
 
+#[test]
+fn glances_find_what_comes_from_elsewhere_within_a_few() {
+    let ep = mirror();
+    let v4 = ep.flow(path("127.0.0.1", "127.0.0.1"), 3 << 14).unwrap();
+    let v6 = ep.flow(path("::1", "::1"), 3 << 14).unwrap();
+    let mut batch = Batch::new().unwrap();
+    let mut receiver = Receiver::new().unwrap();
+    for (busy, psn) in [(true, 0), (false, 1), (true, 2), (false, 3)] {
+        // IPv4 delivers last.
+        for _ in 0..3 {
+            stage(&mut batch, &ep, &v4, Only, psn, 8);
+            batch.flush(&ep);
+            while receiver.glance(&ep, 8, &mut |seen| assert!(seen.src.is_ipv4())) == 0 {}
+        }
+        stage(&mut batch, &ep, &v6, Only, psn, 8);
+        let (mut glances, mut found) = (0, false);
+        while !found {
+            if busy {
+                stage(&mut batch, &ep, &v4, Only, psn, 8);
+            }
+            batch.flush(&ep);
+            receiver.glance(&ep, 8, &mut |datagram| found |= datagram.src.is_ipv6());
+            glances += 1;
+            assert!(glances <= 20, "IPv6 starves beside IPv4 that is busy: {busy}");
+        }
+        while receiver.receive(&ep, 8, &mut |_| ()) > 0 {}
+    }
+}
+
 /// Bytes of a good packet as they travel, taken with an ordinary socket.
 fn captured(position: wire::Position, psn: u32, len: usize) -> (Vec<u8>, SocketAddr) {
     let (socket, port) = receive_socket(Ipv4Addr::LOCALHOST.into(), 0);

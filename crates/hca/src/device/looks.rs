@@ -71,6 +71,11 @@ impl Looks {
         self.by_wire_alone = true;
     }
 
+    /// Whether each poll looks.
+    pub(super) fn are_frequent(&self) -> bool {
+        self.by_wire_alone
+    }
+
     /// Whether so many polls have found nothing that others may want this CPU.
     pub(super) fn let_others_run(&self) -> bool {
         self.quiet >= SELDOM

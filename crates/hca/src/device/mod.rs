@@ -229,9 +229,13 @@ impl Device {
     pub fn settle(&self, limit: Duration) {
         let begun = Instant::now();
         // Not the lock itself: the program may end in a signal handler, amid a turn of its own.
-        while matches!(self.receiving.try_lock(), Err(TryLockError::WouldBlock))
-            && begun.elapsed() < limit
-        {
+        // Nor does it take those that an acknowledge needs which waits for the program's answer:
+        // the engine's thread finds that there is none.
+        let is_at_it = || match self.receiving.try_lock() {
+            Ok(receiving) => receiving.has_waiting(),
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        };
+        while is_at_it() && begun.elapsed() < limit {
             std::thread::yield_now();
         }
     }
@@ -285,7 +289,7 @@ impl Owner for Device {
 
     fn between_turns(&self, call: &mut dyn FnMut()) {
         let mut receiving = self.receives_nothing();
-        receiving.forget_latest();
+        receiving.forget_latest(&self.adapter);
         call();
     }
 

@@ -7,6 +7,7 @@
 //! the turn's time is over what is left waits for the next. Whose thread takes the turn is for
 //! [`super::thread`] to decide.
 
+use crate::adapter::Adapter;
 use crate::adapter::management::GSI_QPN;
 use crate::adapter::rings::{Incoming, PACKETS_A_TURN, Rings};
 use crate::device::Device;
@@ -17,7 +18,7 @@ use crate::memory::key_space::parts_reached;
 use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
 use crate::sabotage;
 use engine_thread::{Uncancelled, lock};
-use link::{Batch, FrameReceiver, Receiver};
+use link::{Batch, Datagram, FrameReceiver, Receiver};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,6 +53,8 @@ pub(crate) struct Receiving {
     touched: Vec<Arc<Qp>>,
     /// The latest that took a short message.
     latest: Option<Arc<Qp>>,
+    /// One whose acknowledge may wait for the program's answer.
+    awaits: Option<Arc<Qp>>,
     seen: LinkCounts,
     /// The longest turn so far, as the directory shows it.
     longest: Duration,
@@ -83,6 +86,7 @@ impl Receiving {
             batch: Batch::new()?,
             touched,
             latest: None,
+            awaits: None,
             seen: LinkCounts::default(),
             longest: Duration::ZERO,
             scattered: false,
@@ -92,8 +96,21 @@ impl Receiving {
 
 impl Receiving {
     /// Keeps no queue pair any longer.
-    pub(crate) fn forget_latest(&mut self) {
+    pub(crate) fn forget_latest(&mut self, adapter: &Adapter) {
         self.latest = None;
+        self.stop_waiting(adapter);
+    }
+
+    /// Whether an acknowledge may wait for the program's answer.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.awaits.is_some()
+    }
+
+    /// None does any longer.
+    fn stop_waiting(&mut self, adapter: &Adapter) {
+        if let Some(qp) = self.awaits.take() {
+            qp.stop_waiting(adapter);
+        }
     }
 }
 
@@ -112,6 +129,7 @@ impl Device {
                 return self.adapter.thread.program_polled(self.now_ns());
             }
         };
+        receiving.stop_waiting(&self.adapter);
         let rings = self.adapter.rings().map(Rings::from);
         let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
         let looks = &mut receiving.looks;
@@ -139,7 +157,7 @@ impl Device {
         if !is_brief {
             self.adapter.thread.program_polls();
         }
-        let done = self.turn(&mut receiving, rings, sockets);
+        let done = self.turn(&mut receiving, rings, sockets, true);
         let gives_way = self.gives_way(&mut receiving.looks);
         receiving.looks.note(done.ended_ns);
         if is_brief {
@@ -171,7 +189,8 @@ impl Device {
     pub(super) fn progress_waiting(&self) -> Done {
         let mut receiving = lock(&self.receiving);
         receiving.looks.forget_the_time();
-        self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true)
+        receiving.stop_waiting(&self.adapter);
+        self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true, false)
     }
 
     /// The engine thread is about to sleep, and has to be woken for what comes by rings from now
@@ -184,12 +203,13 @@ impl Device {
         self.adapter.rings().is_none_or(is_idle)
     }
 
-    /// One turn, in whichever thread.
+    /// One turn, in a thread of the program's that polls, or in another.
     fn turn(
         &self,
         receiving: &mut Receiving,
         mut rings: Option<MutexGuard<'_, Incoming>>,
         sockets: bool,
+        polled: bool,
     ) -> Done {
         let turn = || {
             let Receiving { looks, latest, .. } = &mut *receiving;
@@ -198,7 +218,7 @@ impl Device {
                     // It was to be brief, and is not.
                     self.adapter.thread.program_polls();
                 }
-                self.take_turn(receiving, rings, sockets)
+                self.take_turn(receiving, rings, (sockets, polled))
             };
             let waits = rings.as_mut().filter(|rings| rings.has_more());
             let short =
@@ -222,12 +242,12 @@ impl Device {
         &self,
         receiving: &mut Receiving,
         rings: Option<MutexGuard<'_, Incoming>>,
-        sockets: bool,
+        (sockets, polled): (bool, bool),
     ) -> Done {
         let _whole = Uncancelled::begin();
-        let Receiving { receiver, looks, frames, batch, touched, seen, longest, scattered, .. } =
-            receiving;
-        let turn = Turn::begin();
+        let Receiving { receiver, looks, frames, batch, touched, awaits, .. } = receiving;
+        let Receiving { seen, longest, scattered, .. } = receiving;
+        let turn = Turn::begin(polled);
         let (taken, mut by_ring) = (Cell::new(0), 0);
         let (mut unanswered, mut endings) = (0, ENDINGS_A_TURN);
         let parts = parts_reached();
@@ -241,7 +261,7 @@ impl Device {
             unanswered += if visit.answered { 0 } else { visit.bytes };
             if unanswered >= BYTES_AN_ANSWER {
                 unanswered = 0;
-                self.answer(touched, turn, false, batch);
+                self.answer((touched, awaits), turn, false, batch);
             }
         };
         if let Some(mut rings) = rings {
@@ -267,11 +287,15 @@ impl Device {
         let mut came = 0;
         if sockets {
             let trains = if *scattered { 1 } else { TRAINS_A_TURN };
-            came = receiver.receive(self.endpoint(), trains, &mut |datagram| {
+            let mut each = |datagram: Datagram<'_>| {
                 self.dispatch(&datagram, turn.now, batch, touched, &mut endings);
                 let bytes = datagram.payload.len();
                 answer(Visit { bytes, ..Visit::default() }, touched, batch);
-            });
+            };
+            came = match turn.polled && looks.are_frequent() {
+                true => receiver.glance(self.endpoint(), trains, &mut each),
+                false => receiver.receive(self.endpoint(), trains, &mut each),
+            };
         }
         let in_frames = self.frames().receive(frames, batch, touched);
         let bytes = taken.get() + in_frames;
@@ -282,7 +306,7 @@ impl Device {
         }
         sabotage::turn_took(bytes);
         *scattered = parts_reached() - parts >= PARTS_A_TURN;
-        self.answer(touched, turn, !sockets && is_short(answers, bytes), batch);
+        self.answer((touched, awaits), turn, !sockets && is_short(answers, bytes), batch);
         let fired = self.adapter.timers.are_due(now_ns);
         if fired {
             self.fire(turn, batch);
@@ -321,14 +345,25 @@ impl Device {
     }
 
     /// Lets every QP that packets touched acknowledge them and go on, in a later turn if this one's
-    /// time is over. The clock costs a good part of what a short packet does.
-    fn answer(&self, touched: &mut Vec<Arc<Qp>>, turn: Turn, is_short: bool, batch: &mut Batch) {
+    /// time is over; the acknowledge of one may wait for the program's answer. The clock costs a
+    /// good part of what a short packet does.
+    fn answer(
+        &self,
+        (touched, awaits): (&mut Vec<Arc<Qp>>, &mut Option<Arc<Qp>>),
+        turn: Turn,
+        is_short: bool,
+        batch: &mut Batch,
+    ) {
         for (index, qp) in touched.drain(..).enumerate() {
             let has_time = is_short && index == 0;
             if !has_time && turn.is_over() {
                 qp.put_off(&self.adapter, turn.now, batch);
-            } else {
-                qp.end_of_batch(&self.adapter, turn.now, batch);
+                continue;
+            }
+            // Where several were touched, the program does not answer one message.
+            let polled = turn.polled && awaits.is_none();
+            if qp.end_of_batch(&self.adapter, (turn.now, polled), batch) {
+                *awaits = Some(qp);
             }
         }
     }

@@ -44,12 +44,14 @@ thread_local! {
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) now: Instant,
+    /// A thread of the program's takes it, which polls.
+    pub(super) polled: bool,
     /// The thread's CPU time at its beginning, or a little before.
     cpu: Duration,
 }
 
 impl Turn {
-    pub(crate) fn begin() -> Turn {
+    pub(crate) fn begin(polled: bool) -> Turn {
         let now = Instant::now();
         let fresh = |latest: &Reading| now < latest.stale_at;
         let latest = LATEST.get().filter(fresh).unwrap_or_else(|| {
@@ -57,7 +59,7 @@ impl Turn {
             LATEST.set(Some(reading));
             reading
         });
-        Turn { now, cpu: latest.cpu }
+        Turn { now, polled, cpu: latest.cpu }
     }
 
     pub(crate) fn is_over(self) -> bool {
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn work_counts_and_waiting_does_not() {
-        let turn = Turn::begin();
+        let turn = Turn::begin(false);
         compute(Duration::from_millis(3));
         std::thread::sleep(Duration::from_millis(50));
         let worked = turn.worked_longer(Instant::now(), Duration::ZERO).unwrap();
@@ -105,16 +107,16 @@ mod tests {
 
     #[test]
     fn work_before_a_turn_is_not_the_turns() {
-        Turn::begin();
+        Turn::begin(false);
         compute(Duration::from_millis(3));
-        let turn = Turn::begin();
+        let turn = Turn::begin(false);
         let worked = turn.worked_longer(Instant::now(), Duration::ZERO).unwrap_or_default();
         assert!(worked <= Duration::from_millis(1), "{worked:?}");
     }
 
     #[test]
     fn a_turn_shorter_than_the_longest_is_none() {
-        let turn = Turn::begin();
+        let turn = Turn::begin(false);
         compute(Duration::from_millis(1));
         assert_eq!(turn.worked_longer(Instant::now(), Duration::from_secs(60)), None);
     }

@@ -92,6 +92,29 @@ impl Transport {
         self.tally(cx);
     }
 
+    /// A burst of received packets has ended that a thread of the program's took while it polled;
+    /// to be called before [`Transport::transmit`]. Where the program answers messages at once, the
+    /// acknowledge of this one waits for the answer, for less than [`Transport::deadline`], and
+    /// leaves in its train: then it answers `true`, and whoever polls next calls
+    /// [`Transport::end_of_batch`].
+    pub fn polled_burst(&mut self, now: Instant) -> bool {
+        let is_message = self.owes_only_an_ack() && self.resp.message.is_none();
+        if !is_message || self.kind != QpType::Rc || self.state != QpState::Rts {
+            return false;
+        }
+        self.resp.replies.came(now)
+    }
+
+    /// The same for one that no thread took from which an answer is to be expected.
+    pub fn burst_of_others(&mut self, now: Instant) {
+        self.resp.replies.give_up(now);
+    }
+
+    /// Whether an acknowledge waits for the program's answer.
+    pub fn has_waiting_ack(&self) -> bool {
+        self.resp.replies.has_waiting()
+    }
+
     /// Ends a burst of received packets for now: what [`Transport::end_of_batch`] and
     /// [`Transport::transmit`] would do waits for [`Transport::timer`], which is due at once.
     pub fn put_off(&mut self, now: Instant) {

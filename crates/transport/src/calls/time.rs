@@ -41,6 +41,7 @@ impl Transport {
             false => self.req.timers.deadline(self.ack_wait()),
         };
         let waits = earlier(self.req.rnr_until, self.paced_until);
+        let waits = earlier(waits, self.resp.replies.waits_until());
         earlier(earlier(timers, waits), self.faults.deadline())
     }
 }

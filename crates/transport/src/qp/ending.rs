@@ -21,6 +21,10 @@ impl Transport {
     /// Enters the error state: nothing more is said to the peer, all requests are flushed (IBA
     /// 10.3.1.7).
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
+        // The program knows of the message that it is for.
+        if self.resp.replies.has_waiting() {
+            self.respond(cx);
+        }
         self.resp.responses.clear();
         self.enter_error_answering(cx);
     }

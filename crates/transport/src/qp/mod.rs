@@ -16,6 +16,7 @@ pub(crate) mod faults;
 mod pace;
 mod page_fault;
 mod rendezvous;
+mod replies;
 pub(crate) mod responder;
 pub(crate) mod response;
 

@@ -1,6 +1,7 @@
 //! The state of a queue pair's receive side, and the message that it is receiving.
 
 use super::cx::ReadInPlace;
+use super::replies::Replies;
 use super::response::{Owed, ReadAnswer};
 use crate::error::Result as HcaResult;
 use crate::executor::{Arriving, Executor, Inbox, Landing, Refusal, Target};
@@ -66,6 +67,8 @@ pub(crate) struct Responder {
     pub(crate) matched: Option<Matched>,
     /// The communication-established event was raised.
     pub(crate) established: bool,
+    /// Whether an acknowledge waits for what the program answers.
+    pub(crate) replies: Replies,
 }
 
 impl Responder {

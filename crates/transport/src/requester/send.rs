@@ -103,7 +103,11 @@ impl Transport {
         self.now = Some(cx.now);
         self.more = false;
         self.paced_until = None;
-        self.respond(cx);
+        let waits = self.resp.replies.waits_until().is_some_and(|until| cx.now < until);
+        if !waits {
+            self.respond(cx);
+        }
+        let sent_before = self.sent_packets;
         self.stop_if_alarmed();
         match (self.state, self.kind) {
             (QpState::Rts | QpState::Sqd, kind) if kind.is_reliable() => {
@@ -117,6 +121,13 @@ impl Transport {
             (QpState::Sqe, _) => self.flush_sends(cx),
             (QpState::Err, _) => self.flush(cx),
             _ => {}
+        }
+        if self.sent_packets != sent_before {
+            self.resp.replies.answered(cx.now);
+        }
+        if waits && !self.resp.replies.has_waiting() {
+            // Behind the answer, whose train it joins.
+            self.respond(cx);
         }
         self.stop_if_alarmed();
         self.check_drained(cx);

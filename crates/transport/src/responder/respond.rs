@@ -18,6 +18,9 @@ const NO_CREDITS: u8 = 31;
 impl Transport {
     /// Emits what is owed.
     pub(crate) fn respond(&mut self, cx: &mut Cx<'_>) {
+        if self.resp.replies.has_waiting() {
+            self.resp.replies.give_up(cx.now);
+        }
         self.notify(cx);
         while !self.resp.responses.is_empty() {
             if cx.budget.responses.is_spent() || cx.tx.is_busy(cx.now) {

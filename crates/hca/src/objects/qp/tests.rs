@@ -90,7 +90,7 @@ fn nothing_completes_after_destruction() {
     qp.destroy();
     // Another thread may have received a packet for the QP just before.
     let later = Instant::now() + std::time::Duration::from_secs(10);
-    qp.end_of_batch(device.adapter(), later, &mut Batch::new().unwrap());
+    qp.end_of_batch(device.adapter(), (later, false), &mut Batch::new().unwrap());
     let mut polled = 0;
     qp.init.send_cq.as_ref().unwrap().poll(1, &mut |_| polled += 1).unwrap();
     assert_eq!(polled, 0);
@@ -141,7 +141,7 @@ fn short_requests_wait_for_company_while_others_are_on_their_way() {
     assert_eq!(post(513), 2, "its bytes are many, and it takes along what waits");
     assert_eq!(post(8), 0);
     let before = begun();
-    qp.end_of_batch(device.adapter(), Instant::now(), &mut Batch::new().unwrap());
+    qp.end_of_batch(device.adapter(), (Instant::now(), false), &mut Batch::new().unwrap());
     assert_eq!(begun() - before, 1);
 }
 
@@ -215,7 +215,7 @@ fn what_was_received_is_answered_before_the_turn_or_the_queue_pair_ends() {
     receive_send(&device, &ended, &mut batch);
     let sent = || device.endpoint().stats().tx_datagrams.load(Relaxed);
     let before = sent();
-    ended.end_of_batch(device.adapter(), Instant::now(), &mut batch);
+    ended.end_of_batch(device.adapter(), (Instant::now(), false), &mut batch);
     assert!(!ended.core().transport.has_ack_pending());
     assert_eq!((batch.packets(), sent()), (0, before + 1));
 

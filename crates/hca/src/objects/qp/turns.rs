@@ -207,17 +207,39 @@ impl Qp {
         });
     }
 
-    /// The end of a burst of packets: acknowledges go out, and what the window now allows.
-    pub(crate) fn end_of_batch(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
+    /// The end of a burst of packets, which the program `polled` for: acknowledges go out, and what
+    /// the window now allows. Answers whether the acknowledge waits for what the program sends:
+    /// then [`Qp::stop_waiting`] is to be called at its next poll.
+    pub(crate) fn end_of_batch(
+        &self,
+        adapter: &Adapter,
+        (now, polled): (Instant, bool),
+        batch: &mut Batch,
+    ) -> bool {
         let mut core = self.core();
         if core.destroyed {
-            return;
+            return false;
         }
         let only_ack = core.transport.owes_only_an_ack();
+        let is_by_wire = !core.by_ring && !core.answers_by_ring;
+        let waits = polled && is_by_wire && core.transport.polled_burst(now);
+        if !polled {
+            core.transport.burst_of_others(now);
+        }
         if !core.holds_back(now) {
             self.stage(adapter, &mut core, (now, QUANTUM), Some(&mut *batch), Transport::transmit);
         }
         self.leave(adapter, core, only_ack, batch);
+        waits
+    }
+
+    /// The program polls, or ends, and has not answered what it took: if the acknowledge of that
+    /// still waits, it leaves.
+    pub(crate) fn stop_waiting(&self, adapter: &Adapter) {
+        let mut core = self.core();
+        if !core.destroyed && core.transport.has_waiting_ack() {
+            self.with_cx(adapter, &mut core, Transport::end_of_batch);
+        }
     }
 
     /// Sends what the end of a burst has staged in `batch`, and is done with the queue pair.

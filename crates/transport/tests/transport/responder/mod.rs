@@ -7,11 +7,12 @@ pub mod messages;
 pub mod placement;
 pub mod receives;
 pub mod repetitions;
+mod replies;
 mod rights;
 pub mod states;
 
 use crate::support::craft::*;
-use crate::support::{Loose, Node, PD, Packet, Region, Setup};
+use crate::support::{Loose, Node, PD, Packet, Region, Setup, send_wr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transport::values::*;

@@ -103,6 +103,7 @@ impl Pair {
             let shared = shared[me].take();
             let mut node = Node::with_window(kinds[me], 11 + me as u32, shared, window_bytes);
             node.now = start;
+            node.polls = seed % 2 == 1;
             let own = Setup {
                 kind: kinds[me],
                 dest: 12 - me as u32,

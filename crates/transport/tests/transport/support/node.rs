@@ -155,6 +155,8 @@ pub struct Node {
     /// What each call may do.
     pub budget: Budget,
     pub ip: IpAddr,
+    /// A program polls for what comes, and may be waited for.
+    pub polls: bool,
     /// All registered memory, by the name that its faults bear.
     pub rams: Vec<Arc<Ram>>,
 }
@@ -203,6 +205,7 @@ impl Node {
             now: Instant::now(),
             budget: Budget::of(Share::new(512, u64::MAX)),
             ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, qpn as u8)),
+            polls: false,
             rams: Vec::new(),
         }
     }
@@ -315,9 +318,14 @@ impl Node {
         self.with(|qp, cx| qp.receive(&rx, cx));
     }
 
+    /// The end of a burst, which a program polled for or not.
     pub fn end_of_batch(&mut self) {
+        let polls = self.polls;
         self.with(|qp, cx| {
-            qp.end_of_batch(cx);
+            match polls {
+                true => drop(qp.polled_burst(cx.now)),
+                false => qp.end_of_batch(cx),
+            }
             qp.transmit(cx);
         });
     }
