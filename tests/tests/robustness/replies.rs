@@ -21,6 +21,7 @@ fn is_right(how: &str) {
 #[test]
 fn an_answer_and_the_acknowledge_before_it_leave_at_once() {
     is_right("answers");
+    is_right("writes");
 }
 
 #[test]

@@ -361,8 +361,8 @@ impl Device {
                 continue;
             }
             // Where several were touched, the program does not answer one message.
-            let polled = turn.polled && awaits.is_none();
-            if qp.end_of_batch(&self.adapter, (turn.now, polled), batch) {
+            let may_wait = awaits.is_none();
+            if qp.end_of_batch(&self.adapter, (turn.now, may_wait), batch) {
                 *awaits = Some(qp);
             }
         }

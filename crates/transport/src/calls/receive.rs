@@ -92,22 +92,16 @@ impl Transport {
         self.tally(cx);
     }
 
-    /// A burst of received packets has ended that a thread of the program's took while it polled;
-    /// to be called before [`Transport::transmit`]. Where the program answers messages at once, the
-    /// acknowledge of this one waits for the answer, for less than [`Transport::deadline`], and
-    /// leaves in its train: then it answers `true`, and whoever polls next calls
-    /// [`Transport::end_of_batch`].
-    pub fn polled_burst(&mut self, now: Instant) -> bool {
+    /// A burst of received packets has ended; to be called before [`Transport::transmit`]. Where
+    /// the program answers messages at once, the acknowledge of this one waits for the answer,
+    /// until [`Transport::deadline`] at most, and leaves in its train: then it answers `true`, and
+    /// whoever looks for packets next calls [`Transport::end_of_batch`].
+    pub fn burst_ended(&mut self, now: Instant) -> bool {
         let is_message = self.owes_only_an_ack() && self.resp.message.is_none();
         if !is_message || self.kind != QpType::Rc || self.state != QpState::Rts {
             return false;
         }
         self.resp.replies.came(now)
-    }
-
-    /// The same for one that no thread took from which an answer is to be expected.
-    pub fn burst_of_others(&mut self, now: Instant) {
-        self.resp.replies.give_up(now);
     }
 
     /// Whether an acknowledge waits for the program's answer.

@@ -1,10 +1,11 @@
 //! Whether the program answers messages at once, as those do that send one to and fro.
 //!
 //! The acknowledge of such a message can leave with the answer, in one train, where by itself it
-//! costs a call to the system between the message and its answer. So it waits where most of the
-//! messages before were answered at once: until the program's next post or poll. Who computes
-//! instead is found out by a thread that has to be woken first: who was waited for in vain for
-//! long has to answer twice as many messages at once before it is waited for again.
+//! costs a call to the system between the message and its answer, and often wakes a thread of the
+//! peer's. So it waits where most of the messages before were answered at once: until the program's
+//! next post or poll. Who computes instead, after it has polled, is found out by a thread that may
+//! sleep: who was waited for in vain for long has to answer twice as many messages at once before
+//! it is waited for again.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const MOST_NEEDED: u16 = 1 << 15;
 /// So many that were waited for, and not in vain, make it half as many again.
 const FORGIVEN: u16 = 4096;
 
-/// The latest messages that a polling program took, and what it did then.
+/// The latest messages, and what the program did then.
 pub(crate) struct Replies {
     /// When the latest message came, if it is not answered.
     came: Option<Instant>,

@@ -207,13 +207,13 @@ impl Qp {
         });
     }
 
-    /// The end of a burst of packets, which the program `polled` for: acknowledges go out, and what
-    /// the window now allows. Answers whether the acknowledge waits for what the program sends:
-    /// then [`Qp::stop_waiting`] is to be called at its next poll.
+    /// The end of a burst of packets: acknowledges go out, and what the window now allows. Where it
+    /// `may_wait`, answers whether the acknowledge waits for what the program sends: then
+    /// [`Qp::stop_waiting`] is to be called before the next turn.
     pub(crate) fn end_of_batch(
         &self,
         adapter: &Adapter,
-        (now, polled): (Instant, bool),
+        (now, may_wait): (Instant, bool),
         batch: &mut Batch,
     ) -> bool {
         let mut core = self.core();
@@ -222,10 +222,7 @@ impl Qp {
         }
         let only_ack = core.transport.owes_only_an_ack();
         let is_by_wire = !core.by_ring && !core.answers_by_ring;
-        let waits = polled && is_by_wire && core.transport.polled_burst(now);
-        if !polled {
-            core.transport.burst_of_others(now);
-        }
+        let waits = may_wait && is_by_wire && core.transport.burst_ended(now);
         if !core.holds_back(now) {
             self.stage(adapter, &mut core, (now, QUANTUM), Some(&mut *batch), Transport::transmit);
         }
@@ -233,8 +230,8 @@ impl Qp {
         waits
     }
 
-    /// The program polls, or ends, and has not answered what it took: if the acknowledge of that
-    /// still waits, it leaves.
+    /// Somebody looks for packets, and the program has not answered what came: if the acknowledge
+    /// of that still waits, it leaves.
     pub(crate) fn stop_waiting(&self, adapter: &Adapter) {
         let mut core = self.core();
         if !core.destroyed && core.transport.has_waiting_ack() {

@@ -9,7 +9,7 @@ const LONG: Duration = Duration::from_micros(250);
 /// Messages answered at once before an acknowledge waits.
 const NEEDED: u32 = 64;
 
-/// A program that polls, and its connection.
+/// A program, and its connection.
 struct Program {
     node: Node,
     memory: Region,
@@ -23,17 +23,14 @@ impl Program {
         Program { node, memory, psn: FIRST_PSN }
     }
 
-    /// A message comes, and the burst ends that the program `polled` for: what leaves then.
-    fn message(&mut self, polled: bool) -> Vec<Packet> {
+    /// A message comes, and the burst ends: what leaves then.
+    fn message(&mut self) -> Vec<Packet> {
         self.node.post_recv(1, &[self.memory.sge(0, 64)]);
         self.node.receive(&send(Only, self.psn, 8));
         self.psn += 1;
         assert!(self.node.told.received.pop().is_some(), "the program knows of it");
         let now = self.node.now;
-        let waits = polled && self.node.qp.polled_burst(now);
-        if !polled {
-            self.node.qp.burst_of_others(now);
-        }
+        let waits = self.node.qp.burst_ended(now);
         self.node.with(|qp, cx| qp.transmit(cx));
         let left = self.node.emitted();
         assert_eq!(waits, left.is_empty());
@@ -53,7 +50,7 @@ impl Program {
     /// Messages answered at once, until the acknowledge of one waits: how many did not.
     fn until_one_waits(&mut self) -> u32 {
         for messages in 0..1 << 17 {
-            if self.message(true).is_empty() {
+            if self.message().is_empty() {
                 return messages;
             }
             assert!(self.answer(SOON).iter().all(|packet| !packet.is_ack()));
@@ -71,7 +68,7 @@ fn an_acknowledge_leaves_behind_the_answer() {
         assert_eq!(left.len(), 2);
         assert!(!left[0].is_ack() && left[1].is_ack(), "in its train");
         assert_eq!(left[1].psn(), program.psn - 1);
-        assert!(program.message(true).is_empty());
+        assert!(program.message().is_empty());
     }
 }
 
@@ -93,21 +90,21 @@ fn it_leaves_when_the_program_polls_or_time_is_over() {
 }
 
 #[test]
-fn none_waits_of_who_computes_or_does_not_poll() {
-    for (polled, after) in [(true, 2 * PATIENCE), (true, LONG), (false, SOON)] {
+fn none_waits_of_who_computes() {
+    for after in [2 * PATIENCE, LONG] {
         let mut program = Program::new();
         for _ in 0..1000 {
-            assert!(program.message(polled).iter().any(Packet::is_ack), "{polled} {after:?}");
+            assert!(program.message().iter().any(Packet::is_ack), "{after:?}");
             program.answer(after);
         }
     }
     // Nor of messages that come without an answer between, and in several packets.
     let mut program = Program::new();
     for _ in 0..1000 {
-        assert!(program.message(true)[0].is_ack());
+        assert!(program.message()[0].is_ack());
     }
     program.until_one_waits();
-    assert!(program.message(true)[0].is_ack(), "for both");
+    assert!(program.message()[0].is_ack(), "for both");
     assert_eq!(program.node.qp.query().qp_state, QpState::Rts);
 }
 

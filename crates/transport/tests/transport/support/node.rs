@@ -323,7 +323,7 @@ impl Node {
         let polls = self.polls;
         self.with(|qp, cx| {
             match polls {
-                true => drop(qp.polled_burst(cx.now)),
+                true => drop(qp.burst_ended(cx.now)),
                 false => qp.end_of_batch(cx),
             }
             qp.transmit(cx);
