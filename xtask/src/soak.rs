@@ -66,7 +66,9 @@ pub fn run(seconds: u64, seed: Option<u64>, only: Option<&str>) -> Result<bool> 
     let built = std::env::var_os("PEERDMA_BIN").is_some()
         || call(&["build", "--release", "--quiet", "--package", "peerdma-cli"])?.success();
     // The library in which processes end where they are told to.
-    let defects = ["build", "--quiet", "--package", "peerdma-verbs", "--features", "sabotage"];
+    let library = ["build", "--quiet", "--lib", "--package", "peerdma-verbs"];
+    let defects = ["--package", "test-support", "--features", "peerdma-verbs/sabotage"];
+    let defects = [&library[..], &defects].concat();
     let built = built
         && (std::env::var_os("PEERDMA_SABOTAGED_LIBRARY").is_some()
             || command(&defects).env("CARGO_TARGET_DIR", "target/sabotage").status()?.success());

@@ -16,7 +16,9 @@ pub fn path() -> &'static Path {
         let profile = exe.parent().and_then(Path::parent).expect("a profile's folder");
         let target = profile.parent().expect("a target folder");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "peerdma-verbs", "--target-dir"]);
+        // With this package too, what the library stands on is as it was built for the tests.
+        cargo.args(["build", "--quiet", "--lib", "--package", "peerdma-verbs"]);
+        cargo.args(["--package", env!("CARGO_PKG_NAME"), "--target-dir"]);
         cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
         if profile.ends_with("release") {
             cargo.arg("--release");

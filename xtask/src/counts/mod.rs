@@ -69,8 +69,10 @@ fn root() -> Result<&'static Path> {
 
 fn build(root: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let call = ["build", "--release", "--quiet", "--package", "hca", "--example", "instructions"];
-    if !Command::new(cargo).current_dir(root).args(call).status()?.success() {
+    let build = ["build", "--release", "--quiet", "--example", "instructions"];
+    // With that package, what the example stands on is as it was built for the program.
+    let call = [&build[..], &["--package", "hca", "--package", "test-support"]].concat();
+    if !Command::new(cargo).current_dir(root).args(&call).status()?.success() {
         bail!("cargo {} failed", call.join(" "));
     }
     Ok(())

@@ -229,8 +229,11 @@ pub const SUITES: &[Suite] = &[
                 "transport",
                 "--package",
                 "umem",
+                "--package",
+                "test-support",
                 "--features",
-                "transport/sabotage,umem/sabotage",
+                "transport/sabotage",
+                "--tests",
                 "--no-fail-fast",
                 "sabotage",
             ],
@@ -254,7 +257,17 @@ pub const SUITES: &[Suite] = &[
         counts: Counts::Failure,
         ..suite(
             "defects for the system",
-            &["build", "--package", "peerdma-verbs", "--features", "sabotage", "--quiet"],
+            &[
+                "build",
+                "--lib",
+                "--package",
+                "peerdma-verbs",
+                "--package",
+                "test-support",
+                "--features",
+                "peerdma-verbs/sabotage",
+                "--quiet",
+            ],
         )
     },
     Suite {
