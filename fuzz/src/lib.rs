@@ -2,7 +2,7 @@
 //!
 //! A target takes any bytes and panics when a promise of the parser is broken. The same functions
 //! are run two ways:
-//! - briefly and everywhere, by the test `bounded` (`cargo test --manifest-path fuzz/Cargo.toml`);
+//! - briefly and everywhere, by the test `bounded` (`cargo test --package peerdma-fuzz`);
 //! - at length and guided by coverage (`cargo +nightly fuzz run --features libfuzzer TARGET`).
 //!
 //! To add one: a module here per crate, a function in it, a line in [`TARGETS`], and a program of

@@ -202,13 +202,12 @@ fn clone(tree: &Path, clone: &Path) -> Result<()> {
 /// anything there.
 fn fetch(clone: &Path) -> Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let all = [("Cargo.toml", ""), ("Cargo.toml", "--cfg loom"), ("fuzz/Cargo.toml", "")];
-    for (manifest, flags) in all {
+    for flags in ["", "--cfg loom"] {
         let mut cargo = Command::new("cargo");
         cargo.env("RUSTFLAGS", flags);
-        cargo.args(["fetch", "--quiet", "--locked", "--target", &target, "--manifest-path"]);
-        let status = cargo.arg(manifest).current_dir(clone).status().context("cargo fetch")?;
-        ensure!(status.success(), "what {manifest} needs cannot be fetched");
+        cargo.args(["fetch", "--quiet", "--locked", "--target", &target]);
+        let status = cargo.current_dir(clone).status().context("cargo fetch")?;
+        ensure!(status.success(), "what the workspace needs cannot be fetched");
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ pub fn without_row(root: &Path) -> Vec<String> {
         .iter()
         .filter_map(|room| Some(room.file_name()?.to_string_lossy().into_owned()))
         .collect();
-    // The fuzzer is a workspace of its own, and CONTRIBUTING.md tells of it.
+    // Of the fuzzer CONTRIBUTING.md tells.
     let missing = rooms.iter().filter(|room| *room != "fuzz" && !rows.contains(&room.as_str()));
     let missing = missing.map(|room| format!("{room} has no row in the table of rooms"));
     let gone = rows.iter().filter(|row| !rooms.iter().any(|room| room == *row));

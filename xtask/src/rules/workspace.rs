@@ -1,9 +1,8 @@
-//! What there is to look at: the crates of the workspace and beside it, their roots, and files of
-//! ours.
+//! What there is to look at: the crates of the workspace, their roots, and files of ours.
 
 use std::path::{Path, PathBuf};
 
-/// Crates of the workspace and beside it, by their folders from its root.
+/// Crates of the workspace, by their folders from its root.
 pub fn crates(root: &Path) -> Vec<PathBuf> {
     let rooms = std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     let rooms = rooms.map(|room| room.path()).filter(|room| room.join("Cargo.toml").is_file());

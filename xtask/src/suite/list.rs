@@ -92,17 +92,14 @@ const fn beside(suite: Suite) -> Suite {
 /// A folder of its own to build in: flags of its own would make every other suite build anew.
 const LOOM: &[(&str, &str)] = &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")];
 
-/// With a fuzzer that is there already, none is compiled, which would take a C++ compiler. Nothing
-/// is linked by clippy, so it need not be there.
-const FUZZ_CLIPPY: &[(&str, &str)] =
-    &[("CARGO_TARGET_DIR", "fuzz/target"), ("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a")];
-
 /// Where what has defects is built.
 const SABOTAGE: &[(&str, &str)] = &[("CARGO_TARGET_DIR", "target/sabotage")];
 
-/// Nothing is linked here either.
+/// With a fuzzer that is there already, none is compiled, which would take a C++ compiler. Nothing
+/// is linked by clippy, so neither it nor a library to embed need be there.
 const LINT: &[(&str, &str)] = &[
     ("CARGO_TARGET_DIR", "target/lint"),
+    ("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a"),
     ("RUSTDOCFLAGS", "-D warnings"),
     arm::EMBEDDED[0],
     arm::EMBEDDED[1],
@@ -155,7 +152,18 @@ pub const SUITES: &[Suite] = &[
         lacks: counts::lacks,
         ..check("instruction counts", &["counts"])
     },
-    suite("rooms", &["test", "--workspace", "--exclude", "system", "--no-fail-fast"]),
+    suite(
+        "rooms",
+        &[
+            "test",
+            "--workspace",
+            "--exclude",
+            "system",
+            "--exclude",
+            "peerdma-fuzz",
+            "--no-fail-fast",
+        ],
+    ),
     beside(Suite {
         env: LOOM,
         ..suite(
@@ -176,31 +184,8 @@ pub const SUITES: &[Suite] = &[
             ],
         )
     }),
-    beside(check(
-        "fuzz format",
-        &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--all", "--check"],
-    )),
-    beside(Suite {
-        env: FUZZ_CLIPPY,
-        ..check(
-            "fuzz clippy",
-            &[
-                "clippy",
-                "--manifest-path",
-                "fuzz/Cargo.toml",
-                "--all-targets",
-                "--all-features",
-                "--quiet",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        )
-    }),
-    beside(Suite {
-        env: &[("CARGO_TARGET_DIR", "fuzz/target")],
-        ..suite("fuzz", &["test", "--manifest-path", "fuzz/Cargo.toml"])
-    }),
+    // What the fuzzer stands on was built for the rooms.
+    beside(suite("fuzz", &["test", "--package", "peerdma-fuzz"])),
     // The other processor: everything compiles; what is in assembly runs in an emulator.
     beside(Suite {
         env: arm::ENV,
@@ -243,7 +228,17 @@ pub const SUITES: &[Suite] = &[
         env: LINT,
         ..check(
             "clippy",
-            &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--features",
+                "peerdma-fuzz/libfuzzer",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
         )
     }),
     beside(Suite {
