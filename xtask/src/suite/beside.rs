@@ -1,12 +1,12 @@
-//! The suites that run beside the others, one after the other in a thread of their own, at the
-//! lowest priority: most tests of the system wait more than they compute. What each says is kept
-//! until it has ended, and printed whole.
+//! Suites that run beside others, one after the other in a thread of their own: most tests of the
+//! system wait more than they compute. What each says is kept until it has ended, and printed
+//! whole.
 
 use super::list::Suite;
 use crate::totals::Outcome;
 use anyhow::Result;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::thread::Scope;
 
 /// One that has ended: what it said, and what came of it.
@@ -16,16 +16,15 @@ pub struct Ended {
     pub outcome: Result<Outcome>,
 }
 
-/// Starts them. Each comes when it has ended; the channel ends with the last.
+/// Starts them. Each comes when it has ended.
 pub fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     root: &'scope Path,
     install: bool,
     suites: Vec<&'static Suite>,
-) -> Receiver<Ended> {
-    let (sender, ended) = channel();
-    scope.spawn(move || run(root, install, &suites, &sender));
-    ended
+    ended: Sender<Ended>,
+) {
+    scope.spawn(move || run(root, install, &suites, &ended));
 }
 
 fn run(root: &Path, install: bool, suites: &[&'static Suite], ended: &Sender<Ended>) {

@@ -1,6 +1,8 @@
 //! The suites, in their order.
 
+use super::lanes;
 use crate::{arm, counts, tools, wheels};
+use anyhow::Result;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -9,14 +11,26 @@ pub struct Suite {
     pub name: &'static str,
     pub program: Program,
     pub call: &'static [&'static str],
+    /// More words of the call, of which the workspace tells.
+    pub words: fn(&Path) -> Result<Vec<String>>,
     pub env: &'static [(&'static str, &'static str)],
     pub counts: Counts,
     /// Installs what it needs beside packages.
     pub fetch: fn(),
     /// Why it cannot run here; then it is one skip.
     pub lacks: fn() -> Option<String>,
-    /// It builds in a folder of its own, and runs beside the others where they leave it room.
-    pub beside: bool,
+    pub lane: Lane,
+}
+
+/// When a suite runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// After the one before.
+    InOrder,
+    /// Beside all of those where they leave it room: it builds in a folder of its own, or little.
+    Beside,
+    /// Beside those that come after it in the list, as urgent as they are.
+    Along,
 }
 
 /// What a suite calls.
@@ -61,6 +75,10 @@ const fn nothing() -> Option<String> {
     None
 }
 
+fn no_words(_: &Path) -> Result<Vec<String>> {
+    Ok(Vec::new())
+}
+
 /// Where only this suite is run, nothing has built the program before.
 fn no_program() -> Option<String> {
     let words = || "peerdma is not built (cargo build --release)".to_owned();
@@ -73,11 +91,12 @@ const fn suite(name: &'static str, call: &'static [&'static str]) -> Suite {
         name,
         program: Program::Cargo,
         call,
+        words: no_words,
         env: &[],
         counts: Counts::Tests,
         fetch: || (),
         lacks: nothing,
-        beside: false,
+        lane: Lane::InOrder,
     }
 }
 
@@ -86,7 +105,13 @@ const fn check(name: &'static str, call: &'static [&'static str]) -> Suite {
 }
 
 const fn beside(suite: Suite) -> Suite {
-    Suite { beside: true, ..suite }
+    Suite { lane: Lane::Beside, ..suite }
+}
+
+/// Some of the system's tests: each may use the whole machine.
+const fn system(name: &'static str, words: fn(&Path) -> Result<Vec<String>>) -> Suite {
+    let env = &[("RUST_TEST_THREADS", "1")];
+    Suite { words, env, ..suite(name, &["test", "--package", "system", "--no-fail-fast"]) }
 }
 
 /// A folder of its own to build in: flags of its own would make every other suite build anew.
@@ -265,11 +290,11 @@ pub const SUITES: &[Suite] = &[
             ],
         )
     },
+    // Else one of the next two would wait for the other to build.
     Suite {
-        fetch: wheels::fetch,
-        ..suite(
-            "system",
-            &["test", "--package", "system", "--no-fail-fast", "--", "--test-threads=1"],
-        )
+        counts: Counts::Failure,
+        ..suite("programs of the system", &["test", "--package", "system", "--no-run", "--quiet"])
     },
+    Suite { lane: Lane::Along, ..system("system in guests", lanes::in_guests) },
+    Suite { fetch: wheels::fetch, ..system("system", lanes::others) },
 ];

@@ -1,7 +1,8 @@
-//! Every suite, with one closing line of totals: in order, and beside them those that build in a
-//! folder of their own.
+//! Every suite, with one closing line of totals: in order, and beside them those that need not
+//! wait for one another.
 
 mod beside;
+mod lanes;
 mod list;
 mod one;
 
@@ -10,8 +11,9 @@ use crate::failures::Failure;
 use crate::rules;
 use crate::totals::{Outcome, Skip, Totals};
 use anyhow::{Context, Result, bail};
-use list::{SUITES, Suite};
+use list::{Lane, SUITES, Suite};
 use std::path::Path;
+use std::sync::mpsc::channel;
 
 /// The suite that calls nothing.
 const RULES: &str = "rules";
@@ -89,19 +91,26 @@ pub fn run_all(wanted: &Wanted) -> Result<bool> {
 fn run_suites(root: &Path, wanted: &Wanted, sums: &mut Sums) -> Result<()> {
     let wants = |suite: &&Suite| wanted.wants(suite.name);
     let (beside, in_order): (Vec<&Suite>, Vec<&Suite>) =
-        SUITES.iter().filter(wants).partition(|suite| suite.beside);
+        SUITES.iter().filter(wants).partition(|suite| suite.lane == Lane::Beside);
     let mut take = |ended: beside::Ended| -> Result<()> {
         print!("{}", ended.said);
         sums.add(ended.suite.name, ended.outcome?);
         Ok(())
     };
     std::thread::scope(|scope| {
-        let ended = beside::start(scope, root, wanted.install, beside);
+        let (sender, ended) = channel();
+        let start = |suites| beside::start(scope, root, wanted.install, suites, sender.clone());
+        start(beside);
         for suite in in_order {
+            if suite.lane == Lane::Along {
+                start(vec![suite]);
+                continue;
+            }
             let outcome = suite.run(root, wanted.install, &mut |line| println!("{line}"))?;
             take(beside::Ended { suite, said: String::new(), outcome: Ok(outcome) })?;
             ended.try_iter().try_for_each(&mut take)?;
         }
+        drop(sender);
         ended.iter().try_for_each(&mut take)
     })
 }

@@ -1,6 +1,6 @@
 //! One suite: called, watched, read, and counted.
 
-use super::list::{Counts, Suite};
+use super::list::{Counts, Lane, Suite};
 use crate::allowed;
 use crate::tools;
 use crate::totals::{Harness, Outcome, Skip, Totals};
@@ -42,11 +42,11 @@ impl Suite {
             return Ok(Outcome { totals, skips: vec![skip], failures: Vec::new() });
         }
         let started = Instant::now();
-        let notes = Notes::new(root, self.beside)?;
+        let notes = Notes::new(root, self.lane)?;
         let (output, writer) = std::io::pipe().context("no pipe")?;
-        let mut command = self.command(root, &notes);
+        let mut command = self.command(root, &notes)?;
         // On its own, what goes to the terminal is seen at once.
-        if self.beside {
+        if self.lane != Lane::InOrder {
             command.stderr(writer.try_clone().context("no pipe")?);
         }
         let child = command.stdout(writer).spawn().with_context(|| self.to_string())?;
@@ -60,8 +60,8 @@ impl Suite {
         Ok(outcome)
     }
 
-    fn command(&self, root: &Path, notes: &Notes) -> Command {
-        let mut command = if self.beside {
+    fn command(&self, root: &Path, notes: &Notes) -> Result<Command> {
+        let mut command = if self.lane == Lane::Beside {
             let mut nice = Command::new("nice");
             nice.args(["-n", "19"]).arg(self.program.path());
             nice
@@ -71,12 +71,13 @@ impl Suite {
         command
             .current_dir(root)
             .args(self.call)
+            .args((self.words)(root)?)
             .envs(self.env.iter().copied())
             .env(test_support::FILE, &notes.file)
             .env_remove("PEERDMA_BIN")
             .env("PATH", tools::search_path())
             .stdin(Stdio::null());
-        command
+        Ok(command)
     }
 
     fn watch(
@@ -86,7 +87,7 @@ impl Suite {
         notes: &Notes,
         say: &mut dyn FnMut(&str),
     ) -> Result<Outcome> {
-        let silence = if self.beside { SILENCE_BESIDE } else { SILENCE };
+        let silence = if self.lane == Lane::Beside { SILENCE_BESIDE } else { SILENCE };
         let mut harness = Harness::default();
         let watched = Watched::new(Pid::from_child(&child), output, silence);
         loop {
@@ -123,10 +124,14 @@ struct Notes {
 }
 
 impl Notes {
-    fn new(root: &Path, beside: bool) -> Result<Notes> {
+    fn new(root: &Path, lane: Lane) -> Result<Notes> {
         let folder = root.join("target");
         std::fs::create_dir_all(&folder)?;
-        let name = if beside { "skipped-tests-beside" } else { "skipped-tests" };
+        let name = match lane {
+            Lane::InOrder => "skipped-tests",
+            Lane::Beside => "skipped-tests-beside",
+            Lane::Along => "skipped-tests-along",
+        };
         let file = folder.join(name);
         std::fs::write(&file, "")?;
         // Tests that run as another user note their skips too.
