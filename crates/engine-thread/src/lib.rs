@@ -19,7 +19,7 @@ mod spare;
 mod uncancelled;
 
 pub use file_limit::growing_files;
-pub use lock::{lock, read, try_lock, wait, wait_timeout, write};
+pub use lock::{lock, read, try_lock, try_read, wait, wait_timeout, write};
 pub use memory::{ROOM_BYTES, has_memory};
 pub use say::say;
 pub use spare::{Sparing, may_make};

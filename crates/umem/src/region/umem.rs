@@ -8,6 +8,7 @@ use crate::region::access::Access;
 use crate::region::backing::Backing;
 use crate::request::error::RegError;
 use crate::revoke::{Outsiders, RevokeWatcher, Shared, Shown};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// One registration.
@@ -190,6 +191,48 @@ impl Umem {
                 }
             }
         }
+    }
+
+    /// As [`Umem::enter`], for who is inside another registration already, or this one: never
+    /// waits. What changes just now, or has to be mapped anew first, is [`AccessError::Moving`].
+    ///
+    /// # Errors
+    /// That; [`AccessError::Unreachable`] for on-demand memory, and where the function does not
+    /// reach the buffer.
+    pub fn try_enter(&self) -> Result<Access<'_>, AccessError> {
+        if self.backing.mirror().is_some() {
+            return Err(AccessError::Unreachable);
+        }
+        if !self.shared.gate.try_enter() {
+            return Err(AccessError::Moving);
+        }
+        let place = self.backing.attachment().map_or(Ok(0), |attachment| attachment.enter());
+        let Ok(place) = place else {
+            self.shared.gate.leave();
+            return Err(AccessError::Moving);
+        };
+        match self.translations.get(place) {
+            Some(Some(translation)) => Ok(Access::new(self, translation, place, None)),
+            _ => {
+                self.leave();
+                Err(AccessError::Unreachable)
+            }
+        }
+    }
+
+    /// Whether some of the `len` bytes from `offset` on may be among those at the addresses `range`
+    /// of this process: of memory in one piece that is known.
+    pub fn may_lie_over(&self, offset: u64, len: u64, range: &Range<u64>) -> bool {
+        let Some(at) = self.addresses(offset, len) else { return true };
+        at.start < range.end && range.start < at.end
+    }
+
+    /// The addresses of `len` bytes from `offset` on, of memory that is in one piece and may be
+    /// shown.
+    pub fn addresses(&self, offset: u64, len: u64) -> Option<Range<u64>> {
+        let translation = self.translation().filter(|_| self.can_be_shown())?;
+        let is_one = translation.segments.len() == 1;
+        translation.mapped(offset, len).filter(|_| is_one)
     }
 
     /// Helps an access that a dma-buf refused for the moment. Nobody is inside here.

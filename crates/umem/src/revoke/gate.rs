@@ -41,6 +41,17 @@ impl Gate {
         self.state.fetch_add(1, Acquire) & (SHUT | DOUBT) == 0 || self.enter_later()
     }
 
+    /// Goes inside unless the gate is shut or in doubt, and never waits; otherwise as
+    /// [`Gate::enter`].
+    #[inline]
+    pub(crate) fn try_enter(&self) -> bool {
+        let enters = self.state.fetch_add(1, Acquire) & (SHUT | DOUBT) == 0;
+        if !enters {
+            self.leave();
+        }
+        enters
+    }
+
     #[cold]
     fn enter_later(&self) -> bool {
         loop {
@@ -213,6 +224,34 @@ mod model {
         });
     }
 
+    /// Who copies from one registration to another is inside both, in whatever order; or twice
+    /// inside one.
+    #[test]
+    fn gate_who_is_inside_of_one_waits_for_no_other() {
+        for (first, second) in [(0, 1), (1, 0), (0, 0)] {
+            model(2, move || {
+                let gates = Arc::new([Gate::new(), Gate::new()]);
+                let doubtful = Arc::new(AtomicBool::new(false));
+                let user = {
+                    let (gates, doubtful) = (gates.clone(), doubtful.clone());
+                    thread::spawn(move || {
+                        assert!(gates[first].enter());
+                        if gates[second].try_enter() {
+                            assert!(!doubtful.load(SeqCst), "inside in doubt");
+                            gates[second].leave();
+                        }
+                        gates[first].leave();
+                    })
+                };
+                gates.iter().for_each(Gate::doubt);
+                doubtful.store(true, SeqCst);
+                doubtful.store(false, SeqCst);
+                gates.iter().for_each(Gate::settle);
+                user.join().unwrap();
+            });
+        }
+    }
+
     #[test]
     fn gate_two_revokers_both_wait() {
         model(3, || {
@@ -255,6 +294,22 @@ mod tests {
         assert!(gate.is_shut());
         assert!(!gate.enter());
         gate.shut();
+        gate.wait();
+    }
+
+    #[test]
+    fn who_must_not_wait_stays_out_in_doubt() {
+        let gate = Gate::new();
+        assert!(gate.try_enter() && gate.try_enter());
+        gate.leave();
+        gate.leave();
+        gate.doubt();
+        assert!(!gate.try_enter());
+        gate.settle();
+        assert!(gate.try_enter());
+        gate.leave();
+        gate.shut();
+        assert!(!gate.try_enter());
         gate.wait();
     }
 
