@@ -24,8 +24,8 @@ enum {
 	RECEIVES = 4,
 };
 
-static char *memory, *shadow;
-static struct ibv_mr *mr;
+static _Thread_local char *memory, *shadow;
+static _Thread_local struct ibv_mr *mr;
 
 /* Bytes that tell their place and their seed. */
 static void paint(char *at, size_t length, unsigned seed)
@@ -539,30 +539,43 @@ static void refusals(void)
 	ended_well(child);
 }
 
+static void play(const char *role)
+{
+	if (!strcmp(role, "bytes"))
+		bytes_target();
+	else if (!strcmp(role, "order"))
+		order_target();
+	else if (!strcmp(role, "mixed"))
+		mixed_target();
+	else if (!strcmp(role, "refusals"))
+		refusals_target();
+	else
+		fail(role);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3)
 		return 2;
 	const char *story = argv[1];
-	int is_other = !strcmp(story, "as");
-	if (is_other)
-		story = argv[2];
 	directly = !strcmp(argv[2], "direct");
 	uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
 	open_device();
-	if (!is_other)
-		fprintf(stderr, "%s, seed %lu\n", story, seed);
+	plays_here = getenv("ONE_PROCESS") ? play : NULL;
+	if (!strcmp(story, "as")) {
+		play(argv[2]);
+		return 0;
+	}
+	fprintf(stderr, "%s, seed %lu\n", story, seed);
 	if (!strcmp(story, "bytes"))
-		is_other ? bytes_target() : bytes();
+		bytes();
 	else if (!strcmp(story, "order"))
-		is_other ? order_target() : order();
+		order();
 	else if (!strcmp(story, "mixed"))
-		is_other ? mixed_target() : mixed(seed);
+		mixed(seed);
 	else if (!strcmp(story, "refusals"))
-		is_other ? refusals_target() : refusals();
+		refusals();
 	else
 		fail(story);
-	if (is_other)
-		return 0;
 	return finish();
 }

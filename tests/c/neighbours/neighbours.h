@@ -1,13 +1,15 @@
 /*
  * Two processes with a device each: the one that the test started, which judges, and a copy of the
  * program that it starts anew, its other end. They talk over a socket and each connects a queue
- * pair to one of the other's.
+ * pair to one of the other's. In some programs the other end is a thread of the same process, on
+ * the same device, where ONE_PROCESS is in the environment.
  */
 #ifndef NEIGHBOURS_H
 #define NEIGHBOURS_H
 
 #include "rows.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -24,9 +26,13 @@ struct end {
 	uint64_t address;
 };
 
-static int other = AT_OTHER;
-static struct ibv_cq *cq;
-static struct ibv_qp *qp;
+/* Each end has its own, as processes have. */
+static _Thread_local int other = AT_OTHER;
+static _Thread_local struct ibv_cq *cq;
+static _Thread_local struct ibv_qp *qp;
+
+/* Plays a role as the other end in a thread of this process, where that is wanted. */
+static void (*plays_here)(const char *role);
 
 static inline void tell(const void *what, size_t length)
 {
@@ -56,15 +62,40 @@ static inline void both_are_here(void)
 	hear_number();
 }
 
-/* Starts the other end, which plays a role, and gives its process. */
+/* An other end that is a thread. */
+static struct {
+	const char *role;
+	int end;
+	pthread_t thread;
+} actor;
+
+static inline void *act(void *unused)
+{
+	other = actor.end;
+	cq = new_cq(256);
+	plays_here(actor.role);
+	close(other);
+	return unused;
+}
+
+/* Starts the other end, which plays a role, and gives its process; this one's if it is a thread. */
 static inline pid_t start(const char *role)
 {
 	posix_spawn_file_actions_t files;
 	int ends[2];
 	pid_t child;
 	char program[] = "/proc/self/exe", *arguments[] = { program, "as", (char *)role, NULL };
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) ||
-	    posix_spawn_file_actions_init(&files) ||
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		fail("sockets");
+	if (plays_here) {
+		actor.role = role;
+		actor.end = ends[1];
+		if (pthread_create(&actor.thread, NULL, act, NULL))
+			fail("start the other end");
+		other = ends[0];
+		return getpid();
+	}
+	if (posix_spawn_file_actions_init(&files) ||
 	    posix_spawn_file_actions_adddup2(&files, ends[1], AT_OTHER) ||
 	    posix_spawn(&child, program, &files, NULL, arguments, environ))
 		fail("start the other end");
@@ -77,8 +108,9 @@ static inline pid_t start(const char *role)
 /* Waits for the other end and gives how it ended. */
 static inline int end_of(pid_t child)
 {
-	int status;
-	if (waitpid(child, &status, 0) != child)
+	int status = 0;
+	if (child == getpid() ? pthread_join(actor.thread, NULL)
+			      : waitpid(child, &status, 0) != child)
 		fail("the end of the other end");
 	close(other);
 	return status;

@@ -257,6 +257,11 @@ impl Adapter {
         Some(neighbour)
     }
 
+    /// Whether QP `dest_qpn` at the end of `path` is one of this device's.
+    pub(crate) fn is_own(&self, path: &Path, dest_qpn: u32) -> bool {
+        self.slot_here(path, dest_qpn) == Some(self.slot)
+    }
+
     /// The slot of the process that owns QP `dest_qpn`, where the end of `path` is this host.
     pub(super) fn slot_here(&self, path: &Path, dest_qpn: u32) -> Option<u16> {
         let here = path.ethernet.is_none() && self.is_here(path);

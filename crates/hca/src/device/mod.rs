@@ -26,6 +26,7 @@ use crate::fabric::multicast::{Groups, Multicast};
 use crate::frames::raw::{Frames, Raw};
 use crate::memory::data_direct::{DataDirect, Functions};
 use crate::objects::cq::Cq;
+use crate::objects::door::Door;
 use crate::objects::owner::Owner;
 use crate::objects::qp::Qp;
 use crate::objects::qp_table::Qps;
@@ -297,6 +298,10 @@ impl Owner for Device {
         let numbers = self.qps.users_of(cq);
         let now = Instant::now();
         numbers.into_iter().for_each(|number| self.adapter.set_timer(now, number));
+    }
+
+    fn door(&self, number: u32) -> Option<Arc<Door>> {
+        self.find_qp(number).map(|qp| qp.door().clone())
     }
 
     fn forget_qp(&self, number: u32, takes_frames: bool) {

@@ -3,6 +3,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod cq;
+pub(crate) mod door;
 pub(crate) mod owner;
 pub(crate) mod qp;
 pub(crate) mod qp_table;

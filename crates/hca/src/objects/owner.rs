@@ -2,6 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::objects::cq::Cq;
+use crate::objects::door::Door;
 use std::sync::Arc;
 
 /// The device that an object was made on.
@@ -17,6 +18,9 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Gives every queue pair that completes at `cq` a turn soon.
     fn rouse_users_of(&self, cq: &Cq);
+
+    /// The door of the queue pair with this number.
+    fn door(&self, number: u32) -> Option<Arc<Door>>;
 
     /// A queue pair is gone: nothing names it any more. `takes_frames` says whether it was of raw
     /// packets.

@@ -41,6 +41,22 @@ pub fn memory(buffer: &[u8]) -> mm::Sink<'static> {
     unsafe { mm::Sink::vouched(buffer.as_ptr() as u64, buffer.len() as u64) }
 }
 
+/// What the regions of all grant.
+pub const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL);
+
+/// A registration of a buffer.
+pub fn registration(buffer: &[u8]) -> Arc<Umem> {
+    let (space, platform) = (mm::AddressSpace::process(), pcie::Platform::default());
+    let hca = platform.with_role(pcie::Role::Hca).next().unwrap();
+    let access = umem::AccessFlags::LOCAL_WRITE;
+    Umem::from_user(&space, memory(buffer), access, hca, &platform).unwrap()
+}
+
 pub fn options() -> Options {
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     Options { port, name_suffix: Some(format!("engine-{port}")) }
@@ -106,6 +122,15 @@ impl End {
         configure(&mut config);
         let device = Device::open(config).unwrap();
         let pd = device.alloc_pd().unwrap();
+        End::among(device, pd, qp_type)
+    }
+
+    /// Another one of the same device and domain.
+    pub fn another(&self) -> End {
+        End::among(self.device.clone(), self.pd.clone(), self.qp.init().qp_type)
+    }
+
+    pub fn among(device: Arc<Device>, pd: Arc<Pd>, qp_type: QpType) -> End {
         let cq = device.create_cq_in(256, None, None, false).unwrap();
         let init = QpInit {
             send_cq: Some(cq.clone()),
@@ -116,24 +141,8 @@ impl End {
         };
         let qp = device.create_qp(&pd, init).unwrap();
         let buffer = vec![0; 4 << 20];
-        let space = mm::AddressSpace::process();
-        let platform = pcie::Platform::default();
-        let access = umem::AccessFlags::LOCAL_WRITE;
-        let umem = Umem::from_user(
-            &space,
-            memory(&buffer),
-            access,
-            platform.with_role(pcie::Role::Hca).next().unwrap(),
-            &platform,
-        )
-        .unwrap();
-        let rights = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::MW_BIND
-            | Access::FLUSH_GLOBAL;
-        let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, rights).unwrap();
+        let umem = registration(&buffer);
+        let mr = device.reg_mr(&pd, umem, buffer.as_ptr() as u64, RIGHTS).unwrap();
         End { device, pd, cq, qp, mr, buffer }
     }
 

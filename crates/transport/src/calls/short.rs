@@ -31,6 +31,12 @@ impl Transport {
             && !self.more
     }
 
+    /// Whether the only request that is posted may be a short SEND.
+    pub fn may_make_short(&self) -> bool {
+        let queue = &self.req.queue;
+        queue.len() == 1 && queue.front().is_some_and(|wqe| wqe.wr.op.plain_send().is_some())
+    }
+
     /// Makes the packet of the only request that is posted, if that is a short SEND that has not
     /// begun, in `packet`: its length. It counts as sent by [`Transport::sent_short`], once it has
     /// left.

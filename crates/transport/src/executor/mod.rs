@@ -5,6 +5,7 @@
 //! completion or silence.
 
 mod arriving;
+mod at_home;
 mod inbox;
 mod landing;
 mod published;
@@ -12,6 +13,7 @@ mod refusal;
 mod target;
 
 pub use arriving::{Arriving, InTransit};
+pub use at_home::AtHome;
 pub use inbox::{Inbox, Landed};
 pub use landing::Landing;
 pub use published::Published;

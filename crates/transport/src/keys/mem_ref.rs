@@ -144,6 +144,14 @@ impl MemRef {
         matches!(&self.memory, Memory::One(umem, _) if !umem.is_on_demand())
     }
 
+    /// Whether some of its bytes may be at these addresses of this process.
+    pub(crate) fn may_lie_over(&self, range: &Range<u64>) -> bool {
+        match &self.memory {
+            Memory::One(umem, offset) => umem.may_lie_over(*offset, self.len, range),
+            Memory::Many(..) | Memory::Signed(..) => true,
+        }
+    }
+
     fn simple(&self, at: u64, len: usize) -> std::result::Result<(&Umem, u64), AccessError> {
         let offset = self.place(at, len)?;
         match &self.memory {

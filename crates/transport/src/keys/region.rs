@@ -34,6 +34,12 @@ impl Mkey {
         Mkey { pd, iova, access, umem, qpn: None, invalidated_by_peers: false, signed: None }
     }
 
+    /// Whether peers of every queue pair of its domain may reach its memory as it is.
+    pub fn is_plain(&self) -> bool {
+        let remote = self.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ);
+        remote && self.signed.is_none() && self.qpn.is_none()
+    }
+
     /// Whether peers of `qpn` may use it.
     pub(crate) fn is_open_to(&self, qpn: u32) -> bool {
         self.qpn.is_none_or(|own| own == qpn)

@@ -221,6 +221,14 @@ impl KeyTable {
         matches!(self.read().find(key), Some(Entry::Window(_)))
     }
 
+    /// What `look` finds at the registration that `key` stands for.
+    pub(crate) fn look_at<T>(&self, key: u32, look: impl FnOnce(&Mkey) -> Option<T>) -> Option<T> {
+        match self.read().find(key) {
+            Some(Entry::Region { mkey, .. }) => look(mkey),
+            _ => None,
+        }
+    }
+
     /// The registration that `key` stands for.
     pub fn get(&self, key: u32) -> Option<Mkey> {
         match self.read().find(key) {

@@ -8,6 +8,7 @@ use crate::keys::KeyTable;
 use crate::queues::shared::XrcQueues;
 use crate::values::{Completion, Destination, EventType, Gid, Remote};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use umem::{AccessError, Fold, Source};
@@ -58,6 +59,9 @@ pub trait InPlace: ReadInPlace {
         len: usize,
         each: &mut dyn FnMut(umem::Sink<'_>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError>;
+
+    /// Whether some of all of them may be at these addresses of this process.
+    fn may_lie_over(&self, range: &Range<u64>) -> bool;
 }
 
 /// A part of an RDMA WRITE or READ that may be moved without packets.
@@ -113,6 +117,12 @@ pub trait Tx {
 
     /// Whether the connected peer is a neighbour, whose memory [`Tx::direct`] may reach.
     fn has_neighbour(&self) -> bool {
+        false
+    }
+
+    /// Whether that memory is this process's own, so that [`Tx::direct`] takes no call to the
+    /// system, and less than a packet.
+    fn is_at_home(&self) -> bool {
         false
     }
 

@@ -9,6 +9,7 @@ use crate::qp::Transport;
 use crate::requests::wqe::Wqe;
 use crate::values::{Payload, QpType, Remote, SendOp};
 use crate::{Counter, Cx, Direct, Half, InPlace, ReadInPlace};
+use std::ops::Range;
 use umem::{AccessError, Sink, Source};
 
 /// Bytes that are moved at a time: who takes the memory away waits so long.
@@ -39,11 +40,12 @@ impl Wqe {
         }
     }
 
-    /// Whether it may go directly, as far as can be known here.
-    fn may_go_directly(&self) -> Option<(bool, Remote)> {
+    /// Whether it may go directly, as far as can be known here: to memory of this process, where
+    /// that is `at_home`.
+    fn may_go_directly(&self, at_home: bool) -> Option<(bool, Remote)> {
         let (write, remote) = self.one_sided().filter(|_| self.offload.is_none())?;
-        let fits = self.length > 0 && (!self.is_ragged() || self.length <= SHORT_DIRECT);
-        fits.then_some((write, remote))
+        let is_whole = at_home || !self.is_ragged() || self.length <= SHORT_DIRECT;
+        (is_whole && self.length > 0).then_some((write, remote))
     }
 
     /// Whether a program may watch what are no whole words of it.
@@ -85,6 +87,10 @@ impl InPlace for Wqe {
     ) -> Result<(), AccessError> {
         self.memory.write_in_place(at, len, each)
     }
+
+    fn may_lie_over(&self, range: &Range<u64>) -> bool {
+        self.memory.may_lie_over(range)
+    }
 }
 
 impl Transport {
@@ -99,7 +105,7 @@ impl Transport {
         let waits = index > 0
             && self.kind == QpType::Rc
             && wqe.length >= WORTH_WAITING
-            && wqe.may_go_directly().is_some()
+            && wqe.may_go_directly(cx.tx.is_at_home()).is_some()
             && cx.tx.has_neighbour();
         if waits && self.req.discouraged > 0 {
             self.req.discouraged -= 1;
@@ -113,19 +119,22 @@ impl Transport {
     pub(super) fn goes_directly(&mut self, index: usize, cx: &mut Cx<'_>) -> bool {
         let in_company = self.req.queue.len() > COMPANY;
         let wqe = &mut self.req.queue[index];
-        let Some((write, remote)) = wqe.may_go_directly().filter(|_| index == 0) else {
+        let at_home = cx.tx.is_at_home();
+        let Some((write, remote)) = wqe.may_go_directly(at_home).filter(|_| index == 0) else {
             return false;
         };
-        let in_a_stream =
-            self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets(Half::Requester);
-        if (in_company || in_a_stream) && wqe.length <= SHORT_DIRECT {
-            return false;
+        if wqe.length <= SHORT_DIRECT && !at_home {
+            let in_a_stream =
+                self.req.posts_in_a_row >= STREAM && cx.tx.counts_packets(Half::Requester);
+            if in_company || in_a_stream {
+                return false;
+            }
         }
         if self.kind != QpType::Rc || !cx.tx.has_neighbour() {
             wqe.worked = 0;
             return false;
         }
-        let is_ragged = wqe.is_ragged();
+        let is_ragged = !at_home && wqe.is_ragged();
         if is_ragged && !self.req.ragged.tries() {
             return false;
         }

@@ -4,6 +4,7 @@ use crate::executor::Arriving;
 use crate::keys::{Alarm, KeyError, KeyTable, MemRef};
 use crate::shelf::{Lent, Shelf};
 use crate::values::{Access, PdId, Sge};
+use std::ops::Range;
 use umem::{AccessError, Fold, Sink, Source};
 
 /// Stores of resolved lists.
@@ -63,7 +64,7 @@ impl SgMemory {
         &mut self,
         at: u64,
         len: usize,
-        mut part: impl FnMut(&MemRef, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
+        mut part: impl FnMut(&MemRef, u64, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         if at < self.begin {
             self.entry = 0;
@@ -85,6 +86,11 @@ impl SgMemory {
             done += here;
         }
         Ok(())
+    }
+
+    /// Whether some of it may be at these addresses of this process.
+    pub(crate) fn may_lie_over(&self, range: &Range<u64>) -> bool {
+        self.entries.iter().any(|memory| memory.may_lie_over(range))
     }
 
     /// Copies payload out; folds it on the way where it can, else `fold` is left off.

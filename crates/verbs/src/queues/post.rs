@@ -137,7 +137,10 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the program passes a live QP.
         let qp = unsafe { object::<Qp>(qp) }?;
         // SAFETY: the program passes a list of live requests.
-        if qp.hca().post_short(|| unsafe { short_wr(qp, wr) }) {
+        let first = unsafe { wr.as_ref() }.map(|wr| wr.opcode);
+        let is_send = matches!(first, Some(WR_SEND | WR_SEND_WITH_IMM));
+        // SAFETY: as above.
+        if is_send && qp.hca().post_short(|| unsafe { short_wr(qp, wr) }) {
             return Ok(());
         }
         let _whole = Uncancelled::begin();

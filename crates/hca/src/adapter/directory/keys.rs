@@ -4,7 +4,6 @@ use super::{Directory, ENTRY, KEYS_AT, OPEN, closed_after, head};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use transport::keys::{Mkey, place_of};
-use transport::values::Access;
 use umem::Shown;
 
 /// Where in a key's entry the words of [`open_words`] are, beyond that of the first word.
@@ -80,12 +79,6 @@ impl Directory {
         generation.store(closed, Relaxed);
         closed
     }
-}
-
-/// Whether a key is without signatures, and for every QP of its domain.
-pub(super) fn is_plain(mkey: &Mkey) -> bool {
-    let remote = mkey.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ);
-    remote && mkey.signed.is_none() && mkey.qpn.is_none()
 }
 
 /// Where memory is in its process; where its route counts, with [`OPEN`]; and the [`ShownBuffer`]

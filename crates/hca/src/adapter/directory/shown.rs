@@ -7,7 +7,7 @@
 //! written is a reason, too: otherwise who takes back a doubt would open half of it.
 
 use super::Directory;
-use super::keys::{is_plain, key_at};
+use super::keys::key_at;
 use engine_thread::lock;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::SeqCst;
@@ -65,7 +65,7 @@ impl ShownKey {
         if reasons & RETRACTED != 0 {
             return;
         }
-        *plain = is_plain(mkey);
+        *plain = mkey.is_plain();
         let open = reasons & SHUT == 0;
         let closed = self.directory.write_key(self.key, mkey, page_size, open && *plain);
         self.written(closed, !open);

@@ -9,6 +9,7 @@ use crate::adapter::paths::PeerPath;
 use crate::adapter::rings::{self, Ends, RingTo};
 use crate::memory::key_space::parts_reached;
 use crate::objects::ah::{AddressHandle, handle_of};
+use crate::objects::door::Door;
 use link::{Batch, FrameBatch, FramePort};
 use mm::guard::fold::Fold;
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub(super) struct Out<'a> {
     /// Whose memory requests may reach without packets, and the addresses of the packets that they
     /// would be, as [`Wanted`](crate::adapter::directory::neighbour::Wanted) has them.
     pub(super) neighbour: Option<(&'a Neighbour, u64)>,
+    /// The same where the peer is of this device.
+    pub(super) home: Option<(&'a Door, u64)>,
     /// What packets to the peer can pass through instead of the wire.
     pub(super) ring: Option<(&'a RingTo, &'a Ends)>,
     /// Whether requests do.
@@ -220,11 +223,20 @@ impl Tx for Out<'_> {
     }
 
     fn has_neighbour(&self) -> bool {
-        self.neighbour.is_some_and(|(neighbour, _)| neighbour.is_there() && neighbour.agrees())
+        let reaches =
+            |(neighbour, _): (&Neighbour, u64)| neighbour.is_there() && neighbour.agrees();
+        self.is_at_home() || self.neighbour.is_some_and(reaches)
+    }
+
+    fn is_at_home(&self) -> bool {
+        self.home.is_some()
     }
 
     fn direct(&mut self, direct: Direct<'_>) -> bool {
-        self.goes_directly(direct)
+        match self.home {
+            Some(home) => self.goes_home(home, direct),
+            None => self.goes_directly(direct),
+        }
     }
 
     fn packet_in_place(
@@ -305,6 +317,7 @@ impl QpSink<'_> {
     /// has left.
     fn shut_unless(&mut self, fine: bool) {
         if !fine && std::mem::take(&mut self.open) {
+            self.qp.door.set(None);
             self.adapter.directory().shut_qp(self.qp.number);
         }
     }

@@ -1,6 +1,7 @@
 //! Queue pairs: a [`Transport`] under its lock, wired to completion queues, the link and the
 //! directory.
 
+mod at_home;
 mod direct;
 mod emit;
 mod init;
@@ -20,6 +21,7 @@ use crate::adapter::rings::{Ends, RingTo};
 use crate::adapter::timers::Appointment;
 use crate::memory::pd::Pd;
 use crate::objects::cq::Cq;
+use crate::objects::door::{Door, Open};
 use crate::objects::owner::Owner;
 use crate::objects::srq::Srq;
 use crate::objects::xrc::Xrc;
@@ -48,6 +50,8 @@ struct Core {
     /// Whose memory requests may reach without packets, and [`ends_word`] of the packets that they
     /// would be; set with the address vector.
     neighbour: Option<(Arc<Neighbour>, u64)>,
+    /// The same where the peer is of this device.
+    home: Option<(Arc<Door>, u64)>,
     /// What packets to the peer may pass through instead of the wire, and whether they do; set with
     /// the address vector.
     ring: Option<Arc<RingTo>>,
@@ -96,6 +100,8 @@ pub struct Qp {
     /// What carries its frames, if it is of raw packets.
     frame_port: Option<Arc<FramePort>>,
     shelves: Shelves,
+    /// What the peer may do here past packets, where it is of this device.
+    door: Arc<Door>,
     core: Mutex<Core>,
     /// The program's handles: it may open the receiving half of XRC more than once.
     handles: AtomicU32,
@@ -160,11 +166,13 @@ impl Qp {
             pd: pd.clone(),
             frame_port,
             shelves,
+            door: Arc::new(Door::new(number, pd.id())),
             core: Mutex::new(Core {
                 transport,
                 way: None,
                 ends: None,
                 neighbour: None,
+                home: None,
                 ring: None,
                 by_ring: false,
                 answers_by_ring: false,
@@ -266,16 +274,20 @@ impl Qp {
             let mine = self.init.qp_type == QpType::Rc && core.counters.is_none();
             mine && adapter.has_neighbours() && core.transport.is_open_to_peer()
         });
-        let direct = core.neighbour.as_ref().is_some_and(|(neighbour, _)| neighbour.has_agreed());
+        let agreed = core.neighbour.as_ref().is_some_and(|(neighbour, _)| neighbour.has_agreed());
+        let direct = agreed || core.home.is_some();
         core.shown = core.state();
+        let open = open.map(|ends| (now.access - reads, ends_word(ends.dst, ends.src)));
+        let peer = now.dest_qp_num;
+        self.door.set(open.map(|(access, ends)| Open { peer, ends, access }));
         adapter.directory().publish_qp(&ShownQp {
             number: self.number,
             qp_type: self.init.qp_type,
             state: now.qp_state,
             pd: self.pd.id().0,
-            dest_qpn: now.dest_qp_num,
+            dest_qpn: peer,
             goes_directly: direct || core.by_ring || core.datagrams_by_ring,
-            open: open.map(|ends| (now.access - reads, ends_word(ends.dst, ends.src))),
+            open,
         });
     }
 
@@ -313,28 +325,29 @@ impl Qp {
             let one_sided = self.init.qp_type == QpType::Rc;
             let neighbour = one_sided.then(|| adapter.neighbour(&path, dest)).flatten();
             let neighbour = neighbour.map(|neighbour| (neighbour, ends_word(ends.src, ends.dst)));
+            let home = self.home(&adapter, &path, dest, &ends);
             let ring = self.frame_port.is_none().then(|| adapter.ring(&path, dest)).flatten();
             let way = adapter.way(path, dest, self.losses())?;
-            Some((way, controlled, ends, neighbour, ring))
+            Some((way, controlled, ends, (neighbour, home), ring))
         } else {
             None
         };
         let mut core = self.core();
         let before = core.transport.state();
         self.with_cx(&adapter, &mut core, |transport, cx| transport.modify(attr, mask, cx))?;
-        if let Some((way, controlled, ends, neighbour, ring)) = route {
+        if let Some((way, controlled, ends, (neighbour, home), ring)) = route {
             core.transport.control_congestion(controlled);
             core.transport.set_window(adapter.window_bytes(Some(&way)));
             core.way = Some(way);
             core.ends = Some(ends);
-            core.neighbour = neighbour;
+            (core.neighbour, core.home) = (neighbour, home);
             (core.ring, core.by_ring, core.used_wire) = (ring, false, false);
         }
         let after = core.transport.state();
         if after == QpState::Reset {
             core.way = None;
             core.ends = None;
-            core.neighbour = None;
+            (core.neighbour, core.home) = (None, None);
             (core.ring, core.by_ring) = (None, false);
             if before != QpState::Reset {
                 self.init.cqs().for_each(|cq| cq.forget(self.number));
@@ -465,8 +478,9 @@ impl Qp {
             self.with_cx(adapter, &mut core, Transport::end_of_batch);
         }
         core.destroyed = true;
+        self.door.set(None);
         core.way = None;
-        core.neighbour = None;
+        (core.neighbour, core.home) = (None, None);
         (core.ring, core.by_ring) = (None, false);
         core.transport.leave_memory();
         true

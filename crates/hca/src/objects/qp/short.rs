@@ -115,6 +115,9 @@ impl Qp {
     /// Emits the request that was posted last, if it is a short SEND and the only one; otherwise
     /// nothing has happened.
     pub(super) fn transmit_short(&self, adapter: &Adapter, core: &mut Core, now: Instant) -> bool {
+        if !core.transport.may_make_short() {
+            return false;
+        }
         let Some(mut way) = core.short_way(adapter) else { return false };
         if !way.push(|transport, packet| transport.make_short(adapter.keys(), packet)).1 {
             return false;

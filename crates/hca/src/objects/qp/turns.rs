@@ -409,6 +409,7 @@ impl Qp {
             own_batch: None,
             way: core.way.as_ref(),
             neighbour: core.neighbour.as_ref().map(|(neighbour, ends)| (&**neighbour, *ends)),
+            home: core.home.as_ref().map(|(door, ends)| (&**door, *ends)),
             ring,
             by_ring: core.by_ring && ring.is_some(),
             answers_by_ring: core.answers_by_ring,
