@@ -290,8 +290,13 @@ impl Owner for Device {
 
     fn between_turns(&self, call: &mut dyn FnMut()) {
         let mut receiving = self.receives_nothing();
-        receiving.forget_latest(&self.adapter);
+        receiving.forget_latest();
+        self.stop_waiting(&mut receiving);
         call();
+    }
+
+    fn program_sleeps(&self) {
+        Device::program_sleeps(self);
     }
 
     fn rouse_users_of(&self, cq: &Cq) {

@@ -7,7 +7,6 @@
 //! the turn's time is over what is left waits for the next. Whose thread takes the turn is for
 //! [`super::thread`] to decide.
 
-use crate::adapter::Adapter;
 use crate::adapter::management::GSI_QPN;
 use crate::adapter::rings::{Incoming, PACKETS_A_TURN, Rings};
 use crate::device::Device;
@@ -17,7 +16,7 @@ use crate::device::turn::{Done, Turn};
 use crate::memory::key_space::parts_reached;
 use crate::objects::qp::{BYTES_AN_ANSWER, Qp, Visit};
 use crate::sabotage;
-use engine_thread::{Uncancelled, lock};
+use engine_thread::{Uncancelled, lock, try_lock};
 use link::{Batch, Datagram, FrameReceiver, Receiver};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,22 +94,14 @@ impl Receiving {
 }
 
 impl Receiving {
-    /// Keeps no queue pair any longer.
-    pub(crate) fn forget_latest(&mut self, adapter: &Adapter) {
+    /// Keeps the queue pair no longer that took a short message last.
+    pub(super) fn forget_latest(&mut self) {
         self.latest = None;
-        self.stop_waiting(adapter);
     }
 
     /// Whether an acknowledge may wait for the program's answer.
     pub(super) fn has_waiting(&self) -> bool {
-        self.awaits.is_some()
-    }
-
-    /// None does any longer.
-    fn stop_waiting(&mut self, adapter: &Adapter) {
-        if let Some(qp) = self.awaits.take() {
-            qp.stop_waiting(adapter);
-        }
+        self.awaits.as_ref().is_some_and(|qp| qp.may_have_waiting())
     }
 }
 
@@ -129,7 +120,7 @@ impl Device {
                 return self.adapter.thread.program_polled(self.now_ns());
             }
         };
-        receiving.stop_waiting(&self.adapter);
+        self.stop_waiting(&mut receiving);
         let rings = self.adapter.rings().map(Rings::from);
         let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
         let looks = &mut receiving.looks;
@@ -189,8 +180,22 @@ impl Device {
     pub(super) fn progress_waiting(&self) -> Done {
         let mut receiving = lock(&self.receiving);
         receiving.looks.forget_the_time();
-        receiving.stop_waiting(&self.adapter);
+        self.stop_waiting(&mut receiving);
         self.turn(&mut receiving, self.adapter.rings().map(Rings::from), true, false)
+    }
+
+    /// No acknowledge waits for the program's answer any longer.
+    pub(super) fn stop_waiting(&self, receiving: &mut Receiving) {
+        let Some(qp) = receiving.awaits.take() else { return };
+        let leave = AssertUnwindSafe(|| qp.stop_waiting(&self.adapter));
+        catch_unwind(leave).unwrap_or_else(|panic| self.fail(&*panic));
+    }
+
+    /// The program is about to wait for a completion: no acknowledge waits for its answer.
+    pub(super) fn program_sleeps(&self) {
+        if let Some(mut receiving) = try_lock(&self.receiving) {
+            self.stop_waiting(&mut receiving);
+        }
     }
 
     /// The engine thread is about to sleep, and has to be woken for what comes by rings from now

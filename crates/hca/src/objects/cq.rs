@@ -170,6 +170,9 @@ impl Cq {
     /// Asks for one event at the next completion, or at the next solicited one. The stronger of two
     /// requests holds (IBA 11.4.2.2).
     pub fn arm(&self, solicited_only: bool) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.program_sleeps();
+        }
         let mut ring = self.ring();
         ring.armed = match (ring.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,

@@ -13,6 +13,9 @@ pub(crate) trait Owner: Send + Sync {
     /// One turn of progress in the caller's thread, unless another thread is at it.
     fn progress(&self);
 
+    /// The program is about to wait for a completion.
+    fn program_sleeps(&self);
+
     /// Runs `call` while nobody receives, and what was received is answered.
     fn between_turns(&self, call: &mut dyn FnMut());
 

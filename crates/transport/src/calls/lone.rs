@@ -105,7 +105,8 @@ impl Transport {
         let is_free =
             is_timed && !self.has_requests() && req.rnr_until.is_none() && req.rest.is_none();
         let length = wr.len();
-        if !is_free || length > SHORT_PAYLOAD || !wr.is_allowed(&self.cap) || !self.is_plain() {
+        if !is_free || length > SHORT_PAYLOAD || !wr.is_allowed(&self.attr.cap) || !self.is_plain()
+        {
             return None;
         }
         // It is apart from the queue pair, of which there may be many that post nothing.

@@ -255,7 +255,7 @@ impl Transport {
     fn reset(&mut self) {
         self.state = QpState::Reset;
         self.silence_alarm();
-        self.attr = QpAttr::in_reset(self.cap);
+        self.attr = QpAttr::in_reset(self.attr.cap);
         self.mtu = mtu(self.kind, &self.attr);
         self.req.restart(Psn::default(), self.window_bytes, self.mtu);
         self.resp.restart(Psn::default());

@@ -6,8 +6,12 @@ use crate::qp::{QUEUE_LOST, Transport, service};
 use crate::sabotage::{self, Sabotage};
 use crate::values::*;
 use crate::{Counter, Cx, Rx};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use wire::timer::local_ack_timeout;
 use wire::{Opcode, Operation, Service};
+
+/// Of a peer that waits so long an acknowledge may wait.
+const PATIENT: Duration = Duration::from_millis(16);
 
 impl Transport {
     /// Appends a receive request. In the error state it will be flushed.
@@ -23,10 +27,10 @@ impl Transport {
         if !self.inbox.is_own() || matches!(self.kind, QpType::XrcSend | QpType::XrcRecv) {
             return Err(Error::Invalid("the QP has no receive queue of its own"));
         }
-        if wr.scatter.len() > self.cap.max_recv_sge as usize {
+        if wr.scatter.len() > self.attr.cap.max_recv_sge as usize {
             return Err(Error::Invalid("more scatter entries than the QP allows"));
         }
-        if self.inbox.len() >= self.cap.max_recv_wr as usize {
+        if self.inbox.len() >= self.attr.cap.max_recv_wr as usize {
             return Err(Error::NoMemory("the receive queue is full"));
         }
         self.inbox.post(wr).map_err(|_| QUEUE_LOST)
@@ -98,10 +102,22 @@ impl Transport {
     /// whoever looks for packets next calls [`Transport::end_of_batch`].
     pub fn burst_ended(&mut self, now: Instant) -> bool {
         let is_message = self.owes_only_an_ack() && self.resp.message.is_none();
-        if !is_message || self.kind != QpType::Rc || self.state != QpState::Rts {
+        let is_plain = self.kind == QpType::Rc && self.state == QpState::Rts;
+        if !is_message || !is_plain || !self.peer_is_patient() {
             return false;
         }
         self.resp.replies.came(now)
+    }
+
+    /// Whether the peer, whose ACK timeout nobody knows here but is most often the same, bears a
+    /// wait of some milliseconds.
+    fn peer_is_patient(&self) -> bool {
+        local_ack_timeout(self.attr.timeout).is_none_or(|wait| wait >= PATIENT)
+    }
+
+    /// Whether an acknowledge still waits for the program's answer, and nothing behind it.
+    pub(crate) fn ack_waits(&self, now: Instant) -> bool {
+        self.owes_only_an_ack() && self.resp.replies.waits_until().is_some_and(|until| now < until)
     }
 
     /// Whether an acknowledge waits for the program's answer.

@@ -22,9 +22,10 @@ impl Transport {
     /// 10.3.1.7).
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         // The program knows of the message that it is for.
-        if self.resp.replies.has_waiting() {
-            self.respond(cx);
+        if self.resp.replies.has_waiting() && self.owes_only_an_ack() {
+            self.respond_step(cx);
         }
+        self.resp.replies.give_up(cx.now);
         self.resp.responses.clear();
         self.enter_error_answering(cx);
     }

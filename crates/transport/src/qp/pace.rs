@@ -37,9 +37,10 @@ const BURST: Duration = Duration::from_micros(200);
 
 const NANOS: u64 = 1_000_000_000;
 
-/// The limit on what a queue pair sends, if there is one.
+/// The limit on what a queue pair sends, if there is one: apart from the queue pair, since few ever
+/// have one. Where there is no memory for it, nothing is limited.
 #[derive(Debug, Default)]
-pub(crate) struct ReactionPoint(Option<Limit>);
+pub(crate) struct ReactionPoint(Vec<Limit>);
 
 #[derive(Debug)]
 struct Limit {
@@ -67,16 +68,18 @@ impl ReactionPoint {
     ) {
         self.catch_up(now, round_trip);
         let period = CUT_PERIOD.max(round_trip.unwrap_or_default());
-        match &mut self.0 {
-            None => {
-                let mut limit = Limit::new(sending.unwrap_or(PORT_RATE), now);
-                limit.cut(now, period);
-                self.0 = Some(limit);
-            }
+        match self.0.first_mut() {
             Some(limit) if now.saturating_duration_since(limit.cut_at) >= period => {
                 limit.cut(now, period);
             }
             Some(_) => {}
+            None => {
+                let mut limit = Limit::new(sending.unwrap_or(PORT_RATE), now);
+                limit.cut(now, period);
+                if self.0.try_reserve_exact(1).is_ok() {
+                    self.0.push(limit);
+                }
+            }
         }
     }
 
@@ -88,7 +91,7 @@ impl ReactionPoint {
         round_trip: Option<Duration>,
     ) -> Result<(), Instant> {
         self.catch_up(now, round_trip);
-        match &mut self.0 {
+        match self.0.first_mut() {
             Some(limit) => limit.take(now, bytes),
             None => Ok(()),
         }
@@ -96,21 +99,21 @@ impl ReactionPoint {
 
     /// Whether something is held back.
     pub(crate) fn limits(&self) -> bool {
-        self.0.is_some()
+        !self.0.is_empty()
     }
 
     /// Bytes a second that may leave; `None` if nothing limits them.
     #[cfg(test)]
     fn rate(&self) -> Option<u64> {
-        self.0.as_ref().map(|limit| limit.rate)
+        self.0.first().map(|limit| limit.rate)
     }
 
     /// Lets the time until `now` have its effect.
     fn catch_up(&mut self, now: Instant, round_trip: Option<Duration>) {
-        if let Some(limit) = &mut self.0
+        if let Some(limit) = self.0.first_mut()
             && limit.ends_by(now, round_trip.unwrap_or_default())
         {
-            self.0 = None;
+            self.0 = Vec::new();
         }
     }
 }

@@ -80,7 +80,7 @@ impl Transport {
     }
 
     fn check_send(&self, wr: &SendWr) -> Result<()> {
-        let (kind, cap, port) = (self.kind, &self.cap, self.attr.port_num);
+        let (kind, cap, port) = (self.kind, &self.attr.cap, self.attr.port_num);
         Offer { kind, cap, port, custom: self.custom.is_some() }.check(wr)
     }
 
@@ -91,7 +91,7 @@ impl Transport {
         if self.kind == QpType::XrcRecv {
             return Err(Error::Invalid("the receiving half of XRC does not send"));
         }
-        if self.req.posted() + requests > self.cap.max_send_wr as usize {
+        if self.req.posted() + requests > self.attr.cap.max_send_wr as usize {
             return Err(Error::NoMemory("the send queue is full"));
         }
         Ok(())
@@ -103,9 +103,10 @@ impl Transport {
         self.now = Some(cx.now);
         self.more = false;
         self.paced_until = None;
-        let waits = self.resp.replies.waits_until().is_some_and(|until| cx.now < until);
-        if !waits {
-            self.respond(cx);
+        let waits = self.ack_waits(cx.now);
+        match waits {
+            true => self.notify(cx),
+            false => self.respond(cx),
         }
         let sent_before = self.sent_packets;
         self.stop_if_alarmed();

@@ -53,7 +53,7 @@ impl Transport {
         Ok(())
     }
 
-    fn respond_step(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn respond_step(&mut self, cx: &mut Cx<'_>) {
         if let Err(refusal) = self.renew_answer(cx) {
             return self.fail_answer(refusal, cx);
         }

@@ -5,11 +5,12 @@ use crate::objects::cq::Cq;
 use crate::objects::rss::Rss;
 use crate::objects::srq::Srq;
 use crate::objects::xrc::Xrcd;
+use link::FrameBatch;
 use std::sync::Arc;
 use transport::keys::SignatureSink;
 use transport::queues::slots::QueueMemory;
 use transport::values::*;
-use transport::{CustomWork, Result, SharedReceive, Shelf};
+use transport::{CustomWork, Error, Result, SharedReceive, Shelf};
 
 /// What a QP is created from.
 #[derive(Clone)]
@@ -98,4 +99,15 @@ impl Shelves {
             scatters: Shelf::new(receives, cap.max_recv_sge as usize)?,
         })
     }
+}
+
+/// Room for raw packets on their way out, on a queue pair of these.
+pub(super) fn frame_batch(is_raw: bool) -> Result<Vec<FrameBatch>> {
+    const FRAMES: &str = "no memory for frames";
+    let mut batches = Vec::new();
+    if is_raw {
+        batches.try_reserve_exact(1).map_err(|_| Error::NoMemory(FRAMES))?;
+        batches.push(FrameBatch::new().map_err(|_| Error::NoMemory(FRAMES))?);
+    }
+    Ok(batches)
 }

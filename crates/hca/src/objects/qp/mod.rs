@@ -71,8 +71,8 @@ struct Core {
     /// then.
     busy_until: Option<Instant>,
     destroyed: bool,
-    /// Frames on their way out.
-    frames: FrameBatch,
+    /// Frames on their way out; none where it is of packets.
+    frames: Vec<FrameBatch>,
     /// It counts here besides in its device.
     counters: Option<Arc<CounterSet>>,
 }
@@ -125,10 +125,7 @@ impl Qp {
     ) -> Result<Arc<Qp>> {
         let adapter = owner.adapter();
         let shelves = Shelves::new(&init)?;
-        let frames = match frame_port {
-            Some(_) => FrameBatch::new().map_err(|_| Error::NoMemory("no memory for frames"))?,
-            None => FrameBatch::default(),
-        };
+        let frames = init::frame_batch(frame_port.is_some())?;
         let kept = init.receives.clone().map(SharedQueue::Kept);
         let srq = init.srq.as_ref().map(Srq::shared).or(kept);
         let transport = Transport::new(Init {

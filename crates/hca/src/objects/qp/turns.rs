@@ -6,7 +6,7 @@ use super::{Core, LINK_BACKLOG, Qp};
 use crate::adapter::Adapter;
 use crate::adapter::rings::RING_MTU;
 use crate::memory::key_space::parts_reached;
-use engine_thread::Uncancelled;
+use engine_thread::{Uncancelled, try_lock};
 use link::Batch;
 use registry::QPN_INDEX_BITS;
 use std::sync::MutexGuard;
@@ -226,6 +226,8 @@ impl Qp {
         if !core.holds_back(now) {
             self.stage(adapter, &mut core, (now, QUANTUM), Some(&mut *batch), Transport::transmit);
         }
+        // What left may have taken it along.
+        let waits = waits && core.transport.has_waiting_ack();
         self.leave(adapter, core, only_ack, batch);
         waits
     }
@@ -234,9 +236,18 @@ impl Qp {
     /// of that still waits, it leaves.
     pub(crate) fn stop_waiting(&self, adapter: &Adapter) {
         let mut core = self.core();
-        if !core.destroyed && core.transport.has_waiting_ack() {
+        if core.destroyed || !core.transport.has_waiting_ack() {
+            return;
+        }
+        // Who holds back has a timer for when the links are free.
+        if core.busy_until.is_none() {
             self.with_cx(adapter, &mut core, Transport::end_of_batch);
         }
+    }
+
+    /// Whether an acknowledge waits, or somebody else is at it. Takes no lock that is taken.
+    pub(crate) fn may_have_waiting(&self) -> bool {
+        try_lock(&self.core).is_none_or(|core| core.transport.has_waiting_ack())
     }
 
     /// Sends what the end of a burst has staged in `batch`, and is done with the queue pair.
@@ -421,7 +432,7 @@ impl Qp {
             went_directly: None,
             sent_bytes: 0,
             number: self.number,
-            frames: self.frame_port().map(|port| (port, &mut core.frames)),
+            frames: self.frame_port().zip(core.frames.first_mut()),
         };
         let open = core.shown.1 && adapter.has_neighbours();
         let mut sink = QpSink { qp: self, adapter, open };
@@ -458,8 +469,8 @@ impl Qp {
         let first_by_ring = tx.datagrams_by_ring && !core.datagrams_by_ring;
         core.datagrams_by_ring |= tx.datagrams_by_ring;
         let was_shut = open && !sink.open;
-        if let Some(port) = self.frame_port() {
-            core.frames.flush(port, adapter.endpoint().stats());
+        if let Some((port, frames)) = self.frame_port().zip(core.frames.first_mut()) {
+            frames.flush(port, adapter.endpoint().stats());
         }
         if core.state() != core.shown || was_shut || new_way || first_by_ring {
             self.show(adapter, core);

@@ -18,7 +18,10 @@ struct Program {
 
 impl Program {
     fn new() -> Program {
-        let mut node = responder();
+        Program::of(responder())
+    }
+
+    fn of(mut node: Node) -> Program {
         let memory = node.register(4096);
         Program { node, memory, psn: FIRST_PSN }
     }
@@ -98,6 +101,16 @@ fn none_waits_of_who_computes() {
             program.answer(after);
         }
     }
+    // Nor of a peer that may not be patient.
+    for (timeout, waits) in [(0, true), (1, false), (8, false), (11, false), (12, true)] {
+        let mut program = Program::of(responder_with(|setup| setup.timeout = timeout));
+        let first = (0..200).find(|_| {
+            let waits = program.message().is_empty();
+            program.answer(SOON);
+            waits
+        });
+        assert_eq!(first.is_some(), waits, "{timeout}");
+    }
     // Nor of messages that come without an answer between, and in several packets.
     let mut program = Program::new();
     for _ in 0..1000 {
@@ -141,9 +154,15 @@ fn a_program_that_ends_the_connection_has_answered_before() {
 fn what_comes_while_one_waits_is_answered_as_ever() {
     let mut program = Program::new();
     program.until_one_waits();
-    let read = read(program.psn, program.memory.iova, program.memory.key, 8);
-    let left = program.node.feed(&read);
+    let left = program.node.feed(&read_of(&program, 8));
     assert!(left[0].is_ack() && left[1].operation() == Operation::ReadResponse, "{}", left.len());
+    // So it is where nobody asks whether one waits.
+    let mut program = Program::new();
+    program.until_one_waits();
+    program.node.receive(&read_of(&program, 8));
+    program.node.with(|qp, cx| qp.transmit(cx));
+    let left = program.node.emitted();
+    assert!(left.len() == 2 && left[0].is_ack());
     // A repetition of what is acknowledged late, and what is refused behind it.
     let mut program = Program::new();
     program.until_one_waits();
@@ -154,4 +173,9 @@ fn what_comes_while_one_waits_is_answered_as_ever() {
     let refused = program.node.feed(&write(Only, program.psn, 8).reth(0, 1, 8));
     let naks: Vec<_> = refused.iter().map(|packet| packet.nak()).collect();
     assert_eq!(naks, [None, Some(NakCode::RemoteAccess)]);
+}
+
+/// The peer's next request is a READ.
+fn read_of(program: &Program, len: u32) -> Packet {
+    read(program.psn, program.memory.iova, program.memory.key, len)
 }
