@@ -19,6 +19,7 @@ pub mod lab;
 mod listed;
 mod meeting;
 mod namespace;
+mod neighbours;
 mod programs;
 mod rows;
 mod run;
@@ -34,6 +35,7 @@ pub use counters::{Counters, of_gpus};
 pub use debian::{beside_suite, make_newest_debian, newest_debian, next_debian, suite};
 pub use meeting::{converse, done, listening, listens, pair, perftest_came_early, port};
 pub use namespace::{Namespace, veth_pair};
+pub use neighbours::link_to_neighbours;
 pub use programs::{
     CudaPerftest, CudaUcx, Fabtests, Mpi, UCX_PERFTEST_ENV, Wheels, cuda_libraries, lacks_ucx,
     ucx_perftest,

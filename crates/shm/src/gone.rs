@@ -1,7 +1,7 @@
 //! Whether a process has ended, its parent having heard of it or not.
 
 /// Whether no thread of process `pid` runs any more. A zombie's do not, though its parent has not
-/// heard of its end. Allocates nothing.
+/// heard of its end: where `/proc` shows that. Allocates nothing.
 pub fn is_gone(pid: u32) -> bool {
     let Some(number) = rustix::process::Pid::from_raw(pid.cast_signed()) else { return true };
     if rustix::process::test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
@@ -13,8 +13,8 @@ pub fn is_gone(pid: u32) -> bool {
 
 /// The start of `/proc/PID/stat`.
 fn read_stat(pid: u32, text: &mut [u8]) -> Option<&[u8]> {
-    let stat = format_args!("stat");
-    let file = crate::open_of_process(pid, stat, rustix::fs::OFlags::RDONLY).ok()?;
+    let (stat, flags) = (format_args!("stat"), rustix::fs::OFlags::RDONLY);
+    let file = crate::Processes::seen().and_then(|all| all.open(pid, stat, flags)).ok()?;
     let len = rustix::io::read(&file, &mut *text).ok()?;
     text.get(..len)
 }

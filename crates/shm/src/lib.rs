@@ -9,6 +9,7 @@ mod gone;
 mod held;
 mod lock;
 mod passes;
+mod processes;
 mod ring;
 pub mod sabotage;
 
@@ -16,10 +17,11 @@ pub use gone::is_gone;
 pub use held::Held;
 pub use lock::{hold_byte, is_byte_locked, lock_byte, unlock_byte};
 pub use passes::{Pass, Passes, Ticket};
+pub use processes::Processes;
 pub use ring::{Between, Broken, RING_BYTES, Record, RingReader, RingWriter};
 
 use descriptors::Kept;
-use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
+use rustix::fs::{AtFlags, MemfdFlags, OFlags, SealFlags, StatxFlags};
 use rustix::io::{Errno, Result};
 use rustix::thread::{Timespec, futex};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,14 +35,16 @@ use std::time::Duration;
 /// to open a device or a file of a file system in user space may do anything, or wait for ever.
 ///
 /// # Errors
-/// `PERM` when it is no memfd, else what `open(2)` of the file in `/proc` says.
+/// `PERM` when it is no memfd, `SRCH` where `/proc` shows other processes by these numbers, else
+/// what `open(2)` of the file in `/proc` says.
 pub fn memfd_of_process(pid: u32, fd: u32) -> Result<OwnedFd> {
-    let file = open_of_process(pid, format_args!("fd/{fd}"), OFlags::PATH)?;
+    let processes = Processes::seen()?;
+    let file = processes.open(pid, format_args!("fd/{fd}"), OFlags::PATH)?;
     if file_system(&file)? != file_system_of_memfds()? {
         return Err(Errno::PERM);
     }
     let own = rustix::process::getpid().as_raw_pid().cast_unsigned();
-    open_of_process(own, format_args!("fd/{}", file.as_raw_fd()), OFlags::RDWR)
+    processes.open(own, format_args!("fd/{}", file.as_raw_fd()), OFlags::RDWR)
 }
 
 /// Whether `file` is the memfd that is descriptor `fd` of process `pid`.
@@ -66,17 +70,6 @@ fn file_system_of_memfds() -> Result<(u32, u32)> {
     }
     let found = file_system(rustix::fs::memfd_create(c"peerdma", MemfdFlags::CLOEXEC)?)?;
     Ok(*KNOWN.get_or_init(|| found))
-}
-
-/// Opens a file below `/proc/PID`. Asks for no memory.
-fn open_of_process(pid: u32, file: std::fmt::Arguments<'_>, flags: OFlags) -> Result<OwnedFd> {
-    use std::io::Write;
-    let mut path = [0u8; 40];
-    write!(&mut path[..39], "/proc/{pid}/{file}").map_err(|_| Errno::INVAL)?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
-    // Another process may have a lease on it.
-    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open(path, flags, Mode::empty())
 }
 
 /// Length of a file that cannot become shorter.

@@ -5,27 +5,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use system::{
-    Counters, FIRST_GPU, Finished, Namespace, Packets, Run, User, c_program, is_root, judged, pair,
-    peerdma, port, skip, veth_pair,
+    Counters, FIRST_GPU, Finished, Namespace, Packets, Run, User, c_program, is_root, judged,
+    link_to_neighbours, pair, peerdma, port, skip, veth_pair,
 };
 
-/// How programs are told to reach each other, where the kernel lets them at each other's memory.
-fn allowed() -> &'static str {
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    match scope.as_deref().map(str::trim) {
-        // No Yama, or one that keeps nobody out.
-        Err(_) | Ok("0") => "auto",
-        Ok("1") => "local",
-        Ok(_) => "",
-    }
-}
-
-/// What [`allowed`] says, or the end of the test.
+/// How programs are told to reach each other, or the end of the test.
 macro_rules! link {
     () => {
-        match allowed() {
-            "" => skip!("Yama keeps every process from the memory of others"),
-            link => link,
+        match link_to_neighbours() {
+            None => skip!("Yama keeps every process from the memory of others"),
+            Some(link) => link,
         }
     };
 }

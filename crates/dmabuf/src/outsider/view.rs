@@ -106,6 +106,7 @@ fn view_of(file: impl AsFd, at: u64, size: u64) -> Result<Weak<View>, Refused> {
 /// `id`: not the file opened once more, of which its exporter would hear.
 fn opened_by(pid: u32, fd: u32, id: u64) -> Result<OwnedFd, Refused> {
     // Looked at before it is taken: to give another file back may wait for who serves that.
+    let _its_own = shm::Processes::seen().map_err(|_| Refused::NotOurs)?;
     let file = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new());
     let wanted = format!("/memfd:{}", memfd_name(id));
     if !file.is_ok_and(|file| file.to_bytes().starts_with(wanted.as_bytes())) {

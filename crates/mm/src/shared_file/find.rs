@@ -5,7 +5,7 @@
 //! regular file in memory ever is.
 
 use super::maps::{Extent, FileId};
-use super::refused;
+use super::{Shown, refused};
 use crate::NotLent;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SealFlags, StatxFlags};
 use rustix::io::Errno;
@@ -23,14 +23,14 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 
 const FOUND: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The file of an extent of process `pid`, which has pages up to byte `end`, and their size.
+/// The file of an extent of a process, which has pages up to byte `end`, and their size.
 pub(super) fn open(
-    pid: u32,
+    process: &Shown,
     extent: &Extent,
     end: u64,
     writable: bool,
 ) -> Result<(OwnedFd, u64), NotLent> {
-    let found = by_descriptor(pid, extent).map_or_else(|| by_path(pid, extent), Ok)?;
+    let found = by_descriptor(process, extent).map_or_else(|| by_path(process, extent), Ok)?;
     let system = rustix::fs::fstatfs(&found).map_err(|errno| refused(Some(errno)))?;
     let page = u64::try_from(system.f_bsize).ok().filter(|page| page.is_power_of_two());
     let page = page.filter(|_| IN_MEMORY.contains(&(system.f_type as u64)));
@@ -70,9 +70,8 @@ fn is(file: impl AsFd, wanted: FileId) -> bool {
 }
 
 /// What one of the process's descriptors is of.
-fn by_descriptor(pid: u32, extent: &Extent) -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty()).ok()?;
+fn by_descriptor(process: &Shown, extent: &Extent) -> Option<OwnedFd> {
+    let folder = process.open("fd", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     let mut name = Vec::new();
     for entry in Dir::read_from(&folder).ok()?.take(MOST) {
         let entry = entry.ok()?;
@@ -101,15 +100,13 @@ fn by_descriptor(pid: u32, extent: &Extent) -> Option<OwnedFd> {
 /// What the path is of, as the process's root has it: through directories that the kernel has at
 /// hand, as it has all in memory, and no links, so that nobody is asked on the way (from Linux 5.12
 /// on).
-fn by_path(pid: u32, extent: &Extent) -> Result<OwnedFd, NotLent> {
+fn by_path(process: &Shown, extent: &Extent) -> Result<OwnedFd, NotLent> {
     let errno = |errno| refused(Some(errno));
     let path = extent.name.strip_prefix(b"/").ok_or(NotLent::Never)?;
     if path.ends_with(b" (deleted)") {
         return Err(NotLent::Never);
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());
-    let root = root.map_err(errno)?;
+    let root = process.open("root", OFlags::PATH | OFlags::DIRECTORY).map_err(errno)?;
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
     let path = OsStr::from_bytes(path);
     let found = rustix::fs::openat2(root, path, FOUND, Mode::empty(), how).map_err(errno)?;

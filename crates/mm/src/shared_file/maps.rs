@@ -1,6 +1,7 @@
 //! Which file a range of a process's memory is, from `/proc/PID/maps` (proc_pid_maps(5)).
 
-use rustix::fs::{Mode, OFlags};
+use super::Shown;
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
@@ -30,11 +31,14 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// That of `range` in process `pid`, if all of it is one piece of a file, mapped as shared, for
+    /// That of `range` in a process, if all of it is one piece of a file, mapped as shared, for
     /// writing if it has to be `writable`.
-    pub(super) fn of_process(pid: u32, range: &Range<u64>, writable: bool) -> Option<Extent> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let maps = rustix::fs::open(format!("/proc/{pid}/maps"), flags, Mode::empty()).ok()?;
+    pub(super) fn of_process(
+        process: &Shown,
+        range: &Range<u64>,
+        writable: bool,
+    ) -> Option<Extent> {
+        let maps = process.open("maps", OFlags::RDONLY).ok()?;
         Extent::find(BufReader::new(File::from(maps).take(MOST)), range, writable)
     }
 

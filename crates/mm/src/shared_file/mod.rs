@@ -21,9 +21,11 @@ mod sysv;
 
 use crate::{Loan, Mapping, NotLent, OtherProcess, View};
 use maps::Extent;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+use shm::Processes;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 impl OtherProcess {
     /// A loan of what it has at `range`, if all of that is one piece of a file in memory that it
@@ -40,27 +42,49 @@ impl OtherProcess {
 }
 
 fn of_process(pid: u32, range: Range<u64>, writable: bool) -> Result<Loan, NotLent> {
+    let process = Shown::new(pid).ok_or(NotLent::Never)?;
     let size = range.end.checked_sub(range.start).filter(|size| *size > 0);
     let size = size.ok_or(NotLent::Never)?;
-    let extent = Extent::of_process(pid, &range, writable).ok_or(NotLent::Never)?;
+    let extent = Extent::of_process(&process, &range, writable).ok_or(NotLent::Never)?;
     let end = extent.offset.checked_add(size).ok_or(NotLent::Never)?;
     let (mapping, at) = if extent.is_sysv() {
-        (sysv::attached(pid, &extent, end, writable)?, extent.offset)
+        (sysv::attached(&process, &extent, end, writable)?, extent.offset)
     } else {
-        mapped(pid, &extent, end, writable)?
+        mapped(&process, &extent, end, writable)?
     };
     Ok(Loan::new(View::lend(mapping, at, size)?, range.start))
 }
 
 /// A mapping of a file up to `end`, and where in that the extent begins.
-fn mapped(pid: u32, extent: &Extent, end: u64, writable: bool) -> Result<(Mapping, u64), NotLent> {
-    let (file, page) = find::open(pid, extent, end, writable)?;
+fn mapped(
+    process: &Shown,
+    extent: &Extent,
+    end: u64,
+    writable: bool,
+) -> Result<(Mapping, u64), NotLent> {
+    let (file, page) = find::open(process, extent, end, writable)?;
     // Huge pages are mapped whole.
     let start = extent.offset - extent.offset % page;
     let end = end.checked_next_multiple_of(page).ok_or(NotLent::Never)?;
     let mapping = Mapping::shared_lazily(file.as_fd(), start..end, writable);
     let mapping = mapping.map_err(|error| refused(Errno::from_io_error(&error)))?;
     Ok((mapping, extent.offset - start))
+}
+
+/// A process as `/proc` shows it, which is the one that the kernel's copies reach by its number.
+struct Shown {
+    all: Processes,
+    pid: u32,
+}
+
+impl Shown {
+    fn new(pid: u32) -> Option<Shown> {
+        Some(Shown { all: Processes::seen().ok()?, pid })
+    }
+
+    fn open(&self, file: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        self.all.open(self.pid, format_args!("{file}"), flags)
+    }
 }
 
 /// What a call of the system that failed means for the loan.

@@ -7,42 +7,44 @@
 //! be this one, when it gives the loan back.
 
 use super::maps::Extent;
-use super::refused;
+use super::{Shown, refused};
 use crate::{Mapping, NotLent};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// `SHM_DEST` of `linux/shm.h`: it was removed.
 const REMOVED: u32 = 0o1000;
 
-/// A mapping of the segment that an extent of process `pid` is in, up to `end` at least.
+/// A mapping of the segment that an extent of a process is in, up to `end` at least.
 pub(super) fn attached(
-    pid: u32,
+    process: &Shown,
     extent: &Extent,
     end: u64,
     writable: bool,
 ) -> Result<Mapping, NotLent> {
     // Others have other segments of the same number.
-    let space = |pid: &str| {
-        let stat = rustix::fs::stat(format!("/proc/{pid}/ns/ipc")).ok()?;
+    let own = Shown::new(std::process::id()).ok_or(NotLent::Never)?;
+    let space = |process: &Shown| {
+        let stat = rustix::fs::fstat(process.open("ns/ipc", OFlags::PATH).ok()?).ok()?;
         Some((stat.st_dev, stat.st_ino))
     };
-    let is_same_space = space("self").is_some_and(|own| space(&pid.to_string()) == Some(own));
+    let is_same_space = space(&own).is_some_and(|own| space(process) == Some(own));
     let id = i32::try_from(extent.file.inode).map_err(|_| NotLent::Never)?;
     let is_removed = status(id).is_some_and(|status| status & REMOVED != 0);
     if !is_same_space || !is_removed {
         return Err(NotLent::Never);
     }
     let addr = attach(id, writable).map_err(|errno| refused(Some(errno)))?;
-    let Some(own) = Extent::of_process(std::process::id(), &(addr..addr + 1), writable) else {
+    let Some(extent_here) = Extent::of_process(&own, &(addr..addr + 1), writable) else {
         detach(addr);
         return Err(NotLent::Never);
     };
     // SAFETY: attached just now, from `addr` to the end of its one mapping; nobody else knows it.
-    let mapping = unsafe { Mapping::made(addr, own.end - addr) };
+    let mapping = unsafe { Mapping::made(addr, extent_here.end - addr) };
     // Where the program has all that it maps kept in memory (mlockall(2)), this is not.
     mapping.unlock();
     // The number may have become another segment's.
-    let is_right = own.file == extent.file && own.offset == 0 && end <= mapping.len();
+    let is_right = extent_here.file == extent.file && extent_here.offset == 0 && end <= mapping.len();
     if is_right { Ok(mapping) } else { Err(NotLent::Never) }
 }
 

@@ -31,6 +31,10 @@ fn mapped_here(file: &impl AsFd) -> Mapping {
     Mapping::shared(file.as_fd(), SIZE).unwrap()
 }
 
+fn own() -> Shown {
+    Shown::new(std::process::id()).unwrap()
+}
+
 /// What this process is lent of its own memory.
 fn lent(range: Range<u64>, writable: bool) -> Result<Loan, NotLent> {
     of_process(std::process::id(), range, writable)
@@ -171,8 +175,8 @@ fn what_took_the_place_of_a_file_is_not_opened() {
     let folder = in_memory!();
     let (place, aside) = (Place::new(folder, "taken"), Place::new(folder, "aside"));
     let map = mapped_here(&place.file());
-    let extent = Extent::of_process(std::process::id(), &map.range(), true).unwrap();
-    let finds = || find::open(std::process::id(), &extent, extent.offset + SIZE, true).is_ok();
+    let extent = Extent::of_process(&own(), &map.range(), true).unwrap();
+    let finds = || find::open(&own(), &extent, extent.offset + SIZE, true).is_ok();
     assert!(finds());
     std::fs::rename(&place.0, &aside.0).unwrap();
     std::os::unix::fs::symlink(&aside.0, &place.0).unwrap();
@@ -265,9 +269,8 @@ fn a_segment_is_attached_once_it_was_removed() {
 fn another_segment_is_not_taken_for_it() {
     let (id, map) = segment();
     remove(id);
-    let extent = Extent::of_process(std::process::id(), &map.range(), true).unwrap();
-    let pid = std::process::id();
-    let attaches = |extent: &Extent, end| sysv::attached(pid, extent, end, true).is_ok();
+    let extent = Extent::of_process(&own(), &map.range(), true).unwrap();
+    let attaches = |extent: &Extent, end| sysv::attached(&own(), extent, end, true).is_ok();
     assert!(attaches(&extent, SIZE));
     assert!(!attaches(&extent, SIZE + 1), "it is shorter");
     let mut other = extent.clone();

@@ -25,7 +25,8 @@ impl Pulse {
     /// Looks for the host at the other end of a connection.
     pub(crate) fn of(connection: impl AsFd) -> Pulse {
         let process = sys::peer(connection).map_or(0, |(pid, _)| pid);
-        Pulse::at(thread_of(process))
+        let is_shown = shm::Processes::seen().is_ok();
+        Pulse::at(if is_shown { thread_of(process) } else { None })
     }
 
     fn at(thread: Option<String>) -> Pulse {

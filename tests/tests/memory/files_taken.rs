@@ -1,0 +1,35 @@
+//! Memory that is a file, and that a neighbour has mapped as well, where it must not be written by
+//! that any longer, or never.
+
+use system::{Finished, Run, c_program, is_root, judged, link_to_neighbours, skip};
+
+/// Plays a story between two processes, which go directly or by packets, or ends the test.
+macro_rules! story {
+    ($name:literal, $least:literal) => {{
+        let Some(link) = link_to_neighbours() else {
+            skip!("Yama keeps every process from the memory of others");
+        };
+        let program = match c_program("files_taken") {
+            Ok(program) => program.display().to_string(),
+            Err(reason) => skip!("{reason}"),
+        };
+        for (link, way) in [(link, "direct"), ("roce", "packets")] {
+            story(&format!("{program} {} {way}", $name), link, $least);
+        }
+    }};
+}
+
+#[track_caller]
+fn story(line: &str, link: &str, least: u32) -> Finished {
+    judged(Run::hca(line).option("--link").option(link), least)
+}
+
+/// In a PID namespace whose `/proc` shows the processes outside, a stranger has the number of the
+/// one that the bytes are for, and the like of its memory at the same address.
+#[test]
+fn a_stranger_of_the_same_number_is_not_written_to() {
+    if !is_root() {
+        skip!("a PID namespace needs root");
+    }
+    story!("stranger", 5);
+}
