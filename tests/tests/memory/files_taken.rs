@@ -5,11 +5,14 @@ use system::{Finished, Run, c_program, is_root, judged, link_to_neighbours, skip
 
 /// Plays a story between two processes, which go directly or by packets, or ends the test.
 macro_rules! story {
-    ($name:literal, $least:literal) => {{
+    ($name:literal, $least:literal) => {
+        story!("files_taken", $name, $least)
+    };
+    ($program:literal, $name:literal, $least:literal) => {{
         let Some(link) = link_to_neighbours() else {
             skip!("Yama keeps every process from the memory of others");
         };
-        let program = match c_program("files_taken") {
+        let program = match c_program($program) {
             Ok(program) => program.display().to_string(),
             Err(reason) => skip!("{reason}"),
         };
@@ -32,4 +35,13 @@ fn a_stranger_of_the_same_number_is_not_written_to() {
         skip!("a PID namespace needs root");
     }
     story!("stranger", 5);
+}
+
+/// A file system that a process serves, and that does not say what it is.
+#[test]
+fn nobody_waits_for_who_serves_a_file_system() {
+    if !is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        skip!("to serve a file system needs root and /dev/fuse");
+    }
+    story!("unanswered", "writes", 3);
 }

@@ -2,8 +2,9 @@
 //!
 //! The process may put anything in the place of what was looked at. So a file is found without
 //! being opened (O_PATH), looked at, and opened as the very file that was found: nothing but a
-//! regular file in memory ever is.
+//! regular file in memory ever is. Its file system is asked no sooner.
 
+use super::in_memory::is_in_memory;
 use super::maps::{Extent, FileId};
 use super::{Shown, refused};
 use crate::NotLent;
@@ -16,11 +17,6 @@ use std::os::unix::ffi::OsStrExt;
 /// Descriptors of a process that are looked at.
 const MOST: usize = 1024;
 
-/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `linux/magic.h`. The pages of any other file system may
-/// take long to come (FUSE, NFS): who copies would be held up where the owner of the memory, who
-/// is to take it away, waits for the copy.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
-
 const FOUND: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The file of an extent of a process, which has pages up to byte `end`, and their size.
@@ -30,10 +26,12 @@ pub(super) fn open(
     end: u64,
     writable: bool,
 ) -> Result<(OwnedFd, u64), NotLent> {
+    if !is_in_memory(process, extent.file.device) {
+        return Err(NotLent::Never);
+    }
     let found = by_descriptor(process, extent).map_or_else(|| by_path(process, extent), Ok)?;
     let system = rustix::fs::fstatfs(&found).map_err(|errno| refused(Some(errno)))?;
     let page = u64::try_from(system.f_bsize).ok().filter(|page| page.is_power_of_two());
-    let page = page.filter(|_| IN_MEMORY.contains(&(system.f_type as u64)));
     let page = page.ok_or(NotLent::Never)?;
     let file = opened(&found, writable).map_err(|errno| refused(Some(errno)))?;
     // Its last page is there to its end.

@@ -16,6 +16,7 @@
 //! count who is attached.
 
 mod find;
+mod in_memory;
 mod maps;
 mod sysv;
 
