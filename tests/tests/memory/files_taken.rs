@@ -45,3 +45,9 @@ fn nobody_waits_for_who_serves_a_file_system() {
     }
     story!("unanswered", "writes", 3);
 }
+
+/// Nor do pages come to it that its owner has taken out of it.
+#[test]
+fn memory_that_was_taken_back_gets_no_pages() {
+    story!("back", 2);
+}

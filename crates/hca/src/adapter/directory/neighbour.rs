@@ -101,13 +101,6 @@ impl Found {
     pub(crate) fn has_new_view(&self) -> bool {
         self.seen.as_ref().is_some_and(Seen::is_new)
     }
-
-    /// Saves a copy of so many bytes from `at` on the faults of pages that are mapped here.
-    pub(crate) fn bring_in(&self, at: u64, len: u64) {
-        if let Some(seen) = &self.seen {
-            seen.bring_in(at, len);
-        }
-    }
 }
 
 /// A visit to memory that a request was granted.
@@ -386,9 +379,14 @@ impl Visit<'_> {
         if self.pass.is_held() { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// So many bytes from `at` on, if they are mapped here.
+    /// So many bytes from `at` on, if they are mapped here. Their pages come now, as far as the
+    /// owner waits for that: after it they would come to what it has taken back.
     fn memory(&self, at: u64, len: u64) -> Option<umem::Sink<'_>> {
-        self.found.seen.as_ref()?.memory(at, len)
+        let seen = self.found.seen.as_ref()?;
+        if self.pass.is_held() {
+            seen.bring_in(at, len);
+        }
+        seen.memory(at, len)
     }
 
     /// What came of a copy from there.

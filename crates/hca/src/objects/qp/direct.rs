@@ -27,7 +27,6 @@ impl Out<'_> {
         if found.has_new_view() {
             self.adapter.thread.kick();
         }
-        found.bring_in(at, len as u64);
         let mut request = Request { neighbour, found: &found, length, at };
         let is_short = length <= SHORT_DIRECT;
         let moved = match (is_short, write) {
