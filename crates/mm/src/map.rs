@@ -91,14 +91,6 @@ impl Mapping {
         }
     }
 
-    /// What was mapped otherwise at `addr`.
-    ///
-    /// # Safety
-    /// These are whole pages, which nobody else uses or unmaps.
-    pub(crate) unsafe fn made(addr: u64, len: u64) -> Mapping {
-        Mapping { addr, len }
-    }
-
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.addr
@@ -125,7 +117,7 @@ impl Mapping {
     }
 
     /// Its pages may be swapped out, and need not be there.
-    pub(crate) fn unlock(&self) {
+    fn unlock(&self) {
         // SAFETY: this mapping is ours; its content stays as it is.
         unsafe { libc::syscall(libc::SYS_munlock, self.addr as usize, self.len as usize) };
     }

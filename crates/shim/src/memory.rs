@@ -1,5 +1,5 @@
-//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `madvise`, `shmdt`,
-//! `brk`; and `mprotect`.
+//! Memory the program takes away: `munmap`, `mremap`, `mmap` over something, `remap_file_pages`,
+//! `madvise`, `shmdt`, `brk`; and `mprotect`.
 //!
 //! A real HCA has pinned what is registered. Ours has not, so the registration must be revoked
 //! before the pages go, or a later mapping at the same address would receive what was meant for
@@ -31,6 +31,9 @@ in_front! {
 
 /// MADV_DONTNEED_LOCKED, not in every C library's headers.
 const MADV_DONTNEED_LOCKED: c_int = 24;
+/// MADV_GUARD_INSTALL, from Linux 6.13 on: of all that takes pages away the kernel tells nobody of
+/// this.
+const MADV_GUARD_INSTALL: c_int = 102;
 /// MAP_FIXED_NOREPLACE wins over MAP_FIXED in the kernel.
 const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
@@ -307,10 +310,37 @@ fn tell_protection(callback: &AtomicPtr<c_void>, start: usize, len: usize) {
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     let takes = matches!(
         advice,
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | MADV_DONTNEED_LOCKED
+        libc::MADV_DONTNEED
+            | libc::MADV_FREE
+            | libc::MADV_REMOVE
+            | MADV_DONTNEED_LOCKED
+            | MADV_GUARD_INSTALL
     );
     let _going = if takes { invalidate(address as usize, len) } else { Going::NOTHING };
     pass!(MADVISE(address, len, advice), SYS_madvise, address, len, advice)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn remap_file_pages(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    page: size_t,
+    flags: c_int,
+) -> c_int {
+    let mask = page_size() - 1;
+    // The kernel takes whole pages, and refuses any protection.
+    let len_of_pages = if protection == 0 { len & !mask } else { 0 };
+    let _going = invalidate(address as usize & !mask, len_of_pages);
+    pass!(
+        REMAP_FILE_PAGES(address, len, protection, page, flags),
+        SYS_remap_file_pages,
+        address,
+        len,
+        protection,
+        page,
+        flags
+    )
 }
 
 unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
@@ -323,7 +353,7 @@ unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
 }
 
 unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
-    let mut _going = Going::NOTHING;
+    let mut going = Going::NOTHING;
     if watched() && flags & libc::SHM_REMAP != 0 && !address.is_null() {
         // SAFETY: all-zero bytes are a valid shmid_ds, which the call fills.
         let (code, segment) = unsafe {
@@ -331,10 +361,18 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
             (libc::shmctl(id, libc::IPC_STAT, &mut segment), segment)
         };
         if code == 0 {
-            _going = invalidate(address as usize, segment.shm_segsz);
+            going = invalidate(address as usize, segment.shm_segsz);
         }
     }
-    pass!(SHMAT(id, address, flags), SYS_shmat, id, address, flags)
+    let mark = if going.len > 0 { mark() } else { 0 };
+    let attached: *mut c_void = pass!(SHMAT(id, address, flags), SYS_shmat, id, address, flags);
+    if going.len > 0 && attached != MAP_FAILED {
+        // One of huge pages is as long as these, which nobody says before.
+        let mut len = 0;
+        keeping_errno(|| len = attached_len(going.start));
+        gone(going.start + going.len, len.saturating_sub(going.len), mark);
+    }
+    attached
 }
 
 /// Length of the System V segment attached at `address`, 0 when there is none.
@@ -343,14 +381,20 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
 /// ascending order.
 fn attached_len(address: usize) -> usize {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return 0 };
-    let mut end = address;
+    let hex = |word: Option<&str>| usize::from_str_radix(word?, 16).ok();
+    let (mut end, mut segment) = (address, None);
     for line in maps.lines().filter(|line| line.contains("/SYSV")) {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let Some((first, last)) = range else { continue };
-        let (first, last) = (usize::from_str_radix(first, 16), usize::from_str_radix(last, 16));
-        match (first, last) {
-            (Ok(first), Ok(last)) if first == end => end = last,
-            _ => {}
+        let mut words = line.split_ascii_whitespace();
+        let range = words.next().and_then(|range| range.split_once('-'));
+        let (first, last) = range.unzip();
+        let (offset, inode) = (hex(words.nth(1)), words.nth(1));
+        // Another one may be attached right behind it.
+        let is_it = offset == Some(end - address) && segment.is_none_or(|it| it == inode);
+        if hex(first) == Some(end)
+            && is_it
+            && let Some(last) = hex(last)
+        {
+            (end, segment) = (last, Some(inode));
         }
     }
     end.saturating_sub(address)

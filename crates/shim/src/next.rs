@@ -111,6 +111,8 @@ table! {
     MREMAP c"mremap": fn(*mut c_void, size_t, size_t, c_int; ...) -> *mut c_void;
     MPROTECT c"mprotect": fn(*mut c_void, size_t, c_int) -> c_int;
     MADVISE c"madvise": fn(*mut c_void, size_t, c_int) -> c_int;
+    REMAP_FILE_PAGES c"remap_file_pages":
+        fn(*mut c_void, size_t, c_int, size_t, c_int) -> c_int;
     SHMAT c"shmat": fn(c_int, *const c_void, c_int) -> *mut c_void;
     SHMDT c"shmdt": fn(*const c_void) -> c_int;
     BRK c"brk": fn(*mut c_void) -> c_int;

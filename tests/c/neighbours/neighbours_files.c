@@ -33,7 +33,7 @@ static const struct kind {
 	{ "memfd", 1 },	      { "memfd-closed", 0 },	{ "memfd-sealable", 0 },
 	{ "memfd-sealed", 0 }, { "memfd-huge", 1 },	{ "path", 1 },
 	{ "path-unlinked", 0 }, { "path-kept", 1 },	{ "segment", 0 },
-	{ "segment-removed", 1 }, { "segment-huge", 1 }, { "private", 0 },
+	{ "segment-removed", 0 }, { "segment-huge", 0 }, { "private", 0 },
 	{ "anonymous", 0 },   { "anonymous-shared", 0 }, { "several", 1 },
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };

@@ -51,3 +51,16 @@ fn nobody_waits_for_who_serves_a_file_system() {
 fn memory_that_was_taken_back_gets_no_pages() {
     story!("back", 2);
 }
+
+/// By the C library's functions, of whose calls the kernel tells nobody.
+#[test]
+fn what_takes_memory_away_unwatched_is_seen() {
+    story!("remap", 3);
+    story!("guard", 3);
+}
+
+#[test]
+fn a_segment_that_is_detached_unseen_is_not_written() {
+    story!("shmdt", 3);
+    story!("shmat", 3);
+}

@@ -395,7 +395,7 @@ macro_rules! need_watch {
     };
 }
 
-/// A memfd, a file of a path, a segment or huge pages, and what is none of these.
+/// A memfd, a file of a path or huge pages, and what is none of these.
 #[test]
 fn a_file_in_memory_is_mapped_as_long_as_it_is_used() {
     need_watch!();

@@ -64,11 +64,6 @@ impl Extent {
         }
         None
     }
-
-    /// Whether it is a System V segment.
-    pub(super) fn is_sysv(&self) -> bool {
-        self.name.starts_with(b"/SYSV")
-    }
 }
 
 /// A line of `maps`.
@@ -153,10 +148,9 @@ mod tests {
         let file = FileId { device: (0, 0x1a), inode: 77 };
         let name = b"/dev/shm/my file".to_vec();
         assert_eq!(whole, Extent { file, offset: 0x4800, name, end: 0x4000 });
-        assert!(!whole.is_sysv());
         assert_eq!(find(0x1000..0x1001, true), Some((0x4000, 0x3000)));
         let segment = Extent::find(MAPS.as_bytes(), &(0x7010..0x8000), true).unwrap();
-        assert!(segment.is_sysv() && segment.file.inode == 5 && segment.offset == 0x10);
+        assert!(segment.file.inode == 5 && segment.offset == 0x10);
     }
 
     #[test]

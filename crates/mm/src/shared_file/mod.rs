@@ -1,10 +1,10 @@
 //! The file that another process's memory is, mapped here: what a process maps as shared
-//! (MAP_SHARED, shmat(2)) others may map, too.
+//! (MAP_SHARED) others may map, too.
 //!
 //! Nobody says which file that is, and whoever mapped it has mostly closed the descriptor. So it is
 //! looked for when it is wanted: `/proc/PID/maps` tells device and inode, and a descriptor of the
-//! process, the path in `maps` or the number of a System V segment leads there. What no way leads
-//! to is not mapped here; `/proc/PID/map_files` would, and needs CAP_CHECKPOINT_RESTORE.
+//! process or the path in `maps` leads there. What no way leads to is not mapped here;
+//! `/proc/PID/map_files` would, and needs CAP_CHECKPOINT_RESTORE.
 //!
 //! # What is promised
 //! What is mapped is a file in memory (tmpfs, hugetlbfs) that `maps` named at some moment of the
@@ -12,13 +12,12 @@
 //! there any longer is for the caller to know. Nobody is waited for who serves a file system: a
 //! file is looked at before it is opened, and by no call that asks its file system. What the
 //! program could find out is left alone: a file that may still be sealed, which a mapping for
-//! writing would keep from that (F_SEAL_WRITE), and a System V segment that others may look up and
-//! count who is attached.
+//! writing would keep from that (F_SEAL_WRITE). And so is a System V segment: when that is detached
+//! by a bare call, the kernel tells nobody who watches the memory.
 
 mod find;
 mod in_memory;
 mod maps;
-mod sysv;
 
 use crate::{Loan, Mapping, NotLent, OtherProcess, View};
 use maps::Extent;
@@ -48,11 +47,7 @@ fn of_process(pid: u32, range: Range<u64>, writable: bool) -> Result<Loan, NotLe
     let size = size.ok_or(NotLent::Never)?;
     let extent = Extent::of_process(&process, &range, writable).ok_or(NotLent::Never)?;
     let end = extent.offset.checked_add(size).ok_or(NotLent::Never)?;
-    let (mapping, at) = if extent.is_sysv() {
-        (sysv::attached(&process, &extent, end, writable)?, extent.offset)
-    } else {
-        mapped(&process, &extent, end, writable)?
-    };
+    let (mapping, at) = mapped(&process, &extent, end, writable)?;
     Ok(Loan::new(View::lend(mapping, at, size)?, range.start))
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::guard;
-use crate::loan::{alone, give_back};
+use crate::loan::alone;
 use rustix::fs::{CWD, FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -224,58 +224,25 @@ fn a_file_on_a_disk_is_not_lent() {
     assert!(refused(&mapped_here(&file), true));
 }
 
-/// A segment that is attached here, and its number.
-fn segment() -> (i32, Mapping) {
+/// Whoever detaches one by a bare call takes it away unseen.
+#[test]
+fn a_segment_is_not_lent() {
+    let _alone = alone();
     guard::install();
-    // SAFETY: a new segment, attached at an address of the kernel's choice and known to nobody.
-    unsafe {
+    // SAFETY: a new segment, attached at an address of the kernel's choice and known to nobody, and
+    // removed with this process.
+    let addr = unsafe {
         let id = libc::shmget(libc::IPC_PRIVATE, SIZE as usize, 0o600);
         assert!(id >= 0, "{}", std::io::Error::last_os_error());
         let addr = libc::syscall(libc::SYS_shmat, id, 0usize, 0);
-        assert_ne!(addr, -1);
-        (id, Mapping::made(addr as u64, SIZE))
+        assert_eq!(libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()), 0);
+        addr
+    };
+    assert_ne!(addr, -1);
+    let range = addr as u64..addr as u64 + SIZE;
+    for writable in [false, true] {
+        assert_eq!(lent(range.clone(), writable).err(), Some(NotLent::Never));
     }
-}
-
-/// How often a segment is attached here: `shm_nattch` counts the children of other tests as well.
-fn attached(id: i32) -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let segments = maps.lines().filter(|line| line.contains("/SYSV"));
-    let inodes = segments.filter_map(|line| line.split_ascii_whitespace().nth(4));
-    inodes.filter(|inode| inode.parse() == Ok(id)).count()
-}
-
-fn remove(id: i32) {
-    // SAFETY: a segment of ours; its number is all that is passed.
-    assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
-}
-
-#[test]
-fn a_segment_is_attached_once_it_was_removed() {
-    let _alone = alone();
-    let (id, map) = segment();
-    assert!(refused(&map, true), "others may find it and count who is attached");
-    assert_eq!(attached(id), 1);
-    remove(id);
-    assert!(shows(&map, 0..SIZE) && shows(&map, 4096..8192));
-    drop(map);
-    assert_eq!(attached(id), 2, "two loans");
-    give_back();
-    give_back();
-    assert_eq!(attached(id), 0);
-}
-
-#[test]
-fn another_segment_is_not_taken_for_it() {
-    let (id, map) = segment();
-    remove(id);
-    let extent = Extent::of_process(&own(), &map.range(), true).unwrap();
-    let attaches = |extent: &Extent, end| sysv::attached(&own(), extent, end, true).is_ok();
-    assert!(attaches(&extent, SIZE));
-    assert!(!attaches(&extent, SIZE + 1), "it is shorter");
-    let mut other = extent.clone();
-    other.file.device.1 ^= 1;
-    assert!(!attaches(&other, SIZE));
-    // What did not fit was detached.
-    assert_eq!(attached(id), 1);
+    // SAFETY: attached above, and nobody uses it.
+    unsafe { libc::syscall(libc::SYS_shmdt, addr) };
 }

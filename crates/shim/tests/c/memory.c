@@ -112,10 +112,45 @@ static void detaching(void)
 	TOLD_NOTHING();
 	CHECK(shmat(id, a, SHM_REMAP) == a);
 	TOLD(a, 3);
+	/* Twice in a row, and another one behind it. */
+	char *room = map(8);
+	int other = shmget(IPC_PRIVATE, page, 0600);
+	CHECK(shmat(id, room, SHM_REMAP) == room);
+	TOLD(room, 3);
+	CHECK(shmat(id, room + 3 * page, SHM_REMAP) == room + 3 * page);
+	TOLD(room + 3 * page, 3);
+	CHECK(shmat(other, room + 6 * page, SHM_REMAP) == room + 6 * page);
+	TOLD(room + 6 * page, 1);
+	CHECK(shmctl(other, IPC_RMID, NULL) == 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK(shmdt(room + 3 * i * page) == 0);
+		TOLD(room + 3 * i * page, 3);
+	}
 	CHECK(shmdt(a) == 0);
 	TOLD(a, 3);
 	FAILS(shmdt(a), EINVAL);
 	TOLD_NOTHING();
+}
+
+/* What the kernel tells nobody of who watches the memory. */
+static void replacing_pages(void)
+{
+	int file = memfd_create("pages", MFD_CLOEXEC);
+	CHECK(ftruncate(file, 2 * page) == 0);
+	char *a = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	CHECK(a != MAP_FAILED);
+	a[page] = 7;
+	CHECK(remap_file_pages(a, page, 0, 1, 0) == 0);
+	TOLD(a, 1);
+	CHECK(a[0] == 7);
+	FAILS(remap_file_pages(a, page, PROT_READ, 1, 0), EINVAL);
+	TOLD_NOTHING();
+	/* MADV_GUARD_INSTALL, which Linux before 6.13 refuses. */
+	CHECK(madvise(a + page, page, 102) == 0 || errno == EINVAL);
+	TOLD(a + page, 1);
+	CHECK(munmap(a, 2 * page) == 0);
+	TOLD(a, 2);
+	close(file);
 }
 
 static void shrinking_heap(void)
@@ -250,6 +285,7 @@ int main(void)
 	remapping();
 	advising();
 	detaching();
+	replacing_pages();
 	shrinking_heap();
 	freeing();
 	resizing();
