@@ -29,7 +29,7 @@ mod uffd;
 
 pub use brought_in::BroughtIn;
 pub use guard::{AtomicOp, Fault, LoadFault, Sink, Source, StoreFault};
-pub use loan::{Loan, NotLent, View, forget_unused};
+pub use loan::{Loan, NotLent, View, forget_all, forget_unused};
 pub use map::{Mapping, populate};
 pub use mirror::{
     Inside, Mirror, Pages, Paging, PagingCounts, PagingWatcher, Prefetch, ProcessPages, Reach,

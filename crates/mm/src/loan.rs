@@ -9,7 +9,7 @@
 use crate::brought_in::BroughtIn;
 use crate::guard::Sink;
 use crate::map::{Mapping, populate};
-use engine_thread::try_lock;
+use engine_thread::{lock, try_lock};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -162,6 +162,16 @@ pub fn forget_unused() -> Option<Duration> {
     Some(PATIENCE)
 }
 
+/// Gives all views back: who called [`forget_unused`] does so no more. Waits for nobody who is at a
+/// view, who keeps it until then.
+pub fn forget_all() {
+    let mut lent = lock(&LENT);
+    let all = std::mem::take(&mut *lent);
+    COUNT.store(0, SeqCst);
+    drop(lent);
+    drop(all);
+}
+
 /// Gives the views back that nobody has used since the last time.
 pub(crate) fn give_back() {
     let mut at = 0;
@@ -221,6 +231,19 @@ mod tests {
         give_back();
         assert!(one.at(0x1000).is_none());
         assert_eq!(forget_unused(), None);
+    }
+
+    #[test]
+    fn all_are_given_back_at_once() {
+        let _alone = alone();
+        let (one, other) = (lend(64), lend(64));
+        let (view, _) = one.at(0x1000).unwrap();
+        forget_all();
+        assert_eq!(forget_unused(), None);
+        assert!(other.at(0x1000).is_none());
+        view.memory(0, 1).unwrap().write(b"!").unwrap();
+        drop(view);
+        assert!(one.at(0x1000).is_none());
     }
 
     /// The flags of the mapping that `view` is of, as proc_pid_smaps(5) has them.

@@ -64,3 +64,8 @@ fn a_segment_that_is_detached_unseen_is_not_written() {
     story!("shmdt", 3);
     story!("shmat", 3);
 }
+
+#[test]
+fn nothing_is_mapped_any_more_when_the_device_is_closed() {
+    story!("closed", 4);
+}

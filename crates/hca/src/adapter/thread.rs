@@ -159,6 +159,10 @@ impl Thread {
         self.changed.notify_all();
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
     pub(crate) fn resume(&self) {
         let mut pause = lock(&self.pause);
         (pause.wanted, pause.standing) = (false, false);

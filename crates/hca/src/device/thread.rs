@@ -126,11 +126,14 @@ impl Stream {
 /// device.
 pub(crate) fn run(device: &Weak<Device>) {
     let ended = catch_unwind(AssertUnwindSafe(|| go_on(device)));
-    let Some(device) = device.upgrade() else { return };
-    if let Err(panic) = ended {
-        device.fail(&*panic);
+    if let Some(device) = device.upgrade() {
+        if let Err(panic) = ended {
+            device.fail(&*panic);
+        }
+        device.adapter.thread.ends();
     }
-    device.adapter.thread.ends();
+    // Other devices' threads look after what is mapped from now on.
+    mm::forget_all();
 }
 
 fn go_on(device: &Weak<Device>) {

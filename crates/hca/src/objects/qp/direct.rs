@@ -26,6 +26,9 @@ impl Out<'_> {
         let Some(found) = neighbour.find(&wanted) else { return false };
         if found.has_new_view() {
             self.adapter.thread.kick();
+            if self.adapter.thread.has_ended() {
+                mm::forget_all();
+            }
         }
         let mut request = Request { neighbour, found: &found, length, at };
         let is_short = length <= SHORT_DIRECT;
