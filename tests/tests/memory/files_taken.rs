@@ -69,3 +69,9 @@ fn a_segment_that_is_detached_unseen_is_not_written() {
 fn nothing_is_mapped_any_more_when_the_device_is_closed() {
     story!("closed", 4);
 }
+
+/// Its mask has come back by a jump, and the file is cut.
+#[test]
+fn a_thread_that_blocks_signals_outlives_a_file_that_is_cut() {
+    story!("blocked", 4);
+}

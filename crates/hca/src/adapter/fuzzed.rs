@@ -123,7 +123,8 @@ pub fn reached(fd: OwnedFd, request: Request) -> Option<u64> {
     let neighbour = Neighbour::of(Reader::open(fd.as_fd()).ok()?, OtherProcess::new(NOBODY)?)?;
     let remote = Remote { addr, rkey };
     let (pid, goes_on) = (0, false);
-    let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
+    let now = std::time::Instant::now();
+    let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write, now };
     let found = neighbour.find(&wanted)?;
     let visit = neighbour.visit(&found)?;
     visit.count(0, length.into(), true);

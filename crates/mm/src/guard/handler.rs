@@ -8,6 +8,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 // SAFETY (of the declarations): labels in this room's assembly; only their addresses are used.
 unsafe extern "C" {
@@ -219,6 +220,38 @@ pub(super) fn ensure_unblocked() {
     if !UNBLOCKED.replace(true) {
         unblock_signals();
     }
+}
+
+/// How long a look at a thread's mask and the actions counts: it takes as long as a short copy.
+const COUNTS_FOR: Duration = Duration::from_micros(50);
+
+thread_local! {
+    /// When this thread was last made ready for faults, and whether they then come to `on_fault`.
+    static LOOKED: Cell<(Option<Instant>, bool)> = const { Cell::new((None, false)) };
+}
+
+/// Whether the calling thread may touch, `now`, what others can take from under it at any moment: a
+/// fault would come to the handler, as of a moment ago at most. A thread's mask comes back with a
+/// saved context or the end of a handler, and a bare system call may set either.
+#[inline]
+pub fn would_catch(now: Instant) -> bool {
+    match LOOKED.get() {
+        (Some(at), would) if now.saturating_duration_since(at) < COUNTS_FOR => would,
+        _ => look(now),
+    }
+}
+
+#[cold]
+fn look(now: Instant) -> bool {
+    unblock_signals();
+    let is_ours = |signal| {
+        let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        let told = kernel_sigaction(signal, None, Some(&mut action)) == 0;
+        told && action.handler == on_fault as *const () as usize
+    };
+    let would = is_ours(libc::SIGBUS) && is_ours(libc::SIGSEGV);
+    LOOKED.set((Some(now), would));
+    would
 }
 
 /// Unblocks SIGSEGV and SIGBUS in the calling thread, as every thread needs that touches guarded

@@ -15,7 +15,7 @@
 //! the two signals, since the kernel kills a process whose blocked synchronous fault arrives: a
 //! thread's first touch unblocks them ([`unblock_signals`]), and the interposed `sigprocmask` keeps
 //! them so. What remains are masks that come with a signal handler, a saved context or a bare
-//! system call.
+//! system call: who touches what another process can take away at any moment asks [`would_catch`].
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -30,7 +30,7 @@ use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
-pub use handler::{chain, install, unblock_signals};
+pub use handler::{chain, install, unblock_signals, would_catch};
 pub use span::{Direction, Load, LoadFault, Sink, Source, Span, Store, StoreFault};
 
 /// The memory is not there, or not for this kind of access.

@@ -311,3 +311,41 @@ fn other_signals_are_not_ours_to_chain() {
     install();
     assert!(!chain(libc::SIGUSR1, None, None));
 }
+
+/// The signals that the calling thread blocks, which blocks these from now on.
+fn block(signals: u64) -> u64 {
+    let mut before = 0;
+    // SAFETY: both are words of this stack, as long as the kernel's set.
+    let code = unsafe {
+        let (set, old) = (&raw const signals, &raw mut before);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, set, old, 8usize)
+    };
+    assert_eq!(code, 0);
+    before
+}
+
+#[test]
+fn a_thread_is_made_ready_for_faults_again_and_again() {
+    use std::time::{Duration, Instant};
+    install();
+    let (now, both) = (Instant::now(), 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1));
+    assert!(would_catch(now));
+    block(both);
+    assert!(would_catch(now + Duration::from_millis(1)));
+    assert_eq!(block(0) & both, 0);
+    // SAFETY: the child makes system calls only, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above; an action of all zeros is the default one.
+        unsafe {
+            let action = [0u64; 4];
+            let (new, old) = (action.as_ptr(), std::ptr::null::<u64>());
+            libc::syscall(libc::SYS_rt_sigaction, libc::SIGBUS, new, old, 8usize);
+            libc::_exit(i32::from(would_catch(now + Duration::from_millis(2))));
+        }
+    }
+    let mut status = 1;
+    // SAFETY: `status` is live, and the child ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "a bare call has set the default action");
+}

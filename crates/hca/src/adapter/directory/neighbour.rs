@@ -24,6 +24,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
+use std::time::Instant;
 use transport::Counter;
 use transport::executor::Published;
 use transport::keys::place_of;
@@ -61,6 +62,8 @@ pub(crate) struct Wanted {
     /// It has begun: what it is to was looked at as a whole then.
     pub(crate) goes_on: bool,
     pub(crate) write: bool,
+    /// The time.
+    pub(crate) now: Instant,
 }
 
 /// What a key grants a request.
@@ -219,6 +222,8 @@ impl Neighbour {
                 (None, memory.and_then(seen))
             }
         };
+        // Its owner may cut the file at any moment.
+        let seen = seen.filter(|_| mm::guard::would_catch(wanted.now));
         let place = place_of(wanted.remote.rkey) as u32;
         let ticket = Ticket::new(place, wanted.dest_qpn, wanted.pid);
         let write = wanted.write;
@@ -454,8 +459,8 @@ mod tests {
         let neighbour = Neighbour::of(directory.reader().unwrap(), process).unwrap();
         let remote = Remote { addr: 0x1000, rkey: KEY };
         let (qpn, dest_qpn, ends) = (9, QPN, ENDS);
-        let (length, goes_on, write) = (64, false, false);
-        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
+        let (length, goes_on, write, now) = (64, false, false, Instant::now());
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write, now };
         for taken_back in [key_at(KEY), qp_at(QPN)] {
             show(&directory, addr);
             let found = neighbour.find(&wanted).unwrap();

@@ -21,8 +21,8 @@ impl Out<'_> {
         let Some((neighbour, ends)) = self.neighbour else { return false };
         let Direct { write, dest_qpn, remote, length, at, len, memory } = direct;
         let (qpn, pid) = (self.number, self.adapter.directory().pid());
-        let goes_on = at > 0;
-        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write };
+        let (goes_on, now) = (at > 0, self.now);
+        let wanted = Wanted { pid, qpn, dest_qpn, ends, remote, length, goes_on, write, now };
         let Some(found) = neighbour.find(&wanted) else { return false };
         if found.has_new_view() {
             self.adapter.thread.kick();

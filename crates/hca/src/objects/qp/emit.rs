@@ -28,6 +28,8 @@ const LINK_BURST: Duration = Duration::from_millis(1);
 /// Packets of one QP on their way to the link.
 pub(super) struct Out<'a> {
     pub(super) adapter: &'a Adapter,
+    /// When the call began, or its turn.
+    pub(super) now: Instant,
     /// [`parts_reached`] when the call began.
     pub(super) parts: u64,
     /// Where packets for the wire are staged: the caller's, or else its own, once there is one.

@@ -415,6 +415,7 @@ impl Qp {
         let ring = ring.zip(core.ends.as_ref());
         let mut tx = Out {
             adapter,
+            now,
             parts: parts_reached(),
             batch,
             own_batch: None,
