@@ -24,6 +24,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// program needs most.
 const MOST: usize = 1024;
 
+/// The part of address space that all of them may take together, a sixteenth: how long memory is
+/// its owner says, which may be whatever it likes. The kernel maps from the end of that space down.
+fn most_bytes(at: u64) -> u64 {
+    at.checked_next_power_of_two().unwrap_or(1 << 63) / 16
+}
+
 /// What is lent, and how many that are without a look under the lock.
 static LENT: Mutex<Vec<Arc<View>>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -80,11 +86,15 @@ impl View {
     /// Lends the `size` bytes from `at` on of a mapping to this process. Waits for no lock.
     ///
     /// # Errors
-    /// [`NotLent::NotNow`] where too many are lent, there is no memory, or another thread is at it.
+    /// [`NotLent::NotNow`] where too many are lent, or too much, there is no memory, or another
+    /// thread is at it.
     pub fn lend(mapping: Mapping, at: u64, size: u64) -> Result<Weak<View>, NotLent> {
         // In the child of a fork the lock may be held by a thread that is not there.
         let mut lent = try_lock(&LENT).ok_or(NotLent::NotNow)?;
-        if lent.len() >= MOST || lent.try_reserve(1).is_err() {
+        let lengths = lent.iter().filter_map(|view| view.mapping.as_ref()).map(Mapping::len);
+        let bytes = lengths.fold(mapping.len(), u64::saturating_add);
+        let is_too_much = lent.len() >= MOST || bytes > most_bytes(mapping.addr());
+        if is_too_much || lent.try_reserve(1).is_err() {
             return Err(NotLent::NotNow);
         }
         // A child would keep it as long as it lives, and has no use for it; and a program that
@@ -201,6 +211,7 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
 mod tests {
     use super::*;
     use crate::guard;
+    use std::os::fd::AsFd;
 
     fn lend(size: u64) -> Loan {
         guard::install();
@@ -272,6 +283,28 @@ mod tests {
         give_back();
         give_back();
         assert!(View::lend(Mapping::anonymous_shared(4096).unwrap(), 0, 64).is_ok());
+    }
+
+    /// A file may be as long as its owner likes, and takes no memory.
+    #[test]
+    fn no_more_bytes_are_lent_than_there_are_addresses_for() {
+        let _alone = alone();
+        let file = rustix::fs::memfd_create("long", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let most = most_bytes(Mapping::anonymous(4096).unwrap().addr());
+        let quarter = most / 4;
+        rustix::fs::ftruncate(&file, quarter).unwrap();
+        let lend = || {
+            let mapping = Mapping::shared_lazily(file.as_fd(), 0..quarter, true).unwrap();
+            View::lend(mapping, 0, quarter)
+        };
+        assert!((0..4).all(|_| lend().is_ok()));
+        assert_eq!(lend().err(), Some(NotLent::NotNow));
+        forget_all();
+        assert!(lend().is_ok());
+        forget_all();
+        let length = |at| most_bytes(at).trailing_zeros();
+        assert!(length(0x7fff_0000_0000) == 43 && length(0x7f_0000_0000) == 35);
+        assert_eq!(length(u64::MAX), 59);
     }
 
     #[test]
