@@ -213,13 +213,27 @@ impl Uffd {
         }
     }
 
-    /// Reads what is there. Whoever caused it goes on then, but for a page fault.
-    pub(crate) fn read<'a>(&self, room: &'a mut [Message]) -> &'a [Message] {
+    /// Reads what is there; `None` when the descriptor was taken from us. Whoever caused it goes on
+    /// then, but for a page fault.
+    pub(crate) fn read<'a>(&self, room: &'a mut [Message]) -> Option<&'a [Message]> {
         let bytes = size_of_val(room);
         // SAFETY: the kernel writes at most `bytes` into the messages, which may hold anything.
         let read =
             unsafe { libc::syscall(libc::SYS_read, self.0.as_raw_fd(), room.as_mut_ptr(), bytes) };
-        let messages = usize::try_from(read).unwrap_or(0) / size_of::<Message>();
-        &room[..messages]
+        let is_late = || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        let messages = match usize::try_from(read) {
+            Ok(bytes) => bytes / size_of::<Message>(),
+            Err(_) if is_late() => return Some(&[]),
+            Err(_) => 0,
+        };
+        (messages > 0).then_some(&room[..messages])
+    }
+
+    /// Takes the descriptor from whoever waits for it.
+    #[cfg(test)]
+    pub(crate) fn lose(&self) {
+        let other = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: two descriptors of ours.
+        unsafe { libc::dup2(other.as_raw_fd(), self.0.as_raw_fd()) };
     }
 }

@@ -75,3 +75,9 @@ fn nothing_is_mapped_any_more_when_the_device_is_closed() {
 fn a_thread_that_blocks_signals_outlives_a_file_that_is_cut() {
     story!("blocked", 4);
 }
+
+/// A bare close_range(2) has taken the descriptor by which the kernel tells.
+#[test]
+fn what_the_kernel_watches_no_more_is_written_by_calls() {
+    story!("unwatched", 3);
+}

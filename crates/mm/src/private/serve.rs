@@ -90,6 +90,7 @@ impl PrivateMemory {
             let _guard = lock(&self.lock);
             self.uffd
                 .read(&mut room)
+                .unwrap_or_default()
                 .iter()
                 .filter_map(Message::event)
                 .for_each(|e| self.answer(e));

@@ -33,6 +33,10 @@ pub trait Invalidate: Send + Sync {
     /// it returns. The rules of [`Invalidate::invalidate`] hold.
     fn protected(&self) {}
 
+    /// The kernel tells no more, or never did, of what becomes of the range: nobody relies on that
+    /// when it returns. The rules of [`Invalidate::invalidate`] hold.
+    fn unwatched(&self) {}
+
     /// Whether the pages are held where they are, as pinned ones.
     fn holds(&self) -> bool {
         false

@@ -37,7 +37,7 @@ use crate::uffd::{Event, Message, Uffd};
 use engine_thread::lock;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -74,6 +74,8 @@ struct Watch {
     /// The process whose mappings it sees.
     pid: i32,
     uffd: Uffd,
+    /// The descriptor was taken from us: it sees nothing any more.
+    is_lost: AtomicBool,
     /// Held by the watcher from before it reads until it has told.
     round: Mutex<()>,
 }
@@ -92,11 +94,11 @@ impl Kernel {
         !matches!(self.started.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// The watch, if it is this process's.
+    /// The watch, if it is this process's and sees anything.
     fn get(&self) -> Option<&Watch> {
         // SAFETY: null, or from `Arc::into_raw` in `start`, which is never undone.
         let watch = unsafe { self.watch.load(Acquire).as_ref() }?;
-        (watch.pid == pid()).then_some(watch)
+        (watch.pid == pid() && !watch.is_lost.load(SeqCst)).then_some(watch)
     }
 
     /// Ends the watch of the parts of `range` that no entry of the table has under watch.
@@ -163,7 +165,12 @@ impl AddressSpace {
         }
         *started = true;
         let Ok(uffd) = Uffd::for_events() else { return };
-        let watch = Arc::new(Watch { pid: pid(), uffd, round: Mutex::new(()) });
+        let watch = Arc::new(Watch {
+            pid: pid(),
+            uffd,
+            is_lost: AtomicBool::new(false),
+            round: Mutex::new(()),
+        });
         let (of_thread, space) = (watch.clone(), self.clone());
         let body = move || of_thread.listen(&space);
         if engine_thread::spawn(c"peerdma-unmaps", STACK_BYTES, body).is_ok() {
@@ -178,7 +185,7 @@ impl AddressSpace {
         // every notice from here on finds this registration in doubt too
         drop(lock(&watch.round));
         let mut table = self.lock();
-        if self.kernel.ranges.load(Relaxed) >= MOST {
+        if self.kernel.ranges.load(Relaxed) >= MOST || watch.is_lost.load(SeqCst) {
             return Ok(false);
         }
         let base_pages = watch.uffd.watch(range)?;
@@ -209,6 +216,27 @@ impl AddressSpace {
                 self.kernel.take(entry);
             }
         }
+        drop(table);
+        self.tell_the_unwatched();
+    }
+
+    /// Tells the registrations that were watched and are not that nobody sees what becomes of them.
+    fn tell_the_unwatched(&self) {
+        let meant = |entry: &Entry| entry.pinned.is_some() && entry.watched.is_none();
+        self.tell_those(&EVERYWHERE, meant, |target| target.unwatched());
+    }
+
+    /// The descriptor of the watch was taken from us, and nobody knows what it would have told.
+    fn lost(&self, watch: &Watch) {
+        watch.is_lost.store(true, SeqCst);
+        let mut table = self.lock();
+        let mut after = None;
+        while let Some((start, id)) = table.next_overlap(0, u64::MAX, after) {
+            after = Some((start, id));
+            table.get_mut(id).and_then(|entry| self.kernel.take(entry));
+        }
+        drop(table);
+        self.tell_the_unwatched();
     }
 
     /// Ends the watch of registrations up to number `stamp` that have been revoked by a change of
@@ -271,15 +299,25 @@ impl Watch {
     /// The watcher's life.
     fn listen(&self, space: &AddressSpace) {
         let mut room = [Message::default(); 16];
-        while self.uffd.wait() {
+        let mut is_there = true;
+        while is_there {
+            is_there = self.uffd.wait();
             let _round = lock(&self.round);
             // those too that are about to be watched: what goes of them may be in this round
             // already
             space.tell_those(&EVERYWHERE, |entry| entry.pinned.is_some(), |t| t.doubt());
             let stamp = space.made.load(SeqCst);
             // whoever unmapped goes on from here
-            let events = self.uffd.read(&mut room).iter().filter_map(Message::event);
-            events.for_each(|event| space.told(self, event, stamp));
+            match self.uffd.read(&mut room).filter(|_| is_there) {
+                Some(read) => {
+                    let events = read.iter().filter_map(Message::event);
+                    events.for_each(|event| space.told(self, event, stamp));
+                }
+                None => {
+                    is_there = false;
+                    space.lost(self);
+                }
+            }
             space.tell_those(&EVERYWHERE, |entry| entry.pinned.is_some(), |t| t.settle());
         }
     }

@@ -38,6 +38,9 @@ pub trait Outsiders: Send + Sync {
     /// They may stay, but what they know of the memory's rights they know no more; returns once
     /// those have left who acted by it.
     fn renew(&self);
+    /// The kernel does not tell of what becomes of the memory: nobody relies on that when it
+    /// returns.
+    fn unwatched(&self);
     /// The memory has moved: it is where `now` says, if it can be shown. Who calls is inside.
     fn moved<'a>(&self, now: &dyn Fn() -> Option<Shown<'a>>);
 }
@@ -136,6 +139,12 @@ impl mm::Invalidate for Shared {
     fn protected(&self) {
         if let Some(outsiders) = self.outsiders.get() {
             outsiders.renew();
+        }
+    }
+
+    fn unwatched(&self) {
+        if let Some(outsiders) = self.outsiders.get() {
+            outsiders.unwatched();
         }
     }
 

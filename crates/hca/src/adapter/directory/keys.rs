@@ -2,12 +2,14 @@
 
 use super::{Directory, ENTRY, KEYS_AT, OPEN, closed_after, head};
 use rustix::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use transport::keys::{Mkey, place_of};
 use umem::Shown;
 
 /// Where in a key's entry the words of [`open_words`] are, beyond that of the first word.
 const OPEN_WORDS_AT: usize = 32;
+/// Where in it the word of its rights is.
+const RIGHTS_AT: usize = 16;
 
 /// In the word of a key's rights: its device keeps translations of the memory.
 pub(super) const TRANSLATED: u64 = 1 << 40;
@@ -60,6 +62,12 @@ impl Directory {
         let closed = self.shut(key_at(key));
         self.write_words(key_at(key) + OPEN_WORDS_AT, &open_words(shown));
         closed
+    }
+
+    /// Takes back that its entry changes however the memory's mapping ends. The entry is closed, or
+    /// listings alone act by it.
+    pub(super) fn unwatch_key(&self, key: u32) {
+        self.shm.word(key_at(key) + RIGHTS_AT).fetch_and(!WATCHED, SeqCst);
     }
 
     /// Shows an MKEY to listings that no neighbour may reach: its entry has one writer, and nobody

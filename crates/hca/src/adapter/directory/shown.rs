@@ -68,6 +68,10 @@ impl ShownKey {
         *plain = mkey.is_plain();
         let open = reasons & SHUT == 0;
         let closed = self.directory.write_key(self.key, mkey, page_size, open && *plain);
+        if !mkey.umem.is_watched() {
+            // Nor may it be any more, since it was looked at for the entry.
+            self.directory.unwatch_key(self.key);
+        }
         self.written(closed, !open);
     }
 
@@ -138,6 +142,15 @@ impl Outsiders for ShownKey {
     fn renew(&self) {
         if self.open && self.reasons.load(SeqCst) & RETRACTED == 0 {
             self.directory.shut(key_at(self.key));
+            self.open_unless_for_a_reason();
+            self.wait_for_visitors();
+        }
+    }
+
+    fn unwatched(&self) {
+        if self.open && self.reasons.load(SeqCst) & RETRACTED == 0 {
+            self.directory.shut(key_at(self.key));
+            self.directory.unwatch_key(self.key);
             self.open_unless_for_a_reason();
             self.wait_for_visitors();
         }
@@ -250,6 +263,25 @@ mod tests {
         shown.retract();
         shown.renew();
         assert_eq!(world.entry(), None);
+    }
+
+    #[test]
+    fn what_the_kernel_watches_no_more_is_not_shown_as_watched() {
+        use super::super::keys::WATCHED;
+        if let Err(error) = mm::can_watch() {
+            test_support::skip!("userfaultfd(2): {error}");
+        }
+        let world = world();
+        let shown = world.shown(true);
+        let entry = || world.directory.reader().unwrap().entry::<7>(key_at(KEY)).unwrap();
+        let (before, words) = entry();
+        assert_ne!(words[1] & WATCHED, 0);
+        shown.unwatched();
+        let (after, now) = entry();
+        assert!(after != before && now[1] == words[1] & !WATCHED && world.entry().is_some());
+        shown.doubt();
+        shown.unwatched();
+        assert_eq!(world.entry(), None, "it is in doubt all the same");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 struct Seen {
     gone: Mutex<Vec<Range<u64>>>,
     doubted: AtomicBool,
+    unwatched: AtomicBool,
 }
 
 impl Invalidate for Seen {
@@ -19,6 +20,10 @@ impl Invalidate for Seen {
     }
     fn settle(&self) {
         self.doubted.store(false, SeqCst);
+    }
+    fn unwatched(&self) {
+        // before anybody is let in again
+        self.unwatched.store(self.doubted.load(SeqCst), SeqCst);
     }
     fn holds(&self) -> bool {
         lock(&self.gone).is_empty()
@@ -229,4 +234,21 @@ fn another_userfaultfd_keeps_its_range() {
     assert!(!registration.is_watched());
     drop((registration, others));
     unmap(&range);
+}
+
+/// A bare close_range(2) takes the descriptor, and what is unmapped then nobody tells.
+#[test]
+fn whoever_is_watched_no_more_hears_of_it() {
+    let range = memory(4);
+    let (space, seen, registration) = watched!(&range);
+    space.kernel.get().unwrap().uffd.lose();
+    unmap(&range);
+    while !seen.unwatched.load(SeqCst) || seen.doubted.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(!registration.is_watched() && space.kernel.get().is_none());
+    let other = memory(1);
+    let second = space.register_pinned(other.clone(), Arc::new(Seen::default())).unwrap();
+    assert!(!second.is_watched());
+    unmap(&other);
 }
