@@ -192,8 +192,8 @@ impl Timers {
 #[derive(Default)]
 pub(crate) struct Appointment {
     at: Option<Instant>,
-    /// It was less than this away when it was made.
-    within: Duration,
+    /// It was no more than this away when it was made, in nanoseconds.
+    within_ns: u32,
 }
 
 impl Appointment {
@@ -202,20 +202,20 @@ impl Appointment {
     pub(crate) fn make(&mut self, deadline: Instant) -> bool {
         let needed = self.at.is_none_or(|earliest| deadline < earliest);
         if needed {
-            (self.at, self.within) = (Some(deadline), Duration::MAX);
+            (self.at, self.within_ns) = (Some(deadline), u32::MAX);
         }
         needed
     }
 
     /// The one that there is, if there is one, is no more than `wait` away now.
     pub(crate) fn is_within(&mut self, wait: Duration) {
-        self.within = wait;
+        self.within_ns = u32::try_from(wait.as_nanos()).unwrap_or(u32::MAX);
     }
 
     /// Whether there is one within `wait` from now on, so that no deadline after that needs its
     /// own. Looks at no clock.
     pub(crate) fn comes_within(&self, wait: Duration) -> bool {
-        self.at.is_some() && self.within <= wait
+        self.at.is_some() && u128::from(self.within_ns) <= wait.as_nanos()
     }
 
     /// It came due: there is none now.

@@ -6,7 +6,7 @@
 
 use super::in_memory::is_in_memory;
 use super::maps::{Extent, FileId};
-use super::{Shown, refused};
+use super::process::Shown;
 use crate::NotLent;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SealFlags, StatxFlags};
 use rustix::io::Errno;
@@ -54,6 +54,14 @@ fn opened(found: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
     // Somebody may have a lease on it, who is not waited for.
     let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty())
+}
+
+/// What a call of the system that failed means for the loan.
+pub(super) fn refused(errno: Option<Errno>) -> NotLent {
+    match errno {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN) => NotLent::NotNow,
+        _ => NotLent::Never,
+    }
 }
 
 /// Whether that is the file, and a regular one. Asks no file system.

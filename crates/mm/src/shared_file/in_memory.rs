@@ -4,7 +4,7 @@
 //! The pages of any other may take long to come, too (NFS): who copies would be held up where the
 //! owner of the memory, who is to take it away, waits for the copy.
 
-use super::Shown;
+use super::process::Shown;
 use rustix::fs::{AtFlags, MemfdFlags, OFlags, StatxFlags};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

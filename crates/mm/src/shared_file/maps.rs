@@ -1,6 +1,6 @@
 //! Which file a range of a process's memory is, from `/proc/PID/maps` (proc_pid_maps(5)).
 
-use super::Shown;
+use super::process::Shown;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

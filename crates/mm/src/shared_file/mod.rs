@@ -18,14 +18,15 @@
 mod find;
 mod in_memory;
 mod maps;
+mod process;
 
 use crate::{Loan, Mapping, NotLent, OtherProcess, View};
+use find::refused;
 use maps::Extent;
-use rustix::fs::OFlags;
+use process::Shown;
 use rustix::io::Errno;
-use shm::Processes;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 impl OtherProcess {
     /// A loan of what it has at `range`, if all of that is one piece of a file in memory that it
@@ -65,30 +66,6 @@ fn mapped(
     let mapping = Mapping::shared_lazily(file.as_fd(), start..end, writable);
     let mapping = mapping.map_err(|error| refused(Errno::from_io_error(&error)))?;
     Ok((mapping, extent.offset - start))
-}
-
-/// A process as `/proc` shows it, which is the one that the kernel's copies reach by its number.
-struct Shown {
-    all: Processes,
-    pid: u32,
-}
-
-impl Shown {
-    fn new(pid: u32) -> Option<Shown> {
-        Some(Shown { all: Processes::seen().ok()?, pid })
-    }
-
-    fn open(&self, file: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        self.all.open(self.pid, format_args!("{file}"), flags)
-    }
-}
-
-/// What a call of the system that failed means for the loan.
-fn refused(errno: Option<Errno>) -> NotLent {
-    match errno {
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN) => NotLent::NotNow,
-        _ => NotLent::Never,
-    }
 }
 
 #[cfg(all(test, not(loom)))]
