@@ -39,6 +39,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("mpich", "MPICH"),
     ("libmpich-dev", "MPICH"),
     ("qperf", "qperf"),
+    ("iperf3", "iperf3 beside the wire in `bench`"),
     ("librpma-dev", "librpma"),
     ("libgloo-dev", "gloo"),
     ("dapl2-utils", "uDAPL"),

@@ -13,6 +13,7 @@ pub struct Mpi {
     compiler: PathBuf,
     launcher: PathBuf,
     switches: &'static str,
+    on_hca: bool,
     env: Vec<(&'static str, String)>,
 }
 
@@ -23,6 +24,20 @@ impl Mpi {
     /// The reason why it is not there. A test skips with it.
     pub fn open_over_ucx(transports: &str) -> Result<Mpi, String> {
         Mpi::open("--mca pml ucx --mca osc ucx", ucx(transports))
+    }
+
+    /// The same within a host, as it is without the device: by UCX's shared memory and `cma`.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn open_over_shared_memory() -> Result<Mpi, String> {
+        let mut env = vec![("UCX_TLS", "posix,cma,self".to_owned())];
+        // It takes UCX for devices that it knows only.
+        for variable in ["OMPI_MCA_pml_ucx_tls", "OMPI_MCA_pml_ucx_devices"] {
+            env.push((variable, "any".to_owned()));
+        }
+        let mpi = Mpi::open("--mca pml ucx --mca osc ucx", env)?;
+        Ok(Mpi { on_hca: false, ..mpi })
     }
 
     /// The distribution's Open MPI over libfabric's verbs provider. One-sided operations are made
@@ -81,7 +96,7 @@ impl Mpi {
             return Err(format!("{} is not installed ({packages})", tools[1].display()));
         }
         let [compiler, launcher] = tools;
-        Ok(Mpi { name, compiler, launcher, switches: "", env })
+        Ok(Mpi { name, compiler, launcher, switches: "", on_hca: true, env })
     }
 
     /// Compiles a program of ours for it, as [`crate::c_program`] does.
@@ -92,11 +107,12 @@ impl Mpi {
         mpi_program(name, self.name, &self.compiler)
     }
 
-    /// So many ranks of a program, started by this library's own launcher on the software HCA. No
-    /// shared memory is between them.
+    /// So many ranks of a program, started by this library's own launcher on the software HCA, if
+    /// that is its way. No shared memory is between them then.
     pub fn run(&self, ranks: u32, program: &Path, counters: &Counters) -> Run {
         let line = format!("{} {} -n {ranks}", self.launcher.display(), self.switches);
-        let run = self.env.iter().fold(Run::hca(&line), |run, (name, value)| run.env(name, value));
+        let run = if self.on_hca { Run::hca(&line) } else { Run::plain(&line) };
+        let run = self.env.iter().fold(run, |run, (name, value)| run.env(name, value));
         let run = run.env("PEERDMA_COUNTERS", counters.file()).arg(program);
         run.limit(Duration::from_secs(120))
     }

@@ -1,15 +1,18 @@
-//! The speed tables of the book: the wire ([`wire`]), networks that lose packets or are too slow
-//! ([`network`]), registered memory of each kind ([`memory`]), many of everything ([`scale`]), how
-//! long it takes to look at a large machine ([`machine`]), and Linux's own RoCE in software
-//! ([`rxe`]); and its plots ([`curves`]).
+//! The speed tables of the book: one host ([`host`]), the wire ([`wire`]), networks that lose
+//! packets or are too slow ([`network`]), registered memory of each kind ([`memory`]), many of
+//! everything ([`scale`]), how long it takes to look at a large machine ([`machine`]), and Linux's
+//! own RoCE in software ([`rxe`]); and its plots ([`curves`]).
 //!
 //! Everything runs in network namespaces of its own, whose MTU carries the path MTU of 4096, or in
 //! a guest. Rounds are interleaved and ratios taken within a round, so that a machine whose speed
 //! drifts does not decide.
 
+mod contest;
 mod curves;
+mod host;
 mod machine;
 mod memory;
+mod mpi;
 mod network;
 mod pair;
 mod program;
@@ -26,6 +29,8 @@ use std::process::Command;
 /// A part of what is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Part {
+    /// Two processes on one host, from memory to memory, beside bare system calls and UCX
+    Host,
     /// Sockets, RDMA and UCX between two processes
     Wire,
     /// Loss, and many streams onto one link
@@ -45,6 +50,7 @@ pub enum Part {
 impl Part {
     fn name(self) -> &'static str {
         match self {
+            Part::Host => "host",
             Part::Wire => "wire",
             Part::Network => "network",
             Part::Memory => "memory",
@@ -137,8 +143,11 @@ fn inside(wanted: &Wanted) -> Result<bool> {
     let rounds = wanted.rounds;
     let wants = |part| wanted.only.is_none_or(|only| only == part);
     let mut tables = Vec::new();
+    if wants(Part::Host) {
+        tables.push(host::measure(rounds));
+    }
     if wants(Part::Wire) {
-        tables.push(wire::measure(rounds)?);
+        tables.push(wire::measure(rounds));
     }
     if wants(Part::Network) {
         tables.push(network::measure(rounds)?);

@@ -25,6 +25,13 @@ pub fn output(run: Run) -> Result<String> {
     Ok(finished.stdout)
 }
 
+/// What a bare peer of `tests/c/peers` prints, its only figure.
+pub fn peer(program: &str, arguments: &[&str]) -> Result<f64> {
+    let program = system::c_program(program).map_err(anyhow::Error::msg)?;
+    let said = output(Run::program(program).args(arguments))?;
+    said.trim().parse().with_context(|| said.clone())
+}
+
 /// Figures of a C program of the tests that prints `NAME FIGURE` a line, by their names.
 #[derive(Default)]
 pub struct Figures(BTreeMap<String, Vec<f64>>);

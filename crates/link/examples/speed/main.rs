@@ -2,6 +2,7 @@
 //!
 //! `speed [bare] [link] [gather] [--mtu N] [--buffer BYTES] [--window BYTES] [--seconds S]
 //! [--rounds N] [--json]`; without names all three, and of each the best of three rounds.
+//! `speed checked` with the same options prints GB/s of [`checked`], once.
 //!
 //! - `bare`: a GSO sender and a GRO receiver that touch no byte: the yardstick.
 //! - `link`: `Batch` to `Receiver`: payload copied into the staging buffer, ICRC made and checked,
@@ -16,6 +17,10 @@
 //! what the CPU needs for 1 KiB on either side, undisturbed by waiting and by other programs. All
 //! count payload; GB are 10^9 bytes.
 
+mod checked;
+// The link's own, which it shows to nobody.
+#[path = "../../src/crc.rs"]
+mod crc;
 mod socket;
 
 use link::{Batch, Endpoint, Path, Receiver};
@@ -200,13 +205,19 @@ fn gso_socket(case: &Case) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn bare(case: Case) -> io::Result<Figures> {
+/// A receiving socket as the link has them: it takes whole trains, and has room.
+fn gro_socket(case: &Case) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((IP, 0))?;
     set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     let bytes = case.buffer_bytes as i32;
     set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
     socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn bare(case: Case) -> io::Result<Figures> {
+    let socket = gro_socket(&case)?;
     let to = socket.local_addr()?;
     let sender = gso_socket(&case)?;
     let train = vec![0x5a; case.segment() * case.train_segments()];
@@ -364,7 +375,12 @@ fn main() -> Result<(), String> {
     let mut rounds = 3;
     let mut mtus = vec![1024, 4096];
     let mut buffers = vec![link::DEFAULT_RECEIVE_BUFFER_BYTES, 212_992];
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == checked::RECEIVER).is_some() {
+        let words: Vec<usize> = args.filter_map(|arg| arg.parse().ok()).collect();
+        return checked::receive(&words).map_err(|error| error.to_string());
+    }
+    let checked = args.next_if(|arg| arg == "checked").is_some();
     while let Some(arg) = args.next() {
         let mut number = || -> Result<usize, String> {
             let value = args.next().ok_or(format!("{arg} needs a value"))?;
@@ -380,6 +396,13 @@ fn main() -> Result<(), String> {
             name if WAYS.iter().any(|(known, _)| *known == name) => names.push(arg),
             _ => return Err(format!("unknown argument {arg}; see the head of the source")),
         }
+    }
+    if checked {
+        let (mtu, buffer_bytes) = (mtus[mtus.len() - 1], buffers[0]);
+        let case = Case { mtu, buffer_bytes, window_bytes: 0, seconds };
+        let rate = checked::gb_per_second(case).map_err(|error| format!("checked: {error}"))?;
+        println!("{rate:.3}");
+        return Ok(());
     }
     let mut lines = Vec::new();
     for buffer_bytes in buffers {
