@@ -289,6 +289,7 @@ mod tests {
     #[test]
     fn no_more_bytes_are_lent_than_there_are_addresses_for() {
         let _alone = alone();
+        forget_all();
         let file = rustix::fs::memfd_create("long", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let most = most_bytes(Mapping::anonymous(4096).unwrap().addr());
         let quarter = most / 4;

@@ -185,7 +185,15 @@ impl Device {
     }
 
     /// No acknowledge waits for the program's answer any longer.
+    #[inline]
     pub(super) fn stop_waiting(&self, receiving: &mut Receiving) {
+        if receiving.awaits.is_some() {
+            self.answer_late(receiving);
+        }
+    }
+
+    #[cold]
+    fn answer_late(&self, receiving: &mut Receiving) {
         let Some(qp) = receiving.awaits.take() else { return };
         let leave = AssertUnwindSafe(|| qp.stop_waiting(&self.adapter));
         catch_unwind(leave).unwrap_or_else(|panic| self.fail(&*panic));
