@@ -41,7 +41,9 @@ impl Machine {
     /// Has QEMU carry a command out, and gives its answer.
     fn tell(&mut self, command: &str, arguments: Value) -> Value {
         let line = json!({ "execute": command, "arguments": arguments });
-        writeln!(self.monitor.get_mut(), "{line}").expect("QEMU listens");
+        // At once: QEMU ends by a command before it has its line's end.
+        let line = format!("{line}\n");
+        self.monitor.get_mut().write_all(line.as_bytes()).expect("QEMU listens");
         loop {
             let mut line = String::new();
             self.monitor.read_line(&mut line).expect("QEMU answers");
