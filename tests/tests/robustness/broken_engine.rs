@@ -26,7 +26,9 @@ macro_rules! with_defect {
         };
         let own = Namespace::new("broken");
         let library = library.to_str().expect("a path");
-        let run = Run::program(peerdma()).args(&["run", "--library", library, "--", &program]);
+        // By packets, which a turn takes.
+        let options = ["run", "--link=roce", "--library", library, "--", &program];
+        let run = Run::program(peerdma()).args(&options);
         run.arg($argument).env("PEERDMA_SABOTAGE", $defect).within(&own).finish()
     }};
 }
