@@ -214,7 +214,9 @@ fn answers_wait_for_room_before_ready_to_send() {
     (0..reads).for_each(|_| end());
     let packets = u64::from(reads * (length >> 15));
     assert_eq!(count(), (sent + packets, by_ring + packets));
-    assert_eq!(a.counted(Counter::Retransmits), again);
+    // Where it stood for long, it may have asked whether its last request had come.
+    let repeated = a.counted(Counter::Retransmits) - again;
+    assert!(repeated <= 1, "{repeated} requests came again");
 }
 
 /// Its ring is full, and it has not ended: a debugger has it, for instance.

@@ -29,8 +29,20 @@ pub enum Lane {
     InOrder,
     /// Beside all of those where they leave it room: it builds in a folder of its own, or little.
     Beside,
-    /// Beside those that come after it in the list, as urgent as they are.
+    /// Beside those that come after it in the list, where they leave it room: a machine that is
+    /// emulated bears to wait longer than what is not.
     Along,
+}
+
+impl Lane {
+    /// By how much others go first (nice(1)).
+    pub fn niceness(self) -> &'static str {
+        match self {
+            Lane::InOrder => "0",
+            Lane::Along => "10",
+            Lane::Beside => "19",
+        }
+    }
 }
 
 /// What a suite calls.

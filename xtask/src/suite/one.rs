@@ -61,13 +61,8 @@ impl Suite {
     }
 
     fn command(&self, root: &Path, notes: &Notes) -> Result<Command> {
-        let mut command = if self.lane == Lane::Beside {
-            let mut nice = Command::new("nice");
-            nice.args(["-n", "19"]).arg(self.program.path());
-            nice
-        } else {
-            Command::new(self.program.path())
-        };
+        let mut command = Command::new("nice");
+        command.args(["-n", self.lane.niceness()]).arg(self.program.path());
         command
             .current_dir(root)
             .args(self.call)
