@@ -49,15 +49,7 @@ static char *mapped(int file, size_t length, char *at)
 static enum ibv_wc_status writes(size_t at, size_t length)
 {
 	struct ibv_sge sge = { (uintptr_t)own, length, own_mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_RDMA_WRITE,
-				  .wr.rdma = { peer.address + at, peer.rkey } };
-	struct ibv_wc wc;
-	post(qp, &wr);
-	if (!wait_for(cq, &wc, PATIENCE))
-		fail("a completion");
-	return wc.status;
+	return one_sided(0, sge, peer.address + at, peer.rkey);
 }
 
 /* How many of a row of WRITEs failed. */
@@ -67,18 +59,6 @@ static unsigned writes_often(void)
 	for (int i = 0; i < OFTEN; i++)
 		failed += writes(0, 8) != IBV_WC_SUCCESS;
 	return failed;
-}
-
-static unsigned views(void)
-{
-	char line[512];
-	unsigned found = 0;
-	FILE *maps = fopen("/proc/self/maps", "r");
-	while (maps && fgets(line, sizeof(line), maps))
-		found += !!strstr(line, NAME);
-	if (maps)
-		fclose(maps);
-	return found;
 }
 
 /* Registers memory, shows it and waits until the other end has used it often. */
@@ -251,7 +231,7 @@ static void with_signals_blocked(void)
 static void after_it_was_closed(int may_map)
 {
 	equal("IBA 9.4", 0, writes_often(), "WRITEs that failed");
-	equal("design D7", may_map, views(), "views in use");
+	equal("design D7", may_map, views_of(NAME), "views in use");
 	tell_number(0);
 	part();
 	if (ibv_dereg_mr(own_mr) || ibv_destroy_cq(cq) || ibv_dealloc_pd(pd) ||
@@ -259,7 +239,7 @@ static void after_it_was_closed(int may_map)
 		fail("close the device");
 	unsigned rest = 1;
 	for (double end = seconds() + 5; rest && seconds() < end; usleep(10000))
-		rest = views();
+		rest = views_of(NAME);
 	equal("design D7", 0, rest, "views when the device is closed");
 }
 

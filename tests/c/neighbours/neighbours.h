@@ -186,6 +186,34 @@ static inline struct ibv_mr *registered(void *at, size_t length)
 	return mr;
 }
 
+/* Mappings of files or buffers here whose names begin so. */
+static inline unsigned views_of(const char *name)
+{
+	char line[512];
+	unsigned found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof(line), maps))
+		found += !!strstr(line, name);
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
+/* A READ or WRITE of memory here and there, and how it ends. */
+static inline enum ibv_wc_status one_sided(int read, struct ibv_sge here, uint64_t there,
+					   uint32_t rkey)
+{
+	struct ibv_send_wr wr = { .sg_list = &here,
+				  .num_sge = 1,
+				  .opcode = read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+				  .wr.rdma = { there, rkey } };
+	struct ibv_wc wc;
+	post(qp, &wr);
+	if (!wait_for(cq, &wc, PATIENCE))
+		fail("a completion");
+	return wc.status;
+}
+
 /* Opens the device. Only what must fail runs out of retries before half a second has gone. */
 static inline void open_device(void)
 {

@@ -277,15 +277,7 @@ static unsigned views(void)
 static enum ibv_wc_status moves(int read, size_t at, size_t length)
 {
 	struct ibv_sge sge = { (uintptr_t)own + at, length, own_mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
-				  .wr.rdma = { peer.address + at, peer.rkey } };
-	struct ibv_wc wc;
-	post(qp, &wr);
-	if (!wait_for(cq, &wc, PATIENCE))
-		fail("a completion");
-	return wc.status;
+	return one_sided(read, sge, peer.address + at, peer.rkey);
 }
 
 /* All of it, in pieces of many lengths, at odd places too. */

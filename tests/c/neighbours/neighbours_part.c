@@ -110,19 +110,6 @@ static void post_one(const struct end *peer, int read, unsigned number)
 
 static int has_sentinel(const char *at) { return memchr(at, SENTINEL, BUFFER) != NULL; }
 
-/* Mappings of files or buffers here whose names begin so. */
-static unsigned views_of(const char *name)
-{
-	char line[512];
-	unsigned found = 0;
-	FILE *maps = fopen("/proc/self/maps", "r");
-	while (maps && fgets(line, sizeof(line), maps))
-		found += !!strstr(line, name);
-	if (maps)
-		fclose(maps);
-	return found;
-}
-
 /* Asks again and again until a request fails. `each` is told of every success. */
 static struct report pound(struct end peer, int read, void (*each)(unsigned))
 {

@@ -142,16 +142,8 @@ int main(int argc, char **argv)
 	double slowest = 0;
 	for (int i = 0; i < REQUESTS; i++) {
 		struct ibv_sge sge = { (uintptr_t)own, 8, mr->lkey };
-		struct ibv_send_wr wr = { .sg_list = &sge,
-					  .num_sge = 1,
-					  .opcode = IBV_WR_RDMA_WRITE,
-					  .wr.rdma = { peer.address, peer.rkey } };
-		struct ibv_wc wc;
 		double begin = seconds();
-		post(qp, &wr);
-		if (!wait_for(cq, &wc, PATIENCE))
-			fail("a completion");
-		failed += wc.status != IBV_WC_SUCCESS;
+		failed += one_sided(0, sge, peer.address, peer.rkey) != IBV_WC_SUCCESS;
 		if (seconds() - begin > slowest)
 			slowest = seconds() - begin;
 	}
