@@ -9,6 +9,7 @@ mod open;
 mod ports;
 mod progress;
 mod short;
+mod stand_in;
 mod thread;
 mod turn;
 
@@ -40,6 +41,7 @@ use transport::values::QpType;
 use transport::{Error, Result};
 
 pub use open::{DeviceConfig, Network, OpenError};
+pub use stand_in::Place;
 
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
 
@@ -236,6 +238,7 @@ impl Device {
             Ok(receiving) => receiving.has_waiting(),
             Err(error) => matches!(error, TryLockError::WouldBlock),
         };
+        self.pay();
         while is_at_it() && begun.elapsed() < limit {
             std::thread::yield_now();
         }

@@ -198,7 +198,7 @@ impl Device {
         device.start_thread().map_err(OpenError::Thread)?;
         // Without it nobody can ask anything of the device.
         let adapter = &device.adapter;
-        let _ = adapter.registry.publish(&control_id(slot), adapter.thread.fd());
+        let _ = adapter.registry.publish(&control_id(slot), adapter.thread.stand_in.bell());
         Ok(device)
     }
 }

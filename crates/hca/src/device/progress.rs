@@ -112,15 +112,29 @@ impl Device {
         if self.alive().is_err() {
             return;
         }
-        let mut receiving = match self.receiving.try_lock() {
-            Ok(receiving) => receiving,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        match self.receiving.try_lock() {
+            Ok(receiving) => self.polls(receiving),
+            Err(TryLockError::Poisoned(poisoned)) => self.polls(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
                 self.adapter.thread.program_polls();
-                return self.adapter.thread.program_polled(self.now_ns());
+                self.adapter.thread.program_polled(self.now_ns());
             }
-        };
+        }
+    }
+
+    /// The same for a thread that has slept.
+    pub(super) fn progress_after_sleep(&self) {
+        if self.alive().is_ok()
+            && let Some(mut receiving) = try_lock(&self.receiving)
+        {
+            receiving.looks.forget_the_time();
+            self.polls(receiving);
+        }
+    }
+
+    fn polls(&self, mut receiving: MutexGuard<'_, Receiving>) {
         self.stop_waiting(&mut receiving);
+        self.pay();
         let rings = self.adapter.rings().map(Rings::from);
         let by_rings = rings.as_ref().is_some_and(|rings| !rings.is_empty());
         let looks = &mut receiving.looks;
@@ -199,8 +213,28 @@ impl Device {
         catch_unwind(leave).unwrap_or_else(|panic| self.fail(&*panic));
     }
 
-    /// The program is about to wait for a completion: no acknowledge waits for its answer.
+    /// The progress thread is awake after it slept, and need not be woken; whoever has taken its
+    /// place meanwhile looks again, and says once more that it sleeps.
+    pub(super) fn is_awake(&self) {
+        let stand_in = &self.adapter.thread.stand_in;
+        stand_in.set_watched(false);
+        if !stand_in.is_there() {
+            self.directory().is_awake();
+            if stand_in.is_there() {
+                stand_in.ring();
+            }
+        }
+    }
+
+    /// The program is about to wait for a completion: no acknowledge waits for its answer, and the
+    /// progress thread is woken for what comes.
     pub(super) fn program_sleeps(&self) {
+        let stand_in = &self.adapter.thread.stand_in;
+        stand_in.arms();
+        // Who stands in says so itself.
+        if self.adapter.rings().is_some() && !stand_in.is_left() {
+            self.directory().sleeps();
+        }
         if let Some(mut receiving) = try_lock(&self.receiving) {
             self.stop_waiting(&mut receiving);
         }

@@ -6,10 +6,15 @@
 //! second thread, and one-sided traffic to a program that does not poll is served at once. A
 //! program that polls for a moment only, as one does that then spins on memory until the peer's
 //! next write, is found out by what it left lying: for some time it gets no relief.
+//!
+//! A program that waits for events in a call of ours takes this thread's place at the rings
+//! meanwhile (`stand_in`). One that waits by the descriptor of an event says so when it arms a
+//! completion queue, and is not taken for one that polls.
 
 use super::Device;
 use super::turn::Done;
 use crate::adapter::Adapter;
+use crate::adapter::thread::StandIn;
 use crate::fabric::Fabric;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,6 +99,57 @@ impl Relief {
     }
 }
 
+/// What the thread watches while it sleeps, beside what is kicked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watch {
+    /// All, until a timer is due.
+    All,
+    /// All but the rings, which a thread that waits looks at; for so long at most.
+    Wire(Duration),
+    /// Only whether somebody rings, for so long: a program that polls does the rest.
+    Nothing(Duration),
+}
+
+/// What came while it slept.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    /// Somebody rang.
+    by_bell: bool,
+    /// A packet or a frame.
+    by_wire: bool,
+}
+
+/// How a program waits that arms completion queues, as its counts tell.
+#[derive(Default)]
+struct Waiting {
+    /// How often a thread had stood in when this one looked last, and had armed a queue.
+    stood_in: u32,
+    armed: u32,
+    /// How long the rings are left to who stands in: doubled each time another wait is found.
+    next: Duration,
+}
+
+impl Waiting {
+    const FIRST: Duration = Duration::from_micros(100);
+    /// What comes is late by as much at most if the program stops waiting and computes.
+    const LONGEST: Duration = Duration::from_micros(500);
+
+    /// What follows on a look: `None` where the program does not seem to wait for events.
+    fn next(&mut self, seat: &StandIn) -> Option<Watch> {
+        let (stood_in, armed) = (seat.times(), seat.armed());
+        let waited = std::mem::replace(&mut self.stood_in, stood_in) != stood_in;
+        let has_armed = std::mem::replace(&mut self.armed, armed) != armed;
+        if waited && !seat.has_others() {
+            let next = self.next.clamp(Waiting::FIRST, Waiting::LONGEST);
+            self.next = next * 2;
+            return Some(Watch::Wire(next));
+        }
+        self.next = Waiting::FIRST;
+        // A long wait, too: the program may compute as long when it is over.
+        (has_armed || seat.is_there()).then_some(Watch::All)
+    }
+}
+
 /// Whether a stream runs to a program that does not poll. The thread then looks again for a moment
 /// before it sleeps: to wake it costs the sender more than a train does, and a sleeping CPU more
 /// than that.
@@ -144,7 +200,9 @@ fn go_on(device: &Weak<Device>) {
         device.adapter.thread.has_begun();
     }
     let mut growing = Relief::new();
-    let mut relief = None;
+    let mut waiting = Waiting::default();
+    let mut watch = Watch::All;
+    let mut owed = 0;
     let mut stream = Stream::default();
     let mut awake = false;
     let mut brief_turns = 0;
@@ -155,14 +213,15 @@ fn go_on(device: &Weak<Device>) {
             return;
         }
         let next_look = mm::forget_unused();
-        if !awake {
-            sleep(&device, relief, next_look);
-        }
+        let woken = match awake {
+            true => Woken::default(),
+            false => sleep(&device, watch, next_look),
+        };
         device.data_direct().apply_request();
         device.adapter.attach_rings();
         let polled_ns = thread.polled_ns();
         let now_ns = device.now_ns();
-        let was_relieved = relief.is_some();
+        let was_relieved = matches!(watch, Watch::Nothing(_));
         let before = std::mem::replace(&mut brief_turns, thread.brief_turns());
         let recent = match () {
             () if brief_turns != before => POLLED_BRIEFLY_NS,
@@ -170,13 +229,25 @@ fn go_on(device: &Weak<Device>) {
             () => POLLS_NOW_NS,
         };
         let polls_now = now_ns.saturating_sub(polled_ns) < recent;
-        relief = growing.next(polls_now, polled_ns, now_ns);
-        awake = relief.is_none() && {
+        watch = match waiting.next(&thread.stand_in) {
+            Some(watch) => watch,
+            None if woken.by_bell => Watch::All,
+            None => growing.next(polls_now, polled_ns, now_ns).map_or(Watch::All, Watch::Nothing),
+        };
+        device.pay_old(&mut owed, matches!(watch, Watch::Wire(_)));
+        let has_turn = match watch {
+            Watch::All => true,
+            Watch::Wire(_) => {
+                woken.by_bell || woken.by_wire || device.adapter.timers.are_due(now_ns)
+            }
+            Watch::Nothing(_) => false,
+        };
+        awake = has_turn && {
             let Done { bytes, by_ring, ended_ns } = device.progress_waiting();
             if was_relieved && bytes > 0 {
                 growing.missed(now_ns);
             }
-            let goes_on = stream.goes_on(bytes, by_ring, ended_ns);
+            let goes_on = stream.goes_on(bytes, by_ring, ended_ns) && watch == Watch::All;
             if goes_on && bytes == 0 {
                 // Whoever else wants this CPU goes first.
                 std::thread::yield_now();
@@ -186,48 +257,65 @@ fn go_on(device: &Weak<Device>) {
     }
 }
 
-/// Sleeps until a packet arrives, a timer is due or a kick; with `relief` only until that is over
-/// or a kick: the program that polls also serves the timers, and one that just stopped finds them
-/// at most that late, and as long as it is given to show that it has not. For `longest` at most.
-fn sleep(device: &Device, relief: Option<Duration>, longest: Option<Duration>) {
+/// Sleeps until what is watched comes, a timer is due or a kick; the program that polls also serves
+/// the timers, and one that just stopped finds them at most as late as the relief is long, and as
+/// long as it is given to show that it has not. For `longest` at most.
+fn sleep(device: &Device, watch: Watch, longest: Option<Duration>) -> Woken {
     let adapter = &*device.adapter;
     let thread = &adapter.thread;
-    let timeout = match relief {
-        Some(relief) => Some(relief),
-        None if !device.rings_may_wait() => Some(Duration::ZERO),
-        None => until_timer(adapter),
+    let stand_in = &thread.stand_in;
+    // Whoever stands in there kicks this thread as it leaves.
+    stand_in.set_watched(watch == Watch::All);
+    let reads_bell = watch != Watch::All || !stand_in.is_there();
+    stand_in.set_left(matches!(watch, Watch::Wire(_)));
+    let timeout = match watch {
+        Watch::Nothing(relief) => Some(relief),
+        Watch::Wire(relief) => Some(until_timer(adapter).map_or(relief, |timer| timer.min(relief))),
+        Watch::All if !device.rings_may_wait() => Some(Duration::ZERO),
+        Watch::All => until_timer(adapter),
     };
     let timeout = timeout.into_iter().chain(longest).min();
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let tap = device.raw.tap();
     let own = adapter.endpoint().own_addresses();
-    let mut fds: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
-    fds.push(PollFd::from_borrowed_fd(thread.fd(), PollFlags::IN));
-    let watch = adapter.watch_fd();
-    fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    if relief.is_none() {
-        for fd in adapter.endpoint().receive_fds() {
-            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        }
-        fds.extend(own.iter().map(|own| PollFd::from_borrowed_fd(own.fd(), PollFlags::IN)));
-        if let Some(tap) = &tap {
-            fds.push(PollFd::from_borrowed_fd(tap.fd(), PollFlags::IN));
-        }
+    let mut fds: smallvec::SmallVec<[PollFd<'_>; 6]> = smallvec::SmallVec::new();
+    let mut add = |fd| fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    add(thread.fd());
+    let interfaces = adapter.watch_fd();
+    interfaces.into_iter().for_each(&mut add);
+    let rings = !matches!(watch, Watch::Wire(_)) && reads_bell;
+    if rings {
+        add(stand_in.bell());
+    }
+    if !matches!(watch, Watch::Nothing(_)) {
+        adapter.endpoint().receive_fds().for_each(&mut add);
+        own.iter().map(|own| own.fd()).for_each(&mut add);
+        tap.iter().map(|tap| tap.fd()).for_each(&mut add);
     }
     // Interrupted or not, the caller looks at everything else afterwards.
     let _ = poll(&mut fds, timeout.as_ref());
-    adapter.directory().is_awake();
-    if !fds[0].revents().is_empty() {
+    let came = |at: usize| !fds[at].revents().is_empty();
+    if came(0) {
         thread.take_kicks();
     }
-    if watch.is_some() && !fds[1].revents().is_empty() {
+    if interfaces.is_some() && came(1) {
         drop(adapter.port_now());
         if let Fabric::Ethernet(port) = device.network() {
             port.follow_host();
         }
     }
+    let bell = 1 + usize::from(interfaces.is_some());
+    let by_bell = rings && came(bell);
+    if by_bell && !stand_in.is_there() {
+        stand_in.take_rings();
+    }
+    let by_wire = (bell + usize::from(rings)..fds.len()).any(came);
+    if watch == Watch::All {
+        device.is_awake();
+    }
     thread.is_awake();
+    Woken { by_bell, by_wire }
 }
 
 /// Announces a sleep until the next timer, and says how long that is.

@@ -265,6 +265,9 @@ impl Cq {
             if let Some(notify) = &self.told.notify {
                 let _whole = Uncancelled::begin();
                 notify.notify();
+                if let Some(owner) = self.owner.upgrade() {
+                    owner.adapter().thread.stand_in.event();
+                }
             }
         }
     }

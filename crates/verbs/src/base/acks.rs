@@ -8,6 +8,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 struct Counts {
     delivered: u64,
     acknowledged: u64,
+    /// Whether somebody waits: to wake nobody takes a system call.
+    is_awaited: bool,
 }
 
 /// The counts of one object and one kind of event.
@@ -29,14 +31,18 @@ impl Acks {
 
     /// The program acknowledged `events` of them.
     pub fn acknowledge(&self, events: u32) {
-        self.counts().acknowledged += u64::from(events);
-        self.changed.notify_all();
+        let mut counts = self.counts();
+        counts.acknowledged += u64::from(events);
+        if counts.is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until as many events were acknowledged as delivered.
     pub fn wait(&self) {
         let mut counts = self.counts();
         while counts.acknowledged < counts.delivered {
+            counts.is_awaited = true;
             counts = wait(&self.changed, counts);
         }
     }

@@ -27,10 +27,30 @@ pub fn wait(fd: RawFd) -> bool {
     unsafe { read(fd, unit.as_mut_ptr().cast(), unit.len()) >= 0 }
 }
 
+/// Whether a read of this descriptor waits: the program has not made it non-blocking.
+pub fn waits(fd: RawFd) -> bool {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0 }
+}
+
 /// A queue of events of one kind.
 pub struct Fifo<T> {
     fd: Kept,
-    queue: Mutex<VecDeque<T>>,
+    queue: Mutex<Queue<T>>,
+}
+
+struct Queue<T> {
+    events: VecDeque<T>,
+    /// A thread is about to look for events, and brings them itself.
+    is_held: bool,
+    /// Events whose units the descriptor does not have: they came meanwhile.
+    owed: u64,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue { events: VecDeque::new(), is_held: false, owed: 0 }
+    }
 }
 
 impl<T> Fifo<T> {
@@ -73,7 +93,7 @@ impl<T> Fifo<T> {
         self.fd.as_raw_fd()
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<T>> {
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
         lock(&self.queue)
     }
 
@@ -81,10 +101,17 @@ impl<T> Fifo<T> {
     /// memory ends.
     pub fn push(&self, event: T) {
         let mut queue = self.queue();
-        queue.push_back(event);
-        let one = 1u64.to_ne_bytes();
+        queue.events.push_back(event);
+        match queue.is_held {
+            true => queue.owed += 1,
+            false => self.add_units(1),
+        }
+    }
+
+    fn add_units(&self, count: u64) {
+        let count = count.to_ne_bytes();
         // SAFETY: eight bytes of a live local are read.
-        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+        unsafe { libc::write(self.fd(), count.as_ptr().cast(), count.len()) };
     }
 
     /// Takes the oldest event after [`wait`] took a unit; `None` when the unit's event was removed
@@ -92,26 +119,67 @@ impl<T> Fifo<T> {
     /// the event either here or there.
     pub fn take<R>(&self, delivered: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = self.queue();
-        queue.pop_front().map(delivered)
+        queue.events.pop_front().map(delivered)
+    }
+
+    /// Takes the oldest event with its unit, if there is one that nobody is about to take.
+    pub fn take_at_once<R>(&self, delivered: impl FnOnce(T) -> R) -> Option<R> {
+        self.take_from(&mut self.queue(), delivered)
+    }
+
+    /// The same after `turn`, in which the calling thread may bring events itself: the one that it
+    /// takes needs no unit then, which would take two system calls.
+    pub fn take_after<R>(&self, turn: impl FnOnce(), delivered: impl FnOnce(T) -> R) -> Option<R> {
+        self.queue().is_held = true;
+        turn();
+        let mut queue = self.queue();
+        queue.is_held = false;
+        let taken = self.take_from(&mut queue, delivered);
+        let owed = std::mem::take(&mut queue.owed);
+        if owed > 0 {
+            self.add_units(owed);
+        }
+        taken
+    }
+
+    fn take_from<R>(&self, queue: &mut Queue<T>, delivered: impl FnOnce(T) -> R) -> Option<R> {
+        if queue.events.is_empty() {
+            return None;
+        }
+        match queue.owed.checked_sub(1) {
+            Some(left) => queue.owed = left,
+            None if !self.take_unit() => return None,
+            None => {}
+        }
+        queue.events.pop_front().map(delivered)
+    }
+
+    /// Whether no event waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue().events.is_empty()
     }
 
     /// Forgets events that `unwanted` names, for an object that is being destroyed.
     pub fn remove(&self, unwanted: impl Fn(&T) -> bool) {
         let mut queue = self.queue();
-        let before = queue.len();
-        queue.retain(|event| !unwanted(event));
-        for _ in queue.len()..before {
-            self.take_unit();
+        let before = queue.events.len();
+        queue.events.retain(|event| !unwanted(event));
+        for _ in queue.events.len()..before {
+            match queue.owed.checked_sub(1) {
+                Some(left) => queue.owed = left,
+                None => _ = self.take_unit(),
+            }
         }
     }
 
-    /// Takes one unit if there is one, without waiting even where the descriptor is blocking.
-    fn take_unit(&self) {
+    /// Takes one unit if there is one, without waiting even where the descriptor is blocking; says
+    /// whether it did.
+    fn take_unit(&self) -> bool {
         let mut unit = [0u8; 8];
         let into = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: unit.len() };
         // SAFETY: one live iovec over a live local. Refusal leaves a unit too many, which `take`
         // tolerates.
-        unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) };
+        unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) > 0 }
     }
 }
 
@@ -170,6 +238,27 @@ mod tests {
         fifo.remove(|&event| event == 1);
         assert_eq!(pop(&fifo), Ok(2));
         assert_eq!(pop(&fifo), Ok(3));
+        assert!(!readable(fifo.fd()));
+    }
+
+    #[test]
+    fn who_brings_events_takes_one_without_its_unit() {
+        let fifo = Fifo::new().unwrap();
+        fifo.push(1);
+        let brings = |events: &'static [u8]| || events.iter().for_each(|event| fifo.push(*event));
+        assert_eq!(fifo.take_after(brings(&[2, 3]), |event| event), Some(1));
+        assert!(readable(fifo.fd()), "the others have theirs");
+        assert_eq!((pop(&fifo), pop(&fifo)), (Ok(2), Ok(3)));
+        assert!(!readable(fifo.fd()) && fifo.is_empty());
+        assert_eq!(fifo.take_after(brings(&[4]), |event| event), Some(4));
+        assert!(!readable(fifo.fd()));
+        let removed = || {
+            fifo.push(5);
+            fifo.push(6);
+            fifo.remove(|&event| event == 5);
+        };
+        assert_eq!(fifo.take_after(removed, |event| event), Some(6));
+        assert_eq!(fifo.take_after(|| (), |event| event), None);
         assert!(!readable(fifo.fd()));
     }
 

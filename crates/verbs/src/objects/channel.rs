@@ -6,8 +6,10 @@ use crate::base::fork_state::PerLife;
 use crate::base::object::{Object, give, object, take_back};
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
+use hca::Place;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
@@ -122,53 +124,126 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    let mut vain = 0;
     loop {
-        let fd = count(|| {
-            // SAFETY: the program passes a live channel, whose context is open.
-            let channel = unsafe { object::<Channel>(channel) }?;
-            // A forked child hears nothing of its parent's queues.
-            let events = channel.events.present()?;
-            // SAFETY: as above.
-            unsafe { Context::of_even_failed(channel.context()) }?;
-            // Before the wait: an event may not lose its unit to a call that fails.
-            if cq.is_null() || cq_context.is_null() {
-                return Err(INVALID);
-            }
-            Ok(events.fd())
+        let mut next = Next::Taken;
+        let begun = count(|| {
+            // SAFETY: the program's arguments.
+            next = unsafe { begin(channel, cq, cq_context, vain < MOST_IN_VAIN) }?;
+            Ok(0)
         });
-        if fd < 0 || !fifo::wait(fd) {
-            return -1;
-        }
-        // SAFETY: the program's arguments.
-        let taken = count(|| unsafe { take_event(channel, cq, cq_context) });
-        if taken != NONE_LEFT {
-            return taken;
+        let (read, has_unit, waits) = match next {
+            _ if begun < 0 => return -1,
+            Next::Taken => return 0,
+            Next::Turn => (true, false, true),
+            Next::Bell(fd) => (fifo::wait(fd), false, true),
+            Next::Event(fd, waits) => (fifo::wait(fd), true, waits),
+        };
+        let ended = count(|| {
+            // SAFETY: as above.
+            let channel = unsafe { object::<Channel>(channel) }?;
+            // SAFETY: the channel's context is open.
+            let context = unsafe { Context::of_even_failed(channel.context()) }?;
+            let device = context.device();
+            let events = channel.events()?;
+            let event = match has_unit {
+                true => {
+                    _ = waits && device.waited();
+                    read.then(|| events.take(delivered)).flatten()
+                }
+                false => {
+                    let turn = || vain = if device.waited() { 0 } else { vain + 1 };
+                    events.take_after(turn, delivered)
+                }
+            };
+            // SAFETY: the program's places.
+            unsafe { hand_over(event, cq, cq_context) }
+        });
+        match ended {
+            0 => return 0,
+            NONE_TAKEN if read => {}
+            _ => return -1,
         }
     }
 }
 
-/// The event was removed between waiting and taking.
-const NONE_LEFT: c_int = 1;
+/// Rings that bring a waiting thread nothing, after which it leaves them to the progress thread:
+/// another thread polls.
+const MOST_IN_VAIN: u32 = 4;
+
+/// The event was removed between waiting and taking, or somebody rang.
+const NONE_TAKEN: c_int = 1;
+
+/// How `ibv_get_cq_event(3)` goes on.
+#[derive(Clone, Copy)]
+enum Next {
+    /// It is done.
+    Taken,
+    /// A read of the channel's descriptor takes the unit of an event; it may wait.
+    Event(RawFd, bool),
+    /// A turn of the device's takes what came, after which the channel is looked at again.
+    Turn,
+    /// The same after a read of the device's bell.
+    Bell(RawFd),
+}
 
 /// # Safety
-/// The channel is null or live, the places null or free to fill.
-unsafe fn take_event(
+/// The channel is null or live, its context open, the places null or free to fill.
+unsafe fn begin(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
-) -> Res<c_int> {
+    may_stand_in: bool,
+) -> Res<Next> {
     // SAFETY: the caller's promise.
-    let (channel, cq, cq_context) =
-        unsafe { (object::<Channel>(channel)?, arg_mut(cq)?, arg_mut(cq_context)?) };
-    let taken = channel.events()?.take(|event| {
-        // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
-        let found: Res<&Cq> = unsafe { object::<Cq>(event as *mut ibv_cq) };
-        found.inspect(|cq| cq.completion_acks().delivered())
-    });
-    let Some(event) = taken.transpose()? else { return Ok(NONE_LEFT) };
-    *cq = event.as_c();
-    // SAFETY: the CQ is live until the program acknowledges this event.
-    *cq_context = unsafe { (*event.as_c()).cq_context };
+    let channel = unsafe { object::<Channel>(channel) }?;
+    // A forked child hears nothing of its parent's queues.
+    let events = channel.events.present()?;
+    // SAFETY: as above.
+    let context = unsafe { Context::of_even_failed(channel.context()) }?;
+    // Before the wait: an event may not lose its unit to a call that fails.
+    if cq.is_null() || cq_context.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: as above.
+    let take = || unsafe { hand_over(events.take_at_once(delivered), cq, cq_context) };
+    if take()? != NONE_TAKEN {
+        return Ok(Next::Taken);
+    }
+    if !fifo::waits(events.fd()) {
+        return Ok(Next::Event(events.fd(), false));
+    }
+    Ok(match context.device().wait_for_event(may_stand_in) {
+        Place::Own => Next::Event(events.fd(), true),
+        // From now on an event rings.
+        Place::Bell(bell) if events.is_empty() => Next::Bell(bell.as_raw_fd()),
+        Place::Bell(_) | Place::Turn => Next::Turn,
+    })
+}
+
+/// Notes that the CQ of an event, still queued until now, has one to be acknowledged.
+fn delivered(event: usize) -> Res<*mut ibv_cq> {
+    // SAFETY: an event still queued names a live CQ: destroying one removes its events first.
+    let cq: &Cq = unsafe { object::<Cq>(event as *mut ibv_cq) }?;
+    cq.completion_acks().delivered();
+    Ok(cq.as_c())
+}
+
+/// Tells the program of an event, if there was one.
+///
+/// # Safety
+/// The places are null or free to fill.
+unsafe fn hand_over(
+    event: Option<Res<*mut ibv_cq>>,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> Res<c_int> {
+    let Some(event) = event.transpose()? else { return Ok(NONE_TAKEN) };
+    // SAFETY: the caller's promise; the CQ is live until the program acknowledges this event.
+    unsafe {
+        *arg_mut(cq)? = event;
+        *arg_mut(cq_context)? = (*event).cq_context;
+    }
     Ok(0)
 }
 

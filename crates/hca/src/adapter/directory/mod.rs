@@ -306,11 +306,13 @@ impl Directory {
         fence(SeqCst);
     }
 
-    /// It is awake, or leaves the rings to the program.
+    /// It is awake, or leaves the rings to the program. What a thread told before it said that it
+    /// sleeps is seen after this.
     pub(crate) fn is_awake(&self) {
         let asleep = self.shm.word(head::ASLEEP);
         if asleep.load(Relaxed) != 0 {
             asleep.store(0, Relaxed);
+            fence(SeqCst);
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod from;
 mod in_ring;
+mod owed;
 mod record;
 mod to;
 
@@ -16,7 +17,8 @@ pub(crate) use from::{Incoming, PACKETS_A_TURN, RingFrom, Row};
 pub(crate) use record::{Ends, PREFIX_LEN, RING_MTU, begin};
 pub(crate) use to::RingTo;
 
-use engine_thread::lock;
+use engine_thread::{lock, try_lock};
+use owed::Owed;
 use registry::SLOTS;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +33,8 @@ pub(crate) struct Rings {
     pub(crate) to: Mutex<HashMap<u16, Weak<RingTo>>>,
     /// Those that it reads, in turns.
     from: Mutex<Incoming>,
+    /// Whom to wake whose acknowledge was put into one.
+    pub(crate) owed: Owed,
     /// One was found full.
     full: AtomicBool,
     /// A bit for each slot whose ring is read, to be asked within turns.
@@ -48,7 +52,8 @@ impl Rings {
         let from = Mutex::new(Incoming::new()?);
         let read_from = [const { AtomicU64::new(0) }; SLOT_WORDS];
         let (full, seen) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Rings { to: Mutex::default(), from, full, read_from, seen })
+        let owed = Owed::default();
+        Ok(Rings { to: Mutex::default(), from, owed, full, read_from, seen })
     }
 
     /// Notes that one is full.
@@ -101,10 +106,20 @@ impl Rings {
         self.read_from.iter().zip(bits).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
+    /// Whether it reads any.
+    pub(crate) fn reads_any(&self) -> bool {
+        self.read_from.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
     /// Whether the device at `slot` has a ring to this one.
     pub(crate) fn is_read_from(&self, slot: u16) -> bool {
         let word = self.read_from.get(usize::from(slot) / 64);
         word.is_some_and(|word| word.load(Relaxed) >> (slot % 64) & 1 != 0)
+    }
+
+    /// Whether a packet waits in those that it reads; `None` while another thread takes a turn.
+    pub(crate) fn has_more(&self) -> Option<bool> {
+        try_lock(&self.from).map(|from| from.has_more())
     }
 
     /// Those that it reads.

@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use shm::{Between, Record, RingWriter};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::time::{Duration, Instant};
 use umem::{AccessError, Source};
 use wire::Headers;
@@ -21,6 +21,8 @@ pub(crate) struct RingTo {
     directory: Reader,
     /// Wakes the device.
     kick: Kept,
+    /// How often it was.
+    kicks: AtomicU32,
     attached: AtomicBool,
     broken: AtomicBool,
     /// Little room was left after the latest packet.
@@ -81,6 +83,7 @@ impl RingTo {
         Some(RingTo {
             directory,
             kick: Kept::new(kick),
+            kicks: AtomicU32::new(0),
             attached: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             is_tight: AtomicBool::new(false),
@@ -204,20 +207,28 @@ impl RingTo {
         })
     }
 
-    /// Wakes the reader if it sleeps; to be called after [`RingTo::push`].
+    /// Wakes the reader if it sleeps; to be called after [`RingTo::push`]. Whether it did.
     #[inline]
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn rouse(&self) -> bool {
         // Pairs with the fence in `Directory::sleeps`: either the reader sees what was pushed, or
         // it is seen here that it sleeps.
         fence(SeqCst);
         let asleep = self.directory.shm.word(head::ASLEEP);
-        if asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0 {
+        let sleeps = asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0;
+        if sleeps {
             self.kick();
         }
+        sleeps
+    }
+
+    /// How often the reader was woken, about: another number each time.
+    pub(crate) fn kicks(&self) -> u32 {
+        self.kicks.load(Relaxed)
     }
 
     #[cold]
     fn kick(&self) {
+        self.kicks.fetch_add(1, Relaxed);
         // Full counter means a wake is pending already.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }

@@ -6,6 +6,7 @@ use super::{Core, LINK_BACKLOG, Qp};
 use crate::adapter::Adapter;
 use crate::adapter::rings::{Ends, PREFIX_LEN, RING_MTU, RingTo};
 use crate::objects::cq::Cq;
+use std::sync::Arc;
 use std::time::Instant;
 use transport::values::{Completion, Payload, SendWr};
 use transport::{Count, Counter, ShortPayload, ShortWr, Transport};
@@ -19,7 +20,7 @@ impl Core {
         if !goes || self.counters.is_some() || !adapter.reads_ring_from(slot_of(self)) {
             return None;
         }
-        let ring = self.ring.as_deref().filter(|ring| ring.is_open() && !ring.is_tight())?;
+        let ring = self.ring.as_ref().filter(|ring| ring.is_open() && !ring.is_tight())?;
         Some(Way { transport: &mut self.transport, ring, ends: self.ends.as_ref()? })
     }
 }
@@ -27,7 +28,7 @@ impl Core {
 /// What short packets need.
 struct Way<'a> {
     transport: &'a mut Transport,
-    ring: &'a RingTo,
+    ring: &'a Arc<RingTo>,
     ends: &'a Ends,
 }
 
@@ -69,7 +70,7 @@ impl Qp {
             transport.post_lone(adapter.keys(), wr, packet, now)
         };
         match way.push(post) {
-            (_, true) => way.ring.rouse(),
+            (_, true) => _ = way.ring.rouse(),
             (true, false) => {
                 way.transport.forget_lone();
                 return false;
@@ -190,14 +191,17 @@ impl Qp {
 }
 
 /// Acknowledges the message that was taken last; `false` if the ring is full.
-fn acknowledge(adapter: &Adapter, transport: &Transport, ring: &RingTo, ends: &Ends) -> bool {
+fn acknowledge(adapter: &Adapter, transport: &Transport, ring: &Arc<RingTo>, ends: &Ends) -> bool {
     let mut record = [0; PREFIX_LEN + ACK_LEN];
     if let Some(packet) = record.last_chunk_mut() {
         transport.short_ack().emit(packet);
     }
     let pushed = ring.push(ends, &mut record);
     if pushed {
-        ring.rouse();
+        match adapter.rings() {
+            Some(rings) => rings.owed.rouse(ring),
+            None => _ = ring.rouse(),
+        }
         count_sent(adapter, 0);
     }
     pushed

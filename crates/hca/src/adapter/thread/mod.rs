@@ -1,5 +1,9 @@
 //! What the progress thread and the rest of a device tell each other: to wake, to stand still, to
-//! end, and who polls.
+//! end, and who polls or waits.
+
+mod stand_in;
+
+pub(crate) use stand_in::StandIn;
 
 use descriptors::Kept;
 use engine_thread::{lock, wait, wait_timeout};
@@ -32,6 +36,8 @@ pub(crate) struct Thread {
     /// Until when the thread sleeps, nanoseconds after the device's epoch; an earlier deadline must
     /// kick it.
     wakes_at_ns: AtomicU64,
+    /// Who waits for events, and may take its place.
+    pub(crate) stand_in: StandIn,
 }
 
 #[derive(Default)]
@@ -56,6 +62,7 @@ impl Thread {
             pause: Mutex::default(),
             changed: Condvar::new(),
             wakes_at_ns: AtomicU64::new(0),
+            stand_in: StandIn::new()?,
         })
     }
 
