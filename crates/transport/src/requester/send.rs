@@ -158,7 +158,8 @@ impl Transport {
                 return;
             }
         }
-        self.more = true;
+        // The last of all may have been what spent the budget.
+        self.more |= self.req.queue.get(self.req.cursor.wqe).is_some();
     }
 
     fn request_step(&mut self, cx: &mut Cx<'_>) -> Step {

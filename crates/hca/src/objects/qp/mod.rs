@@ -29,8 +29,8 @@ use engine_thread::lock;
 use init::Shelves;
 use link::{FrameBatch, FramePort, Losses, ip_of_gid};
 use posts::Posts;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transport::values::*;
@@ -103,6 +103,8 @@ pub struct Qp {
     /// What the peer may do here past packets, where it is of this device.
     door: Arc<Door>,
     core: Mutex<Core>,
+    /// A timer found another thread at the core: that makes its visit.
+    missed: AtomicBool,
     /// The program's handles: it may open the receiving half of XRC more than once.
     handles: AtomicU32,
     this: Weak<Qp>,
@@ -184,6 +186,7 @@ impl Qp {
                 counters: None,
             }),
             init,
+            missed: AtomicBool::new(false),
             handles: AtomicU32::new(1),
             this: this.clone(),
         });

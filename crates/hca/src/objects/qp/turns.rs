@@ -10,7 +10,8 @@ use engine_thread::{Uncancelled, try_lock};
 use link::Batch;
 use registry::QPN_INDEX_BITS;
 use std::sync::MutexGuard;
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 use transport::values::QpState;
 use transport::{Both, Budget, Count, Counter, Cx, Rx, Share, Transport};
 use wire::frame::Frame;
@@ -22,6 +23,8 @@ const LAST_WORDS: Budget = Budget::of(Share::new(2, 4 << 10));
 /// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a
 /// turn may wait for that.
 const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
+/// When a timer comes again that found another thread at its queue pair.
+const CROWDED: Duration = Duration::from_micros(200);
 /// Packets that a queue pair takes at a time: it is locked meanwhile, too.
 const PACKETS_A_ROW: usize = 32;
 
@@ -284,26 +287,45 @@ impl Qp {
     }
 
     /// A timer set for this QP came due.
+    ///
+    /// Where another thread has the core, that makes the visit when it has done what it is at: who
+    /// posts one long request after the other would have to wake this one after each, and have the
+    /// core again before it.
     pub(crate) fn timer(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
-        let mut core = self.core();
+        match try_lock(&self.core) {
+            Some(mut core) => self.come_due(adapter, &mut core, now, Some(batch)),
+            None => {
+                self.missed.store(true, Relaxed);
+                adapter.set_timer(now + CROWDED, self.number);
+            }
+        }
+    }
+
+    fn come_due(
+        &self,
+        adapter: &Adapter,
+        core: &mut Core,
+        now: Instant,
+        batch: Option<&mut Batch>,
+    ) {
         if core.destroyed {
             return;
         }
         core.appointment.came();
         if core.holds_back(now) {
-            return self.arm(adapter, &mut core);
+            return self.arm(adapter, core);
         }
         let held_back = core.busy_until.take().is_some();
         let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
         if due || held_back || self.lost_completions() {
-            self.run(adapter, &mut core, (now, QUANTUM), Some(batch), |transport, cx| {
+            self.run(adapter, core, (now, QUANTUM), batch, |transport, cx| {
                 if held_back {
                     transport.end_of_batch(cx);
                 }
                 transport.timer(cx);
             });
         }
-        self.arm(adapter, &mut core);
+        self.arm(adapter, core);
     }
 
     fn arm(&self, adapter: &Adapter, core: &mut Core) {
@@ -327,7 +349,10 @@ impl Qp {
         }
         if !self.transmit_short(adapter, core, now) {
             self.run(adapter, core, (now, CALL), None, Transport::transmit);
-            self.arm(adapter, core);
+            match self.missed.load(Relaxed) && self.missed.swap(false, Relaxed) {
+                true => self.come_due(adapter, core, now, None),
+                false => self.arm(adapter, core),
+            }
         }
     }
 
