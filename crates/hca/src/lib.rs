@@ -31,7 +31,7 @@ pub use adapter::management::{ManagementDatagram, ManagementInterface, Managemen
 pub use adapter::membership::{MAX_MEMBERSHIPS, Membership};
 pub use adapter::tracer::name_neighbours_while;
 pub use adapter::{control_id, directory, identity};
-pub use device::{Device, DeviceConfig, Network, OpenError, Place};
+pub use device::{Device, DeviceConfig, Network, OpenError, Place, Waited, stop_waiting_here};
 pub use fabric::gsi::{GeneralServices, GsiSink, MadPath};
 pub use fabric::lan::EthernetPort;
 pub use fabric::management::Management;

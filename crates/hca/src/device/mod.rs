@@ -41,7 +41,7 @@ use transport::values::QpType;
 use transport::{Error, Result};
 
 pub use open::{DeviceConfig, Network, OpenError};
-pub use stand_in::Place;
+pub use stand_in::{Place, Waited, stop_waiting_here};
 
 const PROGRESS_STACK_BYTES: usize = 256 << 10;
 
@@ -121,6 +121,7 @@ impl Device {
         }
         self.directory().own();
         self.adapter.thread.resume();
+        self.waits_no_longer();
         self.start_thread()
     }
 

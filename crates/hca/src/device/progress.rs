@@ -8,7 +8,7 @@
 //! [`super::thread`] to decide.
 
 use crate::adapter::management::GSI_QPN;
-use crate::adapter::rings::{Incoming, PACKETS_A_TURN, Rings};
+use crate::adapter::rings::{Incoming, Owed, PACKETS_A_TURN, Rings};
 use crate::device::Device;
 use crate::device::looks::Looks;
 use crate::device::short::{Taken, take_short};
@@ -113,8 +113,8 @@ impl Device {
             return;
         }
         match self.receiving.try_lock() {
-            Ok(receiving) => self.polls(receiving),
-            Err(TryLockError::Poisoned(poisoned)) => self.polls(poisoned.into_inner()),
+            Ok(receiving) => self.polls(receiving, None),
+            Err(TryLockError::Poisoned(poisoned)) => self.polls(poisoned.into_inner(), None),
             Err(TryLockError::WouldBlock) => {
                 self.adapter.thread.program_polls();
                 self.adapter.thread.program_polled(self.now_ns());
@@ -122,17 +122,23 @@ impl Device {
         }
     }
 
-    /// The same for a thread that has slept.
-    pub(super) fn progress_after_sleep(&self) {
-        if self.alive().is_ok()
-            && let Some(mut receiving) = try_lock(&self.receiving)
-        {
-            receiving.looks.forget_the_time();
-            self.polls(receiving);
+    /// The same for a thread that has slept; `false` if another is at it. The wake-up of the peer
+    /// whose message it takes may wait for the program's answer.
+    pub(super) fn progress_after_sleep(&self) -> bool {
+        let receiving = try_lock(&self.receiving).filter(|_| self.alive().is_ok());
+        let Some(mut receiving) = receiving else { return false };
+        receiving.looks.forget_the_time();
+        let owed = self.adapter.rings().map(|rings| &rings.owed);
+        self.polls(receiving, owed);
+        // It sleeps, and does not look for what is owed.
+        if self.adapter.thread.stand_in.is_watched() {
+            self.pay();
         }
+        true
     }
 
-    fn polls(&self, mut receiving: MutexGuard<'_, Receiving>) {
+    /// A turn of a program that polls; one with `owed` puts wake-ups off.
+    fn polls(&self, mut receiving: MutexGuard<'_, Receiving>, owed: Option<&Owed>) {
         self.stop_waiting(&mut receiving);
         self.pay();
         let rings = self.adapter.rings().map(Rings::from);
@@ -162,7 +168,9 @@ impl Device {
         if !is_brief {
             self.adapter.thread.program_polls();
         }
+        owed.inspect(|owed| owed.begin());
         let done = self.turn(&mut receiving, rings, sockets, true);
+        owed.inspect(|owed| owed.end());
         let gives_way = self.gives_way(&mut receiving.looks);
         receiving.looks.note(done.ended_ns);
         if is_brief {
@@ -224,6 +232,13 @@ impl Device {
                 stand_in.ring();
             }
         }
+    }
+
+    /// Whether something waits in the rings that the progress thread leaves to who stands in, and
+    /// nobody does.
+    pub(super) fn rings_were_left(&self) -> bool {
+        let has_more = |rings: &Rings| rings.has_more() == Some(true);
+        !self.adapter.thread.stand_in.is_there() && self.adapter.rings().is_some_and(has_more)
     }
 
     /// The program is about to wait for a completion: no acknowledge waits for its answer, and the

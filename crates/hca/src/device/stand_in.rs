@@ -5,7 +5,7 @@
 use super::Device;
 use crate::adapter::rings::Rings;
 use rustix::fd::BorrowedFd;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Weak;
 
 /// Where a thread waits for an event; [`Device::waited`] follows, whatever the wait came to.
@@ -19,12 +19,24 @@ pub enum Place<'a> {
     Own,
 }
 
+/// What a wait came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// Nothing has come by the rings.
+    InVain,
+    /// Something has, and was taken.
+    Turn,
+    /// Another thread is at it.
+    Busy,
+}
+
 /// How the calling thread waits, if it does. A thread that is cancelled (pthread_cancel(3)) amid
 /// its read never comes to say that it has waited; what it ends with does.
+#[derive(Default)]
 struct Waits(Option<(Weak<Device>, bool)>);
 
-impl Waits {
-    fn end(&mut self) {
+impl Drop for Waits {
+    fn drop(&mut self) {
         if let Some((device, stood_in)) = self.0.take()
             && let Some(device) = device.upgrade()
         {
@@ -33,65 +45,75 @@ impl Waits {
     }
 }
 
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.end();
-    }
+thread_local! {
+    static WAITS: Cell<Waits> = const { Cell::new(Waits(None)) };
 }
 
-thread_local! {
-    static WAITS: RefCell<Waits> = const { RefCell::new(Waits(None)) };
+/// The calling thread waits for no event any longer, of whatever device.
+pub fn stop_waiting_here() {
+    let _ = WAITS.try_with(Cell::take);
 }
 
 impl Device {
     /// The calling thread is about to wait for an event of this device that has not come. `may`
     /// says whether it may stand in for the progress thread.
     pub fn wait_for_event(&self, may: bool) -> Place<'_> {
+        stop_waiting_here();
         self.pay();
+        if may && let Some(place) = self.stand_in() {
+            return place;
+        }
         let stand_in = &self.adapter.thread.stand_in;
-        let by_rings = self.adapter.rings().is_some_and(Rings::reads_any);
-        let noted = |stood_in| {
-            let waits = |waits: &RefCell<Waits>| {
-                waits.borrow_mut().end();
-                waits.borrow_mut().0 = Some((self.this.clone(), stood_in));
-            };
-            WAITS.try_with(waits).is_ok()
-        };
-        let stands_in = stand_in.enters(may && by_rings && self.alive().is_ok());
-        if !noted(stands_in) {
-            self.leave(stands_in);
-            return Place::Own;
+        stand_in.enters(false);
+        self.note_wait(false);
+        // The progress thread may have left the rings to whoever stands in.
+        if !stand_in.is_watched() {
+            self.adapter.thread.kick();
         }
-        if !stands_in {
-            // The progress thread may have left the rings to whoever stands in.
-            if !stand_in.is_watched() {
-                self.adapter.thread.kick();
-            }
-            return Place::Own;
-        }
-        self.directory().sleeps();
-        match self.adapter.rings().map(Rings::has_more) {
-            Some(Some(true)) => return Place::Turn,
-            // Who takes a turn may have looked before this one slept, and another turn must not be
-            // waited for: who takes one after the other leaves no time between.
-            Some(None) => self.adapter.thread.kick(),
-            Some(Some(false)) | None => {}
-        }
-        Place::Bell(stand_in.bell())
+        Place::Own
     }
 
-    /// The wait is over. Takes a turn if something came by the rings; says whether it did.
-    pub fn waited(&self) -> bool {
-        let _ = WAITS.try_with(|waits| waits.borrow_mut().end());
-        let Some(rings) = self.adapter.rings() else { return false };
-        // Another thread that takes a turn takes what came.
-        let came = rings.has_more() != Some(false);
-        if came {
-            rings.owed.begin();
-            self.progress_after_sleep();
-            rings.owed.end();
+    /// The calling thread waits in the progress thread's place, where it may.
+    fn stand_in(&self) -> Option<Place<'_>> {
+        let (rings, stand_in) = (self.adapter.rings()?, &self.adapter.thread.stand_in);
+        if !rings.reads_any() || self.alive().is_err() || !stand_in.enters(true) {
+            return None;
         }
-        came
+        if !self.note_wait(true) {
+            return None;
+        }
+        self.directory().sleeps();
+        let has_more = rings.has_more();
+        if has_more.is_none() {
+            // Who takes a turn may have looked before this one slept, and another turn must not be
+            // waited for: who takes one after the other leaves no time between.
+            stop_waiting_here();
+            return None;
+        }
+        let more = has_more == Some(true);
+        Some(if more { Place::Turn } else { Place::Bell(stand_in.bell()) })
+    }
+
+    /// Notes how the calling thread waits; where that cannot be, it does not.
+    fn note_wait(&self, stood_in: bool) -> bool {
+        let waits = Waits(Some((self.this.clone(), stood_in)));
+        WAITS.try_with(|place| place.set(waits)).is_ok()
+    }
+
+    /// The wait is over. Takes a turn if something came by the rings.
+    pub fn waited(&self) -> Waited {
+        stop_waiting_here();
+        match self.adapter.rings().map(Rings::has_more) {
+            Some(Some(false)) | None => Waited::InVain,
+            Some(Some(true)) if self.progress_after_sleep() => Waited::Turn,
+            Some(_) => Waited::Busy,
+        }
+    }
+
+    /// In a forked child, which goes on with the device: nobody waits.
+    pub(super) fn waits_no_longer(&self) {
+        let _ = WAITS.try_with(|waits| waits.take().0.take());
+        self.adapter.thread.stand_in.begin_anew();
     }
 
     /// Wakes the peer whose acknowledge was to wait for the program's answer.
@@ -114,6 +136,10 @@ impl Device {
     /// The calling thread waits no longer.
     fn leave(&self, stood_in: bool) {
         let thread = &self.adapter.thread;
+        // In a forked child the device is the parent's.
+        if self.alive().is_err() {
+            return;
+        }
         if stood_in {
             // Before it is asked whether the progress thread counts on that.
             self.directory().is_awake();

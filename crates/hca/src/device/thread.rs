@@ -104,6 +104,9 @@ impl Relief {
 enum Watch {
     /// All, until a timer is due.
     All,
+    /// All but the bell, which has rung and is to be read by a thread that stands in; for so long
+    /// at most, in case it does not.
+    Unread(Duration),
     /// All but the rings, which a thread that waits looks at; for so long at most.
     Wire(Duration),
     /// Only whether somebody rings, for so long: a program that polls does the rest.
@@ -127,12 +130,31 @@ struct Waiting {
     armed: u32,
     /// How long the rings are left to who stands in: doubled each time another wait is found.
     next: Duration,
+    /// How long the bell is, doubled each time it was not read.
+    unread: Duration,
 }
 
 impl Waiting {
     const FIRST: Duration = Duration::from_micros(100);
     /// What comes is late by as much at most if the program stops waiting and computes.
     const LONGEST: Duration = Duration::from_micros(500);
+    /// A thread that stands in and does not read is kept from running, or has never come back from
+    /// a handler of a signal: what comes is late by as much then.
+    const LONGEST_UNREAD: Duration = Duration::from_millis(4);
+
+    /// What is watched where all would be, after the bell has rung or not: who is to read it shall
+    /// find it so.
+    fn all(&mut self, before: Watch, has_rung: bool, seat: &StandIn) -> Watch {
+        if has_rung && seat.is_there() {
+            let unread = self.unread.clamp(Waiting::FIRST, Waiting::LONGEST_UNREAD);
+            self.unread = unread * 2;
+            return Watch::Unread(unread);
+        }
+        if !matches!(before, Watch::Unread(_)) {
+            self.unread = Duration::ZERO;
+        }
+        Watch::All
+    }
 
     /// What follows on a look: `None` where the program does not seem to wait for events.
     fn next(&mut self, seat: &StandIn) -> Option<Watch> {
@@ -229,16 +251,27 @@ fn go_on(device: &Weak<Device>) {
             () => POLLS_NOW_NS,
         };
         let polls_now = now_ns.saturating_sub(polled_ns) < recent;
+        let before = watch;
         watch = match waiting.next(&thread.stand_in) {
             Some(watch) => watch,
             None if woken.by_bell => Watch::All,
             None => growing.next(polls_now, polled_ns, now_ns).map_or(Watch::All, Watch::Nothing),
         };
-        device.pay_old(&mut owed, matches!(watch, Watch::Wire(_)));
+        if watch == Watch::All {
+            watch = waiting.all(before, woken.by_bell, &thread.stand_in);
+        }
+        let leaves_rings = matches!(watch, Watch::Wire(_));
+        if woken.by_bell && !thread.stand_in.is_there() {
+            thread.stand_in.take_rings();
+            // Who has begun to read in between looks for itself.
+            thread.stand_in.event();
+        }
+        device.pay_old(&mut owed, leaves_rings);
         let has_turn = match watch {
-            Watch::All => true,
+            Watch::All | Watch::Unread(_) => true,
             Watch::Wire(_) => {
-                woken.by_bell || woken.by_wire || device.adapter.timers.are_due(now_ns)
+                let came = woken.by_bell || woken.by_wire || device.rings_were_left();
+                came || device.adapter.timers.are_due(now_ns)
             }
             Watch::Nothing(_) => false,
         };
@@ -264,14 +297,17 @@ fn sleep(device: &Device, watch: Watch, longest: Option<Duration>) -> Woken {
     let adapter = &*device.adapter;
     let thread = &adapter.thread;
     let stand_in = &thread.stand_in;
-    // Whoever stands in there kicks this thread as it leaves.
-    stand_in.set_watched(watch == Watch::All);
-    let reads_bell = watch != Watch::All || !stand_in.is_there();
+    let watches_rings = matches!(watch, Watch::All | Watch::Unread(_));
+    stand_in.set_watched(watches_rings);
+    if watches_rings {
+        device.pay();
+    }
     stand_in.set_left(matches!(watch, Watch::Wire(_)));
     let timeout = match watch {
         Watch::Nothing(relief) => Some(relief),
         Watch::Wire(relief) => Some(until_timer(adapter).map_or(relief, |timer| timer.min(relief))),
-        Watch::All if !device.rings_may_wait() => Some(Duration::ZERO),
+        Watch::All | Watch::Unread(_) if !device.rings_may_wait() => Some(Duration::ZERO),
+        Watch::Unread(most) => Some(until_timer(adapter).map_or(most, |timer| timer.min(most))),
         Watch::All => until_timer(adapter),
     };
     let timeout = timeout.into_iter().chain(longest).min();
@@ -284,7 +320,9 @@ fn sleep(device: &Device, watch: Watch, longest: Option<Duration>) -> Woken {
     add(thread.fd());
     let interfaces = adapter.watch_fd();
     interfaces.into_iter().for_each(&mut add);
-    let rings = !matches!(watch, Watch::Wire(_)) && reads_bell;
+    // Also where somebody stands in: its thread may be kept from running for long, or never come
+    // back from a handler of a signal.
+    let rings = matches!(watch, Watch::All | Watch::Nothing(_));
     if rings {
         add(stand_in.bell());
     }
@@ -307,11 +345,8 @@ fn sleep(device: &Device, watch: Watch, longest: Option<Duration>) -> Woken {
     }
     let bell = 1 + usize::from(interfaces.is_some());
     let by_bell = rings && came(bell);
-    if by_bell && !stand_in.is_there() {
-        stand_in.take_rings();
-    }
     let by_wire = (bell + usize::from(rings)..fds.len()).any(came);
-    if watch == Watch::All {
+    if watches_rings {
         device.is_awake();
     }
     thread.is_awake();

@@ -131,14 +131,10 @@ impl<T> Fifo<T> {
     /// takes needs no unit then, which would take two system calls.
     pub fn take_after<R>(&self, turn: impl FnOnce(), delivered: impl FnOnce(T) -> R) -> Option<R> {
         self.queue().is_held = true;
+        let held = Held(self);
         turn();
-        let mut queue = self.queue();
-        queue.is_held = false;
-        let taken = self.take_from(&mut queue, delivered);
-        let owed = std::mem::take(&mut queue.owed);
-        if owed > 0 {
-            self.add_units(owed);
-        }
+        let taken = self.take_from(&mut self.queue(), delivered);
+        drop(held);
         taken
     }
 
@@ -180,6 +176,20 @@ impl<T> Fifo<T> {
         // SAFETY: one live iovec over a live local. Refusal leaves a unit too many, which `take`
         // tolerates.
         unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) > 0 }
+    }
+}
+
+/// A queue as long as its events bring no units, which it gets afterwards.
+struct Held<'a, T>(&'a Fifo<T>);
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.is_held = false;
+        let owed = std::mem::take(&mut queue.owed);
+        if owed > 0 {
+            self.0.add_units(owed);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::base::fork_state::PerLife;
 use crate::base::object::{Object, give, object, take_back};
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
-use hca::Place;
+use hca::{Place, Waited};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -124,36 +124,38 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    let mut may_stand_in = true;
     let mut vain = 0;
     loop {
         let mut next = Next::Taken;
         let begun = count(|| {
             // SAFETY: the program's arguments.
-            next = unsafe { begin(channel, cq, cq_context, vain < MOST_IN_VAIN) }?;
+            next = unsafe { begin(channel, cq, cq_context, may_stand_in) }?;
             Ok(0)
         });
-        let (read, has_unit, waits) = match next {
+        let (read, has_unit) = match next {
             _ if begun < 0 => return -1,
             Next::Taken => return 0,
-            Next::Turn => (true, false, true),
-            Next::Bell(fd) => (fifo::wait(fd), false, true),
-            Next::Event(fd, waits) => (fifo::wait(fd), true, waits),
+            Next::Turn => (true, false),
+            Next::Bell(fd) => (fifo::wait(fd), false),
+            Next::Event(fd) => (fifo::wait(fd), true),
         };
         let ended = count(|| {
+            hca::stop_waiting_here();
             // SAFETY: as above.
             let channel = unsafe { object::<Channel>(channel) }?;
             // SAFETY: the channel's context is open.
             let context = unsafe { Context::of_even_failed(channel.context()) }?;
-            let device = context.device();
             let events = channel.events()?;
             let event = match has_unit {
-                true => {
-                    _ = waits && device.waited();
-                    read.then(|| events.take(delivered)).flatten()
-                }
+                true => read.then(|| events.take(delivered)).flatten(),
                 false => {
-                    let turn = || vain = if device.waited() { 0 } else { vain + 1 };
-                    events.take_after(turn, delivered)
+                    let mut came = Waited::InVain;
+                    let turn = || came = context.device().waited();
+                    let event = events.take_after(turn, delivered);
+                    vain += 1;
+                    may_stand_in = came == Waited::InVain && vain < MOST_IN_VAIN;
+                    event
                 }
             };
             // SAFETY: the program's places.
@@ -168,7 +170,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 }
 
 /// Rings that bring a waiting thread nothing, after which it leaves them to the progress thread:
-/// another thread polls.
+/// another thread polls. So it does after a turn that brings it no event of its own: a signal that
+/// comes in a turn does not end the wait, as one does that comes in the read.
 const MOST_IN_VAIN: u32 = 4;
 
 /// The event was removed between waiting and taking, or somebody rang.
@@ -179,8 +182,8 @@ const NONE_TAKEN: c_int = 1;
 enum Next {
     /// It is done.
     Taken,
-    /// A read of the channel's descriptor takes the unit of an event; it may wait.
-    Event(RawFd, bool),
+    /// A read of the channel's descriptor takes the unit of an event.
+    Event(RawFd),
     /// A turn of the device's takes what came, after which the channel is looked at again.
     Turn,
     /// The same after a read of the device's bell.
@@ -211,10 +214,10 @@ unsafe fn begin(
         return Ok(Next::Taken);
     }
     if !fifo::waits(events.fd()) {
-        return Ok(Next::Event(events.fd(), false));
+        return Ok(Next::Event(events.fd()));
     }
     Ok(match context.device().wait_for_event(may_stand_in) {
-        Place::Own => Next::Event(events.fd(), true),
+        Place::Own => Next::Event(events.fd()),
         // From now on an event rings.
         Place::Bell(bell) if events.is_empty() => Next::Bell(bell.as_raw_fd()),
         Place::Bell(_) | Place::Turn => Next::Turn,

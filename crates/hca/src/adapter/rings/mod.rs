@@ -14,11 +14,11 @@ mod record;
 mod to;
 
 pub(crate) use from::{Incoming, PACKETS_A_TURN, RingFrom, Row};
+pub(crate) use owed::Owed;
 pub(crate) use record::{Ends, PREFIX_LEN, RING_MTU, begin};
 pub(crate) use to::RingTo;
 
 use engine_thread::{lock, try_lock};
-use owed::Owed;
 use registry::SLOTS;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -92,9 +92,10 @@ impl Rings {
         may
     }
 
-    /// Ends with those that are over.
+    /// Ends with those that are over, unless a turn is at them: the thread that looks would wait
+    /// for a program that takes one after the other, and have to be woken after each.
     pub(crate) fn forget_those_over(&self) {
-        let mut from = self.from();
+        let Some(mut from) = try_lock(&self.from) else { return };
         if from.forget_those_over() {
             self.note(&from);
         }

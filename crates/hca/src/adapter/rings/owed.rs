@@ -5,7 +5,7 @@
 //! the answer. To wake it before, for the acknowledge, would take both a change of threads each
 //! time. So while the thread that has waited takes its turn, the acknowledge's wake-up is put off:
 //! until the program sends to the same peer, polls in vain or waits again, or the progress thread
-//! looks, half a millisecond later at most. A program that does not answer is found out by that,
+//! looks, a millisecond later at most. A program that does not answer is found out by that,
 //! and for some time its peers are woken at once.
 
 use super::RingTo;

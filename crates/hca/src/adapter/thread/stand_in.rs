@@ -106,6 +106,14 @@ impl StandIn {
         self.is_watched()
     }
 
+    /// In a forked child, whose only thread waits for nothing.
+    pub(crate) fn begin_anew(&self) {
+        self.is_there.store(false, SeqCst);
+        self.others.store(0, SeqCst);
+        self.set_watched(false);
+        self.set_left(false);
+    }
+
     /// Whether a thread waits in the progress thread's place.
     pub(crate) fn is_there(&self) -> bool {
         self.is_there.load(SeqCst)

@@ -8,6 +8,7 @@ mod init;
 mod post;
 mod posts;
 mod short;
+mod timer;
 mod turns;
 
 pub(crate) use turns::{BYTES_AN_ANSWER, InARow, Visit};
@@ -29,8 +30,7 @@ use engine_thread::lock;
 use init::Shelves;
 use link::{FrameBatch, FramePort, Losses, ip_of_gid};
 use posts::Posts;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transport::values::*;

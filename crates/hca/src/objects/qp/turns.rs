@@ -11,20 +11,18 @@ use link::Batch;
 use registry::QPN_INDEX_BITS;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transport::values::QpState;
 use transport::{Both, Budget, Count, Counter, Cx, Rx, Share, Transport};
 use wire::frame::Frame;
 
 /// What one visit to a queue pair sends: some tenths of a millisecond.
-const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
+pub(super) const QUANTUM: Budget = Budget::of(Share::new(128, 256 << 10));
 /// What a queue pair still sends in a turn whose time is over.
 const LAST_WORDS: Budget = Budget::of(Share::new(2, 4 << 10));
 /// What a call of the program's sends before it returns: its queue pair is locked meanwhile, and a
 /// turn may wait for that.
 const CALL: Budget = Budget::of(Share::new(512, 1 << 20));
-/// When a timer comes again that found another thread at its queue pair.
-const CROWDED: Duration = Duration::from_micros(200);
 /// Packets that a queue pair takes at a time: it is locked meanwhile, too.
 const PACKETS_A_ROW: usize = 32;
 
@@ -286,62 +284,6 @@ impl Qp {
         self.arm(adapter, &mut core);
     }
 
-    /// A timer set for this QP came due.
-    ///
-    /// Where another thread has the core, that makes the visit when it has done what it is at: who
-    /// posts one long request after the other would have to wake this one after each, and have the
-    /// core again before it.
-    pub(crate) fn timer(&self, adapter: &Adapter, now: Instant, batch: &mut Batch) {
-        match try_lock(&self.core) {
-            Some(mut core) => self.come_due(adapter, &mut core, now, Some(batch)),
-            None => {
-                self.missed.store(true, Relaxed);
-                adapter.set_timer(now + CROWDED, self.number);
-            }
-        }
-    }
-
-    fn come_due(
-        &self,
-        adapter: &Adapter,
-        core: &mut Core,
-        now: Instant,
-        batch: Option<&mut Batch>,
-    ) {
-        if core.destroyed {
-            return;
-        }
-        core.appointment.came();
-        if core.holds_back(now) {
-            return self.arm(adapter, core);
-        }
-        let held_back = core.busy_until.take().is_some();
-        let due = core.transport.deadline().is_some_and(|deadline| deadline <= now);
-        if due || held_back || self.lost_completions() {
-            self.run(adapter, core, (now, QUANTUM), batch, |transport, cx| {
-                if held_back {
-                    transport.end_of_batch(cx);
-                }
-                transport.timer(cx);
-            });
-        }
-        self.arm(adapter, core);
-    }
-
-    fn arm(&self, adapter: &Adapter, core: &mut Core) {
-        // While it holds back there is nothing else to do for it.
-        let deadline = core.busy_until.or_else(|| core.transport.deadline());
-        self.meet(adapter, core, deadline);
-    }
-
-    /// Has the timer call at `deadline`.
-    pub(super) fn meet(&self, adapter: &Adapter, core: &mut Core, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else { return };
-        if core.appointment.make(deadline) {
-            adapter.set_timer(deadline, self.number);
-        }
-    }
-
     /// Emits what window and peer allow, unless the QP holds back.
     pub(super) fn transmit(&self, adapter: &Adapter, core: &mut Core, now: Instant) {
         if core.holds_back(now) {
@@ -410,7 +352,7 @@ impl Qp {
 
     /// Runs `call` on the transport; without a `batch` it takes one if there is need for it. What
     /// it emits leaves before the lock does, or another thread's packets would overtake it.
-    fn run<R>(
+    pub(super) fn run<R>(
         &self,
         adapter: &Adapter,
         core: &mut Core,
