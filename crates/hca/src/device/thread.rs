@@ -414,4 +414,55 @@ mod tests {
         relief.missed(now_ns);
         assert_eq!(relief.next(true, now_ns + 2, now_ns + 500_000), Some(Relief::FIRST * 4));
     }
+
+    fn seat() -> crate::adapter::thread::Thread {
+        crate::adapter::thread::Thread::new().unwrap()
+    }
+
+    fn wire(us: u64) -> Option<Watch> {
+        Some(Watch::Wire(Duration::from_micros(us)))
+    }
+
+    #[test]
+    fn the_rings_are_left_to_who_waits_again_and_again() {
+        let (mut waiting, thread) = (Waiting::default(), seat());
+        let seat = &thread.stand_in;
+        assert_eq!(waiting.next(seat), None);
+        for us in [100, 200, 400, 500, 500] {
+            assert!(seat.enters(true));
+            assert_eq!(waiting.next(seat), wire(us));
+            seat.leaves(true);
+        }
+        // It may compute now.
+        assert_eq!(waiting.next(seat), None);
+        assert!(seat.enters(true));
+        assert_eq!(waiting.next(seat), wire(100), "as at first");
+    }
+
+    #[test]
+    fn in_a_long_wait_and_after_an_arming_all_is_watched() {
+        let (mut waiting, thread) = (Waiting::default(), seat());
+        let seat = &thread.stand_in;
+        assert!(seat.enters(true));
+        assert_eq!(waiting.next(seat), wire(100));
+        assert_eq!(waiting.next(seat), Some(Watch::All));
+        assert_eq!(waiting.next(seat), Some(Watch::All), "as long as it waits");
+        seat.leaves(true);
+        assert_eq!(waiting.next(seat), None);
+        seat.arms();
+        assert_eq!(waiting.next(seat), Some(Watch::All));
+        assert_eq!(waiting.next(seat), None, "once for each arming");
+    }
+
+    #[test]
+    fn where_several_wait_the_rings_are_left_to_none() {
+        let (mut waiting, thread) = (Waiting::default(), seat());
+        let seat = &thread.stand_in;
+        assert!(seat.enters(true) && !seat.enters(true));
+        assert_eq!(waiting.next(seat), Some(Watch::All));
+        seat.leaves(false);
+        seat.leaves(true);
+        assert!(seat.enters(true));
+        assert_eq!(waiting.next(seat), wire(100));
+    }
 }

@@ -99,3 +99,120 @@ impl Owed {
         self.waits.store(latest, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::directory::{Directory, Reader, head};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fd::OwnedFd;
+    use shm::{Between, Held};
+
+    /// A device that sleeps, and a ring to it.
+    struct Sleeper {
+        directory: Directory,
+        bell: OwnedFd,
+        ring: Arc<RingTo>,
+        _held: Held,
+    }
+
+    impl Sleeper {
+        fn new() -> Sleeper {
+            let directory = Directory::create("peerdma-test", 5).unwrap();
+            let held = directory.hold().unwrap();
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+            let kick = bell.try_clone().unwrap();
+            let reader = Reader::open(&directory).unwrap();
+            let ring = RingTo::new(Between { from: 8, to: 9 }, reader, kick).unwrap();
+            directory.sleeps();
+            Sleeper { directory, bell, ring: Arc::new(ring), _held: held }
+        }
+
+        /// Whether it has been woken, after which it sleeps again.
+        fn was_woken(&self) -> bool {
+            let reader = Reader::open(&self.directory).unwrap();
+            let is_awake = reader.shm.word(head::ASLEEP).load(Relaxed) == 0;
+            let was_kicked = rustix::io::read(&self.bell, &mut [0u8; 8]).is_ok();
+            assert_eq!(is_awake, was_kicked);
+            self.directory.sleeps();
+            was_kicked
+        }
+    }
+
+    /// A thread has waited, and the message that it takes is acknowledged. Whether the wake-up for
+    /// that is put off.
+    fn turn(owed: &Owed, to: &Sleeper) -> bool {
+        owed.begin();
+        owed.rouse(&to.ring);
+        owed.end();
+        !to.was_woken()
+    }
+
+    /// How many of the next waits have their peer woken at once.
+    fn untrusted(owed: &Owed, peer: &Sleeper) -> u32 {
+        let at_once = (0..=MOST).take_while(|_| !turn(owed, peer)).count();
+        at_once as u32
+    }
+
+    #[test]
+    fn only_the_turn_of_who_has_waited_puts_off() {
+        let (owed, peer) = (Owed::default(), Sleeper::new());
+        owed.rouse(&peer.ring);
+        assert!(peer.was_woken());
+        assert!(turn(&owed, &peer));
+        owed.rouse(&peer.ring);
+        assert!(peer.was_woken());
+    }
+
+    #[test]
+    fn a_peer_that_was_woken_meanwhile_is_not_woken_again() {
+        let (owed, peer) = (Owed::default(), Sleeper::new());
+        for _ in 0..3 {
+            assert!(turn(&owed, &peer), "who answers is trusted");
+            assert!(peer.ring.rouse() && peer.was_woken());
+            owed.pay();
+            assert!(!peer.was_woken());
+        }
+        assert!(turn(&owed, &peer));
+        owed.pay();
+        assert!(peer.was_woken(), "nothing has woken it since");
+        owed.pay();
+        assert!(!peer.was_woken(), "it is paid");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_not_trusted_for_longer_each_time() {
+        let (owed, peer) = (Owed::default(), Sleeper::new());
+        assert_eq!(untrusted(&owed, &peer), 0);
+        for waits in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+            owed.pay();
+            assert!(peer.was_woken());
+            assert_eq!(untrusted(&owed, &peer), waits);
+        }
+        // It answers again.
+        peer.ring.rouse();
+        owed.pay();
+        assert!(peer.was_woken() && turn(&owed, &peer));
+        owed.pay();
+        assert!(peer.was_woken());
+        assert_eq!(untrusted(&owed, &peer), 64);
+    }
+
+    #[test]
+    fn one_peer_at_a_time_is_owed_a_wake_up() {
+        let (owed, peer, other) = (Owed::default(), Sleeper::new(), Sleeper::new());
+        assert!(turn(&owed, &peer) && !turn(&owed, &other));
+        owed.pay();
+        assert!(peer.was_woken() && !other.was_woken());
+    }
+
+    #[test]
+    fn what_came_since_the_last_look_is_left_until_the_next() {
+        let (owed, peer, mut seen) = (Owed::default(), Sleeper::new(), 0);
+        assert!(turn(&owed, &peer));
+        owed.pay_old(&mut seen);
+        assert!(!peer.was_woken());
+        owed.pay_old(&mut seen);
+        assert!(peer.was_woken());
+    }
+}
