@@ -307,6 +307,15 @@ static inline double seconds(void)
 	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
+/* A number of a sequence that the seed gives. */
+static inline uint64_t next_random(uint64_t *seed)
+{
+	uint64_t z = *seed += 0x9e3779b97f4a7c15;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return z ^ z >> 31;
+}
+
 /* How many microseconds a fork(2) takes, and ends its child. */
 static inline unsigned long fork_us(void)
 {
