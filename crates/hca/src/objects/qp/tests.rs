@@ -117,6 +117,24 @@ fn what_a_timer_emits_leaves_before_other_threads_emit_more() {
 }
 
 #[test]
+fn a_timer_leaves_a_queue_pair_to_the_thread_that_is_at_it() {
+    let device = device("crowded");
+    let qp = connected(&device, QpType::Rc, 5);
+    let _turn = device.receives_nothing();
+    let core = qp.core();
+    let visit = || {
+        let mut batch = Batch::new().unwrap();
+        qp.timer(device.adapter(), Instant::now(), &mut batch);
+    };
+    // It would wait for ever.
+    std::thread::scope(|scope| scope.spawn(visit).join().unwrap());
+    assert!(qp.missed.load(Relaxed));
+    drop(core);
+    qp.post_send(&mut std::iter::empty()).unwrap();
+    assert!(!qp.missed.load(Relaxed), "that has made the visit");
+}
+
+#[test]
 fn short_requests_wait_for_company_while_others_are_on_their_way() {
     let device = device("company");
     let qp = connected(&device, QpType::Rc, 5);

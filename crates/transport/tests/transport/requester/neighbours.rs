@@ -72,6 +72,8 @@ fn a_long_request_goes_in_parts_as_the_budget_allows() {
     assert_eq!(moved(&node).len(), 4);
     assert_eq!(ids(&node), [(1, WcStatus::Success)]);
     assert_eq!(node.counted(Counter::SentBytes), 1 << 20);
+    // The last part has spent the budget, and nothing is left.
+    assert_eq!(node.qp.deadline(), None);
 }
 
 #[test]
