@@ -13,7 +13,7 @@ use std::ops::Range;
 use umem::{AccessError, Sink, Source};
 
 /// Bytes that are moved at a time: who takes the memory away waits so long.
-const PART: u64 = 256 << 10;
+const PART: u64 = 512 << 10;
 /// From this length on a request waits until it is the oldest rather than go by packets.
 const WORTH_WAITING: u32 = 64 << 10;
 /// Requests after a refused one that do not wait: what lies in a GPU is refused each time.

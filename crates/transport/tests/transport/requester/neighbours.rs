@@ -4,11 +4,12 @@ use super::*;
 use crate::support::Neighbour;
 use transport::{Budget, Share};
 
-const PART: usize = 256 << 10;
+const PART: usize = 512 << 10;
 
 fn beside_a_neighbour() -> (Node, Region) {
-    let (mut node, region) = requester();
+    let (mut node, _) = requester();
     node.out.neighbour = Some(Neighbour::default());
+    let region = node.register(2 << 20);
     (node, region)
 }
 
@@ -62,8 +63,8 @@ fn whatever_else_goes_by_packets() {
 #[test]
 fn a_long_request_goes_in_parts_as_the_budget_allows() {
     let (mut node, region) = beside_a_neighbour();
-    node.budget = Budget::of(Share::new(512, 300 << 10));
-    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 1 << 20)]));
+    node.budget = Budget::of(Share::new(512, 600 << 10));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 2 << 20)]));
     assert_eq!(moved(&node), [(true, 0, PART), (true, PART as u64, PART)]);
     assert!(ids(&node).is_empty());
     assert!(node.qp.deadline().is_some_and(|deadline| deadline <= node.now), "the rest is due");
@@ -71,7 +72,7 @@ fn a_long_request_goes_in_parts_as_the_budget_allows() {
     node.with(|qp, cx| qp.transmit(cx));
     assert_eq!(moved(&node).len(), 4);
     assert_eq!(ids(&node), [(1, WcStatus::Success)]);
-    assert_eq!(node.counted(Counter::SentBytes), 1 << 20);
+    assert_eq!(node.counted(Counter::SentBytes), 2 << 20);
     // The last part has spent the budget, and nothing is left.
     assert_eq!(node.qp.deadline(), None);
 }
@@ -99,10 +100,10 @@ fn behind_a_send_a_short_one_takes_packets_and_a_long_one_waits() {
 fn what_is_not_granted_takes_packets_from_its_start() {
     let (mut node, region) = beside_a_neighbour();
     node.out.neighbour = Some(Neighbour { grants: Some(1), ..Neighbour::default() });
-    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 300 << 10)]));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 600 << 10)]));
     assert_eq!(moved(&node).len(), 1);
     let out = node.emitted();
-    assert_eq!(out[0].headers.reth.map(|reth| (reth.va, reth.len)), Some((0x7000, 300 << 10)));
+    assert_eq!(out[0].headers.reth.map(|reth| (reth.va, reth.len)), Some((0x7000, 600 << 10)));
     assert_eq!(node.counted(Counter::DirectRequests), 0);
     node.feed(&nak(5000, NakCode::RemoteAccess));
     assert_eq!(ids(&node), [(1, WcStatus::RemAccessErr)]);
@@ -173,7 +174,7 @@ fn local_errors_stay_what_they_are() {
     node.post_send(send_wr(1, SendOp::Read(FAR), &[region.sge(0, 8)]));
     assert_eq!(ids(&node), [(1, WcStatus::LocQpOpErr)]);
     let (mut node, region) = beside_a_neighbour();
-    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(1 << 20, 8)]));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(2 << 20, 8)]));
     assert_eq!(ids(&node), [(1, WcStatus::LocProtErr)]);
     assert!(moved(&node).is_empty());
 }
@@ -182,7 +183,7 @@ fn local_errors_stay_what_they_are() {
 fn a_part_done_request_ends_before_the_queue_is_drained() {
     let (mut node, region) = beside_a_neighbour();
     node.budget = Budget::of(Share::new(512, 1));
-    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 1 << 20)]));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 2 << 20)]));
     node.post_send(send_wr(2, SendOp::Write(FAR), &[region.sge(0, 8)]));
     let attr = QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..node.qp.query() };
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
@@ -199,8 +200,8 @@ fn a_part_done_request_ends_before_the_queue_is_drained() {
 #[test]
 fn an_error_flushes_a_part_done_request() {
     let (mut node, region) = beside_a_neighbour();
-    node.budget = Budget::of(Share::new(512, 300 << 10));
-    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 1 << 20)]));
+    node.budget = Budget::of(Share::new(512, 600 << 10));
+    node.post_send(send_wr(1, SendOp::Write(FAR), &[region.sge(0, 2 << 20)]));
     let attr = QpAttr { qp_state: QpState::Err, ..node.qp.query() };
     node.modify(&attr, AttrMask::STATE).unwrap();
     assert_eq!(ids(&node), [(1, WcStatus::WrFlushErr)]);
