@@ -8,7 +8,8 @@ use rustix::fd::BorrowedFd;
 use std::cell::Cell;
 use std::sync::Weak;
 
-/// Where a thread waits for an event; [`Device::waited`] follows, whatever the wait came to.
+/// Where a thread waits for an event; [`Device::waited`] or [`stop_waiting_here`] follows, whatever
+/// the wait came to.
 pub enum Place<'a> {
     /// In a read of eight bytes of this bell. Whoever finds after this that the event has come
     /// need not read.
