@@ -48,6 +48,18 @@ static inline void hangs(int signal)
 	_exit(signal);
 }
 
+/* A story and its seed, as the arguments name them, before there is a second process. */
+static inline void read_arguments(int argc, char **argv)
+{
+	if (argc > 1)
+		story = argv[1];
+	if (argc > 2)
+		first_seed = strtoul(argv[2], NULL, 0);
+	printf("%s, seed %lu\n", story, first_seed);
+	fflush(stdout);
+	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
 /* For every process, before it opens the device. */
 static inline void begin_as(int number)
 {

@@ -338,13 +338,7 @@ static void play(void)
 
 int main(int argc, char **argv)
 {
-	if (argc > 1)
-		story = argv[1];
-	if (argc > 2)
-		first_seed = strtoul(argv[2], NULL, 0);
-	printf("%s, seed %lu\n", story, first_seed);
-	fflush(stdout);
-	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	read_arguments(argc, argv);
 	int is_killed = !strcmp(story, "killed");
 	lanes[0].rounds = strcmp(story, "handlers") ? ROUNDS : ROUNDS / HANDLED;
 	ack_timeout = is_killed ? SHORT_TIMEOUT : LONG_TIMEOUT;

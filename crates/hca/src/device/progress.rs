@@ -21,7 +21,7 @@ use link::{Batch, Datagram, FrameReceiver, Receiver};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 use transport::{Count, Counter};
 
@@ -112,10 +112,9 @@ impl Device {
         if self.alive().is_err() {
             return;
         }
-        match self.receiving.try_lock() {
-            Ok(receiving) => self.polls(receiving, None),
-            Err(TryLockError::Poisoned(poisoned)) => self.polls(poisoned.into_inner(), None),
-            Err(TryLockError::WouldBlock) => {
+        match try_lock(&self.receiving) {
+            Some(receiving) => self.polls(receiving, None),
+            None => {
                 self.adapter.thread.program_polls();
                 self.adapter.thread.program_polled(self.now_ns());
             }
@@ -228,9 +227,7 @@ impl Device {
         stand_in.set_watched(false);
         if !stand_in.is_there() {
             self.directory().is_awake();
-            if stand_in.is_there() {
-                stand_in.ring();
-            }
+            stand_in.event();
         }
     }
 

@@ -144,13 +144,13 @@ impl Waiting {
 
     /// What is watched where all would be, after the bell has rung or not: who is to read it shall
     /// find it so.
-    fn all(&mut self, before: Watch, has_rung: bool, seat: &StandIn) -> Watch {
+    fn all(&mut self, last: Watch, has_rung: bool, seat: &StandIn) -> Watch {
         if has_rung && seat.is_there() {
             let unread = self.unread.clamp(Waiting::FIRST, Waiting::LONGEST_UNREAD);
             self.unread = unread * 2;
             return Watch::Unread(unread);
         }
-        if !matches!(before, Watch::Unread(_)) {
+        if !matches!(last, Watch::Unread(_)) {
             self.unread = Duration::ZERO;
         }
         Watch::All
@@ -251,14 +251,14 @@ fn go_on(device: &Weak<Device>) {
             () => POLLS_NOW_NS,
         };
         let polls_now = now_ns.saturating_sub(polled_ns) < recent;
-        let before = watch;
+        let last = watch;
         watch = match waiting.next(&thread.stand_in) {
             Some(watch) => watch,
             None if woken.by_bell => Watch::All,
             None => growing.next(polls_now, polled_ns, now_ns).map_or(Watch::All, Watch::Nothing),
         };
         if watch == Watch::All {
-            watch = waiting.all(before, woken.by_bell, &thread.stand_in);
+            watch = waiting.all(last, woken.by_bell, &thread.stand_in);
         }
         let leaves_rings = matches!(watch, Watch::Wire(_));
         if woken.by_bell && !thread.stand_in.is_there() {
@@ -303,14 +303,16 @@ fn sleep(device: &Device, watch: Watch, longest: Option<Duration>) -> Woken {
         device.pay();
     }
     stand_in.set_left(matches!(watch, Watch::Wire(_)));
-    let timeout = match watch {
-        Watch::Nothing(relief) => Some(relief),
-        Watch::Wire(relief) => Some(until_timer(adapter).map_or(relief, |timer| timer.min(relief))),
-        Watch::All | Watch::Unread(_) if !device.rings_may_wait() => Some(Duration::ZERO),
-        Watch::Unread(most) => Some(until_timer(adapter).map_or(most, |timer| timer.min(most))),
-        Watch::All => until_timer(adapter),
+    let limit = match watch {
+        Watch::All => None,
+        Watch::Unread(limit) | Watch::Wire(limit) | Watch::Nothing(limit) => Some(limit),
     };
-    let timeout = timeout.into_iter().chain(longest).min();
+    let timer = match watch {
+        Watch::Nothing(_) => None,
+        _ if watches_rings && !device.rings_may_wait() => Some(Duration::ZERO),
+        _ => until_timer(adapter),
+    };
+    let timeout = [limit, timer, longest].into_iter().flatten().min();
     let timeout =
         timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let tap = device.raw.tap();

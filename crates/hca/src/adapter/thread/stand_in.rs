@@ -62,12 +62,12 @@ impl StandIn {
     }
 
     /// Wakes who reads the bell.
-    pub(crate) fn ring(&self) {
+    fn ring(&self) {
         // Full counter means a wake is pending already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// An event has come: who waits at the bell looks.
+    /// An event has come, or something else changed: who waits at the bell looks.
     pub(crate) fn event(&self) {
         if self.is_there() {
             self.ring();
